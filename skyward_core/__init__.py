@@ -18,9 +18,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if __path__[0].endswith("/all.zip/skyward_core"):  # on a node, which has the rest of us in another file
-    from skyward_core.node.bundle_importer import have_rest
+    from skyward_core.node.bundle_importer import install_deferred_importer
 
-    have_rest(__path__[0])
+    install_deferred_importer(__path__[0])
 
 # Not lazy: the module and the decorator in it share one name, and whoever is bound last would win.
 from .model.function import Function, PendingFunction, PendingGroup, function, gather
@@ -256,9 +256,9 @@ def __getattr__(name: str) -> Any:
     where = "api.shared_state" if name in _SHARED else _WHERE.get(name)
     if where is None:
         if not name.startswith("_"):
-            from skyward_core.model.older_api_arguments import refuse
+            from skyward_core.model.older_api_arguments import raise_removed_name
 
-            refuse(__name__, name)
+            raise_removed_name(__name__, name)
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(import_module(f"{__name__}.{where}"), name)
     globals()[name] = value

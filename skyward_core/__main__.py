@@ -13,16 +13,16 @@ from types import FrameType
 from typing import NoReturn
 
 from skyward_core.model import errors
-from skyward_core.providers.provider import values_of
+from skyward_core.providers.provider import parse_settings
 from skyward_core.runtime import import_hooks
 from skyward_core.store import state_folder
 from skyward_core.tasks import script_loader
-from skyward_core.tasks.client_interpreter import have_alias
-from skyward_core.tasks.script_inspection import commands_of
-from skyward_core.tasks.script_main import of_module, of_path
+from skyward_core.tasks.client_interpreter import install_alias
+from skyward_core.tasks.script_inspection import list_commands
+from skyward_core.tasks.script_main import load_main_from_module, load_main_from_path
 
 from .model.errors import UsageError
-from .providers import by_name
+from .providers import provider_class
 
 _told: list[int] = []  # signals that had the script end
 
@@ -37,17 +37,19 @@ def main(argv: list[str] | None = None) -> int:
     try:
         _override(arguments)
         import_hooks.install()  # packages above a module are imported to find it
-        have_alias()
+        install_alias()
         import_hooks.install_gc_pause()
-        script = of_module(arguments.module) if arguments.module else of_path(Path(arguments.script))
-        if arguments.dry_run and not commands_of(Path(script.file)):
+        script = (
+            load_main_from_module(arguments.module) if arguments.module else load_main_from_path(Path(arguments.script))
+        )
+        if arguments.dry_run and not list_commands(Path(script.file)):
             raise UsageError(f"--dry-run is for scripts with commands of sky.app, and {arguments.script} has none")
     except UsageError as error:
         print(f"error: {error}", file=sys.stderr)  # noqa: T201
         return errors.USAGE
     except Exception as error:  # noqa: BLE001  of what was imported to find a module
         return _shown(error)
-    module = script.made()
+    module = script.make_module()
     # Functions of the script find their globals here also after this function's end, in exit handlers.
     sys.modules["__main__"] = module
     if script.folder:
@@ -61,8 +63,8 @@ def main(argv: list[str] | None = None) -> int:
     script_loader.loading = arguments.dry_run  # a pool of the script's own does not start then
     try:
         exec(script.code, module.__dict__)  # noqa: S102  running the person's script is what we are for
-        if (commands := sys.modules.get(f"{__package__}.api.older_api_names")) and commands.is_asked():
-            return _told_of(lambda: commands.run(arguments.args, dry_run=arguments.dry_run))
+        if (commands := sys.modules.get(f"{__package__}.api.older_api_names")) and commands.should_run_command():
+            return _told_of(lambda: commands.run_command(arguments.args, dry_run=arguments.dry_run))
     except script_loader.PoolInScript:
         said = f"{arguments.script} brings a pool up by itself, and --dry-run tells of commands of sky.app alone"
         print(f"error: {said}", file=sys.stderr)  # noqa: T201
@@ -82,7 +84,7 @@ def _shown(error: BaseException) -> int:
     """Show an error that ends a script as Python does; give the exit status that says more."""
     own = error.__traceback__.tb_next if error.__traceback__ else None  # without our frame
     sys.excepthook(type(error), error.with_traceback(own), own)
-    return errors.of_error(error)
+    return errors.error_exit_code(error)
 
 
 def _override(arguments: argparse.Namespace) -> None:
@@ -96,12 +98,12 @@ def _override(arguments: argparse.Namespace) -> None:
         if settings:
             raise UsageError("--set is a setting of the provider that --provider names")
     else:
-        provider = by_name(arguments.provider)
-        values_of(provider, settings)
+        provider = provider_class(arguments.provider)
+        parse_settings(provider, settings)
         arguments.provider = provider.name
     nodes = arguments.nodes
     if arguments.provider is not None or nodes is not None:
-        state_folder.override(arguments.provider, settings, int(nodes) if nodes and nodes.isdecimal() else nodes)
+        state_folder.set_override(arguments.provider, settings, int(nodes) if nodes and nodes.isdecimal() else nodes)
 
 
 def _told_of(work: Callable[[], None]) -> int:

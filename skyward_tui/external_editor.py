@@ -14,12 +14,12 @@ from textual.content import Content
 
 from skyward_core.model.errors import SkywardError
 from skyward_core.model.stack_values import StackFrame
-from skyward_core.util.terminal_safe_text import field
+from skyward_core.util.terminal_safe_text import sanitize_line
 from skyward_core.util.user_files import is_file, read_bytes
 from skyward_core.views.pool_view import RunView
 from skyward_tui.terminal_info import current_folder
 from skyward_tui.text.ansi_colours import plain
-from skyward_tui.ui.app_interface import AppFace, settled
+from skyward_tui.ui.app_interface import AppInterface, wait_shielded
 
 # `  File "train.py", line 12`, and what compilers and linters print: `train.py:12`.
 _FRAME = re.compile(r'File "([^"\n]+)", line (\d+)')
@@ -28,11 +28,11 @@ _GOTO = ("code", "code-insiders", "codium", "cursor", "windsurf")  # take --goto
 _COLON = ("hx", "helix", "subl", "zed")  # take FILE:LINE
 
 
-class NoEditor(Exception):
+class EditorError(Exception):
     """There is none that could be started; the message says what to do."""
 
 
-def places(lines: Iterable[str]) -> Iterator[tuple[str, int]]:
+def source_positions(lines: Iterable[str]) -> Iterator[tuple[str, int]]:
     """The files and lines that a log names, from its end on: the innermost frame of the newest traceback first."""
     for line in reversed(list(lines)):
         text = plain(line)
@@ -41,19 +41,19 @@ def places(lines: Iterable[str]) -> Iterator[tuple[str, int]]:
                 yield found[1], int(found[2])
 
 
-def here(lines: Iterable[str], folders: Sequence[Path]) -> tuple[Path, int] | None:
+def find_local(lines: Iterable[str], folders: Sequence[Path]) -> tuple[Path, int] | None:
     """The first of these that is a file of this machine: of the person's own, in these folders, else any.
 
     What a rank calls ``/home/runner/copy-1f/models/net.py`` is ``models/net.py`` of the folder that was copied.
     """
-    return first_here(list(places(lines)), folders)
+    return find_local_position(list(source_positions(lines)), folders)
 
 
-def first_here(found: Sequence[tuple[str, int]], folders: Sequence[Path]) -> tuple[Path, int] | None:
+def find_local_position(found: Sequence[tuple[str, int]], folders: Sequence[Path]) -> tuple[Path, int] | None:
     """As :func:`here`, of files and lines."""
     for name, line in found:
         for folder in folders:
-            if (path := _within(folder, PurePosixPath(name))) is not None:
+            if (path := _find_within(folder, PurePosixPath(name))) is not None:
                 return path, line
     for name, line in found:
         path = Path(name)
@@ -62,7 +62,7 @@ def first_here(found: Sequence[tuple[str, int]], folders: Sequence[Path]) -> tup
     return None
 
 
-def _within(folder: Path, path: PurePosixPath) -> Path | None:
+def _find_within(folder: Path, path: PurePosixPath) -> Path | None:
     """A file of a folder that a path means: by as much of the path's end as there is here."""
     parts = [part for part in path.parts if part != "/"]
     if ".." in parts:
@@ -76,7 +76,7 @@ def _within(folder: Path, path: PurePosixPath) -> Path | None:
     return None
 
 
-def command(environment: Mapping[str, str], path: Path, line: int) -> list[str]:
+def editor_command(environment: Mapping[str, str], path: Path, line: int) -> list[str]:
     """What starts the person's editor there, by ``$VISUAL``, else ``$EDITOR``.
 
     Raises:
@@ -86,9 +86,9 @@ def command(environment: Mapping[str, str], path: Path, line: int) -> list[str]:
     try:
         words = shlex.split(said)
     except ValueError as error:
-        raise NoEditor(f"$EDITOR is no command ({error}): {said}") from None
+        raise EditorError(f"$EDITOR is no command ({error}): {said}") from None
     if not words:
-        raise NoEditor(f"set $EDITOR to have {path.name}:{line} opened")
+        raise EditorError(f"set $EDITOR to have {path.name}:{line} opened")
     target = str(path.absolute())
     name = PurePosixPath(words[0]).name
     if name in _GOTO:
@@ -116,17 +116,17 @@ class SourceFile:
     changed_at: float
 
 
-def source_of(frame: StackFrame, folders: Sequence[Path]) -> SourceFile | None:
+def find_source(frame: StackFrame, folders: Sequence[Path]) -> SourceFile | None:
     """The code that a frame is in; None where it is not on this machine, or has not that many lines."""
     if not frame.file.endswith(ENDINGS) or "\0" in frame.file:
         return None
     try:
-        found = first_here([(frame.file, frame.line)], folders)
+        found = find_local_position([(frame.file, frame.line)], folders)
         if found is None:
             return None
         path, line = found
         text = read_bytes(path, MOST_BYTES)
-        lines = tuple(field(each.expandtabs(4)) for each in text.decode("utf-8", "replace").splitlines())
+        lines = tuple(sanitize_line(each.expandtabs(4)) for each in text.decode("utf-8", "replace").splitlines())
         return SourceFile(lines, line, path.stat().st_mtime) if 0 < line <= len(lines) else None
     except OSError:  # it went, or is not ours to read
         return None
@@ -147,7 +147,7 @@ def excerpt(source: SourceFile, rows: int) -> list[Content]:
     return made
 
 
-async def edit_named(app: AppFace, run: RunView | None, lines: Sequence[str]) -> None:
+async def open_in_editor(app: AppInterface, run: RunView | None, lines: Sequence[str]) -> None:
     """Open the file that these lines name, at its line; where that is no file of this machine, say so.
 
     Args:
@@ -155,28 +155,28 @@ async def edit_named(app: AppFace, run: RunView | None, lines: Sequence[str]) ->
     """
     from skyward_tui.ui.suspend import SuspendNotSupported, run_in_terminal
 
-    folders = await folders_of(app, run)
-    found = await asyncio.to_thread(here, lines, folders)
+    folders = await source_folders(app, run)
+    found = await asyncio.to_thread(find_local, lines, folders)
     if found is None:
         return app.flash("no line here names a file of this machine: a traceback's last lines have to be in view")
     path, line = found
     try:
-        words = command(os.environ, path, line)
+        words = editor_command(os.environ, path, line)
         await run_in_terminal(app, *words)
     except SuspendNotSupported:
         app.flash(f"this terminal cannot be given away: {path}:{line}", "error")
-    except NoEditor as error:
+    except EditorError as error:
         app.flash(str(error), "error")
     except OSError as error:
         app.flash(f"the editor cannot be started: {error}", "error")
 
 
-async def folders_of(app: AppFace, run: RunView | None) -> list[Path]:
+async def source_folders(app: AppInterface, run: RunView | None) -> list[Path]:
     """Where the sources of a run are: where it was launched, as far as that is known, and the current folder."""
     folder = current_folder()
     if run is None or app.session is None:
         return [folder]
     try:
-        return [(await settled(app.session.kept_launch(run.id))).cwd, folder]
+        return [(await wait_shielded(app.session.load_launch(run.id))).cwd, folder]
     except (SkywardError, OSError):  # of a script of the person's own, or over for long
         return [folder]

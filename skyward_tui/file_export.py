@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 from skyward_core.client.run_history import RunLogs
 from skyward_core.model.errors import UsageError
 from skyward_core.model.outcomes import Outcome
-from skyward_core.util.byte_sizes import size_in_words
-from skyward_core.util.terminal_safe_text import field
+from skyward_core.util.byte_sizes import format_size
+from skyward_core.util.terminal_safe_text import sanitize_line
 from skyward_core.util.user_files import exists, is_dir
-from skyward_core.views.log_buffer import prefix_of
+from skyward_core.views.log_buffer import rank_prefix
 from skyward_core.views.pool_view import RunView, TaskView
 from skyward_core.views.stack_groups import Profile, flame_graph, speedscope
 from skyward_core.views.sweep_trials import TrialTable
@@ -28,14 +28,14 @@ from skyward_tui.text.number_format import count
 from skyward_tui.text.run_rows import ranks_cell
 
 if TYPE_CHECKING:
-    from skyward_core.client.session_protocol import Haul
+    from skyward_core.client.session_protocol import FetchResult
 
 
 _FIXED = ("index", "rank", "node", "outcome", "seconds", "error", "message")
 _MOST = 10_000  # files of one name
 
 
-def unsaved(error: OSError, folder: Path) -> str:
+def save_error_text(error: OSError, folder: Path) -> str:
     """Why something could not be saved there, in words."""
     if not is_dir(folder):
         return f"could not save: {folder}, which the app was started in, is not there any more"
@@ -79,7 +79,7 @@ def save_all(folder: Path, files: Mapping[str, Iterable[str]]) -> list[Path]:
             written.append(save(folder / name, pieces))
     except BaseException as error:
         if left := [path for path in written if not _is_removed(path)]:
-            error.add_note(f"saved all the same: {together(left)}")
+            error.add_note(f"saved all the same: {brace_names(left)}")
         raise
     return written
 
@@ -92,7 +92,7 @@ def _is_removed(path: Path) -> bool:
     return True
 
 
-def together(paths: Iterable[Path]) -> str:
+def brace_names(paths: Iterable[Path]) -> str:
     """The names of files, what all begin with said once, as a shell takes it: ``pool-run-{r000.log,results.csv}``."""
     names = [path.name for path in paths]
     same = commonprefix(names).rpartition("-")  # noqa: RUF071  names, of which characters are compared
@@ -108,11 +108,13 @@ def log_lines(logs: RunLogs, rank: int | None) -> Iterator[str]:
         for line in logs.lines(rank):
             yield f"{line.text}\n"
         return
-    for _, each, text in heapq.merge(*(_timed(logs, each) for each in sorted(logs.parts)), key=lambda line: line[0]):
-        yield f"{prefix_of(each)}{text}\n"
+    for _, each, text in heapq.merge(
+        *(_timed_lines(logs, each) for each in sorted(logs.ranges)), key=lambda line: line[0]
+    ):
+        yield f"{rank_prefix(each)}{text}\n"
 
 
-def _timed(logs: RunLogs, rank: int) -> Iterator[tuple[float, int, str]]:
+def _timed_lines(logs: RunLogs, rank: int) -> Iterator[tuple[float, int, str]]:
     """A rank's lines, with times that never go back; a line of which nothing tells when goes with the one before."""
     latest = 0.0
     for line in logs.lines(rank):
@@ -136,7 +138,7 @@ def results_json(run: RunView) -> str:
 def results_csv(run: RunView) -> str:
     """A row for each rank or task, numbers to the last digit. A result that is a dict has a column for each of its
     keys, ``value.loss``; what is no plain text or number stands there as JSON."""
-    return _sheet(run, lambda task: task.told, ",")
+    return _sheet(run, lambda task: task.raw_outcome, ",")
 
 
 def results_text(run: RunView) -> str:
@@ -149,25 +151,25 @@ def trials_csv(found: TrialTable) -> str:
     rows = []
     for each in found.rows:
         of = {f"argument.{name}": text for name, text in zip(found.names, each.arguments, strict=True)}
-        came = {"outcome": each.state} if each.task is None else _row(each.task, each.task.told, _cell)
+        came = {"outcome": each.state} if each.task is None else _row(each.task, each.task.raw_outcome, _cell)
         numbers = {f"number.{name}": _cell(value) for name, value in each.numbers.items()}
         ranks = {"ranks": ranks_cell(each.ranks)} if found.by_ranks else {}
         rows.append({"trial": each.place, **of, "run": each.run, **ranks, **came, **numbers})
     own = ("trial", *(f"argument.{name}" for name in found.names), "run")
     first = (*own, "ranks", *_FIXED) if found.by_ranks else (*own, *_FIXED)
-    return _written(rows, first, ",")
+    return _format_csv(rows, first, ",")
 
 
-def rows_of(run: RunView) -> list[Mapping[str, Any]]:
+def result_rows(run: RunView) -> list[Mapping[str, Any]]:
     """A row for each rank or task, as :func:`results_csv` has them, with values that are numbers, texts or lists."""
-    return [_row(task, task.told, lambda value: value) for _, task in sorted(run.tasks.items())]
+    return [_row(task, task.raw_outcome, lambda value: value) for _, task in sorted(run.tasks.items())]
 
 
 def _sheet(run: RunView, outcome: Callable[[TaskView], Outcome | None], delimiter: str) -> str:
-    return _written([_row(task, outcome(task), _cell) for _, task in sorted(run.tasks.items())], _FIXED, delimiter)
+    return _format_csv([_row(task, outcome(task), _cell) for _, task in sorted(run.tasks.items())], _FIXED, delimiter)
 
 
-def _written(rows: Sequence[Mapping[str, Any]], first: Sequence[str], delimiter: str) -> str:
+def _format_csv(rows: Sequence[Mapping[str, Any]], first: Sequence[str], delimiter: str) -> str:
     columns = dict.fromkeys(first) | dict.fromkeys(name for row in rows for name in row)
     sheet = io.StringIO()
     writer = csv.DictWriter(sheet, list(columns), delimiter=delimiter, lineterminator="\n")
@@ -202,24 +204,24 @@ def _cell(value: Any) -> Any:
     return value if value is None or isinstance(value, str) else json.dumps(value)
 
 
-def fetched_words(haul: Haul) -> tuple[str, bool]:
+def fetch_summary(haul: FetchResult) -> tuple[str, bool]:
     """What came of fetching files, in words, and whether all is well."""
     failed = [each for each in haul.files if each.error]
     if failed or haul.notes:
         first = f"{failed[0].file.path}: {failed[0].error}" if failed else haul.notes[0]
-        return f"{count(len(failed), 'file')} not fetched: {field(first)}", False
+        return f"{count(len(failed), 'file')} not fetched: {sanitize_line(first)}", False
     new = [each for each in haul.files if each.is_new]
     if not new:
         return ("its files are here already" if haul.files else "its ranks wrote no files elsewhere"), True
     folder = commonpath([str(each.target) for each in new])
-    size = size_in_words(sum(each.file.size for each in new))
-    return f"{count(len(new), 'file')} fetched, {size}: {field(folder)}", True
+    size = format_size(sum(each.file.size for each in new))
+    return f"{count(len(new), 'file')} fetched, {size}: {sanitize_line(folder)}", True
 
 
 ENDINGS = (".csv", ".json", ".parquet", ".pickle")
 
 
-def check(output: str) -> None:
+def check_output(output: str) -> None:
     """Refuse what would not be written, before anything is looked for.
 
     Raises:
@@ -230,10 +232,10 @@ def check(output: str) -> None:
     if exists(output):
         raise UsageError(f"{output} is there already")
     if output.endswith(".parquet"):
-        _pyarrow()
+        _import_pyarrow()
 
 
-def write(run: RunView, output: str, values: Callable[[RunView], Mapping[int, Path]]) -> str:
+def write_results(run: RunView, output: str, values: Callable[[RunView], Mapping[int, Path]]) -> str:
     """Write them, whole or not at all; returns what the person has to know of it.
 
     Args:
@@ -246,14 +248,14 @@ def write(run: RunView, output: str, values: Callable[[RunView], Mapping[int, Pa
     kinds: dict[str, Callable[[], Iterable[bytes]]] = {
         ".csv": lambda: [results_csv(run).encode("utf-8", "backslashreplace")],
         ".json": lambda: [results_json(run).encode("utf-8", "backslashreplace")],
-        ".parquet": lambda: [_parquet(rows_of(run))],
-        ".pickle": lambda: _pickles(values(run)),
+        ".parquet": lambda: [_to_parquet(result_rows(run))],
+        ".pickle": lambda: _pickled_values(values(run)),
     }
     ending = next(each for each in ENDINGS if output.endswith(each))
     pieces = kinds[ending]()
     path = Path(output)
     try:
-        with open(path, "xb", opener=_own if ending == ".pickle" else None) as file:
+        with open(path, "xb", opener=_open_private if ending == ".pickle" else None) as file:
             file.writelines(pieces)
     except FileExistsError:
         raise UsageError(f"{output} is there already") from None
@@ -266,18 +268,18 @@ def write(run: RunView, output: str, values: Callable[[RunView], Mapping[int, Pa
     return ""
 
 
-def _own(path: str, flags: int) -> int:
+def _open_private(path: str, flags: int) -> int:
     return os.open(path, flags, 0o600)
 
 
-def _pickles(found: Mapping[int, Path]) -> Iterator[bytes]:
+def _pickled_values(found: Mapping[int, Path]) -> Iterator[bytes]:
     """The values as ranks pickled them, one behind the other: to load one would run what a rank wrote."""
     import pickle
 
     return iter([pickle.dumps(list(found)), *(path.read_bytes() for path in found.values())])
 
 
-def _pyarrow() -> Any:
+def _import_pyarrow() -> Any:
     try:
         import pyarrow.parquet
     except ImportError as error:
@@ -287,9 +289,9 @@ def _pyarrow() -> Any:
     return pyarrow
 
 
-def _parquet(rows: list[Mapping[str, Any]]) -> bytes:
+def _to_parquet(rows: list[Mapping[str, Any]]) -> bytes:
     """Rows as a Parquet file: numbers are numbers where all of a column are; what is no plain value is JSON."""
-    arrow = _pyarrow()
+    arrow = _import_pyarrow()
     names = list(dict.fromkeys(name for row in rows for name in row))
     columns = [_column([row.get(name) for row in rows]) for name in names]
     sink = arrow.BufferOutputStream()

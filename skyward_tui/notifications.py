@@ -6,12 +6,12 @@ import os
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from skyward_core.util.terminal_safe_text import field
+from skyward_core.util.terminal_safe_text import sanitize_line
 from skyward_core.views.notification_rules import Notification
-from skyward_tui.text.number_format import clip, took
+from skyward_tui.text.number_format import clip, precise_duration
 
 if TYPE_CHECKING:
-    from skyward_core.client.settings import Notify
+    from skyward_core.client.settings import NotifySettings
 
 MOST_CELLS = 200  # of what a terminal is given to show
 BELL = "\a"
@@ -32,22 +32,22 @@ def message(told: Notification) -> str:
         case "lost":
             said = f"{about} on {told.pool} is lost: nobody knows how it went"
         case _:
-            how = told.kind if told.seconds is None else f"{told.kind} after {took(told.seconds)}"
+            how = told.kind if told.seconds is None else f"{told.kind} after {precise_duration(told.seconds)}"
             said = f"{about} on {told.pool} {how}" + (f": {told.detail}" if told.detail else "")
-    return field(said)
+    return sanitize_line(said)
 
 
-def variables(told: Notification) -> dict[str, str]:
+def environment_variables(told: Notification) -> dict[str, str]:
     """The same for a command, by the names of the environment."""
     return {
-        "SKYWARD_POOL": field(told.pool),
-        "SKYWARD_RUN": field(told.run),
+        "SKYWARD_POOL": sanitize_line(told.pool),
+        "SKYWARD_RUN": sanitize_line(told.run),
         "SKYWARD_OUTCOME": told.kind,
         "SKYWARD_MESSAGE": message(told),
     }
 
 
-def is_news(told: Notification, *, looks: bool, untouched: float, after: float) -> bool:
+def is_worth_notifying(told: Notification, *, looks: bool, untouched: float, after: float) -> bool:
     """Whether it is worth a call.
 
     Args:
@@ -62,7 +62,7 @@ def is_news(told: Notification, *, looks: bool, untouched: float, after: float) 
 def osc9(text: str, environment: Mapping[str, str]) -> str:
     """What has a terminal show a text; tmux hands it on where it is told to (``allow-passthrough``)."""
     # Ended by ST: who does not know it hears no bell. No text begins with a digit, which means other things there.
-    asked = f"\x1b]9;{clip(f'skyward: {field(text)}', MOST_CELLS)}\x1b\\"
+    asked = f"\x1b]9;{clip(f'skyward: {sanitize_line(text)}', MOST_CELLS)}\x1b\\"
     if environment.get("TMUX"):
         return "\x1bPtmux;" + asked.replace("\x1b", "\x1b\x1b") + "\x1b\\"
     return asked
@@ -76,15 +76,15 @@ class Notifier:
         failed: is told once, from any thread, that the person's command does not work.
     """
 
-    def __init__(self, ways: Notify, write: Callable[[str], object], failed: Callable[[str], object]) -> None:
+    def __init__(self, ways: NotifySettings, write: Callable[[str], object], failed: Callable[[str], object]) -> None:
         self.ways = ways
         self._write = write
         self._failed = failed
         self._has_failed = False
 
-    def tell_unless_seen(self, told: Notification, looks: bool, untouched: float) -> None:
+    def notify_unless_seen(self, told: Notification, looks: bool, untouched: float) -> None:
         """Call, unless the person sits and watches; returns at once. See :func:`is_news`."""
-        if not is_news(told, looks=looks, untouched=untouched, after=self.ways.after):
+        if not is_worth_notifying(told, looks=looks, untouched=untouched, after=self.ways.after):
             return
         calls = osc9(message(told), os.environ) if self.ways.terminal and _shows_notifications() else ""
         if calls := calls + (BELL if self.ways.bell else ""):
@@ -92,7 +92,7 @@ class Notifier:
         if self.ways.command:
             from skyward_core.client.notify_command import run_command
 
-            run_command(self.ways.command, variables(told), self._command_failed)
+            run_command(self.ways.command, environment_variables(told), self._command_failed)
 
     def _command_failed(self, why: str) -> None:
         if not self._has_failed:

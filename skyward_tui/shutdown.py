@@ -17,7 +17,7 @@ LAST_RESORT = 15  # seconds; longer than the app takes to let go of its pools, w
 _MAIN = threading.main_thread()
 
 
-class Ends:
+class ShutdownSignals:
     """SIGTERM, SIGHUP, and a terminal that is gone: the app is told, and has so many seconds then.
 
     The handlers are the process's own, and not the loop's: a loop that waits for a terminal to take what it paints
@@ -29,21 +29,21 @@ class Ends:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._end: Callable[[int], None] | None = None
 
-    def heed(self, end: Callable[[int], None]) -> None:
+    def install(self, end: Callable[[int], None]) -> None:
         """Have it end so, with an exit status, on the loop that runs now. What was ignored from outside stays so."""
         self._loop, self._end = asyncio.get_running_loop(), end
         if threading.current_thread() is not _MAIN:
             return
         for number in (signal.SIGTERM, signal.SIGHUP):
             if signal.getsignal(number) is not signal.SIG_IGN:
-                self._before[number] = signal.signal(number, self._signalled)
+                self._before[number] = signal.signal(number, self._on_signal)
 
-    def heed_no_more(self) -> None:
+    def restore(self) -> None:
         """Let signals do again what they did before."""
         while self._before:
             signal.signal(*self._before.popitem())
 
-    def come(self, number: int) -> None:
+    def trigger(self, number: int) -> None:
         """Do as if that signal had come; from any thread."""
         # By the system's own clock, which goes on whatever a thread of ours waits for. It ends the process.
         signal.alarm(LAST_RESORT)
@@ -51,11 +51,11 @@ class Ends:
             with suppress(RuntimeError):  # the loop has ended: so does the app
                 self._loop.call_soon_threadsafe(self._end, 128 + number)
 
-    def _signalled(self, number: int, frame: FrameType | None) -> None:
-        self.come(number)
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        self.trigger(number)
 
 
-def beside(work: Callable[[], T]) -> asyncio.Future[T]:
+def run_in_daemon_thread(work: Callable[[], T]) -> asyncio.Future[T]:
     """Do something in a thread that keeps no process from ending. Who waits no longer leaves it to itself."""
     loop = asyncio.get_running_loop()
     done: asyncio.Future[T] = loop.create_future()

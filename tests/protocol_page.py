@@ -7,7 +7,7 @@ from pathlib import Path
 
 from skyward_core.protocol import frame_schema
 from skyward_core.protocol.frame_codec import VERSION
-from skyward_core.protocol.validators import Check, Checks, FrameForm
+from skyward_core.protocol.validators import Check, Checks, FrameSchema
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "protocol.md"
 
@@ -46,8 +46,8 @@ TABLES = (
     ("From an agent to clients", frame_schema.FROM_AGENT),
     ("From an agent to its workers", frame_schema.TO_WORKER),
     ("From workers to their agent", frame_schema.FROM_WORKER),
-    ("Over lines for files", frame_schema.OF_FILES),
-    ("Between the agents of a gang", frame_schema.OF_PEERS),
+    ("Over lines for files", frame_schema.FILE_FRAMES),
+    ("Between the agents of a gang", frame_schema.PEER_FRAMES),
 )
 WORDS = {"some": "count", "any": "anything", "plain": "JSON"}
 
@@ -63,7 +63,7 @@ def page() -> str:
     return "".join(parts)
 
 
-def _kind(kind: str, form: FrameForm) -> str:
+def _kind(kind: str, form: FrameSchema) -> str:
     keys = _keys(form.needs, form.may)
     body = f" Body: up to {form.body:,} bytes." if form.body else ""
     return f"\n### {kind}\n\n{form.says}\n\n{f'Keys: {keys}.' if keys else 'No keys.'}{body}\n"
@@ -79,15 +79,15 @@ def _words(check: Check) -> str:
     made_by, _, made = check.__qualname__.partition(".<locals>")
     inner = inspect.getclosurevars(check).nonlocals if made else {}
     match made_by:
-        case "or_none":
+        case "optional":
             return f"{_words(inner['check'])} or null"
-        case "all_of":
+        case "list_of":
             return f"[{_words(inner['check'])}]"
-        case "_each":
+        case "dict_of":
             return f"{{{_words(inner['name'])}: {_words(inner['check'])}}}"
-        case "_one_of":
+        case "one_of":
             return " or ".join(f'"{value}"' for value in inner["values"])
-        case "_made_of":
+        case "object_of":
             needs, known = inner["needs"], inner["find"].__self__
             return f"object of {', '.join(f'`{key}`' if key in needs else f'`{key}?`' for key in known)}"
         case "<lambda>":

@@ -7,27 +7,27 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from skyward_core.model.errors import PoolError
-from skyward_core.model.function import Dispatcher, Function, PendingFunction, PendingGroup, name_of
+from skyward_core.model.function import Dispatcher, Function, PendingFunction, PendingGroup, function_name
 from skyward_core.model.run_future import RunFuture
 
 
-class RightSide:
+class PoolOperand:
     """Base of pools. Python asks it where what stands left knows nothing of pools."""
 
     if not TYPE_CHECKING:  # to checkers such a line is wrong, as it is to everybody
         __array_ufunc__ = None  # an array does not go through a pool as through one more array
 
         def __rrshift__(self, left):
-            _refuse(left, ">>")
+            _reject_left_operand(left, ">>")
 
         def __rmatmul__(self, left):
-            _refuse(left, "@")
+            _reject_left_operand(left, "@")
 
         def __lt__(self, left):
-            _refuse(left, ">")
+            _reject_left_operand(left, ">")
 
 
-def _refuse(left: Any, operator: str) -> NoReturn:
+def _reject_left_operand(left: Any, operator: str) -> NoReturn:
     if isinstance(left, PendingFunction):
         raise TypeError(f"{left.name} gave NotImplemented, which no operator can give: have it give something else")
     if isinstance(left, PendingGroup):  # that has the other two
@@ -40,7 +40,7 @@ def _refuse(left: Any, operator: str) -> NoReturn:
     )
 
 
-def call_of(given: Any, verb: str) -> PendingFunction[Any]:
+def require_call(given: Any, verb: str) -> PendingFunction[Any]:
     """What a verb of a pool was given, where that is a call.
 
     Args:
@@ -52,19 +52,19 @@ def call_of(given: Any, verb: str) -> PendingFunction[Any]:
     """
     if isinstance(given, PendingFunction):
         return given
-    raise TypeError(_wants(given, verb, "a call"))
+    raise TypeError(_expected_message(given, verb, "a call"))
 
 
-def group_of(given: Any, verb: str) -> PendingGroup[Any]:
+def require_group(given: Any, verb: str) -> PendingGroup[Any]:
     """The same of a group."""
     if isinstance(given, PendingGroup):
         return given
-    raise TypeError(_wants(given, verb, "a group"))
+    raise TypeError(_expected_message(given, verb, "a group"))
 
 
-def _wants(given: Any, verb: str, what: str) -> str:
+def _expected_message(given: Any, verb: str, what: str) -> str:
     if isinstance(given, Function) and what == "a call":
-        return f"{verb} takes a call: call it, {verb}({name_of(given.fn)}(...))"
+        return f"{verb} takes a call: call it, {verb}({function_name(given.fn)}(...))"
     if isinstance(given, PendingGroup):
         return f"{verb} takes a call, and a group of {len(given.items)} runs with >>, or by compute.run(group)"
     how = "f(...) of a @sky.function" if what == "a call" else "sky.gather(f(...), g(...)), or f(...) & g(...)"
@@ -72,24 +72,24 @@ def _wants(given: Any, verb: str, what: str) -> str:
 
 
 _LIBRARY = __name__.partition(".")[0]
-_open: list[Dispatcher] = []  # of all of this process
-_here: ContextVar[tuple[Dispatcher, ...]] = ContextVar("skyward_open_pools", default=())
+_open_pools: list[Dispatcher] = []  # of all of this process
+_context_pools: ContextVar[tuple[Dispatcher, ...]] = ContextVar("skyward_open_pools", default=())
 
 
-def opened(pool: Dispatcher) -> None:
+def push_pool(pool: Dispatcher) -> None:
     """A pool's block begins."""
-    _open.append(pool)
-    _here.set((*_here.get(), pool))
+    _open_pools.append(pool)
+    _context_pools.set((*_context_pools.get(), pool))
 
 
-def closed(pool: Dispatcher) -> None:
+def remove_pool(pool: Dispatcher) -> None:
     """A pool's block ends, wherever it began."""
-    if pool in _open:
-        _open.remove(pool)
-    _here.set(tuple(each for each in _here.get() if each is not pool))
+    if pool in _open_pools:
+        _open_pools.remove(pool)
+    _context_pools.set(tuple(each for each in _context_pools.get() if each is not pool))
 
 
-def active(what: str = "`>> sky` runs on") -> Dispatcher:
+def current_pool(what: str = "`>> sky` runs on") -> Dispatcher:
     """The pool of the innermost block that is open here; in another thread than its own the only one of the process.
 
     Args:
@@ -98,22 +98,22 @@ def active(what: str = "`>> sky` runs on") -> Dispatcher:
     Raises:
         PoolError: there is none, or there are several and none is this thread's.
     """
-    mine = [each for each in _here.get() if each in _open]
+    mine = [each for each in _context_pools.get() if each in _open_pools]
     if mine:
         return mine[-1]
-    if len(_open) == 1:
-        return _open[0]
-    said = "no block is open" if not _open else f"{len(_open)} blocks are open, and none in this thread"
+    if len(_open_pools) == 1:
+        return _open_pools[0]
+    said = "no block is open" if not _open_pools else f"{len(_open_pools)} blocks are open, and none in this thread"
     raise PoolError(f"{what} the pool whose `with sky.Compute(...)` block is open; {said}: name the pool")
 
 
-class ActivePool(RightSide):
+class ActivePool(PoolOperand):
     """Stands right of an operator for the pool whose block is open: ``train() >> sky.sky``, or ``train() >> sky``."""
 
     @property
     def working_folder(self) -> str:
         """The folder that its ranks work in, or in copies of."""
-        return str(getattr(active(), "working_folder", ""))
+        return str(getattr(current_pool(), "working_folder", ""))
 
     def run_one(self, pending: PendingFunction[Any]) -> Any:
         """``pending >> sky``: run a call on one node.
@@ -121,7 +121,7 @@ class ActivePool(RightSide):
         Args:
             pending: the call.
         """
-        return active().run_one(pending)
+        return current_pool().run_one(pending)
 
     def run_all(self, pending: PendingFunction[Any]) -> list[Any]:
         """``pending @ sky``: run a call on every rank.
@@ -129,7 +129,7 @@ class ActivePool(RightSide):
         Args:
             pending: the call.
         """
-        return active().run_all(pending)
+        return current_pool().run_all(pending)
 
     def run_group(self, group: PendingGroup[Any]) -> Any:
         """``group >> sky``: run several calls at the same time.
@@ -137,7 +137,7 @@ class ActivePool(RightSide):
         Args:
             group: the calls.
         """
-        return active().run_group(group)
+        return current_pool().run_group(group)
 
     def submit(self, pending: PendingFunction[Any]) -> RunFuture[Any]:
         """``pending > sky``: run a call on one node, and wait for nothing.
@@ -145,7 +145,7 @@ class ActivePool(RightSide):
         Args:
             pending: the call.
         """
-        return active().submit(pending)
+        return current_pool().submit(pending)
 
     def submit_all(self, pending: PendingFunction[Any]) -> RunFuture[list[Any]]:
         """``pending.on_all(sky)``: run a call on every rank, and wait for nothing.
@@ -153,7 +153,7 @@ class ActivePool(RightSide):
         Args:
             pending: the call.
         """
-        return active().submit_all(pending)
+        return current_pool().submit_all(pending)
 
     def submit_group(self, group: PendingGroup[Any]) -> RunFuture[Any]:
         """``group.on(sky)``: run several calls at the same time, and wait for nothing.
@@ -161,7 +161,7 @@ class ActivePool(RightSide):
         Args:
             group: the calls.
         """
-        return active().submit_group(group)
+        return current_pool().submit_group(group)
 
     if not TYPE_CHECKING:  # it is called as the library mostly is: `from skyward import *` may put it in its place
 

@@ -9,28 +9,34 @@ from contextlib import ExitStack
 from types import TracebackType
 from typing import Any
 
-from skyward_core.api.active_pool import closed, opened
-from skyward_core.api.operators import OverItems, down, in_thread, tell
+from skyward_core.api.active_pool import push_pool, remove_pool
+from skyward_core.api.operators import MapMixin, print_safely, run_in_thread, tear_down
 from skyward_core.api.script_console import ScriptConsole
 from skyward_core.model.errors import Hint, PoolError, PoolGone, RunError, UsageError
-from skyward_core.model.older_api_arguments import meant
+from skyward_core.model.older_api_arguments import did_you_mean
 from skyward_core.model.outcomes import ErrorInfo, Outcome, RootCause
 from skyward_core.plugins.plugin import Plugin
-from skyward_core.pool.fetch_retained_results import fetch, is_here
-from skyward_core.pool.pool import Pool, write_down
-from skyward_core.pool.runs.run_results import caused, describe, load, place_of, unloadable
+from skyward_core.pool.fetch_retained_results import fetch_retained, is_fetched
+from skyward_core.pool.pool import Pool, flush_all
+from skyward_core.pool.runs.run_results import (
+    describe_failure,
+    describe_place,
+    error_with_cause,
+    load,
+    unloadable_error,
+)
 from skyward_core.runtime.instance_info import refuse_pool_while_loading
 from skyward_core.store import debug_log
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.ledger_rows import PoolRow, Receipt, RunRow
-from skyward_core.store.pool_folder import RAISED, Archive
+from skyward_core.store.pool_folder import EXCEPTION_SUFFIX, PoolFolder
 from skyward_core.tasks import script_loader
-from skyward_core.tasks.guarded_user_code import tried, words_of
+from skyward_core.tasks.guarded_user_code import describe_exception, run_guarded
 from skyward_core.transport.background_loop import submit
 from skyward_core.views.pool_view import PoolView, RunView
 
 
-class Attached(OverItems):
+class Attached(MapMixin):
     """A pool that somebody else brought up, as ``sky.attach`` gives it; works with the same operators as ``Compute``.
 
     Leaving the block, or ``detach``, leaves the pool as it is.
@@ -52,14 +58,14 @@ class Attached(OverItems):
 
     def _repr_html_(self) -> str:
         """How the pool is now, as a notebook shows it."""
-        from skyward_core.api.notebook_html import of_pool, of_unseen
+        from skyward_core.api.notebook_html import pool_html, unseen_html
 
-        return of_unseen("pool", self.name, "left") if self._pool is None else of_pool(self._view_now())
+        return unseen_html("pool", self.name, "left") if self._pool is None else pool_html(self._current_view())
 
     @property
     def view(self) -> PoolView:
         """What the pool looks like now."""
-        return self._view_now()
+        return self._current_view()
 
     @property
     def runs(self) -> list[RunView]:
@@ -85,13 +91,13 @@ class Attached(OverItems):
                 raise PoolError(f"pool {self.name} remembers no run")
             run = self.runs[-1].id
         if run not in self.pool.runs:
-            from skyward_core.pool.fetch_retained_results import is_here
+            from skyward_core.pool.fetch_retained_results import is_fetched
 
-            if is_here(self.pool.context.ledger, run):  # somebody has fetched it, and was not there to use it
+            if is_fetched(self.pool.context.ledger, run):  # somebody has fetched it, and was not there to use it
                 pass
 
                 return results(run)
-        return submit(self.pool.book.claim(run)).result().future.result().results()
+        return submit(self.pool.run_registry.claim(run)).result().future.result().results()
 
     def down(self) -> Receipt:
         """Tear the pool down.
@@ -99,28 +105,28 @@ class Attached(OverItems):
         Returns:
             The proof: what is gone, and what may still run.
         """
-        self._leave_engine()
-        receipt = submit(down(self.pool)).result()
+        self._close_engine()
+        receipt = submit(tear_down(self.pool)).result()
         self._stack.close()
         return receipt
 
     def detach(self) -> None:
         """Leave the pool as it is."""
-        self._leave_engine()
+        self._close_engine()
         if self._pool is not None and not self._pool.context.leaving:
             submit(self._pool.detach()).result()
         self._stack.close()
         self._pool = None
 
     def __enter__(self) -> Attached:
-        opened(self)
+        push_pool(self)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if not self._forked:
-            closed(self)
+            remove_pool(self)
             self.detach()
 
     async def __aenter__(self) -> Attached:
@@ -130,7 +136,7 @@ class Attached(OverItems):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if not self._forked:
-            await in_thread(self.detach)
+            await run_in_thread(self.detach)
 
 
 def attach(name: str) -> Attached:
@@ -151,25 +157,28 @@ def attach(name: str) -> Attached:
     if script_loader.loading:
         raise script_loader.PoolInScript
     refuse_pool_while_loading()
-    if said := debug_log.begin():
-        tell(said)
+    if said := debug_log.start_logging():
+        print_safely(said)
 
     async def work() -> tuple[Pool, bytes]:
         ledger = Ledger()
-        row = ledger.find(name)
+        row = ledger.find_pool(name)
         if row is None or row.ended_at is not None:
-            up = [each.name for each in ledger.live()]
-            raise PoolError(f"no pool named {name!r} is up{meant(name, up) if up else ''}", hint=Hint("list"))
-        pool = await Pool.attached(row, ledger)
-        return pool, pool.upkeep.keeper.plugins if pool.upkeep.keeper is not None else b""
+            up = [each.name for each in ledger.live_pools()]
+            raise PoolError(f"no pool named {name!r} is up{did_you_mean(name, up) if up else ''}", hint=Hint("list"))
+        pool = await Pool.attach_to(row, ledger)
+        return (
+            pool,
+            pool.setup_manager.rank_setup.plugins if pool.setup_manager.rank_setup is not None else b"",
+        )
 
     pool, plugins = submit(work()).result()
     if pool.options.console and (news := pool.view.detail):
-        tell(f"pool {name}: {news}")
-    found, failure = tried(lambda: pickle.loads(plugins)) if plugins else ((), None)
+        print_safely(f"pool {name}: {news}")
+    found, failure = run_guarded(lambda: pickle.loads(plugins)) if plugins else ((), None)
     if failure is not None:
         submit(pool.detach()).result()
-        said = f"the plugins of pool {name} cannot be loaded here: {': '.join(words_of(failure))}"
+        said = f"the plugins of pool {name} cannot be loaded here: {': '.join(describe_exception(failure))}"
         raise PoolError(said) from failure
     return Attached(pool, found or ())
 
@@ -192,31 +201,31 @@ def results(run: str) -> list[Any]:
             client that ran it, or they cannot be fetched now.
     """
     ledger = Ledger()
-    submit(write_down()).result()
+    submit(flush_all()).result()
     row = ledger.run(run)
     if row is None:
         raise UsageError(f"no run {run!r} in the ledger", hint=Hint("list-all"))
     pool = ledger.pool(row.token)
-    if pool.ended_at is None and not is_here(ledger, run):
-        if submit(_is_there(pool, run, ledger)).result():
+    if pool.ended_at is None and not is_fetched(ledger, run):
+        if submit(_is_available(pool, run, ledger)).result():
             raise PoolError(f"pool {pool.name} is up: sky.attach({pool.name!r}).wait({run!r}) gives the results")
         pool, row = ledger.pool(row.token), ledger.run(run) or row
-    if any(run in kept.runs for kept in ledger.kept(row.token)):
-        submit(fetch(pool, ledger)).result()
+    if any(run in kept.runs for kept in ledger.retained_results(row.token)):
+        submit(fetch_retained(pool, ledger)).result()
         row = ledger.run(run) or row
     outcomes = {outcome.index: outcome for outcome, _ in ledger.outcomes(run)}
-    files, raised = _files(pool.key, run, outcomes)
+    files, raised = _read_result_files(pool.key, run, outcomes)
     loaded = {i: load(data) for i, data in files.items() if outcomes[i].kind == "returned"}
     returned = {i: value for i, (value, failure) in loaded.items() if failure is None}
     if row.state == "failed" and row.root_cause is not None:
-        raise _failure(row, row.root_cause, outcomes, files, raised, returned)
+        raise _build_run_error(row, row.root_cause, outcomes, files, raised, returned)
     if row.state != "done":
         raise PoolError(f"run {run} of {row.function} did not end well ({row.state}), and gave no results")
     for i, (_, failure) in loaded.items():
         if failure is not None:
-            place = f"{place_of(row.kind, outcomes[i])} returned, but"
+            place = f"{describe_place(row.kind, outcomes[i])} returned, but"
             about = outcomes[i].rank, place, "its result", failure, returned
-            raise unloadable(run, row.function, outcomes, *about) from failure
+            raise unloadable_error(run, row.function, outcomes, *about) from failure
     if len(returned) < row.total:
         raise PoolError(
             f"the results of run {run} were given to the client that ran it, or removed since",
@@ -225,13 +234,13 @@ def results(run: str) -> list[Any]:
     return [returned[index] for index in range(row.total)]
 
 
-async def _is_there(row: PoolRow, run: str, ledger: Ledger) -> bool:
+async def _is_available(row: PoolRow, run: str, ledger: Ledger) -> bool:
     """Check whether a pool is up and a run goes on there, or its results wait there.
 
     A pool that has ended is closed in the ledger, and so are runs of one that is up.
     """
     try:
-        pool = await Pool.attached(row, ledger, observer=True)
+        pool = await Pool.attach_to(row, ledger, observer=True)
     except PoolGone:
         return False
     try:
@@ -242,19 +251,19 @@ async def _is_there(row: PoolRow, run: str, ledger: Ledger) -> bool:
         await pool.detach()
 
 
-def _files(key: str, run: str, indices: Iterable[int]) -> tuple[dict[int, bytes], bytes]:
+def _read_result_files(key: str, run: str, indices: Iterable[int]) -> tuple[dict[int, bytes], bytes]:
     """Return what the client's files hold of a run: values and exceptions of its calls, and its root cause."""
-    archive = Archive(key)
+    archive = PoolFolder(key)
     try:
         paths = {index: archive.results / f"{run}.{index}.pickle" for index in indices}
-        raised = archive.results / f"{run}{RAISED}"
+        raised = archive.results / f"{run}{EXCEPTION_SUFFIX}"
         files = {index: path.read_bytes() for index, path in paths.items() if path.exists()}
         return files, raised.read_bytes() if raised.exists() else b""
     finally:
         archive.close()
 
 
-def _failure(
+def _build_run_error(
     row: RunRow,
     cause: RootCause,
     outcomes: Mapping[int, Outcome],
@@ -262,12 +271,12 @@ def _failure(
     raised: bytes,
     returned: Mapping[int, Any],
 ) -> RunError:
-    culprit = next((out for out in outcomes.values() if RootCause.of(out) == cause), None)
+    culprit = next((out for out in outcomes.values() if RootCause.from_outcome(out) == cause), None)
     if culprit is None:  # a map lost its client, or a node was lost with tasks that nobody can name
         error = ErrorInfo(cause.type, cause.message)
         culprit = Outcome(-1, cause.rank, -1, cause.outcome, error=error, exit_code=cause.exit_code)
         said = f"{row.function} failed: {cause.message}"
     else:
-        said = describe(row.function, row.kind, outcomes.values(), culprit)
+        said = describe_failure(row.function, row.kind, outcomes.values(), culprit)
     failure = RunError(said, run=row.run, function=row.function, outcomes=outcomes, root_cause=cause, results=returned)
-    return caused(failure, culprit, files.get(culprit.index, raised))
+    return error_with_cause(failure, culprit, files.get(culprit.index, raised))

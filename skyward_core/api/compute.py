@@ -10,18 +10,18 @@ from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Unpack
 
-from skyward_core.api.active_pool import closed, opened
-from skyward_core.api.notebook_display import ComingUp, asked_by, is_notebook
-from skyward_core.api.older_api_methods import OlderArguments, taken
-from skyward_core.api.operators import OverItems, down, in_thread, tell
+from skyward_core.api.active_pool import push_pool, remove_pool
+from skyward_core.api.notebook_display import StartupProgress, default_pool_name, is_notebook
+from skyward_core.api.older_api_methods import DeprecatedArguments, translate_arguments
+from skyward_core.api.operators import MapMixin, print_safely, run_in_thread, tear_down
 from skyward_core.model.errors import Cancelled, Hint, LedgerError, PoolError, TeardownError, UsageError
-from skyward_core.model.older_api_arguments import heeded, refuse_unknown
-from skyward_core.model.provider_capabilities import RunsHere, ServedByAnother, costs_money, price_of
+from skyward_core.model.older_api_arguments import apply_rules, check_unknown_arguments
+from skyward_core.model.provider_capabilities import RunsHere, ServedByAnother, costs_money, hourly_price
 from skyward_core.model.specs import Image, Nodes, Options, Spec, Worker
 from skyward_core.runtime.instance_info import refuse_pool_while_loading
 from skyward_core.store import debug_log, state_folder
 from skyward_core.tasks import script_loader
-from skyward_core.tasks.client_interpreter import refuse_pool_of_child
+from skyward_core.tasks.client_interpreter import reject_pool_in_child
 from skyward_core.transport.background_loop import submit
 from skyward_core.views.events import PoolState
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from skyward_core.views.events import Event
 
 
-class Compute(OverItems):
+class Compute(MapMixin):
     """A pool that is up inside the ``with`` block and gone after it.
 
         with sky.Compute(provider=sky.Local(), nodes=4) as compute:
@@ -111,28 +111,26 @@ class Compute(OverItems):
         options: Options | None = None,
         name: str | None = None,
         ttl: float | None = None,
-        **older: Unpack[OlderArguments],
+        **older: Unpack[DeprecatedArguments],
     ) -> None:
-        from skyward_core.providers.pool_planning import check_kinds, pool_spec, ways_of
+        from skyward_core.providers.pool_planning import check_types, machine_alternatives, make_pool_spec
 
-        check_kinds(specs, options)
+        check_types(specs, options)
 
         if name is not None and not specs and not older and not plugins:
             said = (provider, nodes, accelerator, vcpus, memory_gb, architecture, region, max_hourly_cost, disk_gb,
                     allocation, selection, image, worker, ttl)  # fmt: skip
             if all(each is None for each in said):
-                from skyward_core.api.pool_from_settings import (
-                    named_pool,  # most pools are said where they are wanted
-                )
+                from skyward_core.api.pool_from_settings import named_pool_arguments
 
-                table = named_pool(name)
+                table = named_pool_arguments(name)
                 if options is not None:
                     if "options" in table:
                         raise UsageError(f"options= beside [pools.{name}] of skyward.toml, which says them")
                     table["options"] = options
                 self.__init__(**table)  # type: ignore[misc]  # the same pool, said in full
                 return
-        words = taken(older, Compute.__init__.__kwdefaults__ or ()) if older else {}
+        words = translate_arguments(older, Compute.__init__.__kwdefaults__ or ()) if older else {}
         machines = {
             "provider": provider, "accelerator": accelerator, "vcpus": words.pop("vcpus", vcpus),
             "memory_gb": memory_gb, "architecture": architecture, "region": region,
@@ -142,19 +140,19 @@ class Compute(OverItems):
             worker = words.pop("worker")
         if words:
             options = replace(options or Options(), **words)
-        ways, self._said = ways_of(specs, machines), list[str]()
+        ways, self._startup_notes = machine_alternatives(specs, machines), list[str]()
         if state_folder.provider_override or any(isinstance(each.provider, ServedByAnother) for each in ways):
-            from skyward_core.providers.pool_planning import serving
+            from skyward_core.providers.pool_planning import resolve_alternatives
 
             ways = [replace(each, allocation=each.allocation or allocation) for each in ways]
-            ways, self._said = serving(ways, state_folder.provider_override)
+            ways, self._startup_notes = resolve_alternatives(ways, state_folder.provider_override)
             allocation = None
             if len(ways) == 1 and not ways[0].chooses:  # who serves has what it has: there is no choice
                 selection, options = None, options and replace(options, selection=None)
         if state_folder.nodes_override is not None:
             ways, nodes = [replace(each, nodes=None) for each in ways], state_folder.nodes_override
-        self.spec = pool_spec(
-            asked_by(),
+        self.spec = make_pool_spec(
+            default_pool_name(),
             *ways,
             name=name,
             nodes=nodes,
@@ -167,24 +165,26 @@ class Compute(OverItems):
             ttl=ttl,
         )
         if "skyward" in sys.modules and isinstance(self.spec.provider, RunsHere):
-            self._share_as_older()
+            self._add_shared_plugin()
         super().__init__()
         self.plugins = self.spec.plugins
         self.receipt: Receipt | None = None
         self._stack = ExitStack()
-        self._coming: Future[None] | None = None
-        self._given_up = False
-        self._shown = ComingUp() if self.spec.options.console and is_notebook() else None
+        self._startup_future: Future[None] | None = None
+        self._is_startup_cancelled = False
+        self._startup_progress = StartupProgress() if self.spec.options.console and is_notebook() else None
 
-    def _share_as_older(self) -> None:
+    def _add_shared_plugin(self) -> None:
         """Add the plugin that older generations have no need of."""
-        from skyward_core.api.shared_state import shares_by_older_name
+        from skyward_core.api.shared_state import uses_deprecated_names
         from skyward_core.plugins import shared
 
         has = any(each.name == shared.name for each in self.spec.plugins)
-        if self.spec.options.cluster and not has and shares_by_older_name():
+        if self.spec.options.cluster and not has and uses_deprecated_names():
             self.spec = replace(self.spec, plugins=(*self.spec.plugins, shared()))
-            self._said.append("plugins=[sky.plugins.shared()] is added, for the script has sky.dict or its like")
+            self._startup_notes.append(
+                "plugins=[sky.plugins.shared()] is added, for the script has sky.dict or its like"
+            )
 
     @classmethod
     def attached(cls, ref: str, **older: Any) -> Attached:
@@ -198,19 +198,19 @@ class Compute(OverItems):
             PoolError: there is no such pool; and as ``sky.attach``.
         """
         from skyward_core.api.attach import attach
-        from skyward_core.api.older_api_methods import ATTACHED
+        from skyward_core.api.older_api_methods import ATTACHED_RULES
 
-        refuse_unknown("sky.Compute.attached", older, ["ref", *ATTACHED])
-        heeded("sky.Compute.attached", ATTACHED, older)
+        check_unknown_arguments("sky.Compute.attached", older, ["ref", *ATTACHED_RULES])
+        apply_rules("sky.Compute.attached", ATTACHED_RULES, older)
         return attach(ref)
 
     def _repr_html_(self) -> str:
         """How the pool is now, as a notebook shows it."""
-        from skyward_core.api.notebook_html import of_pool, of_unseen
+        from skyward_core.api.notebook_html import pool_html, unseen_html
 
         if self._pool is not None:
-            return of_pool(self._view_now())
-        return of_unseen("pool", self.name, f"gone: {self.receipt}" if self.receipt else "not up")
+            return pool_html(self._current_view())
+        return unseen_html("pool", self.name, f"gone: {self.receipt}" if self.receipt else "not up")
 
     @property
     def name(self) -> str:
@@ -225,57 +225,57 @@ class Compute(OverItems):
         Raises:
             UsageError: nothing that can be had is what was asked for; says what comes nearest.
         """
-        from skyward_core.providers.pool_planning import planned
+        from skyward_core.providers.pool_planning import make_plan
 
-        return planned(self.spec)
+        return make_plan(self.spec)
 
     # -- life --------------------------------------------------------------------------------------------
 
     def __enter__(self) -> Compute:
-        self._refuse_twice()
+        self._check_not_open()
         try:
-            self._bring_up()
+            self._start()
             self._enter_plugins()
         except BaseException:
-            self._undo()
+            self._abort_startup()
             raise
         return self
 
     async def __aenter__(self) -> Compute:
-        self._refuse_twice()
+        self._check_not_open()
         try:
-            await in_thread(self._bring_up, cancel=self._give_up)
+            await run_in_thread(self._start, cancel=self._cancel_startup)
             self._enter_plugins()  # on this thread: what they set up may be its own
         except BaseException:
-            await in_thread(self._undo)
+            await run_in_thread(self._abort_startup)
             raise
         return self
 
-    def _refuse_twice(self) -> None:
+    def _check_not_open(self) -> None:
         """Whose block is open stays as it is."""
         if self._pool is not None:
             raise PoolError(f"pool {self.name} is up already: use it in the block that is open, or make another")
 
-    def _bring_up(self) -> None:
+    def _start(self) -> None:
         if script_loader.loading:
             raise script_loader.PoolInScript
         refuse_pool_while_loading()
-        refuse_pool_of_child()
-        for said in self._said:
-            tell(f"pool {self.name}: {said}")
+        reject_pool_in_child()
+        for said in self._startup_notes:
+            print_safely(f"pool {self.name}: {said}")
         with self.spec.provider.warm(self.spec):
             # Imported now, and on this thread: it takes about as long as what the provider has begun meanwhile
             # on the other one.
             from skyward_core.api.script_console import ScriptConsole
             from skyward_core.pool import pool  # noqa: F401
 
-            coming = self._coming = submit(self._come_up())
-            if self._given_up:
+            coming = self._startup_future = submit(self._start_pool())
+            if self._is_startup_cancelled:
                 coming.cancel()
             from skyward_core.tasks import function_pickling  # noqa: F401  what the first call needs, while the nodes come up
 
-            if self._shown is not None:
-                self._shown.wait(coming)
+            if self._startup_progress is not None:
+                self._startup_progress.wait(coming)
             coming.result()
         if self.spec.options.console and sys.stdout is not None:
             self._console = ScriptConsole(self.pool.news)
@@ -285,48 +285,48 @@ class Compute(OverItems):
         from skyward_core.plugins.plugin import enter_client
 
         self._stack.enter_context(enter_client(self.spec.plugins, self))
-        opened(self)
+        push_pool(self)
 
-    def _give_up(self) -> None:
-        self._given_up = True
-        if self._coming is not None:
-            self._coming.cancel()
+    def _cancel_startup(self) -> None:
+        self._is_startup_cancelled = True
+        if self._startup_future is not None:
+            self._startup_future.cancel()
 
-    def _undo(self) -> None:
-        self._give_up()
+    def _abort_startup(self) -> None:
+        self._cancel_startup()
         # A ctrl-c may have come at any line, even before we knew of the work that had begun.
-        if submit(self._exists()).result():
+        if submit(self._has_pool()).result():
             try:
-                self._end()
+                self._tear_down()
             finally:
                 self._stack.close()
 
-    async def _come_up(self) -> None:
+    async def _start_pool(self) -> None:
         from skyward_core.pool.pool import Pool
         from skyward_core.store.ledger import Ledger
-        from skyward_core.store.state_folder import main_script, unfit, working_folder
+        from skyward_core.store.state_folder import main_script, unusable_reason, working_folder
 
-        if said := debug_log.begin():
-            tell(said)
+        if said := debug_log.start_logging():
+            print_safely(said)
         script = main_script()
-        if script and unfit(script.parent) and not isinstance(self.spec.provider, RunsHere):
-            from skyward_core.tasks.script_inspection import check_travels  # hardly any script lies so
+        if script and unusable_reason(script.parent) and not isinstance(self.spec.provider, RunsHere):
+            from skyward_core.tasks.script_inspection import check_script_folder  # hardly any script lies so
 
-            check_travels(script)
-        self._pool = await Pool.intend(self.spec, Ledger(), working_folder())
+            check_script_folder(script)
+        self._pool = await Pool.register(self.spec, Ledger(), working_folder())
         if self.spec.options.console and (news := self._pool.view.detail):
-            tell(f"pool {self.name}: {news}")
-        if (shown := self._shown) is not None:
+            print_safely(f"pool {self.name}: {news}")
+        if (shown := self._startup_progress) is not None:
             shown.follow(self._pool.view, self._pool.news)
         stop: Callable[[], None] | None = None
         if costs_money(self.spec.provider):
             pass
 
-            stop = tell_rental(self.spec, self._pool)
+            stop = print_rental_notice(self.spec, self._pool)
         try:
             await self._pool.start(self.spec)
         except Cancelled:
-            if not self._given_up:
+            if not self._is_startup_cancelled:
                 raise
         finally:
             if shown is not None:
@@ -334,7 +334,7 @@ class Compute(OverItems):
             if stop is not None:
                 stop()
 
-    async def _exists(self) -> bool:
+    async def _has_pool(self) -> bool:
         return self._pool is not None
 
     def __exit__(
@@ -342,33 +342,33 @@ class Compute(OverItems):
     ) -> None:
         if self._forked:
             return  # the pool is the parent's, and so is its end
-        closed(self)
+        remove_pool(self)
         try:
             pool = self.pool
-            receipt = self._end()
+            receipt = self._tear_down()
         finally:
             self._stack.close()
-        self._tell_end(pool, receipt, error)
+        self._report_teardown(pool, receipt, error)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._forked:
             return
-        closed(self)
+        remove_pool(self)
         try:
             pool = self.pool
-            receipt = await in_thread(self._end, cancel=self._say_it_ends)
+            receipt = await run_in_thread(self._tear_down, cancel=self._print_teardown_notice)
         finally:
             self._stack.close()
-        self._tell_end(pool, receipt, error)
+        self._report_teardown(pool, receipt, error)
 
-    def _tell_end(self, pool: Pool, receipt: Receipt, error: BaseException | None) -> None:
+    def _report_teardown(self, pool: Pool, receipt: Receipt, error: BaseException | None) -> None:
         if receipt.ok:
             if receipt.kept:
-                self._tell_receipt(pool, f"pool {self.name}: {receipt}; sky.results(run) fetches them")
+                self._print_receipt(pool, f"pool {self.name}: {receipt}; sky.results(run) fetches them")
             elif costs_money(self.spec.provider):
-                self._tell_receipt(pool, f"pool {self.name} is down: {receipt}")
+                self._print_receipt(pool, f"pool {self.name} is down: {receipt}")
             return
         said = f"pool {self.name}: {receipt}"
         if receipt.unaccounted:
@@ -377,30 +377,30 @@ class Compute(OverItems):
             failure = TeardownError(f"{said}; a look at the pools writes it down once that works", hint=Hint("list"))
         if error is None:
             raise failure
-        self._tell_receipt(pool, str(failure))
+        self._print_receipt(pool, str(failure))
 
     @staticmethod
-    def _tell_receipt(pool: Pool, text: str) -> None:
+    def _print_receipt(pool: Pool, text: str) -> None:
         """Print a receipt; the next list of pools shows it if that fails, or if this process dies before."""
         with suppress(LedgerError):
-            pool.ledger.not_shown(pool.row.token, text)
-        if tell(text):
+            pool.ledger.save_receipt_text(pool.row.token, text)
+        if print_safely(text):
             with suppress(LedgerError):
-                pool.ledger.shown([pool.row.token])
+                pool.ledger.mark_receipts_printed([pool.row.token])
 
-    def _say_it_ends(self) -> None:
-        tell(f"tearing down pool {self.name}; ctrl-c again leaves it to end by itself")
+    def _print_teardown_notice(self) -> None:
+        print_safely(f"tearing down pool {self.name}; ctrl-c again leaves it to end by itself")
 
-    def _end(self) -> Receipt:
+    def _tear_down(self) -> Receipt:
         """Tear down, whatever happens meanwhile: a ctrl-c or a signal here must not leave half a teardown."""
         pool = self.pool
         interrupted: KeyboardInterrupt | SystemExit | None = None
         try:
-            self._leave_engine()
+            self._close_engine()
         except (KeyboardInterrupt, SystemExit) as again:
             interrupted = again
         self._pool = None  # an ended Compute must not keep the ledger open
-        work = submit(down(pool))
+        work = submit(tear_down(pool))
         while True:
             try:
                 self.receipt = work.result()
@@ -409,26 +409,28 @@ class Compute(OverItems):
                 if interrupted is not None:
                     raise
                 interrupted = again
-                self._say_it_ends()
+                self._print_teardown_notice()
         if interrupted is not None:
             raise interrupted
         return self.receipt
 
 
-def tell_rental(spec: PoolSpec, pool: Pool) -> Callable[[], None]:
+def print_rental_notice(spec: PoolSpec, pool: Pool) -> Callable[[], None]:
     """Say what is rented, and with each try where and at what price, until the start has failed; returns how to stop.
 
     Options cannot have it silent: nobody is to pay for machines and not know it.
     """
     least, most = spec.least_nodes, spec.most_nodes
     number = f"{most:,}" if least == most else f"{least:,} to {most:,}"
-    price = price_of(spec.provider)
+    price = hourly_price(spec.provider)
     each = "" if price is None else f", ${price:,.2f}/h each"
-    tell(f"pool {spec.name}: is about to rent {number} machine{'s' * (most != 1)} of {spec.provider.name}{each}")
+    print_safely(
+        f"pool {spec.name}: is about to rent {number} machine{'s' * (most != 1)} of {spec.provider.name}{each}"
+    )
 
     def hear(event: Event) -> None:
         # What made it fail is told by the error.
         if isinstance(event, PoolState) and event.state == "starting" and event.detail and pool.is_starting:
-            tell(f"pool {spec.name} starting: {event.detail}")
+            print_safely(f"pool {spec.name} starting: {event.detail}")
 
     return pool.news.subscribe(hear, None)

@@ -16,19 +16,19 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from skyward_core.model.errors import UsageError
-from skyward_core.model.function import Function, PendingFunction, check_call, name_of
+from skyward_core.model.function import Function, PendingFunction, check_call, function_name
 from skyward_core.model.outcomes import ErrorInfo
-from skyward_core.node.worker.returned_exceptions import Answer, attempt
-from skyward_core.pool.runs.map_run import AHEAD
-from skyward_core.pool.runs.run_results import load, rebuild
-from skyward_core.runtime.async_and_mapped_calls import plain
-from skyward_core.tasks.function_pickling import map_function, map_share
-from skyward_core.transport.background_loop import background
+from skyward_core.node.worker.returned_exceptions import CapturedResult, capture_call
+from skyward_core.pool.runs.map_run import EXTRA_CALLS
+from skyward_core.pool.runs.run_results import load, load_exception
+from skyward_core.runtime.async_and_mapped_calls import adapt_async_function
+from skyward_core.tasks.function_pickling import make_map_function, make_map_task
+from skyward_core.transport.background_loop import background_loop
 
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from skyward_core.api.operators import Dispatching
+    from skyward_core.api.operators import DispatchMixin
     from skyward_core.pool.runs.map_run import MapRun, MapValues
 
 P = ParamSpec("P")
@@ -62,18 +62,18 @@ class Executor(_Executor):
             """As the newest generation has it, without a pool: how a node runs its tasks, which is a ``Worker``."""
             if pool is not None and not isinstance(pool, str):
                 return super().__new__(cls)
-            from skyward_core.model.older_api_arguments import heeded, refuse_unknown, renamed
+            from skyward_core.model.older_api_arguments import apply_rules, check_unknown_arguments, renamed
             from skyward_core.model.specs import Worker
 
             rules = {"type": renamed("executor"), "reuse": renamed("reuse_processes")}
             said = {"type": pool, **words}
-            refuse_unknown("sky.Executor", said, ("type", "concurrency", "reuse", "buffer"))
+            check_unknown_arguments("sky.Executor", said, ("type", "concurrency", "reuse", "buffer"))
             return Worker(
-                **{name: value for name, value in heeded("sky.Executor", rules, said).items() if value is not None}
+                **{name: value for name, value in apply_rules("sky.Executor", rules, said).items() if value is not None}
             )
 
-    def __init__(self, pool: Dispatching) -> None:
-        self._work = _Work(pool, pool.concurrency)
+    def __init__(self, pool: DispatchMixin) -> None:
+        self._work = _CallDispatcher(pool, pool.concurrency)
         self._ends = weakref.finalize(self, self._work.close)  # nobody can submit any more
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
@@ -100,7 +100,7 @@ class Executor(_Executor):
         if call.streams:
             raise UsageError(f"{call.name} is a generator function, and a future has one value; use >> with the pool")
         check_call(call, call.fn)
-        return self._work.take(call)
+        return self._work.submit(call)
 
     def map(
         self, fn: Callable[..., T], *iterables: Iterable[Any], timeout: float | None = None, chunksize: int = 1,
@@ -127,8 +127,8 @@ class Executor(_Executor):
             raise UsageError("an executor's map reads all its items; compute.map reads them as they are needed")
         if chunksize == 1 or (isinstance(fn, Function) and fn.timeout is not None):  # a limit is each call's own
             return super().map(fn, *iterables, timeout=timeout)
-        whole = plain(fn.fn if isinstance(fn, Function) else fn)
-        chunks = super().map(partial(_each, whole), _chunks(chunksize, *iterables), timeout=timeout)
+        whole = adapt_async_function(fn.fn if isinstance(fn, Function) else fn)
+        chunks = super().map(partial(_call_each, whole), _chunks(chunksize, *iterables), timeout=timeout)
         return itertools.chain.from_iterable(chunks)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
@@ -149,7 +149,7 @@ class Executor(_Executor):
         self.shutdown()
 
 
-def _each(fn: Callable[..., T], calls: list[tuple[Any, ...]]) -> list[T]:
+def _call_each(fn: Callable[..., T], calls: list[tuple[Any, ...]]) -> list[T]:
     return [fn(*args) for args in calls]
 
 
@@ -160,29 +160,29 @@ def _chunks(size: int, *iterables: Iterable[Any]) -> Iterator[list[tuple[Any, ..
 
 
 @dataclass(eq=False)
-class _Taken:
+class _PendingCall:
     pending: PendingFunction[Any]
     future: Future[Any] = field(default_factory=Future)
 
 
-class _Work:
+class _CallDispatcher:
     """The calls of an executor, and the thread that hands them out; lives as long as one of them has not ended."""
 
-    def __init__(self, pool: Dispatching, places: int) -> None:
+    def __init__(self, pool: DispatchMixin, places: int) -> None:
         self._pool = pool
-        self._most = places * (1 + AHEAD)
-        self._shared = map_function(attempt, "executor", pool.plugins, pool._folder())
+        self._max_dispatched = places * (1 + EXTRA_CALLS)
+        self._shared = make_map_function(capture_call, "executor", pool.plugins, pool._archive_folder())
         self._lock = threading.Lock()
-        self._waiting: deque[_Taken] = deque()
-        self._out: dict[int, _Taken] = {}  # by number; the thread's own
-        self._given = 0
+        self._waiting: deque[_PendingCall] = deque()
+        self._dispatched: dict[int, _PendingCall] = {}  # by number; the thread's own
+        self._dispatched_count = 0
         self._closed = False
         self._broken: Exception | None = None
         self._run: MapRun | None = None
         self._thread: threading.Thread | None = None
 
-    def take(self, pending: PendingFunction[Any]) -> Future[Any]:
-        call = _Taken(pending)
+    def submit(self, pending: PendingFunction[Any]) -> Future[Any]:
+        call = _PendingCall(pending)
         with self._lock:
             if self._broken is not None:
                 raise BrokenExecutor(f"it takes no calls any more: {self._broken}") from self._broken
@@ -229,15 +229,15 @@ class _Work:
                 break
             if arrival[0] == "values":
                 _, number, values, *_ = arrival
-                self._settle(self._out.pop(number), values)
-            self._hand_out(run)
+                self._complete_call(self._dispatched.pop(number), values)
+            self._dispatch_waiting(run)
             if not finished and self._closed and not self._waiting:
                 finished = True
-                background().call_soon_threadsafe(run.finish)
-        self._end(run)
+                background_loop().call_soon_threadsafe(run.finish)
+        self._fail_remaining(run)
 
-    def _hand_out(self, run: MapRun) -> None:
-        while len(self._out) < self._most:
+    def _dispatch_waiting(self, run: MapRun) -> None:
+        while len(self._dispatched) < self._max_dispatched:
             try:
                 call = self._waiting.popleft()
             except IndexError:
@@ -247,50 +247,56 @@ class _Work:
             pending = call.pending
             item = pending.fn, pending.args, pending.kwargs
             try:
-                task = map_share(self._shared, self._given, [item], pending.timeout, self._pool._folder())
+                task = make_map_task(
+                    self._shared,
+                    self._dispatched_count,
+                    [item],
+                    pending.timeout,
+                    self._pool._archive_folder(),
+                )
             except BaseException as error:  # noqa: BLE001  it cannot travel, or its reducer raised: its future says so
-                _tell(call.future.set_exception, error)
+                _resolve_future(call.future.set_exception, error)
                 continue
-            self._out[self._given] = call
-            self._given += 1
-            background().call_soon_threadsafe(run.give, task, 1)
+            self._dispatched[self._dispatched_count] = call
+            self._dispatched_count += 1
+            background_loop().call_soon_threadsafe(run.submit_next, task, 1)
 
-    def _settle(self, call: _Taken, values: MapValues) -> None:
+    def _complete_call(self, call: _PendingCall, values: MapValues) -> None:
         """User code may run in here: what it returned, or raised, is loaded."""
-        answer: Answer
+        answer: CapturedResult
         try:
             (answer,) = values()
             if answer.traceback:
                 kind, _, words = answer.traceback.rstrip().rpartition("\n")[2].partition(": ")
                 info = ErrorInfo(kind, words, answer.traceback)
-                raise rebuild(replace(values.outcome, kind="raised", error=info), answer.data)
+                raise load_exception(replace(values.outcome, kind="raised", error=info), answer.data)
             value, failure = load(answer.data)
             if failure is not None:
                 raise values.not_loaded(failure) from failure
         except BaseException as error:  # noqa: BLE001  what the call raised may be anything: its future says so
-            _tell(call.future.set_exception, error)
+            _resolve_future(call.future.set_exception, error)
         else:
-            _tell(call.future.set_result, value)
+            _resolve_future(call.future.set_result, value)
 
-    def _end(self, run: MapRun) -> None:
+    def _fail_remaining(self, run: MapRun) -> None:
         failure = None if run.state == "done" else run.error()
         with self._lock:
             self._broken = failure
-            left = [*self._out.values(), *self._waiting]
+            left = [*self._dispatched.values(), *self._waiting]
             self._waiting.clear()
-            self._out.clear()
+            self._dispatched.clear()
         for call in left:
             if call.future.cancelled() or call.future.done():
                 continue
             if not call.future.running() and not call.future.set_running_or_notify_cancel():
                 continue
-            names = name_of(call.pending.fn)
+            names = function_name(call.pending.fn)
             broken = BrokenExecutor(f"{names} did not end: {failure}")
             broken.__cause__ = failure
-            _tell(call.future.set_exception, broken)
+            _resolve_future(call.future.set_exception, broken)
 
 
-def _tell(settle: Callable[[Any], None], what: Any) -> None:
+def _resolve_future(settle: Callable[[Any], None], what: Any) -> None:
     """Settle a future. Its callbacks are user code, and one that exits must not take the other calls along."""
     try:
         settle(what)

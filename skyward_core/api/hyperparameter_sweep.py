@@ -9,15 +9,15 @@ from itertools import product
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, overload
 
-from skyward_core.api.operators import Dispatching
+from skyward_core.api.operators import DispatchMixin
 from skyward_core.model.errors import Cancelled, PoolError, RunError, UsageError
 from skyward_core.model.function import Function, PendingFunction
-from skyward_core.pool.runs.run_results import rebuild
-from skyward_core.pool.runs.scheduler import new_id
+from skyward_core.pool.runs.run_results import load_exception
+from skyward_core.pool.runs.scheduler import new_run_id
 from skyward_core.store import pool_folder
-from skyward_core.tasks.argument_parsing import MOST
-from skyward_core.tasks.guarded_user_code import repr_of, words_of
-from skyward_core.transport.background_loop import background, submit
+from skyward_core.tasks.argument_parsing import MAX_COMBINATIONS
+from skyward_core.tasks.guarded_user_code import describe_exception, safe_repr
+from skyward_core.transport.background_loop import background_loop, submit
 from skyward_core.views.pool_view import TrialSheet
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ class PendingTrials:
         Raises:
             ValueError: it is no number of nodes.
         """
-        _check_many("nodes", nodes)
+        _check_count("nodes", nodes)
         return PendingTrials(self.calls, self.arguments, nodes)
 
     def with_ranks(self, ranks: int | None) -> PendingTrials:
@@ -108,22 +108,22 @@ class PendingTrials:
         Raises:
             ValueError: it is no number of ranks.
         """
-        _check_many("ranks", ranks)
+        _check_count("ranks", ranks)
         return PendingTrials(self.calls, self.arguments, ranks=ranks)
 
     def __len__(self) -> int:
         return len(self.calls)
 
-    def __rshift__(self, pool: Dispatching) -> Trials:
-        return _begun(self, pool, ">>").wait()
+    def __rshift__(self, pool: DispatchMixin) -> Trials:
+        return _start_trials(self, pool, ">>").wait()
 
-    def __gt__(self, pool: Dispatching) -> Trials:
-        return _begun(self, pool, ">")
+    def __gt__(self, pool: DispatchMixin) -> Trials:
+        return _start_trials(self, pool, ">")
 
-    def __matmul__(self, pool: Dispatching) -> Trials:
-        return _begun(self, pool, "@").wait()
+    def __matmul__(self, pool: DispatchMixin) -> Trials:
+        return _start_trials(self, pool, "@").wait()
 
-    def on_all(self, pool: Dispatching) -> Trials:
+    def on_all(self, pool: DispatchMixin) -> Trials:
         """Begin what ``@`` runs, and wait for nothing: the trials are filled as they come.
 
         Args:
@@ -134,13 +134,13 @@ class PendingTrials:
             NotPicklableError: an argument cannot travel.
             PoolError: the pool is not up.
         """
-        return _begun(self, pool, "@")
+        return _start_trials(self, pool, "@")
 
     def __repr__(self) -> str:
         return f"<{len(self)} trials of {self.calls[0].name}(…) not run yet: use >>, > or @ with a pool>"
 
 
-def _check_many(what: str, many: object) -> None:
+def _check_count(what: str, many: object) -> None:
     if many is not None and (not isinstance(many, int) or isinstance(many, bool) or many < 1):
         raise ValueError(f"{what} must be a number of them, 1 at least, or None for all, not {many!r:.80}")
 
@@ -167,8 +167,10 @@ def sweep(fn: Function[..., Any], /, **arguments: Any) -> PendingTrials:
     many = 1
     for values in lists.values():
         many *= len(values)
-    if many > MOST:
-        raise UsageError(f"these are {many:,} combinations of arguments, of {MOST:,} at most: give fewer values")
+    if many > MAX_COMBINATIONS:
+        raise UsageError(
+            f"these are {many:,} combinations of arguments, of {MAX_COMBINATIONS:,} at most: give fewer values"
+        )
     combined = [dict(zip(lists, values, strict=True)) for values in product(*lists.values())]
     calls = [fn(**each) for each in combined]
     if calls[0].streams:
@@ -194,7 +196,7 @@ class Trials(Sequence[Trial]):
 
     def __init__(self, pending: PendingTrials) -> None:
         self._trials = [Trial(place, each) for place, each in enumerate(pending.arguments)]
-        self._ended: list[Trial] = []
+        self._ended_trials: list[Trial] = []
         self._news = threading.Condition()
         self._failure: BaseException | None = None
         self._over = False
@@ -220,11 +222,11 @@ class Trials(Sequence[Trial]):
         given = 0
         while True:
             with self._news:
-                while given == len(self._ended) and not self._over:
+                while given == len(self._ended_trials) and not self._over:
                     self._news.wait()
-                if given == len(self._ended):
+                if given == len(self._ended_trials):
                     break
-                trial = self._ended[given]
+                trial = self._ended_trials[given]
             given += 1
             yield trial
         if self._failure is not None:
@@ -257,10 +259,10 @@ class Trials(Sequence[Trial]):
 
     def _repr_html_(self) -> str:
         """The same table, as a notebook shows it."""
-        from skyward_core.api.notebook_html import of_table
+        from skyward_core.api.notebook_html import table_html
 
         head, *rows = self._rows()
-        return of_table(f"{len(self)} trials, {len(self._ended)} ended", head, rows)
+        return table_html(f"{len(self)} trials, {len(self._ended_trials)} ended", head, rows)
 
     def _rows(self) -> list[list[str]]:
         names = dict.fromkeys(name for trial in self for name in trial.numbers)
@@ -268,17 +270,17 @@ class Trials(Sequence[Trial]):
         for trial in self:
             numbers = (trial.numbers.get(name) for name in names)
             shown = ("" if number is None else f"{number:g}" for number in numbers)
-            result = repr_of(trial.value) if trial.ok else "" if trial.error is None else _said(trial.error)
+            result = safe_repr(trial.value) if trial.ok else "" if trial.error is None else _format_error(trial.error)
             texts = map(_text, trial.arguments.values())
             rows.append([str(trial.place), *texts, trial.outcome, *shown, result[:200]])
         return rows
 
     def __repr__(self) -> str:
-        return f"<{len(self)} trials, {len(self._ended)} ended>"
+        return f"<{len(self)} trials, {len(self._ended_trials)} ended>"
 
     # -- filling it --------------------------------------------------------------------------------------
 
-    def _fill(self, work: Callable[[], None]) -> None:
+    def _run_in_thread(self, work: Callable[[], None]) -> None:
         """Have a thread do what ends the trials one by one."""
 
         def fill() -> None:
@@ -292,18 +294,18 @@ class Trials(Sequence[Trial]):
 
         threading.Thread(target=fill, name="trials", daemon=True).start()
 
-    def _end(self, place: int, outcome: Outcome, run: str, value: Any, error: BaseException | None) -> None:
+    def _record_trial(self, place: int, outcome: Outcome, run: str, value: Any, error: BaseException | None) -> None:
         trial = self._trials[place]
         trial.outcome, trial.seconds, trial.run = outcome.kind, outcome.seconds, run
         trial.numbers = {name: gist[0] for name, gist in (outcome.numbers or {}).items()}
         trial.value, trial.error = value, error
         with self._news:
-            self._ended.append(trial)
+            self._ended_trials.append(trial)
             self._news.notify_all()
 
 
-def _begun(pending: PendingTrials, pool: Any, operator: str) -> Trials:
-    if not isinstance(pool, Dispatching):
+def _start_trials(pending: PendingTrials, pool: Any, operator: str) -> Trials:
+    if not isinstance(pool, DispatchMixin):
         raise TypeError(f"right of {operator} stands a pool (with sky.Compute(...) as pool), not {pool!r:.80}")
     if (pending.nodes is not None or pending.ranks is not None) and operator != "@":
         what = "nodes" if pending.ranks is None else "ranks"
@@ -314,16 +316,16 @@ def _begun(pending: PendingTrials, pool: Any, operator: str) -> Trials:
     trials = Trials(pending)
     nodes, width = (pending.nodes, 1) if pending.ranks is None else pool._gang_shape(pending.ranks)
     if operator == "@" and (nodes or pending.ranks is None):
-        _as_gangs(trials, pending, pool, nodes)
+        _run_as_gangs(trials, pending, pool, nodes)
     else:
-        _side_by_side(trials, pending, pool, width)
+        _run_on_ranks(trials, pending, pool, width)
     return trials
 
 
-def _side_by_side(trials: Trials, pending: PendingTrials, pool: Dispatching, width: int) -> None:
-    run_id = new_id()
+def _run_on_ranks(trials: Trials, pending: PendingTrials, pool: DispatchMixin, width: int) -> None:
+    run_id = new_run_id()
     try:
-        pool_folder.save_trials(pool.pool.row.key, run_id, replace(_sheet_of(pending), ranks=width))
+        pool_folder.save_trials(pool.pool.row.key, run_id, replace(_make_sheet(pending), ranks=width))
     except OSError as error:
         raise PoolError(f"nothing was begun, for the combinations cannot be written down: {error}") from error
     run = pool._start_sweep(pending.calls, run_id, width)
@@ -333,11 +335,11 @@ def _side_by_side(trials: Trials, pending: PendingTrials, pool: Dispatching, wid
         while (arrived := run.arrivals.get())[0] != "end":
             if arrived[0] == "outcome":
                 outcome = run.outcomes[arrived[1]]
-                trials._end(outcome.index, outcome, run.id, *_result(run, outcome))
+                trials._record_trial(outcome.index, outcome, run.id, *_result(run, outcome))
         if run.state not in ("done", "failed"):
             raise run.error()
 
-    trials._fill(fill)
+    trials._run_in_thread(fill)
 
 
 def _result(run: Run, outcome: Outcome) -> tuple[Any, BaseException | None]:
@@ -347,22 +349,22 @@ def _result(run: Run, outcome: Outcome) -> tuple[Any, BaseException | None]:
             return run.value(outcome.index), None
         except RunError as error:  # what it is made of may be missing here
             return None, error
-    return None, rebuild(outcome, run.values.pop(outcome.index, None))
+    return None, load_exception(outcome, run.values.pop(outcome.index, None))
 
 
-def _sheet_of(pending: PendingTrials) -> TrialSheet:
+def _make_sheet(pending: PendingTrials) -> TrialSheet:
     names = list(pending.arguments[0])
     return TrialSheet.new(names, [[_text(each[name]) for name in names] for each in pending.arguments])
 
 
-def _as_gangs(trials: Trials, pending: PendingTrials, pool: Dispatching, nodes: int | None) -> None:
+def _run_as_gangs(trials: Trials, pending: PendingTrials, pool: DispatchMixin, nodes: int | None) -> None:
     arrived: SimpleQueue[tuple[int, Run] | None] = SimpleQueue()
-    sweep = pool._start_gangs(pending.calls, _sheet_of(pending), nodes, lambda *ended: arrived.put(ended))
-    over = submit(sweep.over())
+    sweep = pool._start_gangs(pending.calls, _make_sheet(pending), nodes, lambda *ended: arrived.put(ended))
+    over = submit(sweep.wait())
     over.add_done_callback(lambda _: arrived.put(None))
 
     def cancel() -> None:
-        background().call_soon_threadsafe(sweep.cancel)
+        background_loop().call_soon_threadsafe(sweep.cancel)
 
     trials._cancel = cancel
 
@@ -373,27 +375,27 @@ def _as_gangs(trials: Trials, pending: PendingTrials, pool: Dispatching, nodes: 
                 continue  # nothing is known of it
             first = run.outcomes[0]
             try:
-                trials._end(place, first, run.id, run.results(), None)
+                trials._record_trial(place, first, run.id, run.results(), None)
             except Exception as error:  # noqa: BLE001  of whatever kind the run's failure is
                 ends = run.outcomes.values()
                 cause = next((out for out in ends if out.kind not in ("returned", "collateral")), first)
-                trials._end(place, cause, run.id, None, error)
+                trials._record_trial(place, cause, run.id, None, error)
         over.result()
         if sweep.cancelled:
             raise Cancelled("the sweep was cancelled")
 
-    trials._fill(fill)
+    trials._run_in_thread(fill)
 
 
 def _text(value: Any) -> str:
-    return value if type(value) is str else repr_of(value)
+    return value if type(value) is str else safe_repr(value)
 
 
-def _said(error: BaseException) -> str:
-    return f"{type(error).__name__}: {words_of(error)[1]}"
+def _format_error(error: BaseException) -> str:
+    return f"{type(error).__name__}: {describe_exception(error)[1]}"
 
 
 def _safe(text: str) -> str:
-    from skyward_core.util.terminal_safe_text import field
+    from skyward_core.util.terminal_safe_text import sanitize_line
 
-    return field(text)
+    return sanitize_line(text)

@@ -11,27 +11,27 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from skyward_core.model.errors import RunError, UsageError
-from skyward_core.model.function import Function, PendingFunction, check_call, name_of
-from skyward_core.pool.runs.map_run import AHEAD
+from skyward_core.model.function import Function, PendingFunction, check_call, function_name
+from skyward_core.pool.runs.map_run import EXTRA_CALLS
 from skyward_core.pool.runs.run import Run
-from skyward_core.tasks.function_pickling import map_function, map_share
-from skyward_core.tasks.guarded_user_code import tried
-from skyward_core.transport.background_loop import background
+from skyward_core.tasks.function_pickling import make_map_function, make_map_task
+from skyward_core.tasks.guarded_user_code import run_guarded
+from skyward_core.transport.background_loop import background_loop
 
 if TYPE_CHECKING:
     from skyward_core.pool.runs.map_run import MapRun
     from skyward_core.tasks.pickled_call import Task
 
 
-SECONDS = 0.05  # that a call takes at least, while there are items enough
-MOST = 256  # items of a call
-BYTES = 32 << 10  # of a call's items that travel in its frame: of small ones no file is made
-GROWTH = 4  # times that a share is larger than the one before, at most
-HELD = 64 << 20  # bytes of values that the loop has had and that a failure returns again
-WAITING = 8  # calls per place that have ended, or been sent, and that the reader has not come to
+MIN_CALL_SECONDS = 0.05  # that a call takes at least, while there are items enough
+MAX_CHUNK_ITEMS = 256  # items of a call
+MAX_CHUNK_BYTES = 32 << 10  # of a call's items that travel in its frame: of small ones no file is made
+MAX_CHUNK_GROWTH = 4  # times that a share is larger than the one before, at most
+MAX_RETAINED_BYTES = 64 << 20  # bytes of values that the loop has had and that a failure returns again
+MAX_WAITING_CALLS = 8  # calls per place that have ended, or been sent, and that the reader has not come to
 
 
-class Sizes:
+class ChunkSizer:
     """How many items the next call gets: so few that all ranks have some, so many that a call is worth its way.
 
     Args:
@@ -42,36 +42,36 @@ class Sizes:
 
     def __init__(self, places: int, *, single: bool, left: int | None) -> None:
         self._places = places
-        self._most = 1 if single else MOST
+        self._most = 1 if single else MAX_CHUNK_ITEMS
         self._left = left
         self._last = 1
         self._seconds: float | None = None  # of an item
         self._bytes = 0.0  # of an item, at most
 
-    def next(self) -> int:
+    def next_size(self) -> int:
         if self._seconds is None:
             return 1
-        wanted = self._most if self._seconds <= 0 else int(SECONDS / self._seconds)
+        wanted = self._most if self._seconds <= 0 else int(MIN_CALL_SECONDS / self._seconds)
         if self._bytes:
-            wanted = min(wanted, int(BYTES / self._bytes))
+            wanted = min(wanted, int(MAX_CHUNK_BYTES / self._bytes))
         if self._left is not None:
             wanted = min(wanted, self._left // (2 * self._places))
-        self._last = max(1, min(wanted, self._most, self._last * GROWTH))
+        self._last = max(1, min(wanted, self._most, self._last * MAX_CHUNK_GROWTH))
         return self._last
 
-    def sent(self, items: int, size: int) -> None:
+    def record_sent(self, items: int, size: int) -> None:
         """So many items were so many bytes."""
         self._bytes = max(self._bytes * 0.9, size / items)
         if self._left is not None:
             self._left = max(0, self._left - items)
 
-    def took(self, items: int, seconds: float) -> None:
+    def record_duration(self, items: int, seconds: float) -> None:
         """A call of so many items took so long."""
         each = seconds / items
         self._seconds = each if self._seconds is None else 0.7 * self._seconds + 0.3 * each
 
 
-class ShareWay(Protocol):
+class MapBackend(Protocol):
     """How shares of items get to ranks, and what comes of them back.
 
     Attributes:
@@ -83,9 +83,9 @@ class ShareWay(Protocol):
     places: int
     arrivals: queue.SimpleQueue[Any]
 
-    def begin(self) -> None: ...
+    def start(self) -> None: ...
 
-    def give(self, first: int, items: Sequence[Any]) -> int:
+    def submit_chunk(self, first: int, items: Sequence[Any]) -> int:
         """Hand out the next call; gives its bytes, as far as they are known."""
         ...
 
@@ -99,7 +99,7 @@ class ShareWay(Protocol):
         """Nobody takes any more values. Does nothing to a map that has ended."""
 
 
-class OnRanks:
+class RankMapBackend:
     """Calls of the pool itself.
 
     Args:
@@ -121,7 +121,7 @@ class OnRanks:
         self.arrivals: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._start, self._cancel = start, cancel
         self._folder, self._timeout = folder, call.timeout
-        self._shared = map_function(call.fn, call.name, plugins, folder)
+        self._shared = make_map_function(call.fn, call.name, plugins, folder)
         self._run: MapRun | None = None
 
     @property
@@ -130,17 +130,17 @@ class OnRanks:
             raise RuntimeError("the map has not begun")
         return self._run
 
-    def begin(self) -> None:
+    def start(self) -> None:
         self._run = self._start(self._shared)
         self.arrivals = self._run.arrivals
 
-    def give(self, first: int, items: Sequence[Any]) -> int:
-        task = map_share(self._shared, first, list(items), self._timeout, self._folder)
-        background().call_soon_threadsafe(self.run.give, task, len(items))
+    def submit_chunk(self, first: int, items: Sequence[Any]) -> int:
+        task = make_map_task(self._shared, first, list(items), self._timeout, self._folder)
+        background_loop().call_soon_threadsafe(self.run.submit_next, task, len(items))
         return task.args.size
 
     def finish(self) -> None:
-        background().call_soon_threadsafe(self.run.finish)
+        background_loop().call_soon_threadsafe(self.run.finish)
 
     def failure(self) -> Exception | None:
         return None if self.run.state == "done" else self.run.error()
@@ -150,7 +150,7 @@ class OnRanks:
             self._cancel(self._run)
 
 
-class Mapped:
+class MapOperation:
     """One map: reads the items, and gives the values.
 
     Args:
@@ -158,99 +158,107 @@ class Mapped:
     """
 
     def __init__(
-        self, way: ShareWay, call: PendingFunction[Any], items: Iterable[Any], *, ordered: bool, single: bool
+        self,
+        way: MapBackend,
+        call: PendingFunction[Any],
+        items: Iterable[Any],
+        *,
+        ordered: bool,
+        single: bool,
     ) -> None:
-        self._way, self._ordered, self._fn = way, ordered, call.fn
-        left = tried(lambda: len(items))[0] if isinstance(items, Sized) else None
-        self._sizes = Sizes(way.places, single=single, left=left)
+        self._backend, self._ordered, self._fn = way, ordered, call.fn
+        left = run_guarded(lambda: len(items))[0] if isinstance(items, Sized) else None
+        self._sizes = ChunkSizer(way.places, single=single, left=left)
         self._items = iter(items)
-        self._read = 0  # items
-        self._given = self._over = 0  # calls; of these, how many have ended
+        self._read_count = 0  # items
+        self._submitted_count = self._ended_count = 0  # calls; of these, how many have ended
         self._exhausted = False
         # By number of the call: a function that loads its values, and their size; and the number of its first item.
         self._ready: dict[int, tuple[Callable[[], list[Any]], int]] = {}
         self._firsts: dict[int, int] = {}
-        self._had: dict[int, Any] = {}  # values that the loop has had, by item
-        self._room = HELD if left is not None else 0  # items without an end would fill the memory
+        self._yielded_values: dict[int, Any] = {}  # values that the loop has had, by item
+        self._retainable_bytes = (
+            MAX_RETAINED_BYTES if left is not None else 0
+        )  # items without an end would fill the memory
 
     def values(self) -> Iterator[Any]:
         """What comes of the items."""
-        way, following, ended = self._way, 0, False
+        way, following, ended = self._backend, 0, False
         try:
-            way.begin()
+            way.start()
             while True:
-                ended = ended or self._take_what_came()
+                ended = ended or self._process_arrivals()
                 number = following if self._ordered else next(iter(self._ready), following)
                 if number in self._ready:
-                    self._give()
+                    self._submit_chunk()
                     following += 1
-                    yield from self._next(number)
+                    yield from self._load_values(number)
                 elif ended:
                     if (failure := way.failure()) is not None:
                         raise failure
                     return
-                elif not self._give():
-                    ended = self._take(way.arrivals.get())
+                elif not self._submit_chunk():
+                    ended = self._process_arrival(way.arrivals.get())
         except RunError as error:
-            self._complete(error)
+            self._attach_results(error)
             raise
         finally:
             way.close()
 
-    def _next(self, number: int) -> list[Any]:
+    def _load_values(self, number: int) -> list[Any]:
         """Return a call's values for the loop."""
         load, size = self._ready.pop(number)
         first, values = self._firsts.pop(number), load()
-        self._room -= size
-        if self._room >= 0:
-            self._had.update(enumerate(values, first))
+        self._retainable_bytes -= size
+        if self._retainable_bytes >= 0:
+            self._yielded_values.update(enumerate(values, first))
         return values
 
-    def _complete(self, failure: RunError) -> None:
+    def _attach_results(self, failure: RunError) -> None:
         """Add all values that were computed to a failure: those that the loop has not had, and those that are held."""
-        failure.results |= self._had
+        failure.results |= self._yielded_values
         for number, (load, _) in self._ready.items():
             with suppress(RunError):  # of several that cannot be loaded the first one is the failure
                 failure.results.update(enumerate(load(), self._firsts[number]))
 
-    def _give(self) -> bool:
+    def _submit_chunk(self) -> bool:
         """Hand one more call out, if there are items for it, and if it is time; says whether it was."""
-        out, places = self._given - self._over, self._way.places
-        if self._exhausted or out >= places * (1 + AHEAD) or out + len(self._ready) >= places * WAITING:
+        out, places = self._submitted_count - self._ended_count, self._backend.places
+        if self._exhausted or out >= places * (1 + EXTRA_CALLS) or out + len(self._ready) >= places * MAX_WAITING_CALLS:
             return False
-        share = list(islice(self._items, self._sizes.next()))
+        share = list(islice(self._items, self._sizes.next_size()))
         if not share:
             self._exhausted = True
-            self._way.finish()
+            self._backend.finish()
             return False
-        if not self._read:
+        if not self._read_count:
             check_call(PendingFunction(self._fn, (share[0],)), self._fn)
-        self._sizes.sent(len(share), self._way.give(self._read, share))
-        self._firsts[self._given] = self._read
-        self._read += len(share)
-        self._given += 1
+        self._sizes.record_sent(len(share), self._backend.submit_chunk(self._read_count, share))
+        self._firsts[self._submitted_count] = self._read_count
+        self._read_count += len(share)
+        self._submitted_count += 1
         return True
 
-    def _take_what_came(self) -> bool:
+    def _process_arrivals(self) -> bool:
         """Take what is here; says whether it was the last."""
         try:
-            while not self._take(self._way.arrivals.get_nowait()):
+            while not self._process_arrival(self._backend.arrivals.get_nowait()):
                 pass
         except queue.Empty:
             return False
         return True
 
-    def _take(self, arrival: Any) -> bool:
+    def _process_arrival(self, arrival: Any) -> bool:
         if arrival[0] == "end":
             return True
         _, number, load, items, seconds, size = arrival
-        self._over += 1
-        self._sizes.took(items, seconds)
+        self._ended_count += 1
+        self._sizes.record_duration(items, seconds)
         self._ready[number] = load, size
         return False
 
 
-def function_of(fn: Any, timeout: float | None) -> PendingFunction[Any]:
+def make_map_call(fn: Any, timeout: float | None) -> PendingFunction[Any]:
     """What a map calls, as a call without arguments.
 
     Args:
@@ -268,11 +276,11 @@ def function_of(fn: Any, timeout: float | None) -> PendingFunction[Any]:
         fn = Function(fn)
     call = PendingFunction(fn.fn, (), {}, fn.timeout)
     if call.streams:
-        raise UsageError(f"{name_of(fn.fn)} is a generator function, and a map wants one value of each item")
+        raise UsageError(f"{function_name(fn.fn)} is a generator function, and a map wants one value of each item")
     return call if timeout is None else call.with_timeout(timeout)
 
 
-def split(run: Run, cancel: Callable[[], None], *, ahead: bool = False) -> list[Iterator[Any]]:
+def split_streams(run: Run, cancel: Callable[[], None], *, ahead: bool = False) -> list[Iterator[Any]]:
     """Iterators over the values of each rank, by rank, or of each call; they may be read in any order, by any threads.
 
     A rank whose iterator is not read waits once it is a few values ahead; so do, then, its peers in collectives:
@@ -290,7 +298,7 @@ def split(run: Run, cancel: Callable[[], None], *, ahead: bool = False) -> list[
             kind, *rest = run.arrivals.get()
             if kind == "item":
                 values = run.item(*rest)
-                inboxes[rest[1]["i"]].put(_taken(values) if ahead else values)
+                inboxes[rest[1]["i"]].put(_load_now(values) if ahead else values)
             elif kind == "outcome":
                 if rest[1] == "returned":
                     inboxes[rest[0]].put(None)
@@ -314,14 +322,14 @@ def split(run: Run, cancel: Callable[[], None], *, ahead: bool = False) -> list[
     return [items(index) for index in range(run.total)]
 
 
-def _taken(values: Iterator[Any]) -> Iterator[Any]:
+def _load_now(values: Iterator[Any]) -> Iterator[Any]:
     """The same values, taken now; what came in the way is raised to who reads them."""
     try:
         return iter(list(values))
     except BaseException as error:  # noqa: BLE001  user code may run as they are loaded
-        return _raised(error)
+        return _raise_on_read(error)
 
 
-def _raised(error: BaseException) -> Iterator[Any]:
+def _raise_on_read(error: BaseException) -> Iterator[Any]:
     raise error
     yield

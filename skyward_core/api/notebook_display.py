@@ -10,19 +10,19 @@ from concurrent.futures import Future
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
 
-from skyward_core.util.terminal_safe_text import field
+from skyward_core.util.terminal_safe_text import sanitize_line
 
 if TYPE_CHECKING:
-    from skyward_core.pool.event_log import News
+    from skyward_core.pool.event_log import EventPublisher
     from skyward_core.views.events import Event
     from skyward_core.views.pool_view import PoolView
 
-PERIOD = 0.25  # seconds between two drawings, however much happens
+REDRAW_SECONDS = 0.25  # seconds between two drawings, however much happens
 TICK = 1.0  # seconds after which the line is drawn anew, for the time that it tells
 _SUFFIX = ".ipynb"
 
 
-def asked_by() -> str:
+def default_pool_name() -> str:
     """What a pool without a name is called after: the script of this process, or the notebook, where it is known.
 
     VS Code tells it by a variable of the notebook, Jupyter's server by one of the kernel's environment.
@@ -46,7 +46,7 @@ def _shell() -> Any:
     return None if ipython is None else ipython.get_ipython()
 
 
-class ComingUp:
+class StartupProgress:
     """Shows in one line of a cell's output how a pool comes up, drawn anew as that changes.
 
     Attributes:
@@ -54,31 +54,31 @@ class ComingUp:
     """
 
     def __init__(self) -> None:
-        self._news: SimpleQueue[object] = SimpleQueue()
+        self._events: SimpleQueue[object] = SimpleQueue()
         self._view: PoolView | None = None
         self._handle: Any = None
-        self._drawn = ""
+        self._drawn_line = ""
         self.stop: Callable[[], None] = lambda: None
         self._began = time.monotonic()
 
-    def follow(self, view: PoolView, news: News) -> None:
+    def follow(self, view: PoolView, news: EventPublisher) -> None:
         """Show this pool; called on the loop's thread."""
         self._view = view
-        self.stop = news.subscribe(self._hear, None)
+        self.stop = news.subscribe(self._on_event, None)
 
-    def _hear(self, event: Event) -> None:
-        self._news.put(event)
+    def _on_event(self, event: Event) -> None:
+        self._events.put(event)
 
     def wait(self, work: Future[None]) -> None:
         """Draw until the work is done."""
-        work.add_done_callback(self._news.put)
+        work.add_done_callback(self._events.put)
         while not work.done():
             self._draw()
-            end = time.monotonic() + PERIOD
+            end = time.monotonic() + REDRAW_SECONDS
             try:
-                self._news.get(timeout=TICK)
+                self._events.get(timeout=TICK)
                 while (left := end - time.monotonic()) > 0 and not work.done():
-                    self._news.get(timeout=left)
+                    self._events.get(timeout=left)
             except Empty:
                 pass  # nothing more has happened, but time
         self._draw()
@@ -86,12 +86,12 @@ class ComingUp:
     def _draw(self) -> None:
         if self._view is None:
             return
-        line = coming_line(self._view, time.monotonic() - self._began)
-        if line == self._drawn:
+        line = format_progress(self._view, time.monotonic() - self._began)
+        if line == self._drawn_line:
             return
         import html  # no script needs it
 
-        self._drawn = line
+        self._drawn_line = line
         data = {"text/plain": line, "text/html": f"<div>{html.escape(line)}</div>"}
         if self._handle is None:
             self._handle = sys.modules["IPython"].display.display(data, raw=True, display_id=True)
@@ -99,7 +99,7 @@ class ComingUp:
             self._handle.update(data, raw=True)
 
 
-def coming_line(view: PoolView, seconds: float) -> str:
+def format_progress(view: PoolView, seconds: float) -> str:
     """How far a pool has come, in a line.
 
     Args:
@@ -113,4 +113,4 @@ def coming_line(view: PoolView, seconds: float) -> str:
         said += f": {slowest.detail}" if slowest.detail else ""
     elif view.detail and view.state != "up":
         said += f": {view.detail}"
-    return field(said)[:160]
+    return sanitize_line(said)[:160]

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from skyward_core.util.terminal_safe_text import field
+from skyward_core.util.terminal_safe_text import sanitize_line
 
 if TYPE_CHECKING:
     from skyward_core.views.pool_view import PoolView, RunView
@@ -21,7 +21,7 @@ _WIDE = 160  # characters of a cell
 _ORDER = ("raised", "exited", "lost", "collateral", "running", "waiting", "returned")
 
 
-def of_pool(view: PoolView) -> str:
+def pool_html(view: PoolView) -> str:
     """A pool: what it is, its nodes, its latest runs."""
     what = [f"{view.nodes_ready} of {len(view.nodes)} nodes ready", f"{view.world_size} ranks", view.provider]
     if view.price_hourly:
@@ -37,12 +37,12 @@ def of_pool(view: PoolView) -> str:
     )
 
 
-def of_run(run: RunView) -> str:
+def run_html(run: RunView) -> str:
     """A run: how its ranks are, and what of it failed first."""
     seconds = (run.ended_at or time.time()) - run.opened_at
     parts = [_head("run", f"{run.function} ({run.id})", run.state, [_tally(run), f"{seconds:.1f} s"])]
     if (cause := run.root_cause) is not None:
-        parts.append(_line(f"{cause.who}{cause.outcome}: {cause.type}: {_first(cause.message)}"))
+        parts.append(_line(f"{cause.rank_prefix}{cause.outcome}: {cause.type}: {_first(cause.message)}"))
     if run.total > 1:
         tasks = sorted(list(run.tasks.values()), key=lambda task: task.index)[:ROWS]
         rows = []
@@ -62,12 +62,12 @@ def of_run(run: RunView) -> str:
     return _box(*parts)
 
 
-def of_unseen(kind: str, name: str, state: str) -> str:
+def unseen_html(kind: str, name: str, state: str) -> str:
     """A pool, or a run of one, that this process does not see, or not any more."""
     return _box(_head(kind, name, state, []))
 
 
-def of_table(head: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def table_html(head: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Rows of texts below a line."""
     more = [f"and {len(rows) - ROWS:,} more"] if len(rows) > ROWS else []
     return _box(_line(head), _table(columns, rows[:ROWS]), *map(_line, more))
@@ -85,7 +85,7 @@ def _first(text: str) -> str:
 
 
 def _cell(text: str) -> str:
-    shown = field(text)
+    shown = sanitize_line(text)
     return html.escape(shown if len(shown) <= _WIDE else f"{shown[:_WIDE]}…")
 
 

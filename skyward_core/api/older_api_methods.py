@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, TypedDict, TypeVar
 
-from skyward_core.api.active_pool import call_of, group_of
+from skyward_core.api.active_pool import require_call, require_group
 from skyward_core.model.errors import UsageError
 from skyward_core.model.function import PendingFunction, PendingGroup
 from skyward_core.model.older_api_arguments import (
     NO_RETRY,
     Rules,
-    heeded,
-    refuse_unknown,
-    refused,
+    apply_rules,
+    check_unknown_arguments,
+    ignored,
+    rejected,
     renamed,
-    unheeded,
 )
 from skyward_core.model.specs import NO_VOLUMES, Image, Options, Worker
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 _NO_DAEMON = "there is no daemon: a pool is this process's own, and others come to it by sky.attach(name)"
 
 
-class OlderArguments(TypedDict, total=False):
+class DeprecatedArguments(TypedDict, total=False):
     """What ``Compute`` takes besides: heeded, or said to go unheeded, or refused in words."""
 
     cpus: float | None
@@ -56,35 +56,35 @@ RULES: Rules = {
     "cpus": renamed("vcpus"),
     "console": renamed("console"),
     "executor": renamed("worker"),
-    "delete_on_exit": refused(
+    "delete_on_exit": rejected(
         "a pool ends with its block; the command `run` brings one up that stays, and sky.attach(name) comes back to it",
         True,
     ),
-    "volumes": refused(NO_VOLUMES, (), []),
-    "ports": refused("no port is brought here by the pool itself: the command `forward POOL PORT` does that", (), []),
-    "retry": unheeded(NO_RETRY),
-    "callbacks": unheeded("the app, and compute.metrics() and compute.alerts(run), show what happens", (), []),
-    "url": refused(_NO_DAEMON),
-    "database": refused(_NO_DAEMON),
-    "daemon": refused(_NO_DAEMON, False),
-    "attach": refused("sky.attach(name) comes to a pool that is up"),
+    "volumes": rejected(NO_VOLUMES, (), []),
+    "ports": rejected("no port is brought here by the pool itself: the command `forward POOL PORT` does that", (), []),
+    "retry": ignored(NO_RETRY),
+    "callbacks": ignored("the app, and compute.metrics() and compute.alerts(run), show what happens", (), []),
+    "url": rejected(_NO_DAEMON),
+    "database": rejected(_NO_DAEMON),
+    "daemon": rejected(_NO_DAEMON, False),
+    "attach": rejected("sky.attach(name) comes to a pool that is up"),
 }  # fmt: skip
 
 
-_ALIKE = dict.fromkeys(("gpu", "gpus"), 'accelerator="A100:8"')  # whose nearest word is another thing
+_ACCELERATOR_ARGUMENTS = dict.fromkeys(("gpu", "gpus"), 'accelerator="A100:8"')  # whose nearest word is another thing
 
 
-ATTACHED: Rules = {
-    "url": refused(_NO_DAEMON),
-    "database": refused(_NO_DAEMON),
-    "console": unheeded("its lines are printed as whoever made the pool has said", True),
+ATTACHED_RULES: Rules = {
+    "url": rejected(_NO_DAEMON),
+    "database": rejected(_NO_DAEMON),
+    "console": ignored("its lines are printed as whoever made the pool has said", True),
     "callbacks": RULES["callbacks"],
-    "delete_on_exit": refused("a pool that is come to outlives the block: compute.down() takes it down", False),
+    "delete_on_exit": rejected("a pool that is come to outlives the block: compute.down() takes it down", False),
 }
 """What ``Compute.attached`` takes besides a name."""
 
 
-def taken(given: Mapping[str, Any], own: Collection[str]) -> dict[str, Any]:
+def translate_arguments(given: Mapping[str, Any], own: Collection[str]) -> dict[str, Any]:
     """Arguments by the words of today, of what was given by older ones.
 
     Args:
@@ -96,23 +96,23 @@ def taken(given: Mapping[str, Any], own: Collection[str]) -> dict[str, Any]:
         SpecError: one is refused.
     """
     for name in sorted(given.keys() - RULES.keys()):
-        if name in _ALIKE:
-            raise TypeError(f"sky.Compute takes no {name!r}: {_ALIKE[name]} is what it takes")
+        if name in _ACCELERATOR_ARGUMENTS:
+            raise TypeError(f"sky.Compute takes no {name!r}: {_ACCELERATOR_ARGUMENTS[name]} is what it takes")
         for kind in (Options, Image, Worker):
             if name in kind.__dataclass_fields__:
                 says = f"sky.{kind.__name__}"
                 raise TypeError(
                     f"sky.Compute takes no {name!r}, which {says} does: {says[4:].lower()}={says}({name}=...)"
                 )
-        refuse_unknown("sky.Compute", [name], [*own, *RULES])
-    return heeded("sky.Compute", RULES, dict(given))
+        check_unknown_arguments("sky.Compute", [name], [*own, *RULES])
+    return apply_rules("sky.Compute", RULES, dict(given))
 
 
 T = TypeVar("T")
 R = TypeVar("R")
 
 
-class OlderVerbs:
+class DeprecatedMethods:
     """Each is another word for what ``Compute`` and an attached pool do, or says what to do instead."""
 
     if TYPE_CHECKING:
@@ -132,7 +132,7 @@ class OlderVerbs:
         Args:
             group: the calls.
         """
-        value: R = self.run_group(group_of(group, "compute.run_parallel"))
+        value: R = self.run_group(require_group(group, "compute.run_parallel"))
         return value
 
     def start(self, pending: PendingFunction[T]) -> RunFuture[T]:
@@ -141,7 +141,7 @@ class OlderVerbs:
         Args:
             pending: the call.
         """
-        return self.submit(call_of(pending, "compute.start"))
+        return self.submit(require_call(pending, "compute.start"))
 
     def gather(self, group: PendingGroup[Any]) -> list[Any]:
         """The third generation's word for ``group >> compute``.
@@ -149,7 +149,7 @@ class OlderVerbs:
         Args:
             group: the calls.
         """
-        return list(self.run_group(group_of(group, "compute.gather")))
+        return list(self.run_group(require_group(group, "compute.gather")))
 
     def gather_stream(self, group: PendingGroup[Any]) -> Iterator[Any]:
         """The third generation's word for ``sky.gather(..., stream=True) >> compute``.
@@ -157,7 +157,7 @@ class OlderVerbs:
         Args:
             group: the calls.
         """
-        group = group_of(group, "compute.gather_stream")
+        group = require_group(group, "compute.gather_stream")
         values: Iterator[Any] = self.run_group(PendingGroup(group.items, True, group.ordered))
         return values
 
@@ -167,7 +167,7 @@ class OlderVerbs:
         Args:
             pending: the call.
         """
-        values: Iterator[T] = self.run_one(call_of(pending, "compute.stream"))
+        values: Iterator[T] = self.run_one(require_call(pending, "compute.stream"))
         return values
 
     def dict(self, name: str, consistency: str | None = None) -> SharedDict:

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeVar, get_type_
 
 from skyward_core.model.errors import UsageError
 from skyward_core.model.function import Function, function
-from skyward_core.model.older_api_arguments import of_calls
+from skyward_core.model.older_api_arguments import check_function_options
 from skyward_core.model.specs import Image
 from skyward_core.plugins.plugin import Plugin, enter_late
 from skyward_core.plugins.plugin_builder import BRINGS, Automatic
-from skyward_core.tasks.argument_parsing import typed
-from skyward_core.tasks.source_annotations import of_default
+from skyward_core.tasks.argument_parsing import convert_argument
+from skyward_core.tasks.source_annotations import default_type
 
 if TYPE_CHECKING:
     from skyward_core.api.compute import Compute
@@ -31,7 +31,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 _warned: set[str] = set()
 
 
-def _old(name: str, new: str) -> None:
+def _warn_renamed(name: str, new: str) -> None:
     if name not in _warned:
         _warned.add(name)
         # FutureWarning is shown by default wherever the call stands; DeprecationWarning is not.
@@ -45,7 +45,7 @@ def compute(fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
         fn: the function.
         **options: as ``sky.function`` takes them.
     """
-    _old("compute", "@sky.function")
+    _warn_renamed("compute", "@sky.function")
     return function(**options) if fn is None else function(fn)
 
 
@@ -79,7 +79,7 @@ def ComputePool(
     from skyward_core.model.specs import Image, Options, Worker
     from skyward_core.plugins import mig
 
-    _old("ComputePool", "sky.Compute")
+    _warn_renamed("ComputePool", "sky.Compute")
     behaves = {name: options.pop(name) for name in options.keys() & Options.older_words()}
     if behaves:
         made, asked, usual = options.get("options") or Options(), Options(**behaves), Options()
@@ -89,7 +89,7 @@ def ComputePool(
         )
     image = image or Image()
     if pip or env:
-        _old("ComputePool(pip=..., env=...)", "sky.Compute(image=sky.Image(pip=[...], env={...}))")
+        _warn_renamed("ComputePool(pip=..., env=...)", "sky.Compute(image=sky.Image(pip=[...], env={...}))")
         image = replace(image, pip=(*image.pip, *pip), env=image.env | (env or {}))
     resolved = resolve(accelerator)
     plugins = tuple(plugins)
@@ -118,7 +118,7 @@ class _Integrations:
         """
         from skyward_core.plugins import torch
 
-        _old("integrations.torch", "plugins=[sky.plugins.torch()] on the pool")
+        _warn_renamed("integrations.torch", "plugins=[sky.plugins.torch()] on the pool")
         return _decorator((torch(backend=backend),), fn)
 
     def keras(self, fn: Any = None, /, *, backend: str = "jax", seed: int | None = None) -> Any:
@@ -133,7 +133,7 @@ class _Integrations:
         """
         from skyward_core.plugins import jax, keras
 
-        _old("integrations.keras", "plugins=[sky.plugins.jax(), sky.plugins.keras(backend=...)] on the pool")
+        _warn_renamed("integrations.keras", "plugins=[sky.plugins.jax(), sky.plugins.keras(backend=...)] on the pool")
         made = keras(backend=backend, seed=seed)  # type: ignore[arg-type]
         return _decorator((jax(), made) if made.backend == "jax" else (made,), fn)
 
@@ -145,7 +145,7 @@ class _Integrations:
         """
         from skyward_core.plugins import jax
 
-        _old("integrations.jax", "plugins=[sky.plugins.jax()] on the pool")
+        _warn_renamed("integrations.jax", "plugins=[sky.plugins.jax()] on the pool")
         return _decorator((jax(),), fn)
 
     def tensorflow(self, fn: Any = None, /) -> Any:
@@ -156,7 +156,7 @@ class _Integrations:
         """
         from skyward_core.plugins import tensorflow
 
-        _old("integrations.tensorflow", "plugins=[sky.plugins.tensorflow()] on the pool")
+        _warn_renamed("integrations.tensorflow", "plugins=[sky.plugins.tensorflow()] on the pool")
         return _decorator((tensorflow(),), fn)
 
     def transformers(self, fn: Any = None, /, *, backend: str | None = None) -> Any:
@@ -168,7 +168,7 @@ class _Integrations:
         """
         from skyward_core.plugins import accelerate, torch
 
-        _old("integrations.transformers", "plugins=[sky.plugins.torch(), sky.plugins.huggingface()]")
+        _warn_renamed("integrations.transformers", "plugins=[sky.plugins.torch(), sky.plugins.huggingface()]")
         # Not the plugin huggingface: it may hold a token, and a decorator travels inside the function.
         return _decorator((torch(backend=backend), accelerate()), fn)
 
@@ -203,7 +203,7 @@ def _inside(plugins: tuple[Plugin, ...], fn: Any) -> Any:
     return call
 
 
-class _Maker:
+class _MakerAccelerators:
     """The accelerators of one maker, as attributes: ``sky.NVIDIA.A100``."""
 
     def __init__(self, maker: str, path: str) -> None:
@@ -219,7 +219,7 @@ class _Maker:
             raise AttributeError(
                 f"{name} is not made by {self._maker}; write sky.accelerators.{found.name.replace('-', '_')}"
             )
-        _old(f"{self._path}.{name}", f"sky.accelerators.{name}()")
+        _warn_renamed(f"{self._path}.{name}", f"sky.accelerators.{name}()")
         return made
 
     def __dir__(self) -> list[str]:
@@ -228,10 +228,10 @@ class _Maker:
         return list(accelerators.factories(self._maker))
 
 
-NVIDIA = _Maker("NVIDIA", "NVIDIA")
+NVIDIA = _MakerAccelerators("NVIDIA", "NVIDIA")
 """NVIDIA's accelerators, by their older names: ``sky.NVIDIA.A100``."""
 
-AMD = _Maker("AMD", "AMD")
+AMD = _MakerAccelerators("AMD", "AMD")
 """AMD's accelerators, by their older names: ``sky.AMD.MI300X``."""
 
 
@@ -271,11 +271,11 @@ class AcceleratorsByMaker:
         """
         return AcceleratorsByMaker(name, count, memory=memory)
 
-    NVIDIA = _Maker("NVIDIA", "Accelerator.NVIDIA")
-    AMD = _Maker("AMD", "Accelerator.AMD")
-    Google = _Maker("Google", "Accelerator.Google")
-    AWS = _Maker("AWS", "Accelerator.AWS")
-    Intel = _Maker("Intel", "Accelerator.Intel")
+    NVIDIA = _MakerAccelerators("NVIDIA", "Accelerator.NVIDIA")
+    AMD = _MakerAccelerators("AMD", "Accelerator.AMD")
+    Google = _MakerAccelerators("Google", "Accelerator.Google")
+    AWS = _MakerAccelerators("AWS", "Accelerator.AWS")
+    Intel = _MakerAccelerators("Intel", "Accelerator.Intel")
 
 
 Accelerator = AcceleratorsByMaker
@@ -291,7 +291,7 @@ class _Command(NamedTuple):
 
 
 _commands: dict[str, _Command] = {}
-_called: list[str] = []  # those that the script has called by itself
+_called_commands: list[str] = []  # those that the script has called by itself
 
 
 class app:
@@ -309,7 +309,7 @@ class app:
     """
 
     def __init__(self, *, retry: Callable[[Any, int], bool] | None = None, **machines: Any) -> None:
-        of_calls({"retry": retry})
+        check_function_options({"retry": retry})
         self._machines = machines
 
     def __call__(self, fn: Callable[P, T]) -> Callable[P, T]:
@@ -317,18 +317,18 @@ class app:
 
         @wraps(fn)
         def itself(*args: P.args, **kwargs: P.kwargs) -> T:
-            _called.append(fn.__name__)
+            _called_commands.append(fn.__name__)
             return fn(*args, **kwargs)
 
         return itself
 
 
-def is_asked() -> bool:
+def should_run_command() -> bool:
     """Whether the script that has run here has commands, and has called none of them by itself."""
-    return bool(_commands) and not _called
+    return bool(_commands) and not _called_commands
 
 
-def run(words: Sequence[str], *, dry_run: bool = False) -> None:
+def run_command(words: Sequence[str], *, dry_run: bool = False) -> None:
     """Run a command on its machines, and print what it gives.
 
     Args:
@@ -341,12 +341,12 @@ def run(words: Sequence[str], *, dry_run: bool = False) -> None:
     """
     from skyward_core.api.compute import Compute
 
-    name, rest = _named(list(words))
+    name, rest = _select_command(list(words))
     fn, machines = _commands[name]
     if "--help" in rest:
         print(f"{name}{inspect.signature(fn)}\n{inspect.getdoc(fn) or ''}".rstrip())  # noqa: T201
         return
-    given, everywhere = _given(name, fn, rest)
+    given, everywhere = _parse_command_arguments(name, fn, rest)
     call = function(fn)(**given)
     pool = Compute(**machines)
     if dry_run:
@@ -357,7 +357,7 @@ def run(words: Sequence[str], *, dry_run: bool = False) -> None:
     print(json.dumps(value, default=str))  # noqa: T201
 
 
-def _named(words: list[str]) -> tuple[str, list[str]]:
+def _select_command(words: list[str]) -> tuple[str, list[str]]:
     if words and (name := words[0].replace("-", "_")) in _commands:
         return name, words[1:]
     if len(_commands) == 1:
@@ -365,7 +365,7 @@ def _named(words: list[str]) -> tuple[str, list[str]]:
     raise UsageError(f"the script has several commands: say which, {' or '.join(_commands)}")
 
 
-def _given(name: str, fn: Callable[..., Any], words: list[str]) -> tuple[dict[str, Any], bool]:
+def _parse_command_arguments(name: str, fn: Callable[..., Any], words: list[str]) -> tuple[dict[str, Any], bool]:
     """Arguments by name, and whether every rank is to have the call."""
     parameters = inspect.signature(fn).parameters
     kinds = get_type_hints(fn)
@@ -384,14 +384,14 @@ def _given(name: str, fn: Callable[..., Any], words: list[str]) -> tuple[dict[st
         if not word.startswith("--") or parameter is None:
             offered = ", ".join(f"--{each.replace('_', '-')}" for each in parameters)
             raise UsageError(f"{name} takes no {word!r:.60}: it has {offered or 'no arguments'}")
-        kind = kinds.get(parameter.name, of_default(parameter.default))
+        kind = kinds.get(parameter.name, default_type(parameter.default))
         if kind is bool and not is_said and not (words and not words[0].startswith("--")):
             given[parameter.name] = not is_no
             continue
         if not is_said and not words:
             raise UsageError(f"{word} of {name} wants a value")
         try:
-            given[parameter.name] = typed(parameter.name, text if is_said else words.pop(0), kind, name)
+            given[parameter.name] = convert_argument(parameter.name, text if is_said else words.pop(0), kind, name)
         except ValueError as error:
             raise UsageError(str(error)) from None
     if where not in ("any", "all"):
@@ -405,7 +405,7 @@ def _given(name: str, fn: Callable[..., Any], words: list[str]) -> tuple[dict[st
 DEFAULT_IMAGE: Image = Image()
 
 
-class HandedOn:
+class InertValue:
     """A value that keeps what it is given.
 
     Args:
@@ -427,16 +427,16 @@ class HandedOn:
         return f"{type(self).__name__}({', '.join(shown + [f'{name}=…' for name in self.given])})"
 
 
-class HealthChecker(HandedOn):
-    __doc__ = HandedOn.__doc__
+class HealthChecker(InertValue):
+    __doc__ = InertValue.__doc__
 
 
-class LogConfig(HandedOn):
-    __doc__ = HandedOn.__doc__
+class LogConfig(InertValue):
+    __doc__ = InertValue.__doc__
 
 
-class MetricSpec(HandedOn):
-    __doc__ = HandedOn.__doc__
+class MetricSpec(InertValue):
+    __doc__ = InertValue.__doc__
 
 
 class DockerImage(str):
@@ -452,7 +452,7 @@ class DockerImage(str):
     cuda = ubuntu = pytorch = runpod_base = runpod_pytorch = of
 
 
-class _Makers:
+class _StubModule:
     """A module of older generations, whose functions make such values."""
 
     def __init__(self, makes: Any) -> None:
@@ -464,5 +464,5 @@ class _Makers:
         return self._makes
 
 
-metrics: _Makers = _Makers(MetricSpec)
+metrics: _StubModule = _StubModule(MetricSpec)
 containers = DockerImage

@@ -25,18 +25,18 @@ from typing import (
     overload,
 )
 
-from skyward_core.api.active_pool import RightSide, call_of
-from skyward_core.api.older_api_methods import OlderVerbs
+from skyward_core.api.active_pool import PoolOperand, require_call
+from skyward_core.api.older_api_methods import DeprecatedMethods
 from skyward_core.model.errors import PoolError, UsageError
 from skyward_core.model.function import Function, PendingFunction, PendingGroup
 from skyward_core.model.outcomes import RunKind
 from skyward_core.model.provider_capabilities import Rents
 from skyward_core.model.run_future import RunFuture
-from skyward_core.tasks.stdout_whole_lines import put
-from skyward_core.transport.background_loop import background, submit, this_process
+from skyward_core.tasks.stdout_whole_lines import write_escaped
+from skyward_core.transport.background_loop import background_loop, process_id, submit
 
 if TYPE_CHECKING:
-    from skyward_core.api.dask_collections import DaskWork
+    from skyward_core.api.dask_collections import DaskConnection
     from skyward_core.api.script_console import ScriptConsole
     from skyward_core.model.alerts import Alert
     from skyward_core.model.function import Function
@@ -47,14 +47,14 @@ if TYPE_CHECKING:
     from skyward_core.plugins.redis_collections import SharedState
     from skyward_core.pool.pool import Pool
     from skyward_core.pool.runs.gang_sweep import GangSweep
-    from skyward_core.pool.runs.map_run import CarriedRun, MapRun
+    from skyward_core.pool.runs.map_run import EngineRun, MapRun
     from skyward_core.pool.runs.run import Run
     from skyward_core.store.ledger_rows import Receipt
     from skyward_core.tasks.pickled_call import Task
     from skyward_core.views.pool_view import PoolView, TrialSheet
 
 
-OF_LISTS = ("append", "clear", "copy", "extend", "insert", "pop", "remove", "reverse", "sort")
+LIST_METHODS = ("append", "clear", "copy", "extend", "insert", "pop", "remove", "reverse", "sort")
 
 
 class GroupValues(tuple[Any, ...]):
@@ -63,7 +63,7 @@ class GroupValues(tuple[Any, ...]):
     __slots__ = ()
 
     def __new__(cls, values: Iterable[Any] = ()) -> GroupValues:
-        _have_jax_know_it()
+        _register_jax_pytree()
         return super().__new__(cls, values)
 
     def __eq__(self, other: object) -> bool:
@@ -85,7 +85,7 @@ class GroupValues(tuple[Any, ...]):
         return GroupValues(found) if isinstance(index, slice) else found
 
     def __getattr__(self, name: str) -> Any:
-        if name in OF_LISTS:
+        if name in LIST_METHODS:
             raise AttributeError(f"a group's values are a tuple, which has no {name}: make it a list, list(values)")
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
@@ -93,19 +93,19 @@ class GroupValues(tuple[Any, ...]):
         return tuple, (list(self),)  # it loads where this library is not installed
 
 
-_known_to: set[object] = set()
+_registered_with: set[object] = set()
 
 
-def _have_jax_know_it() -> None:
+def _register_jax_pytree() -> None:
     """To functions over JAX's trees a class that it does not know is one leaf; a tuple's parts are leaves each."""
     trees = sys.modules.get("jax.tree_util")
-    if trees in _known_to or (register := getattr(trees, "register_pytree_node", None)) is None:
+    if trees in _registered_with or (register := getattr(trees, "register_pytree_node", None)) is None:
         return
-    _known_to.add(trees)
+    _registered_with.add(trees)
     register(GroupValues, lambda values: (tuple(values), None), lambda _, parts: GroupValues(parts))
 
 
-class PoolFace(OlderVerbs):
+class PoolHandle(DeprecatedMethods):
     """See the module. Safe to use from any thread.
 
     Attributes:
@@ -116,9 +116,9 @@ class PoolFace(OlderVerbs):
 
     def __init__(self) -> None:
         self._pool: Pool | None = None
-        self._process = this_process()
+        self._process = process_id()
         self._console: ScriptConsole | None = None
-        self._dask: DaskWork | None = None
+        self._dask: DaskConnection | None = None
         self._shared: SharedState | None = None
 
     def __reduce__(self) -> NoReturn:
@@ -153,7 +153,7 @@ class PoolFace(OlderVerbs):
     @property
     def _forked(self) -> bool:
         """Whether this is a forked child: it has the pool's connections, but the pool is its parent's."""
-        return self._process != this_process()
+        return self._process != process_id()
 
     def current_nodes(self) -> int:
         """How many of its nodes are there now.
@@ -167,7 +167,7 @@ class PoolFace(OlderVerbs):
     def is_active(self) -> bool:
         """Whether calls can be sent to it: it is up, and this process has not left it."""
         pool = self._pool
-        return pool is not None and not self._forked and pool.context.ending is None and not pool.context.leaving
+        return pool is not None and not self._forked and pool.context.external_end is None and not pool.context.leaving
 
     @property
     def concurrency(self) -> int:
@@ -196,12 +196,12 @@ class PoolFace(OlderVerbs):
                 from skyward_core.api.shared_state import NOT_SHARED
 
                 raise UsageError(NOT_SHARED)
-            from skyward_core.api.shared_state import shared_of
+            from skyward_core.api.shared_state import connect_shared_state
 
-            self._shared = shared_of(pool, plugin)
+            self._shared = connect_shared_state(pool, plugin)
         return self._shared
 
-    def _leave_engine(self) -> None:
+    def _close_engine(self) -> None:
         if self._dask is not None:
             self._dask.close()
         if self._shared is not None:
@@ -227,9 +227,9 @@ class PoolFace(OlderVerbs):
         if found.failures:
             node, why = next(iter(found.failures.items()))
             raise PoolError(_safe(f"node {node} of pool {pool.name} cannot be asked for files: {why}"))
-        if found.untold:
+        if found.omitted_count:
             raise PoolError(
-                f"ranks of pool {pool.name} wrote {found.untold:,} files more than are named at once: say which"
+                f"ranks of pool {pool.name} wrote {found.omitted_count:,} files more than are named at once: say which"
             )
         return found.files
 
@@ -251,13 +251,11 @@ class PoolFace(OlderVerbs):
             UsageError: a pattern leads out of the working folder.
             PoolError: some could not be had; it names them, and the others are here.
         """
-        from skyward_core.model.outcomes import (
-            not_fetched,  # a pool may be used without ever asking for files
-        )
+        from skyward_core.model.outcomes import list_failed_files
 
         pool = self.pool
         haul = submit(pool.outputs.fetch(patterns, None if to is None else Path(to), run)).result()
-        failed = [f"{names} of node {node}: {why}" for names, node, why in not_fetched(haul.files)]
+        failed = [f"{names} of node {node}: {why}" for names, node, why in list_failed_files(haul.files)]
         if said := [*haul.notes, *failed]:
             raise PoolError(_safe(f"not all that ranks of pool {pool.name} wrote is here: {'; '.join(said)}"))
         return [each.target for each in haul.files]
@@ -276,11 +274,11 @@ class PoolFace(OlderVerbs):
         Raises:
             PoolError: the pool is not up.
         """
-        from skyward_core.pool.rank_inspection import stacks  # few ask
+        from skyward_core.pool.rank_inspection import collect_stacks  # few ask
 
         context = self.pool.context
         asked = next(reversed(context.view.runs), "") if run is None else run
-        return submit(stacks(context, asked, signal=signal)).result()
+        return submit(collect_stacks(context, asked, signal=signal)).result()
 
     # -- numbers -----------------------------------------------------------------------------------------
 
@@ -305,7 +303,7 @@ class PoolFace(OlderVerbs):
         pool = self.pool
 
         async def work() -> Curves:
-            return await pool.measures.curves(run)
+            return await pool.metrics_collector.fetch_series(run)
 
         return submit(work()).result()
 
@@ -328,50 +326,50 @@ class PoolFace(OlderVerbs):
         pool = self.pool
 
         async def work() -> list[Alert]:
-            from skyward_core.views.alert_rules import alerts_of
+            from skyward_core.views.alert_rules import find_alerts
 
-            await pool.measures.wait()
+            await pool.metrics_collector.wait_for_samples()
             if (found := pool.view.runs.get(run)) is None:
                 raise UsageError(f"pool {pool.name} has had no run {run}, as far as is known here")
-            return alerts_of(pool.view, found, time.time())
+            return find_alerts(pool.view, found, time.time())
 
         return submit(work()).result()
 
     # -- for those that build on it ----------------------------------------------------------------------
 
-    def _folder(self) -> Path:
+    def _archive_folder(self) -> Path:
         return self.pool.archive.folder
 
-    def _html_of(self, run: str, state: str) -> str:
+    def _run_html(self, run: str, state: str) -> str:
         """How a run is, as a notebook shows it.
 
         Args:
             state: of its future, where nothing more is known.
         """
-        from skyward_core.api.notebook_html import of_run, of_unseen
+        from skyward_core.api.notebook_html import run_html, unseen_html
 
-        found = None if self._pool is None else self._view_now().runs.get(run)
-        return of_unseen("run", run, state) if found is None else of_run(found)
+        found = None if self._pool is None else self._current_view().runs.get(run)
+        return unseen_html("run", run, state) if found is None else run_html(found)
 
-    def _view_now(self) -> PoolView:
-        submit(self._caught_up()).result()
+    def _current_view(self) -> PoolView:
+        submit(self._flush_events()).result()
         return self.pool.view
 
-    async def _caught_up(self) -> None:
-        self.pool.background.catch_up()
+    async def _flush_events(self) -> None:
+        self.pool.background.run_deferred()
 
 
 def _safe(text: str) -> str:
     """A rank's names may hold anything, and most who see an error see it on a terminal."""
-    from skyward_core.util.terminal_safe_text import field  # few scripts see such an error
+    from skyward_core.util.terminal_safe_text import sanitize_line  # few scripts see such an error
 
-    return field(text)
+    return sanitize_line(text)
 
 
 T = TypeVar("T")
 
 
-class Dispatching(PoolFace, RightSide):
+class DispatchMixin(PoolHandle, PoolOperand):
     """What ``Compute`` and an attached pool share. Safe to use from any thread."""
 
     # -- operators ---------------------------------------------------------------------------------------
@@ -437,18 +435,20 @@ class Dispatching(PoolFace, RightSide):
         # Dask can stop no task, and streams no values of one.
         own = any(item.timeout is not None or item.streams for item in group.items)
         if not own and (engine := self._engine()) is not None:
-            from skyward_core.api.dask_collections import ByDask, called
-            from skyward_core.api.map_and_stream import Mapped
+            from skyward_core.api.dask_collections import DaskMapBackend, make_call_runner
+            from skyward_core.api.map_and_stream import MapOperation
 
-            call = PendingFunction(called(group.items[0].name))
+            call = PendingFunction(make_call_runner(group.items[0].name))
             ordered = group.ordered or not group.stream
-            values = Mapped(ByDask(engine, call), call, group.items, ordered=ordered, single=False).values()
+            values = MapOperation(
+                DaskMapBackend(engine, call), call, group.items, ordered=ordered, single=False
+            ).values()
             return values if group.stream else GroupValues(values)
         tasks = self._tasks(group)
         if any(task.stream for task in tasks):
-            return self._mixed(self._dispatch("gather", tasks, consumed=True))
+            return self._mixed_values(self._dispatch("gather", tasks, consumed=True))
         if group.stream:
-            return self._as_they_come(self._dispatch("gather", tasks), ordered=group.ordered)
+            return self._iter_values(self._dispatch("gather", tasks), ordered=group.ordered)
         return GroupValues(self._run("gather", tasks))
 
     def submit(self, pending: PendingFunction[Any]) -> RunFuture[Any]:
@@ -465,8 +465,8 @@ class Dispatching(PoolFace, RightSide):
             NotPicklableError: an argument cannot travel.
             PoolError: the pool is not up.
         """
-        _refuse_generator(pending, ">>")
-        return self._future(self._dispatch("single", [self._task(pending)]), lambda run: run.results()[0])
+        _check_no_generator(pending, ">>")
+        return self._make_future(self._dispatch("single", [self._task(pending)]), lambda run: run.results()[0])
 
     def submit_all(self, pending: PendingFunction[Any]) -> RunFuture[list[Any]]:
         """``pending.on_all(compute)``: run a call on every rank, and wait for nothing; raises as ``submit``.
@@ -477,8 +477,8 @@ class Dispatching(PoolFace, RightSide):
         Returns:
             A future of the values in rank order.
         """
-        _refuse_generator(pending, "@")
-        return self._future(self._dispatch("broadcast", [self._task(pending)]), lambda run: run.results())
+        _check_no_generator(pending, "@")
+        return self._make_future(self._dispatch("broadcast", [self._task(pending)]), lambda run: run.results())
 
     def submit_group(self, group: PendingGroup[Any]) -> RunFuture[Any]:
         """``group.on(compute)``: run several calls at the same time, and wait for nothing.
@@ -498,9 +498,9 @@ class Dispatching(PoolFace, RightSide):
         if streams or not group.items:
             what = "a group that streams gives no single value" if streams else "the group is empty"
             raise UsageError(f"{what}; run it with >>")
-        return self._future(self._dispatch("gather", self._tasks(group)), lambda run: GroupValues(run.results()))
+        return self._make_future(self._dispatch("gather", self._tasks(group)), lambda run: GroupValues(run.results()))
 
-    def _future(self, run: Run, values: Callable[[Run], Any]) -> RunFuture[Any]:
+    def _make_future(self, run: Run, values: Callable[[Run], Any]) -> RunFuture[Any]:
         """A run as a future of what it gives."""
         future: RunFuture[Any] = RunFuture(run.id, self)
 
@@ -508,7 +508,7 @@ class Dispatching(PoolFace, RightSide):
             if not future.set_running_or_notify_cancel():
                 return
             try:
-                self._show_all()
+                self._flush_output()
                 future.set_result(values(done.result()))
             except BaseException as error:  # noqa: BLE001  a future carries whatever its work raised
                 future.set_exception(error)
@@ -518,7 +518,7 @@ class Dispatching(PoolFace, RightSide):
                 self._cancel(run)
 
         # Values are unpickled here, not on the loop: user code may run in that, and may be slow.
-        threading.Thread(target=lambda: settle(_finished(run.future)), daemon=True).start()
+        threading.Thread(target=lambda: settle(_wait_for(run.future)), daemon=True).start()
         future.add_done_callback(forward)
         return future
 
@@ -531,7 +531,7 @@ class Dispatching(PoolFace, RightSide):
             pending: the call, or a group of calls.
         """
         if isinstance(pending, Function):
-            pending = call_of(pending, "compute.run")
+            pending = require_call(pending, "compute.run")
         value: T = pending >> self
         return value
 
@@ -541,7 +541,7 @@ class Dispatching(PoolFace, RightSide):
         Args:
             pending: the call.
         """
-        return call_of(pending, "compute.broadcast") @ self
+        return require_call(pending, "compute.broadcast") @ self
 
     def run_async(self, pending: PendingFunction[T]) -> RunFuture[T]:
         """The same as ``pending > compute``, and raises as ``submit``.
@@ -549,7 +549,7 @@ class Dispatching(PoolFace, RightSide):
         Args:
             pending: the call.
         """
-        return call_of(pending, "compute.run_async") > self
+        return require_call(pending, "compute.run_async") > self
 
     @property
     def dask(self) -> Any:
@@ -578,28 +578,28 @@ class Dispatching(PoolFace, RightSide):
             raise UsageError("this pool has no Dask: give it plugins=[sky.plugins.dask()]")
         return engine.dashboard()
 
-    def _engine(self) -> DaskWork | None:
+    def _engine(self) -> DaskConnection | None:
         """What hands out the pool's small calls in place of ourselves."""
         if self._dask is None:
             plugin: Any = next((each for each in self.plugins if each.name == "dask"), None)
             if plugin is not None:
-                from skyward_core.api.dask_collections import DaskWork
+                from skyward_core.api.dask_collections import DaskConnection
 
-                self._dask = DaskWork(self, plugin)
+                self._dask = DaskConnection(self, plugin)
         return self._dask
 
-    def _refuse_within_map(self) -> None:
+    def _check_not_in_map(self) -> None:
         """Ranks are taken until a map on Dask ends, and it ends only when this thread takes its values."""
-        if self._dask is not None and threading.get_ident() in self._dask.reading:
+        if self._dask is not None and threading.get_ident() in self._dask.reading_threads:
             raise UsageError(
                 "this thread is within a map that Dask does, which has all ranks until its end, so that the call would "
                 "never begin: take the values first, list(compute.map(...)), or call it within the map's function"
             )
 
-    def _start_carried(self, task: Task, run_id: str) -> CarriedRun:
+    def _start_carried_run(self, task: Task, run_id: str) -> EngineRun:
         """Begin a run whose work an engine does."""
         run: Any = self._dispatch("map", [task], run_id=run_id, carried=True)
-        begun: CarriedRun = run
+        begun: EngineRun = run
         return begun
 
     def _start_map(self, task: Task) -> MapRun:
@@ -615,12 +615,12 @@ class Dispatching(PoolFace, RightSide):
             UsageError: they cannot be had.
             PoolError: the pool is not up.
         """
-        from skyward_core.pool.runs.gang_sweep import check_blocks, shape_with
+        from skyward_core.pool.runs.gang_sweep import check_partial_gangs, gang_shape
 
         context = self.pool.context
-        nodes, width = shape_with(ranks, context.ranks_per_node, context.name)
+        nodes, width = gang_shape(ranks, context.ranks_per_node, context.name)
         if width > 1:
-            check_blocks(self.plugins, alone=context.alone)
+            check_partial_gangs(self.plugins, alone=context.is_standalone)
         return nodes, width
 
     def _start_sweep(self, calls: Sequence[PendingFunction[Any]], run_id: str, width: int = 1) -> Run:
@@ -635,7 +635,7 @@ class Dispatching(PoolFace, RightSide):
         """
         from skyward_core.tasks.function_pickling import make_tasks
 
-        tasks = make_tasks(tuple(calls), self.plugins, self._folder())
+        tasks = make_tasks(tuple(calls), self.plugins, self._archive_folder())
         return self._dispatch("sweep", [replace(task, width=width) for task in tasks], run_id=run_id)
 
     def _start_gangs(
@@ -651,19 +651,19 @@ class Dispatching(PoolFace, RightSide):
             NotPicklableError, TypeError, PoolError: as :meth:`_start_sweep`.
             UsageError: the pool has fewer nodes.
         """
-        from skyward_core.pool.runs.gang_sweep import begin, check_room
+        from skyward_core.pool.runs.gang_sweep import begin_sweep, check_node_count
         from skyward_core.tasks.function_pickling import make_tasks
 
         pool = self.pool
-        self._refuse_within_map()
-        check_room(nodes or 0, len(pool.links), pool.name)
-        tasks = list(make_tasks(tuple(calls), self.plugins, self._folder()))
-        return submit(begin(pool.context, pool.launch, tasks, sheet, nodes or 0, ended)).result()
+        self._check_not_in_map()
+        check_node_count(nodes or 0, len(pool.links), pool.name)
+        tasks = list(make_tasks(tuple(calls), self.plugins, self._archive_folder()))
+        return submit(begin_sweep(pool.context, pool.launcher, tasks, sheet, nodes or 0, ended)).result()
 
     def _task(self, pending: PendingFunction[Any]) -> Task:
         from skyward_core.tasks.function_pickling import make_task
 
-        return make_task(pending, self.plugins, self._folder())
+        return make_task(pending, self.plugins, self._archive_folder())
 
     def _tasks(self, group: PendingGroup[Any]) -> list[Task]:
         streaming = [item.name for item in group.items if item.streams]
@@ -674,7 +674,7 @@ class Dispatching(PoolFace, RightSide):
             )
         from skyward_core.tasks.function_pickling import make_tasks
 
-        return list(make_tasks(group.items, self.plugins, self._folder()))
+        return list(make_tasks(group.items, self.plugins, self._archive_folder()))
 
     def _dispatch(
         self,
@@ -687,76 +687,76 @@ class Dispatching(PoolFace, RightSide):
     ) -> Run:
         """Open a run and come back at once."""
         pool = self.pool
-        self._refuse_within_map()
+        self._check_not_in_map()
         opened: Future[Run] = Future()
         try:
-            self._on_loop(
+            self._run_on_loop(
                 lambda: opened.set_result(
-                    pool.launch.open(kind, tasks, consumed=consumed, run_id=run_id, carried=carried)
+                    pool.launcher.open(kind, tasks, consumed=consumed, run_id=run_id, carried=carried)
                 ),
                 opened,
             )
             return opened.result()
         except BaseException:
-            self._cancel_soon(lambda: [opened.result()] if opened.done() and not opened.exception() else [])
+            self._cancel_opened(lambda: [opened.result()] if opened.done() and not opened.exception() else [])
             raise
 
     def _run(self, kind: RunKind, tasks: Sequence[Task]) -> list[Any]:
         """Open a run and wait for its values; one change of threads each way."""
-        from skyward_core.pool.runs.run import Ending
+        from skyward_core.pool.runs.run import RunCompletion
 
         pool = self.pool
-        self._refuse_within_map()
-        ended = Ending()
+        self._check_not_in_map()
+        ended = RunCompletion()
         opened: list[Run] = []
         try:
             # A ctrl-c may come at any line, also after the calls have left and before we wait.
-            self._on_loop(lambda: opened.append(pool.launch.open(kind, tasks, future=ended)), ended)
+            self._run_on_loop(lambda: opened.append(pool.launcher.open(kind, tasks, future=ended)), ended)
             with nullcontext() if self._console is None else self._console.live():
                 run = ended.wait()
         except BaseException:
-            self._cancel_soon(lambda: opened)
+            self._cancel_opened(lambda: opened)
             raise
-        self._show_all()
+        self._flush_output()
         return run.results()
 
-    def _show_all(self) -> None:
+    def _flush_output(self) -> None:
         """What ranks have printed stands there before what they return."""
         if self._console is not None:
-            self._console.catch_up()
+            self._console.flush()
 
-    def _cancel_soon(self, opened: Callable[[], list[Run]]) -> None:
+    def _cancel_opened(self, opened: Callable[[], list[Run]]) -> None:
         """Cancel what was opened, or is about to be: this queues up behind it on the loop."""
-        background().call_soon_threadsafe(lambda: self._cancel(*opened()))
+        background_loop().call_soon_threadsafe(lambda: self._cancel(*opened()))
 
     @staticmethod
-    def _on_loop(work: Callable[[], None], failed: Future[Run]) -> None:
+    def _run_on_loop(work: Callable[[], None], failed: Future[Run]) -> None:
         def attempt() -> None:
             try:
                 work()
             except BaseException as error:  # noqa: BLE001  raised in the caller's thread instead
                 failed.set_exception(error)
 
-        background().call_soon_threadsafe(attempt)
+        background_loop().call_soon_threadsafe(attempt)
 
     def _cancel(self, *runs: Run) -> None:
         for run in () if self._forked else runs:
-            background().call_soon_threadsafe(run.cancel, "its caller went away")
+            background_loop().call_soon_threadsafe(run.cancel, "its caller went away")
 
     def _stream(self, run: Run) -> Iterator[Any]:
         try:
             yield from run.items(0)
-            self._show_all()
+            self._flush_output()
         finally:
             self._cancel(run)  # does nothing to a run that has ended
 
     def _streams(self, run: Run) -> list[Any]:
-        from skyward_core.api.map_and_stream import split
+        from skyward_core.api.map_and_stream import split_streams
 
         crowded = run.kind == "gather" and run.total > self.concurrency
-        return split(run, lambda: self._cancel(run), ahead=crowded)
+        return split_streams(run, lambda: self._cancel(run), ahead=crowded)
 
-    def _mixed(self, run: Run) -> tuple[Any, ...]:
+    def _mixed_values(self, run: Run) -> tuple[Any, ...]:
         """A group of which some calls yield."""
         values = self._streams(run)
         return GroupValues(
@@ -770,7 +770,7 @@ class Dispatching(PoolFace, RightSide):
             pass  # it is no generator: this waits for its end, and raises what became of the run
         return run.value(index)
 
-    def _as_they_come(self, run: Run, *, ordered: bool) -> Iterator[Any]:
+    def _iter_values(self, run: Run, *, ordered: bool) -> Iterator[Any]:
         following, ready = 0, set[int]()
         try:
             while following < run.total:
@@ -794,7 +794,7 @@ class Dispatching(PoolFace, RightSide):
             self._cancel(run)
 
 
-def _refuse_generator(pending: PendingFunction[Any], operator: str) -> None:
+def _check_no_generator(pending: PendingFunction[Any], operator: str) -> None:
     """Raise UsageError for a generator function's call: its values come one by one."""
     if pending.streams:
         raise UsageError(
@@ -803,29 +803,29 @@ def _refuse_generator(pending: PendingFunction[Any], operator: str) -> None:
         )
 
 
-def _finished(future: Future[Run]) -> Future[Run]:
+def _wait_for(future: Future[Run]) -> Future[Run]:
     future.exception()
     return future
 
 
-class MapWords(TypedDict, total=False):
+class MapOptions(TypedDict, total=False):
     """What ``map`` takes beside a function and items; it says what each is."""
 
     ordered: bool
     timeout: float | None
 
 
-class OverItems(Dispatching):
+class MapMixin(DispatchMixin):
     """What sends calls to a pool, with ``map``. Safe to use from any thread."""
 
     @overload
     def map(
-        self, fn: Function[..., Coroutine[Any, Any, T]], items: Iterable[Any], **how: Unpack[MapWords]
+        self, fn: Function[..., Coroutine[Any, Any, T]], items: Iterable[Any], **how: Unpack[MapOptions]
     ) -> Iterator[T]: ...
     @overload
-    def map(self, fn: Function[..., T], items: Iterable[Any], **how: Unpack[MapWords]) -> Iterator[T]: ...
+    def map(self, fn: Function[..., T], items: Iterable[Any], **how: Unpack[MapOptions]) -> Iterator[T]: ...
     @overload
-    def map(self, fn: Callable[..., T], items: Iterable[Any], **how: Unpack[MapWords]) -> Iterator[T]: ...
+    def map(self, fn: Callable[..., T], items: Iterable[Any], **how: Unpack[MapOptions]) -> Iterator[T]: ...
     def map(
         self,
         fn: Callable[..., Any],
@@ -865,27 +865,24 @@ class OverItems(Dispatching):
             Cancelled: the run was cancelled (while values are taken).
             PoolError: the pool is not up.
         """
-        from skyward_core.api.map_and_stream import (  # few scripts have one
-            Mapped,
-            OnRanks,
-            ShareWay,
-            function_of,
-        )
+        from skyward_core.api.map_and_stream import MapBackend, MapOperation, RankMapBackend, make_map_call
 
         if more:
             raise TypeError("compute.map takes one series of items: compute.map(lambda each: f(*each), zip(a, b))")
-        call = function_of(fn, timeout)
-        way: ShareWay
+        call = make_map_call(fn, timeout)
+        way: MapBackend
         if (engine := self._engine()) is not None and call.timeout is None:
-            from skyward_core.api.dask_collections import ByDask
+            from skyward_core.api.dask_collections import DaskMapBackend
 
-            way = ByDask(engine, call)
-            return Mapped(way, call, items, ordered=ordered, single=False).values()
-        way = OnRanks(self._start_map, self._cancel, call, self.plugins, self._folder(), self.concurrency)
-        return Mapped(way, call, items, ordered=ordered, single=call.timeout is not None).values()
+            way = DaskMapBackend(engine, call)
+            return MapOperation(way, call, items, ordered=ordered, single=False).values()
+        way = RankMapBackend(
+            self._start_map, self._cancel, call, self.plugins, self._archive_folder(), self.concurrency
+        )
+        return MapOperation(way, call, items, ordered=ordered, single=call.timeout is not None).values()
 
 
-async def in_thread(work: Callable[[], T], *, cancel: Callable[[], None] | None = None) -> T:
+async def run_in_thread(work: Callable[[], T], *, cancel: Callable[[], None] | None = None) -> T:
     """Do blocking work in a thread. Whoever is cancelled meanwhile waits for its end all the same, so that nothing
     that it makes is left behind.
 
@@ -911,23 +908,23 @@ async def in_thread(work: Callable[[], T], *, cancel: Callable[[], None] | None 
     return working.result()
 
 
-async def down(pool: Pool) -> Receipt:
+async def tear_down(pool: Pool) -> Receipt:
     """Tear a pool down. What is found to be left stands in the receipt's notes, and is said."""
     receipt = await pool.down()
     if not isinstance(pool.context.provider, Rents):
         return receipt
-    from skyward_core.pool.leftovers import notes_after  # others have no account to look through
+    from skyward_core.pool.leftovers import leftover_notes  # others have no account to look through
 
-    notes = await notes_after(pool.row, pool.context.ledger)
+    notes = await leftover_notes(pool.row, pool.context.ledger)
     for note in notes:
-        tell(f"pool {pool.name}: {note}")
+        print_safely(f"pool {pool.name}: {note}")
     return replace(receipt, notes=(*receipt.notes, *notes))
 
 
-def tell(text: str) -> bool:
+def print_safely(text: str) -> bool:
     """Write a line to standard error, and return whether that was possible: no stream keeps a pool from its end."""
     try:
-        put(cast(TextIO, sys.stderr), f"{text}\n")
+        write_escaped(cast(TextIO, sys.stderr), f"{text}\n")
     except Exception:  # noqa: BLE001  it is None, or any object that the script has put in its place
         return False
     return True

@@ -8,20 +8,23 @@ from difflib import get_close_matches
 from typing import Any
 
 from skyward_core.model.errors import SkywardError, UsageError
-from skyward_core.model.older_api_arguments import meant
+from skyward_core.model.older_api_arguments import did_you_mean
 from skyward_core.model.specs import NAME, Image, Nodes, Options, PipIndex, Worker
 from skyward_core.plugins import Plugin, factory
-from skyward_core.providers import DEFAULT, by_name
+from skyward_core.providers import DEFAULT_PROVIDER, provider_class
 from skyward_core.store import state_folder
 
-_PLAIN = (
+_PLAIN_KEYS = (
     "accelerator", "vcpus", "cpus", "memory_gb", "disk_gb", "architecture", "region", "max_hourly_cost",
     "allocation", "selection", "ttl", "volumes", "ports",
 )  # fmt: skip
-_OF_OPTIONS = frozenset({each.name for each in fields(Options)} | Options.older_words()) - {*_PLAIN, "worker"}
+_OPTION_KEYS = frozenset({each.name for each in fields(Options)} | Options.older_words()) - {
+    *_PLAIN_KEYS,
+    "worker",
+}
 
 
-def named_pool(name: str) -> dict[str, Any]:
+def named_pool_arguments(name: str) -> dict[str, Any]:
     """What ``Compute`` is to be given for a pool of that name.
 
     Args:
@@ -38,20 +41,21 @@ def named_pool(name: str) -> dict[str, Any]:
         hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(pools) or 'none'};"
         raise UsageError(
             f"sky.Compute(name={name!r}) asks for [pools.{name}] of a skyward.toml, and neither the one here nor "
-            f"{state_folder.home() / state_folder.SETTINGS} has it: {hint} a pool that is to be called {name!r} "
+            f"{state_folder.state_home() / state_folder.SETTINGS_FILE} has it: {hint} a pool that is to be "
+            f"called {name!r} "
             f"says where its machines come from, sky.Compute(provider=sky.Local(), name={name!r})"
         )
     try:
-        return _asked({**table}, name, providers)
+        return _parse_pool_table({**table}, name, providers)
     except (SkywardError, TypeError, AttributeError) as error:
         raise UsageError(f"[pools.{name}] of skyward.toml: {error}") from error
 
 
-def _asked(table: dict[str, Any], name: str, providers: Mapping[str, Any]) -> dict[str, Any]:
-    asked: dict[str, Any] = {key: table.pop(key) for key in _PLAIN if key in table}
+def _parse_pool_table(table: dict[str, Any], name: str, providers: Mapping[str, Any]) -> dict[str, Any]:
+    asked: dict[str, Any] = {key: table.pop(key) for key in _PLAIN_KEYS if key in table}
     own = table.pop("name", name if NAME.fullmatch(name) else name.lower().replace("_", "-"))
     asked["name"] = own
-    asked["provider"] = _provider(table.pop("provider", None), providers)
+    asked["provider"] = _parse_provider(table.pop("provider", None), providers)
     if (nodes := table.pop("nodes", None)) is not None:
         asked["nodes"] = Nodes(**nodes) if isinstance(nodes, Mapping) else nodes
     if (image := table.pop("image", None)) is not None:
@@ -60,41 +64,51 @@ def _asked(table: dict[str, Any], name: str, providers: Mapping[str, Any]) -> di
     if (worker := table.pop("worker", None)) is not None:
         asked["worker"] = Worker(**worker)
     if (plugins := table.pop("plugins", None)) is not None:
-        asked["plugins"] = [_plugin(each, plugins) for each in plugins]
+        asked["plugins"] = [_parse_plugin(each, plugins) for each in plugins]
     options = {
         **table.pop("options", {}),
-        **{key: table.pop(key) for key in sorted(_OF_OPTIONS & table.keys())},
+        **{key: table.pop(key) for key in sorted(_OPTION_KEYS & table.keys())},
     }
     if options:
         asked["options"] = Options(**options)
     if table:
-        known = (*_PLAIN, "name", "provider", "nodes", "image", "worker", "plugins", "options", *_OF_OPTIONS)
+        known = (
+            *_PLAIN_KEYS,
+            "name",
+            "provider",
+            "nodes",
+            "image",
+            "worker",
+            "plugins",
+            "options",
+            *_OPTION_KEYS,
+        )
         first = next(iter(table))
-        raise UsageError(f"it has {first!r}, which no pool has{meant(first, known)}")
+        raise UsageError(f"it has {first!r}, which no pool has{did_you_mean(first, known)}")
     return asked
 
 
-def _provider(said: Any, providers: Mapping[str, Any]) -> Any:
+def _parse_provider(said: Any, providers: Mapping[str, Any]) -> Any:
     """A provider by its word, or by the name of a table in ``providers``."""
     if said is None:
-        return DEFAULT
+        return DEFAULT_PROVIDER
     if not isinstance(said, str):
         raise UsageError(f"provider: should be its name (got {said!r:.60})")
     table = providers.get(said)
     if not isinstance(table, Mapping):
-        return _made(said, {})
+        return _build_provider(said, {})
     parameters = {**table}
-    return _made(parameters.pop("type", said), parameters)
+    return _build_provider(parameters.pop("type", said), parameters)
 
 
-def _made(word: str, parameters: Mapping[str, Any]) -> Any:
-    from skyward_core.providers.unsupported_providers import OF_TYPE
+def _build_provider(word: str, parameters: Mapping[str, Any]) -> Any:
+    from skyward_core.providers.unsupported_providers import PROVIDERS_BY_TYPE
 
-    kind = OF_TYPE.get(word) or by_name(word)
+    kind = PROVIDERS_BY_TYPE.get(word) or provider_class(word)
     return kind(**parameters)
 
 
-def _plugin(name: str, said: Any) -> Plugin:
+def _parse_plugin(name: str, said: Any) -> Plugin:
     """A plugin by its name, with what a table says of it; of a list of names with nothing."""
     parameters = said[name] if isinstance(said, Mapping) else True
     made: Plugin = factory(name)(**(parameters if isinstance(parameters, Mapping) else {}))

@@ -19,16 +19,16 @@ from itertools import groupby
 from shutil import get_terminal_size
 from typing import TYPE_CHECKING, NamedTuple, TextIO
 
-from skyward_core.tasks.stdout_whole_lines import WholeLines, release, stand_in
+from skyward_core.tasks.stdout_whole_lines import SharedStdout, install, uninstall
 from skyward_core.transport.background_loop import submit
-from skyward_core.util.terminal_safe_text import closed
-from skyward_core.views.log_buffer import Lines, prefix_of
+from skyward_core.util.terminal_safe_text import reset_colors
+from skyward_core.views.log_buffer import LineSplitter, rank_prefix
 
 if TYPE_CHECKING:
-    from skyward_core.pool.event_log import News
+    from skyward_core.pool.event_log import EventPublisher
     from skyward_core.views.log_collapsing import LiveLines
 
-PATIENCE = 1.0  # seconds that a call which has ended waits for a slow terminal
+FLUSH_TIMEOUT = 1.0  # seconds that a call which has ended waits for a slow terminal
 
 
 class RankText(NamedTuple):
@@ -48,39 +48,39 @@ class ScriptConsole:
     ``capsys``, ``redirect_stdout``) catches what its ranks print.
     """
 
-    def __init__(self, news: News) -> None:
-        self._out = stand_in()
-        self._lines: dict[tuple[int, str], Lines] = {}
+    def __init__(self, news: EventPublisher) -> None:
+        self._out = install()
+        self._lines: dict[tuple[int, str], LineSplitter] = {}
         self._queue: queue.SimpleQueue[RankText | None] = queue.SimpleQueue()
-        self._heard = self._written = 0  # texts
+        self._queued_count = self._written_count = 0  # texts
         self._progress = threading.Condition()
-        self._newest: dict[int, Lines] = {}  # of each rank the stream that said something last
+        self._newest: dict[int, LineSplitter] = {}  # of each rank the stream that said something last
         self._waiting = 0  # calls that the script waits for
         self._live: LiveLines | None = None
         self._thread = threading.Thread(target=self._write, name="console", daemon=True)
         self._thread.start()
-        self._stop = submit(self._hear(news)).result()
+        self._stop = submit(self._subscribe(news)).result()
 
-    def _take(self, rank: int, stream: str, at: int, data: bytes, run: str) -> None:
-        self._newest[rank] = newest = self._lines.setdefault((rank, stream), Lines())
+    def _on_output(self, rank: int, stream: str, at: int, data: bytes, run: str) -> None:
+        self._newest[rank] = newest = self._lines.setdefault((rank, stream), LineSplitter())
         lines = newest.split(data)
         if lines and self._thread.is_alive():
-            self._put(RankText(stream, "".join([_printed(rank, line) for line in lines])))
+            self._enqueue(RankText(stream, "".join([_format_line(rank, line) for line in lines])))
         elif self._waiting:
-            self._ask_to_draw()
+            self._request_draw()
 
-    def _put(self, text: RankText) -> None:
-        self._heard += 1
+    def _enqueue(self, text: RankText) -> None:
+        self._queued_count += 1
         self._queue.put(text)
 
-    def _ask_to_draw(self) -> None:
+    def _request_draw(self) -> None:
         if self._thread.is_alive():
             self._queue.put(_DRAW)
 
     @contextmanager
     def live(self) -> Iterator[None]:
         """Draw, on a terminal, the lines that ranks have begun, for as long as the script waits in this block."""
-        if not _on_terminal():
+        if not _is_on_terminal():
             yield
             return
         with self._progress:
@@ -90,31 +90,31 @@ class ScriptConsole:
                 self._live = LiveLines(get_terminal_size)
             self._waiting += 1
         try:
-            self._ask_to_draw()  # what has come already
+            self._request_draw()  # what has come already
             yield
         finally:
             with self._progress:
                 self._waiting -= 1
             if not self._waiting:
-                self._out.take_away()
+                self._out.clear_live_block()
 
     def _draw(self) -> None:
         live = self._live
         if live is not None and self._waiting and sys.stderr is not None:
             with suppress(OSError, ValueError):  # gone, perhaps; what is whole is written elsewhere
-                self._out.draw_below(live, self._begun, sys.stderr)
+                self._out.draw_below(live, self._partial_lines, sys.stderr)
 
-    def _begun(self) -> list[str]:
-        from skyward_core.views.log_collapsing import begun
+    def _partial_lines(self) -> list[str]:
+        from skyward_core.views.log_collapsing import partial_lines
 
-        return begun(list(self._newest.items())) if self._waiting else []
+        return partial_lines(list(self._newest.items())) if self._waiting else []
 
-    def catch_up(self) -> None:
+    def flush(self) -> None:
         """Wait until all that has come is written: a call's lines are there when its value is."""
-        heard = self._heard
-        if self._written < heard and self._thread.is_alive():
+        heard = self._queued_count
+        if self._written_count < heard and self._thread.is_alive():
             with self._progress:
-                self._progress.wait_for(lambda: self._written >= heard, PATIENCE)
+                self._progress.wait_for(lambda: self._written_count >= heard, FLUSH_TIMEOUT)
 
     def _write(self) -> None:
         last = False
@@ -126,16 +126,16 @@ class ScriptConsole:
             whole = [text for text in texts if text is not None and text is not _DRAW]
             try:
                 for stream, some in groupby(whole, key=lambda text: text.stream):
-                    self._show(stream, "".join([text.lines for text in some]))
+                    self._write_lines(stream, "".join([text.lines for text in some]))
                 self._draw()
             except (OSError, ValueError):
                 return  # nobody reads any more; the logs are in their files
             with self._progress:
-                self._written += len(whole)
+                self._written_count += len(whole)
                 self._progress.notify_all()
 
-    def _show(self, stream: str, lines: str) -> None:
-        to = _stream_of(stream)
+    def _write_lines(self, stream: str, lines: str) -> None:
+        to = _output_stream(stream)
         if to is None and stream == "err":
             return
         try:
@@ -144,25 +144,25 @@ class ScriptConsole:
             if to is None:
                 raise
 
-    async def _hear(self, news: News) -> Callable[[], None]:
+    async def _subscribe(self, news: EventPublisher) -> Callable[[], None]:
         # What ranks printed while they were set up, or before a connection was whole, has come already.
-        return news.subscribe(None, self._take, missed=True)
+        return news.subscribe(None, self._on_output, missed=True)
 
-    async def _hear_no_more(self) -> None:
+    async def _unsubscribe(self) -> None:
         self._stop()
 
     def close(self) -> None:
         """Write what is left, unfinished lines too. Not to be called on the pools' thread."""
-        submit(self._hear_no_more()).result()
+        submit(self._unsubscribe()).result()
         for (rank, stream), lines in self._lines.items():
             if (rest := lines.preview()).strip():  # else a bar that was taken away
-                self._put(RankText(stream, _printed(rank, rest)))
+                self._enqueue(RankText(stream, _format_line(rank, rest)))
         self._queue.put(None)
         self._thread.join(timeout=10)
-        release(self._out)
+        uninstall(self._out)
 
 
-def _on_terminal() -> bool:
+def _is_on_terminal() -> bool:
     """Whether both streams are a terminal that can take lines away."""
     return os.environ.get("TERM") != "dumb" and all(map(_is_terminal, (sys.stdout, sys.stderr)))
 
@@ -174,13 +174,13 @@ def _is_terminal(stream: TextIO | None) -> bool:
         return False
 
 
-def _stream_of(name: str) -> TextIO | None:
+def _output_stream(name: str) -> TextIO | None:
     """Where lines go now; None for where ``sys.stdout`` went when the pool came up, and for no standard error."""
     if name == "err":
         return sys.stderr
     here = sys.stdout
-    return None if here is None or isinstance(here, WholeLines) else here
+    return None if here is None or isinstance(here, SharedStdout) else here
 
 
-def _printed(rank: int, line: str) -> str:
-    return f"{prefix_of(rank)}{closed(line)}\n"
+def _format_line(rank: int, line: str) -> str:
+    return f"{rank_prefix(rank)}{reset_colors(line)}\n"

@@ -8,10 +8,10 @@ from importlib.util import find_spec
 from shutil import which
 from typing import TYPE_CHECKING, Any
 
-from skyward_core.api.active_pool import active
+from skyward_core.api.active_pool import current_pool
 from skyward_core.model.errors import PoolError, UsageError
 from skyward_core.plugins import redis_collections
-from skyward_core.plugins.redis_collections import SharedState, SharedWay
+from skyward_core.plugins.redis_collections import SharedState, SharedStateConnection
 from skyward_core.runtime.instance_info import instance_info
 from skyward_core.store.state_folder import main_script
 from skyward_core.transport.background_loop import submit
@@ -35,12 +35,12 @@ NOT_SHARED = "this pool shares nothing: give it plugins=[sky.plugins.shared()]"
 
 
 def _state() -> SharedState:
-    found = redis_collections.of_rank()
+    found = redis_collections.get_current()
     if found is not None:
         return found
     if instance_info().pool:
         raise UsageError(NOT_SHARED)
-    pool: Any = active("what is shared belongs to")
+    pool: Any = current_pool("what is shared belongs to")
     state: SharedState = pool.shared
     return state
 
@@ -99,9 +99,9 @@ def lock(name: str, timeout: float | None = None, *, ttl: float | None = None) -
         ttl: as the newest generation takes it; a warning says that it goes unheeded.
     """
     if ttl is not None:
-        from skyward_core.model.older_api_arguments import heeded, unheeded
+        from skyward_core.model.older_api_arguments import apply_rules, ignored
 
-        heeded("sky.lock", {"ttl": unheeded("one whose holder dies is free within 30 seconds")}, {"ttl": ttl})
+        apply_rules("sky.lock", {"ttl": ignored("one whose holder dies is free within 30 seconds")}, {"ttl": ttl})
     return _state().lock(name, timeout)
 
 
@@ -119,7 +119,7 @@ def barrier(name: str, parties: int | None = None, *, n: int | None = None) -> S
     return _state().barrier(name, n if parties is None else parties)
 
 
-def shared_of(pool: Pool, plugin: Shared) -> SharedState:
+def connect_shared_state(pool: Pool, plugin: Shared) -> SharedState:
     """What the pool shares, reached from here.
 
     Args:
@@ -131,30 +131,32 @@ def shared_of(pool: Pool, plugin: Shared) -> SharedState:
         if not at:
             head = pool.context.links[0]
             try:
-                at.append(submit(head.transport.way_to(head.welcome["address"], plugin.port_of(pool.name))).result())
+                at.append(
+                    submit(head.transport.forward_port(head.welcome["address"], plugin.port_of(pool.name))).result()
+                )
             except OSError as error:
                 raise PoolError(f"there is no way to the shared state of pool {pool.name}: {error}") from error
         return at[0]
 
-    return SharedState(SharedWay(pool.name, plugin.token, plugin.papers[0], find))
+    return SharedState(SharedStateConnection(pool.name, plugin.token, plugin.papers[0], find))
 
 
-_OLDER = "skyward"
-_SHARES = re.compile(
+_DEPRECATED_MODULE = "skyward"
+_SHARED_NAME_PATTERN = re.compile(
     r"^[^#\n]*(?:\b(?:sky|skyward)\.(?:dict|set|counter|queue|barrier|lock)\("
     r"|\bfrom skyward import [^\n]*\b(?:dict|set|counter|queue|barrier|lock)\b)",
     re.MULTILINE,
 )
 
 
-def shares_by_older_name() -> bool:
+def uses_deprecated_names() -> bool:
     """Whether the script that runs, by the older name of this library, shares dicts and their like, which older
     generations have without a plugin; and whether what that takes is here."""
-    if _OLDER not in sys.modules or (script := main_script()) is None:
+    if _DEPRECATED_MODULE not in sys.modules or (script := main_script()) is None:
         return False
     if find_spec("redis") is None or not (which("redis-server") or which("valkey-server")):
         return False
     try:
-        return _SHARES.search(read_text(script, errors="replace")) is not None
+        return _SHARED_NAME_PATTERN.search(read_text(script, errors="replace")) is not None
     except OSError:  # it is gone
         return False

@@ -15,14 +15,14 @@ from typing import Any
 
 from skyward_core.model.errors import SkywardError
 from skyward_core.store import debug_log
-from skyward_core.store.debug_log import logger
+from skyward_core.store.debug_log import get_logger
 from skyward_core.store.ledger import Ledger
 from skyward_core.util.redaction import (
     Redactor,
-    each_text,
     is_secret_name,
+    map_strings,
     secret_values,
-    without_credentials,
+    strip_credentials,
 )
 
 POOLS = 100  # of those that are over, the latest
@@ -32,10 +32,10 @@ _COUNT = re.compile(r"[\d._]{1,15}[kKMGBT]?(/s)?")  # what a training tells of i
 _AWS_KEY = re.compile(r"\b(?:AKIA|ASIA)[A-Z0-9]{16}\b")
 
 Clean = Callable[[str], str]
-_log = logger("app")
+_log = get_logger("app")
 
 
-def cleaner() -> Clean:
+def make_cleaner() -> Clean:
     """What blanks secrets in a text: those of our environment by value, others by the names that stand before them."""
     redactor = Redactor(secret_values(os.environ))
 
@@ -45,7 +45,7 @@ def cleaner() -> Clean:
         return f"{name}{match['between']}***" if is_secret_name(name) and not counts else match[0]
 
     def clean(text: str) -> str:
-        text = without_credentials(redactor.text(text))
+        text = strip_credentials(redactor.redact_text(text))
         return _AWS_KEY.sub("***", _ASSIGNED.sub(blanked, text))
 
     return clean
@@ -62,7 +62,7 @@ def log_failure(what: str, error: BaseException) -> None:
 
 def as_json(value: Any, clean: Clean) -> str:
     """A value of JSON's types as text, every text in it without secrets."""
-    return json.dumps(each_text(value, clean), indent=1)
+    return json.dumps(map_strings(value, clean), indent=1)
 
 
 def versions(distribution: str) -> dict[str, Any]:
@@ -88,7 +88,7 @@ def versions(distribution: str) -> dict[str, Any]:
 
 def logs(clean: Clean) -> dict[str, str]:
     """The files of the log, by name, older ones first."""
-    return {file.name: clean(file.read_text(encoding="utf-8", errors="replace")) for file in debug_log.files()}
+    return {file.name: clean(file.read_text(encoding="utf-8", errors="replace")) for file in debug_log.log_files()}
 
 
 def ledger() -> dict[str, Any]:
@@ -96,9 +96,9 @@ def ledger() -> dict[str, Any]:
     try:
         opened = Ledger()
         try:
-            pools = [*opened.live(), *opened.over(limit=POOLS)]
+            pools = [*opened.live_pools(), *opened.ended_pools(limit=POOLS)]
             return {
-                "pools": [without_env(asdict(row)) for row in pools],
+                "pools": [strip_variable_values(asdict(row)) for row in pools],
                 "runs": [asdict(run) for row in pools for run in opened.runs(row.token)],
                 "replacements": [
                     asdict(each) | {"token": row.token} for row in pools for each in opened.replacements(row.token)
@@ -110,13 +110,13 @@ def ledger() -> dict[str, Any]:
         return {"error": str(error)}
 
 
-def without_env(value: Any) -> Any:
+def strip_variable_values(value: Any) -> Any:
     """A value of JSON's types with nothing but the names of variables, whichever release wrote it."""
     if isinstance(value, dict):
         return {
-            key: sorted(part) if key == "env" and isinstance(part, dict) else without_env(part)
+            key: sorted(part) if key == "env" and isinstance(part, dict) else strip_variable_values(part)
             for key, part in value.items()
         }
     if isinstance(value, list | tuple):
-        return [without_env(part) for part in value]
+        return [strip_variable_values(part) for part in value]
     return value

@@ -9,8 +9,8 @@ from itertools import pairwise
 from math import isfinite, log10, nan
 from typing import NamedTuple
 
-from skyward_core.views.outliers import KeptBand, Trace, band, median
-from skyward_core.views.rank_metrics import MetricBook
+from skyward_core.views.outliers import IncrementalBand, Trace, compute_band, median
+from skyward_core.views.rank_metrics import MetricStore
 
 Line = Sequence[tuple[float, float]]
 """(Unix time, value), oldest first."""
@@ -45,7 +45,7 @@ class Chart(NamedTuple):
         return [*self.behind, self.front]
 
 
-def only_counts(name: str, trace: Trace) -> bool:
+def is_counter(name: str, trace: Trace) -> bool:
     """Whether a number only counts (by its name, or since it grows by one whole number, always the same): its curve
     tells nothing."""
     if name.lower() in COUNTERS:
@@ -63,14 +63,14 @@ def only_counts(name: str, trace: Trace) -> bool:
     )
 
 
-def names_in_order(book: MetricBook, run: str) -> tuple[list[str], list[str]]:
+def sort_names(book: MetricStore, run: str) -> tuple[list[str], list[str]]:
     """A run's names whose curves tell something, and those that only count; where all do, all are the former."""
     names = book.names(run)
-    counts = [name for name in names if only_counts(name, book.first_trace(run, name))]
+    counts = [name for name in names if is_counter(name, book.first_trace(run, name))]
     return ([name for name in names if name not in counts], counts) if len(counts) < len(names) else (names, [])
 
 
-def chart_of(
+def make_chart(
     traces: Mapping[int, Trace],
     rank: int | None,
     *,
@@ -78,7 +78,7 @@ def chart_of(
     log: bool = False,
     smooth: bool = False,
     at: float | None = None,
-    kept: KeptBand | None = None,
+    kept: IncrementalBand | None = None,
 ) -> Chart:
     """A chart of one name.
 
@@ -92,17 +92,17 @@ def chart_of(
         kept: of the same numbers, when they were asked for before; makes a band over many ranks quick.
     """
     own = None if rank is None else traces.get(rank)
-    front: Line = line_of(own) if own is not None else []
+    front: Line = trace_line(own) if own is not None else []
     drawn = traces if len(traces) <= RANKS_DRAWN else {}
-    others: list[Line] = [line_of(trace) for each, trace in drawn.items() if each != rank]
+    others: list[Line] = [trace_line(trace) for each, trace in drawn.items() if each != rank]
     if rank is None and len(traces) == 1:
         front, others = others[0], []
     elif rank is None or len(traces) > RANKS_DRAWN:
         columns = max(2, columns)
         if kept is not None and len(traces) > RANKS_ANEW:
-            span = kept.of(traces, columns)
+            span = kept.update(traces, columns)
         else:
-            span = band(list(traces.values()), columns)
+            span = compute_band(list(traces.values()), columns)
         middle = list(zip(span.at, span.middle, strict=True))
         if len(traces) > RANKS_DRAWN:
             others = [list(zip(span.at, edge, strict=True)) for edge in (span.low, span.high)]
@@ -111,9 +111,9 @@ def chart_of(
         else:
             others.append(middle)
     behind = [*others, front] if smooth else others
-    front = smoothed(front) if smooth else front
+    front = smooth_line(front) if smooth else front
     if log:
-        behind, front = [logs(line) for line in behind], logs(front)
+        behind, front = [log_scale(line) for line in behind], log_scale(front)
     return Chart(behind, front, *_values(traces, rank, at))
 
 
@@ -127,7 +127,7 @@ def _values(
     return (value, min(finite), max(finite)) if len(traces) > 1 and finite else (value, None, None)
 
 
-def line_of(trace: Trace) -> Line:
+def trace_line(trace: Trace) -> Line:
     """A trace as a line."""
     return list(zip(trace.at, trace.values, strict=True))
 
@@ -139,7 +139,7 @@ def value_at(trace: Trace, at: float | None) -> float | None:
     return trace.values[place - 1] if place else None
 
 
-def smoothed(line: Line) -> Line:
+def smooth_line(line: Line) -> Line:
     """The exponential moving average, which begins at the first value and not at 0. What is no finite number is a gap,
     and has no part in it."""
     found: list[tuple[float, float]] = []
@@ -154,24 +154,24 @@ def smoothed(line: Line) -> Line:
     return found
 
 
-def logs(line: Line) -> Line:
+def log_scale(line: Line) -> Line:
     """The values' logarithms to base 10; a gap for what has none."""
     return [(at, log10(value) if value > 0 and isfinite(value) else nan) for at, value in line]
 
 
-def span_of(charts: Sequence[Chart]) -> tuple[float, float] | None:
+def time_span(charts: Sequence[Chart]) -> tuple[float, float] | None:
     """The time that several charts span together; None where nothing is drawn."""
     ends = [end for chart in charts for line in chart.lines if line for end in (line[0][0], line[-1][0])]
     return (min(ends), max(ends)) if ends else None
 
 
-def instant_of(column: int, columns: int, span: tuple[float, float]) -> float:
+def column_time(column: int, columns: int, span: tuple[float, float]) -> float:
     """The time of a column of a chart."""
     first, last = span
     return first + (last - first) * min(max(0, column), columns - 1) / max(1, columns - 1)
 
 
-def column_of(at: float, columns: int, span: tuple[float, float]) -> int:
+def time_column(at: float, columns: int, span: tuple[float, float]) -> int:
     """The column of a time; the nearest one where it is outside of the chart."""
     first, last = span
     part = (at - first) / (last - first) if last > first else 1.0

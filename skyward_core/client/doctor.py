@@ -10,12 +10,12 @@ import sys
 from collections.abc import AsyncIterator, Iterator
 
 from skyward_core import providers
-from skyward_core.model.errors import SkywardError, hint_of, what_of
+from skyward_core.model.errors import SkywardError, error_hint, error_message
 from skyward_core.model.machines import Check
-from skyward_core.model.provider_capabilities import ChecksSettings, settings_of
+from skyward_core.model.provider_capabilities import ChecksSettings, declared_settings
 from skyward_core.store.ledger import VERSION, Ledger
-from skyward_core.store.state_folder import home as state_folder
-from skyward_core.store.state_folder import socket_dir
+from skyward_core.store.state_folder import ensure_socket_folder
+from skyward_core.store.state_folder import state_home as state_folder
 
 FILES_WANTED = 1024  # a socket and two log files for each of some hundred ranks, and what the scripts open
 
@@ -49,9 +49,9 @@ def _folders() -> Iterator[Check]:
         probe = home / f".doctor-{os.getpid()}"
         probe.write_bytes(b"")
         probe.unlink()
-        socket_dir(home)
+        ensure_socket_folder(home)
     except SkywardError as error:
-        yield Check("folders", "fail", what_of(error), hint_of(error))
+        yield Check("folders", "fail", error_message(error), error_hint(error))
         return
     except OSError as error:
         yield Check("folders", "fail", f"{error}; set SKYWARD_HOME to a folder that you can write to")
@@ -60,26 +60,26 @@ def _folders() -> Iterator[Check]:
     try:
         ledger = Ledger()
     except SkywardError as error:
-        yield Check("ledger", "fail", what_of(error), hint_of(error))
+        yield Check("ledger", "fail", error_message(error), error_hint(error))
         return
-    live = [row.name for row in ledger.live()]
+    live = [row.name for row in ledger.live_pools()]
     ledger.close()
-    if ledger.set_aside is not None:
-        said = f"it could not be read and was kept as {ledger.set_aside}; a new one begins"
+    if ledger.damaged_copy is not None:
+        said = f"it could not be read and was kept as {ledger.damaged_copy}; a new one begins"
         yield Check("ledger", "warn", said)
     else:
         yield Check("ledger", "ok", f"schema {VERSION}; pools up: {', '.join(live) or 'none'}")
 
 
 def _providers() -> Iterator[Check]:
-    for name in providers.names():
+    for name in providers.provider_names():
         try:
             with asyncio.Runner() as runner:
                 rows = _rows(name)
                 while (check := runner.run(_next(rows))) is not None:
                     yield check
         except (SkywardError, OSError) as error:
-            yield Check(name, "fail", what_of(error), hint_of(error))
+            yield Check(name, "fail", error_message(error), error_hint(error))
         except Exception as error:  # noqa: BLE001  one of another package may raise anything; the others are checked
             yield Check(name, "fail", f"{type(error).__name__}: {error}")
 
@@ -90,12 +90,12 @@ async def _next(rows: AsyncIterator[Check]) -> Check | None:
 
 async def _rows(name: str) -> AsyncIterator[Check]:
     """What a provider says of itself, or of what the person's settings hold for it."""
-    found = providers.by_name(name)
+    found = providers.provider_class(name)
     if isinstance(found, ChecksSettings):
         async for check in found.check_all():
             yield check
-    elif needed := [each.name for each in settings_of(found) if each.required]:
+    elif needed := [each.name for each in declared_settings(found) if each.required]:
         yield Check(name, "ok", f"it needs {', '.join(needed)}, so there is nothing to look at")
     else:
-        for check in await providers.resolve(found).check():
+        for check in await providers.resolve_provider(found).check():
             yield check

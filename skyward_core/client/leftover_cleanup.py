@@ -8,22 +8,22 @@ from dataclasses import field, replace
 from typing import Any
 
 from skyward_core import providers
-from skyward_core.model.errors import PoolError, SkywardError, UsageError, what_of
+from skyward_core.model.errors import PoolError, SkywardError, UsageError, error_message
 from skyward_core.model.machines import Inventory
 from skyward_core.pool import leftovers
-from skyward_core.pool.leftovers import Found as Found
+from skyward_core.pool.leftovers import JudgedLeftover as JudgedLeftover
 from skyward_core.pool.leftovers import Verdict as Verdict
-from skyward_core.pool.leftovers import judged, row_of, sweeper
-from skyward_core.providers.provider import ANSWER, NoAnswer, answered, make, told
+from skyward_core.pool.leftovers import judge, pool_of, sweepable_provider
+from skyward_core.providers.provider import QUERY_TIMEOUT, ProviderTimeout, log_call, log_query, make_provider
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.ledger_rows import PoolRow, Receipt
 from skyward_core.util.light_dataclass import Value, value
 
-LOOK = "a look through the account"  # what the log calls it in place of a pool
+LOG_SUBJECT = "a look through the account"  # what the log calls it in place of a pool
 
 
 @value
-class Sweep(Value):
+class LeftoverScan(Value):
     """What was found.
 
     Attributes:
@@ -34,26 +34,26 @@ class Sweep(Value):
     """
 
     accounts: Sequence[Any] = ()
-    found: Sequence[Found] = ()
+    found: Sequence[JudgedLeftover] = ()
     others: Mapping[tuple[str, str], tuple[int, int]] = field(default_factory=dict)
     unknown: Mapping[str, str] = field(default_factory=dict)
 
     @property
-    def left(self) -> list[Found]:
+    def removable(self) -> list[JudgedLeftover]:
         """What nobody needs, as far as can be told."""
         return [each for each in self.found if each.verdict != "up"]
 
-    def of(self, found: Sequence[Found]) -> Sweep:
+    def select(self, found: Sequence[JudgedLeftover]) -> LeftoverScan:
         """The same with some of what was found alone."""
         return replace(self, found=tuple(found))
 
 
-def sweepers() -> list[str]:
+def scannable_providers() -> list[str]:
     """The providers that have accounts to look through."""
-    return [name for name in providers.names() if sweeper(name) is not None]
+    return [name for name in providers.provider_names() if sweepable_provider(name) is not None]
 
 
-def accounts_of(ledger: Ledger, asked: Mapping[str, Sequence[str]] | None = None) -> list[Any]:
+def find_accounts(ledger: Ledger, asked: Mapping[str, Sequence[str]] | None = None) -> list[Any]:
     """The accounts in which this ledger's pools have been.
 
     Args:
@@ -63,14 +63,16 @@ def accounts_of(ledger: Ledger, asked: Mapping[str, Sequence[str]] | None = None
     Raises:
         UsageError: one of these has no account to look through, or no such setting.
     """
-    rows = [each for row in ledger.providers() for each in providers.parts(row)]
+    rows = [each for row in ledger.providers() for each in providers.provider_parts(row)]
     if asked is None:
         return leftovers.accounts_of(rows)
     named = {}
     for name, settings in asked.items():
-        if (kind := sweeper(name)) is None:
-            raise UsageError(f"provider {name!r} has no account to look through; {', '.join(sweepers())} has")
-        named[name] = [make(kind, dict(map(_setting, settings)))]
+        if (kind := sweepable_provider(name)) is None:
+            raise UsageError(
+                f"provider {name!r} has no account to look through; {', '.join(scannable_providers())} has"
+            )
+        named[name] = [make_provider(kind, dict(map(_setting, settings)))]
     # Where settings say which account is meant, those of pools are not.
     return leftovers.accounts_of([row for row in rows if not asked.get(row["provider"], True)], named)
 
@@ -82,16 +84,16 @@ def _setting(text: str) -> tuple[str, str]:
     return name, given
 
 
-async def look(
+async def scan_accounts(
     ledger: Ledger, accounts: Sequence[Any], *, everywhere: bool = False, ledgers: Collection[str] = ()
-) -> Sweep:
+) -> LeftoverScan:
     """Look through accounts; changes nothing.
 
     Args:
         everywhere: at all places, not only where pools have been.
         ledgers: others whose things are meant, too.
     """
-    found: list[Found] = []
+    found: list[JudgedLeftover] = []
     others: dict[tuple[str, str], tuple[int, int]] = {}
     unknown: dict[str, str] = {}
     seen: set[tuple[str, str]] = set()
@@ -105,45 +107,45 @@ async def look(
                 continue
             seen.add((thing.what, thing.id))
             if thing.ours or thing.ledger in ledgers:
-                found.append(judged(thing, row_of(thing, ledger), index))
+                found.append(judge(thing, pool_of(thing, ledger), index))
             else:
                 key = thing.ledger, thing.owner
                 machines, more = others.get(key, (0, 0))
                 others[key] = machines + thing.is_machine, more + (not thing.is_machine)
-    return Sweep(tuple(accounts), tuple(await _looked_at(ledger, found)), others, unknown)
+    return LeftoverScan(tuple(accounts), tuple(await _mark_live_pools(ledger, found)), others, unknown)
 
 
 async def _inventory(account: Any, everywhere: bool) -> Inventory:
     """What an account holds; of one that cannot be asked, why."""
     try:
-        found: Inventory = await answered("inventory", LOOK, account.inventory(everywhere=everywhere))
-    except NoAnswer:
-        return Inventory((), {account.name: f"no answer within {ANSWER:g} s"})
+        found: Inventory = await log_query("inventory", LOG_SUBJECT, account.inventory(everywhere=everywhere))
+    except ProviderTimeout:
+        return Inventory((), {account.name: f"no answer within {QUERY_TIMEOUT:g} s"})
     except (SkywardError, OSError) as error:
-        return Inventory((), {account.name: what_of(error)})
+        return Inventory((), {account.name: error_message(error)})
     return found
 
 
-async def _looked_at(ledger: Ledger, found: Sequence[Found]) -> list[Found]:
+async def _mark_live_pools(ledger: Ledger, found: Sequence[JudgedLeftover]) -> list[JudgedLeftover]:
     """A pool whose time is over, by what its machines say, may still be used: its agents tell."""
     alive = {}
     for key in {each.pool for each in found if each.verdict == "expired"}:
-        row = ledger.find(key)
+        row = ledger.find_pool(key)
         alive[key] = row is not None and await _is_alive(ledger, row)
     return [replace(each, verdict="up") if each.verdict == "expired" and alive[each.pool] else each for each in found]
 
 
 async def _is_alive(ledger: Ledger, row: PoolRow) -> bool:
-    provider = providers.from_json(row.provider)
+    provider = providers.provider_from_json(row.provider)
     try:
-        seen = await answered("describe", row.name, provider.describe(row.name, ledger.machines(row.token)))
+        seen = await log_query("describe", row.name, provider.describe(row.name, ledger.machines(row.token)))
     except (SkywardError, OSError):
         return True  # nobody can tell
     return any(machine.state in ("running", "orphaned") for machine in seen)
 
 
-async def end(
-    sweep: Sweep,
+async def remove_leftovers(
+    sweep: LeftoverScan,
     ledger: Ledger,
     down: Callable[[str], Awaitable[Receipt]],
     tell: Callable[[str], None] = lambda said: None,
@@ -157,29 +159,29 @@ async def end(
         tell: hears what became of each pool that was.
     """
     remains: list[str] = []
-    for key in sorted({each.pool for each in sweep.left if each.verdict == "expired"}):
-        row = ledger.find(key)
+    for key in sorted({each.pool for each in sweep.removable if each.verdict == "expired"}):
+        row = ledger.find_pool(key)
         if row is not None and await _is_alive(ledger, row):
             remains.append(f"pool {row.name}: an agent lives there again, or may; tear the pool down if you want that")
             continue
         try:
             receipt = await down(key)
         except Exception as error:  # noqa: BLE001  whatever it was, the others have to end
-            remains.append(f"pool {key}: {what_of(error)}")
+            remains.append(f"pool {key}: {error_message(error)}")
             continue
         tell(f"{key}: {receipt}")
         remains += receipt.unaccounted
-    return remains + await _remove(sweep)
+    return remains + await _remove_resources(sweep)
 
 
-async def _remove(sweep: Sweep) -> list[str]:
+async def _remove_resources(sweep: LeftoverScan) -> list[str]:
     """End what is left of pools that are not up."""
     remains: list[str] = []
     for index, account in enumerate(sweep.accounts):
-        things = [each.thing for each in sweep.left if each.verdict == "left" and each.account == index]
+        things = [each.thing for each in sweep.removable if each.verdict == "left" and each.account == index]
         if things:
             try:
-                remains += await told("remove", LOOK, account.remove(things))
+                remains += await log_call("remove", LOG_SUBJECT, account.remove(things))
             except (PoolError, OSError) as error:
-                remains += [f"{each.what} {each.id} ({each.place}): {what_of(error)}" for each in things]
+                remains += [f"{each.what} {each.id} ({each.place}): {error_message(error)}" for each in things]
     return remains

@@ -10,15 +10,15 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
-from skyward_core.store.state_folder import home
-from skyward_core.util.user_files import expanded
+from skyward_core.store.state_folder import state_home
+from skyward_core.util.user_files import expand_user
 
-LIMIT = 10.0  # seconds that it may take
-MOST_AT_ONCE = 4
+COMMAND_TIMEOUT = 10.0  # seconds that it may take
+MAX_COMMANDS = 4
 
 _running: dict[threading.Thread, subprocess.Popen[bytes] | None] = {}
 _lock = threading.Lock()
-_leaving = False
+_is_exiting = False
 
 
 def run_command(words: Sequence[str], told: Mapping[str, str], failed: Callable[[str], None]) -> None:
@@ -32,15 +32,15 @@ def run_command(words: Sequence[str], told: Mapping[str, str], failed: Callable[
         failed: is told, in that thread, what went wrong.
     """
     with _lock:
-        if len(_running) < MOST_AT_ONCE and not _leaving:
+        if len(_running) < MAX_COMMANDS and not _is_exiting:
             thread = threading.Thread(target=_run, args=(words, told, failed), daemon=True)
             _running[thread] = None
             thread.start()
             return
-    failed(f"{MOST_AT_ONCE} of it run already, and this one was left out")
+    failed(f"{MAX_COMMANDS} of it run already, and this one was left out")
 
 
-def settle() -> None:
+def wait_for_commands() -> None:
     """Wait for those that run, which have a limit."""
     with _lock:
         threads = list(_running)
@@ -51,42 +51,42 @@ def settle() -> None:
 def _run(words: Sequence[str], told: Mapping[str, str], failed: Callable[[str], None]) -> None:
     thread = threading.current_thread()
     try:
-        _see_through(thread, words, told)
-    except (OSError, ValueError, _Fault) as error:
+        _run_to_end(thread, words, told)
+    except (OSError, ValueError, _CommandError) as error:
         failed(str(error))
     finally:
         with _lock:
             _running.pop(thread, None)
 
 
-class _Fault(Exception):
+class _CommandError(Exception):
     """It has not done its work; says why."""
 
 
-def _see_through(thread: threading.Thread, words: Sequence[str], told: Mapping[str, str]) -> None:
-    program, *others = (str(expanded(word)) if word.startswith("~/") else word for word in words)
+def _run_to_end(thread: threading.Thread, words: Sequence[str], told: Mapping[str, str]) -> None:
+    program, *others = (str(expand_user(word)) if word.startswith("~/") else word for word in words)
     with _lock:
-        if _leaving:
+        if _is_exiting:
             return
         process = _running[thread] = subprocess.Popen(
             [program, *others],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-            cwd=home(),
+            cwd=state_home(),
             env=os.environ | told,
             start_new_session=True,  # what it starts ends with it, and a ctrl-c in the terminal is for us alone
         )
     try:
-        status = process.wait(LIMIT)
+        status = process.wait(COMMAND_TIMEOUT)
     except subprocess.TimeoutExpired:
         _kill(process)
         process.wait()
-        if not _leaving:
-            raise _Fault(f"it had not ended after {LIMIT:g} s, and was killed") from None
+        if not _is_exiting:
+            raise _CommandError(f"it had not ended after {COMMAND_TIMEOUT:g} s, and was killed") from None
         return
-    if status and not _leaving:
-        raise _Fault(f"it was killed by signal {-status}" if status < 0 else f"it ended with status {status}")
+    if status and not _is_exiting:
+        raise _CommandError(f"it was killed by signal {-status}" if status < 0 else f"it ended with status {status}")
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
@@ -96,11 +96,11 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
 
 
 @atexit.register
-def _leave() -> None:
+def _kill_all() -> None:
     """Nobody else would end them."""
-    global _leaving
+    global _is_exiting
     with _lock:
-        _leaving = True
+        _is_exiting = True
         left = [process for process in _running.values() if process is not None]
     for process in left:
         _kill(process)

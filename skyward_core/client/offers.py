@@ -14,58 +14,58 @@ from typing import Any
 
 from skyward_core import providers
 from skyward_core.client import settings
-from skyward_core.model.errors import Hint, SkywardError, Unreachable, UsageError, what_of
-from skyward_core.model.offers import Block, OfferList, Reservation, Wish
+from skyward_core.model.errors import Hint, SkywardError, Unreachable, UsageError, error_message
+from skyward_core.model.offers import Block, MachineRequirements, OfferList, Reservation
 from skyward_core.model.provider_capabilities import Offers, SellsBlocks
-from skyward_core.providers import by_name, names
-from skyward_core.providers.provider import make
+from skyward_core.providers import provider_class, provider_names
+from skyward_core.providers.provider import make_provider
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.ledger_rows import Purchase as Purchase
 from skyward_core.transport.background_loop import submit
-from skyward_core.util.user_files import json_of
+from skyward_core.util.user_files import parse_json
 
 
-def offered(wish: Wish) -> OfferList:
+def list_offers(wish: MachineRequirements) -> OfferList:
     """What all providers have that a wish is about; nothing is made.
 
     Raises:
         UsageError: no provider tells its offers; or the wish makes no sense to the only one that does.
     """
-    asked, notes = _asked(Offers)
+    asked, notes = _providers_with(Offers)
     if not asked:
         raise UsageError("; ".join(["no provider here tells what can be had of it", *notes]))
-    found = submit(_all(asked, wish)).result()
+    found = submit(_gather_offers(asked, wish)).result()
     return OfferList(offers=found.offers, notes=[*notes, *found.notes])
 
 
-def blocks(wish: Wish, nodes: int, hours: int) -> list[Block]:
+def list_blocks(wish: MachineRequirements, nodes: int, hours: int) -> list[Block]:
     """Machines that can be bought ahead, of all providers that sell some, the earliest first; nothing is bought.
 
     Raises:
         UsageError: no provider sells any, or none for so long.
         PoolError: one of them cannot be asked.
     """
-    asked, notes = _asked(SellsBlocks)
+    asked, notes = _providers_with(SellsBlocks)
     if not asked:
         raise UsageError("; ".join(["no provider here sells machines ahead", *notes]))
     found = [each for one in asked for each in submit(one.blocks(wish, nodes, hours)).result()]
     return sorted(found, key=lambda block: (block.starts_at, block.upfront))
 
 
-def _asked(capability: type) -> tuple[list[Any], list[str]]:
+def _providers_with(capability: type) -> tuple[list[Any], list[str]]:
     """The providers that have a capability, and why others are left out."""
     asked, notes = [], []
-    for name in names():
+    for name in provider_names():
         try:
-            found = by_name(name)
+            found = provider_class(name)
             if isinstance(found, capability):
-                asked.append(make(found, {}))
+                asked.append(make_provider(found, {}))
         except SkywardError as error:  # one of another package; the others are asked all the same
-            notes.append(f"provider {name} is left out: {what_of(error)}")
+            notes.append(f"provider {name} is left out: {error_message(error)}")
     return asked, notes
 
 
-async def _all(asked: list[Offers], wish: Wish) -> OfferList:
+async def _gather_offers(asked: list[Offers], wish: MachineRequirements) -> OfferList:
     found = await asyncio.gather(*(each.offers(wish) for each in asked), return_exceptions=True)
     lists = [each for each in found if isinstance(each, OfferList)]
     errors = [each for each in found if isinstance(each, BaseException)]
@@ -74,32 +74,34 @@ async def _all(asked: list[Offers], wish: Wish) -> OfferList:
             raise error
     return OfferList(
         offers=[offer for each in lists for offer in each.offers],
-        notes=[*(note for each in lists for note in each.notes), *map(what_of, errors)],
+        notes=[*(note for each in lists for note in each.notes), *map(error_message, errors)],
     )
 
 
 LISTED, BEFORE = "blocks", "blocks-before"  # what was listed last, and earlier, in the person's own folder
-KEPT = 500  # blocks of earlier lists
+MAX_SAVED_BLOCKS = 500  # blocks of earlier lists
 # Seconds between looks for what may have been bought: a new one may be invisible.
-LOOKS = (1.0, 2.0, 4.0, 8.0, 15.0)
-YOUNG = 600.0  # seconds for which a purchase without an answer may be under way, or invisible
+PURCHASE_POLL_PAUSES = (1.0, 2.0, 4.0, 8.0, 15.0)
+PENDING_SECONDS = 600.0  # seconds for which a purchase without an answer may be under way, or invisible
 
 
-def listed(blocks: Sequence[Block]) -> None:
+def save_listed_blocks(blocks: Sequence[Block]) -> None:
     """Keep what was listed: a purchase names one of these.
 
     Raises:
         OSError: it cannot be written.
     """
     now = {each.id for each in blocks}
-    earlier = [each for each in (*_kept(LISTED), *_kept(BEFORE)) if each.id not in now and not _is_over(each)]
-    settings.remember(BEFORE, json.dumps([asdict(each) for each in earlier[:KEPT]]))
-    settings.remember(LISTED, json.dumps([asdict(each) for each in blocks]))
+    earlier = [
+        each for each in (*_load_blocks(LISTED), *_load_blocks(BEFORE)) if each.id not in now and not _is_over(each)
+    ]
+    settings.save_state(BEFORE, json.dumps([asdict(each) for each in earlier[:MAX_SAVED_BLOCKS]]))
+    settings.save_state(LISTED, json.dumps([asdict(each) for each in blocks]))
 
 
-def _kept(name: str) -> list[Block]:
+def _load_blocks(name: str) -> list[Block]:
     try:
-        return [Block(**each) for each in json_of(settings.remembered(name))]
+        return [Block(**each) for each in parse_json(settings.load_state(name))]
     except (OSError, ValueError, TypeError):
         return []
 
@@ -108,7 +110,7 @@ def _is_over(block: Block) -> bool:
     return bool(block.starts_at) and block.starts_at + block.hours * 3600 < time.time()
 
 
-def offering(id: str, texts: Mapping[str, str]) -> Block:
+def find_offering(id: str, texts: Mapping[str, str]) -> Block:
     """A block that was listed here; of one that the last list does not have the provider is asked again.
 
     Args:
@@ -120,7 +122,7 @@ def offering(id: str, texts: Mapping[str, str]) -> Block:
         SkywardError: the provider cannot be asked.
     """
     for name in (LISTED, BEFORE):
-        found = next((each for each in _kept(name) if each.id == id), None)
+        found = next((each for each in _load_blocks(name) if each.id == id), None)
         if found is None:
             continue
         if _is_over(found):
@@ -134,10 +136,10 @@ def offering(id: str, texts: Mapping[str, str]) -> Block:
 
 
 def _seller(block: Block, texts: Mapping[str, str]) -> Any:
-    kind = providers.by_name(block.provider)
+    kind = providers.provider_class(block.provider)
     if not isinstance(kind, SellsBlocks):
         raise UsageError(f"provider {block.provider} sells nothing ahead")
-    return make(kind, {"region": block.region} | dict(texts))
+    return make_provider(kind, {"region": block.region} | dict(texts))
 
 
 def same_price(block: Block, said: float) -> bool:
@@ -162,50 +164,51 @@ def buy(block: Block, price: float, texts: Mapping[str, str]) -> Reservation:
     provider = _seller(block, texts)
     with closing(Ledger()) as ledger:
         token = secrets.token_hex(16)
-        if not ledger.intend_purchase(token, provider.to_json(), asdict(block)):
+        if not ledger.record_purchase_intent(token, provider.to_json(), asdict(block)):
             before = [each for each in ledger.purchases() if each.block.get("id") == block.id]
-            said = next((_became(each) for each in before if each.state != "refused"), "was asked for")
+            said = next((_describe_purchase(each) for each in before if each.state != "refused"), "was asked for")
             raise UsageError(f"{block.id} {said}, and is not bought again", hint=Hint("purchases"))
-        return submit(_bought(ledger, provider, block, token)).result()
+        return submit(_buy_block(ledger, provider, block, token)).result()
 
 
-def _became(purchase: Purchase) -> str:
+def _describe_purchase(purchase: Purchase) -> str:
     if purchase.state == "bought":
         return f"was bought as {purchase.told}"
     return "was asked for, and nobody knows whether it was bought"
 
 
-async def _bought(ledger: Ledger, provider: Any, block: Block, token: str) -> Reservation:
+async def _buy_block(ledger: Ledger, provider: Any, block: Block, token: str) -> Reservation:
     try:
         found: Reservation = await provider.buy(block, token)
     except Unreachable as error:
-        found = await _looked_for(provider, block, token, what_of(error))
+        found = await _find_purchase(provider, block, token, error_message(error))
     except SkywardError as error:
-        ledger.purchased(token, "refused", what_of(error))
+        ledger.record_purchase(token, "refused", error_message(error))
         raise
-    ledger.purchased(token, "bought", found.id)
+    ledger.record_purchase(token, "bought", found.id)
     return found
 
 
-async def _looked_for(provider: Any, block: Block, token: str, why: str) -> Reservation:
+async def _find_purchase(provider: Any, block: Block, token: str, why: str) -> Reservation:
     """What was bought by a call without an answer.
 
     Raises:
         Unreachable: nothing is seen of it, which does not mean that there is nothing.
     """
     said = "none with its tag is seen"
-    for pause in LOOKS:
+    for pause in PURCHASE_POLL_PAUSES:
         await asyncio.sleep(pause)
         try:
             found: Reservation | None = await provider.bought(block.region, token)
         except SkywardError as error:
-            said = f"nobody can tell ({what_of(error)})"
+            said = f"nobody can tell ({error_message(error)})"
             continue
         if found is not None:
             return found
         said = "none with its tag is seen"
     raise Unreachable(
-        f"nobody knows whether {block.id} was bought ({why}): of reservations {said} after {sum(LOOKS):g} s. It may "
+        f"nobody knows whether {block.id} was bought ({why}): of reservations {said} after "
+        f"{sum(PURCHASE_POLL_PAUSES):g} s. It may "
         f"cost ${block.upfront:,.2f} all the same, and is not tried again",
         hint=Hint("purchases"),
     )
@@ -216,21 +219,21 @@ def purchases() -> list[tuple[Purchase, Reservation | None, str]]:
     nothing. What is found of a purchase without an answer is written down."""
     with closing(Ledger()) as ledger:
         rows = [each for each in ledger.purchases() if each.state != "refused"]
-        return [submit(_seen(ledger, each)).result() for each in rows]
+        return [submit(_check_purchase(ledger, each)).result() for each in rows]
 
 
-async def _seen(ledger: Ledger, row: Purchase) -> tuple[Purchase, Reservation | None, str]:
+async def _check_purchase(ledger: Ledger, row: Purchase) -> tuple[Purchase, Reservation | None, str]:
     try:
-        provider = providers.from_json(row.provider)
+        provider = providers.provider_from_json(row.provider)
         found: Reservation | None = await provider.bought(row.block["region"], row.token)
     except SkywardError as error:
-        return row, None, what_of(error)
+        return row, None, error_message(error)
     if found is not None and row.state != "bought":
-        ledger.purchased(row.token, "bought", found.id)
+        ledger.record_purchase(row.token, "bought", found.id)
     return row, found, ""
 
 
-def in_doubt(id: str) -> Purchase:
+def find_doubtful_purchase(id: str) -> Purchase:
     """The purchase of an offering that may be called none: it is old, and the account shows nothing of it.
 
     Raises:
@@ -241,12 +244,13 @@ def in_doubt(id: str) -> Purchase:
         asked = [each for each in ledger.purchases() if each.block.get("id") == id and each.state == "asked"]
         if not asked:
             raise UsageError(f"no purchase of {id} is in doubt", hint=Hint("purchases"))
-        if (old := time.time() - asked[0].asked_at) < YOUNG:
+        if (old := time.time() - asked[0].asked_at) < PENDING_SECONDS:
             raise UsageError(
-                f"{id} was asked for {max(0.0, old):.0f} s ago: what was bought may be invisible until {YOUNG:.0f} s "
+                f"{id} was asked for {max(0.0, old):.0f} s ago: what was bought may be invisible until "
+                f"{PENDING_SECONDS:.0f} s "
                 "are over"
             )
-        _, found, why = submit(_seen(ledger, asked[0])).result()
+        _, found, why = submit(_check_purchase(ledger, asked[0])).result()
     if found is not None:
         raise UsageError(f"{id} was bought as {found.id}", hint=Hint("purchases"))
     if why:
@@ -254,20 +258,20 @@ def in_doubt(id: str) -> Purchase:
     return asked[0]
 
 
-def clear(purchase: Purchase) -> None:
+def clear_purchase(purchase: Purchase) -> None:
     """Have a purchase that :func:`in_doubt` gave count as none: its offering may be bought again."""
     day = time.strftime("%Y-%m-%d %H:%M", time.localtime())
     with closing(Ledger()) as ledger:
-        ledger.purchased(purchase.token, "refused", f"cleared by hand at {day}: no reservation had its tag")
+        ledger.record_purchase(purchase.token, "refused", f"cleared by hand at {day}: no reservation had its tag")
 
 
-def reserved(provider: str, texts: Mapping[str, str]) -> list[Reservation]:
+def list_reservations(provider: str, texts: Mapping[str, str]) -> list[Reservation]:
     """All reservations of an account in the regions of a provider; reads only.
 
     Raises:
         SkywardError: it has none to tell, or cannot be asked.
     """
-    kind = providers.by_name(provider)
+    kind = providers.provider_class(provider)
     if not isinstance(kind, SellsBlocks):
         raise UsageError(f"provider {provider} holds no machines for anybody")
-    return list(submit(make(kind, texts).reserved()).result())
+    return list(submit(make_provider(kind, texts).reserved()).result())

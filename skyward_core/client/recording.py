@@ -12,29 +12,29 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
-from skyward_core.client.bug_report import Clean, cleaner, without_env
+from skyward_core.client.bug_report import Clean, make_cleaner, strip_variable_values
 from skyward_core.model.errors import UsageError
 from skyward_core.protocol.node_paths import METRICS
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.ledger_rows import PoolRow
-from skyward_core.store.pool_folder import all_kept, kept_figures, log_files, replay
-from skyward_core.store.recording_file import Entry, RecordWriter
+from skyward_core.store.pool_folder import log_files, read_all_trials, read_events, read_metrics
+from skyward_core.store.recording_file import Entry, RecordingWriter
 from skyward_core.store.state_folder import pool_path
-from skyward_core.util.redaction import each_text
+from skyward_core.util.redaction import map_strings
 from skyward_core.views import events
 from skyward_core.views import recorded_events as entries
-from skyward_core.views.output_merge import Piece, Place, place_of_end, weave
+from skyward_core.views.output_merge import Piece, Place, end_place, merge_streams
 
-LOGS = 32 << 20  # bytes of all logs; of what is longer, the beginning and the end
-NUMBERS = 16 << 20  # the same of the numbers that ranks log
-LEAST = 64 << 10  # bytes of each worker's that are kept, however many there are
-PARTIAL = 64 << 10  # bytes of a line without an end that are held back, to be looked at as a whole
+MAX_LOG_BYTES = 32 << 20  # bytes of all logs; of what is longer, the beginning and the end
+MAX_METRIC_BYTES = 16 << 20  # the same of the numbers that ranks log
+MIN_WORKER_BYTES = 64 << 10  # bytes of each worker's that are kept, however many there are
+MAX_PARTIAL_LINE = 64 << 10  # bytes of a line without an end that are held back, to be looked at as a whole
 
 Timed = tuple[float, Entry]
 
 
 @dataclass(frozen=True, slots=True)
-class Packed:
+class RecordingExport:
     """A record that was written.
 
     Attributes:
@@ -49,7 +49,7 @@ class Packed:
     left_out: int
 
 
-class Packing:
+class RecordingExporter:
     """One pool's, or one run's of it.
 
     Args:
@@ -61,10 +61,10 @@ class Packing:
         self._row, self._run = row, run
         self._folder = pool_path(row.key)
         self._about = {"pool": row.name, "created_at": row.created_at, "run": run} | dict(about or {})
-        self._clean: Clean = cleaner()
+        self._clean: Clean = make_cleaner()
         self._left_out = 0
 
-    def write(self, target: Path) -> Packed:
+    def write(self, target: Path) -> RecordingExport:
         """Write the record.
 
         Raises:
@@ -74,9 +74,9 @@ class Packing:
         """
         if not (self._folder / "events.jsonl").is_file():
             raise UsageError(f"of pool {self._row.name} nothing is kept here (any more) that could be recorded")
-        _have_files(self._folder / "logs")
-        sources = [self._sheets(), self._events(), self._figures(), *self._logs(), *self._numbers()]
-        writer = RecordWriter(target, each_text(self._about, self._clean) | {"left_out": self._left_out})
+        _raise_file_limit(self._folder / "logs")
+        sources = [self._sheets(), self._events(), self._figures(), *self._logs(), *self._metric_sources()]
+        writer = RecordingWriter(target, map_strings(self._about, self._clean) | {"left_out": self._left_out})
         count = 0
         try:
             for _, entry in heapq.merge(*sources, key=itemgetter(0)):
@@ -85,7 +85,7 @@ class Packing:
         except BaseException:
             target.unlink(missing_ok=True)  # half a record would tell less than it seems to
             raise
-        return Packed(target, writer.size, count, self._left_out)
+        return RecordingExport(target, writer.size, count, self._left_out)
 
     # -- each source, in the order of its times ------------------------------------------------------------
 
@@ -94,24 +94,24 @@ class Packing:
         opened = events.PoolOpened(
             pool=self._row.name, spec=self._row.spec, created_at=latest, at=latest
         )  # before what an older journal begins with
-        for event in (opened, *replay(self._folder)):
+        for event in (opened, *read_events(self._folder)):
             if self._run and getattr(event, "run", self._run) != self._run:
                 continue
             latest = max(latest, event.at)
-            entry = each_text(without_env(entries.of_event(event)), self._clean)
+            entry = map_strings(strip_variable_values(entries.event_entry(event)), self._clean)
             yield latest, entry | {"at": latest}
 
     def _sheets(self) -> Iterator[Timed]:
         at = self._row.created_at  # known before the first run begins
-        for run, sheet in all_kept(self._row.key):
+        for run, sheet in read_all_trials(self._row.key):
             if not self._run or self._run in (run, *sheet.runs.values()):
-                yield at, each_text(entries.of_sheet(at, run, sheet), self._clean)
+                yield at, map_strings(entries.sheet_entry(at, run, sheet), self._clean)
 
     def _figures(self) -> Iterator[Timed]:
         # Each client that comes has an agent's samples from their beginning on: some are kept twice, and late.
         found: dict[tuple[object, ...], Timed] = {}
-        for entry in kept_figures(self._folder):
-            if (at := entries.time_of(entry)) is None:
+        for entry in read_metrics(self._folder):
+            if (at := entries.entry_time(entry)) is None:
                 continue
             if entry.get("k") != "figures":
                 found[at, len(found)] = (at, entry)
@@ -119,18 +119,18 @@ class Packing:
             for line, when in _samples(entry):
                 found[entry["node"], when] = (
                     when,
-                    entries.of_figures(when, entry["node"], line, entry["ahead"]),
+                    entries.machine_entry(when, entry["node"], line, entry["ahead"]),
                 )
         yield from sorted(found.values(), key=itemgetter(0))
 
     def _logs(self) -> list[Iterator[Timed]]:
         folder = self._folder / "logs"
         stems = sorted({path.stem for path in log_files(folder) if path.suffix != METRICS})
-        budget = max(LEAST, LOGS // max(1, len(stems)))
+        budget = max(MIN_WORKER_BYTES, MAX_LOG_BYTES // max(1, len(stems)))
         return [self._log(folder, stem, budget) for stem in stems]
 
     def _log(self, folder: Path, stem: str, budget: int) -> Iterator[Timed]:
-        end = place_of_end(folder, stem)
+        end = end_place(folder, stem)
         spans: list[tuple[Place, Place]] = [((0, 0), end)]
         if sum(end) > budget:
             head, tail = (tuple(size * budget // 2 // sum(end) for size in end) for _ in range(2))
@@ -140,35 +140,35 @@ class Packing:
 
     def _pieces(self, folder: Path, stem: str, spans: list[tuple[Place, Place]]) -> Iterator[Timed]:
         latest = self._row.created_at
-        lines = _WholeLines()
+        lines = _LineAssembler()
         for number, (start, end) in enumerate(spans):
             if number:
                 before = spans[number - 1][1]
                 missing = start[0] - before[0] + start[1] - before[1]
                 said = f"\n… {missing:,} bytes of this log are not in the record …\n"
-                yield latest, entries.of_log(latest, stem, "out", self._run, said.encode())
-            for piece in weave(folder, stem, start, end):
+                yield latest, entries.log_entry(latest, stem, "out", self._run, said.encode())
+            for piece in merge_streams(folder, stem, start, end):
                 latest = max(latest, piece.at or 0.0)
-                yield from self._log_entries(latest, stem, lines.take(piece))
-            yield from self._log_entries(latest, stem, lines.rest())
+                yield from self._log_entries(latest, stem, lines.pop_complete(piece))
+            yield from self._log_entries(latest, stem, lines.flush())
 
     def _log_entries(self, at: float, stem: str, pieces: list[Piece]) -> Iterator[Timed]:
         for piece in pieces:
             if not self._run or piece.run in ("", self._run):
-                yield at, entries.of_log(at, stem, piece.stream, piece.run, self._cleaned(piece.data))
+                yield at, entries.log_entry(at, stem, piece.stream, piece.run, self._redact(piece.data))
 
-    def _cleaned(self, data: bytes) -> bytes:
+    def _redact(self, data: bytes) -> bytes:
         text = data.decode("utf-8", "surrogateescape")
         return self._clean(text).encode("utf-8", "surrogateescape")
 
-    def _numbers(self) -> list[Iterator[Timed]]:
+    def _metric_sources(self) -> list[Iterator[Timed]]:
         files = [path for path in log_files(self._folder / "logs") if path.suffix == METRICS]
-        budget = max(LEAST, NUMBERS // max(1, len(files)))
+        budget = max(MIN_WORKER_BYTES, MAX_METRIC_BYTES // max(1, len(files)))
         for path in files:
             self._left_out += max(0, path.stat().st_size - budget)
-        return [self._number_lines(path, budget) for path in files]
+        return [self._metric_lines(path, budget) for path in files]
 
-    def _number_lines(self, path: Path, budget: int) -> Iterator[Timed]:
+    def _metric_lines(self, path: Path, budget: int) -> Iterator[Timed]:
         latest = self._row.created_at
         size = path.stat().st_size
         skipped = (budget // 2, size - budget // 2) if size > budget else (size, size)
@@ -184,7 +184,7 @@ class Packing:
                 except (ValueError, TypeError, KeyError, RecursionError):
                     continue
                 if not self._run or run == self._run:
-                    yield latest, entries.of_numbers(latest, path.name, line)
+                    yield latest, entries.metrics_entry(latest, path.name, line)
 
 
 def _samples(entry: Entry) -> Iterator[tuple[bytes, float]]:
@@ -196,7 +196,7 @@ def _samples(entry: Entry) -> Iterator[tuple[bytes, float]]:
             continue
 
 
-def _have_files(folder: Path) -> None:
+def _raise_file_limit(folder: Path) -> None:
     """Have room for as many open files as there are logs, which are read side by side."""
     needed = 2 * len(log_files(folder)) + 64
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -205,35 +205,35 @@ def _have_files(folder: Path) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
-class _WholeLines:
+class _LineAssembler:
     """Pieces of a worker's streams, cut anew where lines end: a secret that stands in two pieces is seen so."""
 
     def __init__(self) -> None:
         self._held: dict[str, Piece] = {}
 
-    def take(self, piece: Piece) -> list[Piece]:
+    def pop_complete(self, piece: Piece) -> list[Piece]:
         """What can be given by now."""
         before = self._held.pop(piece.stream, None)
         found = []
         if before is not None and before.run != piece.run:
             found, before = [before], None
         data = piece.data if before is None else before.data + piece.data
-        whole = len(data) if len(data) - 1 - data.rfind(b"\n") > PARTIAL else data.rfind(b"\n") + 1
+        whole = len(data) if len(data) - 1 - data.rfind(b"\n") > MAX_PARTIAL_LINE else data.rfind(b"\n") + 1
         if whole < len(data):
             self._held[piece.stream] = piece._replace(data=data[whole:])
         return [*found, piece._replace(data=data[:whole])] if whole else found
 
-    def rest(self) -> list[Piece]:
+    def flush(self) -> list[Piece]:
         """What is held back."""
         held, self._held = self._held, {}
         return list(held.values())
 
 
-def pack(ledger: Ledger, row: PoolRow, run: str, target: Path) -> Packed:
-    """Write what is kept of a pool, or of one of its runs, as a record; see :meth:`Packing.write`.
+def export_recording(ledger: Ledger, row: PoolRow, run: str, target: Path) -> RecordingExport:
+    """Write what is kept of a pool, or of one of its runs, as a record; see :meth:`RecordingExporter.write`.
 
     Args:
         run: its id; "" for all runs.
     """
     runs = [each for each in ledger.runs(row.token) if not run or each.run == run]
-    return Packing(row, run, {"functions": sorted({each.function for each in runs})}).write(target)
+    return RecordingExporter(row, run, {"functions": sorted({each.function for each in runs})}).write(target)

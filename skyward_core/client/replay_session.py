@@ -11,20 +11,20 @@ from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from skyward_core.client.leftover_cleanup import Sweep
+from skyward_core.client.leftover_cleanup import LeftoverScan
 from skyward_core.model.errors import NoTrials, UsageError
-from skyward_core.store.recording_file import Entry, RecordFile
-from skyward_core.util.terminal_safe_text import field, paragraph
+from skyward_core.store.recording_file import Entry, RecordingReader
+from skyward_core.util.terminal_safe_text import sanitize_line, sanitize_paragraph
 from skyward_core.views.pool_view import PoolView
-from skyward_core.views.recorded_events import feed, time_of
+from skyward_core.views.recorded_events import apply_entry, entry_time
 
 if TYPE_CHECKING:
-    from skyward_core.client.launch.job_records import KeptShell
-    from skyward_core.client.launch.launch_records import KeptLaunch
+    from skyward_core.client.launch.job_records import ShellRecord
+    from skyward_core.client.launch.launch_records import LaunchRecord
     from skyward_core.client.launch.launch_request import LaunchRequest
     from skyward_core.client.run_comparison import Comparison
-    from skyward_core.client.run_history import LogSearch, PastLook, PastRun, RunSearch
-    from skyward_core.client.session_protocol import Ask, Front, Haul, Listing
+    from skyward_core.client.run_history import LogSearch, PastRun, RunPreviewData, RunSearch
+    from skyward_core.client.session_protocol import Ask, FetchResult, FileListing, SessionProtocol
     from skyward_core.model.machines import Check
     from skyward_core.model.outcomes import Unfetched
     from skyward_core.model.script_interpreter import Interpreter
@@ -35,12 +35,12 @@ if TYPE_CHECKING:
     from skyward_core.store.run_logs import RunLogs
     from skyward_core.tasks.pickled_call import Task
     from skyward_core.views.pool_view import PoolView, RunView, TrialSheet
-    from skyward_core.views.sweep_trials import TrialBoard
+    from skyward_core.views.sweep_trials import TrialTableSource
 
 
-SLOWEST, FASTEST = 0.25, 64.0
-BEFORE_FAILURE = 2.0  # seconds by which one comes before the failure: it is to be seen happening
-NAP, LONGEST = 0.02, 3600.0  # seconds, at least and at most, between two looks for what is due
+MIN_SPEED, MAX_SPEED = 0.25, 64.0
+FAILURE_LEAD = 2.0  # seconds by which one comes before the failure: it is to be seen happening
+MIN_WAIT, MAX_WAIT = 0.02, 3600.0  # seconds, at least and at most, between two looks for what is due
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,29 +79,31 @@ class Playback:
         passed_over: entries that could not be understood.
     """
 
-    def __init__(self, record: RecordFile, wall: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, record: RecordingReader, wall: Callable[[], float] = time.monotonic) -> None:
         self._record, self._wall = record, wall
         about = record.about
-        self.name = field(str(about.get("pool", "")))[:200] or "pool"
-        self.note = paragraph(about["note"])[:400] if isinstance(about.get("note"), str) else ""
+        self.name = sanitize_line(str(about.get("pool", "")))[:200] or "pool"
+        self.note = sanitize_paragraph(about["note"])[:400] if isinstance(about.get("note"), str) else ""
         # Entries are in the order of their times; to parse them all would take seconds where there are many.
-        start = next(filter(None, map(time_of, record.entries())), None)
-        end = next(filter(None, map(time_of, record.last())), None)
+        start = next(filter(None, map(entry_time, record.entries())), None)
+        end = next(filter(None, map(entry_time, record.last_entries())), None)
         if start is None or end is None:
-            why = ": it was cut off before its first whole part" if record.cut else ""
+            why = ": it was cut off before its first whole part" if record.is_truncated else ""
             raise UsageError(f"the record holds nothing that could be played{why}")
         self._start, self._end = start, max(start, end)
-        failures = (time_of(entry) for entry in record.entries(b"Ended") if _fails(entry))
+        failures = (entry_time(entry) for entry in record.entries(b"Ended") if _is_failure(entry))
         self._failure = next(filter(None, failures), None)
-        self.cut = record.cut
+        self.cut = record.is_truncated
         self._changed = threading.Condition()
         self._speed, self._playing = 1.0, True
         self._from, self._since = self._start, wall()  # a time of the record, and when that was ours
-        self._jumps = self._came = 0  # how often somebody went elsewhere, and how often the view has come there
-        self._left_at = self._start
-        self._ours = threading.Lock()  # who feeds
+        self._jumps = self._reached_jumps = (
+            0  # how often somebody went elsewhere, and how often the view has come there
+        )
+        self._jump_origin = self._start
+        self._feed_lock = threading.Lock()  # who feeds
         self._rewind()
-        self._view = self._making
+        self._view = self._next_view
         self._closed = False
         self._thread: threading.Thread | None = None
 
@@ -112,11 +114,11 @@ class Playback:
         with self._changed:
             return self._now()
 
-    def shown_at(self) -> float:
+    def displayed_time(self) -> float:
         """The same for who shows the view: where somebody has gone elsewhere, of before until the view has come there,
         too. So what is shown anew when the time is another one is shown whole."""
         with self._changed:
-            return self._now() if self._came == self._jumps else self._left_at
+            return self._now() if self._reached_jumps == self._jumps else self._jump_origin
 
     def _now(self) -> float:
         gone = (self._wall() - self._since) * self._speed if self._playing else 0.0
@@ -124,12 +126,12 @@ class Playback:
 
     def _jump(self, at: float) -> None:
         """Go on from another time of the record."""
-        if self._came == self._jumps:
-            self._left_at = self._now()
+        if self._reached_jumps == self._jumps:
+            self._jump_origin = self._now()
         self._jumps += 1
-        self._settle(at)
+        self._restart_clock(at)
 
-    def _settle(self, at: float) -> None:
+    def _restart_clock(self, at: float) -> None:
         """Go on from a time of the record."""
         self._from, self._since = min(max(at, self._start), self._end), self._wall()
         self._changed.notify_all()
@@ -139,7 +141,7 @@ class Playback:
         with self._changed:
             now = self._now()
             playing = self._playing and now < self._end
-            behind = self._came != self._jumps
+            behind = self._reached_jumps != self._jumps
             return PlaybackState(now, self._start, self._end, self._speed, playing, self._failure, behind)
 
     def toggle(self) -> None:
@@ -149,14 +151,14 @@ class Playback:
             self._playing = now >= self._end or not self._playing
             if now >= self._end:
                 return self._jump(self._start)
-            return self._settle(now)
+            return self._restart_clock(now)
 
-    def faster(self, factor: float) -> float:
+    def multiply_speed(self, factor: float) -> float:
         """Have it go so many times as fast, within its limits; gives how fast it goes then."""
         with self._changed:
             now = self._now()
-            self._speed = min(FASTEST, max(SLOWEST, self._speed * factor))
-            self._settle(now)
+            self._speed = min(MAX_SPEED, max(MIN_SPEED, self._speed * factor))
+            self._restart_clock(now)
             return self._speed
 
     def skip(self, seconds: float) -> None:
@@ -169,13 +171,13 @@ class Playback:
         with self._changed:
             self._jump(at)
 
-    def to_failure(self) -> bool:
+    def seek_failure(self) -> bool:
         """Go to shortly before the first failure, and stop there; whether there is one."""
         with self._changed:
             if self._failure is None:
                 return False
             self._playing = False
-            self._jump(self._failure - BEFORE_FAILURE)
+            self._jump(self._failure - FAILURE_LEAD)
             return True
 
     # -- its view ----------------------------------------------------------------------------------------
@@ -186,41 +188,41 @@ class Playback:
         return self._view
 
     def _rewind(self) -> None:
-        self._making = PoolView(self.name, key=f"{self.name}.replay")
+        self._next_view = PoolView(self.name, key=f"{self.name}.replay")
         self._entries: Iterator[Entry] = self._record.entries()
         self._next: Entry | None = next(self._entries, None)
         self._fed_to = self._start
-        self._due = self._start  # when the next entry is
-        self.passed_over = 0
+        self._next_due = self._start  # when the next entry is
+        self.skipped_count = 0
 
     def advance(self) -> None:
         """Bring the view to the time of the record's clock."""
-        with self._ours:
+        with self._feed_lock:
             with self._changed:
                 target, jumps = self._now(), self._jumps
             if target < self._fed_to:
                 self._rewind()
             while self._next is not None:
-                self._due = max(self._due, time_of(self._next) or 0.0)
-                if self._due > target:
+                self._next_due = max(self._next_due, entry_time(self._next) or 0.0)
+                if self._next_due > target:
                     break
                 if self._next.get("k") != "about":
-                    self.passed_over += not feed(self._making, self._next)
+                    self.skipped_count += not apply_entry(self._next_view, self._next)
                 self._next = next(self._entries, None)
             else:
-                self._due = inf
+                self._next_due = inf
             self._fed_to = target
             # Made anew it is shown whole, and not as it grows.
-            self._view = self._making
+            self._view = self._next_view
             with self._changed:
-                self._came = jumps
+                self._reached_jumps = jumps
 
     # -- its thread --------------------------------------------------------------------------------------
 
-    def begin(self) -> None:
+    def start(self) -> None:
         """Have the view follow the clock from now on."""
         with self._changed:
-            self._settle(self._from)
+            self._restart_clock(self._from)
         self._thread = threading.Thread(target=self._follow, name="replay", daemon=True)
         self._thread.start()
 
@@ -239,17 +241,17 @@ class Playback:
                 if self._closed:
                     return
                 now = self._now()
-                if self._came != self._jumps:
+                if self._reached_jumps != self._jumps:
                     continue  # somebody has gone elsewhere meanwhile
                 if not self._playing or now >= self._end:
                     if self._fed_to >= now:
                         self._changed.wait()
                     continue
-                due = (min(self._due, self._end) - now) / self._speed
-                self._changed.wait(min(max(NAP, due), LONGEST))
+                due = (min(self._next_due, self._end) - now) / self._speed
+                self._changed.wait(min(max(MIN_WAIT, due), MAX_WAIT))
 
 
-def _fails(entry: Entry) -> bool:
+def _is_failure(entry: Entry) -> bool:
     told: Any = entry.get("event")
     if not isinstance(told, dict):
         return False
@@ -261,14 +263,14 @@ def _fails(entry: Entry) -> bool:
 REFUSAL = "this is a replay of a record: there is no pool behind it, and nothing is changed"
 
 
-def opened(path: Path) -> RecordFile:
+def open_recording(path: Path) -> RecordingReader:
     """The record in a file.
 
     Raises:
         UsageError: it is none, was made by a newer release, or is larger than any that we make.
         OSError: it cannot be read.
     """
-    return RecordFile.read(path)
+    return RecordingReader.read(path)
 
 
 class Replay:
@@ -283,7 +285,7 @@ class Replay:
 
     def __init__(self, playback: Playback) -> None:
         self._playback = playback
-        playback.begin()
+        playback.start()
 
     @property
     def notice(self) -> str:
@@ -295,30 +297,30 @@ class Replay:
         return [self._playback.view]
 
     def refresh(self, *, over: bool = False, patient: bool = False) -> Future[list[PoolView]]:
-        return _done(self.pools())
+        return _done_future(self.pools())
 
-    def recall(self, pool: str) -> Future[PoolView]:
-        return _done(self._playback.view)
+    def load_ended_pool(self, pool: str) -> Future[PoolView]:
+        return _done_future(self._playback.view)
 
-    def measure(self, pool: str) -> Future[PoolView]:
-        return _done(self._playback.view)
+    def start_sampling(self, pool: str) -> Future[PoolView]:
+        return _done_future(self._playback.view)
 
-    def sweep(
+    def scan_leftovers(
         self,
         asked: Mapping[str, Sequence[str]] | None = None,
         *,
         everywhere: bool = False,
         ledgers: Sequence[str] = (),
-    ) -> Future[Sweep]:
-        return _done(Sweep())
+    ) -> Future[LeftoverScan]:
+        return _done_future(LeftoverScan())
 
-    def files(self, pool: str, run: str | None = None) -> Future[Listing]:
+    def files(self, pool: str, run: str | None = None) -> Future[FileListing]:
         """None: a record has no files of ranks."""
-        from skyward_core.pool.output_files import Listing  # late: the first picture needs no pool
+        from skyward_core.pool.output_files import FileListing  # late: the first picture needs no pool
 
-        return _done(Listing([], 0, {}, {}))
+        return _done_future(FileListing([], 0, {}, {}))
 
-    def ask_about_budgets(self) -> None:
+    def enable_budget_prompts(self) -> None:
         """Nothing is spent."""
 
     def on_host_key(self, ask: Ask) -> None:
@@ -330,33 +332,33 @@ class Replay:
     # What needs a pool
 
     def run_logs(self, run: str) -> RunLogs:
-        _refuse()
+        _raise_unsupported()
 
     def result_values(self, run: RunView) -> dict[int, Path]:
-        _refuse()
+        _raise_unsupported()
 
     def create(self, spec: PoolSpec, *, begun: Future[PoolView] | None = None) -> Future[PoolView]:
         if begun is not None:
             begun.set_exception(UsageError(REFUSAL))
-        return _refused()
+        return _unsupported_future()
 
     def past_runs(self, search: RunSearch) -> Future[list[PastRun]]:
-        return _done([])
+        return _done_future([])
 
     def search_logs(self, runs: Sequence[PastRun], words: Sequence[str]) -> LogSearch:
-        _refuse()
+        _raise_unsupported()
 
-    def look_at_run(self, run: str) -> Future[PastLook]:
-        _refuse()
+    def preview_run(self, run: str) -> Future[RunPreviewData]:
+        _raise_unsupported()
 
     def failures(self) -> Future[list[PastRun]]:
-        return _done([])
+        return _done_future([])
 
     def dismiss(self, runs: Sequence[str]) -> Future[None]:
-        return _refused()
+        return _unsupported_future()
 
     def compare(self, left: str, right: str) -> Future[Comparison]:
-        return _refused()
+        return _unsupported_future()
 
     def launch(
         self,
@@ -365,10 +367,10 @@ class Replay:
         *,
         one: bool = False,
         stays: bool = False,
-        request: LaunchRequest | KeptShell | None = None,
+        request: LaunchRequest | ShellRecord | None = None,
         joined: bool = False,
     ) -> Future[RunView]:
-        return _refused()
+        return _unsupported_future()
 
     def launch_sweep(
         self,
@@ -380,84 +382,84 @@ class Replay:
         joined: bool,
         stays: bool = False,
     ) -> Future[RunView]:
-        return _refused()
+        return _unsupported_future()
 
-    def sweep_over(self, pool: str, run: str) -> Future[None]:
-        return _refused()
+    def wait_for_sweep(self, pool: str, run: str) -> Future[None]:
+        return _unsupported_future()
 
-    def trials(self, pool: str, run: RunView) -> Future[TrialBoard]:
+    def trials(self, pool: str, run: RunView) -> Future[TrialTableSource]:
         """Of the record's own sheets; each run that it holds is in the view."""
-        from skyward_core.views.sweep_trials import TrialBoard  # late: few records have one
+        from skyward_core.views.sweep_trials import TrialTableSource  # late: few records have one
 
         sheets = self._playback.view.sheets
         found = next((each for name, each in sheets.items() if run.id in (name, *each.runs.values())), None)
         if found is None:
-            return _failed(NoTrials(f"the record says of no sweep that run {run.id} is one, or of one"))
-        return _done(TrialBoard(found))
+            return _failed_future(NoTrials(f"the record says of no sweep that run {run.id} is one, or of one"))
+        return _done_future(TrialTableSource(found))
 
     def check_provider(
         self, name: str, settings: Mapping[str, str], python: Interpreter | None = None
     ) -> Future[list[Check]]:
-        return _refused()
+        return _unsupported_future()
 
-    def keep_launch(self, pool: str, run: str, request: LaunchRequest, *, joined: bool) -> Future[None]:
-        return _refused()
+    def save_launch(self, pool: str, run: str, request: LaunchRequest, *, joined: bool) -> Future[None]:
+        return _unsupported_future()
 
-    def kept_launch(self, run: str) -> Future[KeptLaunch | KeptShell]:
-        return _refused()
+    def load_launch(self, run: str) -> Future[LaunchRecord | ShellRecord]:
+        return _unsupported_future()
 
     def wait(self, pool: str, run: str) -> Future[RunView]:
-        return _refused()
+        return _unsupported_future()
 
     def cancel(self, pool: str, run: str) -> Future[None]:
-        return _refused()
+        return _unsupported_future()
 
     def stacks(
         self, pool: str, run: str = "", ranks: Sequence[int] | None = None, *, signal: bool = False
     ) -> Future[Stacks]:
-        return _refused()
+        return _unsupported_future()
 
     def profile(self, pool: str, rank: int, seconds: float) -> Future[str]:
-        return _refused()
+        return _unsupported_future()
 
     def dashboards(self, pool: str) -> Future[list[Dashboard]]:
-        return _refused()
+        return _unsupported_future()
 
-    def fetch_files(self, pool: str, run: str | None = None) -> Future[Haul]:
-        return _refused()
+    def fetch_files(self, pool: str, run: str | None = None) -> Future[FetchResult]:
+        return _unsupported_future()
 
     def unfetched_files(self, pool: str) -> Future[Unfetched]:
-        return _refused()
+        return _unsupported_future()
 
-    def down(self, pool: str, *, keep_outputs: int | None = None) -> Future[Receipt]:
-        return _refused()
+    def tear_down(self, pool: str, *, keep_outputs: int | None = None) -> Future[Receipt]:
+        return _unsupported_future()
 
     def raise_budget(self, pool: str, dollars: float) -> Future[None]:
-        return _refused()
+        return _unsupported_future()
 
-    def end_left(self, sweep: Sweep) -> Future[list[str]]:
-        return _refused()
+    def remove_leftovers(self, sweep: LeftoverScan) -> Future[list[str]]:
+        return _unsupported_future()
 
 
-def _done(value: Any) -> Future[Any]:
+def _done_future(value: Any) -> Future[Any]:
     future: Future[Any] = Future()
     future.set_result(value)
     return future
 
 
-def _refuse() -> NoReturn:
+def _raise_unsupported() -> NoReturn:
     raise UsageError(REFUSAL)
 
 
-def _refused() -> Future[Any]:
-    return _failed(UsageError(REFUSAL))
+def _unsupported_future() -> Future[Any]:
+    return _failed_future(UsageError(REFUSAL))
 
 
-def _failed(error: UsageError) -> Future[Any]:
+def _failed_future(error: UsageError) -> Future[Any]:
     future: Future[Any] = Future()
     future.set_exception(error)
     return future
 
 
 if TYPE_CHECKING:
-    _is_a_front: type[Front] = Replay
+    _is_a_front: type[SessionProtocol] = Replay

@@ -9,30 +9,30 @@ from dataclasses import dataclass, field
 from math import isfinite
 from typing import Any, NamedTuple
 
-from skyward_core.client.launch.launch_records import KeptLaunch, kept
+from skyward_core.client.launch.launch_records import LaunchRecord, load_launch_record
 from skyward_core.client.run_history import (
     LogSearches,
-    PastLooks,
     PastRun,
-    PastRuns,
-    numbers,
+    RunHistory,
+    RunPreviews,
+    load_metrics,
     past_run,
     run_view,
 )
 from skyward_core.model.errors import UsageError
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.state_folder import pool_path
-from skyward_core.util.terminal_safe_text import field as safe
-from skyward_core.views.outliers import Trace, band, median
+from skyward_core.util.terminal_safe_text import sanitize_line as safe
+from skyward_core.views.outliers import Trace, compute_band, median
 from skyward_core.views.pool_view import RunView, TaskView
-from skyward_core.views.rank_metrics import MetricBook
+from skyward_core.views.rank_metrics import MetricStore
 
-FEW = 32  # ranks or tasks of which results are told one by one
-READ = 64 << 20  # bytes of each rank's numbers that are read, from their end
-STEPS = 512  # parts of a run's time of which a curve has the median each
+MAX_RESULT_ROWS = 32  # ranks or tasks of which results are told one by one
+MAX_METRIC_BYTES = 64 << 20  # bytes of each rank's numbers that are read, from their end
+CURVE_POINTS = 512  # parts of a run's time of which a curve has the median each
 
 
-class Gist(NamedTuple):
+class MetricSummary(NamedTuple):
     """What is left of one name's numbers in one run: of all ranks the median of the last ones, least and greatest."""
 
     last: float | None
@@ -78,8 +78,8 @@ class ComparedRun:
     plugins: tuple[str, ...] = ()
     parameters: tuple[str, ...] = ()
     image: tuple[str, ...] = ()
-    numbers: Mapping[str, Gist] = field(default_factory=dict)
-    book: MetricBook = field(default_factory=MetricBook)
+    numbers: Mapping[str, MetricSummary] = field(default_factory=dict)
+    book: MetricStore = field(default_factory=MetricStore)
 
     def arguments(self) -> dict[str, str]:
         """By name; the words of a whole script by their places."""
@@ -92,10 +92,10 @@ class ComparedRun:
     def curve(self, name: str) -> list[tuple[float, float]]:
         """Seconds since the run began, and the median of all ranks then."""
         lines = [line for line in self.book.traces(self.past.run, name).values() if len(line.at)]
-        if len(lines) == 1 and len(lines[0].at) <= STEPS:
+        if len(lines) == 1 and len(lines[0].at) <= CURVE_POINTS:
             found: Sequence[Sequence[float]] = lines[0]
         else:
-            span = band(lines, STEPS)
+            span = compute_band(lines, CURVE_POINTS)
             found = span.at, span.middle
         began = self.past.opened_at
         return [(at - began, value) for at, value in zip(*found, strict=True)]
@@ -137,28 +137,28 @@ class Comparison:
 
     def arguments(self) -> list[ComparedRow]:
         """Each argument of either."""
-        return list(_joined(self.left.arguments(), self.right.arguments()))
+        return list(_pair_rows(self.left.arguments(), self.right.arguments()))
 
     def numbers(self) -> list[ComparedRow]:
-        """Of each name that either logged, a :class:`Gist` of both."""
-        return list(_joined(self.left.numbers, self.right.numbers))
+        """Of each name that either logged, a :class:`MetricSummary` of both."""
+        return list(_pair_rows(self.left.numbers, self.right.numbers))
 
     def results(self) -> list[ComparedRow]:
         """By rank or task a ``TaskView`` of both; none where there are more than 32."""
-        if max(self.left.view.total, self.right.view.total) > FEW:
+        if max(self.left.view.total, self.right.view.total) > MAX_RESULT_ROWS:
             return []
         tasks = [
-            {_named(each.view, index): task for index, task in sorted(each.view.tasks.items())}
+            {_task_label(each.view, index): task for index, task in sorted(each.view.tasks.items())}
             for each in (self.left, self.right)
         ]
-        return list(_joined(*tasks))
+        return list(_pair_rows(*tasks))
 
-    def aggregates(self) -> list[ComparedRow]:
+    def aggregate_rows(self) -> list[ComparedRow]:
         """Of numeric results the statistics of both."""
-        return list(_joined(self.left.view.aggregate() or {}, self.right.view.aggregate() or {}))
+        return list(_pair_rows(self.left.view.aggregate() or {}, self.right.view.aggregate() or {}))
 
 
-class Comparing(PastRuns, PastLooks, LogSearches):
+class RunComparisons(RunHistory, RunPreviews, LogSearches):
     """The part of a session that compares runs, and looks at one."""
 
     def compare(self, left: str, right: str) -> Future[Comparison]:
@@ -170,12 +170,12 @@ class Comparing(PastRuns, PastLooks, LogSearches):
         """
 
         async def work() -> Comparison:
-            return await asyncio.to_thread(compared, self.ledger, left, right)
+            return await asyncio.to_thread(compare_runs, self.ledger, left, right)
 
         return self._submit(work())
 
 
-def compared(ledger: Ledger, left: str, right: str) -> Comparison:
+def compare_runs(ledger: Ledger, left: str, right: str) -> Comparison:
     """Two runs by their ids, as far as they are kept here.
 
     Raises:
@@ -184,20 +184,23 @@ def compared(ledger: Ledger, left: str, right: str) -> Comparison:
     """
     if left == right:
         raise UsageError(f"both are run {left}: name two")
-    return Comparison(_run_of(ledger, left), _run_of(ledger, right))
+    return Comparison(_load_run(ledger, left), _load_run(ledger, right))
 
 
-def _run_of(ledger: Ledger, run: str) -> ComparedRun:
+def _load_run(ledger: Ledger, run: str) -> ComparedRun:
     row = ledger.run(run)
     if row is None:
         raise UsageError(f"the ledger has no run {run}")
     pool = ledger.pool(row.token)
-    launch: KeptLaunch | None
+    launch: LaunchRecord | None
     try:
-        launch = kept(ledger, row)
+        launch = load_launch_record(ledger, row)
     except UsageError:  # a script dispatched it itself, or it was long ago
         launch = None
-    view, book = run_view(ledger, row), numbers(pool_path(pool.key) / "logs", run, READ, None)
+    view, book = (
+        run_view(ledger, row),
+        load_metrics(pool_path(pool.key) / "logs", run, MAX_METRIC_BYTES, None),
+    )
     given = launch.request.plugin_settings if launch else {}
     nodes, plugins = pool.spec.get("nodes"), pool.spec.get("plugins")
     return ComparedRun(
@@ -210,44 +213,44 @@ def _run_of(ledger: Ledger, run: str) -> ComparedRun:
         plugins=tuple(safe(str(each)) for each in plugins) if isinstance(plugins, list) else (),
         parameters=tuple(safe(f"{name}={text}") for name, text in sorted(given.items())),
         image=tuple(map(safe, launch.request.image_settings)) if launch else (),
-        numbers=_numbers_of(view.tasks, book, run),
+        numbers=_summarize_metrics(view.tasks, book, run),
         book=book,
     )
 
 
-def _numbers_of(tasks: Mapping[int, TaskView], book: MetricBook, run: str) -> dict[str, Gist]:
+def _summarize_metrics(tasks: Mapping[int, TaskView], book: MetricStore, run: str) -> dict[str, MetricSummary]:
     """What outcomes tell, and of those whose processes did not live to tell what they sent while they ran."""
-    told: dict[str, list[Gist]] = {}
+    told: dict[str, list[MetricSummary]] = {}
     silent = set(book.ranks(run))
     for _, task in sorted(tasks.items()):
         if task.outcome is not None and task.outcome.numbers is not None:
             silent.discard(task.rank)
             for name, gist in task.outcome.numbers.items():
-                told.setdefault(name, []).append(Gist(*gist))
+                told.setdefault(name, []).append(MetricSummary(*gist))
     for name in book.names(run):
         for rank, trace in book.traces(run, name).items():
             if rank in silent:
-                told.setdefault(name, []).append(_gist_of(trace))
-    return {name: _together(gists) for name, gists in told.items()}
+                told.setdefault(name, []).append(_summarize_trace(trace))
+    return {name: _merge_summaries(gists) for name, gists in told.items()}
 
 
-def _gist_of(trace: Trace) -> Gist:
+def _summarize_trace(trace: Trace) -> MetricSummary:
     finite = [value for value in trace.values if isfinite(value)]
     last = trace.values[-1] if trace.values and isfinite(trace.values[-1]) else None
-    return Gist(last, min(finite, default=None), max(finite, default=None))
+    return MetricSummary(last, min(finite, default=None), max(finite, default=None))
 
 
-def _together(gists: Sequence[Gist]) -> Gist:
+def _merge_summaries(gists: Sequence[MetricSummary]) -> MetricSummary:
     lasts = [each.last for each in gists if each.last is not None]
     least = [each.least for each in gists if each.least is not None]
     most = [each.most for each in gists if each.most is not None]
-    return Gist(median(lasts) if lasts else None, min(least, default=None), max(most, default=None))
+    return MetricSummary(median(lasts) if lasts else None, min(least, default=None), max(most, default=None))
 
 
-def _named(view: RunView, index: int) -> str:
+def _task_label(view: RunView, index: int) -> str:
     return f"r{index}" if view.kind == "broadcast" else f"#{index}"
 
 
-def _joined(left: Mapping[str, Any], right: Mapping[str, Any]) -> Iterator[ComparedRow]:
+def _pair_rows(left: Mapping[str, Any], right: Mapping[str, Any]) -> Iterator[ComparedRow]:
     for name in dict.fromkeys([*left, *right]):
         yield ComparedRow(name, left.get(name), right.get(name))

@@ -19,32 +19,32 @@ from typing import Any, NamedTuple
 from skyward_core import providers
 from skyward_core.client.launch.launch_request import WAYS
 from skyward_core.client.session_part import SessionPart
-from skyward_core.client.sweep_results import board_of
+from skyward_core.client.sweep_results import trial_table_source
 from skyward_core.model.errors import NoTrials, SkywardError, UsageError
 from skyward_core.model.outcomes import Outcome
-from skyward_core.model.provider_capabilities import price_of
+from skyward_core.model.provider_capabilities import hourly_price
 from skyward_core.protocol.node_paths import ERR, METRICS, OUT
 from skyward_core.store import pool_folder
 from skyward_core.store.ledger import Ledger
-from skyward_core.store.ledger_rows import Bill, Kept, PoolRow, Receipt, RunRow, bills_of
-from skyward_core.store.pool_folder import are_kept, fill, log_files, rank_of
-from skyward_core.store.pruning import prune, prune_clones, prune_environments
-from skyward_core.store.run_logs import Batch, Part, RunLogs, StoredLines, tail_of
+from skyward_core.store.ledger_rows import Bill, PoolRow, Receipt, RetainedResults, RunRow, make_bills
+from skyward_core.store.pool_folder import fill_last_metrics, has_metrics, log_files, parse_rank
+from skyward_core.store.pruning import prune_clones, prune_environments, prune_pools
+from skyward_core.store.run_logs import LineBatch, LogRange, RunLogs, StoredLines, ring_tail
 from skyward_core.store.state_folder import pool_path
-from skyward_core.util.terminal_safe_text import field as safe
-from skyward_core.util.terminal_safe_text import field as safe_field
-from skyward_core.views.log_buffer import text_of
-from skyward_core.views.output_merge import PIECE, Place, weave
+from skyward_core.util.terminal_safe_text import sanitize_line as safe
+from skyward_core.util.terminal_safe_text import sanitize_line as safe_field
+from skyward_core.views.log_buffer import join_lines
+from skyward_core.views.output_merge import PIECE_BYTES, Place, merge_streams
 from skyward_core.views.pool_view import RunView, TaskView
-from skyward_core.views.rank_metrics import MetricBook
+from skyward_core.views.rank_metrics import MetricStore
 from skyward_core.views.sweep_trials import TrialTable
 
-PERIOD = 0.05  # seconds between two looks at log files
-OF_MANY = 16 << 10  # bytes of each file that are in memory at once where all ranks' files are read together
-SETTLED = 0.3  # seconds without anything new after which a log has been read
+POLL_INTERVAL = 0.05  # seconds between two looks at log files
+MERGE_CHUNK_BYTES = 16 << 10  # bytes of each file that are in memory at once where all ranks' files are read together
+QUIET_SECONDS = 0.3  # seconds without anything new after which a log has been read
 
 
-class Printed(NamedTuple):
+class OutputChunk(NamedTuple):
     """A piece of what a worker printed; the bytes of one ``file`` are in order. ``at``: when, by its node's clock."""
 
     rank: int
@@ -67,7 +67,7 @@ def run_view(ledger: Ledger, row: RunRow) -> RunView:
         view.tasks[outcome.index] = TaskView(outcome.index, outcome.rank, outcome.node, outcome.kind, outcome=outcome)
         view.counts[outcome.kind] = view.counts.get(outcome.kind, 0) + 1
     with suppress(OSError):  # they are beside what the run is
-        fill(view, pool_path(ledger.pool(row.token).key))
+        fill_last_metrics(view, pool_path(ledger.pool(row.token).key))
     return view
 
 
@@ -91,7 +91,7 @@ def result_pickles(ledger: Ledger, run: RunView) -> dict[int, Path]:
     return paths
 
 
-def locks(ledger: Ledger, row: RunRow) -> dict[int, str]:
+def installed_packages(ledger: Ledger, row: RunRow) -> dict[int, str]:
     """What the nodes of a run's pool had when it ended, node by node, as ``Image(lock=...)`` takes it.
 
     None of other machines where nobody asked for packages.
@@ -102,31 +102,31 @@ def locks(ledger: Ledger, row: RunRow) -> dict[int, str]:
     return pool_folder.read_lock(ledger.pool(row.token).key, row.ended_at)
 
 
-def printed(ledger: Ledger, run: str) -> Iterator[Printed]:
+def rank_output(ledger: Ledger, run: str) -> Iterator[OutputChunk]:
     """What the ranks of a run have printed, as far as it is here; rank by rank."""
     found = RunLogs(ledger, run)
-    for rank in sorted(found.parts):
-        for part in found.parts[rank]:
+    for rank in sorted(found.ranges):
+        for part in found.ranges[rank]:
             yield from _pieces(found, part)
 
 
-def printed_together(ledger: Ledger, run: str) -> Iterator[Printed]:
+def merged_output(ledger: Ledger, run: str) -> Iterator[OutputChunk]:
     """The same for all ranks together, in the order of their clocks."""
     found = RunLogs(ledger, run)
-    ranks = [_timed(found, found.parts[rank]) for rank in sorted(found.parts)]
+    ranks = [_with_times(found, found.ranges[rank]) for rank in sorted(found.ranges)]
     return (piece for _, piece in heapq.merge(*ranks, key=itemgetter(0)))
 
 
-def _timed(found: RunLogs, parts: list[Part]) -> Iterator[tuple[float, Printed]]:
+def _with_times(found: RunLogs, parts: list[LogRange]) -> Iterator[tuple[float, OutputChunk]]:
     """A rank's pieces in its own order, each with the latest time that is known by then."""
     latest = 0.0
     for part in parts:
-        for piece in _pieces(found, part, OF_MANY):
+        for piece in _pieces(found, part, MERGE_CHUNK_BYTES):
             latest = max(latest, piece.at or 0.0)
             yield latest, piece
 
 
-def following(ledger: Ledger, run: str, ended: Future[Any] | None) -> Iterator[Printed]:
+def follow_output(ledger: Ledger, run: str, ended: Future[Any] | None) -> Iterator[OutputChunk]:
     """What the ranks of a running run print: from where those of runs before it ended, as it comes here.
 
     Args:
@@ -136,10 +136,10 @@ def following(ledger: Ledger, run: str, ended: Future[Any] | None) -> Iterator[P
     seen: dict[str, Place] = {}
     quiet = 0.0
     while True:
-        over = quiet >= SETTLED if ended is None else ended.done()
+        over = quiet >= QUIET_SECONDS if ended is None else ended.done()
         found = RunLogs(ledger, run)
         came = False
-        for part in itertools.chain.from_iterable(found.parts.values()):
+        for part in itertools.chain.from_iterable(found.ranges.values()):
             at = seen.get(part.stem, (0, 0))
             start = max(at[0], part.start[0]), max(at[1], part.start[1])
             yield from _pieces(found, part._replace(start=start))
@@ -147,19 +147,19 @@ def following(ledger: Ledger, run: str, ended: Future[Any] | None) -> Iterator[P
             came |= start != end
         if over:
             break
-        quiet = 0.0 if came else quiet + PERIOD
-        time.sleep(PERIOD)
+        quiet = 0.0 if came else quiet + POLL_INTERVAL
+        time.sleep(POLL_INTERVAL)
     if ended is not None:
         ended.result()
 
 
-def _pieces(found: RunLogs, part: Part, size: int = PIECE) -> Iterator[Printed]:
-    for piece in weave(found.folder, *part, size):
-        yield Printed(rank_of(part.stem), f"{part.stem}.{piece.stream}", piece.stream, piece.data, piece.at)
+def _pieces(found: RunLogs, part: LogRange, size: int = PIECE_BYTES) -> Iterator[OutputChunk]:
+    for piece in merge_streams(found.folder, *part, size):
+        yield OutputChunk(parse_rank(part.stem), f"{part.stem}.{piece.stream}", piece.stream, piece.data, piece.at)
 
 
 DAY = 86400.0
-MOST_POOLS_COSTED = 10_000  # pools that are looked at, at most
+MAX_COSTED_POOLS = 10_000  # pools that are looked at, at most
 
 
 @dataclass(frozen=True)
@@ -215,21 +215,21 @@ def costs(since: float) -> Spending:
     """
     ledger = Ledger()
     try:
-        return _add_up(ledger, since)
+        return _pool_costs(ledger, since)
     finally:
         ledger.close()
 
 
-def _add_up(ledger: Ledger, since: float) -> Spending:
+def _pool_costs(ledger: Ledger, since: float) -> Spending:
     told = Spending()
-    for row in [*ledger.live(), *ledger.over(since, MOST_POOLS_COSTED)]:
+    for row in [*ledger.live_pools(), *ledger.ended_pools(since, MAX_COSTED_POOLS)]:
         bills = list(bills_of_pool(ledger, row))
-        if not bills and (not row.spec.get("rents") or _made_nothing(row)):
+        if not bills and (not row.spec.get("rents") or _has_no_machine(row)):
             continue
         names = tuple(dict.fromkeys(run.function for run in ledger.runs(row.token)))
         days: defaultdict[str, float] = defaultdict(float)
         for bill in bills:
-            for day, dollars in _by_day(bill, since):
+            for day, dollars in _daily_costs(bill, since):
                 days[day] += dollars
         total = sum(days.values()) if bills else None
         provider = row.spec.get("provider", "")
@@ -240,7 +240,7 @@ def _add_up(ledger: Ledger, since: float) -> Spending:
     return told
 
 
-def _made_nothing(row: PoolRow) -> bool:
+def _has_no_machine(row: PoolRow) -> bool:
     """Whether it ended before it had a machine, as a start does that is refused."""
     receipt = row.receipt
     return receipt is not None and receipt.get("created") == 0 and not receipt.get("unaccounted")
@@ -252,15 +252,15 @@ def bills_of_pool(ledger: Ledger, row: PoolRow) -> Iterator[Bill]:
         for each in row.receipt.get("bills", ()):
             yield Bill(**each)
     else:
-        machines = [*ledger.machines(row.token), *ledger.former(row.token)]
+        machines = [*ledger.machines(row.token), *ledger.replaced_machines(row.token)]
         try:
-            price = price_of(providers.from_json(row.provider))
+            price = hourly_price(providers.provider_from_json(row.provider))
         except SkywardError:  # its package is not here any more
             price = None
-        yield from bills_of(row, machines, {}, price)
+        yield from make_bills(row, machines, {}, price)
 
 
-def _by_day(bill: Bill, since: float) -> Iterator[tuple[str, float]]:
+def _daily_costs(bill: Bill, since: float) -> Iterator[tuple[str, float]]:
     """What a machine cost on each day of this machine's calendar."""
     at = max(bill.since, since)
     while at < bill.until:
@@ -336,7 +336,7 @@ class PastRun:
         """How long it took, or has taken so far."""
         return max(0.0, (now if self.ended_at is None else self.ended_at) - self.opened_at)
 
-    def lacks(self, words: Iterable[str]) -> tuple[str, ...]:
+    def unmatched_words(self, words: Iterable[str]) -> tuple[str, ...]:
         """Those of some words, in small letters, that are in nothing of it."""
         texts = (
             self.run,
@@ -367,10 +367,10 @@ class RunSearch:
     failed: bool = False
     since: float = 0.0
 
-    def wants(self, run: PastRun) -> bool:
-        return self.takes(run) and not run.lacks(word.casefold() for word in self.words)
+    def matches(self, run: PastRun) -> bool:
+        return self.matches_filters(run) and not run.unmatched_words(word.casefold() for word in self.words)
 
-    def takes(self, run: PastRun) -> bool:
+    def matches_filters(self, run: PastRun) -> bool:
         """Whether it is wanted but for the words."""
         return run.has_failed or not self.failed
 
@@ -378,7 +378,7 @@ class RunSearch:
 def past_runs(
     ledger: Ledger,
     search: RunSearch,
-    launches: dict[str, Launched],
+    launches: dict[str, LaunchSummary],
     seen: Mapping[str, RunView],
 ) -> list[PastRun]:
     """Those that are wanted, of the newest 10,000, newest first; pools that had no run stand among them.
@@ -390,11 +390,11 @@ def past_runs(
     Raises:
         LedgerError: the ledger cannot be read.
     """
-    pools = _Pools(ledger, launches)
+    pools = _PoolCache(ledger, launches)
     rows = ledger.latest_runs(search.since, EVERY)
-    found = [pools.run(_as_it_ended(row, seen.get(row.run))) for row in rows]
-    found += [pools.without_run(row) for row in ledger.pools_without_runs(search.since, EVERY)]
-    return sorted(filter(search.wants, found), key=lambda each: -each.opened_at)
+    found = [pools.past_run(_with_seen_end(row, seen.get(row.run))) for row in rows]
+    found += [pools.pool_without_run(row) for row in ledger.pools_without_runs(search.since, EVERY)]
+    return sorted(filter(search.matches, found), key=lambda each: -each.opened_at)
 
 
 def past_run(ledger: Ledger, row: RunRow) -> PastRun:
@@ -403,7 +403,7 @@ def past_run(ledger: Ledger, row: RunRow) -> PastRun:
     Raises:
         LedgerError: the ledger cannot be read.
     """
-    return _Pools(ledger, {}).run(row)
+    return _PoolCache(ledger, {}).past_run(row)
 
 
 def sorted_runs(runs: Sequence[PastRun], by: str, now: float, *, falling: bool) -> list[PastRun]:
@@ -425,38 +425,38 @@ def failures(ledger: Ledger) -> list[PastRun]:
     Raises:
         LedgerError: the ledger cannot be read.
     """
-    known, pools = set(pool_folder.dismissed()), _Pools(ledger, {})
+    known, pools = set(pool_folder.read_dismissed()), _PoolCache(ledger, {})
     rows = ledger.failed_runs(time.time() - RECENT, EVERY)
-    found = ((row, pools.run(row)) for row in rows if row.run not in known)
-    return [_with_figures(ledger, row, run) for row, run in found if run.has_failed]
+    found = ((row, pools.past_run(row)) for row in rows if row.run not in known)
+    return [_with_failure_metrics(ledger, row, run) for row, run in found if run.has_failed]
 
 
-def _with_figures(ledger: Ledger, row: RunRow, run: PastRun) -> PastRun:
+def _with_failure_metrics(ledger: Ledger, row: RunRow, run: PastRun) -> PastRun:
     """With what its machine was at, where that was kept, which takes reading files."""
-    if row.root_cause is None or not are_kept(pool_path(run.key)):
+    if row.root_cause is None or not has_metrics(pool_path(run.key)):
         return run
-    told = run_view(ledger, row).cause_figures
+    told = run_view(ledger, row).cause_metrics
     return run if told is None else replace(run, figures=told.to_json())
 
 
-def _as_it_ended(row: RunRow, view: RunView | None) -> RunRow:
+def _with_seen_end(row: RunRow, view: RunView | None) -> RunRow:
     """The same as it was seen to end, where nobody has written that down yet."""
     if row.state != "running" or view is None or view.state == "running":
         return row
     return replace(row, state=view.state, ended_at=view.ended_at, root_cause=view.root_cause)
 
 
-def _as_seen(run: PastRun, view: RunView | None) -> PastRun:
+def _with_seen_metrics(run: PastRun, view: RunView | None) -> PastRun:
     """The same with what its machine was at, as far as that was seen: it is written down a few seconds later."""
-    told = view.cause_figures if view is not None else None
+    told = view.cause_metrics if view is not None else None
     return run if told is None else replace(run, figures=told.to_json())
 
 
-class PastRuns(SessionPart):
+class RunHistory(SessionPart):
     """The part of a session that tells of them."""
 
     ledger: Ledger
-    _launches: dict[str, Launched]  # what runs were launched with, which never changes
+    _launches: dict[str, LaunchSummary]  # what runs were launched with, which never changes
 
     def past_runs(self, search: RunSearch) -> Future[list[PastRun]]:
         """See :func:`past_runs`; the future raises what that raises."""
@@ -472,7 +472,7 @@ class PastRuns(SessionPart):
         async def work() -> list[PastRun]:
             found = await asyncio.to_thread(failures, self.ledger)
             views = self._runs_seen()
-            return [_as_seen(run, views.get(run.run)) for run in found]
+            return [_with_seen_metrics(run, views.get(run.run)) for run in found]
 
         return self._submit(work())
 
@@ -487,27 +487,31 @@ class PastRuns(SessionPart):
         """
 
         async def work() -> None:
-            await asyncio.to_thread(pool_folder.dismiss, runs)
+            await asyncio.to_thread(pool_folder.add_dismissed, runs)
 
         return self._submit(work())
 
 
 @dataclass(slots=True)
-class _Pools:
+class _PoolCache:
     """What several runs of one pool have in common is read once."""
 
     ledger: Ledger
-    launches: dict[str, Launched]
+    launches: dict[str, LaunchSummary]
     rows: dict[str, tuple[PoolRow, list[Bill]]] = field(default_factory=dict)
 
-    def run(self, row: RunRow) -> PastRun:
+    def past_run(self, row: RunRow) -> PastRun:
         if row.token not in self.rows:
             pool = self.ledger.pool(row.token)
             self.rows[row.token] = pool, list(bills_of_pool(self.ledger, pool))
         pool, bills = self.rows[row.token]
         cause = row.root_cause
-        error = "" if cause is None else f"{cause.who.replace('rank ', 'r')}{cause.type}: {cause.message}".rstrip(": ")
-        told = self.launches.get(row.run) or _launched(pool.key, row.run)
+        error = (
+            ""
+            if cause is None
+            else f"{cause.rank_prefix.replace('rank ', 'r')}{cause.type}: {cause.message}".rstrip(": ")
+        )
+        told = self.launches.get(row.run) or _load_launch_summary(pool.key, row.run)
         if told.script:  # what nobody kept may be on its way
             self.launches[row.run] = told
         end = time.time() if row.ended_at is None else row.ended_at
@@ -519,7 +523,7 @@ class _Pools:
             dollars=_dollars(pool, bills, row.opened_at, end), is_up=pool.ended_at is None,
         )  # fmt: skip
 
-    def without_run(self, pool: PoolRow) -> PastRun:
+    def pool_without_run(self, pool: PoolRow) -> PastRun:
         bills = bills_of_pool(self.ledger, pool)
         return PastRun(
             run="", pool=safe(pool.name), key=pool.key, provider=_provider(pool), function="", state=pool.state,
@@ -538,14 +542,14 @@ def _dollars(pool: PoolRow, bills: Iterable[Bill], since: float, until: float) -
     return sum(parts) if parts or not pool.spec.get("rents") else None
 
 
-class Launched(NamedTuple):
+class LaunchSummary(NamedTuple):
     """The name of the script that a run was launched with, and its arguments."""
 
     script: str = ""
     arguments: tuple[str, ...] = ()
 
 
-def _combination(pool: str, run: str) -> list[str]:
+def _gang_arguments(pool: str, run: str) -> list[str]:
     """Of one of a sweep by gangs: its own arguments."""
     sheet = pool_folder.read_trials(pool, run)
     rows = {} if sheet is None else {each: row for row, each in sheet.runs.items()}
@@ -555,32 +559,32 @@ def _combination(pool: str, run: str) -> list[str]:
     return [f"{name}={text}" for name, text in pairs]
 
 
-def _launched(pool: str, run: str) -> Launched:
+def _load_launch_summary(pool: str, run: str) -> LaunchSummary:
     """As far as that is kept and can be read."""
     try:
-        told = pool_folder.kept(pool, run) or {}
+        told = pool_folder.read_launch(pool, run) or {}
         if "job" in told:
             variables = tuple(safe(f"{name}={text}") for name, text in dict(told["job"]["env"]).items())
-            return Launched(safe(Path(str(told["job"]["path"])).name), variables)
+            return LaunchSummary(safe(Path(str(told["job"]["path"])).name), variables)
         if "command" in told:
-            return Launched("", tuple(safe(str(word)) for word in told["command"]["words"]))
+            return LaunchSummary("", tuple(safe(str(word)) for word in told["command"]["words"]))
         asked = dict(told["request"])
         words = asked.get("arguments") or asked.get("script_args") or ()
         if any(map(asked.get, WAYS)):
-            words = _combination(pool, run) or words
-        return Launched(safe(Path(str(asked["script"])).name), tuple(safe(str(word)) for word in words))
+            words = _gang_arguments(pool, run) or words
+        return LaunchSummary(safe(Path(str(asked["script"])).name), tuple(safe(str(word)) for word in words))
     except (OSError, KeyError, TypeError, ValueError):
-        return Launched()
+        return LaunchSummary()
 
 
-LINES = 60  # of a log, at most
-SHORT = 256 << 10  # bytes of a log that is read whole, so that both streams are in their true order
-TAIL = 16 << 10  # bytes that are read of a longer one
-NUMBERS = 1 << 20  # bytes of a rank's numbers that are read, from their end
-RANKS = 8  # of whose numbers
+MAX_LINES = 60  # of a log, at most
+SHORT_LOG_BYTES = 256 << 10  # bytes of a log that is read whole, so that both streams are in their true order
+TAIL_BYTES = 16 << 10  # bytes that are read of a longer one
+METRIC_TAIL_BYTES = 1 << 20  # bytes of a rank's numbers that are read, from their end
+MAX_METRIC_RANKS = 8  # of whose numbers
 
 
-class PastLook(NamedTuple):
+class RunPreviewData(NamedTuple):
     """What there is to see.
 
     Attributes:
@@ -592,13 +596,13 @@ class PastLook(NamedTuple):
     """
 
     view: RunView | None = None
-    book: MetricBook = MetricBook()
+    book: MetricStore = MetricStore()
     rank: int | None = None
     lines: Sequence[str] = ()
     trials: TrialTable | None = None
 
 
-def past_look(ledger: Ledger, run: str) -> PastLook:
+def load_preview(ledger: Ledger, run: str) -> RunPreviewData:
     """Look at a run by its id, as far as it is kept here.
 
     Raises:
@@ -606,97 +610,99 @@ def past_look(ledger: Ledger, run: str) -> PastLook:
     """
     row = ledger.run(run)
     if row is None:
-        return PastLook()
+        return RunPreviewData()
     key = ledger.pool(row.token).key
     view, folder = run_view(ledger, row), pool_path(key) / "logs"
     rank, lines = None, []
     with suppress(OSError, SkywardError):  # what was pruned is not there any more
         logs = RunLogs(ledger, run)
         cause = None if row.root_cause is None else row.root_cause.rank
-        rank = cause if cause in logs.parts else min(logs.parts, default=None)
+        rank = cause if cause in logs.ranges else min(logs.ranges, default=None)
         lines = [] if rank is None else last_lines(logs, rank)
-    book = MetricBook()
+    book = MetricStore()
     with suppress(OSError):
-        book = numbers(folder, run)
-    return PastLook(view, book, rank, lines, _trials(ledger, key, view, book))
+        book = load_metrics(folder, run)
+    return RunPreviewData(view, book, rank, lines, _trial_table(ledger, key, view, book))
 
 
-def _trials(ledger: Ledger, pool: str, run: RunView, book: MetricBook) -> TrialTable | None:
+def _trial_table(ledger: Ledger, pool: str, run: RunView, book: MetricStore) -> TrialTable | None:
     """The table of a sweep; of one by gangs each run is looked at by itself."""
     if run.kind != "sweep":
         return None
     with suppress(UsageError, NoTrials):
-        return board_of(ledger, pool, run, {}).table(run.id, run.tasks, book)
+        return trial_table_source(ledger, pool, run, {}).table(run.id, run.tasks, book)
     return None
 
 
 def last_lines(logs: RunLogs, rank: int) -> list[str]:
     """What a rank printed last in a run."""
-    parts = logs.parts[rank]
-    if sum(sum(part.end) - sum(part.start) for part in parts) <= SHORT:
-        return list(deque((line.text for line in logs.lines(rank)), LINES))
+    parts = logs.ranges[rank]
+    if sum(sum(part.end) - sum(part.start) for part in parts) <= SHORT_LOG_BYTES:
+        return list(deque((line.text for line in logs.lines(rank)), MAX_LINES))
     # Which came when is not looked up: whatever of the two has more to tell.
-    ends = [_tail(logs.folder, parts[-1], stream) for stream in (0, 1)]
+    ends = [_read_tail(logs.folder, parts[-1], stream) for stream in (0, 1)]
     return max(ends, key=len)
 
 
-def _tail(folder: Path, part: Part, stream: int) -> list[str]:
+def _read_tail(folder: Path, part: LogRange, stream: int) -> list[str]:
     end = part.end[stream]
-    start = max(part.start[stream], end - TAIL)
+    start = max(part.start[stream], end - TAIL_BYTES)
     if start == end:
         return []
     with open(folder / f"{part.stem}{(OUT, ERR)[stream]}", "rb") as source:
         source.seek(start)
         lines = source.read(end - start).split(b"\n")
     whole = lines[1:] if start > part.start[stream] else lines
-    return [line.decode("utf-8", "replace") for line in whole if line][-LINES:]
+    return [line.decode("utf-8", "replace") for line in whole if line][-MAX_LINES:]
 
 
-def numbers(folder: Path, run: str, most: int = NUMBERS, ranks: int | None = RANKS) -> MetricBook:
+def load_metrics(
+    folder: Path, run: str, most: int = METRIC_TAIL_BYTES, ranks: int | None = MAX_METRIC_RANKS
+) -> MetricStore:
     """The numbers of one run, from the files of its pool.
 
     Args:
         most: bytes that are read of each rank's, from their end.
         ranks: of how many; None for all.
     """
-    book, needle = MetricBook(), f'"{run}"'.encode()
+    book, needle = MetricStore(), f'"{run}"'.encode()
     files = [path for path in (log_files(folder) if folder.is_dir() else ()) if path.suffix == METRICS]
     for path in files[:ranks]:
         with open(path, "rb") as source:
             source.seek(max(0, path.stat().st_size - most))
             for line in source:
                 if needle in line:
-                    book.feed(path.name, rank_of(path.name), line)
+                    book.feed(path.name, parse_rank(path.name), line)
     return book
 
 
-class PastLooks(SessionPart):
+class RunPreviews(SessionPart):
     """The part of a session that shows them."""
 
     ledger: Ledger
 
-    def look_at_run(self, run: str) -> Future[PastLook]:
+    def preview_run(self, run: str) -> Future[RunPreviewData]:
         """See :func:`past_look`; the future raises what that raises."""
 
-        async def work() -> PastLook:
-            return await asyncio.to_thread(past_look, self.ledger, run)
+        async def work() -> RunPreviewData:
+            return await asyncio.to_thread(load_preview, self.ledger, run)
 
         return self._submit(work())
 
 
-STEP = 0.2  # seconds of one step
-MOST = 1 << 30  # bytes of one run's logs that are looked through
-SHOWN = 300  # characters of a line that are told
-BEFORE = 40  # of them that stand before the first word, where the line is longer
+STEP_SECONDS = 0.2  # seconds of one step
+MAX_SEARCH_BYTES = 1 << 30  # bytes of one run's logs that are looked through
+MAX_MATCH_CHARS = 300  # characters of a line that are told
+CONTEXT_CHARS = 40  # of them that stand before the first word, where the line is longer
 _COLOR = re.compile("\x1b\\[[0-9;:]*m")
 
 
-class _NotWanted(Exception):
+class _SearchCancelled(Exception):
     """Nobody wants to know any more."""
 
 
 @dataclass(frozen=True, slots=True)
-class FoundInLogs:
+class LineMatch:
     """Where some words stand together in what a run printed, or gave; all texts may be shown.
 
     Attributes:
@@ -717,7 +723,7 @@ class FoundInLogs:
     whole: bool = False
 
     @property
-    def where(self) -> str:
+    def location_text(self) -> str:
         """In words: "r3 line 1,205, and 12 more lines"."""
         place = f"r{self.rank} result" if self.number is None else f"r{self.rank} line {self.number + 1:,}"
         more = self.lines - 1
@@ -725,7 +731,7 @@ class FoundInLogs:
 
     @property
     def note(self) -> str:
-        return f"{self.where}: {self.line}"
+        return f"{self.location_text}: {self.line}"
 
 
 class LogSearch:
@@ -745,27 +751,27 @@ class LogSearch:
 
     def __init__(self, ledger: Ledger, runs: Sequence[PastRun], words: Sequence[str]) -> None:
         folded = list(dict.fromkeys(word.casefold() for word in words))
-        lacking = ((run, run.lacks(folded)) for run in runs if run.run)
+        lacking = ((run, run.unmatched_words(folded)) for run in runs if run.run)
         wanted = [(run, those) for run, those in lacking if those]
-        self.runs, self.looked, self.unread, self.done = len(wanted), 0, 0, not wanted
+        self.runs, self.searched, self.unread, self.done = len(wanted), 0, 0, not wanted
         self._cancelled = False
-        self._work = self._through(ledger, wanted)
+        self._matches = self._search_runs(ledger, wanted)
 
     def cancel(self) -> None:
         """Have a step that goes on in another thread end at its next piece, or row of the ledger, and none follow."""
         self._cancelled = True
 
-    def step(self, seconds: float = STEP) -> dict[str, FoundInLogs]:
+    def step(self, seconds: float = STEP_SECONDS) -> dict[str, LineMatch]:
         """Look on for so long; at least one piece. Gives what has been found, or has grown, by the run's id.
 
         Raises:
             LedgerError: the ledger cannot be read.
         """
         end = time.monotonic() + seconds
-        found: dict[str, FoundInLogs] = {}
-        with suppress(_NotWanted):
+        found: dict[str, LineMatch] = {}
+        with suppress(_SearchCancelled):
             while not (self._cancelled or self.done):
-                piece = next(self._work, None)
+                piece = next(self._matches, None)
                 if piece is None:
                     self.done = True
                 elif piece[1] is not None:
@@ -774,20 +780,20 @@ class LogSearch:
                     break
         return found
 
-    def _check(self) -> None:
+    def _check_cancelled(self) -> None:
         if self._cancelled:
-            raise _NotWanted
+            raise _SearchCancelled
 
-    def _through(
+    def _search_runs(
         self, ledger: Ledger, runs: Sequence[tuple[PastRun, Sequence[str]]]
-    ) -> Iterator[tuple[str, FoundInLogs | None]]:
+    ) -> Iterator[tuple[str, LineMatch | None]]:
         for run, words in runs:
             try:
-                for found in in_run(ledger, run.run, run.key, words, self._check):
+                for found in search_run(ledger, run.run, run.key, words, self._check_cancelled):
                     yield run.run, found
             except (OSError, UsageError):  # pruned or forgotten meanwhile, or no file of ours any more
                 self.unread += 1
-            self.looked += 1
+            self.searched += 1
 
 
 class LogSearches(SessionPart):
@@ -800,9 +806,9 @@ class LogSearches(SessionPart):
         return LogSearch(self.ledger, runs, words)
 
 
-def in_run(
+def search_run(
     ledger: Ledger, run: str, pool: str, words: Sequence[str], check: Callable[[], None] = lambda: None
-) -> Iterator[FoundInLogs | None]:
+) -> Iterator[LineMatch | None]:
     """Look through a run for lines that have all of some words; what is found so far, after each piece.
 
     Args:
@@ -815,36 +821,40 @@ def in_run(
         OSError: its files cannot be read.
         LedgerError: the ledger cannot be read.
     """
-    found: FoundInLogs | None = None
+    found: LineMatch | None = None
     read = 0
-    for rank, batch in _printed(ledger, run, pool, check):
-        if places := having(batch.texts, words):
-            here = _found(rank, batch.number + places[0], batch.texts[places[0]], words)
+    for rank, batch in _iter_batches(ledger, run, pool, check):
+        if places := matching_lines(batch.texts, words):
+            here = _make_match(rank, batch.number + places[0], batch.texts[places[0]], words)
             found = replace(found or here, lines=(found.lines if found else 0) + len(places))
         yield found
-        if (read := read + batch.size) >= MOST:
+        if (read := read + batch.size) >= MAX_SEARCH_BYTES:
             break
     if found is None:
         given = []
-        for outcome, _ in ledger.each_outcome(run):
+        for outcome, _ in ledger.iter_outcomes(run):
             check()
-            given += [_found(outcome.rank, None, text, words) for text in _told(outcome) if having([text], words)]
+            given += [
+                _make_match(outcome.rank, None, text, words)
+                for text in _outcome_lines(outcome)
+                if matching_lines([text], words)
+            ]
         found = replace(given[0], lines=len(given)) if given else None
-    yield None if found is None else replace(found, whole=read < MOST)
+    yield None if found is None else replace(found, whole=read < MAX_SEARCH_BYTES)
 
 
-def _printed(ledger: Ledger, run: str, pool: str, check: Callable[[], None]) -> Iterator[tuple[int, Batch]]:
+def _iter_batches(ledger: Ledger, run: str, pool: str, check: Callable[[], None]) -> Iterator[tuple[int, LineBatch]]:
     """What is kept of what its ranks printed; where the pool has no folder any more none is made."""
     if (pool_path(pool) / "logs").is_dir():
         logs = RunLogs(ledger, run, check)
-        for rank in sorted(logs.parts):
+        for rank in sorted(logs.ranges):
             for batch in logs.batches(rank):
                 yield rank, batch
 
 
-def having(texts: Sequence[str], words: Sequence[str]) -> list[int]:
+def matching_lines(texts: Sequence[str], words: Sequence[str]) -> list[int]:
     """Which of some lines have all of the words, which are in small letters; colours are looked through."""
-    text = text_of(texts)
+    text = join_lines(texts)
     if "\x1b" in text:
         text = _COLOR.sub("", text)
     text = text.casefold()
@@ -853,7 +863,7 @@ def having(texts: Sequence[str], words: Sequence[str]) -> list[int]:
     return [at for at, line in enumerate(text.split("\n")) if all(word in line for word in words)]
 
 
-def _told(outcome: Outcome) -> Iterator[str]:
+def _outcome_lines(outcome: Outcome) -> Iterator[str]:
     """What a rank gave, and what it failed by, a line each."""
     if outcome.summary is not None:
         yield safe_field(outcome.summary.text)
@@ -861,30 +871,30 @@ def _told(outcome: Outcome) -> Iterator[str]:
         yield safe_field(f"{outcome.error.type}: {outcome.error.message}")
 
 
-def _found(rank: int, number: int | None, line: str, words: Sequence[str]) -> FoundInLogs:
+def _make_match(rank: int, number: int | None, line: str, words: Sequence[str]) -> LineMatch:
     text = safe_field(line)
     places = {word: text.casefold().find(word) for word in words}
-    first = max(0, min(places.values()) - BEFORE) if len(text) > SHOWN else 0
-    shown = f"{'… ' if first else ''}{text[first : first + SHOWN].strip()}"
-    return FoundInLogs(rank, number, shown, tuple(sorted(places, key=lambda word: places[word])))
+    first = max(0, min(places.values()) - CONTEXT_CHARS) if len(text) > MAX_MATCH_CHARS else 0
+    shown = f"{'… ' if first else ''}{text[first : first + MAX_MATCH_CHARS].strip()}"
+    return LineMatch(rank, number, shown, tuple(sorted(places, key=lambda word: places[word])))
 
 
 __all__ = [
-    "Kept",
+    "OutputChunk",
     "PoolRow",
-    "Printed",
     "Receipt",
+    "RetainedResults",
     "RunLogs",
     "RunRow",
     "StoredLines",
-    "following",
-    "locks",
-    "printed",
-    "printed_together",
-    "prune",
+    "follow_output",
+    "installed_packages",
+    "merged_output",
     "prune_clones",
     "prune_environments",
+    "prune_pools",
+    "rank_output",
     "result_pickles",
+    "ring_tail",
     "run_view",
-    "tail_of",
 ]

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from skyward_core import providers
 from skyward_core.client import leftover_cleanup
-from skyward_core.client.leftover_cleanup import Sweep
-from skyward_core.client.run_comparison import Comparing
+from skyward_core.client.leftover_cleanup import LeftoverScan
+from skyward_core.client.run_comparison import RunComparisons
 from skyward_core.client.session_part import SessionPart
 from skyward_core.client.sweep_results import TrialRuns
 from skyward_core.model.errors import (
@@ -31,49 +31,54 @@ from skyward_core.model.errors import (
     PoolGone,
     SkywardError,
     UsageError,
-    hint_of,
-    what_of,
+    error_hint,
+    error_message,
 )
 from skyward_core.model.machines import Check
 from skyward_core.model.outcomes import PoolStatus, Unfetched
 from skyward_core.model.provider_capabilities import ChecksPython, RunsHere
 from skyward_core.model.script_interpreter import Interpreter
 from skyward_core.model.specs import PoolSpec
-from skyward_core.pool.fetch_retained_results import fetch, fetch_run, is_here
-from skyward_core.pool.pool import Pool, write_down
-from skyward_core.pool.pool_context import FAREWELL
+from skyward_core.pool.fetch_retained_results import fetch_retained, fetch_run, is_fetched
+from skyward_core.pool.pool import Pool, flush_all
+from skyward_core.pool.pool_context import CANCEL_TIMEOUT
 from skyward_core.pool.rank_output import LogSink
-from skyward_core.pool.reconciliation import is_being_made
-from skyward_core.pool.runs.scheduler import new_id
-from skyward_core.providers import by_name
-from skyward_core.providers.provider import make
+from skyward_core.pool.reconciliation import is_starting
+from skyward_core.pool.runs.scheduler import new_run_id
+from skyward_core.providers import provider_class
+from skyward_core.providers.provider import make_provider
 from skyward_core.store import debug_log
 from skyward_core.store.ledger import Ledger
-from skyward_core.store.ledger_rows import Kept, PoolRow, Receipt
-from skyward_core.store.past_pools import outline, price, recall, unreached
+from skyward_core.store.ledger_rows import PoolRow, Receipt, RetainedResults
+from skyward_core.store.past_pools import (
+    load_finished_pool,
+    set_hourly_price,
+    summarize_pool,
+    unreachable_view,
+)
 from skyward_core.store.run_logs import RunLogs
-from skyward_core.store.state_folder import here
+from skyward_core.store.state_folder import require_current_folder
 from skyward_core.tasks.pickled_call import Task
 from skyward_core.transport.background_loop import submit
-from skyward_core.transport.ssh.host_key_prompt import Questions
+from skyward_core.transport.ssh.host_key_prompt import HostKeyPrompt
 from skyward_core.views.events import Event, PoolEnded
 from skyward_core.views.pool_view import PoolView, RunView
 
 if TYPE_CHECKING:
-    from skyward_core.client.launch.job_records import KeptShell
-    from skyward_core.client.launch.launch_records import KeptLaunch
+    from skyward_core.client.launch.job_records import ShellRecord
+    from skyward_core.client.launch.launch_records import LaunchRecord
     from skyward_core.client.launch.launch_request import LaunchRequest
-    from skyward_core.client.session_protocol import Front
+    from skyward_core.client.session_protocol import SessionProtocol
     from skyward_core.model.stack_values import Stacks
     from skyward_core.pool.dashboards import Dashboard
-    from skyward_core.pool.output_files import Haul, Listing, Progress
+    from skyward_core.pool.output_files import FetchResult, FileListing, Progress
     from skyward_core.pool.pool import Pool
     from skyward_core.store.ledger_rows import PoolRow, Receipt
     from skyward_core.transport.ssh.host_key_prompt import Ask
     from skyward_core.views.pool_view import PoolView
 
 
-PAUSES = (2.0, 60.0)  # seconds: the first one, and the longest
+RETRY_PAUSES = (2.0, 60.0)  # seconds: the first one, and the longest
 
 
 class BackOff:
@@ -86,25 +91,25 @@ class BackOff:
         """Whether it may be asked now."""
         return time.monotonic() >= self._next.get(name, (0.0, 0.0))[0]
 
-    def failed(self, name: str) -> None:
+    def record_failure(self, name: str) -> None:
         """It was asked, and did not answer."""
         before = self._next.get(name, (0.0, 0.0))[1]
-        pause = min(PAUSES[1], before * 2) or PAUSES[0]
+        pause = min(RETRY_PAUSES[1], before * 2) or RETRY_PAUSES[0]
         self._next[name] = time.monotonic() + pause, pause
 
-    def keep_only(self, names: Container[str]) -> None:
+    def retain_only(self, names: Container[str]) -> None:
         """Forget all others."""
         self._next = {name: told for name, told in self._next.items() if name in names}
 
-    def answered(self, name: str) -> None:
+    def reset(self, name: str) -> None:
         """It did."""
         self._next.pop(name, None)
 
 
-PATIENCE = 15.0  # seconds in which a provider says how it is
+CHECK_TIMEOUT = 15.0  # seconds in which a provider says how it is
 
 
-class CheckUps(SessionPart):
+class ProviderCheckRunner(SessionPart):
     """The part of :class:`Session` that does so."""
 
     def check_provider(
@@ -117,13 +122,13 @@ class CheckUps(SessionPart):
             settings: of the provider, by name, as texts.
             python: what a script is loaded with, which its machines need then; None for what runs this.
         """
-        return self._submit(checked(name, settings, python=python))
+        return self._submit(run_provider_check(name, settings, python=python))
 
 
-async def checked(
+async def run_provider_check(
     name: str,
     settings: Mapping[str, str],
-    patience: float = PATIENCE,
+    patience: float = CHECK_TIMEOUT,
     *,
     python: Interpreter | None = None,
 ) -> list[Check]:
@@ -136,7 +141,7 @@ async def checked(
             told.set_result(lines)
 
     def act() -> None:
-        lines = asyncio.run(_lines(name, settings, patience, python))
+        lines = asyncio.run(_run_check(name, settings, patience, python))
         try:
             loop.call_soon_threadsafe(tell, lines)
         except RuntimeError:  # the loop has ended: nobody waits
@@ -146,29 +151,31 @@ async def checked(
     try:
         return await asyncio.wait_for(told, patience)
     except TimeoutError:
-        return [_silent(name, patience)]
+        return [_no_answer(name, patience)]
 
 
-async def _lines(name: str, settings: Mapping[str, str], patience: float, python: Interpreter | None) -> list[Check]:
+async def _run_check(
+    name: str, settings: Mapping[str, str], patience: float, python: Interpreter | None
+) -> list[Check]:
     try:
-        provider: Any = make(by_name(name), settings)
+        provider: Any = make_provider(provider_class(name), settings)
         async with asyncio.timeout(patience):
             if python is not None and isinstance(provider, ChecksPython):
                 return await provider.check_for(python.for_hosts)
             return list(await provider.check())
     except TimeoutError:
-        return [_silent(name, patience)]
+        return [_no_answer(name, patience)]
     except (SkywardError, OSError) as error:
-        return [Check(name, "fail", what_of(error), hint_of(error))]
+        return [Check(name, "fail", error_message(error), error_hint(error))]
     except Exception as error:  # noqa: BLE001  one of another package may raise anything
         return [Check(name, "fail", f"{type(error).__name__}: {error}")]
 
 
-def _silent(name: str, patience: float) -> Check:
+def _no_answer(name: str, patience: float) -> Check:
     return Check(name, "fail", f"no answer within {patience:g} s")
 
 
-class Insides(SessionPart):
+class RankInspection(SessionPart):
     """The part of :class:`Session` that does so. To ask keeps no pool alive."""
 
     def stacks(
@@ -181,9 +188,9 @@ class Insides(SessionPart):
         """
 
         async def work() -> Stacks:
-            from skyward_core.pool.rank_inspection import stacks
+            from skyward_core.pool.rank_inspection import collect_stacks
 
-            return await stacks((await self._seen(pool)).context, run, ranks, signal=signal)
+            return await collect_stacks((await self._observe_pool(pool)).context, run, ranks, signal=signal)
 
         return self._submit(work())
 
@@ -196,9 +203,9 @@ class Insides(SessionPart):
         """
 
         async def work() -> str:
-            from skyward_core.pool.rank_inspection import profile
+            from skyward_core.pool.rank_inspection import profile_rank
 
-            return await profile((await self._seen(pool)).context, rank, seconds)
+            return await profile_rank((await self._observe_pool(pool)).context, rank, seconds)
 
         return self._submit(work())
 
@@ -212,9 +219,9 @@ class Insides(SessionPart):
         """
 
         async def work() -> tuple[bytes, bool]:
-            from skyward_core.pool.rank_inspection import debug
+            from skyward_core.pool.rank_inspection import send_to_debugger
 
-            return await debug((await self._seen(pool)).context, rank, who, text=text, eof=eof)
+            return await send_to_debugger((await self._observe_pool(pool)).context, rank, who, text=text, eof=eof)
 
         return self._submit(work())
 
@@ -228,28 +235,28 @@ class Insides(SessionPart):
         async def work() -> list[Dashboard]:
             from skyward_core.store.pool_folder import read_dashboards as kept
 
-            found = await self._seen(pool)
+            found = await self._observe_pool(pool)
             try:
                 known = kept(found.row.key)
             except (OSError, ValueError, TypeError) as error:
                 raise PoolError(f"where the pages of pool {pool} are cannot be read: {error}") from error
-            return await found.dashboards.that_answer(known)
+            return await found.dashboards.find_available(known)
 
         return self._submit(work())
 
-    def measure(self, pool: str) -> Future[PoolView]:
+    def start_sampling(self, pool: str) -> Future[PoolView]:
         """Have a pool's machines measured from now on, into its view; resolves when each node has told of itself. It
         keeps no pool alive, and raises as :meth:`stacks`."""
 
         async def work() -> PoolView:
-            found = await self._seen(pool)
-            await found.measures.wait()
+            found = await self._observe_pool(pool)
+            await found.metrics_collector.wait_for_samples()
             return found.view
 
         return self._submit(work())
 
 
-class Launching(SessionPart):
+class RunLauncher(SessionPart):
     """The part of a session that launches them."""
 
     ledger: Ledger
@@ -261,31 +268,31 @@ class Launching(SessionPart):
         *,
         one: bool = False,
         stays: bool = False,
-        request: LaunchRequest | KeptShell | None = None,
+        request: LaunchRequest | ShellRecord | None = None,
         joined: bool = False,
     ) -> Future[RunView]:
-        """See ``session_protocol.Front.launch``."""
+        """See ``session_protocol.SessionProtocol.launch``."""
 
         async def work() -> RunView:
-            found = await self._ours(pool)
-            id = new_id()
+            found = await self._attach_pool(pool)
+            id = new_run_id()
             if request is not None:
-                from skyward_core.client.launch.launch_records import keep_before
+                from skyward_core.client.launch.launch_records import save_before_launch
 
-                keep_before(found.view.key, id, request, joined=joined)
+                save_before_launch(found.view.key, id, request, joined=joined)
             try:
-                run = found.launch.open("single" if one else "broadcast", [task], run_id=id, stays=stays)
+                run = found.launcher.open("single" if one else "broadcast", [task], run_id=id, stays=stays)
             except BaseException:
                 if request is not None:
-                    from skyward_core.client.launch.launch_records import forget
+                    from skyward_core.client.launch.launch_records import delete_launch_record
 
-                    forget(found.view.key, id)
+                    delete_launch_record(found.view.key, id)
                 raise
             return found.view.runs[run.id]
 
         return self._submit(work())
 
-    def keep_launch(self, pool: str, run: str, request: LaunchRequest, *, joined: bool) -> Future[None]:
+    def save_launch(self, pool: str, run: str, request: LaunchRequest, *, joined: bool) -> Future[None]:
         """Keep all of what a run was launched with, the state of its script's repository too.
 
         Args:
@@ -297,14 +304,14 @@ class Launching(SessionPart):
         """
 
         async def work() -> None:
-            from skyward_core.client.launch.launch_records import keep, state_of
+            from skyward_core.client.launch.launch_records import capture_script_state, save_launch_record
 
-            source = await asyncio.to_thread(state_of, request)
-            await asyncio.to_thread(keep, pool, run, request, joined=joined, source=source)
+            source = await asyncio.to_thread(capture_script_state, request)
+            await asyncio.to_thread(save_launch_record, pool, run, request, joined=joined, source=source)
 
         return self._submit(work())
 
-    def kept_launch(self, run: str) -> Future[KeptLaunch | KeptShell]:
+    def load_launch(self, run: str) -> Future[LaunchRecord | ShellRecord]:
         """What a run was launched with, or the job that it was a step of.
 
         Raises (through the future):
@@ -312,12 +319,12 @@ class Launching(SessionPart):
             LedgerError: the ledger cannot be read.
         """
 
-        async def work() -> KeptLaunch | KeptShell:
-            from skyward_core.client.launch.launch_records import any_kept
+        async def work() -> LaunchRecord | ShellRecord:
+            from skyward_core.client.launch.launch_records import load_any_record
 
             if (row := self.ledger.run(run)) is None:
                 raise UsageError(f"the ledger has no run {run}")
-            return await asyncio.to_thread(any_kept, self.ledger, row)
+            return await asyncio.to_thread(load_any_record, self.ledger, row)
 
         return self._submit(work())
 
@@ -327,7 +334,7 @@ class OutputFiles(SessionPart):
 
     def files(
         self, pool: str, run: str | None = None, patterns: Sequence[str] = (), *, whole: bool = False
-    ) -> Future[Listing]:
+    ) -> Future[FileListing]:
         """The files that ranks wrote in their working folder: of a run, or of all of a pool's time. To ask keeps no
         pool alive.
 
@@ -339,8 +346,8 @@ class OutputFiles(SessionPart):
             PoolError: there is no such pool, or it cannot be reached.
         """
 
-        async def work() -> Listing:
-            return await (await self._seen(pool)).outputs.files(patterns, run, whole=whole)
+        async def work() -> FileListing:
+            return await (await self._observe_pool(pool)).outputs.files(patterns, run, whole=whole)
 
         return self._submit(work())
 
@@ -351,7 +358,7 @@ class OutputFiles(SessionPart):
         patterns: Sequence[str] = (),
         to: Path | None = None,
         progress: Progress | None = None,
-    ) -> Future[Haul]:
+    ) -> Future[FetchResult]:
         """Bring such files here; see :meth:`skyward_core.Compute.fetch`.
 
         Args:
@@ -362,16 +369,16 @@ class OutputFiles(SessionPart):
             PoolError: there is no such pool, or no node of it can be asked.
         """
 
-        async def work() -> Haul:
-            return await (await self._ours(pool)).outputs.fetch(patterns, to, run, progress)
+        async def work() -> FetchResult:
+            return await (await self._attach_pool(pool)).outputs.fetch(patterns, to, run, progress)
 
         return self._submit(work())
 
     @staticmethod
-    def works_here(pool: PoolRow) -> bool:
+    def is_working_locally(pool: PoolRow) -> bool:
         """Whether the ranks of a pool work, or worked, in this machine's own folders: what they write is here."""
         try:
-            return isinstance(providers.from_json(pool.provider), RunsHere)
+            return isinstance(providers.provider_from_json(pool.provider), RunsHere)
         except SkywardError:  # of a package that is not installed any more
             return False
 
@@ -380,20 +387,20 @@ class OutputFiles(SessionPart):
         alive; raises as :meth:`look`."""
 
         async def work() -> Unfetched:
-            return await (await self._seen(pool)).outputs.unfetched()
+            return await (await self._observe_pool(pool)).outputs.unfetched()
 
         return self._submit(work())
 
 
-LISTED_SECONDS = 0.5  # after which a pool to which the way is long is listed
-LOOK = 5.0  # seconds that a command waits for a pool before it shows it as it was last seen
+CONNECTING_DELAY = 0.5  # after which a pool to which the way is long is listed
+PROBE_TIMEOUT = 5.0  # seconds that a command waits for a pool before it shows it as it was last seen
 
 T = TypeVar("T")
 
 OnEvent = Callable[[Event], None]
 
 
-class Session(CheckUps, Comparing, Insides, Launching, OutputFiles, TrialRuns):
+class Session(ProviderCheckRunner, RunComparisons, RankInspection, RunLauncher, OutputFiles, TrialRuns):
     """All that an app or a command needs of the core.
 
     Pools that this session did not create are watched as an observer: looking at a pool does not keep it alive.
@@ -404,30 +411,30 @@ class Session(CheckUps, Comparing, Insides, Launching, OutputFiles, TrialRuns):
     """
 
     def __init__(self) -> None:
-        self._no_log = debug_log.begin()
+        self._log_problem = debug_log.start_logging()
         self.ledger = Ledger()
         self._pools: dict[str, Pool] = {}  # by token
         self._attaching: set[str] = set()
         self._starting: set[asyncio.Task[Any] | None] = set()
-        self._looks: set[asyncio.Task[list[PoolView]]] = set()
+        self._scans: set[asyncio.Task[list[PoolView]]] = set()
         self._unreachable: dict[str, PoolView] = {}
         self._back_off = BackOff()
-        self._over: dict[str, PoolView] = {}  # ended, and not by us; most as outlines
-        self._read_over = 0.0  # the end of the last of them
+        self._ended: dict[str, PoolView] = {}  # ended, and not by us; most as outlines
+        self._ended_until = 0.0  # the end of the last of them
         self._rows: tuple[tuple[int, ...], list[PoolRow]] | None = None  # those that are not over, and when that was so
-        self._over_as_of: tuple[int, ...] = ()  # the same of what was read of those that are
-        self._recalled = ""  # token of the one of them that is whole
-        self._questions = Questions()
+        self._ended_stamp: tuple[int, ...] = ()  # the same of what was read of those that are
+        self._loaded_token = ""  # token of the one of them that is whole
+        self._questions = HostKeyPrompt()
         self._launches = {}
         self._sweeps = {}
-        self._asks_about_budgets = False
+        self._is_prompting_for_budgets = False
 
     @property
     def notice(self) -> str:
         """What a person should know about the ledger and the log, or ""."""
-        aside = self.ledger.set_aside
+        aside = self.ledger.damaged_copy
         said = f"the ledger was damaged; it is kept as {aside}, and a new one was begun" if aside else ""
-        return "; ".join(filter(None, (said, self._no_log)))
+        return "; ".join(filter(None, (said, self._log_problem)))
 
     def on_host_key(self, ask: Ask) -> None:
         """Have somebody judge the keys of hosts that no file knows, where a provider says ``host_keys="ask"``.
@@ -437,11 +444,11 @@ class Session(CheckUps, Comparing, Insides, Launching, OutputFiles, TrialRuns):
                 and is cancelled where nobody wants to know any more. Until there is one, and once this session
                 has ended, the answer is no.
         """
-        self._questions.answered_by(ask)
+        self._questions.set_handler(ask)
 
-    def ask_about_budgets(self) -> None:
+    def enable_budget_prompts(self) -> None:
         """From now on, pools of this session wait a while for `raise_budget` when they have cost what they may."""
-        self._asks_about_budgets = True
+        self._is_prompting_for_budgets = True
 
     def raise_budget(self, pool: str, dollars: float) -> Future[None]:
         """Let a pool cost more.
@@ -451,7 +458,7 @@ class Session(CheckUps, Comparing, Insides, Launching, OutputFiles, TrialRuns):
         """
 
         async def work() -> None:
-            found = await self._ours(pool)
+            found = await self._attach_pool(pool)
             if dollars <= (spent := found.view.spent(time.time())):
                 raise UsageError(f"pool {found.name} has cost ${spent:,.2f} already: give a larger budget")
             found.budget.raise_to(dollars)
@@ -459,7 +466,7 @@ class Session(CheckUps, Comparing, Insides, Launching, OutputFiles, TrialRuns):
         return self._submit(work())
 
     def _submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
-        with self._questions.asked():
+        with self._questions.set_current():
             return submit(work)
 
     # -- looking -----------------------------------------------------------------------------------------
@@ -467,10 +474,10 @@ class Session(CheckUps, Comparing, Insides, Launching, OutputFiles, TrialRuns):
     def pools(self) -> list[PoolView]:
         """Pools known to this session: those that are not over, newest first, then the others."""
         known = {token: pool.view for token, pool in list(self._pools.items())}
-        views = {**self._over, **self._unreachable, **known}.values()
+        views = {**self._ended, **self._unreachable, **known}.values()
         return sorted(views, key=lambda view: (view.is_over, -view.created_at))
 
-    def _known(self) -> list[Pool]:
+    def _known_pools(self) -> list[Pool]:
         return sorted(self._pools.values(), key=lambda pool: -pool.row.created_at)
 
     def view(self, pool: str) -> PoolView:
@@ -505,53 +512,53 @@ class Session(CheckUps, Comparing, Insides, Launching, OutputFiles, TrialRuns):
         """Look for pools that others made on this machine, and watch them; with ``over`` read from the ledger also
         those that have ended, with ``patient`` pass by those that did not answer of late."""
 
-        return self._submit(self._looking(self._refresh(over, patient)))
+        return self._submit(self._run_scan(self._refresh(over, patient)))
 
     async def _refresh(self, over: bool, patient: bool) -> list[PoolView]:
-        as_of = self.ledger.stamp()
+        as_of = self.ledger.change_stamp()
         if self._rows is None or self._rows[0] != as_of:
-            self._rows = as_of, self.ledger.live()
+            self._rows = as_of, self.ledger.live_pools()
         rows = self._rows[1]
         live = {row.token for row in rows}
         unknown = [row for row in rows if row.token not in self._pools and row.token not in self._attaching]
         new = [row for row in unknown if not patient or self._back_off.is_due(row.token)]
-        self._back_off.keep_only(live)
+        self._back_off.retain_only(live)
         known = [pool for token, pool in self._pools.items() if token in live]
         gone = [pool for token, pool in self._pools.items() if token not in live]
         await asyncio.gather(
-            *(self._look_at(row) for row in new),
-            *(self._mind(pool, pool.healing.look_again()) for pool in known),
+            *(self._probe(row) for row in new),
+            *(self._probe_safely(pool, pool.reconnector.reconnect_lost()) for pool in known),
             *(
-                self._mind(pool, self._see_it_gone(pool))
+                self._probe_safely(pool, self._mark_gone(pool))
                 for pool in gone
                 if pool.context.observer and pool.view.is_live
             ),
         )
-        if over and self._over_as_of != as_of:
+        if over and self._ended_stamp != as_of:
             await self._read_history()
-            self._over_as_of = as_of
+            self._ended_stamp = as_of
         for token in self._unreachable.keys() - live:
             del self._unreachable[token]
         return self.pools()
 
-    async def _look_at(self, row: PoolRow) -> None:
+    async def _probe(self, row: PoolRow) -> None:
         """Come to a pool that we do not know, or see that it is gone."""
         # Who lists pools sees it although the way to its machines is long.
-        slow = asyncio.get_running_loop().call_later(LISTED_SECONDS, self._list_on_the_way, row)
+        slow = asyncio.get_running_loop().call_later(CONNECTING_DELAY, self._list_connecting, row)
         try:
             try:
                 await self._watch(row, observer=True)
             except PoolGone:
-                self._over[row.token] = outline(self.ledger, self.ledger.pool(row.token))
+                self._ended[row.token] = summarize_pool(self.ledger, self.ledger.pool(row.token))
                 self._unreachable.pop(row.token, None)
         except Exception as error:  # noqa: BLE001  whatever is wrong with one pool, the others are shown
-            if not is_being_made(row):
-                self._back_off.failed(row.token)
-            self._cannot_reach(row, _in_words(error), hint_of(error))
+            if not is_starting(row):
+                self._back_off.record_failure(row.token)
+            self._mark_unreachable(row, _describe_error(error), error_hint(error))
         finally:
             slow.cancel()
 
-    def look_again(self, pools: Collection[str] = ()) -> Future[list[PoolView]]:
+    def probe_pools(self, pools: Collection[str] = ()) -> Future[list[PoolView]]:
         """Record in the ledger what has become of the pools that it lists as up.
 
         Args:
@@ -562,48 +569,48 @@ class Session(CheckUps, Comparing, Insides, Launching, OutputFiles, TrialRuns):
         """
 
         async def look() -> list[PoolView]:
-            rows = [row for row in self.ledger.live() if not pools or row.key in pools]
+            rows = [row for row in self.ledger.live_pools() if not pools or row.key in pools]
             new = [row for row in rows if row.token not in self._pools]
-            looks = {asyncio.create_task(self._look_at(row)): row for row in new}
-            _, late = await asyncio.wait(looks, timeout=LOOK) if looks else ((), ())
+            looks = {asyncio.create_task(self._probe(row)): row for row in new}
+            _, late = await asyncio.wait(looks, timeout=PROBE_TIMEOUT) if looks else ((), ())
             for each in late:
                 each.cancel()
-                self._list_unreached(looks[each], "unreachable", f"no answer within {LOOK:g} s")
-            await write_down()
+                self._list_unreachable(looks[each], "unreachable", f"no answer within {PROBE_TIMEOUT:g} s")
+            await flush_all()
             return [self._unreachable[row.token] for row in rows if row.token in self._unreachable]
 
-        return self._submit(self._looking(look()))
+        return self._submit(self._run_scan(look()))
 
-    async def _looking(self, work: Coroutine[Any, Any, list[PoolView]]) -> list[PoolView]:
+    async def _run_scan(self, work: Coroutine[Any, Any, list[PoolView]]) -> list[PoolView]:
         """Look at pools until that is done, or this session ends."""
         look = asyncio.create_task(work)
-        self._looks.add(look)
-        look.add_done_callback(self._looks.discard)
+        self._scans.add(look)
+        look.add_done_callback(self._scans.discard)
         return await look
 
-    def _list_on_the_way(self, row: PoolRow) -> None:
+    def _list_connecting(self, row: PoolRow) -> None:
         if row.token in self._attaching and row.token not in self._unreachable:
-            self._list_unreached(row, "connecting", "")
+            self._list_unreachable(row, "connecting", "")
 
     @staticmethod
-    async def _mind(pool: Pool, look: Coroutine[Any, Any, None]) -> None:
+    async def _probe_safely(pool: Pool, look: Coroutine[Any, Any, None]) -> None:
         """Look at a pool; whatever is wrong with it, the others are looked at, too."""
         try:
             await look
         except Exception as error:  # noqa: BLE001  shown with its pool
-            if (said := f"it cannot be looked at: {_in_words(error)}") != pool.view.detail:
-                pool.news.complain(said)
+            if (said := f"it cannot be looked at: {_describe_error(error)}") != pool.view.detail:
+                pool.news.emit_warning(said)
 
     async def _read_history(self) -> None:
         """Take from the ledger the pools that have ended since we last looked."""
-        rows = self.ledger.over(self._read_over)
-        self._read_over = max([self._read_over, *(row.ended_at or 0.0 for row in rows)])
-        new = [row for row in rows if row.token not in self._over and row.token not in self._pools]
+        rows = self.ledger.ended_pools(self._ended_until)
+        self._ended_until = max([self._ended_until, *(row.ended_at or 0.0 for row in rows)])
+        new = [row for row in rows if row.token not in self._ended and row.token not in self._pools]
         for row in new:
             # One at a time, in a thread: whoever has years of pools waits for none of them.
-            self._over[row.token] = await asyncio.to_thread(outline, self.ledger, row)
+            self._ended[row.token] = await asyncio.to_thread(summarize_pool, self.ledger, row)
 
-    def recall(self, pool: str) -> Future[PoolView]:
+    def load_ended_pool(self, pool: str) -> Future[PoolView]:
         """Have a pool that has ended, whole: with its outcomes and logs. Of one at a time, all of it is kept.
 
         Raises (through the future):
@@ -612,16 +619,16 @@ class Session(CheckUps, Comparing, Insides, Launching, OutputFiles, TrialRuns):
         """
 
         async def work() -> PoolView:
-            row = self.ledger.find(pool)
+            row = self.ledger.find_pool(pool)
             if row is None:
                 raise PoolError(f"the ledger has no pool {pool!r}", hint=Hint("list-all"))
             if row.token in self._pools or row.ended_at is None:
                 return self.view(row.key)
-            view = await asyncio.to_thread(recall, self.ledger, row)
-            if self._recalled and self._recalled != row.token:
-                before = self.ledger.pool(self._recalled)
-                self._over[before.token] = await asyncio.to_thread(outline, self.ledger, before)
-            self._over[row.token], self._recalled = view, row.token
+            view = await asyncio.to_thread(load_finished_pool, self.ledger, row)
+            if self._loaded_token and self._loaded_token != row.token:
+                before = self.ledger.pool(self._loaded_token)
+                self._ended[before.token] = await asyncio.to_thread(summarize_pool, self.ledger, before)
+            self._ended[row.token], self._loaded_token = view, row.token
             return view
 
         return self._submit(work())
@@ -629,10 +636,10 @@ class Session(CheckUps, Comparing, Insides, Launching, OutputFiles, TrialRuns):
     async def _watch(self, row: PoolRow, *, observer: bool) -> Pool:
         self._attaching.add(row.token)
         try:
-            if is_being_made(row):
+            if is_starting(row):
                 raise PoolError(f"pool {row.name} is being started by process {row.pid}")
-            pool = Pool(row, providers.from_json(row.provider), self.ledger, observer=observer)
-            pool.budget.asks = self._asks_about_budgets
+            pool = Pool(row, providers.provider_from_json(row.provider), self.ledger, observer=observer)
+            pool.budget.prompts_user = self._is_prompting_for_budgets
             try:
                 await pool.attach()
             except BaseException:
@@ -640,25 +647,25 @@ class Session(CheckUps, Comparing, Insides, Launching, OutputFiles, TrialRuns):
                 raise
             self._pools[row.token] = pool
             self._unreachable.pop(row.token, None)
-            self._back_off.answered(row.token)
+            self._back_off.reset(row.token)
             return pool
         finally:
             self._attaching.discard(row.token)
 
-    def _cannot_reach(self, row: PoolRow, why: str, hint: Hint | None) -> None:
+    def _mark_unreachable(self, row: PoolRow, why: str, hint: Hint | None) -> None:
         state: PoolStatus = "starting" if row.state == "starting" else "unreachable"
         with suppress(LedgerError):  # it may be up by now
             now = self.ledger.pool(row.token)
-            if now.state == "starting" and not is_being_made(now):  # who brought it up is gone
+            if now.state == "starting" and not is_starting(now):  # who brought it up is gone
                 state, hint = "unfinished", hint or Hint("down", row.name)
-        self._list_unreached(row, state, why).hint = hint
+        self._list_unreachable(row, state, why).hint = hint
 
-    def _list_unreached(self, row: PoolRow, state: PoolStatus, why: str) -> PoolView:
-        view = self._unreachable[row.token] = unreached(row, state, why)
-        price(view, self.ledger, row)
+    def _list_unreachable(self, row: PoolRow, state: PoolStatus, why: str) -> PoolView:
+        view = self._unreachable[row.token] = unreachable_view(row, state, why)
+        set_hourly_price(view, self.ledger, row)
         return view
 
-    async def _see_it_gone(self, pool: Pool) -> None:
+    async def _mark_gone(self, pool: Pool) -> None:
         """A pool that we watched was torn down by somebody else."""
         row = self.ledger.pool(pool.row.token)
         pool.news.emit(PoolEnded(pool=pool.name, receipt=row.receipt or {}, at=row.ended_at or time.time()))
@@ -683,13 +690,13 @@ class Session(CheckUps, Comparing, Insides, Launching, OutputFiles, TrialRuns):
 
         async def work() -> PoolView:
             try:
-                pool = await Pool.intend(spec, self.ledger, str(cwd or here()))
+                pool = await Pool.register(spec, self.ledger, str(cwd or require_current_folder()))
             except BaseException as error:
                 if begun is not None:
                     begun.set_exception(error)
                 raise
             self._pools[pool.row.token] = pool
-            pool.budget.asks = self._asks_about_budgets
+            pool.budget.prompts_user = self._is_prompting_for_budgets
             if begun is not None:
                 begun.set_result(pool.view)
             starting = asyncio.current_task()
@@ -737,7 +744,7 @@ class Session(CheckUps, Comparing, Insides, Launching, OutputFiles, TrialRuns):
                     await ended.wait()
             finally:
                 stop()
-            await found.news.logs_complete(run)
+            await found.news.wait_logs_complete(run)
             return view
 
         return self._submit(work())
@@ -746,14 +753,14 @@ class Session(CheckUps, Comparing, Insides, Launching, OutputFiles, TrialRuns):
         """Stop a run, whoever dispatched it; with one of a sweep by gangs the whole sweep."""
 
         async def work() -> None:
-            found = await self._ours(pool)
+            found = await self._attach_pool(pool)
             if (sweep := self._sweeps.get(run)) is not None:
                 sweep.cancel()
-            found.book.cancel(run)
+            found.run_registry.cancel(run)
 
         return self._submit(work())
 
-    def look(self, name: str) -> Future[PoolView]:
+    def observe(self, name: str) -> Future[PoolView]:
         """Connect to a pool that is up, as one who only looks: its lease goes on as if nobody were here.
 
         Raises (through the future):
@@ -761,7 +768,7 @@ class Session(CheckUps, Comparing, Insides, Launching, OutputFiles, TrialRuns):
         """
 
         async def work() -> PoolView:
-            return (await self._seen(name)).view
+            return (await self._observe_pool(name)).view
 
         return self._submit(work())
 
@@ -769,13 +776,13 @@ class Session(CheckUps, Comparing, Insides, Launching, OutputFiles, TrialRuns):
         """Connect to a pool that is up, as one who uses it; raises as :meth:`look`."""
 
         async def work() -> PoolView:
-            return (await self._ours(name)).view
+            return (await self._attach_pool(name)).view
 
         return self._submit(work())
 
-    def kept(self) -> list[Kept]:
+    def retained_results(self) -> list[RetainedResults]:
         """What the hosts of pools that have ended keep, because nobody has fetched it."""
-        return self.ledger.unfetched()
+        return self.ledger.unfetched_results()
 
     def fetch(self, token: str, *, give_up: bool = False) -> Future[list[str]]:
         """Bring home what the hosts keep of a pool that has ended; gives what was done, in words.
@@ -789,7 +796,7 @@ class Session(CheckUps, Comparing, Insides, Launching, OutputFiles, TrialRuns):
         """
 
         async def work() -> list[str]:
-            return await fetch(self.ledger.pool(token), self.ledger, give_up=give_up)
+            return await fetch_retained(self.ledger.pool(token), self.ledger, give_up=give_up)
 
         return self._submit(work())
 
@@ -803,9 +810,9 @@ class Session(CheckUps, Comparing, Insides, Launching, OutputFiles, TrialRuns):
 
         async def work() -> list[str]:
             row = self.ledger.run(run)
-            if row is None or row.kind == "map" or row.has_client or is_here(self.ledger, run):
+            if row is None or row.kind == "map" or row.has_client or is_fetched(self.ledger, run):
                 return []  # a client has its values, or we have; a map's go to its caller alone
-            pool = await self._seen(self.ledger.pool(row.token).key)
+            pool = await self._observe_pool(self.ledger.pool(row.token).key)
             view = pool.view.runs.get(run)
             if view is None or view.state == "running":
                 return []
@@ -813,7 +820,7 @@ class Session(CheckUps, Comparing, Insides, Launching, OutputFiles, TrialRuns):
 
         return self._submit(work())
 
-    def down(
+    def tear_down(
         self, pool: str, *, give_up: bool = False, keep_outputs: int | None = None, now: bool = False
     ) -> Future[Receipt]:
         """Tear a pool down, with proof. What nobody has fetched is brought here, or stays on its host: the receipt
@@ -831,14 +838,14 @@ class Session(CheckUps, Comparing, Insides, Launching, OutputFiles, TrialRuns):
         """
 
         async def work() -> Receipt:
-            row = self.ledger.find(pool)
+            row = self.ledger.find_pool(pool)
             if row is None or row.ended_at is not None:
                 raise PoolError(f"no pool named {pool!r} is up", hint=Hint("list"))
             found = self._pools.get(row.token)
             if found is None:
                 # What its client has left half made is not finished only to be ended.
                 unfinished = row.state == "starting"
-                found = Pool(row, providers.from_json(row.provider), self.ledger, observer=unfinished)
+                found = Pool(row, providers.provider_from_json(row.provider), self.ledger, observer=unfinished)
                 try:
                     if not now:  # then nobody is asked
                         await found.attach()
@@ -849,31 +856,33 @@ class Session(CheckUps, Comparing, Insides, Launching, OutputFiles, TrialRuns):
 
         return self._submit(work())
 
-    def sweep(
+    def scan_leftovers(
         self, asked: Mapping[str, Sequence[str]] | None = None, *,
         everywhere: bool = False, ledgers: Sequence[str] = (),
-    ) -> Future[Sweep]:  # fmt: skip
+    ) -> Future[LeftoverScan]:  # fmt: skip
         """Look through accounts for what is left of pools, as ``client.leftover_cleanup`` takes it; changes nothing.
 
         Raises (through the future):
             UsageError: one of the providers has no account, or no such setting.
         """
 
-        async def work() -> Sweep:
-            accounts = await asyncio.to_thread(leftover_cleanup.accounts_of, self.ledger, asked)
-            return await leftover_cleanup.look(self.ledger, accounts, everywhere=everywhere, ledgers=ledgers)
+        async def work() -> LeftoverScan:
+            accounts = await asyncio.to_thread(leftover_cleanup.find_accounts, self.ledger, asked)
+            return await leftover_cleanup.scan_accounts(self.ledger, accounts, everywhere=everywhere, ledgers=ledgers)
 
         return self._submit(work())
 
-    def end_left(self, sweep: Sweep, tell: Callable[[str], None] = lambda said: None) -> Future[list[str]]:
+    def remove_leftovers(
+        self, sweep: LeftoverScan, tell: Callable[[str], None] = lambda said: None
+    ) -> Future[list[str]]:
         """End what a sweep found that nobody needs, as ``leftover_cleanup.end`` does; gives what remains, in words."""
 
         async def down(pool: str) -> Receipt:
-            return await asyncio.wrap_future(self.down(pool))
+            return await asyncio.wrap_future(self.tear_down(pool))
 
-        return self._submit(leftover_cleanup.end(sweep, self.ledger, down, tell))
+        return self._submit(leftover_cleanup.remove_leftovers(sweep, self.ledger, down, tell))
 
-    def outlives_us(self, pool: str, run: str) -> Future[bool]:
+    def survives_exit(self, pool: str, run: str) -> Future[bool]:
         """Whether a run would go on without us now: not one of ours that waits, and that no node has got."""
 
         async def work() -> bool:
@@ -882,7 +891,7 @@ class Session(CheckUps, Comparing, Insides, Launching, OutputFiles, TrialRuns):
 
         return self._submit(work())
 
-    def leave(self, name: str) -> Future[None]:
+    def detach_pool(self, name: str) -> Future[None]:
         """Leave a pool as it is; runs of ours that no node has got are cancelled, and all others go on."""
 
         async def work() -> None:
@@ -898,13 +907,13 @@ class Session(CheckUps, Comparing, Insides, Launching, OutputFiles, TrialRuns):
         uses it next goes on with what is there."""
 
         async def work() -> None:
-            self._questions.end()
-            for look in self._looks:
+            self._questions.close()
+            for look in self._scans:
                 look.cancel()  # what it would find nobody is told, and it would ask a ledger that is closed
-            if self._looks:
-                await asyncio.wait(self._looks, timeout=FAREWELL)
+            if self._scans:
+                await asyncio.wait(self._scans, timeout=CANCEL_TIMEOUT)
             pools = self._pools.values()
-            last = [pool.detach() if pool.view.is_live else pool.written_down() for pool in pools]
+            last = [pool.detach() if pool.view.is_live else pool.wait_recorded() for pool in pools]
             try:
                 for failure in await asyncio.gather(*last, return_exceptions=True):
                     if failure is not None:
@@ -917,38 +926,38 @@ class Session(CheckUps, Comparing, Insides, Launching, OutputFiles, TrialRuns):
         self._submit(work()).result()
 
     def _find(self, pool: str) -> Pool:
-        found = [each for each in self._known() if pool in (each.row.key, each.name)]
+        found = [each for each in self._known_pools() if pool in (each.row.key, each.name)]
         if not found:
             raise PoolError(f"no pool {pool!r} is known here", hint=Hint("list-all"))
         return next((each for each in found if each.view.is_live), found[0])
 
-    def _live(self, name: str) -> PoolRow:
-        row = self.ledger.find(name)
+    def _live_row(self, name: str) -> PoolRow:
+        row = self.ledger.find_pool(name)
         if row is None or row.ended_at is not None:
             raise PoolError(f"no pool named {name!r} is up", hint=Hint("list"))
         return row
 
-    async def _seen(self, name: str) -> Pool:
+    async def _observe_pool(self, name: str) -> Pool:
         """A pool that is up, as one who only looks."""
-        row = self._live(name)
+        row = self._live_row(name)
         return self._pools.get(row.token) or await self._watch(row, observer=True)
 
-    async def _ours(self, name: str) -> Pool:
-        row = self._live(name)
+    async def _attach_pool(self, name: str) -> Pool:
+        row = self._live_row(name)
         pool = self._pools.get(row.token)
         if pool is None:
             pool = await self._watch(row, observer=False)
         elif pool.context.observer:
-            await pool.use()
+            await pool.activate()
         return pool
 
 
-def _in_words(error: Exception) -> str:
+def _describe_error(error: Exception) -> str:
     """Errors of ours are words already; of others, which nobody thought of, the type says most."""
-    return what_of(error) if isinstance(error, SkywardError | OSError) else f"{type(error).__name__}: {error}"
+    return error_message(error) if isinstance(error, SkywardError | OSError) else f"{type(error).__name__}: {error}"
 
 
-class LookingOnly(Session):
+class ReadOnlySession(Session):
     """The same pools, as one who only looks; no key of a host is believed that no file knows.
 
     Raises (through the futures of all that would change something):
@@ -957,70 +966,72 @@ class LookingOnly(Session):
 
     async def _watch(self, row: PoolRow, *, observer: bool) -> Pool:
         pool = await super()._watch(row, observer=observer)
-        pool.book.only_looks = True
+        pool.run_registry.is_read_only = True
         return pool
 
-    async def _ours(self, name: str) -> Pool:
+    async def _attach_pool(self, name: str) -> Pool:
         """Who uses a pool comes to it by this."""
-        _refuse()
+        _raise_read_only()
 
     def create(
         self, spec: PoolSpec, cwd: Path | None = None, *, begun: Future[PoolView] | None = None
     ) -> Future[PoolView]:
         if begun is not None:
-            begun.set_exception(_refusal())
-        return _refused()
+            begun.set_exception(_read_only_error())
+        return _read_only_future()
 
-    def down(
+    def tear_down(
         self, pool: str, *, give_up: bool = False, keep_outputs: int | None = None, now: bool = False
     ) -> Future[Receipt]:
-        return _refused()
+        return _read_only_future()
 
     def fetch(self, token: str, *, give_up: bool = False) -> Future[list[str]]:
-        return _refused()
+        return _read_only_future()
 
     def fetch_run(self, run: str) -> Future[list[str]]:
-        return _refused()
+        return _read_only_future()
 
     def dismiss(self, runs: Sequence[str]) -> Future[None]:
-        return _refused()
+        return _read_only_future()
 
-    def end_left(self, sweep: Sweep, tell: Callable[[str], None] = lambda said: None) -> Future[list[str]]:
-        return _refused()
+    def remove_leftovers(
+        self, sweep: LeftoverScan, tell: Callable[[str], None] = lambda said: None
+    ) -> Future[list[str]]:
+        return _read_only_future()
 
     def check_provider(
         self, name: str, settings: Mapping[str, str], python: Interpreter | None = None
     ) -> Future[list[Check]]:
         # A host that is checked gets a folder of ours.
-        return _refused()
+        return _read_only_future()
 
     def stacks(
         self, pool: str, run: str = "", ranks: Sequence[int] | None = None, *, signal: bool = False
     ) -> Future[Stacks]:
         # A signal can interrupt what a rank waits in.
-        return _refused() if signal else super().stacks(pool, run, ranks)
+        return _read_only_future() if signal else super().stacks(pool, run, ranks)
 
     def debug(self, pool: str, rank: int, who: str, *, text: str = "", eof: bool = False) -> Future[tuple[bytes, bool]]:
         # Who debugs a rank has it do what they type.
-        return _refused()
+        return _read_only_future()
 
     def on_host_key(self, ask: Ask) -> None:
         """Nobody is asked."""
 
 
-def _refusal() -> UsageError:
+def _read_only_error() -> UsageError:
     return UsageError("this only looks at pools (--read-only), and changes nothing")
 
 
-def _refuse() -> NoReturn:
-    raise _refusal()
+def _raise_read_only() -> NoReturn:
+    raise _read_only_error()
 
 
-def _refused() -> Future[Any]:
+def _read_only_future() -> Future[Any]:
     future: Future[Any] = Future()
-    future.set_exception(_refusal())
+    future.set_exception(_read_only_error())
     return future
 
 
 if TYPE_CHECKING:
-    _is_a_front: type[Front] = Session
+    _is_a_front: type[SessionProtocol] = Session

@@ -20,11 +20,11 @@ class SessionPart:
         """Pools known to this session."""
         raise NotImplementedError
 
-    async def _seen(self, name: str) -> Pool:
+    async def _observe_pool(self, name: str) -> Pool:
         """A pool that is up, as one who only looks."""
         raise NotImplementedError
 
-    async def _ours(self, name: str) -> Pool:
+    async def _attach_pool(self, name: str) -> Pool:
         """A pool that is up, as one who uses it."""
         raise NotImplementedError
 

@@ -9,30 +9,30 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
     from pathlib import Path
 
-    from skyward_core.client.launch.job_records import KeptShell as KeptShell
-    from skyward_core.client.launch.launch_records import KeptLaunch as KeptLaunch
+    from skyward_core.client.launch.job_records import ShellRecord as ShellRecord
+    from skyward_core.client.launch.launch_records import LaunchRecord as LaunchRecord
     from skyward_core.client.launch.launch_request import LaunchRequest
-    from skyward_core.client.leftover_cleanup import Sweep as Sweep
+    from skyward_core.client.leftover_cleanup import LeftoverScan as LeftoverScan
     from skyward_core.client.run_comparison import Comparison
-    from skyward_core.client.run_history import LogSearch, PastLook, PastRun, RunSearch
+    from skyward_core.client.run_history import LogSearch, PastRun, RunPreviewData, RunSearch
     from skyward_core.model.machines import Check
     from skyward_core.model.outcomes import Unfetched
     from skyward_core.model.script_interpreter import Interpreter
     from skyward_core.model.specs import PoolSpec
     from skyward_core.model.stack_values import Stacks
     from skyward_core.pool.dashboards import Dashboard as Dashboard
-    from skyward_core.pool.output_files import Haul as Haul
-    from skyward_core.pool.output_files import Listing as Listing
+    from skyward_core.pool.output_files import FetchResult as FetchResult
+    from skyward_core.pool.output_files import FileListing as FileListing
     from skyward_core.store.ledger_rows import Receipt
     from skyward_core.store.run_logs import RunLogs
     from skyward_core.tasks.pickled_call import Task
     from skyward_core.transport.ssh.host_key_prompt import Ask as Ask
     from skyward_core.transport.ssh.known_hosts import ServerKey as ServerKey
     from skyward_core.views.pool_view import PoolView, RunView, TrialSheet
-    from skyward_core.views.sweep_trials import TrialBoard
+    from skyward_core.views.sweep_trials import TrialTableSource
 
 
-class Front(Protocol):
+class SessionProtocol(Protocol):
     """All that the app's screens and dialogs need of the library; ``session.Session`` tells what each raises.
 
     ``pool`` is a pool's key, ``run`` a run's id. Whatever takes long is a future, which any thread may wait for.
@@ -48,7 +48,7 @@ class Front(Protocol):
     def refresh(self, *, over: bool = False, patient: bool = False) -> Future[list[PoolView]]:
         """Look for pools that others made; with ``over`` also for those that have ended."""
 
-    def recall(self, pool: str) -> Future[PoolView]:
+    def load_ended_pool(self, pool: str) -> Future[PoolView]:
         """Have a pool that has ended, whole: with its outcomes and logs."""
 
     def past_runs(self, search: RunSearch) -> Future[list[PastRun]]:
@@ -57,7 +57,7 @@ class Front(Protocol):
     def search_logs(self, runs: Sequence[PastRun], words: Sequence[str]) -> LogSearch:
         """Look through what runs printed, as far as it is kept here; nothing is read before its first step."""
 
-    def look_at_run(self, run: str) -> Future[PastLook]:
+    def preview_run(self, run: str) -> Future[RunPreviewData]:
         """One of them at a glance, by its id."""
 
     def failures(self) -> Future[list[PastRun]]:
@@ -79,7 +79,7 @@ class Front(Protocol):
         *,
         one: bool = False,
         stays: bool = False,
-        request: LaunchRequest | KeptShell | None = None,
+        request: LaunchRequest | ShellRecord | None = None,
         joined: bool = False,
     ) -> Future[RunView]:
         """Run a task on every rank, or with ``one`` on a single node; done when the run is opened.
@@ -104,7 +104,7 @@ class Front(Protocol):
         """Run a task for each combination of arguments, each on one rank, or by gangs, each as a run of its own; done
         when the run, or the first of them, is opened."""
 
-    def sweep_over(self, pool: str, run: str) -> Future[None]:
+    def wait_for_sweep(self, pool: str, run: str) -> Future[None]:
         """Done when a sweep that this session began is over, all of its runs have ended and their logs are here; raises
         why not all of them were begun.
 
@@ -112,14 +112,14 @@ class Front(Protocol):
             run: the run that it is, or by gangs any of them.
         """
 
-    def trials(self, pool: str, run: RunView) -> Future[TrialBoard]:
+    def trials(self, pool: str, run: RunView) -> Future[TrialTableSource]:
         """What the table of such a run is made of."""
 
-    def keep_launch(self, pool: str, run: str, request: LaunchRequest, *, joined: bool) -> Future[None]:
+    def save_launch(self, pool: str, run: str, request: LaunchRequest, *, joined: bool) -> Future[None]:
         """Keep all of what a run was launched with, to be launched again: the state of its script's repository, too.
         ``joined`` says that its pool was up before."""
 
-    def kept_launch(self, run: str) -> Future[KeptLaunch | KeptShell]:
+    def load_launch(self, run: str) -> Future[LaunchRecord | ShellRecord]:
         """What a run was launched with, or the job that it was a step of."""
 
     def wait(self, pool: str, run: str) -> Future[RunView]:
@@ -128,7 +128,7 @@ class Front(Protocol):
     def cancel(self, pool: str, run: str) -> Future[None]:
         """Stop a run, whoever dispatched it."""
 
-    def measure(self, pool: str) -> Future[PoolView]:
+    def start_sampling(self, pool: str) -> Future[PoolView]:
         """Have a pool's machines measured from now on, into its view; done when each node has told of itself."""
 
     def run_logs(self, run: str) -> RunLogs:
@@ -148,19 +148,19 @@ class Front(Protocol):
     def dashboards(self, pool: str) -> Future[list[Dashboard]]:
         """Web pages of its head that answer, at addresses of this machine."""
 
-    def files(self, pool: str, run: str | None = None) -> Future[Listing]:
+    def files(self, pool: str, run: str | None = None) -> Future[FileListing]:
         """The files that ranks wrote on their nodes, of a run or of all of a pool's time."""
 
-    def fetch_files(self, pool: str, run: str | None = None) -> Future[Haul]:
+    def fetch_files(self, pool: str, run: str | None = None) -> Future[FetchResult]:
         """Bring them here."""
 
     def unfetched_files(self, pool: str) -> Future[Unfetched]:
         """Those that nobody has fetched, and what a teardown would make of them."""
 
-    def down(self, pool: str, *, keep_outputs: int | None = None) -> Future[Receipt]:
+    def tear_down(self, pool: str, *, keep_outputs: int | None = None) -> Future[Receipt]:
         """Tear a pool down, with proof; bring so many bytes of files here first, else what its options say."""
 
-    def ask_about_budgets(self) -> None:
+    def enable_budget_prompts(self) -> None:
         """Have pools wait for a word when they have cost what they may; before, they end at once."""
 
     def raise_budget(self, pool: str, dollars: float) -> Future[None]:
@@ -175,17 +175,17 @@ class Front(Protocol):
             python: what a script is loaded with, which its machines need then; None for what runs this.
         """
 
-    def sweep(
+    def scan_leftovers(
         self,
         asked: Mapping[str, Sequence[str]] | None = None,
         *,
         everywhere: bool = False,
         ledgers: Sequence[str] = (),
-    ) -> Future[Sweep]:
+    ) -> Future[LeftoverScan]:
         """Look through the accounts in which pools have been, or through those of providers by name, for what is left
         there; changes nothing."""
 
-    def end_left(self, sweep: Sweep) -> Future[list[str]]:
+    def remove_leftovers(self, sweep: LeftoverScan) -> Future[list[str]]:
         """End what was found that nobody needs; gives what remains, in words."""
 
     def on_host_key(self, ask: Ask) -> None:

@@ -6,35 +6,53 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from skyward_core.store import state_folder
-from skyward_core.store.debug_log import begin as begin_log
-from skyward_core.store.user_settings import KEYS, SETTINGS, Notify, OwnSetting, OwnSettings, own_settings
+from skyward_core.store.debug_log import start_logging as begin_log
+from skyward_core.store.user_settings import (
+    KEYS_TABLE,
+    SETTINGS,
+    NotifySettings,
+    UserSetting,
+    UserSettings,
+    load_user_settings,
+)
 from skyward_core.util.user_files import read_text
 
 if TYPE_CHECKING:
     from skyward_core.store.settings_editing import TomlValue
 
 __all__ = [
-    "KEYS", "SETTINGS", "Notify", "OwnSetting", "OwnSettings", "begin_log", "change", "file", "forget", "given",
-    "hold_logs",
-    "own_settings", "remember", "remembered",
+    "KEYS_TABLE",
+    "SETTINGS",
+    "NotifySettings",
+    "UserSetting",
+    "UserSettings",
+    "begin_log",
+    "change",
+    "limit_log_memory",
+    "load_state",
+    "load_user_settings",
+    "reset",
+    "save_state",
+    "settings_path",
+    "user_values",
 ]  # fmt: skip
 
 
-def file() -> Path:
+def settings_path() -> Path:
     """Where the person's settings stand; there may be no such file yet."""
-    from skyward_core.store.settings_editing import own_file
+    from skyward_core.store.settings_editing import user_settings_file
 
-    return own_file()
+    return user_settings_file()
 
 
-def hold_logs(megabytes: float) -> None:
+def limit_log_memory(megabytes: float) -> None:
     """Have the lines of each pool's logs take no more than this in memory, in this process."""
-    from skyward_core.views.log_buffer import Room
+    from skyward_core.views.log_buffer import MemoryBudget
 
-    Room.most = int(megabytes * 1e6)
+    MemoryBudget.total_bytes = int(megabytes * 1e6)
 
 
-def given() -> dict[str, Any]:
+def user_values() -> dict[str, Any]:
     """What the person has set, by table and name, whether it can be used or not.
 
     Raises:
@@ -42,7 +60,7 @@ def given() -> dict[str, Any]:
     """
     from skyward_core.store import settings_editing
 
-    return settings_editing.given()
+    return settings_editing.read_settings()
 
 
 def change(name: str, value: TomlValue) -> None:
@@ -57,36 +75,36 @@ def change(name: str, value: TomlValue) -> None:
     """
     from skyward_core.store import settings_editing
 
-    settings_editing.change(name, value)
+    settings_editing.set_setting(name, value)
 
 
-def forget(name: str) -> None:
+def reset(name: str) -> None:
     """Have the default hold again; raises as :func:`change`."""
     from skyward_core.store import settings_editing
 
-    settings_editing.forget(name)
+    settings_editing.reset_setting(name)
 
 
-def remembered(name: str) -> str:
+def load_state(name: str) -> str:
     """The text that :func:`remember` was last given for a name.
 
     Raises:
         OSError: there is none, or it cannot be read.
         UnicodeDecodeError: somebody else wrote it.
     """
-    return read_text(_file(name))
+    return read_text(_state_path(name))
 
 
-def remember(name: str, text: str) -> None:
+def save_state(name: str, text: str) -> None:
     """Keep a text in the person's own folder, for nobody else to read; the old one stays until the new one is whole.
 
     Raises:
         OSError: it cannot be written, or another process is just writing it.
     """
-    from skyward_core.store.atomic_file import write_whole  # late: the app reads its keys while it starts
+    from skyward_core.store.atomic_file import write_atomic  # late: the app reads its keys while it starts
 
-    write_whole(_file(name), text.encode())
+    write_atomic(_state_path(name), text.encode())
 
 
-def _file(name: str) -> Path:
-    return state_folder.home() / f"{name}.json"
+def _state_path(name: str) -> Path:
+    return state_folder.state_home() / f"{name}.json"

@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import Any
 
 from skyward_core.model.errors import UsageError
-from skyward_core.tasks.client_interpreter import ALIAS
-from skyward_core.tasks.script_interpreter_selection import offered
-from skyward_core.util.terminal_safe_text import field as shown
+from skyward_core.tasks.client_interpreter import ALIAS_FOLDER
+from skyward_core.tasks.script_interpreter_selection import list_interpreters
+from skyward_core.util.terminal_safe_text import sanitize_line as shown
 
 MARK = "# An alias of skyward_core: the command `shim install` wrote it, and `shim remove` takes it away.\n"
 _PREFIX = ".skyward-"  # of a file until it is whole
-_LOOK = """
+_INSPECT_SCRIPT = """
 import sys
 sys.path[:] = [each for each in sys.path if each]  # what lies in the current folder is no package of the environment
 import importlib.util, json, os, sysconfig
@@ -34,11 +34,11 @@ print(json.dumps({
     "ours": importlib.util.find_spec("skyward_core") is not None,
 }))
 """
-SECONDS = 60  # that an interpreter may take to say where it has its packages
+INTERPRETER_TIMEOUT = 60  # that an interpreter may take to say where it has its packages
 
 
 @dataclass(frozen=True)
-class Shim:
+class AliasModule:
     """Where the module is, or would be.
 
     Attributes:
@@ -52,7 +52,7 @@ class Shim:
     changed: bool
 
 
-def install(python: str | None = None) -> Shim:
+def install(python: str | None = None) -> AliasModule:
     """Write the module; what is there already stays.
 
     Args:
@@ -62,31 +62,31 @@ def install(python: str | None = None) -> Shim:
         UsageError: the interpreter cannot be asked, lacks skyward_core, is the system's, has another skyward, or its
             folder cannot be written.
     """
-    python, site, found = _look(python)
+    python, site, found = _inspect_interpreter(python)
     path = site / "skyward.py"
     if found["there"] and not (_is_ours(path) and Path(found["there"]) == path):
         raise UsageError(
             f"{python} has another package skyward, at {shown(found['there'])}, which scripts get: uninstall it first"
         )
     if _is_ours(path):
-        return Shim(path, python, changed=False)
+        return AliasModule(path, python, changed=False)
     if not found["ours"]:
         raise UsageError(f"{python} has no skyward_core, which the alias stands for: install this package there first")
     if found["managed"]:
         raise UsageError(f"{python} is the system's, whose packages its own tools manage: name another by --python")
     try:
-        _clear(site)
+        _remove_partial_files(site)
         with tempfile.NamedTemporaryFile("w", dir=site, prefix=_PREFIX, delete=False) as file:
-            file.write(MARK + (ALIAS / path.name).read_text(encoding="utf-8"))
+            file.write(MARK + (ALIAS_FOLDER / path.name).read_text(encoding="utf-8"))
         written = Path(file.name)
         written.chmod(0o644)
         written.replace(path)
     except OSError as error:
         raise UsageError(f"{site} cannot be written: {error.strerror}") from error
-    return Shim(path, python, changed=True)
+    return AliasModule(path, python, changed=True)
 
 
-def remove(python: str | None = None) -> Shim:
+def remove(python: str | None = None) -> AliasModule:
     """Take the module away, where there is one of ours.
 
     Args:
@@ -95,29 +95,33 @@ def remove(python: str | None = None) -> Shim:
     Raises:
         UsageError: the interpreter cannot be asked, what is there is not ours, or cannot be removed.
     """
-    python, site, _ = _look(python)
+    python, site, _ = _inspect_interpreter(python)
     path = site / "skyward.py"
     there = path.exists()
     if there and not _is_ours(path):
         raise UsageError(f"{path} was not written by this program, and stays")
     try:
-        _clear(site)
+        _remove_partial_files(site)
         if not there:
-            return Shim(path, python, changed=False)
+            return AliasModule(path, python, changed=False)
         path.unlink()
         for compiled in site.glob(f"__pycache__/{path.stem}.*.pyc"):
             compiled.unlink(missing_ok=True)
     except OSError as error:
         raise UsageError(f"{path} cannot be removed: {error.strerror}") from error
-    return Shim(path, python, changed=True)
+    return AliasModule(path, python, changed=True)
 
 
-def _look(python: str | None) -> tuple[str, Path, dict[str, Any]]:
+def _inspect_interpreter(python: str | None) -> tuple[str, Path, dict[str, Any]]:
     if python is None:
-        python = offered(Path.cwd() / "script.py", os.environ)[0].path
+        python = list_interpreters(Path.cwd() / "script.py", os.environ)[0].path
     try:
         answer = subprocess.run(
-            [python, "-E", "-c", _LOOK], capture_output=True, text=True, timeout=SECONDS, check=True
+            [python, "-E", "-c", _INSPECT_SCRIPT],
+            capture_output=True,
+            text=True,
+            timeout=INTERPRETER_TIMEOUT,
+            check=True,
         )
         found: dict[str, Any] = json.loads(answer.stdout)
         return python, Path(found["site"]), found
@@ -127,13 +131,13 @@ def _look(python: str | None) -> tuple[str, Path, dict[str, Any]]:
         last = (error.stderr or "").strip().rpartition("\n")[2]
         why = f"it ended with status {error.returncode}{': ' * bool(last)}{last}"
     except subprocess.TimeoutExpired:
-        why = f"it has not answered within {SECONDS} s"
+        why = f"it has not answered within {INTERPRETER_TIMEOUT} s"
     except (ValueError, KeyError):
         why = "it answers something else, and may be no Python"
     raise UsageError(f"{shown(python)} does not say where its packages are: {shown(why)}")
 
 
-def _clear(site: Path) -> None:
+def _remove_partial_files(site: Path) -> None:
     """Take away what an installation left that was killed half way."""
     with suppress(OSError):  # harmless where it stays
         for left in site.glob(f"{_PREFIX}*"):

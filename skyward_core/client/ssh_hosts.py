@@ -15,34 +15,39 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from skyward_core import providers
-from skyward_core.model.errors import PoolError, SkywardError, UsageError, what_of
+from skyward_core.model.errors import PoolError, SkywardError, UsageError, error_message
 from skyward_core.model.machines import Check
 from skyward_core.model.machines import GpuUse as GpuUse
 from skyward_core.providers.provider import ReachedOverSSH
 from skyward_core.providers.ssh.provider import SSH
-from skyward_core.providers.ssh.shared_hosts import HostLook as HostLook
+from skyward_core.providers.ssh.shared_hosts import HostGpuUsage as HostGpuUsage
 from skyward_core.store import settings_editing
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.ledger_rows import PoolRow
-from skyward_core.store.state_folder import is_state, state_of
+from skyward_core.store.state_folder import find_state_folder, is_state_folder
 from skyward_core.transport.ssh import connection, ssh_config_export
 from skyward_core.transport.ssh import known_hosts as host_keys
 from skyward_core.transport.ssh.asyncssh_import import asyncssh
-from skyward_core.transport.ssh.connection import answer_timeout, odd, silent, stalled
+from skyward_core.transport.ssh.connection import (
+    answer_timeout,
+    describe_error,
+    silent_host_error,
+    stalled_host_error,
+)
 from skyward_core.transport.ssh.connection import connect as open_connection
 from skyward_core.transport.ssh.effective_ssh_config import resolve
 from skyward_core.transport.ssh.host_address import Target
-from skyward_core.util.terminal_safe_text import field
-from skyward_core.util.user_files import is_dir, resolved
+from skyward_core.util.terminal_safe_text import sanitize_line
+from skyward_core.util.user_files import is_dir, resolve_path
 
 
 @dataclass(frozen=True, slots=True)
-class ShownKey:
+class PresentedHostKey:
     """The key that a host shows now, beside what the known_hosts files say; ``host``: as it was asked for."""
 
     host: str
     key: host_keys.ServerKey
-    known: host_keys.Known
+    known: host_keys.KnownKeys
 
     def is_known(self) -> bool:
         """Whether it is believed already; where not, it may be.
@@ -51,11 +56,11 @@ class ShownKey:
             HostKeyError: it is revoked, or another of its kind is known, so that this one may be a stranger's.
         """
         if self.known.is_revoked(self.key.key):
-            raise host_keys.refused(self.host, "its key is revoked")
+            raise host_keys.refused_key_error(self.host, "its key is revoked")
         if self.known.verdict(self.key.key) == "known":
             return True
-        if any(host_keys.kind(other) == self.key.kind for other in self.known.trusted):
-            raise host_keys.changed(self.key, self.known)
+        if any(host_keys.key_type(other) == self.key.key_type for other in self.known.trusted):
+            raise host_keys.changed_key_error(self.key, self.known)
         return False
 
     def accept(self) -> Path:
@@ -64,10 +69,10 @@ class ShownKey:
         Raises:
             HostKeyError: the file cannot be written.
         """
-        return host_keys.accept(self.key)
+        return host_keys.accept_key(self.key)
 
 
-def shown_key(host: str, known_hosts: str | None = None) -> ShownKey:
+def fetch_host_key(host: str, known_hosts: str | None = None) -> PresentedHostKey:
     """Ask a host for its key; nothing else is sent to it.
 
     Args:
@@ -80,14 +85,14 @@ def shown_key(host: str, known_hosts: str | None = None) -> ShownKey:
         PoolError: it showed no key.
         UsageError: the SSH configuration cannot be used.
     """
-    return asyncio.run(_look(host, known_hosts))
+    return asyncio.run(_fetch_host_key(host, known_hosts))
 
 
-async def _look(host: str, known_hosts: str | None) -> ShownKey:
-    target = Target("", known_hosts=known_hosts).named(host)
+async def _fetch_host_key(host: str, known_hosts: str | None) -> PresentedHostKey:
+    target = Target("", known_hosts=known_hosts).with_host(host)
     key = await connection.fetch_host_key(target)
     route = await resolve(target)
-    return ShownKey(host, key, host_keys.look_up(route.known_hosts, key.name, key.port, route.revoked))
+    return PresentedHostKey(host, key, host_keys.look_up(route.known_hosts, key.name, key.port, route.revoked))
 
 
 def ssh_config(ledger: Ledger, pool: PoolRow, node: int) -> Path:
@@ -97,12 +102,12 @@ def ssh_config(ledger: Ledger, pool: PoolRow, node: int) -> Path:
         UsageError: it has no such node, or is not on hosts reached over SSH.
         OSError: the file cannot be written.
     """
-    return _written(ledger, pool, node, pool.name)
+    return _write_ssh_config(ledger, pool, node, pool.name)
 
 
-def _written(ledger: Ledger, pool: PoolRow, node: int, alias: str) -> Path:
+def _write_ssh_config(ledger: Ledger, pool: PoolRow, node: int, alias: str) -> Path:
     machines = ledger.machines(pool.token)
-    provider = providers.from_json(pool.provider)
+    provider = providers.provider_from_json(pool.provider)
     if not isinstance(provider, ReachedOverSSH):
         raise UsageError(f"pool {pool.name} is on {provider.name}: there is no host to log in to")
     if node >= len(machines):
@@ -119,7 +124,7 @@ def copy_command(ledger: Ledger, pool: PoolRow, node: int, folder: str) -> str:
         UsageError: as :func:`ssh_config`.
         OSError: as there.
     """
-    file = _written(ledger, pool, node, pool.key)  # its name may be another pool's by now
+    file = _write_ssh_config(ledger, pool, node, pool.key)  # its name may be another pool's by now
     target = f"outputs/{pool.key}"
     words = ["scp", "-r", "-F", str(file), f"{pool.key}-{node}:{folder}", f"{target}/n{node}"]
     return f"mkdir -p {shlex.quote(target)} && {shlex.join(words)}"
@@ -146,38 +151,38 @@ class HostGroup:
     file: Path
     hosts: Sequence[str]
 
-    def added(self, host: str) -> None:
+    def add_host(self, host: str) -> None:
         """Have one more host in it.
 
         Raises:
             UsageError: that is none, or is in it; or the file cannot be used or changed.
             OSError: it cannot be written; it is as it was.
         """
-        settings_editing.save_host_groups(self.file, self.name, [*self.hosts, self._new(host)])
+        settings_editing.save_host_groups(self.file, self.name, [*self.hosts, self._check_new_host(host)])
 
-    def exchanged(self, host: str, other: str) -> None:
+    def replace_host(self, host: str, other: str) -> None:
         """Have another host in a host's place; raises as :meth:`added`."""
-        new = self._new(other)
+        new = self._check_new_host(other)
         settings_editing.save_host_groups(self.file, self.name, [new if each == host else each for each in self.hosts])
 
-    def removed(self, host: str) -> None:
+    def remove_host(self, host: str) -> None:
         """Have it without a host; raises as :meth:`added`, and where it would be empty."""
         left = [each for each in self.hosts if each != host]
         if not left:
-            raise UsageError(f"{field(host)} is the last host of {field(self.name)}: remove the group")
+            raise UsageError(f"{sanitize_line(host)} is the last host of {sanitize_line(self.name)}: remove the group")
         settings_editing.save_host_groups(self.file, self.name, left)
 
-    def renamed(self, name: str) -> None:
+    def rename(self, name: str) -> None:
         """Call it otherwise; raises as :meth:`added`."""
-        settings_editing.rename(self.file, self.name, _name(name))
+        settings_editing.rename_group(self.file, self.name, _check_group_name(name))
 
-    def deleted(self) -> None:
+    def delete(self) -> None:
         """Take it out of its file; raises as :meth:`added`."""
-        settings_editing.remove(self.file, self.name)
+        settings_editing.remove_group(self.file, self.name)
 
-    def _new(self, host: str) -> str:
-        if (host := _host(host)) in self.hosts:
-            raise UsageError(f"{field(host)} is in {field(self.name)} already")
+    def _check_new_host(self, host: str) -> str:
+        if (host := _check_host(host)) in self.hosts:
+            raise UsageError(f"{sanitize_line(host)} is in {sanitize_line(self.name)} already")
         return host
 
 
@@ -200,12 +205,12 @@ def new_group(name: str, host: str, file: Path | None = None) -> None:
         UsageError: there is one of that name, or there can be none; or the file cannot be used or changed.
         OSError: it cannot be written; it is as it was.
     """
-    if (name := _name(name)) in settings_editing.read_host_groups():
+    if (name := _check_group_name(name)) in settings_editing.read_host_groups():
         raise UsageError(f"there is a group {name} already")
-    settings_editing.save_host_groups(file or settings_editing.own_file(), name, [_host(host)])
+    settings_editing.save_host_groups(file or settings_editing.user_settings_file(), name, [_check_host(host)])
 
 
-def _name(name: str) -> str:
+def _check_group_name(name: str) -> str:
     name = name.strip()
     if not name or len(name) > LONGEST or not name.isprintable() or " " in name or MARKS & set(name):
         raise UsageError(
@@ -214,15 +219,15 @@ def _name(name: str) -> str:
     return name
 
 
-def _host(host: str) -> str:
+def _check_host(host: str) -> str:
     host = host.strip()
     if not host.isprintable() or not host or " " in host or "," in host or host.startswith("@"):
-        raise UsageError(f"{field(host) or 'nothing'} is no host: write gpu1, me@gpu1:2222 or an address")
-    Target("").named(host)
+        raise UsageError(f"{sanitize_line(host) or 'nothing'} is no host: write gpu1, me@gpu1:2222 or an address")
+    Target("").with_host(host)
     return host
 
 
-def meant(names: Sequence[str], known: Iterable[HostGroup]) -> list[str]:
+def resolve_hosts(names: Sequence[str], known: Iterable[HostGroup]) -> list[str]:
     """The hosts of some groups, and those that are named themselves, each once.
 
     Args:
@@ -236,14 +241,14 @@ def meant(names: Sequence[str], known: Iterable[HostGroup]) -> list[str]:
     for name in names or by_name:
         group = name.removeprefix("@")
         if name.startswith("@") and group not in by_name:
-            raise UsageError(f"There is no group {field(group)!r} under [hosts] in skyward.toml.")
+            raise UsageError(f"There is no group {sanitize_line(group)!r} under [hosts] in skyward.toml.")
         found += by_name.get(group, [name])
     if not found:
         raise UsageError("there are no groups under [hosts] in skyward.toml: name hosts, or write some there")
     return list(dict.fromkeys(found))
 
 
-def look(hosts: Sequence[str], said: Callable[[HostLook], None] = lambda seen: None) -> list[HostLook]:
+def list_gpu_use(hosts: Sequence[str], said: Callable[[HostGpuUsage], None] = lambda seen: None) -> list[HostGpuUsage]:
     """Each host's GPUs and who uses them, in the order of the hosts; nothing is left on them.
 
     Waits for all: for a host that does not answer some seconds.
@@ -252,15 +257,15 @@ def look(hosts: Sequence[str], said: Callable[[HostLook], None] = lambda seen: N
         said: hears each as soon as it is known, in the thread that called; also of one whose name is no host's.
     """
 
-    async def one(host: str) -> HostLook:
+    async def one(host: str) -> HostGpuUsage:
         try:
             seen = await SSH([host]).look_at(host)
         except UsageError as error:
-            seen = HostLook(host, (), what_of(error).rstrip("."), False)
+            seen = HostGpuUsage(host, (), error_message(error).rstrip("."), False)
         said(seen)
         return seen
 
-    async def every() -> list[HostLook]:
+    async def every() -> list[HostGpuUsage]:
         return await asyncio.gather(*map(one, hosts))
 
     return asyncio.run(every())
@@ -276,7 +281,7 @@ def check(host: str) -> list[Check]:
     return asyncio.run(provider.check())
 
 
-def as_json(seen: HostLook) -> dict[str, Any]:
+def as_json(seen: HostGpuUsage) -> dict[str, Any]:
     """A look for programs: bytes, percent, and of each GPU its state in words."""
     return {
         "host": seen.host,
@@ -310,13 +315,13 @@ def as_json(seen: HostLook) -> dict[str, Any]:
     }
 
 
-Far = Callable[[int, int], None]  # far(bytes done, bytes in all)
-DEEPEST = 64  # folders within folders
-SLOW_DISK = 1e6  # bytes that a node's disk takes in a second, at least
+ProgressCallback = Callable[[int, int], None]  # far(bytes done, bytes in all)
+MAX_DEPTH = 64  # folders within folders
+MIN_DISK_RATE = 1e6  # bytes that a node's disk takes in a second, at least
 
 
 @dataclass(frozen=True, slots=True)
-class Copied:
+class CopyResult:
     """What was copied: where it is now, how many files, and their bytes."""
 
     target: str
@@ -325,7 +330,7 @@ class Copied:
 
 
 @dataclass(frozen=True, slots=True)
-class _Entry:
+class _CopyEntry:
     """A file or folder below what is copied; ``parts``: its place there."""
 
     parts: tuple[str, ...]
@@ -334,7 +339,9 @@ class _Entry:
     mode: int
 
 
-def copy_to_node(ledger: Ledger, pool: PoolRow, node: int, source: Path, target: str, far: Far) -> Copied:
+def copy_to_node(
+    ledger: Ledger, pool: PoolRow, node: int, source: Path, target: str, far: ProgressCallback
+) -> CopyResult:
     """Copy a file or folder of this machine to a node.
 
     Args:
@@ -348,18 +355,20 @@ def copy_to_node(ledger: Ledger, pool: PoolRow, node: int, source: Path, target:
             neither file nor folder; ``target`` leads up by ``..``, or is a folder or a link that is there already.
         PoolError: the node refuses, or the connection was lost.
     """
-    entries = list(_entries_here(source))
-    return asyncio.run(_to_node(_target_of(ledger, pool, node), source, entries, target, far))
+    entries = list(_local_entries(source))
+    return asyncio.run(_upload(_ssh_target(ledger, pool, node), source, entries, target, far))
 
 
-def copy_from_node(ledger: Ledger, pool: PoolRow, node: int, source: str, target: Path, far: Far) -> Copied:
+def copy_from_node(
+    ledger: Ledger, pool: PoolRow, node: int, source: str, target: Path, far: ProgressCallback
+) -> CopyResult:
     """Copy a file or folder of a node to this machine; see :func:`copy_to_node`."""
-    return asyncio.run(_from_node(_target_of(ledger, pool, node), source, target, far))
+    return asyncio.run(_download(_ssh_target(ledger, pool, node), source, target, far))
 
 
-def _target_of(ledger: Ledger, pool: PoolRow, node: int) -> Any:
+def _ssh_target(ledger: Ledger, pool: PoolRow, node: int) -> Any:
     machines = ledger.machines(pool.token)
-    provider = providers.from_json(pool.provider)
+    provider = providers.provider_from_json(pool.provider)
     if not isinstance(provider, ReachedOverSSH):
         raise UsageError(f"pool {pool.name} is on {provider.name}: its files are here already, so cp copies them")
     return provider.target(machines[node].address)
@@ -368,10 +377,12 @@ def _target_of(ledger: Ledger, pool: PoolRow, node: int) -> Any:
 # -- there --------------------------------------------------------------------------------------------------
 
 
-async def _to_node(target: Any, source: Path, entries: Sequence[_Entry], wanted: str, far: Far) -> Copied:
+async def _upload(
+    target: Any, source: Path, entries: Sequence[_CopyEntry], wanted: str, far: ProgressCallback
+) -> CopyResult:
     async with _sftp(target) as (sftp, limit):
-        path = await _place_there(sftp, wanted, resolved(source).name, entries[0].is_folder)
-        holder = _holder(path)
+        path = await _remote_target(sftp, wanted, resolve_path(source).name, entries[0].is_folder)
+        holder = _partial_path(path)
         whole = str(PurePosixPath(holder, PurePosixPath(path).name))
         progress = _Progress(far, sum(each.size for each in entries), limit)
         await sftp.mkdir(holder, asyncssh.SFTPAttrs(permissions=0o700))
@@ -383,11 +394,11 @@ async def _to_node(target: Any, source: Path, entries: Sequence[_Entry], wanted:
                     await sftp.mkdir(place, asyncssh.SFTPAttrs(permissions=0o700))
                     continue
                 own = os.fsencode(source.joinpath(*each.parts))
-                await sftp.put(own, place, follow_symlinks=False, progress_handler=progress.of_file)
-                limit.extend(each.size / SLOW_DISK)
-                await _on_disk_there(sftp, place)
+                await sftp.put(own, place, follow_symlinks=False, progress_handler=progress.on_file_progress)
+                limit.extend(each.size / MIN_DISK_RATE)
+                await _sync_remote_file(sftp, place)
                 await sftp.chmod(place, each.mode & 0o777)
-                progress.file_is_over(each.size)
+                progress.finish_file(each.size)
             for each in reversed(entries):
                 if each.is_folder:
                     limit.extend()
@@ -398,53 +409,53 @@ async def _to_node(target: Any, source: Path, entries: Sequence[_Entry], wanted:
             with suppress(asyncssh.Error, OSError):
                 async with asyncio.timeout(answer_timeout()):
                     await sftp.rmtree(holder)
-    return _copied(path, entries)
+    return _make_result(path, entries)
 
 
-async def _on_disk_there(sftp: Any, place: str) -> None:
+async def _sync_remote_file(sftp: Any, place: str) -> None:
     """Have a file of the node on its disk before it gets its name: one that loses power then has the old or the new."""
     async with sftp.open(place, "rb") as file:
         with suppress(asyncssh.SFTPOpUnsupported):  # not every server knows of it
             await file.fsync()
 
 
-async def _place_there(sftp: Any, wanted: str, name: str, is_folder: bool) -> str:
-    path = _safe(wanted) or "."
+async def _remote_target(sftp: Any, wanted: str, name: str, is_folder: bool) -> str:
+    path = _check_remote_path(wanted) or "."
     if wanted.endswith("/") or await sftp.isdir(path):
         path = str(PurePosixPath(path, name))
     parent = str(PurePosixPath(path).parent)
     if not await sftp.isdir(parent):
-        raise UsageError(f"there is no folder {field(parent)} on the node")
+        raise UsageError(f"there is no folder {sanitize_line(parent)} on the node")
     if await sftp.lexists(path):
         found = await sftp.lstat(path)
-        _refuse_taken(path, stat.S_IFMT(found.permissions or 0), is_folder, "on the node")
+        _check_not_taken(path, stat.S_IFMT(found.permissions or 0), is_folder, "on the node")
     return path
 
 
-def _safe(path: str) -> str:
+def _check_remote_path(path: str) -> str:
     """A path on a node, from the login's home."""
     path = "" if path == "~" else path.removeprefix("~/")
     if ".." in PurePosixPath(path).parts:
-        raise UsageError(f"{field(path)}: write the path without ..")
+        raise UsageError(f"{sanitize_line(path)}: write the path without ..")
     return path
 
 
 # -- here ---------------------------------------------------------------------------------------------------
 
 
-async def _from_node(target: Any, wanted: str, own: Path, far: Far) -> Copied:
+async def _download(target: Any, wanted: str, own: Path, far: ProgressCallback) -> CopyResult:
     async with _sftp(target) as (sftp, limit):
-        source = await sftp.realpath(str(PurePosixPath(_safe(wanted) or ".").parent))
-        name = PurePosixPath(_safe(wanted)).name
+        source = await sftp.realpath(str(PurePosixPath(_check_remote_path(wanted) or ".").parent))
+        name = PurePosixPath(_check_remote_path(wanted)).name
         if not name:
-            raise UsageError(f"{field(wanted) or 'POOL:PATH'}: name a file or a folder on the node")
+            raise UsageError(f"{sanitize_line(wanted) or 'POOL:PATH'}: name a file or a folder on the node")
         source = str(PurePosixPath(source, name))
         try:
-            entries = [each async for each in _entries_there(sftp, source, (), limit)]
+            entries = [each async for each in _remote_entries(sftp, source, (), limit)]
         except asyncssh.SFTPNoSuchFile as error:
-            raise UsageError(f"there is no {field(source)} on the node") from error
-        path = _place_here(own, name, entries[0].is_folder)
-        holder = Path(_holder(str(path)))
+            raise UsageError(f"there is no {sanitize_line(source)} on the node") from error
+        path = _local_target(own, name, entries[0].is_folder)
+        holder = Path(_partial_path(str(path)))
         whole = holder / path.name
         progress = _Progress(far, sum(each.size for each in entries), limit)
         holder.mkdir(mode=0o700)
@@ -455,30 +466,35 @@ async def _from_node(target: Any, wanted: str, own: Path, far: Far) -> Copied:
                     place.mkdir(mode=0o700)
                     continue
                 there = str(PurePosixPath(source, *each.parts))
-                await sftp.get(there, os.fsencode(place), follow_symlinks=False, progress_handler=progress.of_file)
+                await sftp.get(
+                    there,
+                    os.fsencode(place),
+                    follow_symlinks=False,
+                    progress_handler=progress.on_file_progress,
+                )
                 if place.is_symlink() or not place.is_file():
-                    raise PoolError(f"{field(there)} became a link, or a folder, while it was copied")
+                    raise PoolError(f"{sanitize_line(there)} became a link, or a folder, while it was copied")
                 place.chmod(each.mode & 0o777 | stat.S_IRUSR | stat.S_IWUSR)
-                limit.extend(each.size / SLOW_DISK)
-                await asyncio.to_thread(_on_disk, place)
+                limit.extend(each.size / MIN_DISK_RATE)
+                await asyncio.to_thread(_sync_file, place)
                 limit.extend()
-                progress.file_is_over(each.size)
+                progress.finish_file(each.size)
             for each in reversed(entries):
                 if each.is_folder:
                     folder = whole.joinpath(*each.parts)
                     folder.chmod(each.mode & 0o777 | stat.S_IRWXU)
-                    await asyncio.to_thread(_names_on_disk, folder)
+                    await asyncio.to_thread(_sync_folder, folder)
             if entries[0].is_folder:
                 whole.rename(path)
             else:
                 whole.replace(path)
-            await asyncio.to_thread(_names_on_disk, path.parent)
+            await asyncio.to_thread(_sync_folder, path.parent)
         finally:
             shutil.rmtree(holder, ignore_errors=True)
-    return _copied(str(path), entries)
+    return _make_result(str(path), entries)
 
 
-def _on_disk(path: Path) -> None:
+def _sync_file(path: Path) -> None:
     """Have a file on the disk, before it gets its name."""
     number = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
@@ -487,27 +503,28 @@ def _on_disk(path: Path) -> None:
         os.close(number)
 
 
-def _names_on_disk(folder: Path) -> None:
+def _sync_folder(folder: Path) -> None:
     """Have the names in a folder on the disk, where its file system knows how to, and we may read it."""
     with suppress(OSError):
-        _on_disk(folder)
+        _sync_file(folder)
 
 
-def _place_here(path: Path, name: str, is_folder: bool) -> Path:
+def _local_target(path: Path, name: str, is_folder: bool) -> Path:
     if is_dir(path) or str(path) in ("", "."):
         path = path / name
     if not is_dir(path.parent):
-        raise UsageError(f"there is no folder {field(str(path.parent))} here")
+        raise UsageError(f"there is no folder {sanitize_line(str(path.parent))} here")
     if os.path.lexists(path):
-        _refuse_taken(str(path), stat.S_IFMT(path.lstat().st_mode), is_folder, "here")
+        _check_not_taken(str(path), stat.S_IFMT(path.lstat().st_mode), is_folder, "here")
     return path
 
 
-def _entries_here(source: Path) -> list[_Entry]:
-    found: list[_Entry] = []
-    if (state := state_of(source)) is not None:
+def _local_entries(source: Path) -> list[_CopyEntry]:
+    found: list[_CopyEntry] = []
+    if (state := find_state_folder(source)) is not None:
         raise UsageError(
-            f"{field(str(source))} is not copied: {field(str(state))} is a state folder of skyward, which holds keys"
+            f"{sanitize_line(str(source))} is not copied: {sanitize_line(str(state))} is a state folder of "
+            "skyward, which holds keys"
         )
 
     def look(path: Path, parts: tuple[str, ...]) -> None:
@@ -515,12 +532,12 @@ def _entries_here(source: Path) -> list[_Entry]:
             facts = path.lstat()
             names = sorted(each.name for each in path.iterdir()) if stat.S_ISDIR(facts.st_mode) else []
         except OSError as error:
-            raise UsageError(f"{field(str(path))} cannot be copied: {error.strerror}") from error
+            raise UsageError(f"{sanitize_line(str(path))} cannot be copied: {error.strerror}") from error
         _check_kind(str(path), facts.st_mode, parts)
         is_folder = stat.S_ISDIR(facts.st_mode)
-        if is_folder and is_state(str(path)):
+        if is_folder and is_state_folder(str(path)):
             return  # never sent
-        found.append(_Entry(parts, is_folder, 0 if is_folder else facts.st_size, facts.st_mode))
+        found.append(_CopyEntry(parts, is_folder, 0 if is_folder else facts.st_size, facts.st_mode))
         for name in names:
             look(path / name, (*parts, name))
 
@@ -528,73 +545,77 @@ def _entries_here(source: Path) -> list[_Entry]:
     return found
 
 
-async def _entries_there(sftp: Any, path: str, parts: tuple[str, ...], limit: _AnswerLimit) -> AsyncIterator[_Entry]:
+async def _remote_entries(
+    sftp: Any, path: str, parts: tuple[str, ...], limit: _AnswerLimit
+) -> AsyncIterator[_CopyEntry]:
     limit.extend()
     facts = await sftp.lstat(path)
     mode = facts.permissions or 0
     _check_kind(path, mode, parts)
     is_folder = stat.S_ISDIR(mode)
-    yield _Entry(parts, is_folder, 0 if is_folder else facts.size or 0, mode)
+    yield _CopyEntry(parts, is_folder, 0 if is_folder else facts.size or 0, mode)
     if not is_folder:
         return
     names = list[str]()
-    async for each in _names(sftp, path):
+    async for each in _list_names(sftp, path):
         limit.extend()
         names.append(each)
     for name in sorted(names):
-        async for entry in _entries_there(sftp, str(PurePosixPath(path, name)), (*parts, name), limit):
+        async for entry in _remote_entries(sftp, str(PurePosixPath(path, name)), (*parts, name), limit):
             yield entry
 
 
-async def _names(sftp: Any, path: str) -> AsyncIterator[str]:
+async def _list_names(sftp: Any, path: str) -> AsyncIterator[str]:
     async for each in sftp.scandir(path):
         name = str(each.filename)
         if name in (".", ".."):
             continue
         if not name or "/" in name or "\0" in name:
-            raise PoolError(f"the node lists {field(name)!r} in {field(path)}, which is no name of a file")
+            raise PoolError(
+                f"the node lists {sanitize_line(name)!r} in {sanitize_line(path)}, which is no name of a file"
+            )
         yield name
 
 
 def _check_kind(path: str, mode: int, parts: tuple[str, ...]) -> None:
-    if len(parts) > DEEPEST:
-        raise UsageError(f"{field(path)} lies more than {DEEPEST} folders deep")
+    if len(parts) > MAX_DEPTH:
+        raise UsageError(f"{sanitize_line(path)} lies more than {MAX_DEPTH} folders deep")
     if stat.S_ISLNK(mode):
-        raise UsageError(f"{field(path)} is a link, and links are not copied: copy what it leads to")
+        raise UsageError(f"{sanitize_line(path)} is a link, and links are not copied: copy what it leads to")
     if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
-        raise UsageError(f"{field(path)} is neither a file nor a folder")
+        raise UsageError(f"{sanitize_line(path)} is neither a file nor a folder")
 
 
-def _refuse_taken(path: str, kind: int, is_folder: bool, where: str) -> None:
+def _check_not_taken(path: str, kind: int, is_folder: bool, where: str) -> None:
     """A file may take the place of a file, and nothing else of anything."""
     if is_folder or not stat.S_ISREG(kind):
         what = "a link" if stat.S_ISLNK(kind) else "something of that name"
-        raise UsageError(f"there is {what} already {where}: {field(path)}; remove it, or give another name")
+        raise UsageError(f"there is {what} already {where}: {sanitize_line(path)}; remove it, or give another name")
 
 
-def _holder(path: str) -> str:
+def _partial_path(path: str) -> str:
     """Of what is under way: a folder beside its place, nobody else's, by a name that nobody can foresee."""
     whole = PurePosixPath(path)
     return str(whole.with_name(f".{whole.name[:200]}.{secrets.token_hex(8)}.part"))
 
 
-def _copied(path: str, entries: Sequence[_Entry]) -> Copied:
+def _make_result(path: str, entries: Sequence[_CopyEntry]) -> CopyResult:
     files = [each for each in entries if not each.is_folder]
-    return Copied(path, len(files), sum(each.size for each in files))
+    return CopyResult(path, len(files), sum(each.size for each in files))
 
 
 class _Progress:
     """How far all files are together."""
 
-    def __init__(self, far: Far, total: int, limit: _AnswerLimit) -> None:
+    def __init__(self, far: ProgressCallback, total: int, limit: _AnswerLimit) -> None:
         self._far, self._total, self._done, self._limit = far, total, 0, limit
 
-    def of_file(self, _source: bytes, _target: bytes, done: int, _size: int) -> None:
+    def on_file_progress(self, _source: bytes, _target: bytes, done: int, _size: int) -> None:
         """asyncssh's word on the file under way."""
         self._limit.extend()
         self._far(self._done + done, self._total)
 
-    def file_is_over(self, size: int) -> None:
+    def finish_file(self, size: int) -> None:
         self._done += size
 
 
@@ -629,17 +650,19 @@ async def _sftp(target: Any) -> AsyncIterator[tuple[Any, _AnswerLimit]]:
         except TimeoutError as error:
             seconds = answer_timeout()
             raise (
-                stalled(target.host, seconds, "a copy") if limit.answered else silent(target.host, seconds)
+                stalled_host_error(target.host, seconds, "a copy")
+                if limit.answered
+                else silent_host_error(target.host, seconds)
             ) from error
         except asyncssh.SFTPError as error:
-            raise PoolError(f"{target.host} refuses: {field(error.reason)}") from error
+            raise PoolError(f"{target.host} refuses: {sanitize_line(error.reason)}") from error
         except asyncssh.ChannelOpenError as error:
-            raise PoolError(f"{target.host} serves no SFTP, which copies go by: {field(str(error))}") from error
+            raise PoolError(f"{target.host} serves no SFTP, which copies go by: {sanitize_line(str(error))}") from error
         except (asyncssh.Error, OSError) as error:
-            raise PoolError(f"the copy was broken off: {field(str(error))}") from error
+            raise PoolError(f"the copy was broken off: {sanitize_line(str(error))}") from error
         except SkywardError:
             raise
         except Exception as error:  # see failures.not_reached
-            raise PoolError(f"the copy was broken off: {odd(error)}") from error
+            raise PoolError(f"the copy was broken off: {describe_error(error)}") from error
     finally:
         await link.close()

@@ -13,20 +13,20 @@ from typing import TYPE_CHECKING
 from skyward_core.client.session_part import SessionPart
 from skyward_core.model.errors import NoTrials, PoolError, UsageError
 from skyward_core.model.outcomes import Outcome
-from skyward_core.pool.runs.gang_sweep import NOT_KEPT, GangSweep, begin
-from skyward_core.pool.runs.scheduler import new_id
+from skyward_core.pool.runs.gang_sweep import CANNOT_SAVE, GangSweep, begin_sweep
+from skyward_core.pool.runs.scheduler import new_run_id
 from skyward_core.store import pool_folder
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.ledger_rows import RunRow
 from skyward_core.tasks.pickled_call import Task
 from skyward_core.views.pool_view import PoolView, RunView, TaskView, TrialSheet
-from skyward_core.views.sweep_trials import TrialBoard, of_gang
+from skyward_core.views.sweep_trials import TrialTableSource, representative_task
 
 if TYPE_CHECKING:
     from skyward_core.client.launch.launch_request import LaunchRequest
     from skyward_core.pool.pool import Pool
 
-__all__ = ["TrialRuns", "TrialSheet", "board_of", "gangs_of", "going_on", "missing_of"]
+__all__ = ["TrialRuns", "TrialSheet", "gang_runs", "missing_trials", "resume_sweep", "trial_table_source"]
 
 
 class TrialRuns(SessionPart):
@@ -70,37 +70,39 @@ class TrialRuns(SessionPart):
         """
 
         async def work() -> RunView:
-            from skyward_core.client.launch.launch_records import ScriptState, keep
+            from skyward_core.client.launch.launch_records import ScriptState, save_launch_record
 
-            source = ScriptState.of_file(Path(request.script))  # who asks git keeps the rest afterwards
-            found = await self._ours(pool)
+            source = ScriptState.from_file(Path(request.script))  # who asks git keeps the rest afterwards
+            found = await self._attach_pool(pool)
             if sheet.gang:
-                return await self._begin_gangs(found, tasks, sheet, request, joined=joined)
-            run_id = new_id()
+                return await self._start_gangs(found, tasks, sheet, request, joined=joined)
+            run_id = new_run_id()
             try:
                 await asyncio.to_thread(pool_folder.save_trials, found.row.key, run_id, sheet)
-                await asyncio.to_thread(keep, found.row.key, run_id, request, joined=joined, source=source)
+                await asyncio.to_thread(
+                    save_launch_record, found.row.key, run_id, request, joined=joined, source=source
+                )
             except OSError as error:
-                raise PoolError(f"nothing was begun, {NOT_KEPT}: {error}") from error
-            run = found.launch.open("sweep", tasks, run_id=run_id, stays=stays)
+                raise PoolError(f"nothing was begun, {CANNOT_SAVE}: {error}") from error
+            run = found.launcher.open("sweep", tasks, run_id=run_id, stays=stays)
             return found.view.runs[run.id]
 
         return self._submit(work())
 
-    async def _begin_gangs(
+    async def _start_gangs(
         self, found: Pool, tasks: Sequence[Task], sheet: TrialSheet, request: LaunchRequest, *, joined: bool
     ) -> RunView:
-        from skyward_core.client.launch.launch_records import ScriptState, keep
+        from skyward_core.client.launch.launch_records import ScriptState, save_launch_record
 
-        key, source = found.row.key, ScriptState.of_file(Path(request.script))
-        sweep = await begin(
-            found.context, found.launch, tasks, sheet, sheet.nodes,
-            keep=lambda run: keep(key, run, request, joined=joined, source=source),
+        key, source = found.row.key, ScriptState.from_file(Path(request.script))
+        sweep = await begin_sweep(
+            found.context, found.launcher, tasks, sheet, sheet.nodes,
+            keep=lambda run: save_launch_record(key, run, request, joined=joined, source=source),
         )  # fmt: skip
         self._sweeps |= dict.fromkeys(sweep.ids, sweep)
-        return found.view.runs[sweep.begun[0]]
+        return found.view.runs[sweep.begun_ids[0]]
 
-    def sweep_over(self, pool: str, run: str) -> Future[None]:
+    def wait_for_sweep(self, pool: str, run: str) -> Future[None]:
         """Resolves when all runs of a sweep by gangs have ended that this session began, and their logs are here; of
         another run as ``session.Session.wait``.
 
@@ -116,15 +118,15 @@ class TrialRuns(SessionPart):
                 await asyncio.wrap_future(self.wait(pool, run))
                 return
             try:
-                await sweep.over()
+                await sweep.wait()
             finally:
-                for each in sweep.begun:
+                for each in sweep.begun_ids:
                     if each in self.view(pool).runs:  # else it ended long ago
                         await asyncio.wrap_future(self.wait(pool, each))
 
         return self._submit(work())
 
-    def trials(self, pool: str, run: RunView) -> Future[TrialBoard]:
+    def trials(self, pool: str, run: RunView) -> Future[TrialTableSource]:
         """What the table of a sweep is made of.
 
         Args:
@@ -136,16 +138,16 @@ class TrialRuns(SessionPart):
             LedgerError: the ledger cannot be read.
         """
 
-        async def work() -> TrialBoard:
+        async def work() -> TrialTableSource:
             known: Mapping[str, RunView] = {}
             with suppress(PoolError):  # what is over is in the ledger, which lags a moment behind
                 known = self.view(pool).runs
-            return await asyncio.to_thread(board_of, self.ledger, pool, run, known)
+            return await asyncio.to_thread(trial_table_source, self.ledger, pool, run, known)
 
         return self._submit(work())
 
 
-def board_of(ledger: Ledger, pool: str, run: RunView, known: Mapping[str, RunView]) -> TrialBoard:
+def trial_table_source(ledger: Ledger, pool: str, run: RunView, known: Mapping[str, RunView]) -> TrialTableSource:
     """What the table of a sweep is made of; of one whose sheet is gone, its tasks without their arguments.
 
     Args:
@@ -157,7 +159,7 @@ def board_of(ledger: Ledger, pool: str, run: RunView, known: Mapping[str, RunVie
         UsageError: what is kept of it cannot be read.
         LedgerError: the ledger cannot be read.
     """
-    sheet = _sheet_of(pool, run.id)
+    sheet = _read_sheet(pool, run.id)
     if sheet is None:
         if run.kind != "sweep":
             raise NoTrials(f"run {run.id} of {run.function} is no sweep over arguments")
@@ -167,23 +169,23 @@ def board_of(ledger: Ledger, pool: str, run: RunView, known: Mapping[str, RunVie
         held, row = known.get(before), ledger.run(before) if sheet.gang else None
         if sheet.gang and (row is None or row.state == "running"):
             continue  # of its ranks more may be known soon
-        tasks = {outcome.index: _task_of(outcome) for outcome, _ in ledger.outcomes(before)}
+        tasks = {outcome.index: _make_task_view(outcome) for outcome, _ in ledger.outcomes(before)}
         if held is not None and len(held.tasks) >= len(tasks):
             tasks = dict(held.tasks)
-        if sheet.gang and (stands := of_gang(tasks.values())) is not None:
+        if sheet.gang and (stands := representative_task(tasks.values())) is not None:
             tasks = {0: stands}
         earlier |= {(before, index): task for index, task in tasks.items()}
-    return TrialBoard(sheet, earlier)
+    return TrialTableSource(sheet, earlier)
 
 
-def missing_of(ledger: Ledger, row: RunRow) -> TrialSheet:
+def missing_trials(ledger: Ledger, row: RunRow) -> TrialSheet:
     """The sheet for a run that goes on with what a sweep has no results of; without tasks where nothing is missing.
 
     Raises:
         UsageError: it is no sweep, or its combinations are kept no more.
         LedgerError: the ledger cannot be read.
     """
-    key, name, sheet = _named(ledger, row)
+    key, name, sheet = _load_sheet(ledger, row)
     if sheet.gang:
         found = filter(None, map(ledger.run, sheet.runs.values()))
         left = sheet.missing_of_gangs({each.run for each in found if each.state == "done"})
@@ -193,10 +195,10 @@ def missing_of(ledger: Ledger, row: RunRow) -> TrialSheet:
     return replace(left, after=(key, name))
 
 
-def _named(ledger: Ledger, row: RunRow) -> tuple[str, str, TrialSheet]:
+def _load_sheet(ledger: Ledger, row: RunRow) -> tuple[str, str, TrialSheet]:
     """The key of a sweep's pool, the run that its sheet is kept under, and that."""
     key = ledger.pool(row.token).key
-    sheet = _sheet_of(key, row.run)
+    sheet = _read_sheet(key, row.run)
     if sheet is None:
         raise UsageError(
             f"run {row.run} of {row.function} is no sweep over arguments, or its combinations are kept no more: run it "
@@ -206,7 +208,7 @@ def _named(ledger: Ledger, row: RunRow) -> tuple[str, str, TrialSheet]:
 
 
 @contextmanager
-def going_on(ledger: Ledger, row: RunRow, look: Callable[[str], None]) -> Iterator[RunRow]:
+def resume_sweep(ledger: Ledger, row: RunRow, look: Callable[[str], None]) -> Iterator[RunRow]:
     """Have what is missing of a sweep for this process alone, and give the run that is to be gone on with: the last
     one that went on with it before.
 
@@ -219,31 +221,31 @@ def going_on(ledger: Ledger, row: RunRow, look: Callable[[str], None]) -> Iterat
     """
     with ExitStack() as held:
         while True:
-            key, name, _ = _named(ledger, row)
+            key, name, _ = _load_sheet(ledger, row)
             held.close()  # the claim on the one before
             try:
-                held.enter_context(pool_folder.claimed(key, name))
-                place = pool_folder.gone_on_by(key, name)
-            except pool_folder.Claimed as error:
+                held.enter_context(pool_folder.lock_sweep(key, name))
+                place = pool_folder.resumed_by(key, name)
+            except pool_folder.SweepLocked as error:
                 raise UsageError(f"{error} goes on with what is missing of run {row.run}: it may still come") from error
             except (OSError, ValueError) as error:
                 raise UsageError(f"it cannot be told whether anybody goes on with run {row.run}: {error}") from error
-            later = None if place is None else _begun(ledger, *place, look)
+            later = None if place is None else _find_started_run(ledger, *place, look)
             if later is None:
                 yield row
                 return
             row = later
 
 
-def _begun(ledger: Ledger, key: str, run: str, look: Callable[[str], None]) -> RunRow | None:
+def _find_started_run(ledger: Ledger, key: str, run: str, look: Callable[[str], None]) -> RunRow | None:
     """A run that was to begin, where it has."""
-    pool = ledger.find(key)
+    pool = ledger.find_pool(key)
     if ledger.run(run) is None and pool is not None and pool.ended_at is None:
         look(key)  # its client may have died before it wrote down what the nodes know
     return ledger.run(run)
 
 
-def gangs_of(ledger: Ledger, row: RunRow) -> tuple[list[RunRow], bool]:
+def gang_runs(ledger: Ledger, row: RunRow) -> tuple[list[RunRow], bool]:
     """The runs of a sweep by gangs that have begun, and whether its client may begin more.
 
     Args:
@@ -254,18 +256,18 @@ def gangs_of(ledger: Ledger, row: RunRow) -> tuple[list[RunRow], bool]:
         LedgerError: the ledger cannot be read.
     """
     key = ledger.pool(row.token).key
-    sheet = _sheet_of(key, row.run)
+    sheet = _read_sheet(key, row.run)
     if sheet is None or not sheet.gang:
         return [row], False
-    return [found for run in sheet.runs.values() if (found := ledger.run(run))], pool_folder.goes_on(key, sheet)
+    return [found for run in sheet.runs.values() if (found := ledger.run(run))], pool_folder.is_sweep_active(key, sheet)
 
 
-def _sheet_of(pool: str, run: str) -> TrialSheet | None:
+def _read_sheet(pool: str, run: str) -> TrialSheet | None:
     try:
         return pool_folder.read_trials(pool, run)
     except (OSError, ValueError) as error:
         raise UsageError(f"what run {run} was a sweep of cannot be read: {error}") from error
 
 
-def _task_of(outcome: Outcome) -> TaskView:
+def _make_task_view(outcome: Outcome) -> TaskView:
     return TaskView(outcome.index, outcome.rank, outcome.node, outcome.kind, outcome=outcome)

@@ -23,16 +23,16 @@ def anything(value: Any) -> Any:
 
 def text(value: Any) -> str:
     if not isinstance(value, str):
-        raise ValueError(f"should be text (got {_kind(value)})")
+        raise ValueError(f"should be text (got {_type_name(value)})")
     return value
 
 
-def python(value: Any) -> str | None:
+def python_version(value: Any) -> str | None:
     """A version; None for what older generations call "auto"."""
     return None if value == "auto" else text(value)
 
 
-def unless_none(default: Any, other: Check) -> Check:
+def default_if_none(default: Any, other: Check) -> Check:
     """Older generations have None for what a provider would rather have."""
     return lambda value: default if value is None else other(value)
 
@@ -48,7 +48,7 @@ def threads(value: Any) -> int:
     """A number of processor threads, of which older generations have parts."""
     if isinstance(value, float) and 0 < value < 4096:
         return math.ceil(value)
-    return whole(1, 4096)(value)  # type: ignore[no-any-return]
+    return integer_between(1, 4096)(value)  # type: ignore[no-any-return]
 
 
 _EXECUTORS = {"auto": "process", "loky": "process"}  # words of older generations
@@ -64,12 +64,12 @@ def path(value: Any) -> str:
 
 def output_pattern(value: Any) -> str:
     """A pattern of files that ranks write, as ``output_file_patterns.pattern`` has it."""
-    from skyward_core.protocol.output_file_patterns import pattern  # most pools have none
+    from skyward_core.protocol.output_file_patterns import normalize_pattern  # most pools have none
 
-    return pattern(value)
+    return normalize_pattern(value)
 
 
-def sent_pattern(value: Any) -> str:
+def upload_pattern(value: Any) -> str:
     """A pattern of files of the working folder that travel, or do not."""
     plain = text(value).removeprefix("./")
     parts = plain.split("/")
@@ -89,7 +89,7 @@ def flag(value: Any) -> bool:
     return value
 
 
-def whole(least: int, most: int) -> Check:
+def integer_between(least: int, most: int) -> Check:
     def check(value: Any) -> int:
         try:
             number = operator.index(value)  # of numpy, too
@@ -165,7 +165,7 @@ def one_of_words(*choices: str) -> Check:
     return lambda value: check(value.replace("_", "-") if isinstance(value, str) else value)
 
 
-def amount(value: Any) -> float:
+def positive_number(value: Any) -> float:
     """A number above 0."""
     number = _number(value)
     if not 0 < number < float("inf"):
@@ -173,9 +173,9 @@ def amount(value: Any) -> float:
     return number
 
 
-def one_or_several(other: Check) -> Check:
+def one_or_tuple_of(other: Check) -> Check:
     """Text, or several; kept as a tuple."""
-    many = several(other)
+    many = tuple_of(other)
     return lambda value: (other(value),) if isinstance(value, str) else many(value)
 
 
@@ -195,16 +195,16 @@ def optional(other: Check) -> Check:
     return lambda value: None if value is None else other(value)
 
 
-def several(other: Check) -> Check:
+def tuple_of(other: Check) -> Check:
     """A list, tuple or other collection of what passes another check; kept as a tuple."""
 
     def check(value: Any) -> tuple[Any, ...]:
         if isinstance(value, str | bytes | Mapping):
-            raise ValueError(f"should be a list (got {_kind(value)})")
+            raise ValueError(f"should be a list (got {_type_name(value)})")
         try:
             items = tuple(value)
         except TypeError:
-            raise ValueError(f"should be a list (got {_kind(value)})") from None
+            raise ValueError(f"should be a list (got {_type_name(value)})") from None
         return tuple(map(other, items))
 
     return check
@@ -213,24 +213,24 @@ def several(other: Check) -> Check:
 def instance(kind: type) -> Check:
     def check(value: Any) -> Any:
         if not isinstance(value, kind):
-            raise ValueError(f"should be {kind.__name__}(...) (got {_kind(value)})")
+            raise ValueError(f"should be {kind.__name__}(...) (got {_type_name(value)})")
         return value
 
     return check
 
 
-PLACE = "COMPUTE_POOL"  # as runtime/instance_info.py has it, which ranks load without this
+POOL_VARIABLE = "COMPUTE_POOL"  # as runtime/instance_info.py has it, which ranks load without this
 
 
 def variables(value: Any) -> dict[str, str]:
     """Environment variables; what they hold may be secret, so no word of it is said."""
     if not isinstance(value, Mapping):
-        raise ValueError(f"should map names to texts (got {_kind(value)})")
+        raise ValueError(f"should map names to texts (got {_type_name(value)})")
     for name, held in value.items():
         if not isinstance(name, str) or not isinstance(held, str):
-            raise ValueError(f"should map names to texts ({name!r:.60} is of {_kind(held)})")
-    if PLACE in value:
-        raise ValueError(f"cannot set {PLACE}: by this variable each rank is told its place in the pool")
+            raise ValueError(f"should map names to texts ({name!r:.60} is of {_type_name(held)})")
+    if POOL_VARIABLE in value:
+        raise ValueError(f"cannot set {POOL_VARIABLE}: by this variable each rank is told its place in the pool")
     return dict(value)
 
 
@@ -243,5 +243,5 @@ def _number(value: Any) -> float:
         return float("nan")
 
 
-def _kind(value: Any) -> str:
+def _type_name(value: Any) -> str:
     return type(value).__name__

@@ -39,7 +39,7 @@ class SkywardError(Exception):
         return _safe(Exception.__str__(self))  # a run's error may be of another type, too, that has its own
 
     def __str__(self) -> str:
-        return self.what if self.hint is None else with_advice(self.what, _in_python(self.hint))
+        return self.what if self.hint is None else message_with_hint(self.what, _python_hint(self.hint))
 
     def __reduce__(self) -> tuple[Any, ...]:
         # The usual way would call __init__ with what it passed on, not with what it was called with.
@@ -47,25 +47,23 @@ class SkywardError(Exception):
 
 
 def _safe(text: str) -> str:
-    from skyward_core.util.terminal_safe_text import (
-        paragraph,  # late: nodes make errors, and seldom print them
-    )
+    from skyward_core.util.terminal_safe_text import sanitize_paragraph
 
-    return paragraph(text)
+    return sanitize_paragraph(text)
 
 
-def _in_python(hint: Hint) -> str:
+def _python_hint(hint: Hint) -> str:
     pass  # late: the same
 
-    return in_python(hint)
+    return python_hint(hint)
 
 
-def with_advice(what: str, advice: str) -> str:
+def message_with_hint(what: str, advice: str) -> str:
     """What happened, and what to do about it, as one message that is safe to show."""
     return _safe(f"{what.rstrip('.')}; {advice}")
 
 
-def what_of(error: BaseException) -> str:
+def error_message(error: BaseException) -> str:
     """What happened, without the hint; of errors that are not ours all that they say, but for a number."""
     if isinstance(error, SkywardError):
         return error.what
@@ -74,7 +72,7 @@ def what_of(error: BaseException) -> str:
     return str(error)
 
 
-def hint_of(error: BaseException) -> Hint | None:
+def error_hint(error: BaseException) -> Hint | None:
     """What to do about an error; None where nothing but its message tells."""
     return error.hint if isinstance(error, SkywardError) else None
 
@@ -149,7 +147,7 @@ class NoCapacity(PoolError):
     """The provider has no machine for a node: none is left, or none of those left can take it."""
 
 
-def together(errors: Sequence[tuple[str, SkywardError]], before: str = "") -> SkywardError:
+def combine_errors(errors: Sequence[tuple[str, SkywardError]], before: str = "") -> SkywardError:
     """One error for all ways that were tried, which names each with its reason; of their kind, where all are of one.
 
     Where one lacked machines, waiting may help, so that the whole is that.
@@ -158,7 +156,7 @@ def together(errors: Sequence[tuple[str, SkywardError]], before: str = "") -> Sk
         errors: each way, and what became of it.
         before: what the whole begins with.
     """
-    said = before + "; ".join(f"{name}: {what_of(error)}" for name, error in errors)
+    said = before + "; ".join(f"{name}: {error_message(error)}" for name, error in errors)
     if any(isinstance(error, NoCapacity) for _, error in errors):
         return NoCapacity(said)
     for kind in (CredentialsRefused, Unreachable, UsageError):
@@ -295,7 +293,7 @@ class Hint(Value):
     path: str = ""
 
 
-def in_python(hint: Hint) -> str:
+def python_hint(hint: Hint) -> str:
     """Return the hint in words of this library, if its API has something for it."""
     name = hint.subject
     match hint.action:
@@ -307,10 +305,10 @@ def in_python(hint: Hint) -> str:
         case "upgrade":
             return "a newer release of this library can read it"
         case _:
-            return in_commands(hint)
+            return command_hint(hint)
 
 
-def in_commands(hint: Hint) -> str:
+def command_hint(hint: Hint) -> str:
     """Return a hint that names a command."""
     from shlex import quote
 
@@ -326,7 +324,7 @@ def in_commands(hint: Hint) -> str:
 
 
 @contextmanager
-def of_field(name: str) -> Iterator[None]:
+def set_error_field(name: str) -> Iterator[None]:
     """Have an error that says nothing of a field say that it is about this one; it stays what it is otherwise."""
     try:
         yield
@@ -338,7 +336,7 @@ def of_field(name: str) -> Iterator[None]:
 OK, FAILED, USAGE, UNVERIFIED, INTERRUPTED = 0, 1, 2, 3, 130
 
 
-def of_root_cause(cause: RootCause | None) -> int:
+def root_cause_exit_code(cause: RootCause | None) -> int:
     """The exit status of a failed run: that of the rank that failed first where it had one.
 
     A rank that left with status 0 before its function returned has failed too, so never 0.
@@ -346,11 +344,11 @@ def of_root_cause(cause: RootCause | None) -> int:
     return (cause.exit_code if cause else None) or FAILED
 
 
-def of_error(error: BaseException) -> int:
+def error_exit_code(error: BaseException) -> int:
     """The exit status of a command that an exception ended."""
     match error:
         case RunError():
-            return of_root_cause(error.root_cause)
+            return root_cause_exit_code(error.root_cause)
         case TeardownError():
             return UNVERIFIED
         case ScriptFailed():

@@ -20,7 +20,7 @@ from typing import (
 )
 from weakref import WeakKeyDictionary
 
-from skyward_core.model.misuse_errors import Uncalled, Unrun, no_call
+from skyward_core.model.misuse_errors import PendingCallGuard, UncalledFunctionGuard, not_a_call_error
 
 if TYPE_CHECKING:
     from inspect import Signature
@@ -44,10 +44,10 @@ def check_call(pending: BoundCall, fn: Callable[..., Any]) -> None:
     Raises:
         TypeError: it is not, as Python would say on the ranks.
     """
-    fn = _below_ours(fn)
-    if type(fn) is FunctionType and not pending.kwargs and _takes(fn, len(pending.args)):
+    fn = _unwrap_decorators(fn)
+    if type(fn) is FunctionType and not pending.kwargs and _accepts_count(fn, len(pending.args)):
         return  # nearly always; to bind the arguments takes longer than to pickle some
-    signature = _signature_of(fn)
+    signature = _cached_signature(fn)
     try:
         if signature is not None:
             signature.bind(*pending.args, **pending.kwargs)
@@ -55,14 +55,14 @@ def check_call(pending: BoundCall, fn: Callable[..., Any]) -> None:
         raise TypeError(f"{pending.name}{signature} cannot be called so: {error}") from None
 
 
-def refuse_surplus(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def check_extra_arguments(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Refuse arguments that a function does not take. What is missing is for :func:`check_call`, which knows what
     decorators of plugins give.
 
     Raises:
         TypeError: it takes no such argument, fewer, or one of them twice.
     """
-    whole = called = _below_ours(fn)
+    whole = called = _unwrap_decorators(fn)
     count = len(args)
     if type(whole) is functools.partial and not whole.keywords:  # a method
         called, count = whole.func, count + len(whole.args)
@@ -76,15 +76,15 @@ def refuse_surplus(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[s
         free = names[max(first, count) : code.co_argcount + code.co_kwonlyargcount]
         if all(name in free for name in kwargs):
             return
-    signature = _signature_of(whole)
+    signature = _cached_signature(whole)
     try:
         if signature is not None:
             signature.bind_partial(*args, **kwargs)
     except TypeError as error:
-        raise TypeError(f"{name_of(fn)}{signature} cannot be called so: {error}") from None
+        raise TypeError(f"{function_name(fn)}{signature} cannot be called so: {error}") from None
 
 
-def _below_ours(fn: Any) -> Any:
+def _unwrap_decorators(fn: Any) -> Any:
     """What a function's decorators that are ours stand around; they hand on all that they are given."""
     while type(fn) is FunctionType and fn.__globals__.get("__name__", "").startswith(_OURS):
         inner = fn.__dict__.get("__wrapped__")
@@ -97,19 +97,19 @@ def _below_ours(fn: Any) -> Any:
 _OURS = __name__.partition(".")[0] + "."
 
 
-def _takes(fn: FunctionType, count: int) -> bool:
+def _accepts_count(fn: FunctionType, count: int) -> bool:
     """Whether so many positional arguments are enough for a function that needs no others, and not too many."""
     code = fn.__code__
     if code.co_kwonlyargcount:
         return False
     enough = code.co_argcount - len(fn.__defaults__ or ()) <= count
-    return enough and (count <= code.co_argcount or bool(code.co_flags & _GATHERS))
+    return enough and (count <= code.co_argcount or bool(code.co_flags & _VARARGS_FLAG))
 
 
-_GATHERS = 0x04  # inspect's CO_VARARGS
+_VARARGS_FLAG = 0x04  # inspect's CO_VARARGS
 
 
-def _signature_of(fn: Callable[..., Any]) -> Signature | None:
+def _cached_signature(fn: Callable[..., Any]) -> Signature | None:
     """What a function takes; None where it does not tell, as some that are written in C."""
     if type(fn) is not FunctionType:
         return _signature(fn)
@@ -131,7 +131,7 @@ def _signature(fn: Callable[..., Any]) -> Signature | None:
         return None
 
 
-def name_of(fn: Callable[..., Any]) -> str:
+def function_name(fn: Callable[..., Any]) -> str:
     return str(getattr(fn, "__name__", None) or type(fn).__name__)
 
 
@@ -167,7 +167,7 @@ class Dispatcher(Protocol):
     def submit_group(self, group: PendingGroup[Any]) -> RunFuture[Any]: ...
 
 
-class Function(Uncalled, Generic[P, T_co]):
+class Function(UncalledFunctionGuard, Generic[P, T_co]):
     """A function that can run on a pool. Calling it makes a ``PendingFunction``, and runs nothing; an argument that it
     does not take is a TypeError there. One that is missing is a TypeError where the call is sent, for a plugin of the
     pool may give it.
@@ -189,7 +189,7 @@ class Function(Uncalled, Generic[P, T_co]):
             raise TypeError(f"@function decorates a function, not {type(fn).__name__}")
         functools.update_wrapper(self, fn)
         self.fn: Callable[P, T_co] = fn
-        self.timeout: float | None = _seconds(timeout)
+        self.timeout: float | None = _check_timeout(timeout)
 
     @overload
     def __call__(
@@ -202,7 +202,7 @@ class Function(Uncalled, Generic[P, T_co]):
     @overload
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> PendingFunction[T_co]: ...
     def __call__(self, *args: Any, **kwargs: Any) -> PendingFunction[Any]:
-        refuse_surplus(self.fn, args, kwargs)
+        check_extra_arguments(self.fn, args, kwargs)
         return PendingFunction(self.fn, args, kwargs, self.timeout)
 
     @overload
@@ -237,7 +237,7 @@ class Function(Uncalled, Generic[P, T_co]):
         return Function(decorator(self.fn), self.timeout)
 
     def __repr__(self) -> str:
-        return f"<sky.function {name_of(self.fn)}>"
+        return f"<sky.function {function_name(self.fn)}>"
 
 
 @overload
@@ -262,19 +262,19 @@ def function(fn: Callable[..., Any] | None = None, /, *, timeout: float | None =
         ValueError: ``timeout`` is not more than 0.
     """
     if older:
-        _unheeded(**older)
+        _warn_ignored_options(**older)
     if fn is not None:
         return Function(fn, timeout)
     return lambda inner: Function(inner, timeout)
 
 
-def _unheeded(**older: Any) -> None:
-    from skyward_core.model.older_api_arguments import of_calls
+def _warn_ignored_options(**older: Any) -> None:
+    from skyward_core.model.older_api_arguments import check_function_options
 
-    of_calls(older)
+    check_function_options(older)
 
 
-class _Value:
+class _ImmutableValue:
     """What does not change once it is made. A frozen dataclass would take every worker half a millisecond to define."""
 
     __slots__ = ()
@@ -289,7 +289,7 @@ class _Value:
 _set = object.__setattr__
 
 
-class PendingFunction(_Value, Unrun, Generic[T]):
+class PendingFunction(_ImmutableValue, PendingCallGuard, Generic[T]):
     """A call that has not happened yet: function, arguments, time limit.
 
     ``p >> pool`` runs it on one node and gives its value; ``p @ pool`` on every rank and gives the list of values
@@ -330,7 +330,7 @@ class PendingFunction(_Value, Unrun, Generic[T]):
     @property
     def name(self) -> str:
         """The function's name."""
-        return name_of(self.fn)
+        return function_name(self.fn)
 
     @property
     def streams(self) -> bool:
@@ -358,7 +358,7 @@ class PendingFunction(_Value, Unrun, Generic[T]):
         Raises:
             ValueError: ``seconds`` is not more than 0.
         """
-        return PendingFunction(self.fn, self.args, self.kwargs, _seconds(seconds), self.nodes)
+        return PendingFunction(self.fn, self.args, self.kwargs, _check_timeout(seconds), self.nodes)
 
     def with_queue_timeout(self, queue_timeout: float | None) -> PendingFunction[T]:
         """The same call, as the newest generation limits its wait: a warning says that here it has no limit.
@@ -366,7 +366,7 @@ class PendingFunction(_Value, Unrun, Generic[T]):
         Args:
             queue_timeout: what it may wait for its turn.
         """
-        _unheeded(queue_timeout=queue_timeout)
+        _warn_ignored_options(queue_timeout=queue_timeout)
         return self
 
     def with_retry(self, retry: RetryRule) -> PendingFunction[T]:
@@ -375,7 +375,7 @@ class PendingFunction(_Value, Unrun, Generic[T]):
         Args:
             retry: whether it is to be made again, of the reason and how often it was made.
         """
-        _unheeded(retry=retry)
+        _warn_ignored_options(retry=retry)
         return self
 
     def with_nodes(self, nodes: int | Iterable[int] | None) -> PendingFunction[T]:
@@ -391,21 +391,21 @@ class PendingFunction(_Value, Unrun, Generic[T]):
         Raises:
             ValueError: it names none, one twice, or what is no node.
         """
-        return PendingFunction(self.fn, self.args, self.kwargs, self.timeout, _nodes(nodes))
+        return PendingFunction(self.fn, self.args, self.kwargs, self.timeout, _check_nodes(nodes))
 
     def local(self) -> T:
         """Make the call here and now, in this process."""
         return self.fn(*self.args, **self.kwargs)
 
     def __rshift__(self, pool: Dispatcher) -> T:
-        value: T = _dispatcher(pool, ">>").run_one(self)
+        value: T = _require_dispatcher(pool, ">>").run_one(self)
         return value
 
     def __matmul__(self, pool: Dispatcher) -> list[T]:
-        return _dispatcher(pool, "@").run_all(self)
+        return _require_dispatcher(pool, "@").run_all(self)
 
     def __gt__(self, pool: Dispatcher) -> RunFuture[T]:
-        return _dispatcher(pool, ">").submit(self)
+        return _require_dispatcher(pool, ">").submit(self)
 
     def on(self, pool: Dispatcher) -> RunFuture[T]:
         """Begin the call on one node, as ``>`` does: ``value = await call.on(compute)`` in asynchronous code.
@@ -420,7 +420,7 @@ class PendingFunction(_Value, Unrun, Generic[T]):
             NotPicklableError: an argument cannot travel.
             PoolError: the pool is not up.
         """
-        return _dispatcher(pool, "on(...)").submit(self)
+        return _require_dispatcher(pool, "on(...)").submit(self)
 
     def on_all(self, pool: Dispatcher) -> RunFuture[list[T]]:
         """Begin the call on every rank, as ``@`` does: ``values = await call.on_all(compute)`` in asynchronous code.
@@ -431,7 +431,7 @@ class PendingFunction(_Value, Unrun, Generic[T]):
         Returns:
             A future of the values in rank order; raises as ``on``.
         """
-        return _dispatcher(pool, "on_all(...)").submit_all(self)
+        return _require_dispatcher(pool, "on_all(...)").submit_all(self)
 
     @overload
     def __and__(self, other: PendingFunction[T2]) -> PendingGroup[tuple[T, T2]]: ...
@@ -446,7 +446,7 @@ class PendingFunction(_Value, Unrun, Generic[T]):
         return f"<{self.name}(…) not run yet: use >> or @ with a pool>"
 
 
-def _nodes(nodes: int | Iterable[int] | None) -> int | tuple[int, ...] | None:
+def _check_nodes(nodes: int | Iterable[int] | None) -> int | tuple[int, ...] | None:
     if nodes is None or (isinstance(nodes, int) and not isinstance(nodes, bool) and nodes > 0):
         return nodes
     if isinstance(nodes, int | str | bytes):
@@ -459,7 +459,7 @@ def _nodes(nodes: int | Iterable[int] | None) -> int | tuple[int, ...] | None:
     return named
 
 
-class PendingGroup(_Value, Generic[R]):
+class PendingGroup(_ImmutableValue, Generic[R]):
     """Several calls that run at the same time. ``group >> pool`` gives their values in the order written.
 
     Args:
@@ -504,7 +504,7 @@ class PendingGroup(_Value, Generic[R]):
         return PendingGroup(tuple(item.with_timeout(seconds) for item in self.items), self.stream, self.ordered)
 
     def __rshift__(self, pool: Dispatcher) -> R:
-        result: R = _dispatcher(pool, ">>").run_group(self)
+        result: R = _require_dispatcher(pool, ">>").run_group(self)
         return result
 
     def __matmul__(self, pool: object) -> Any:
@@ -524,7 +524,7 @@ class PendingGroup(_Value, Generic[R]):
             NotPicklableError: an argument cannot travel.
             PoolError: the pool is not up.
         """
-        return _dispatcher(pool, "on(...)").submit_group(self)
+        return _require_dispatcher(pool, "on(...)").submit_group(self)
 
 
 @overload
@@ -586,18 +586,18 @@ def gather(*tasks: PendingFunction[Any], stream: bool = False, ordered: bool = T
     """
     for position, task in enumerate(tasks):
         if not isinstance(task, PendingFunction):
-            raise no_call(task, position)
+            raise not_a_call_error(task, position)
     return PendingGroup(tasks, stream, ordered)
 
 
-def _seconds(timeout: float | None) -> float | None:
+def _check_timeout(timeout: float | None) -> float | None:
     # The second half is false for NaN too.
     if timeout is None or (isinstance(timeout, int | float) and timeout > 0):
         return timeout
     raise ValueError(f"timeout must be more than 0 seconds, or None for no limit, not {timeout!r}")
 
 
-def _dispatcher(pool: Any, operator: str) -> Dispatcher:
+def _require_dispatcher(pool: Any, operator: str) -> Dispatcher:
     if isinstance(pool, ModuleType):  # the library itself, whose open pool is meant
         pool = getattr(pool, "sky", pool)
     if hasattr(pool, "run_one"):

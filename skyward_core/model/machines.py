@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from skyward_core.model.outcomes import MachineStatus
 from skyward_core.util.light_dataclass import Value, value
-from skyward_core.util.terminal_safe_text import field as safe_field
+from skyward_core.util.terminal_safe_text import sanitize_line as safe_field
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -46,7 +46,7 @@ class Machine(Value):
         return asdict(self)
 
 
-def hourly_of(machines: Iterable[Machine]) -> float | None:
+def total_hourly(machines: Iterable[Machine]) -> float | None:
     """What an hour of machines costs, all together, in dollars; None where that of one is not known."""
     prices = [each.extra.get("hourly") for each in machines]
     known = [float(price) for price in prices if price is not None]
@@ -64,13 +64,13 @@ class Check(Value):
     hint: Hint | None = None
 
 
-ENOUGH = 0.85  # of the memory of a GPU that was bought: drivers and error correction keep some
-SLOWEST_DISK = 5.0  # MB/s below which a machine is of no use
-CLOCK = 30.0  # seconds by which a clock may be off before that is said apart
+MIN_MEMORY_SHARE = 0.85  # of the memory of a GPU that was bought: drivers and error correction keep some
+MIN_DISK_RATE = 5.0  # MB/s below which a machine is of no use
+MAX_CLOCK_OFFSET = 30.0  # seconds by which a clock may be off before that is said apart
 
 
 @value
-class Bought(Value):
+class OrderedHardware(Value):
     """What is paid for.
 
     Attributes:
@@ -85,7 +85,7 @@ class Bought(Value):
 
 
 @value(kw_only=True)
-class Arrived(Value):
+class MeasuredHardware(Value):
     """What was found.
 
     Attributes:
@@ -123,16 +123,16 @@ class Arrived(Value):
         return ", ".join([*parts, *self.notes])
 
 
-def lie(bought: Bought, arrived: Arrived) -> str:
+def find_mismatch(bought: OrderedHardware, arrived: MeasuredHardware) -> str:
     """What a machine is not that was bought, with the figure; "" where it is all that, as far as could be told."""
     if arrived.gpus is not None and bought.count:
         wanted = f"{bought.count} x {bought.accelerator} of {bought.memory_gb:.0f} GB"
         if len(arrived.gpus) < bought.count:
             return f"it has {len(arrived.gpus)} GPUs, and {wanted} were bought"
-        if (least := min(memory for _, memory in arrived.gpus)) < ENOUGH * bought.memory_gb:
+        if (least := min(memory for _, memory in arrived.gpus)) < MIN_MEMORY_SHARE * bought.memory_gb:
             return f"a GPU of it has {least:.1f} GB, and {wanted} were bought"
-    if arrived.disk is not None and arrived.disk < SLOWEST_DISK:
-        return f"its disk takes {arrived.disk:.1f} MB/s, and {SLOWEST_DISK:g} MB/s is the least that is of use"
+    if arrived.disk is not None and arrived.disk < MIN_DISK_RATE:
+        return f"its disk takes {arrived.disk:.1f} MB/s, and {MIN_DISK_RATE:g} MB/s is the least that is of use"
     return ""
 
 

@@ -16,7 +16,7 @@ Unit = Literal["%", "B", "B/s", "W", "°C", "MHz", ""]
 
 
 @dataclass(frozen=True, slots=True)
-class Figure:
+class MetricDefinition:
     """One figure.
 
     Attributes:
@@ -29,44 +29,44 @@ class Figure:
     whole: str = ""
 
 
-NODE: dict[str, Figure] = {
-    "cpu": Figure("%", "processor time used, of all cores together"),
-    "memory_used": Figure("B", "memory in use, without what can be freed at once", "memory_total"),
-    "memory_total": Figure("B", "memory of the machine"),
-    "cpu_pressure": Figure("%", "of the last 10 s, in which something waited for a processor"),
-    "memory_pressure": Figure("%", "of the last 10 s, in which something waited for memory"),
-    "io_pressure": Figure("%", "of the last 10 s, in which something waited for a disk"),
-    "net_in": Figure("B/s", "received over the network"),
-    "net_out": Figure("B/s", "sent over the network"),
-    "disk_read": Figure("B/s", "read from disks"),
-    "disk_write": Figure("B/s", "written to disks"),
-    "spool_free": Figure("B", "free on the disk where logs and results wait"),
+NODE_METRIC_DEFINITIONS: dict[str, MetricDefinition] = {
+    "cpu": MetricDefinition("%", "processor time used, of all cores together"),
+    "memory_used": MetricDefinition("B", "memory in use, without what can be freed at once", "memory_total"),
+    "memory_total": MetricDefinition("B", "memory of the machine"),
+    "cpu_pressure": MetricDefinition("%", "of the last 10 s, in which something waited for a processor"),
+    "memory_pressure": MetricDefinition("%", "of the last 10 s, in which something waited for memory"),
+    "io_pressure": MetricDefinition("%", "of the last 10 s, in which something waited for a disk"),
+    "net_in": MetricDefinition("B/s", "received over the network"),
+    "net_out": MetricDefinition("B/s", "sent over the network"),
+    "disk_read": MetricDefinition("B/s", "read from disks"),
+    "disk_write": MetricDefinition("B/s", "written to disks"),
+    "spool_free": MetricDefinition("B", "free on the disk where logs and results wait"),
 }
-GPU: dict[str, Figure] = {
-    "util": Figure("%", "of the time, in which something ran on the GPU"),
-    "sm_active": Figure("%", "of the multiprocessors' time in which they worked (DCGM)"),
-    "tensor_active": Figure("%", "of the tensor cores' time in which they worked (DCGM)"),
-    "mem_busy": Figure("%", "of the time, in which its memory was read or written"),
-    "mem_used": Figure("B", "memory in use on the GPU", "mem_total"),
-    "mem_total": Figure("B", "memory of the GPU"),
-    "power": Figure("W", "power drawn", "power_limit"),
-    "power_limit": Figure("W", "power that it may draw"),
-    "temp": Figure("°C", "temperature of the GPU"),
-    "sm_clock": Figure("MHz", "clock of the multiprocessors"),
-    "mem_clock": Figure("MHz", "clock of the memory"),
-    "throttle": Figure("", "why it runs slower than it could, as NVML's bits; 0: it does not"),
-    "pcie_in": Figure("B/s", "received over PCIe"),
-    "pcie_out": Figure("B/s", "sent over PCIe"),
-    "nvlink_in": Figure("B/s", "received over NVLink"),
-    "nvlink_out": Figure("B/s", "sent over NVLink"),
-    "ecc": Figure("", "errors of its memory that could not be corrected, since the driver was loaded"),
-    "ecc_corrected": Figure("", "those that were corrected"),
-    "processes": Figure("", "processes that compute on it"),
-    "xid": Figure("", "the last error that the driver wrote into the kernel's log (Xid)"),
-    "lost": Figure("", "1: the driver has lost the GPU"),
+GPU_METRIC_DEFINITIONS: dict[str, MetricDefinition] = {
+    "util": MetricDefinition("%", "of the time, in which something ran on the GPU"),
+    "sm_active": MetricDefinition("%", "of the multiprocessors' time in which they worked (DCGM)"),
+    "tensor_active": MetricDefinition("%", "of the tensor cores' time in which they worked (DCGM)"),
+    "mem_busy": MetricDefinition("%", "of the time, in which its memory was read or written"),
+    "mem_used": MetricDefinition("B", "memory in use on the GPU", "mem_total"),
+    "mem_total": MetricDefinition("B", "memory of the GPU"),
+    "power": MetricDefinition("W", "power drawn", "power_limit"),
+    "power_limit": MetricDefinition("W", "power that it may draw"),
+    "temp": MetricDefinition("°C", "temperature of the GPU"),
+    "sm_clock": MetricDefinition("MHz", "clock of the multiprocessors"),
+    "mem_clock": MetricDefinition("MHz", "clock of the memory"),
+    "throttle": MetricDefinition("", "why it runs slower than it could, as NVML's bits; 0: it does not"),
+    "pcie_in": MetricDefinition("B/s", "received over PCIe"),
+    "pcie_out": MetricDefinition("B/s", "sent over PCIe"),
+    "nvlink_in": MetricDefinition("B/s", "received over NVLink"),
+    "nvlink_out": MetricDefinition("B/s", "sent over NVLink"),
+    "ecc": MetricDefinition("", "errors of its memory that could not be corrected, since the driver was loaded"),
+    "ecc_corrected": MetricDefinition("", "those that were corrected"),
+    "processes": MetricDefinition("", "processes that compute on it"),
+    "xid": MetricDefinition("", "the last error that the driver wrote into the kernel's log (Xid)"),
+    "lost": MetricDefinition("", "1: the driver has lost the GPU"),
 }
 # By unit, the least difference from all others that is worth a word.
-APART: dict[Unit, float] = {"%": 10.0, "°C": 10.0, "W": 30.0}
+MIN_DIFFERENCE: dict[Unit, float] = {"%": 10.0, "°C": 10.0, "W": 30.0}
 # NVML's bits of "throttle".
 _REASONS = (
     (0x04, "power cap"),
@@ -77,7 +77,7 @@ _REASONS = (
 )
 
 
-def throttle_words(bits: float) -> str:
+def describe_throttling(bits: float) -> str:
     """Why a GPU runs slower than it could, or ""."""
     found = int(bits)
     return ", ".join(words for bit, words in _REASONS if found & bit)
@@ -157,7 +157,7 @@ class Curves(Sequence[Curve]):
         """Write a row for each point, below one with the columns' names; a file opened with ``newline=""``."""
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(COLUMNS)
-        writer.writerows((*map(_not_a_formula, row[:6]), *row[6:]) for row in self.rows())
+        writer.writerows((*map(_escape_formula, row[:6]), *row[6:]) for row in self.rows())
 
     def to_json(self, file: IO[str]) -> None:
         """Write an array with an object for each curve; what is no finite number is null."""
@@ -201,6 +201,6 @@ def curve_json(curve: Curve) -> dict[str, Any]:
     }
 
 
-def _not_a_formula(cell: Any) -> Any:
+def _escape_formula(cell: Any) -> Any:
     """A name that a rank made up must do nothing in a spreadsheet."""
     return f"'{cell}" if isinstance(cell, str) and cell.startswith(("=", "+", "-", "@", "\t", "\r")) else cell

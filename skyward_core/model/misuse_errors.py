@@ -9,40 +9,40 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 
-def _words() -> Any:
+def _argument_errors() -> Any:
     return import_module(f"{__package__}.older_api_arguments")
 
 
-def no_call(given: Any, position: int) -> TypeError:
+def not_a_call_error(given: Any, position: int) -> TypeError:
     """The error of a group that something is to be part of which is no call.
 
     Args:
         given: what.
         position: its place in the group.
     """
-    error: TypeError = _words().no_call(given, position)
+    error: TypeError = _argument_errors().not_a_call_error(given, position)
     return error
 
 
-def _without_call(right: str) -> Any:
+def _uncalled_operator(right: str) -> Any:
     def operator(self: Any, other: Any) -> Any:
-        raise _words().not_called(self, right, other)
+        raise _argument_errors().uncalled_function_error(self, right, other)
 
     return operator
 
 
-class Uncalled:
+class UncalledFunctionGuard:
     """Base of ``Function``: it stands beside operators that send calls, and is none."""
 
     if not TYPE_CHECKING:
-        __rshift__ = _without_call("{}(...) >> pool")
-        __matmul__ = _without_call("{}(...) @ pool")
-        __gt__ = _without_call("{}(...) > pool")
-        __and__ = _without_call("{}(...) & {}")
-        __rand__ = _without_call("... & {}(...)")
+        __rshift__ = _uncalled_operator("{}(...) >> pool")
+        __matmul__ = _uncalled_operator("{}(...) @ pool")
+        __gt__ = _uncalled_operator("{}(...) > pool")
+        __and__ = _uncalled_operator("{}(...) & {}")
+        __rand__ = _uncalled_operator("... & {}(...)")
 
 
-class Unrun:
+class PendingCallGuard:
     """Base of ``PendingFunction``: it is asked for what only its value has."""
 
     __slots__ = ()
@@ -50,7 +50,7 @@ class Unrun:
     if not TYPE_CHECKING:
 
         def _as_value(self, *_):
-            raise TypeError(_words().not_run(self))
+            raise TypeError(_argument_errors().not_run_message(self))
 
         __getitem__ = _as_value  # to go through it is that, too
         __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _as_value
@@ -59,10 +59,10 @@ class Unrun:
         def __getattr__(self, name):
             if name.startswith("_"):
                 raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-            raise AttributeError(f"{_words().not_run(self)} (it has no {name!r} before)")
+            raise AttributeError(f"{_argument_errors().not_run_message(self)} (it has no {name!r} before)")
 
 
-class KnowsItsWords:
+class StrictKeywords:
     """Base of providers and plugins: an argument that they do not take is told with the nearest that they do.
 
     By ``__new__``, as a class of another package may have a metaclass besides.
@@ -75,6 +75,6 @@ class KnowsItsWords:
         def __new__(cls, *args, **given):
             # Nearly always they are a dataclass's own fields.
             if args or not given.keys() <= getattr(cls, "__dataclass_fields__", {}).keys():
-                _words().check_words(cls, args, given)
+                _argument_errors().check_keywords(cls, args, given)
             new = super().__new__
             return new(cls) if new is object.__new__ else new(cls, *args, **given)

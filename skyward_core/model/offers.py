@@ -13,8 +13,8 @@ Allocation = Literal["spot", "on-demand", "spot-if-available", "cheapest"]
 Selection = Literal["cheapest", "first"]
 
 ALLOCATIONS: tuple[str, ...] = get_args(Allocation)
-NEAREST = 5  # misses that are named where nothing fits
-SLACK = 0.1  # by which a memory's size may differ from its nominal one: what a maker calls 80 GB may be 79.6
+MAX_NEAREST = 5  # misses that are named where nothing fits
+MEMORY_TOLERANCE = 0.1  # by which a memory's size may differ from its nominal one: what a maker calls 80 GB may be 79.6
 
 
 @value(kw_only=True)
@@ -195,7 +195,7 @@ class RentalPlan(Value):
 
 
 @value(kw_only=True)
-class Wish(Value):
+class MachineRequirements(Value):
     """What a machine has to be. Numbers are the least that will do.
 
     Attributes:
@@ -230,12 +230,12 @@ class Wish(Value):
     only: Sequence[Offer] = ()
 
 
-def why_not(offer: Offer, wish: Wish) -> str:
+def mismatch_reason(offer: Offer, wish: MachineRequirements) -> str:
     """Why an offer is none for a wish, in words; "" where it is one."""
     return next(_shortcomings(offer, wish), "")
 
 
-def _shortcomings(offer: Offer, wish: Wish) -> Iterator[str]:
+def _shortcomings(offer: Offer, wish: MachineRequirements) -> Iterator[str]:
     if wish.only and not any(_is_same(offer, each) for each in wish.only):
         yield "is not meant now"
     if wish.instance_type and offer.instance_type != wish.instance_type:
@@ -246,7 +246,7 @@ def _shortcomings(offer: Offer, wish: Wish) -> Iterator[str]:
         yield f"is in {offer.zone}"
     if wish.allocation in ("spot", "on-demand") and offer.market != wish.allocation:
         yield f"is {offer.market}"
-    if why := _lacks_accelerator(offer, wish):
+    if why := _accelerator_mismatch(offer, wish):
         yield why
     if wish.architecture and offer.architecture != wish.architecture:
         yield f"is {offer.architecture}"
@@ -271,7 +271,7 @@ def _is_same(one: Offer, other: Offer) -> bool:
     )  # fmt: skip
 
 
-def _lacks_accelerator(offer: Offer, wish: Wish) -> str:
+def _accelerator_mismatch(offer: Offer, wish: MachineRequirements) -> str:
     wanted = wish.accelerator
     if wanted is None:
         if wish.any_accelerator:
@@ -281,22 +281,28 @@ def _lacks_accelerator(offer: Offer, wish: Wish) -> str:
         return f"has {offer.count} {offer.accelerator}" if offer.accelerator and not named else ""
     if offer.accelerator != wanted.name or offer.count != wanted.count:
         return f"has {offer.count} {offer.accelerator}" if offer.count else "has no accelerator"
-    if wanted.memory_gb is not None and abs(offer.memory_each_gb - wanted.memory_gb) > SLACK * wanted.memory_gb:
+    if (
+        wanted.memory_gb is not None
+        and abs(offer.memory_each_gb - wanted.memory_gb) > MEMORY_TOLERANCE * wanted.memory_gb
+    ):
         return f"has {offer.accelerator} of {offer.memory_each_gb:g} GB"
     return ""
 
 
-def in_order(offers: Iterable[Offer], wish: Wish) -> list[Offer]:
+def matching_offers(offers: Iterable[Offer], wish: MachineRequirements) -> list[Offer]:
     """The offers that a wish is tried with, best first.
 
     Cheaper ones come first, those without a known price last; of equal ones those of the region and the zone that were
     named first, then by name. Under "spot-if-available" all spot offers come before all others. With "first" regions
     come in the order in which they were named, whatever the price.
     """
-    return sorted((offer for offer in offers if not why_not(offer, wish)), key=lambda each: rank(each, wish))
+    return sorted(
+        (offer for offer in offers if not mismatch_reason(offer, wish)),
+        key=lambda each: offer_sort_key(each, wish),
+    )
 
 
-def rank(offer: Offer, wish: Wish) -> tuple[Any, ...]:
+def offer_sort_key(offer: Offer, wish: MachineRequirements) -> tuple[Any, ...]:
     """By what offers are sorted, best first: also those for several wishes, as far as their prices."""
     price = offer.billed_hourly
     region = wish.regions.index(offer.region) if offer.region in wish.regions else 0
@@ -307,7 +313,7 @@ def rank(offer: Offer, wish: Wish) -> tuple[Any, ...]:
     return later, first, price is None, price or 0.0, *names
 
 
-def nearest(offers: Sequence[Offer], wish: Wish) -> list[str]:
+def describe_nearest(offers: Sequence[Offer], wish: MachineRequirements) -> list[str]:
     """What comes nearest to a wish that nothing fits, each kind of machine once, and why it is none, in words."""
 
     wanted = wish.accelerator
@@ -322,4 +328,4 @@ def nearest(offers: Sequence[Offer], wish: Wish) -> list[str]:
     kinds: dict[tuple[str, str], Offer] = {}
     for offer in sorted(same or offers, key=far):
         kinds.setdefault((offer.instance_type, offer.market), offer)
-    return [f"{offer} {' and '.join(_shortcomings(offer, wish))}" for offer in list(kinds.values())[:NEAREST]]
+    return [f"{offer} {' and '.join(_shortcomings(offer, wish))}" for offer in list(kinds.values())[:MAX_NEAREST]]

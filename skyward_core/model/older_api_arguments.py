@@ -11,7 +11,7 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from skyward_core.model.errors import SpecError
-from skyward_core.model.misuse_errors import Uncalled, Unrun
+from skyward_core.model.misuse_errors import PendingCallGuard, UncalledFunctionGuard
 from skyward_core.util.light_dataclass import Value
 
 T = TypeVar("T")
@@ -40,7 +40,7 @@ def renamed(new: str, made: Callable[[Any], Any] = lambda value: value) -> Rule:
     return rule
 
 
-def unheeded(why: str, *meaningless: Any) -> Rule:
+def ignored(why: str, *meaningless: Any) -> Rule:
     """There is no such thing, and all goes on without: said once per line of a script.
 
     Args:
@@ -50,13 +50,13 @@ def unheeded(why: str, *meaningless: Any) -> Rule:
 
     def rule(kind: str, name: str, value: Any) -> dict[str, Any]:
         if not any(value is each or value == each for each in (None, *meaningless)):
-            warnings.warn(f"{kind}({name}=...) goes unheeded: {why}", FutureWarning, stacklevel=_to_the_script())
+            warnings.warn(f"{kind}({name}=...) goes unheeded: {why}", FutureWarning, stacklevel=_script_stacklevel())
         return {}
 
     return rule
 
 
-def _to_the_script() -> int:
+def _script_stacklevel() -> int:
     """How many calls away from whoever warns the first line is that is none of ours."""
     away, frame = 1, sys._getframe(1)
     while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(_OURS):
@@ -64,12 +64,12 @@ def _to_the_script() -> int:
     return away
 
 
-def no_matter(kind: str, name: str, value: Any) -> dict[str, Any]:
+def ignored_silently(kind: str, name: str, value: Any) -> dict[str, Any]:
     """Whatever it says is so, or makes no difference here."""
     return {}
 
 
-def refused(why: str, *meaningless: Any) -> Rule:
+def rejected(why: str, *meaningless: Any) -> Rule:
     """There is no such thing, and what the script does would not be what it asks for.
 
     Args:
@@ -85,7 +85,7 @@ def refused(why: str, *meaningless: Any) -> Rule:
     return rule
 
 
-def of_calls(given: dict[str, Any]) -> None:
+def check_function_options(given: dict[str, Any]) -> None:
     """Tell what goes unheeded of a function's options by the newest generation's words.
 
     Raises:
@@ -93,11 +93,11 @@ def of_calls(given: dict[str, Any]) -> None:
     """
     pass  # few scripts have such options
 
-    refuse_unknown("sky.function", given, ["timeout", *_OF_CALLS])
-    heeded("sky.function", _OF_CALLS, given)
+    check_unknown_arguments("sky.function", given, ["timeout", *_FUNCTION_RULES])
+    apply_rules("sky.function", _FUNCTION_RULES, given)
 
 
-def heeded(kind: str, rules: Rules, given: dict[str, Any]) -> dict[str, Any]:
+def apply_rules(kind: str, rules: Rules, given: dict[str, Any]) -> dict[str, Any]:
     """Arguments by the words of today.
 
     Args:
@@ -117,7 +117,7 @@ def heeded(kind: str, rules: Rules, given: dict[str, Any]) -> dict[str, Any]:
     return new
 
 
-class TakesOlderWords(type):
+class AcceptsDeprecatedArguments(type):
     """Of values whose class says, under ``_today``, what arguments by any words come to."""
 
     if not TYPE_CHECKING:  # checkers know the words of today, and would take this for a value of any type
@@ -126,7 +126,7 @@ class TakesOlderWords(type):
             return super().__call__(**cls._today(args, given))
 
 
-def takes(rules: Rules) -> Callable[[type[T]], type[T]]:
+def accept_deprecated(rules: Rules) -> Callable[[type[T]], type[T]]:
     """Let a dataclass take older words, too.
 
     Args:
@@ -139,7 +139,7 @@ def takes(rules: Rules) -> Callable[[type[T]], type[T]]:
         @functools.wraps(own)
         def __init__(self: Any, *args: Any, **given: Any) -> None:
             if given.keys() & rules.keys():
-                given = heeded(f"sky.{kind.__name__}", rules, given)
+                given = apply_rules(f"sky.{kind.__name__}", rules, given)
             own(self, *args, **given)
 
         __init__.__dict__["older_words"] = tuple(rules)  # as misuse_words.py wants to know them
@@ -150,13 +150,13 @@ def takes(rules: Rules) -> Callable[[type[T]], type[T]]:
 
 
 NO_RETRY = "no call is made again by itself: catch sky.RunError, and send it again"
-_OF_CALLS: Rules = {
-    "queue_timeout": unheeded("a call waits for its turn for as long as it takes; timeout= counts from its start", 0),
-    "retry": unheeded(NO_RETRY),
+_FUNCTION_RULES: Rules = {
+    "queue_timeout": ignored("a call waits for its turn for as long as it takes; timeout= counts from its start", 0),
+    "retry": ignored(NO_RETRY),
 }
 
 
-_WHY = {
+_REMOVAL_REASONS = {
     "observability": "sky.log(loss=...) tells numbers of a rank, compute.metrics() has all",
     "AllocationStrategy SelectionStrategy WorkerExecutor NodeSpec SpecKwargs": "it is a type of arguments, which are "
     "texts and numbers where they stand",
@@ -182,26 +182,26 @@ _WHY = {
     "and compute.plan() what would be",
     "TaskIndeterminateError": "a call that failed, or was lost with its node, raises sky.RunError",
 }  # fmt: skip
-_OF_PLUGINS = {
+_PLUGIN_REMOVAL_REASONS = {
     "cuml Cuml": 'sky.Image(pip=["cuml-cu12"]) installs it, and cuml.accel.install() in the function sets it up',
     "mps Mps": "ranks that share a GPU share it as processes do",
 }
 
 
-def why_not(name: str, *, plugin: bool = False) -> str:
+def removal_reason(name: str, *, plugin: bool = False) -> str:
     """Why a name is not here, as the end of a sentence; "" for one that no generation has.
 
     Args:
         name: what was asked for.
         plugin: whether of the plugins.
     """
-    for names, why in (_OF_PLUGINS if plugin else _WHY).items():
+    for names, why in (_PLUGIN_REMOVAL_REASONS if plugin else _REMOVAL_REASONS).items():
         if name in names.split():
             return f": older releases have it, and this library has not, because {why}"
     return ""
 
 
-def refuse(module: str, name: str, *, plugin: bool = False) -> NoReturn:
+def raise_removed_name(module: str, name: str, *, plugin: bool = False) -> NoReturn:
     """Say that a module of ours has no such name, and why, where the script asks for it.
 
     Args:
@@ -213,18 +213,18 @@ def refuse(module: str, name: str, *, plugin: bool = False) -> NoReturn:
         AttributeError: always; but for ``from module import name`` of a name that has a reason.
         ImportError: in that case: of an AttributeError Python would tell nothing but "cannot import name".
     """
-    why = why_not(name, plugin=plugin)
+    why = removal_reason(name, plugin=plugin)
     if why and sys._getframe(2).f_code.co_name == "_handle_fromlist":  # of importlib, which asks first
         raise ImportError(f"cannot import {name!r} from {module!r}{why}", name=module)
     raise AttributeError(f"module {module!r} has no attribute {name!r}{why}")
 
 
-FEW = 8  # names that are all told where none is near
-_GATHERS, _BY_ANY_NAME = 0x04, 0x08  # inspect's CO_VARARGS and CO_VARKEYWORDS
+MAX_LISTED_NAMES = 8  # names that are all told where none is near
+_VARARGS_FLAG, _VARKEYWORDS_FLAG = 0x04, 0x08  # inspect's CO_VARARGS and CO_VARKEYWORDS
 _PACKAGE_PREFIX = __name__.partition(".")[0] + "."
 
 
-def meant(name: str, known: Collection[str]) -> str:
+def did_you_mean(name: str, known: Collection[str]) -> str:
     """What to add to a sentence that ends with a name which nobody knows.
 
     Args:
@@ -233,20 +233,20 @@ def meant(name: str, known: Collection[str]) -> str:
     """
     from difflib import get_close_matches  # only ever needed for a typo
 
-    if near := get_close_matches(name, known, 1) or _within(name, known):
+    if near := get_close_matches(name, known, 1) or _find_partial_match(name, known):
         return f"; did you mean {near[0]!r}?"
     if not known:
         return "; it takes none"
-    return f"; known: {', '.join(known)}" if len(known) <= FEW else ""
+    return f"; known: {', '.join(known)}" if len(known) <= MAX_LISTED_NAMES else ""
 
 
-def _within(name: str, known: Collection[str]) -> list[str]:
+def _find_partial_match(name: str, known: Collection[str]) -> list[str]:
     """The one that a name is a part of, or that is a part of it: "start_timeout" for "timeout"."""
     found = [each for each in known if min(len(name), len(each)) > 3 and (name in each or each in name)]
     return found if len(found) == 1 else []
 
 
-def refuse_unknown(kind: str, given: Iterable[str], known: Collection[str]) -> None:
+def check_unknown_arguments(kind: str, given: Iterable[str], known: Collection[str]) -> None:
     """See whether all arguments are such as there are.
 
     Args:
@@ -259,26 +259,26 @@ def refuse_unknown(kind: str, given: Iterable[str], known: Collection[str]) -> N
     """
     for name in given:
         if name not in known:
-            raise TypeError(f"{kind} takes no {name!r}{meant(name, known)}")
+            raise TypeError(f"{kind} takes no {name!r}{did_you_mean(name, known)}")
 
 
-def check_words(cls: Any, args: tuple[Any, ...], given: dict[str, Any]) -> None:
+def check_keywords(cls: Any, args: tuple[Any, ...], given: dict[str, Any]) -> None:
     """See whether a class takes these arguments, as far as that is a matter of their names.
 
     Raises:
         TypeError: it takes no such argument, or none at all.
     """
     owner = next(base for base in cls.__mro__ if "__init__" in vars(base))
-    kind = _spelled(cls)
+    kind = _display_name(cls)
     known: list[str] | None = []
     places = 0.0
     if issubclass(owner, Value):  # whose __init__ is not compiled yet
         known = [each.name for each in fields(owner)]
         places = sum(not each.kw_only for each in fields(owner))
     elif owner is not object:  # and with a __new__ Python lets arguments pass by an object's own
-        known, places = _of(vars(owner)["__init__"])
+        known, places = _accepted_arguments(vars(owner)["__init__"])
     if known is not None:
-        refuse_unknown(kind, given, known)
+        check_unknown_arguments(kind, given, known)
     if len(args) > places:
         takes = (
             "takes no arguments" if known == [] else f"takes {places} by position" if places else "takes all by name"
@@ -286,7 +286,7 @@ def check_words(cls: Any, args: tuple[Any, ...], given: dict[str, Any]) -> None:
         raise TypeError(f"{kind} {takes}, and was given {len(args)}{' by position' * bool(known)}")
 
 
-def _of(call: Any) -> tuple[list[str] | None, float]:
+def _accepted_arguments(call: Any) -> tuple[list[str] | None, float]:
     """What a method takes by name, None where that is anything; and how many arguments by position."""
     older: list[str] = []
     while (inner := getattr(call, "__wrapped__", None)) is not None:
@@ -294,34 +294,34 @@ def _of(call: Any) -> tuple[list[str] | None, float]:
     code = getattr(call, "__code__", None)
     if code is None:
         return None, math.inf
-    places = math.inf if code.co_flags & _GATHERS else code.co_argcount - 1
-    if code.co_flags & _BY_ANY_NAME:
+    places = math.inf if code.co_flags & _VARARGS_FLAG else code.co_argcount - 1
+    if code.co_flags & _VARKEYWORDS_FLAG:
         return None, places
     first = max(code.co_posonlyargcount, 1)
     return [*code.co_varnames[first : code.co_argcount + code.co_kwonlyargcount], *older], places
 
 
-def _spelled(cls: Any) -> str:
+def _display_name(cls: Any) -> str:
     """As people write it: a provider by its class, a plugin by its name."""
     if not cls.__module__.startswith(_PACKAGE_PREFIX):
         return str(cls.__name__)
     return f"sky.plugins.{cls.name}" if ".plugins." in cls.__module__ else f"sky.{cls.__name__}"
 
 
-def no_call(given: Any, position: int) -> TypeError:
+def not_a_call_error(given: Any, position: int) -> TypeError:
     """The error of a group that something is to be part of which is no call.
 
     Args:
         given: what.
         position: its place in the group.
     """
-    if isinstance(given, Uncalled):
-        return not_called(given, "sky.gather({}(...), ...)", None)
+    if isinstance(given, UncalledFunctionGuard):
+        return uncalled_function_error(given, "sky.gather({}(...), ...)", None)
     spread = ": spread it, sky.gather(*calls)" if isinstance(given, Iterable) else ""
     return TypeError(f"gather takes calls of @function functions; number {position} is {type(given).__name__}{spread}")
 
 
-def not_called(function: Any, right: str, other: Any) -> TypeError:
+def uncalled_function_error(function: Any, right: str, other: Any) -> TypeError:
     """The error of a function that stands where a call of it is wanted: the parentheses were forgotten.
 
     Args:
@@ -329,19 +329,19 @@ def not_called(function: Any, right: str, other: Any) -> TypeError:
         right: what to write, with braces for the function's name, and for what stands beside it.
         other: what stands beside it.
     """
-    name = _name(function)
-    beside = f"{_name(other)}(...)" if isinstance(other, Uncalled | Unrun) else "..."
+    name = _function_name(function)
+    beside = f"{_function_name(other)}(...)" if isinstance(other, UncalledFunctionGuard | PendingCallGuard) else "..."
     return TypeError(f"{name} is a function, and what runs is a call of it: call it, {right.format(name, beside)}")
 
 
-def not_run(call: Any) -> str:
+def not_run_message(call: Any) -> str:
     """What a call says that is taken for its value: it was never sent."""
-    name = _name(call)
+    name = _function_name(call)
     return (
         f"{name}(...) has not run, and has no value yet: send it to a pool, value = {name}(...) >> pool, or call it "
         f"here, {name}.local(...)"
     )
 
 
-def _name(has_one: Any) -> str:
+def _function_name(has_one: Any) -> str:
     return str(getattr(has_one.fn, "__name__", None) or type(has_one.fn).__name__)

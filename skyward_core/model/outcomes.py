@@ -115,7 +115,7 @@ class Outcome(Value):
     numbers: Mapping[str, Sequence[float | None]] | None = None
 
     def to_json(self) -> dict[str, Any]:
-        return plain(self)
+        return to_json_types(self)
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Outcome:
@@ -142,7 +142,7 @@ class RootCause(Value):
     exit_code: int | None = None
 
     @property
-    def who(self) -> str:
+    def rank_prefix(self) -> str:
         """The rank, before what befell it: ``"rank 3 "``; "" for a trial that no rank had begun."""
         return f"rank {self.rank} " if self.rank >= 0 else ""
 
@@ -150,7 +150,7 @@ class RootCause(Value):
         return asdict(self)
 
     @classmethod
-    def of(cls, outcome: Outcome) -> RootCause:
+    def from_outcome(cls, outcome: Outcome) -> RootCause:
         error = outcome.error or ErrorInfo(outcome.kind, "")
         code = outcome.exit_code if outcome.signal is None else 128 + outcome.signal
         if outcome.kind == "raised" and error.type == "KeyboardInterrupt":
@@ -158,7 +158,7 @@ class RootCause(Value):
         return cls(outcome.rank, outcome.kind, error.type, error.message, code)
 
 
-def plain(value: Any) -> dict[str, Any]:
+def to_json_types(value: Any) -> dict[str, Any]:
     """A dataclass as JSON types. Unlike ``asdict`` it copies no leaves: thousands of these are made per second."""
     kind = type(value)
     if kind not in _SHAPES:
@@ -171,7 +171,7 @@ def plain(value: Any) -> dict[str, Any]:
     out = dict(zip(names, parts(value), strict=False))
     for name, part in out.items():
         if type(part) in _NESTED:
-            out[name] = plain(part)
+            out[name] = to_json_types(part)
     return out
 
 
@@ -187,7 +187,7 @@ def signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-NAMED = 5  # files that are named of many to which the same has happened
+MAX_NAMED_FILES = 5  # files that are named of many to which the same has happened
 
 
 @value
@@ -233,15 +233,15 @@ class FetchedFile(Value):
     is_new: bool = False
 
 
-def not_fetched(files: Iterable[FetchedFile]) -> Iterator[tuple[str, int, str]]:
+def list_failed_files(files: Iterable[FetchedFile]) -> Iterator[tuple[str, int, str]]:
     """Which of the files did not come, in words, their node, and why: of many with one cause a few are named."""
     found: dict[tuple[int, str], list[str]] = {}
     for each in files:
         if each.error:
             found.setdefault((each.file.node, each.error), []).append(each.file.path)
     for (node, why), paths in found.items():
-        more = f" and {len(paths) - NAMED:,} more" if len(paths) > NAMED else ""
-        yield f"{', '.join(paths[:NAMED])}{more}", node, why
+        more = f" and {len(paths) - MAX_NAMED_FILES:,} more" if len(paths) > MAX_NAMED_FILES else ""
+        yield f"{', '.join(paths[:MAX_NAMED_FILES])}{more}", node, why
 
 
 @value
@@ -265,13 +265,13 @@ class Unfetched(Value):
     failures: Mapping[int, str] = field(default_factory=dict)
 
     @property
-    def is_too_much(self) -> bool:
+    def exceeds_limit(self) -> bool:
         """Whether some would be lost."""
         return self.goes and (bool(self.untold) or sum(file.size for file in self.others) > self.room)
 
 
 REAL, DOUBTFUL, ECHO = range(3)
-SETTLE = 0.25  # seconds in which the real failure may still follow what looks like its echo
+ECHO_WAIT = 0.25  # seconds in which the real failure may still follow what looks like its echo
 
 # Where gloo's and NCCL's own words are, whatever exception carries them.
 _TRANSPORT = re.compile(
@@ -285,7 +285,7 @@ _TENSORFLOW = ("UnavailableError", "AbortedError", "CancelledError", "DeadlineEx
 _SOCKETS = ("ConnectionResetError", "ConnectionRefusedError", "ConnectionAbortedError", "BrokenPipeError")
 
 
-def doubt(kind: str, number: int | None, error: tuple[str, str] | None) -> int:
+def consequence_rank(kind: str, number: int | None, error: tuple[str, str] | None) -> int:
     """How far a failure is from being a cause.
 
     Args:
@@ -303,10 +303,10 @@ def doubt(kind: str, number: int | None, error: tuple[str, str] | None) -> int:
         return REAL
     if error[0] in _SOCKETS:
         return DOUBTFUL
-    return ECHO if _lost_its_peers(*error) else REAL
+    return ECHO if _is_peer_loss(*error) else REAL
 
 
-def _lost_its_peers(kind: str, message: str) -> bool:
+def _is_peer_loss(kind: str, message: str) -> bool:
     library, name = kind.partition(".")[0], kind.rpartition(".")[2]
     if library == "torch" and name.startswith("Dist"):
         return True  # DistNetworkError, DistStoreError, DistBackendError: they speak of nothing else
@@ -320,7 +320,7 @@ def _lost_its_peers(kind: str, message: str) -> bool:
 
 
 # What outcomes say of ranks that were stopped because somebody wanted it so, or as another one had failed.
-MEANT = (
+INTENDED_STOPS = (
     "the run was cancelled",
     "the pool is torn down",
     "another rank failed",
@@ -340,7 +340,7 @@ def is_symptom(outcome: Outcome) -> bool:
 def cause_rank(outcome: Outcome) -> int:
     """How far a failure is from being a cause; see ``model.outcomes``."""
     error = outcome.error
-    return doubt(outcome.kind, outcome.signal, None if error is None else (error.type, error.message))
+    return consequence_rank(outcome.kind, outcome.signal, None if error is None else (error.type, error.message))
 
 
 def root_cause(arrived: Iterable[Outcome]) -> RootCause | None:
@@ -348,12 +348,12 @@ def root_cause(arrived: Iterable[Outcome]) -> RootCause | None:
     outcomes = list(arrived)
     failures = [outcome for outcome in outcomes if is_failure(outcome)]
     if failures:
-        return RootCause.of(min(failures, key=cause_rank))
-    stopped = [outcome for outcome in outcomes if outcome.kind == "collateral" and not _was_meant(outcome)]
-    return RootCause.of(stopped[0]) if stopped else None
+        return RootCause.from_outcome(min(failures, key=cause_rank))
+    stopped = [outcome for outcome in outcomes if outcome.kind == "collateral" and not _is_requested_stop(outcome)]
+    return RootCause.from_outcome(stopped[0]) if stopped else None
 
 
-def end_of(arrived: Iterable[Outcome]) -> tuple[RunStatus, RootCause | None]:
+def summarize_outcomes(arrived: Iterable[Outcome]) -> tuple[RunStatus, RootCause | None]:
     """Return how a run ended whose calls have all ended, and its root cause."""
     outcomes = list(arrived)
     cause = root_cause(outcomes)
@@ -361,7 +361,7 @@ def end_of(arrived: Iterable[Outcome]) -> tuple[RunStatus, RootCause | None]:
     return "done" if done else "failed" if cause else "cancelled", cause
 
 
-def _was_meant(stopped: Outcome) -> bool:
+def _is_requested_stop(stopped: Outcome) -> bool:
     """Whether somebody asked for a rank to be stopped: for the run's or the pool's end."""
     said = stopped.error.message if stopped.error is not None else ""
-    return not said or said.startswith("not started") or said.endswith(MEANT)
+    return not said or said.startswith("not started") or said.endswith(INTENDED_STOPS)

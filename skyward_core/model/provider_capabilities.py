@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Protocol, Self, runtime_checkable
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
-    from skyward_core.model.machines import Bought, Check, Inventory, Leftover, Machine
-    from skyward_core.model.offers import Block, OfferList, RentalPlan, Reservation, Wish
+    from skyward_core.model.machines import Check, Inventory, Leftover, Machine, OrderedHardware
+    from skyward_core.model.offers import Block, MachineRequirements, OfferList, RentalPlan, Reservation
     from skyward_core.model.provider_settings import Setting
 
 
@@ -34,7 +34,7 @@ class Priced(Protocol):
     price_hourly: float
 
 
-def price_of(provider: object) -> float | None:
+def hourly_price(provider: object) -> float | None:
     """What an hour of each of its machines costs in dollars; None where it does not say so of all alike."""
     return provider.price_hourly if isinstance(provider, Priced) else None
 
@@ -145,7 +145,7 @@ class Offers(Plans, Protocol):
     name: str
     payer: str
 
-    async def offers(self, wish: Wish) -> OfferList:
+    async def offers(self, wish: MachineRequirements) -> OfferList:
         """Return the offers for a wish, near misses among them; ``model.offers`` decides which fit, and their order.
 
         Where the provider cannot be asked, what this release knows of it; the notes say so.
@@ -169,7 +169,7 @@ class Offers(Plans, Protocol):
 class SellsBlocks(Protocol):
     """Machines of it can be bought ahead, for some hours."""
 
-    async def blocks(self, wish: Wish, nodes: int, hours: int) -> Sequence[Block]:
+    async def blocks(self, wish: MachineRequirements, nodes: int, hours: int) -> Sequence[Block]:
         """What can be bought now, the earliest first; nothing is bought.
 
         Args:
@@ -283,7 +283,7 @@ class EndsNow(Protocol):
 class Sells(Protocol):
     """What it gives was paid for: a machine is looked at before it counts, and held against what was bought."""
 
-    def paid_for(self, machine: Machine) -> Bought | None:
+    def paid_for(self, machine: Machine) -> OrderedHardware | None:
         """What was bought of a machine; None where nobody is to look.
 
         Args:
@@ -326,7 +326,7 @@ class TakesBack(Protocol):
         """
 
 
-def notices_of(provider: object, machine: Machine) -> str:
+def notice_program(provider: object, machine: Machine) -> str:
     """What says on a machine that it is about to be taken back; "" where it never is."""
     return provider.notices(machine) if isinstance(provider, TakesBack) else ""
 
@@ -390,7 +390,7 @@ def default_nodes(provider: object) -> int:
     return provider.default_nodes if isinstance(provider, HasHosts) else 1
 
 
-def settings_of(provider: object) -> tuple[Setting, ...]:
+def declared_settings(provider: object) -> tuple[Setting, ...]:
     """What a provider's class declares; nothing where it has no settings."""
     return tuple(provider.settings) if isinstance(provider, HasSettings) else ()
 

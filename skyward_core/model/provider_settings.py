@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
 
-_KINDS: dict[Any, str] = {int: "a whole number", float: "a number"}
+_TYPE_NAMES: dict[Any, str] = {int: "a whole number", float: "a number"}
 _FLAGS = {"yes": True, "true": True, "1": True, "no": False, "false": False, "0": False}
 
 
@@ -86,12 +86,12 @@ class Setting:
         except SkywardError:
             raise
         except ValueError as error:
-            why = f"{_KINDS[self.type]}, not {text!r}" if self.type in _KINDS else str(error)
+            why = f"{_TYPE_NAMES[self.type]}, not {text!r}" if self.type in _TYPE_NAMES else str(error)
             raise UsageError(f"{self.name}: {why}") from error
         except Exception as error:  # a type of another package may raise anything
             raise UsageError(f"{self.name}: {type(error).__name__}: {error}") from error
 
-    def written(self, text: str) -> str:
+    def normalize(self, text: str) -> str:
         """A text as one word for a command line: what is a list has commas, however it was typed."""
         try:
             value = self.read(text)
@@ -100,16 +100,16 @@ class Setting:
         if not isinstance(value, list | tuple):
             return text.strip()
         listed = ",".join(map(str, value))
-        return listed if self._gives(listed, value) else text.strip()
+        return listed if self._parses_to(listed, value) else text.strip()
 
-    def _gives(self, text: str, value: Any) -> bool:
+    def _parses_to(self, text: str, value: Any) -> bool:
         try:
             return bool(self.read(text) == value)
         except UsageError:
             return False
 
 
-def words(text: str) -> list[str]:
+def word_list(text: str) -> list[str]:
     """The type of a setting that is a list: words with commas or spaces between them."""
     return text.replace(",", " ").split()
 
@@ -126,7 +126,7 @@ def flag(text: str) -> bool:
         raise ValueError(f"yes or no, not {text!r}") from None
 
 
-def declared(group: str, ours: Collection[str]) -> dict[str, list[EntryPoint]]:
+def load_entry_points(group: str, ours: Collection[str]) -> dict[str, list[EntryPoint]]:
     """What the installed packages declare, by name: several where packages are at odds.
 
     Args:
@@ -142,7 +142,7 @@ def declared(group: str, ours: Collection[str]) -> dict[str, list[EntryPoint]]:
     return found
 
 
-def the_one(kind: str, points: Sequence[EntryPoint]) -> EntryPoint:
+def resolve_entry_point(kind: str, points: Sequence[EntryPoint]) -> EntryPoint:
     """What a name stands for.
 
     Args:
@@ -153,13 +153,13 @@ def the_one(kind: str, points: Sequence[EntryPoint]) -> EntryPoint:
         UsageError: several packages declare it.
     """
     if len(points) > 1:
-        packages = " and ".join(sorted(package(each) for each in points))
+        packages = " and ".join(sorted(describe_package(each) for each in points))
         raise UsageError(
             f"{kind} {points[0].name!r} is declared by {packages}: uninstall all but one of these packages"
         )
     return points[0]
 
 
-def package(point: EntryPoint) -> str:
+def describe_package(point: EntryPoint) -> str:
     """The package that declares it, and what of it."""
     return f"{point.dist.name if point.dist is not None else 'a package without a name'} ({point.value})"

@@ -25,7 +25,7 @@ class _Pool(Protocol):
 
     def alerts(self, run: str) -> list[Alert]: ...
 
-    def _html_of(self, run: str, state: str) -> str: ...
+    def _run_html(self, run: str, state: str) -> str: ...
 
 
 class RunFuture(Future[T]):
@@ -44,7 +44,7 @@ class RunFuture(Future[T]):
     def _repr_html_(self) -> str:
         """How the run is now, as a notebook shows it."""
         state = "cancelled" if self.cancelled() else "ended" if self.done() else "goes on"
-        return self._pool._html_of(self.run, state)
+        return self._pool._run_html(self.run, state)
 
     def __await__(self) -> Generator[Any, None, T]:
         """Its value, in asynchronous code. Cancelling what awaits it cancels the run."""

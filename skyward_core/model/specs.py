@@ -13,25 +13,25 @@ from skyward_core.model import argument_checks
 from skyward_core.model.argument_checks import Checks
 from skyward_core.model.errors import SpecError
 from skyward_core.model.older_api_arguments import (
+    AcceptsDeprecatedArguments,
     Rules,
-    TakesOlderWords,
-    heeded,
-    no_matter,
-    refused,
+    apply_rules,
+    ignored,
+    ignored_silently,
+    rejected,
     renamed,
-    unheeded,
 )
 from skyward_core.model.provider_capabilities import Rents
 from skyward_core.model.script_interpreter import Interpreter
 from skyward_core.util.light_dataclass import Value, value
-from skyward_core.util.redaction import SHORTEST, each_text, for_keeping
+from skyward_core.util.redaction import MIN_SECRET_LENGTH, make_sanitizer, map_strings
 
 if TYPE_CHECKING:
-    from skyward_core.model.offers import Wish
+    from skyward_core.model.offers import MachineRequirements
     from skyward_core.model.type_aliases import AcceleratorLike, HasHooks, ProviderLike
 
 
-class CheckedValue(Value, metaclass=TakesOlderWords):
+class ValidatedValue(Value, metaclass=AcceptsDeprecatedArguments):
     """Values that are checked when they are made; ``dataclasses.replace`` makes changed ones."""
 
     _checks: ClassVar[Checks]
@@ -54,14 +54,12 @@ class CheckedValue(Value, metaclass=TakesOlderWords):
                 )
             given = dict(zip(cls._in_order, args, strict=False)) | given
         if not given.keys() <= cls.__dataclass_fields__.keys():
-            from skyward_core.model.older_api_arguments import (
-                refuse_unknown,  # only where there is an older word, or a typo
-            )
+            from skyward_core.model.older_api_arguments import check_unknown_arguments
 
             own = [each.name for each in fields(cls)]
-            refuse_unknown(f"sky.{cls.__name__}", given, [*own, *cls._in_order, *cls._older, *cls._more])
+            check_unknown_arguments(f"sky.{cls.__name__}", given, [*own, *cls._in_order, *cls._older, *cls._more])
         if given.keys() & cls._older.keys():
-            return heeded(f"sky.{cls.__name__}", cls._older, given)
+            return apply_rules(f"sky.{cls.__name__}", cls._older, given)
         return given
 
     def __post_init__(self) -> None:
@@ -73,7 +71,7 @@ class CheckedValue(Value, metaclass=TakesOlderWords):
 
 
 @value(kw_only=True, frozen=True)
-class Nodes(CheckedValue):
+class Nodes(ValidatedValue):
     """A number of machines that is left open: as many as can be had. ``str`` of it is short, such as "2:8".
 
     ``Nodes(4)`` is four. A pool has as many machines as it was started with: to begin with some and grow, as
@@ -96,7 +94,10 @@ class Nodes(CheckedValue):
 
     _in_order: ClassVar[Sequence[str]] = ("initial",)
     _more: ClassVar[Sequence[str]] = ("desired",)
-    _checks: ClassVar[Checks] = {"min": argument_checks.whole(1, 1024), "max": argument_checks.whole(1, 1024)}
+    _checks: ClassVar[Checks] = {
+        "min": argument_checks.integer_between(1, 1024),
+        "max": argument_checks.integer_between(1, 1024),
+    }
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -115,30 +116,30 @@ class Nodes(CheckedValue):
         first = given.pop(words[0])
         bounds = {name: value for name, value in given.items() if value is not None}
         if any(value != first for value in bounds.values()):
-            raise SpecError(f"{_ELASTIC} (got {words[0]}={first!r}, {_words_of(bounds)})", "nodes")
+            raise SpecError(f"{_ELASTIC_ERROR} (got {words[0]}={first!r}, {_format_values(bounds)})", "nodes")
         return {"min": first, "max": first}
 
 
-_ELASTIC = (
+_ELASTIC_ERROR = (
     "a pool that begins with some machines and has others later is not to be had: say nodes=4 for so many, or "
     "nodes=sky.Nodes(min=2, max=8) for as many as can be had when it starts"
 )
 
 
-def _words_of(given: Mapping[str, Any]) -> str:
+def _format_values(given: Mapping[str, Any]) -> str:
     return ", ".join(f"{name}={value!r}" for name, value in given.items())
 
 
-def number_of_nodes(value: Any) -> int | Nodes:
+def parse_node_count(value: Any) -> int | Nodes:
     """A number, or a range of them, which may be text; a range of one number is that number."""
     if isinstance(value, tuple | list) and len(value) == 2:
         if value[0] != value[1]:
-            raise ValueError(f"{_ELASTIC} (got {tuple(value)!r:.60})")
+            raise ValueError(f"{_ELASTIC_ERROR} (got {tuple(value)!r:.60})")
         value = value[0]
     if isinstance(value, str):
         least, _, most = value.partition(":")
         try:
-            value = Nodes(min=_written(least), max=_written(most))
+            value = Nodes(min=_parse_count(least), max=_parse_count(most))
         except ValueError as error:
             why = f"; {error.field} {error.reason}" if isinstance(error, SpecError) else ""
             raise ValueError(
@@ -146,22 +147,22 @@ def number_of_nodes(value: Any) -> int | Nodes:
             ) from None
     if isinstance(value, Nodes):
         return value if value.min < value.max else value.min
-    return _number(value)
+    return _check_node_count(value)
 
 
-def _written(text: str) -> int:
+def _parse_count(text: str) -> int:
     if not text.strip().isdecimal():
         raise ValueError("no number")
     return int(text)
 
 
-_number: Callable[[Any], int] = argument_checks.whole(1, 1024)
+_check_node_count: Callable[[Any], int] = argument_checks.integer_between(1, 1024)
 
 
 NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,46}[a-z0-9])?")
 
 
-def _pool_name(value: Any) -> str:
+def _check_pool_name(value: Any) -> str:
     if not isinstance(value, str) or not NAME.fullmatch(value):
         raise ValueError(
             f"{value!r:.60} is no pool name: use 1 to 48 lower-case letters, digits and hyphens, "
@@ -170,7 +171,7 @@ def _pool_name(value: Any) -> str:
     return value
 
 
-def made_up_name(script: str) -> str:
+def generate_pool_name(script: str) -> str:
     """A name for a pool of which nothing is said but the script that wants it: its name, and what tells two apart."""
     import secrets  # late: most pools are given a name
 
@@ -179,14 +180,16 @@ def made_up_name(script: str) -> str:
     return f"{letters or 'pool'}-{secrets.token_hex(2)}"
 
 
-def _secret(value: Any) -> str:
-    if not isinstance(value, str) or len(value) < SHORTEST:  # and no word of what it is
-        raise ValueError(f"should be texts of {SHORTEST} characters or more: shorter ones stand in other words, too")
+def _check_secret(value: Any) -> str:
+    if not isinstance(value, str) or len(value) < MIN_SECRET_LENGTH:  # and no word of what it is
+        raise ValueError(
+            f"should be texts of {MIN_SECRET_LENGTH} characters or more: shorter ones stand in other words, too"
+        )
     return value
 
 
 @value(kw_only=True, frozen=True)
-class PipIndex(CheckedValue):
+class PipIndex(ValidatedValue):
     """An extra package index.
 
     Args:
@@ -202,12 +205,12 @@ class PipIndex(CheckedValue):
 
     _checks: ClassVar[Checks] = {
         "url": argument_checks.text,
-        "packages": argument_checks.several(argument_checks.text),
+        "packages": argument_checks.tuple_of(argument_checks.text),
     }
 
 
 @value(kw_only=True, frozen=True)
-class Image(CheckedValue):
+class Image(ValidatedValue):
     """What a node's environment holds.
 
     Args:
@@ -249,29 +252,29 @@ class Image(CheckedValue):
     outputs: Sequence[str] = ()
 
     _older: ClassVar[Rules] = {
-        "base": refused("nodes have the machine image of their provider, such as sky.AWS(ami=...)"),
-        "shell_vars": refused("what is plain text goes to env=, what a shell makes to setup=", {}),
-        "skyward_source": no_matter,
-        "skyward": no_matter,
-        "metrics": unheeded("compute.metrics() has what machines are measured at", False, True, (), []),
-        "bootstrap_timeout": unheeded("sky.Options(start_timeout=...) bounds the whole start", 300, 900),
-        "warm": unheeded("no machine image is made", False),
-        "mutable": unheeded("a pool keeps its image", False),
+        "base": rejected("nodes have the machine image of their provider, such as sky.AWS(ami=...)"),
+        "shell_vars": rejected("what is plain text goes to env=, what a shell makes to setup=", {}),
+        "skyward_source": ignored_silently,
+        "skyward": ignored_silently,
+        "metrics": ignored("compute.metrics() has what machines are measured at", False, True, (), []),
+        "bootstrap_timeout": ignored("sky.Options(start_timeout=...) bounds the whole start", 300, 900),
+        "warm": ignored("no machine image is made", False),
+        "mutable": ignored("a pool keeps its image", False),
     }
     _checks: ClassVar[Checks] = {
-        "python": argument_checks.optional(argument_checks.python),
-        "pip": argument_checks.several(argument_checks.text),
-        "pip_indexes": argument_checks.several(argument_checks.instance(PipIndex)),
+        "python": argument_checks.optional(argument_checks.python_version),
+        "pip": argument_checks.tuple_of(argument_checks.text),
+        "pip_indexes": argument_checks.tuple_of(argument_checks.instance(PipIndex)),
         "lock": argument_checks.optional(argument_checks.path),
         "requirements": argument_checks.optional(argument_checks.path),
         "project": argument_checks.flag,
-        "apt": argument_checks.several(argument_checks.text),
+        "apt": argument_checks.tuple_of(argument_checks.text),
         "env": argument_checks.variables,
-        "setup": argument_checks.several(argument_checks.text),
+        "setup": argument_checks.tuple_of(argument_checks.text),
         "workdir": argument_checks.optional(argument_checks.path),
-        "includes": argument_checks.several(argument_checks.sent_pattern),
-        "excludes": argument_checks.several(argument_checks.sent_pattern),
-        "outputs": argument_checks.several(argument_checks.output_pattern),
+        "includes": argument_checks.tuple_of(argument_checks.upload_pattern),
+        "excludes": argument_checks.tuple_of(argument_checks.upload_pattern),
+        "outputs": argument_checks.tuple_of(argument_checks.output_pattern),
     }
 
     def __post_init__(self) -> None:
@@ -295,7 +298,7 @@ class Image(CheckedValue):
 
 
 @value(kw_only=True, frozen=True)
-class Worker(CheckedValue):
+class Worker(ValidatedValue):
     """How a node runs what it is given.
 
     Args:
@@ -315,13 +318,13 @@ class Worker(CheckedValue):
     ranks_per_node: int | Literal["gpu"] = 1
 
     _older: ClassVar[Rules] = {
-        "buffer": unheeded("a rank has its next call as soon as the one before ends", 0),
-        "reuse_processes": unheeded("a rank's processes stay from call to call", True),
+        "buffer": ignored("a rank has its next call as soon as the one before ends", 0),
+        "reuse_processes": ignored("a rank's processes stay from call to call", True),
     }
     _checks: ClassVar[Checks] = {
-        "concurrency": argument_checks.word_or("auto", argument_checks.whole(1, 256)),
+        "concurrency": argument_checks.word_or("auto", argument_checks.integer_between(1, 256)),
         "executor": argument_checks.executor,
-        "ranks_per_node": argument_checks.word_or("gpu", argument_checks.whole(1, 64)),
+        "ranks_per_node": argument_checks.word_or("gpu", argument_checks.integer_between(1, 64)),
     }
 
 
@@ -333,7 +336,7 @@ _PARTS_OF_START = ("provision_timeout", "ssh_timeout", "bootstrap_timeout", "wor
 
 
 @value(kw_only=True, frozen=True)
-class Options(CheckedValue):
+class Options(ValidatedValue):
     """How a pool behaves.
 
     Args:
@@ -402,26 +405,26 @@ class Options(CheckedValue):
 
     _older: ClassVar[Rules] = {
         "ready_timeout": renamed("start_timeout"),
-        "retry_on_interruption": unheeded(
+        "retry_on_interruption": ignored(
             'a call whose machine is taken back fails, and says so; on_loss="replace" has another for the next',
             0,
         ),
-        "default_compute_timeout": unheeded(_CALLS_LIMIT, 0),
-        "task_run_timeout": unheeded(_CALLS_LIMIT, 0),
-        "task_queue_timeout": unheeded("a call waits for its turn for as long as it takes", 0),
-        "shutdown_timeout": unheeded("grace= is what ranks have to end; a teardown takes what it takes"),
-        "provision_retry_delay": unheeded(_TRIES_AGAIN),
-        "max_provision_attempts": unheeded(_TRIES_AGAIN),
-        "ssh_retry_interval": unheeded(_TRIES_AGAIN),
-        "autoscale_cooldown": unheeded(_IS_FIXED),
-        "autoscale_idle_timeout": unheeded(_IS_FIXED),
-        "reconcile_tick_interval": unheeded(_IS_FIXED),
-        "health_checker": unheeded(_IS_HEALTHY),
-        "health_command": unheeded(_IS_HEALTHY),
-        "health_interval": unheeded(_IS_HEALTHY),
-        "health_failures": unheeded(_IS_HEALTHY),
-        "strict_version": unheeded("nodes have this client's own release, always", True, False),
-        "logging": unheeded("the variable SKYWARD_LOG has a log written, and says of what", True, False),
+        "default_compute_timeout": ignored(_CALLS_LIMIT, 0),
+        "task_run_timeout": ignored(_CALLS_LIMIT, 0),
+        "task_queue_timeout": ignored("a call waits for its turn for as long as it takes", 0),
+        "shutdown_timeout": ignored("grace= is what ranks have to end; a teardown takes what it takes"),
+        "provision_retry_delay": ignored(_TRIES_AGAIN),
+        "max_provision_attempts": ignored(_TRIES_AGAIN),
+        "ssh_retry_interval": ignored(_TRIES_AGAIN),
+        "autoscale_cooldown": ignored(_IS_FIXED),
+        "autoscale_idle_timeout": ignored(_IS_FIXED),
+        "reconcile_tick_interval": ignored(_IS_FIXED),
+        "health_checker": ignored(_IS_HEALTHY),
+        "health_command": ignored(_IS_HEALTHY),
+        "health_interval": ignored(_IS_HEALTHY),
+        "health_failures": ignored(_IS_HEALTHY),
+        "strict_version": ignored("nodes have this client's own release, always", True, False),
+        "logging": ignored("the variable SKYWARD_LOG has a log written, and says of what", True, False),
     }
     _checks: ClassVar[Checks] = {
         "worker": argument_checks.optional(argument_checks.instance(Worker)),
@@ -439,12 +442,12 @@ class Options(CheckedValue):
         "wait_for_capacity": argument_checks.duration,
         "on_loss": argument_checks.one_of("fail", "replace"),
         "lost_after": argument_checks.optional(argument_checks.seconds()),
-        "cluster": argument_checks.unless_none(True, argument_checks.flag),
+        "cluster": argument_checks.default_if_none(True, argument_checks.flag),
         "rendezvous": argument_checks.flag,
         "debug_wait": argument_checks.duration,
-        "nice": argument_checks.whole(0, 19),
+        "nice": argument_checks.integer_between(0, 19),
         "allow_apt": argument_checks.flag,
-        "secrets": argument_checks.several(_secret),
+        "secrets": argument_checks.tuple_of(_check_secret),
     }
 
     @classmethod
@@ -485,7 +488,7 @@ NO_VOLUMES = (
 
 
 @value(kw_only=True, frozen=True)
-class Spec(CheckedValue):
+class Spec(ValidatedValue):
     """One way to have a pool's machines, of several that ``Compute`` may be given. Numbers are the least that will do.
 
     Args:
@@ -526,19 +529,19 @@ class Spec(CheckedValue):
     _in_order: ClassVar[Sequence[str]] = ("provider", "accelerator", "vcpus", "memory_gb", "region")
     _older: ClassVar[Rules] = {
         "cpus": renamed("vcpus"),
-        "volumes": refused(NO_VOLUMES, (), []),
+        "volumes": rejected(NO_VOLUMES, (), []),
     }
     _checks: ClassVar[Checks] = {
-        "disk_gb": argument_checks.optional(argument_checks.whole(1, 65536)),
+        "disk_gb": argument_checks.optional(argument_checks.integer_between(1, 65536)),
         "image": argument_checks.optional(argument_checks.instance(Image)),
-        "plugins": argument_checks.several(argument_checks.anything),
+        "plugins": argument_checks.tuple_of(argument_checks.anything),
         "ttl": argument_checks.optional(argument_checks.seconds(least=0)),
-        "nodes": argument_checks.optional(number_of_nodes),
+        "nodes": argument_checks.optional(parse_node_count),
         "vcpus": argument_checks.optional(argument_checks.threads),
-        "memory_gb": argument_checks.optional(argument_checks.amount),
+        "memory_gb": argument_checks.optional(argument_checks.positive_number),
         "architecture": argument_checks.optional(argument_checks.one_of("x86_64", "arm64")),
-        "region": argument_checks.optional(argument_checks.one_or_several(argument_checks.text)),
-        "max_hourly_cost": argument_checks.optional(argument_checks.amount),
+        "region": argument_checks.optional(argument_checks.one_or_tuple_of(argument_checks.text)),
+        "max_hourly_cost": argument_checks.optional(argument_checks.positive_number),
         "allocation": argument_checks.optional(
             argument_checks.one_of_words("on-demand", "spot", "spot-if-available", "cheapest")
         ),
@@ -552,7 +555,7 @@ class Spec(CheckedValue):
 
 
 @value(kw_only=True, frozen=True)
-class PoolSpec(CheckedValue):
+class PoolSpec(ValidatedValue):
     """One pool, whole: what ``Compute`` was asked for. ``describe`` gives what can be written down of it.
 
     Args:
@@ -575,7 +578,7 @@ class PoolSpec(CheckedValue):
     provider: Any
     nodes: int | Nodes = 1
     accelerator: Any = None
-    wish: Wish | None = None
+    wish: MachineRequirements | None = None
     image: Image = field(default_factory=Image)
     plugins: Sequence[Any] = ()
     worker: Worker = field(default_factory=Worker)
@@ -583,22 +586,22 @@ class PoolSpec(CheckedValue):
     interpreter: Interpreter | None = None
 
     _checks: ClassVar[Checks] = {
-        "name": _pool_name,
-        "nodes": number_of_nodes,
+        "name": _check_pool_name,
+        "nodes": parse_node_count,
         "image": argument_checks.instance(Image),
-        "plugins": argument_checks.several(argument_checks.anything),
+        "plugins": argument_checks.tuple_of(argument_checks.anything),
         "worker": argument_checks.instance(Worker),
         "options": argument_checks.instance(Options),
         "interpreter": argument_checks.optional(argument_checks.instance(Interpreter)),
     }
 
     @property
-    def needs(self) -> Wish:
+    def needs(self) -> MachineRequirements:
         """All that each machine has to be."""
         from skyward_core.model.accelerators import resolve  # late: most pools take machines as they are
-        from skyward_core.model.offers import Wish
+        from skyward_core.model.offers import MachineRequirements
 
-        return replace(self.wish or Wish(), accelerator=resolve(self.accelerator))
+        return replace(self.wish or MachineRequirements(), accelerator=resolve(self.accelerator))
 
     @property
     def concurrency(self) -> int:
@@ -632,7 +635,7 @@ class PoolSpec(CheckedValue):
 
     def describe(self) -> dict[str, Any]:
         """The spec as JSON, without secrets: no variables, and neither credentials nor their values in URLs."""
-        kept = for_keeping(os.environ | self.image.env)
+        kept = make_sanitizer(os.environ | self.image.env)
         told = {"rents": True} if isinstance(self.provider, Rents) else {}
         return told | {
             "name": self.name,
@@ -642,7 +645,7 @@ class PoolSpec(CheckedValue):
             "plugins": [plugin.name for plugin in self.plugins],
             "worker": asdict(self.worker),
             "options": self.options.describe(),
-            "image": each_text(self.image.describe(), kept),
+            "image": map_strings(self.image.describe(), kept),
             "variables": sorted(self.image.env),
-            "interpreter": self.interpreter and each_text(self.interpreter.describe(), kept),
+            "interpreter": self.interpreter and map_strings(self.interpreter.describe(), kept),
         }

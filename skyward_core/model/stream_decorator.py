@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from inspect import isgeneratorfunction
 from typing import ParamSpec, TypeVar, overload
 
-from skyward_core.model.function import Function, name_of
+from skyward_core.model.function import Function, function_name
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -32,7 +32,9 @@ def stream(
 
     def decorate(inner: Callable[P, Iterator[T]]) -> Function[P, Iterator[T]]:
         if not isgeneratorfunction(inner):
-            raise TypeError(f"@stream is for generator functions, and {name_of(inner)} has no yield: write @function")
+            raise TypeError(
+                f"@stream is for generator functions, and {function_name(inner)} has no yield: write @function"
+            )
         return Function(inner, timeout)
 
     return decorate if fn is None else decorate(fn)

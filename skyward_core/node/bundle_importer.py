@@ -10,7 +10,7 @@ import sys
 from _frozen_importlib_external import spec_from_file_location
 from zipimport import zipimporter
 
-from skyward_core.protocol.node_paths import rest_of
+from skyward_core.protocol.node_paths import deferred_bundle_path
 
 TYPE_CHECKING = False  # typing's would be imported for it
 
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from types import CodeType, ModuleType
 
 
-def import_once(bundle: str) -> None:
+def install_bundle_importer(bundle: str) -> None:
     """Have what lies in packages of a bundle imported so, its rest as well.
 
     Args:
         bundle: path of its first file.
     """
-    below = (f"{bundle}/", f"{rest_of(bundle)}/")
+    below = (f"{bundle}/", f"{deferred_bundle_path(bundle)}/")
 
     def hook(path: str) -> _Importer:
         if not path.startswith(below):
@@ -67,23 +67,23 @@ class _Importer(zipimporter):
 
 
 PACKAGE = "skyward_core"
-PATIENCE = 60.0  # seconds for which an import waits: on a slow line it takes that long
-PAUSE = 0.05  # seconds between looks
+BUNDLE_TIMEOUT = 60.0  # seconds for which an import waits: on a slow line it takes that long
+BUNDLE_POLL = 0.05  # seconds between looks
 
 
-def have_rest(path: str) -> None:
+def install_deferred_importer(path: str) -> None:
     """Have modules that the first file lacks found in the rest.
 
     Args:
         path: where the package lies, in the first file.
     """
     bundle = os.path.dirname(path)
-    import_once(bundle)
+    install_bundle_importer(bundle)
     # At the end: it is asked for what nobody else has.
-    sys.meta_path.append(_RestFinder(rest_of(bundle)))
+    sys.meta_path.append(_DeferredFinder(deferred_bundle_path(bundle)))
 
 
-class _RestFinder:
+class _DeferredFinder:
     def __init__(self, rest: str) -> None:
         self._rest = rest
         self._user = os.geteuid()
@@ -96,20 +96,20 @@ class _RestFinder:
             return None
         from importlib.machinery import PathFinder
 
-        self._wait(fullname)
+        self._wait_for_bundle(fullname)
         above = fullname.rpartition(".")[0].replace(".", "/")
         return PathFinder.find_spec(fullname, [f"{self._rest}/{above}"])
 
-    def _wait(self, fullname: str) -> None:
+    def _wait_for_bundle(self, fullname: str) -> None:
         import time
 
-        self._until = self._until or time.monotonic() + PATIENCE
-        while why := self._why_not():
+        self._until = self._until or time.monotonic() + BUNDLE_TIMEOUT
+        while why := self._unavailable_reason():
             if time.monotonic() > self._until or os.geteuid() != self._user:
                 raise ModuleNotFoundError(f"{fullname} is not on this node: {why}", name=fullname)
-            time.sleep(PAUSE)
+            time.sleep(BUNDLE_POLL)
 
-    def _why_not(self) -> str:
+    def _unavailable_reason(self) -> str:
         """Why nothing can be imported from it yet, or "": it is there, and nobody else can have put it there."""
         if (user := os.geteuid()) != self._user:
             return (
@@ -121,6 +121,6 @@ class _RestFinder:
                 "the client that started the pool has left, or was cut off, before it had sent this part of the "
                 "library. The next pool that is made on this host sends it"
             )
-        from skyward_core.node.bootstrap.host_inspection import doubt
+        from skyward_core.node.bootstrap.host_inspection import distrust_reason
 
-        return doubt(self._rest)
+        return distrust_reason(self._rest)

@@ -16,19 +16,19 @@ if TYPE_CHECKING:
 
 # What the standard library's modules import and agents never ask anything of, unless something goes wrong: a quarter of
 # what they import.
-NOT_NOW = ("inspect", "ipaddress", "linecache", "locale", "textwrap")
+LAZY_MODULES = ("inspect", "ipaddress", "linecache", "locale", "textwrap")
 
 
-class Whatever:
+class TypingStub:
     """Stands for what only type checkers ask anything of: in annotations, and as a base."""
 
-    def __class_getitem__(cls, _: object) -> type[Whatever]:
+    def __class_getitem__(cls, _: object) -> type[TypingStub]:
         return cls
 
 
 # What these modules, and ours, have of typing before they run: a twelfth of what they import.
-OF_TYPING = {"TYPE_CHECKING": False, "final": lambda kind: kind}
-OF_TYPING |= dict.fromkeys(
+TYPING_STUBS = {"TYPE_CHECKING": False, "final": lambda kind: kind}
+TYPING_STUBS |= dict.fromkeys(
     (
         "Any",
         "Awaitable",
@@ -42,29 +42,29 @@ OF_TYPING |= dict.fromkeys(
         "Tuple",
         "Type",
     ),
-    Whatever,
+    TypingStub,
 )
 
 
 def import_asyncio() -> None:
     """Import it as an agent needs it: without ssl, which takes 7 MB of memory, for it speaks through Unix sockets."""
-    put_off()
+    install_lazy_modules()
     sys.modules["ssl"] = None  # type: ignore[assignment]
     import asyncio  # noqa: F401
 
     del sys.modules["ssl"]
 
 
-def put_off() -> None:
+def install_lazy_modules() -> None:
     """Have what is imported next get stand-ins for the modules of ``NOT_NOW``, and for typing."""
-    for name in NOT_NOW:
+    for name in LAZY_MODULES:
         if name not in sys.modules:
-            sys.modules[name] = PutOff(name)
+            sys.modules[name] = LazyModule(name)
     if "typing" not in sys.modules:
-        sys.modules["typing"] = PutOff("typing", OF_TYPING)
+        sys.modules["typing"] = LazyModule("typing", TYPING_STUBS)
 
 
-class PutOff(type(sys)):  # type: ignore[misc]
+class LazyModule(type(sys)):  # type: ignore[misc]
     """Stands for a module until something of it is asked for. (importlib's LazyLoader loads at the next import.)"""
 
     def __init__(self, name: str, known: Mapping[str, Any] = {}) -> None:

@@ -15,19 +15,19 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from skyward_core.node.agent.worker_processes import kill_one
-from skyward_core.node.bootstrap.host_inspection import doubt
+from skyward_core.node.agent.worker_processes import signal_process
+from skyward_core.node.bootstrap.host_inspection import distrust_reason
 from skyward_core.protocol.node_paths import STACK_SIGNAL
 
 THREADS = 64  # of one rank that are told of
 FRAMES_PER_THREAD = (96, 32)  # of one thread: the innermost, the outermost
-LETTERS = 300  # of a name
+MAX_TEXT = 300  # of a name
 
 Frame = list[Any]  # function, file, line; innermost first
 Thread = dict[str, Any]  # as answers have it
 
 
-class Places(NamedTuple):
+class PathMapping(NamedTuple):
     """Where a node has the person's files: named as the client has them, they are the same on all nodes.
 
     Attributes:
@@ -40,7 +40,7 @@ class Places(NamedTuple):
     here: str
     there: str | None
 
-    def known(self, file: str) -> str:
+    def to_client_path(self, file: str) -> str:
         """A file's path as the client knows it."""
         if file.startswith(self.sources + "/"):
             return file[len(self.sources) + 1 :].partition("/")[2]
@@ -48,17 +48,17 @@ class Places(NamedTuple):
             return f"{self.there}/{file[len(self.here) + 1 :]}" if self.there else file[len(self.here) + 1 :]
         return file
 
-    def in_raw(self, raw: bytes) -> bytes:
+    def map_raw_profile(self, raw: bytes) -> bytes:
         """The same in what py-spy writes raw."""
         text = raw.decode(errors="replace")
-        return re.sub(r"(?<= \()[^;()]+(?=:\d+\))", lambda file: self.known(file[0]), text).encode()
+        return re.sub(r"(?<= \()[^;()]+(?=:\d+\))", lambda file: self.to_client_path(file[0]), text).encode()
 
 
 _THREAD = re.compile(r"(?:Current thread|Thread) (0x[0-9a-fA-F]+)(?: \[([^\n]*)\])? \(most recent call first\):")
 _FRAME = re.compile(r'  File "(.*)", line (\d+|\?\?\?) in (.*)')
 
 
-def of_py_spy(said: bytes, pid: int) -> list[Thread]:
+def parse_py_spy(said: bytes, pid: int) -> list[Thread]:
     """What ``py-spy dump --json`` says; the main thread of the process comes first, its children's threads last.
 
     Raises:
@@ -67,20 +67,20 @@ def of_py_spy(said: bytes, pid: int) -> list[Thread]:
     told = json.loads(said)
     if not isinstance(told, list):
         raise ValueError("py-spy tells of no threads")
-    found = [_of_py_spy(each, pid) for each in told if isinstance(each, dict)]
+    found = [_parse_py_spy_thread(each, pid) for each in told if isinstance(each, dict)]
     return [thread for _, thread in sorted(found, key=lambda each: each[0])[:THREADS] if thread["frames"]]
 
 
-def _of_py_spy(told: dict[str, Any], pid: int) -> tuple[tuple[bool, int, bool], Thread]:
+def _parse_py_spy_thread(told: dict[str, Any], pid: int) -> tuple[tuple[bool, int, bool], Thread]:
     child = told["pid"] if isinstance(told.get("pid"), int) and told["pid"] != pid else 0
     frames = (
-        [_text(each.get("name")), _text(each.get("filename")), _line(each.get("line"))]
-        for each in _list(told.get("frames"))
+        [_clip_text(each.get("name")), _clip_text(each.get("filename")), _parse_line(each.get("line"))]
+        for each in _iterate_list(told.get("frames"))
         if isinstance(each, dict)
     )
     thread: Thread = {
-        "name": _text(told.get("thread_name")),
-        "frames": _bounded(frames),
+        "name": _clip_text(told.get("thread_name")),
+        "frames": _limit_frames(frames),
         "gil": told.get("owns_gil") is True,
     }
     if child:
@@ -89,30 +89,32 @@ def _of_py_spy(told: dict[str, Any], pid: int) -> tuple[tuple[bool, int, bool], 
     return (bool(child), child, not is_main), thread
 
 
-def of_faulthandler(said: str) -> list[Thread]:
+def parse_faulthandler(said: str) -> list[Thread]:
     """What faulthandler writes; the main thread, which it names last, comes first."""
     threads: list[Thread] = []
     for line in said.splitlines():
         if head := _THREAD.fullmatch(line):
-            threads.append({"name": _text(head[2]), "frames": [], "gil": False})
+            threads.append({"name": _clip_text(head[2]), "frames": [], "gil": False})
         elif threads and (frame := _FRAME.fullmatch(line)):
             file, number, name = frame.groups()
-            threads[-1]["frames"].append([_text(name), _text(file), _line(int(number) if number.isdecimal() else 0)])
+            threads[-1]["frames"].append(
+                [_clip_text(name), _clip_text(file), _parse_line(int(number) if number.isdecimal() else 0)]
+            )
     threads.reverse()
     for thread in threads:
-        thread["frames"] = _bounded(thread["frames"])
+        thread["frames"] = _limit_frames(thread["frames"])
     return [thread for thread in threads[:THREADS] if thread["frames"]]
 
 
-def with_known_files(threads: list[Thread], places: Places) -> list[Thread]:
+def map_thread_files(threads: list[Thread], places: PathMapping) -> list[Thread]:
     """The same threads; files are named as the client has them."""
     for thread in threads:
         for frame in thread["frames"]:
-            frame[1] = places.known(frame[1])
+            frame[1] = places.to_client_path(frame[1])
     return threads
 
 
-def bounded(threads: list[Thread], most: int) -> list[Thread]:
+def limit_threads(threads: list[Thread], most: int) -> list[Thread]:
     """As many of them, the first ones first, as have no more frames together; always the first."""
     kept: list[Thread] = []
     for thread in threads:
@@ -123,7 +125,7 @@ def bounded(threads: list[Thread], most: int) -> list[Thread]:
     return kept
 
 
-def _bounded(frames: Iterable[Frame]) -> list[Frame]:
+def _limit_frames(frames: Iterable[Frame]) -> list[Frame]:
     inner, outer = FRAMES_PER_THREAD
     every = list(frames)
     if len(every) <= inner + outer:
@@ -132,30 +134,30 @@ def _bounded(frames: Iterable[Frame]) -> list[Frame]:
     return [*every[:inner], [f"({left:,} more)", "", 0], *every[-outer:]]
 
 
-def _list(value: Any) -> Iterator[Any]:
+def _iterate_list(value: Any) -> Iterator[Any]:
     return iter(value if isinstance(value, list) else ())
 
 
-def _text(value: Any) -> str:
+def _clip_text(value: Any) -> str:
     text = value if isinstance(value, str) else ""
-    return text if len(text) <= LETTERS else "…" + text[-LETTERS:]
+    return text if len(text) <= MAX_TEXT else "…" + text[-MAX_TEXT:]
 
 
-def _line(value: Any) -> int:
+def _parse_line(value: Any) -> int:
     return value if type(value) is int and 0 <= value < 1 << 31 else 0
 
 
 MOST = 1 << 20  # bytes of one answer
-LOOK = 0.02  # seconds between two looks at the file
-STILL = 0.1  # seconds without another byte after which the answer is taken to be whole
-REPLACED = "its process is another program by now, or answers no signal"
+DUMP_POLL = 0.02  # seconds between two looks at the file
+DUMP_QUIET_TIME = 0.1  # seconds without another byte after which the answer is taken to be whole
+NO_HANDLER = "its process is another program by now, or answers no signal"
 
 
-class Unanswered(Exception):
+class StackDumpError(Exception):
     """Why there is none, in words."""
 
 
-def refusal(pid: int, path: str) -> str:
+def refusal_reason(pid: int, path: str) -> str:
     """Why a process must not be sent the signal, or "": without its handler it would end, and where user code has
     closed the file, what it has opened since might be written to."""
     try:
@@ -164,7 +166,7 @@ def refusal(pid: int, path: str) -> str:
         return "its process cannot be looked at"
     (caught,) = [line.split()[1] for line in status.splitlines() if line.startswith("SigCgt:")] or ["0"]
     if not int(caught, 16) >> (STACK_SIGNAL - 1) & 1:
-        return REPLACED
+        return NO_HANDLER
     if not _has_open(pid, path):
         return "its code has taken the signal, or closed the file of the answer"
     return ""
@@ -180,32 +182,32 @@ def _has_open(pid: int, path: str) -> bool:
     return False
 
 
-def stacks(pid: int, path: str, patience: float) -> list[Thread]:
+def request_stacks(pid: int, path: str, patience: float) -> list[Thread]:
     """Ask, and wait for the answer. Blocks.
 
     Raises:
         Unanswered: the process must not be asked, or does not answer.
     """
-    if why := refusal(pid, path):
-        raise Unanswered(why)
+    if why := refusal_reason(pid, path):
+        raise StackDumpError(why)
     try:
         with open(os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC), "rb+", buffering=0) as file:
             file.truncate(0)
             os.kill(pid, STACK_SIGNAL)
-            said = _read(file.fileno(), time.monotonic() + patience)
+            said = _read_dump(file.fileno(), time.monotonic() + patience)
             file.truncate(0)
     except OSError as error:
-        raise Unanswered(f"its answer cannot be read: {error.strerror}") from error
-    threads = of_faulthandler(said.decode(errors="replace"))
+        raise StackDumpError(f"its answer cannot be read: {error.strerror}") from error
+    threads = parse_faulthandler(said.decode(errors="replace"))
     if not threads:
-        raise Unanswered(f"it has not answered within {patience:g} s")
+        raise StackDumpError(f"it has not answered within {patience:g} s")
     return threads
 
 
-def _read(file: int, until: float) -> bytes:
+def _read_dump(file: int, until: float) -> bytes:
     size, since = 0, time.monotonic()
-    while (now := time.monotonic()) < until and not (size and now - since >= STILL):
-        time.sleep(LOOK)
+    while (now := time.monotonic()) < until and not (size and now - since >= DUMP_QUIET_TIME):
+        time.sleep(DUMP_POLL)
         if (grown := os.fstat(file).st_size) != size:
             size, since = grown, time.monotonic()
     with suppress(BlockingIOError):
@@ -216,11 +218,11 @@ def _read(file: int, until: float) -> bytes:
 NAME = "py-spy"
 MOST_PY_SPY_BYTES = 16 << 20  # bytes of what it says
 TRIES = 3  # what moves while it is read may make no sense
-ABSENT = "py-spy is not installed on its node"
+NOT_INSTALLED = "py-spy is not installed on its node"
 REFUSED = "its node's kernel does not let py-spy read another process (kernel.yama.ptrace_scope)"
 
 
-class CannotRead(Exception):
+class PySpyError(Exception):
     """py-spy could not tell; the message says why, ``lasting`` whether it would be no different the next time."""
 
     def __init__(self, message: str, *, lasting: bool = False) -> None:
@@ -228,14 +230,14 @@ class CannotRead(Exception):
         self.lasting = lasting
 
 
-def find(python: str) -> str:
+def find_py_spy(python: str) -> str:
     """Where it is, beside the ranks' interpreter or on our own path; "" where nobody but others could have put it."""
     beside = Path(python).parent / NAME
     found = str(beside) if os.access(beside, os.X_OK) else shutil.which(NAME)
-    return found if found and not doubt(str(Path(found).absolute())) else ""
+    return found if found and not distrust_reason(str(Path(found).absolute())) else ""
 
 
-def py_spy_stacks(program: str, pid: int, patience: float) -> list[Thread]:
+def dump_py_spy_stacks(program: str, pid: int, patience: float) -> list[Thread]:
     """The stacks of a process, and of its children where it has any. Blocks.
 
     Raises:
@@ -246,20 +248,20 @@ def py_spy_stacks(program: str, pid: int, patience: float) -> list[Thread]:
         options.append("--subprocesses")
     why = ""
     for _ in range(TRIES):
-        said, errors = run([program, *options], patience)
+        said, errors = run_command([program, *options], patience)
         try:
-            if threads := of_py_spy(said, pid):
+            if threads := parse_py_spy(said, pid):
                 return threads
         except ValueError:
-            why = why or in_words(errors)
+            why = why or describe_failure(errors)
             if why == REFUSED:
-                raise CannotRead(why, lasting=True) from None
+                raise PySpyError(why, lasting=True) from None
         if "--subprocesses" in options and why:
             options.remove("--subprocesses")  # a child that is none of Python, say
-    raise CannotRead(why or "py-spy found no Python code in it")
+    raise PySpyError(why or "py-spy found no Python code in it")
 
 
-def run(command: list[str], patience: float) -> tuple[bytes, bytes]:
+def run_command(command: list[str], patience: float) -> tuple[bytes, bytes]:
     """What a program says, within a time and so many bytes.
 
     Raises:
@@ -275,13 +277,13 @@ def run(command: list[str], patience: float) -> tuple[bytes, bytes]:
             start_new_session=True,
         )
     except OSError as error:
-        raise CannotRead(f"py-spy cannot be started: {error.strerror}", lasting=True) from error
+        raise PySpyError(f"py-spy cannot be started: {error.strerror}", lasting=True) from error
     late = threading.Event()
     pid = child.pid
 
     def end() -> None:
         late.set()
-        kill_one(pid, signal.SIGKILL)
+        signal_process(pid, signal.SIGKILL)
 
     timer = threading.Timer(patience, end)
     timer.start()
@@ -292,7 +294,7 @@ def run(command: list[str], patience: float) -> tuple[bytes, bytes]:
         said = child.stdout.read(MOST_PY_SPY_BYTES + 1) if child.stdout else b""
         if len(said) > MOST_PY_SPY_BYTES:
             end()
-            raise CannotRead("its stacks are too large to be told")
+            raise PySpyError("its stacks are too large to be told")
     finally:
         aside.join()
         timer.cancel()
@@ -301,11 +303,11 @@ def run(command: list[str], patience: float) -> tuple[bytes, bytes]:
             if pipe is not None:
                 pipe.close()
     if late.is_set():
-        raise CannotRead(f"py-spy has not answered within {patience:g} s")
+        raise PySpyError(f"py-spy has not answered within {patience:g} s")
     return said, b"".join(errors)
 
 
-def in_words(errors: bytes) -> str:
+def describe_failure(errors: bytes) -> str:
     """Why it could not, by what it printed."""
     text = errors.decode(errors="replace")
     lowered = text.lower()
@@ -327,11 +329,11 @@ def _has_children(pid: int) -> bool:
 
 RATE = 100  # looks a second
 LONGEST = 600.0  # seconds
-MORE = 20.0  # seconds that py-spy may take beside those
+PROFILE_GRACE = 20.0  # seconds that py-spy may take beside those
 MOST_PROFILE_BYTES = 8 << 20  # bytes of what it tells
 
 
-def record(program: str, pid: int, seconds: float, file: str) -> bytes:
+def record_profile(program: str, pid: int, seconds: float, file: str) -> bytes:
     """Stacks and how often each was seen, a line each: frames from the outermost on, between semicolons. Blocks.
 
     Args:
@@ -341,7 +343,7 @@ def record(program: str, pid: int, seconds: float, file: str) -> bytes:
         CannotRead: says why there is none.
     """
     if not program:
-        raise CannotRead(ABSENT)
+        raise PySpyError(NOT_INSTALLED)
     whole = max(1, round(min(seconds, LONGEST)))
     options = [
         "--format",
@@ -354,17 +356,19 @@ def record(program: str, pid: int, seconds: float, file: str) -> bytes:
         str(whole),
     ]
     try:
-        said, errors = run([program, "record", *options, "--output", file, "--pid", str(pid)], whole + MORE)
+        said, errors = run_command(
+            [program, "record", *options, "--output", file, "--pid", str(pid)], whole + PROFILE_GRACE
+        )
         try:
             with open(os.open(file, os.O_RDONLY | os.O_NOFOLLOW), "rb") as written:
                 told = written.read(MOST_PROFILE_BYTES + 1)
         except FileNotFoundError:
-            raise CannotRead(in_words(errors or said)) from None
+            raise PySpyError(describe_failure(errors or said)) from None
     finally:
         with suppress(OSError):
             os.unlink(file)  # noqa: PTH108
     if len(told) > MOST_PROFILE_BYTES:
-        raise CannotRead("its stacks are too many to be told: try fewer seconds")
+        raise PySpyError("its stacks are too many to be told: try fewer seconds")
     return told
 
 
@@ -382,10 +386,10 @@ class RankProcess(NamedTuple):
 
     pid: int
     file: str
-    places: Places
+    places: PathMapping
 
 
-def take(process: RankProcess, program: str, *, signal: bool) -> dict[str, Any]:
+def capture_stacks(process: RankProcess, program: str, *, signal: bool) -> dict[str, Any]:
     """What an answer tells of the rank's threads. Blocks, for a few times :data:`PATIENCE` at most.
 
     Args:
@@ -394,23 +398,23 @@ def take(process: RankProcess, program: str, *, signal: bool) -> dict[str, Any]:
     """
     if program:
         try:
-            threads = py_spy_stacks(program, process.pid, PATIENCE)
-            return {"how": "py-spy", "threads": _told(threads, process)}
-        except CannotRead as error:
+            threads = dump_py_spy_stacks(program, process.pid, PATIENCE)
+            return {"how": "py-spy", "threads": _format_threads(threads, process)}
+        except PySpyError as error:
             why = str(error)
     else:
-        why = ABSENT
-    refused = refusal(process.pid, process.file)
-    if refused == REPLACED:
+        why = NOT_INSTALLED
+    refused = refusal_reason(process.pid, process.file)
+    if refused == NO_HANDLER:
         return {"why": refused, "answers": False}  # says more than what py-spy finds in such a process
     if not signal:
         return {"why": why, "answers": not refused}
     try:
-        threads = stacks(process.pid, process.file, PATIENCE)
-    except Unanswered as error:
+        threads = request_stacks(process.pid, process.file, PATIENCE)
+    except StackDumpError as error:
         return {"why": f"{why}; by a signal: {error}"}
-    return {"how": "signal", "threads": _told(threads, process)}
+    return {"how": "signal", "threads": _format_threads(threads, process)}
 
 
-def _told(threads: list[Thread], process: RankProcess) -> list[Thread]:
-    return with_known_files(bounded(threads, FRAMES), process.places)
+def _format_threads(threads: list[Thread], process: RankProcess) -> list[Thread]:
+    return map_thread_files(limit_threads(threads, FRAMES), process.places)

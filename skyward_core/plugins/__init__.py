@@ -64,8 +64,8 @@ def available() -> list[PluginInfo]:
 
     One that cannot be had is listed, too, with why.
     """
-    ours = [PluginInfo(found.name, found.help, _parameters(found)) for found in _own()]
-    return ours + [_info(name, points) for name, points in sorted(_installed().items())]
+    ours = [PluginInfo(found.name, found.help, _parameters(found)) for found in _built_in_classes()]
+    return ours + [_describe_plugin(name, points) for name, points in sorted(_installed().items())]
 
 
 def by_name(name: str, /, **given: Any) -> Plugin:
@@ -83,7 +83,7 @@ def by_name(name: str, /, **given: Any) -> Plugin:
     try:
         plugin = check_plugins([made(**given)])[0]
     except TypeError as error:
-        raise UsageError(f"plugin {name} needs parameters ({_needed(made, given) or error})") from error
+        raise UsageError(f"plugin {name} needs parameters ({_missing_parameters(made, given) or error})") from error
     except SkywardError:
         raise
     except Exception as error:  # one of another package may raise anything
@@ -108,7 +108,7 @@ def factory(name: str) -> Any:
     installed = _installed()
     if points := installed.get(name):
         return _load(name, points)
-    names = [*(found.name for found in _own()), *installed]
+    names = [*(found.name for found in _built_in_classes()), *installed]
     close = get_close_matches(name, names, n=1)
     hint = f"did you mean {close[0]}?" if close else f"there are: {', '.join(names)}"
     raise UsageError(f"no plugin is named {name!r}; {hint}")
@@ -122,7 +122,7 @@ def _own_names() -> list[str]:
     return [found.name for found in iter_modules(built_in.__path__)]
 
 
-def _own() -> list[type[Plugin]]:
+def _built_in_classes() -> list[type[Plugin]]:
     """The classes of those that come with this library, in the order of lists."""
     return sorted((_built_in(name) for name in _own_names()), key=lambda found: found.place)
 
@@ -142,17 +142,15 @@ def _built_in(name: str) -> Any:
 
 def _installed() -> dict[str, list[EntryPoint]]:
     """What packages declare, by name; reading it takes as long as the rest of a start."""
-    from skyward_core.model.provider_settings import (
-        declared,  # late: workers import this package, and read no such thing
-    )
+    from skyward_core.model.provider_settings import load_entry_points
 
-    return declared(GROUP, _own_names())
+    return load_entry_points(GROUP, _own_names())
 
 
 def _load(name: str, points: Sequence[EntryPoint]) -> Any:
-    from skyward_core.model.provider_settings import the_one
+    from skyward_core.model.provider_settings import resolve_entry_point
 
-    point = the_one("plugin", points)
+    point = resolve_entry_point("plugin", points)
     try:
         return point.load()
     except Exception as error:  # code of another package may raise anything
@@ -161,16 +159,16 @@ def _load(name: str, points: Sequence[EntryPoint]) -> Any:
         ) from error
 
 
-def _info(name: str, points: Sequence[EntryPoint]) -> PluginInfo:
+def _describe_plugin(name: str, points: Sequence[EntryPoint]) -> PluginInfo:
     """What an installed plugin is for, or why it cannot be had."""
-    from skyward_core.model.provider_settings import package
+    from skyward_core.model.provider_settings import describe_package
 
     try:
         found = _load(name, points)
     except SkywardError as error:
         return PluginInfo(name, str(error))
     said = found.help if isinstance(found, type) and issubclass(found, Plugin) else ""
-    return PluginInfo(name, said or f"from {package(points[0])}", _parameters(found))
+    return PluginInfo(name, said or f"from {describe_package(points[0])}", _parameters(found))
 
 
 def _parameters(made: Any) -> dict[str, str]:
@@ -180,7 +178,7 @@ def _parameters(made: Any) -> dict[str, str]:
     return {each.name: str(each.metadata.get("help", each.type)) for each in fields(made) if each.init}
 
 
-def _needed(made: Any, given: Mapping[str, Any]) -> str:
+def _missing_parameters(made: Any, given: Mapping[str, Any]) -> str:
     """The parameters that a plugin cannot do without and is not given, as it declares them."""
     told = _parameters(made)
     required = (each.name for each in (fields(made) if told else ()) if _is_required(each) and each.name not in given)
@@ -198,9 +196,9 @@ def __getattr__(name: str) -> Any:
     if found is not None and name not in (found.name, found.__name__):
         found = None
     if found is None:
-        from skyward_core.model.older_api_arguments import refuse
+        from skyward_core.model.older_api_arguments import raise_removed_name
 
-        refuse(__name__, name, plugin=True)
+        raise_removed_name(__name__, name, plugin=True)
     globals()[name] = found
     return found
 

@@ -13,19 +13,19 @@ from contextlib import contextmanager, suppress
 from hmac import compare_digest
 from typing import Any, Protocol
 
-from skyward_core.plugins.server_ports_and_certificates import check_free
+from skyward_core.plugins.server_ports_and_certificates import check_port_free
 from skyward_core.runtime.instance_info import InstanceInfo, instance_info, using
 
-LOOK = 2.0  # seconds between looks at whether the client that gives the work is there
-ANSWER = 20.0  # seconds that the scheduler has to say so
+CHECK_INTERVAL = 2.0  # seconds between looks at whether the client that gives the work is there
+ANSWER_TIMEOUT = 20.0  # seconds that the scheduler has to say so
 RANK = "skyward_rank"  # of an exception: where it was raised
 
-_here: tuple[Any, Any, int] | None = None  # the worker in this process, its loop, and the rank
-_gates: dict[str, CarrierGate] = {}
+_current_worker: tuple[Any, Any, int] | None = None  # the worker in this process, its loop, and the rank
+_gates: dict[str, PlaceholderGate] = {}
 _lock = threading.Lock()
 
 
-class CarrierGate:
+class PlaceholderGate:
     """One run's in this process.
 
     Attributes:
@@ -34,16 +34,16 @@ class CarrierGate:
     """
 
     def __init__(self) -> None:
-        self.begun, self.over = threading.Event(), threading.Event()
+        self.started, self.finished = threading.Event(), threading.Event()
 
 
-def stand(worker: Any, loop: Any, rank: int) -> None:
+def set_worker(worker: Any, loop: Any, rank: int) -> None:
     """A worker is in this process from now on, or (None) is no more."""
-    global _here
-    _here = (worker, loop, rank) if worker is not None else None
+    global _current_worker
+    _current_worker = (worker, loop, rank) if worker is not None else None
 
 
-def carry(run: str, client: str) -> None:
+def hold_placeholder(run: str, client: str) -> None:
     """Last as long as a run's work does.
 
     Args:
@@ -53,46 +53,46 @@ def carry(run: str, client: str) -> None:
     Raises:
         RuntimeError: Dask's scheduler, this rank's worker, or that client is gone.
     """
-    gate = _gate(run)
-    gate.begun.set()
+    gate = _get_gate(run)
+    gate.started.set()
     try:
-        while not gate.over.wait(LOOK):
-            _check(client)
+        while not gate.finished.wait(CHECK_INTERVAL):
+            _check_client(client)
     finally:
         with _lock:
             _gates.pop(run, None)
 
 
-def begun(run: str) -> bool:
+def is_placeholder_running(run: str) -> bool:
     """Whether a run's call stands in this process; asked through Dask."""
-    return _gate(run).begun.is_set()
+    return _get_gate(run).started.is_set()
 
 
-def release(run: str) -> None:
+def release_placeholder(run: str) -> None:
     """A run's work is done; told through Dask, and perhaps before its call stands here."""
-    _gate(run).over.set()
+    _get_gate(run).finished.set()
 
 
-def joined() -> None:
+def ensure_joined() -> None:
     """Does nothing: a rank that runs it has entered its plugins, and so has its worker."""
 
 
-def executing() -> list[str]:
+def list_executing() -> list[str]:
     """Keys of what the worker in this process is at; asked through Dask."""
-    if _here is None:
+    if _current_worker is None:
         return []
-    return [str(task.key) for task in _here[0].state.executing]
+    return [str(task.key) for task in _current_worker[0].state.executing]
 
 
-def _gate(run: str) -> CarrierGate:
+def _get_gate(run: str) -> PlaceholderGate:
     with _lock:
-        return _gates.setdefault(run, CarrierGate())
+        return _gates.setdefault(run, PlaceholderGate())
 
 
-def _check(client: str) -> None:
-    if _here is None:
+def _check_client(client: str) -> None:
+    if _current_worker is None:
         raise RuntimeError("this rank has no Dask worker any more")
-    worker, loop, _ = _here
+    worker, loop, _ = _current_worker
     if worker.status.name in ("closing", "closed", "failed"):
         raise RuntimeError("this rank's Dask worker has ended: its scheduler, on the head, is gone")
 
@@ -100,14 +100,14 @@ def _check(client: str) -> None:
         return bool(await worker.scheduler.skyward_knows(client=client))
 
     try:
-        knows = asyncio.run_coroutine_threadsafe(ask(), loop).result(ANSWER)
+        knows = asyncio.run_coroutine_threadsafe(ask(), loop).result(ANSWER_TIMEOUT)
     except (OSError, TimeoutError):
         return  # if it does not come back, the worker ends
     if not knows:
         raise RuntimeError("the client that gave Dask this work is gone")
 
 
-def _called(fn: Callable[..., Any], item: Any) -> Any:
+def _call_item(fn: Callable[..., Any], item: Any) -> Any:
     """What a function makes of an item. What would end the thread that Dask works in, and with it all others' work, is
     an error like others; to leave by ``sys.exit(0)`` is to return None, as in any call."""
     try:
@@ -122,7 +122,7 @@ def _called(fn: Callable[..., Any], item: Any) -> Any:
         raise RuntimeError(f"raised {type(error).__name__}: {error!s:.200}") from error
 
 
-class DaskShare:
+class DaskMapChunk:
     """A function that takes one item, as Dask's workers call it with a few.
 
     Args:
@@ -140,13 +140,13 @@ class DaskShare:
         Args:
             first: the number of the first item, among all of the map.
         """
-        rank = _here[2] if _here is not None else 0
+        rank = _current_worker[2] if _current_worker is not None else 0
         began = time.perf_counter()
         values: list[Any] = []
         with using(instance_info(), self.run, rank):
             for item in items:
                 try:
-                    values.append(_called(self.fn, item))
+                    values.append(_call_item(self.fn, item))
                 except Exception as error:
                     error.add_note(f"while it worked on item {first + len(values):,} of the map")
                     setattr(error, RANK, rank)
@@ -154,11 +154,11 @@ class DaskShare:
         return rank, values, time.perf_counter() - began
 
 
-PATIENCE = 120.0  # seconds for the scheduler to be there
+START_TIMEOUT = 120.0  # seconds for the scheduler to be there
 GRACE = 5.0  # seconds that a server has to close
 
 
-class DaskWishes(Protocol):
+class DaskOptions(Protocol):
     """What the servers are made by: the plugin's parameters."""
 
     @property
@@ -177,7 +177,7 @@ class DaskWishes(Protocol):
     def memory_limit(self) -> str | int: ...
 
 
-def security(plugin: DaskWishes) -> Any:
+def make_security(plugin: DaskOptions) -> Any:
     """What its servers and clients know each other by."""
     import distributed
 
@@ -189,14 +189,14 @@ def security(plugin: DaskWishes) -> Any:
 
 
 @contextmanager
-def scheduler(plugin: DaskWishes, address: str, port: int) -> Iterator[None]:
+def run_scheduler(plugin: DaskOptions, address: str, port: int) -> Iterator[None]:
     """The scheduler, on the head.
 
     Raises:
         PoolError: a port cannot be had.
     """
     for place in ((address, port), ("127.0.0.1", port + 1)):
-        check_free("dask", *place)
+        check_port_free("dask", *place)
 
     async def start() -> Any:
         from distributed import Scheduler
@@ -205,22 +205,22 @@ def scheduler(plugin: DaskWishes, address: str, port: int) -> Iterator[None]:
             host=address,
             port=port,
             protocol="tls",
-            security=security(plugin),
+            security=make_security(plugin),
             dashboard=plugin.dashboard,
             dashboard_address=f"127.0.0.1:{port + 1}",
             http_prefix=f"/{plugin.token}/",
         )
-        _hide(made, plugin.token)
+        _protect_pages(made, plugin.token)
         made.handlers["skyward_knows"] = lambda client: client in made.clients
         return await made
 
-    with _settings() as settings, _served(start):
+    with _settings() as settings, _run_server(start):
         settings.set({"distributed.comm.timeouts.connect": f"{GRACE:g}s"})  # of workers that are no more
         yield
 
 
 @contextmanager
-def worker(plugin: DaskWishes, info: InstanceInfo, at: str) -> Iterator[None]:
+def run_worker(plugin: DaskOptions, info: InstanceInfo, at: str) -> Iterator[None]:
     """The worker of a rank.
 
     Args:
@@ -239,39 +239,39 @@ def worker(plugin: DaskWishes, info: InstanceInfo, at: str) -> Iterator[None]:
             nthreads=plugin.threads,
             host=info.address,
             protocol="tls",
-            security=security(plugin),
+            security=make_security(plugin),
             dashboard=False,
             dashboard_address="127.0.0.1:0",
             http_prefix=f"/{own}/",
             local_directory=folder,
             memory_limit=plugin.memory_limit,
-            death_timeout=PATIENCE,
+            death_timeout=START_TIMEOUT,
         )
         await made  # which begins to listen there
-        _hide(made, own)
+        _protect_pages(made, own)
         return made
 
     try:
-        with _settings() as had, _served(start) as (server, loop):
-            had.set({"scheduler-address": at, **_found_by_clients(plugin)})
-            stand(server, loop, info.rank)
+        with _settings() as had, _run_server(start) as (server, loop):
+            had.set({"scheduler-address": at, **_client_settings(plugin)})
+            set_worker(server, loop, info.rank)
             try:
                 yield
             finally:
-                stand(None, None, info.rank)
+                set_worker(None, None, info.rank)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextmanager
-def settings_of_clients(plugin: DaskWishes, at: str) -> Iterator[None]:
+def client_settings(plugin: DaskOptions, at: str) -> Iterator[None]:
     """Let ``distributed.Client()`` in this process find the cluster, whose scheduler is there."""
     with _settings() as had:
-        had.set({"scheduler-address": at, **_found_by_clients(plugin)})
+        had.set({"scheduler-address": at, **_client_settings(plugin)})
         yield
 
 
-def _found_by_clients(plugin: DaskWishes) -> dict[str, Any]:
+def _client_settings(plugin: DaskOptions) -> dict[str, Any]:
     """What has ``distributed.Client()`` in a rank find the cluster, and be let in."""
     authority, certificate, key = plugin.papers
     tls = "distributed.comm.tls"
@@ -310,7 +310,7 @@ def _settings() -> Iterator[_Settings]:
         settings.restore()
 
 
-def _hide(server: Any, token: str) -> None:
+def _protect_pages(server: Any, token: str) -> None:
     """Have a server's web pages be found by who knows its secret. Dask's prefix alone hides nothing: the root leads to
     it, and the map of the site names it."""
     from tornado.web import ErrorHandler
@@ -327,7 +327,7 @@ def _hide(server: Any, token: str) -> None:
 
 
 @contextmanager
-def _served(start: Callable[[], Awaitable[Any]]) -> Iterator[tuple[Any, asyncio.AbstractEventLoop]]:
+def _run_server(start: Callable[[], Awaitable[Any]]) -> Iterator[tuple[Any, asyncio.AbstractEventLoop]]:
     """A server, on a loop in a thread of its own."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, name="dask", daemon=True)
@@ -342,11 +342,11 @@ def _served(start: Callable[[], Awaitable[Any]]) -> Iterator[tuple[Any, asyncio.
             yield server, loop
         finally:
             with suppress(TimeoutError):
-                asyncio.run_coroutine_threadsafe(_closed(server), loop).result(GRACE)
+                asyncio.run_coroutine_threadsafe(_close_server(server), loop).result(GRACE)
     finally:
         loop.call_soon_threadsafe(loop.stop)
         thread.join(GRACE)
 
 
-async def _closed(server: Any) -> None:
+async def _close_server(server: Any) -> None:
     await asyncio.wait_for(server.close(), GRACE)

@@ -14,7 +14,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from skyward_core.model.errors import SkywardError, UsageError
-from skyward_core.model.misuse_errors import KnowsItsWords
+from skyward_core.model.misuse_errors import StrictKeywords
 from skyward_core.runtime.instance_info import instance_info, place_in_pool
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class PluginError(SkywardError):
         self.hook = hook
 
 
-class Plugin(KnowsItsWords):
+class Plugin(StrictKeywords):
     """What a plugin may do; every hook does nothing unless overridden.
 
     A plugin is a small value (a frozen dataclass serves well). It is made on the client and pickled to the
@@ -193,7 +193,7 @@ def transform_image(plugins: Iterable[Plugin], image: Image, pool_spec: PoolSpec
         PluginError: names the plugin that raised.
     """
     for plugin in plugins:
-        with _named(plugin, "transform"):
+        with _wrap_errors(plugin, "transform"):
             image = plugin.transform(image, pool_spec)
     return image
 
@@ -206,29 +206,29 @@ def bootstrap_steps(plugins: Iterable[Plugin], pool_spec: PoolSpec) -> tuple[str
     """
     steps: list[str] = []
     for plugin in plugins:
-        with _named(plugin, "bootstrap"):
+        with _wrap_errors(plugin, "bootstrap"):
             steps.extend(plugin.bootstrap(pool_spec))
     return tuple(steps)
 
 
-def decorated(plugins: Sequence[Plugin], fn: Callable[..., Any]) -> Callable[..., Any]:
+def decorate_function(plugins: Sequence[Plugin], fn: Callable[..., Any]) -> Callable[..., Any]:
     """The function with every plugin's decoration; the first plugin is the outermost.
 
     Raises:
         PluginError: names the plugin that raised.
     """
     for plugin in reversed(plugins):
-        with _named(plugin, "decorate"):
+        with _wrap_errors(plugin, "decorate"):
             fn = plugin.decorate(fn)
     return fn
 
 
 def enter_app(plugins: Iterable[Plugin], info: InstanceInfo) -> ExitStack:
     """Enter every plugin's ``around_app``; see :func:`enter_process`."""
-    return _entered(plugins, "around_app", lambda plugin: plugin.around_app(info))
+    return _enter_hooks(plugins, "around_app", lambda plugin: plugin.around_app(info))
 
 
-def has_app(plugins: Iterable[Plugin]) -> bool:
+def has_app_hook(plugins: Iterable[Plugin]) -> bool:
     """Whether one of the plugins has an ``around_app`` of its own."""
     return any(getattr(plugin.around_app, "__func__", None) is not Plugin.around_app for plugin in plugins)
 
@@ -246,7 +246,7 @@ def enter_process(plugins: Iterable[Plugin], info: InstanceInfo, own: InstanceIn
     Raises:
         PluginError: names the plugin that raised; those entered before it have been left.
     """
-    return _entered(
+    return _enter_hooks(
         plugins, "around_process", lambda plugin: plugin.around_process(own if own and plugin.joins else info)
     )
 
@@ -261,24 +261,26 @@ def enter_late(plugins: Sequence[Plugin]) -> None:
         UsageError: one needs peers, and this rank stands alone, or runs a task.
         PluginError: names the plugin that raised.
     """
-    from skyward_core.runtime.rendezvous import (
-        together,  # late: most workers enter what the pool has, and no more
-    )
+    from skyward_core.runtime.rendezvous import is_gang_call
 
     world, info = instance_info(), place_in_pool()
     if world.stands_alone and world.world_size > 1:
         check_standalone(plugins)
     with _late_lock:
         for plugin in plugins:
-            key = (plugin.name, plugin.joins and together())
+            key = (plugin.name, plugin.joins and is_gang_call())
             if key not in _late_names:
-                if plugin.needs_peers and not plugin.joins and info.world_size > 1 and not together():
+                if plugin.needs_peers and not plugin.joins and info.world_size > 1 and not is_gang_call():
                     raise UsageError(
                         f"plugin {plugin.name} joins all {info.world_size} ranks, for {plugin.needs_peers}, and this "
                         "call runs on one of them: send it to all, function() @ pool"
                     )
                 place = world if plugin.joins else info
-                context = _around(plugin, "around_process", lambda p, place=place: p.around_process(place))  # type: ignore[misc]
+                context = _enter_hook(
+                    plugin,
+                    "around_process",
+                    lambda p, place=place: p.around_process(place),  # type: ignore[misc]
+                )
                 _late.enter_context(context)
                 _late_names.add(key)
 
@@ -302,34 +304,34 @@ def enter_client(plugins: Iterable[Plugin], pool: Any) -> ExitStack:
     """
     with ExitStack() as stack:
         for plugin in plugins:
-            with _named(plugin, "around_client"):
+            with _wrap_errors(plugin, "around_client"):
                 stack.enter_context(plugin.around_client(pool))
         return stack.pop_all()
 
 
-def _entered(
+def _enter_hooks(
     plugins: Iterable[Plugin], hook: str, make: Callable[[Plugin], AbstractContextManager[object]]
 ) -> ExitStack:
     with ExitStack() as stack:
         for plugin in plugins:
-            stack.enter_context(_around(plugin, hook, make))
+            stack.enter_context(_enter_hook(plugin, hook, make))
         return stack.pop_all()
 
 
 @contextmanager
-def _around(plugin: Plugin, hook: str, make: Callable[[Plugin], AbstractContextManager[object]]) -> Iterator[None]:
+def _enter_hook(plugin: Plugin, hook: str, make: Callable[[Plugin], AbstractContextManager[object]]) -> Iterator[None]:
     stack = ExitStack()
-    with _named(plugin, hook):
+    with _wrap_errors(plugin, hook):
         stack.enter_context(make(plugin))
     try:
         yield
     finally:
-        with _named(plugin, hook):
+        with _wrap_errors(plugin, hook):
             stack.close()
 
 
 @contextmanager
-def _named(plugin: Plugin, hook: str) -> Iterator[None]:
+def _wrap_errors(plugin: Plugin, hook: str) -> Iterator[None]:
     try:
         yield
     except PluginError:
@@ -374,8 +376,8 @@ def with_pip(image: Image, requirements: Iterable[str], index: PipIndex | None =
 
     A package that the image names already keeps the person's own requirement.
     """
-    have = {_package(text) for text in image.pip}
-    new = tuple(text for text in requirements if _package(text) not in have)
+    have = {_package_name(text) for text in image.pip}
+    new = tuple(text for text in requirements if _package_name(text) not in have)
     indexes = image.pip_indexes
     if index is not None and new and index not in indexes:
         indexes = (*indexes, index)
@@ -387,6 +389,6 @@ def with_env(image: Image, **values: str) -> Image:
     return replace(image, env=values | image.env)
 
 
-def _package(text: str) -> str:
+def _package_name(text: str) -> str:
     match = re.match(r"\s*([A-Za-z0-9][A-Za-z0-9._-]*)", text)
     return re.sub(r"[-_.]+", "-", match.group(1)).lower() if match else text

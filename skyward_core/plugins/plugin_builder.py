@@ -12,7 +12,7 @@ from skyward_core.model.errors import UsageError
 from skyward_core.plugins.built_in.torch import Torch
 from skyward_core.plugins.plugin import Plugin, enter_late
 from skyward_core.runtime.instance_info import instance_info
-from skyward_core.runtime.rendezvous import mentions
+from skyward_core.runtime.rendezvous import mentions_package
 
 if TYPE_CHECKING:
     from skyward_core.model.specs import Image, PoolSpec
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class PoolRequest:
     """Stands for the machines in what such functions are given.
 
     Attributes:
@@ -85,10 +85,10 @@ class BuiltPlugin(Plugin):
         )
 
     def transform(self, image: Image, pool_spec: PoolSpec) -> Image:
-        return image if self.on_image is None else self.on_image(image, Asked(pool_spec))
+        return image if self.on_image is None else self.on_image(image, PoolRequest(pool_spec))
 
     def bootstrap(self, pool_spec: PoolSpec) -> Sequence[str]:
-        return [] if self.on_bootstrap is None else [*self._steps(self.on_bootstrap(Asked(pool_spec)))]
+        return [] if self.on_bootstrap is None else [*self._steps(self.on_bootstrap(PoolRequest(pool_spec)))]
 
     def decorate(self, fn: Callable[..., Any]) -> Callable[..., Any]:
         return fn if self.on_function is None else self.on_function(fn)
@@ -102,7 +102,7 @@ class BuiltPlugin(Plugin):
     def around_client(self, pool: Any) -> AbstractContextManager[object]:
         if self.on_client is None:
             return super().around_client(pool)
-        return self.on_client(pool, Asked(pool.spec))
+        return self.on_client(pool, PoolRequest(pool.spec))
 
     def _steps(self, steps: Iterable[Any]) -> Iterator[str]:
         for step in steps:
@@ -144,27 +144,27 @@ class Automatic(Plugin):
     def decorate(self, fn: Callable[..., Any]) -> Callable[..., Any]:
         from inspect import isgeneratorfunction
 
-        if getattr(fn, BRINGS, False) or not mentions(fn, "torch.distributed"):
+        if getattr(fn, BRINGS, False) or not mentions_package(fn, "torch.distributed"):
             return fn
         if isgeneratorfunction(fn):
 
             @wraps(fn)
             def stream(*args: Any, **kwargs: Any) -> Any:
-                with _in_its_group():
+                with _ensure_process_group():
                     return (yield from fn(*args, **kwargs))
 
             return stream
 
         @wraps(fn)
         def call(*args: Any, **kwargs: Any) -> Any:
-            with _in_its_group():
+            with _ensure_process_group():
                 return fn(*args, **kwargs)
 
         return call
 
 
 @contextmanager
-def _in_its_group() -> Iterator[None]:
+def _ensure_process_group() -> Iterator[None]:
     """The group of all ranks for broadcasts; none for a task, which has a world of one rank."""
     if instance_info().world_size < 2:
         yield

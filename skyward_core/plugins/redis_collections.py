@@ -21,12 +21,12 @@ from typing import Any, TypeAlias, TypeVar
 
 from skyward_core.model.errors import PoolError, UsageError
 from skyward_core.runtime.instance_info import instance_info
-from skyward_core.runtime.rendezvous import together
-from skyward_core.util.byte_sizes import size_in_words
+from skyward_core.runtime.rendezvous import is_gang_call
+from skyward_core.util.byte_sizes import format_size
 
 SOCKET = "socket"
 PATIENCE = 60.0  # seconds for the server to be there: the head may come up after other nodes
-ON_ITS_HOST = 5.0  # seconds of that where its socket is: there the server comes before all else, and this one is gone
+LOCAL_TIMEOUT = 5.0  # seconds of that where its socket is: there the server comes before all else, and this one is gone
 TIMEOUT = 30.0  # seconds for an answer; longer than a command waits there
 PAUSE = 0.1  # seconds between attempts
 
@@ -36,7 +36,7 @@ def private_folder(token: str) -> Path:
     return Path("/tmp", f"sky-shared-{hashlib.sha256(token.encode()).hexdigest()[:16]}")
 
 
-class SharedWay:
+class SharedStateConnection:
     """Connections to the server, made when they are first needed. Safe to use from any thread.
 
     Args:
@@ -52,7 +52,7 @@ class SharedWay:
         self._redis: Any = None
         self._lock = threading.Lock()
 
-    def redis(self) -> Any:
+    def get_client(self) -> Any:
         """A connected client of the package redis.
 
         Raises:
@@ -60,7 +60,7 @@ class SharedWay:
         """
         with self._lock:
             if self._redis is None:
-                self._redis = self._connected()
+                self._redis = self._connect()
             return self._redis
 
     def close(self) -> None:
@@ -70,15 +70,15 @@ class SharedWay:
         if redis is not None:
             redis.close()
 
-    def _connected(self) -> Any:
+    def _connect(self) -> Any:
         try:
             from redis import exceptions
         except ModuleNotFoundError as error:
             raise PoolError("the package redis is not installed here: pip install redis") from error
         began = time.monotonic()
         while True:
-            patience = ON_ITS_HOST if _is_ours(private_folder(self._token)) else PATIENCE
-            client = self._client()
+            patience = LOCAL_TIMEOUT if _is_own_socket(private_folder(self._token)) else PATIENCE
+            client = self._make_client()
             try:
                 client.ping()
                 return client
@@ -91,7 +91,7 @@ class SharedWay:
                     raise PoolError(f"the shared state of pool {self.pool} does not answer: {error}") from error
             time.sleep(PAUSE)
 
-    def _client(self) -> Any:
+    def _make_client(self) -> Any:
         from redis import Redis
         from redis.backoff import NoBackoff
         from redis.connection import ConnectionPool, UnixDomainSocketConnection
@@ -105,11 +105,11 @@ class SharedWay:
             "retry": Retry(NoBackoff(), 0),
         }
         folder = private_folder(self._token)
-        if _is_ours(folder):
+        if _is_own_socket(folder):
             pool = ConnectionPool(connection_class=UnixDomainSocketConnection, path=str(folder / SOCKET), **common)
         else:
             host, port = self._find()
-            kind, context = _by_tls(), _context(self._authority)
+            kind, context = _make_tls_class(), _make_ssl_context(self._authority)
             pool = ConnectionPool(
                 connection_class=kind, host=host, port=port, context=context,
                 socket_connect_timeout=TIMEOUT, socket_keepalive=True, **common,
@@ -117,7 +117,7 @@ class SharedWay:
         return Redis.from_pool(pool)
 
 
-def _is_ours(folder: Path) -> bool:
+def _is_own_socket(folder: Path) -> bool:
     """Whether the server's socket is on this host, and nobody else's."""
     try:
         found = folder.lstat()
@@ -126,7 +126,7 @@ def _is_ours(folder: Path) -> bool:
     return found.st_uid == os.getuid() and not found.st_mode & 0o077 and (folder / SOCKET).exists()
 
 
-def _context(authority: str) -> ssl.SSLContext:
+def _make_ssl_context(authority: str) -> ssl.SSLContext:
     """Trusts what the pool's own authority has signed, and nothing else: it signs one certificate only."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
@@ -134,7 +134,7 @@ def _context(authority: str) -> ssl.SSLContext:
     return context
 
 
-def _by_tls() -> Any:
+def _make_tls_class() -> Any:
     """Connections that trust the context they are given; those of the package trust all that this machine trusts."""
     from redis import connection
 
@@ -154,18 +154,18 @@ def _by_tls() -> Any:
 
 
 T = TypeVar("T")
-SLICE = 5.0  # seconds that the server waits at a time: who is to stop meanwhile does
-SHORTEST = 0.01  # which it does not take for 0, and for ever
+MAX_WAIT = 5.0  # seconds that the server waits at a time: who is to stop meanwhile does
+MIN_WAIT = 0.01  # which it does not take for 0, and for ever
 
 
 @contextmanager
-def asked(way: SharedWay) -> Iterator[Any]:
+def wrap_redis_errors(way: SharedStateConnection) -> Iterator[Any]:
     """A connected client of the package redis, whose errors are ours.
 
     Raises:
         PoolError: the server does not answer, or refuses: it may have no room left.
     """
-    redis = way.redis()
+    redis = way.get_client()
     from redis import exceptions
 
     try:
@@ -177,7 +177,7 @@ def asked(way: SharedWay) -> Iterator[Any]:
         raise PoolError(f"the shared state of pool {way.pool} refuses: {error}") from error
 
 
-def in_slices(take: Callable[[float], T | None], timeout: float | None, longest: float = SLICE) -> T | None:
+def poll_in_slices(take: Callable[[float], T | None], timeout: float | None, longest: float = MAX_WAIT) -> T | None:
     """What ``take`` gives at last; None where it gave nothing in time.
 
     Args:
@@ -188,15 +188,15 @@ def in_slices(take: Callable[[float], T | None], timeout: float | None, longest:
     until = None if timeout is None else time.monotonic() + timeout
     while True:
         left = longest if until is None else min(longest, until - time.monotonic())
-        found = take(max(left, SHORTEST) if left > 0 else 0.0)
+        found = take(max(left, MIN_WAIT) if left > 0 else 0.0)
         if found is not None or left <= 0:
             return found
 
 
-HELD_MS = 30_000  # a lock whose holder died is free so long after its last sign
-SIGN = 10.0  # seconds between the signs of a holder
+LOCK_TTL_MS = 30_000  # a lock whose holder died is free so long after its last sign
+RENEW_INTERVAL = 10.0  # seconds between the signs of a holder
 LOOK = 1.0  # seconds after which who waits for a lock looks by itself
-KEPT_MS = 24 * 3600 * 1000  # what a barrier leaves behind
+BARRIER_TTL_MS = 24 * 3600 * 1000  # what a barrier leaves behind
 
 # A holder's release wakes one that waits.
 RELEASE = """
@@ -232,8 +232,8 @@ class SharedLock:
     A holder that dies frees it within 30 s. It is not taken twice by one holder.
     """
 
-    def __init__(self, way: SharedWay, key: str, timeout: float | None) -> None:
-        self._way, self._key, self._timeout = way, key, timeout
+    def __init__(self, way: SharedStateConnection, key: str, timeout: float | None) -> None:
+        self._connection, self._key, self._timeout = way, key, timeout
         self._held = ""
         self._signs = threading.Event()
 
@@ -251,25 +251,25 @@ class SharedLock:
         token = os.urandom(16).hex()
 
         def take(wait: float) -> bool | None:
-            with asked(self._way) as redis:
-                if redis.set(self._key, token, nx=True, px=HELD_MS):
+            with wrap_redis_errors(self._connection) as redis:
+                if redis.set(self._key, token, nx=True, px=LOCK_TTL_MS):
                     return True
                 if wait > 0:
                     redis.blpop([f"{self._key}:free"], timeout=wait)
             return None
 
-        if not in_slices(take, timeout, LOOK):
+        if not poll_in_slices(take, timeout, LOOK):
             return False
         self._held, self._signs = token, threading.Event()
-        threading.Thread(target=self._sign, args=(token, self._signs), name="lock", daemon=True).start()
+        threading.Thread(target=self._renew_until, args=(token, self._signs), name="lock", daemon=True).start()
         return True
 
-    def _sign(self, token: str, over: threading.Event) -> None:
+    def _renew_until(self, token: str, over: threading.Event) -> None:
         """Say that its holder lives."""
-        while not over.wait(SIGN):
+        while not over.wait(RENEW_INTERVAL):
             try:
-                with asked(self._way) as redis:
-                    if not redis.eval(RENEW, 1, self._key, token, HELD_MS):
+                with wrap_redis_errors(self._connection) as redis:
+                    if not redis.eval(RENEW, 1, self._key, token, LOCK_TTL_MS):
                         return
             except PoolError:
                 continue  # the release tells, if it is lost
@@ -285,14 +285,14 @@ class SharedLock:
             raise UsageError(f"{self!r} is not held by this object")
         token, self._held = self._held, ""
         self._signs.set()
-        with asked(self._way) as redis:
-            freed = redis.eval(RELEASE, 2, self._key, f"{self._key}:free", token, HELD_MS)
+        with wrap_redis_errors(self._connection) as redis:
+            freed = redis.eval(RELEASE, 2, self._key, f"{self._key}:free", token, LOCK_TTL_MS)
         if not freed:
-            raise PoolError(f"{self!r} was lost while it was held: its holder gave no sign for {HELD_MS // 1000} s")
+            raise PoolError(f"{self!r} was lost while it was held: its holder gave no sign for {LOCK_TTL_MS // 1000} s")
 
     def locked(self) -> bool:
         """Whether anybody holds it now."""
-        with asked(self._way) as redis:
+        with wrap_redis_errors(self._connection) as redis:
             return bool(redis.exists(self._key))
 
     def __enter__(self) -> SharedLock:
@@ -312,8 +312,8 @@ class SharedLock:
 class SharedBarrier:
     """Where ranks of a run wait until all of them have come; it can be met at again and again."""
 
-    def __init__(self, way: SharedWay, key: str, parties: int) -> None:
-        self._way, self._key, self.parties = way, key, parties
+    def __init__(self, way: SharedStateConnection, key: str, parties: int) -> None:
+        self._connection, self._key, self.parties = way, key, parties
 
     def wait(self, timeout: float | None = None) -> None:
         """Come there, and wait for the others.
@@ -324,20 +324,20 @@ class SharedBarrier:
         Raises:
             TimeoutError: not all came in time. This one has left; the others wait on.
         """
-        with asked(self._way) as redis:
-            number, is_open = redis.eval(ARRIVE, 1, self._key, self.parties, KEPT_MS)
+        with wrap_redis_errors(self._connection) as redis:
+            number, is_open = redis.eval(ARRIVE, 1, self._key, self.parties, BARRIER_TTL_MS)
         if is_open:
             return
-        if in_slices(lambda wait: self._woken(number, wait), timeout):
+        if poll_in_slices(lambda wait: self._wait_round(number, wait), timeout):
             return
-        with asked(self._way) as redis:
+        with wrap_redis_errors(self._connection) as redis:
             left = redis.eval(LEAVE, 1, self._key, number)
-        if not left and self._woken(number, LOOK):
+        if not left and self._wait_round(number, LOOK):
             return  # it opened this very moment
         raise TimeoutError(f"not all {self.parties} came to {self!r} within {timeout:g} s")
 
-    def _woken(self, number: int, wait: float) -> Any:
-        with asked(self._way) as redis:
+    def _wait_round(self, number: int, wait: float) -> Any:
+        with wrap_redis_errors(self._connection) as redis:
             key = f"{self._key}:{number}"
             return redis.lpop(key) if wait <= 0 else redis.blpop([key], timeout=wait)
 
@@ -345,11 +345,11 @@ class SharedBarrier:
         return f"<shared {self._key.rpartition(':')[0]}>"
 
 
-LARGEST = 500 << 20  # bytes of a value; the server breaks connections off that send it 512 MB in one
+MAX_VALUE_BYTES = 500 << 20  # bytes of a value; the server breaks connections off that send it 512 MB in one
 Key: TypeAlias = "str | int | float | bytes | bool | tuple[Key, ...] | None"
 
 
-def named(kind: str, name: str) -> str:
+def make_key(kind: str, name: str) -> str:
     """What something is called on the server: a dict and a set of one name are two things.
 
     Raises:
@@ -360,7 +360,7 @@ def named(kind: str, name: str) -> str:
     return f"{kind}:{name.encode('utf-8', 'backslashreplace').decode()}"
 
 
-def whole(number: object) -> int:
+def check_integer(number: object) -> int:
     """A whole number, as it is.
 
     Raises:
@@ -398,7 +398,7 @@ def unpack_key(data: bytes) -> Key:
     return key
 
 
-def pack(value: Any) -> bytes:
+def pack_value(value: Any) -> bytes:
     """A value as bytes.
 
     Raises:
@@ -410,35 +410,35 @@ def pack(value: Any) -> bytes:
         data: bytes = cloudpickle.dumps(value, pickle.HIGHEST_PROTOCOL)
     except Exception as error:  # a reducer may raise anything
         raise UsageError(f"a value of type {type(value).__name__} cannot be shared: {error}") from error
-    if len(data) > LARGEST:
+    if len(data) > MAX_VALUE_BYTES:
         raise UsageError(
-            f"a value of type {type(value).__name__} has {size_in_words(len(data))}; one that is shared has at most "
-            f"{size_in_words(LARGEST)}: write it to a file"
+            f"a value of type {type(value).__name__} has {format_size(len(data))}; one that is shared has at most "
+            f"{format_size(MAX_VALUE_BYTES)}: write it to a file"
         )
     return data
 
 
-def unpack(data: bytes) -> Any:
+def unpack_value(data: bytes) -> Any:
     """What :func:`pack` packed: only the pool's own reach the server."""
     return pickle.loads(data)
 
 
 _MISSING: Any = object()
 
-_here: SharedState | None = None
+_current: SharedState | None = None
 
 
-def stand(state: SharedState | None) -> None:
+def set_current(state: SharedState | None) -> None:
     """What this rank's calls use; None at its end."""
-    global _here
-    if _here is not None:
-        _here.close()
-    _here = state
+    global _current
+    if _current is not None:
+        _current.close()
+    _current = state
 
 
-def of_rank() -> SharedState | None:
+def get_current() -> SharedState | None:
     """What this rank's calls use; None where this is no rank of a pool with the plugin."""
-    return _here
+    return _current
 
 
 class SharedState:
@@ -448,8 +448,8 @@ class SharedState:
         way: to the server.
     """
 
-    def __init__(self, way: SharedWay) -> None:
-        self._way = way
+    def __init__(self, way: SharedStateConnection) -> None:
+        self._connection = way
 
     def dict(self, name: str) -> SharedDict:
         """The dict of that name; an empty one until somebody puts something there.
@@ -457,7 +457,7 @@ class SharedState:
         Args:
             name: any text.
         """
-        return SharedDict(self._way, named("dict", name))
+        return SharedDict(self._connection, make_key("dict", name))
 
     def set(self, name: str) -> SharedSet:
         """The set of that name; an empty one until somebody adds something.
@@ -465,7 +465,7 @@ class SharedState:
         Args:
             name: any text.
         """
-        return SharedSet(self._way, named("set", name))
+        return SharedSet(self._connection, make_key("set", name))
 
     def counter(self, name: str) -> SharedCounter:
         """The counter of that name; it begins at 0.
@@ -473,7 +473,7 @@ class SharedState:
         Args:
             name: any text.
         """
-        return SharedCounter(self._way, named("counter", name))
+        return SharedCounter(self._connection, make_key("counter", name))
 
     def queue(self, name: str) -> SharedQueue:
         """The queue of that name; an empty one until somebody puts something there.
@@ -481,7 +481,7 @@ class SharedState:
         Args:
             name: any text.
         """
-        return SharedQueue(self._way, named("queue", name))
+        return SharedQueue(self._connection, make_key("queue", name))
 
     def lock(self, name: str, timeout: float | None = None) -> SharedLock:
         """The lock of that name, which one holder has at a time.
@@ -490,7 +490,7 @@ class SharedState:
             name: any text.
             timeout: seconds that a ``with`` block waits for it at most; None for no limit.
         """
-        return SharedLock(self._way, named("lock", name), timeout)
+        return SharedLock(self._connection, make_key("lock", name), timeout)
 
     def barrier(self, name: str, parties: int | None = None) -> SharedBarrier:
         """The barrier of that name, of the run that this rank is in.
@@ -505,16 +505,16 @@ class SharedState:
         info = instance_info()
         if not info.run:
             raise UsageError("ranks meet at a barrier within a call of a run, and this is none")
-        if parties is None and not together():
+        if parties is None and not is_gang_call():
             raise UsageError("this call runs on one rank: say how many meet at the barrier, sky.barrier(name, parties)")
         count = info.world_size if parties is None else parties
         if count < 1:
             raise UsageError(f"a barrier is of 1 party or more, not {count}")
-        return SharedBarrier(self._way, f"{named('barrier', name)}:{info.run}", count)
+        return SharedBarrier(self._connection, f"{make_key('barrier', name)}:{info.run}", count)
 
     def close(self) -> None:
         """Have no connection to the server; what is there stays."""
-        self._way.close()
+        self._connection.close()
 
 
 class SharedDict:
@@ -524,8 +524,8 @@ class SharedDict:
     can be pickled, and travel as copies: a change to one is seen by others once it is put back.
     """
 
-    def __init__(self, way: SharedWay, key: str) -> None:
-        self._way, self._key = way, key
+    def __init__(self, way: SharedStateConnection, key: str) -> None:
+        self._connection, self._key = way, key
 
     def __getitem__(self, key: Key) -> Any:
         found = self.get(key, _MISSING)
@@ -535,9 +535,9 @@ class SharedDict:
 
     def get(self, key: Key, default: Any = None) -> Any:
         """The value of a key; ``default`` where there is none."""
-        with asked(self._way) as redis:
+        with wrap_redis_errors(self._connection) as redis:
             data = redis.hget(self._key, pack_key(key))
-        return default if data is None else unpack(data)
+        return default if data is None else unpack_value(data)
 
     def __setitem__(self, key: Key, value: Any) -> None:
         self.update({key: value})
@@ -545,15 +545,15 @@ class SharedDict:
     def update(self, values: Mapping[Key, Any]) -> None:
         """Put several there; nobody sees a part of them only."""
         if values:
-            packed = {pack_key(key): pack(value) for key, value in values.items()}
-            with asked(self._way) as redis:
+            packed = {pack_key(key): pack_value(value) for key, value in values.items()}
+            with wrap_redis_errors(self._connection) as redis:
                 redis.hset(self._key, mapping=packed)
 
     def setdefault(self, key: Key, default: Any = None) -> Any:
         """The value of a key, which becomes ``default`` where there is none. Of several that come at once one wins."""
-        with asked(self._way) as redis, redis.pipeline() as both:
-            both.hsetnx(self._key, pack_key(key), pack(default)).hget(self._key, pack_key(key))
-            return unpack(both.execute()[1])
+        with wrap_redis_errors(self._connection) as redis, redis.pipeline() as both:
+            both.hsetnx(self._key, pack_key(key), pack_value(default)).hget(self._key, pack_key(key))
+            return unpack_value(both.execute()[1])
 
     def pop(self, key: Key, default: Any = _MISSING) -> Any:
         """Take a key out: its value, which one only gets of several that come at once.
@@ -561,31 +561,31 @@ class SharedDict:
         Raises:
             KeyError: there is none, and no ``default`` was given.
         """
-        with asked(self._way) as redis, redis.pipeline() as both:
+        with wrap_redis_errors(self._connection) as redis, redis.pipeline() as both:
             data, _ = both.hget(self._key, pack_key(key)).hdel(self._key, pack_key(key)).execute()
         if data is not None:
-            return unpack(data)
+            return unpack_value(data)
         if default is _MISSING:
             raise KeyError(key)
         return default
 
     def __delitem__(self, key: Key) -> None:
-        with asked(self._way) as redis:
+        with wrap_redis_errors(self._connection) as redis:
             gone = redis.hdel(self._key, pack_key(key))
         if not gone:
             raise KeyError(key)
 
     def __contains__(self, key: Key) -> bool:
-        with asked(self._way) as redis:
+        with wrap_redis_errors(self._connection) as redis:
             return bool(redis.hexists(self._key, pack_key(key)))
 
     def __len__(self) -> int:
-        with asked(self._way) as redis:
+        with wrap_redis_errors(self._connection) as redis:
             return int(redis.hlen(self._key))
 
     def keys(self) -> list[Key]:
         """All keys, as they are now."""
-        with asked(self._way) as redis:
+        with wrap_redis_errors(self._connection) as redis:
             return [unpack_key(data) for data in redis.hkeys(self._key)]
 
     def __iter__(self) -> Iterator[Key]:
@@ -593,8 +593,8 @@ class SharedDict:
 
     def items(self) -> list[tuple[Key, Any]]:
         """All keys with their values, as they are now."""
-        with asked(self._way) as redis:
-            return [(unpack_key(key), unpack(data)) for key, data in redis.hgetall(self._key).items()]
+        with wrap_redis_errors(self._connection) as redis:
+            return [(unpack_key(key), unpack_value(data)) for key, data in redis.hgetall(self._key).items()]
 
     def values(self) -> list[Any]:
         """All values, as they are now."""
@@ -602,7 +602,7 @@ class SharedDict:
 
     def clear(self) -> None:
         """Have it empty."""
-        with asked(self._way) as redis:
+        with wrap_redis_errors(self._connection) as redis:
             redis.delete(self._key)
 
     def __repr__(self) -> str:
@@ -612,12 +612,12 @@ class SharedDict:
 class SharedSet:
     """A set of plain values (texts, numbers, None, tuples of these) that all ranks and the client see."""
 
-    def __init__(self, way: SharedWay, key: str) -> None:
-        self._way, self._key = way, key
+    def __init__(self, way: SharedStateConnection, key: str) -> None:
+        self._connection, self._key = way, key
 
     def add(self, value: Key) -> bool:
         """Add a value: whether it was not there. Of several that add it at once, one is told so."""
-        with asked(self._way) as redis:
+        with wrap_redis_errors(self._connection) as redis:
             return bool(redis.sadd(self._key, pack_key(value)))
 
     def update(self, values: Iterable[Key]) -> int:
@@ -625,12 +625,12 @@ class SharedSet:
         packed = [pack_key(value) for value in values]
         if not packed:
             return 0
-        with asked(self._way) as redis:
+        with wrap_redis_errors(self._connection) as redis:
             return int(redis.sadd(self._key, *packed))
 
     def discard(self, value: Key) -> bool:
         """Take a value out: whether it was there."""
-        with asked(self._way) as redis:
+        with wrap_redis_errors(self._connection) as redis:
             return bool(redis.srem(self._key, pack_key(value)))
 
     def remove(self, value: Key) -> None:
@@ -648,28 +648,28 @@ class SharedSet:
         Raises:
             KeyError: the set is empty.
         """
-        with asked(self._way) as redis:
+        with wrap_redis_errors(self._connection) as redis:
             data = redis.spop(self._key)
         if data is None:
             raise KeyError("the set is empty")
         return unpack_key(data)
 
     def __contains__(self, value: Key) -> bool:
-        with asked(self._way) as redis:
+        with wrap_redis_errors(self._connection) as redis:
             return bool(redis.sismember(self._key, pack_key(value)))
 
     def __len__(self) -> int:
-        with asked(self._way) as redis:
+        with wrap_redis_errors(self._connection) as redis:
             return int(redis.scard(self._key))
 
     def __iter__(self) -> Iterator[Key]:
-        with asked(self._way) as redis:
+        with wrap_redis_errors(self._connection) as redis:
             found = redis.smembers(self._key)
         return iter([unpack_key(data) for data in found])
 
     def clear(self) -> None:
         """Have it empty."""
-        with asked(self._way) as redis:
+        with wrap_redis_errors(self._connection) as redis:
             redis.delete(self._key)
 
     def __repr__(self) -> str:
@@ -679,8 +679,8 @@ class SharedSet:
 class SharedCounter:
     """A whole number that all ranks and the client count with, within 64 bits."""
 
-    def __init__(self, way: SharedWay, key: str) -> None:
-        self._way, self._key = way, key
+    def __init__(self, way: SharedStateConnection, key: str) -> None:
+        self._connection, self._key = way, key
 
     def increment(self, by: int = 1) -> int:
         """Add to it: what it is then, which no two callers are told of one step.
@@ -688,23 +688,23 @@ class SharedCounter:
         Raises:
             PoolError: it would leave 64 bits; it stays as it was.
         """
-        with asked(self._way) as redis:
-            return int(redis.incrby(self._key, whole(by)))
+        with wrap_redis_errors(self._connection) as redis:
+            return int(redis.incrby(self._key, check_integer(by)))
 
     def decrement(self, by: int = 1) -> int:
         """Take from it; see :meth:`increment`."""
-        return self.increment(-whole(by))
+        return self.increment(-check_integer(by))
 
     @property
     def value(self) -> int:
         """What it is now."""
-        with asked(self._way) as redis:
+        with wrap_redis_errors(self._connection) as redis:
             return int(redis.get(self._key) or 0)
 
     def reset(self, value: int = 0) -> None:
         """Have it begin anew at ``value``."""
-        with asked(self._way) as redis:
-            redis.set(self._key, whole(value))
+        with wrap_redis_errors(self._connection) as redis:
+            redis.set(self._key, check_integer(value))
 
     def __int__(self) -> int:
         return self.value
@@ -717,8 +717,8 @@ class SharedQueue:
     """First in, first out, for all ranks and the client: each item goes to one of those who get. An item that was given
     to a rank which ends right then is gone with it."""
 
-    def __init__(self, way: SharedWay, key: str) -> None:
-        self._way, self._key = way, key
+    def __init__(self, way: SharedStateConnection, key: str) -> None:
+        self._connection, self._key = way, key
 
     def put(self, *items: Any) -> int:
         """Put items at its end, in order: how many are there then.
@@ -731,8 +731,8 @@ class SharedQueue:
         """
         if any(item is None for item in items):
             raise UsageError("a queue holds no None: it is what get gives where nothing came in time")
-        packed = [pack(item) for item in items]
-        with asked(self._way) as redis:
+        packed = [pack_value(item) for item in items]
+        with wrap_redis_errors(self._connection) as redis:
             return int(redis.rpush(self._key, *packed) if packed else redis.llen(self._key))
 
     def get(self, timeout: float | None = None) -> Any:
@@ -746,22 +746,22 @@ class SharedQueue:
         """
 
         def take(wait: float) -> Any:
-            with asked(self._way) as redis:
+            with wrap_redis_errors(self._connection) as redis:
                 if wait <= 0:
                     return redis.lpop(self._key)
                 found = redis.blpop([self._key], timeout=wait)
                 return None if found is None else found[1]
 
-        data = in_slices(take, timeout)
-        return None if data is None else unpack(data)
+        data = poll_in_slices(take, timeout)
+        return None if data is None else unpack_value(data)
 
     def __len__(self) -> int:
-        with asked(self._way) as redis:
+        with wrap_redis_errors(self._connection) as redis:
             return int(redis.llen(self._key))
 
     def clear(self) -> None:
         """Have it empty."""
-        with asked(self._way) as redis:
+        with wrap_redis_errors(self._connection) as redis:
             redis.delete(self._key)
 
     def __repr__(self) -> str:

@@ -11,7 +11,7 @@ from datetime import datetime
 from skyward_core.model.errors import PoolError
 
 
-def check_free(plugin: str, address: str, port: int) -> None:
+def check_port_free(plugin: str, address: str, port: int) -> None:
     """See whether a server can have its port: those there are would take another one, where nobody looks for it, or end
     and say little.
 
@@ -31,7 +31,7 @@ def check_free(plugin: str, address: str, port: int) -> None:
 
 
 @contextmanager
-def variables(given: Mapping[str, str]) -> Iterator[None]:
+def set_variables(given: Mapping[str, str]) -> Iterator[None]:
     """Have variables in this process while the block runs."""
     before = {name: os.environ.get(name) for name in given}
     os.environ.update(given)
@@ -45,10 +45,13 @@ def variables(given: Mapping[str, str]) -> Iterator[None]:
                 os.environ[name] = value
 
 
-BEGINNING, NO_END = datetime(2000, 1, 1), datetime(9999, 12, 31, 23, 59, 59)  # whatever a host's clock says
+VALID_FROM, VALID_UNTIL = (
+    datetime(2000, 1, 1),
+    datetime(9999, 12, 31, 23, 59, 59),
+)  # whatever a host's clock says
 
 
-def papers(name: str) -> tuple[str, str, str]:
+def make_certificates(name: str) -> tuple[str, str, str]:
     """An authority that signs once and is forgotten: its certificate, the one that it signed, and that one's key; PEM.
 
     Args:
@@ -66,7 +69,7 @@ def papers(name: str) -> tuple[str, str, str]:
 
     def signed(holder: str, public: ec.EllipticCurvePublicKey, *, is_authority: bool) -> str:
         builder = x509.CertificateBuilder(named(name), named(holder), public, x509.random_serial_number())
-        builder = builder.not_valid_before(BEGINNING).not_valid_after(NO_END)
+        builder = builder.not_valid_before(VALID_FROM).not_valid_after(VALID_UNTIL)
         builder = builder.add_extension(x509.BasicConstraints(ca=is_authority, path_length=None), critical=True)
         made = builder.sign(authority, hashes.SHA256())
         return made.public_bytes(serialization.Encoding.PEM).decode()

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING
 
 from skyward_core.model.errors import PoolError
 from skyward_core.plugins import ssh_forced_command
-from skyward_core.plugins.server_ports_and_certificates import check_free
+from skyward_core.plugins.server_ports_and_certificates import check_port_free
 
 if TYPE_CHECKING:
     from skyward_core.runtime.instance_info import InstanceInfo
@@ -45,7 +45,7 @@ Host *
   Include /etc/ssh/ssh_config
 """
 # First comes first: what a person's own configuration says, which follows for all other hosts, changes none of it.
-OF_HOSTS = """\
+HOST_OPTIONS = """\
   User {user}
   Port {port}
   HostKeyAlias {known_as}
@@ -73,7 +73,7 @@ OF_HOSTS = """\
 """
 
 
-def folder_here() -> Path:
+def node_folder() -> Path:
     """The folder for all of this, of the node that this process belongs to.
 
     Raises:
@@ -88,13 +88,13 @@ def folder_here() -> Path:
     return folder
 
 
-def are_apart(info: InstanceInfo) -> bool:
+def has_remote_nodes(info: InstanceInfo) -> bool:
     """Whether there are nodes on several hosts."""
     return len({peer.address for peer in info.peers}) > 1
 
 
 @contextmanager
-def of_node(info: InstanceInfo, port: int, login: tuple[str, str], host: tuple[str, str]) -> Iterator[Path]:
+def prepare_node_files(info: InstanceInfo, port: int, login: tuple[str, str], host: tuple[str, str]) -> Iterator[Path]:
     """The files that all ranks of a node use, while the block runs.
 
     Args:
@@ -111,7 +111,7 @@ def of_node(info: InstanceInfo, port: int, login: tuple[str, str], host: tuple[s
             "there (Debian: apt-get install openssh-client), or have the pool do so with "
             'sky.Image(apt=["openssh-client"])'
         )
-    folder = folder_here()
+    folder = node_folder()
     shutil.rmtree(folder, ignore_errors=True)  # of one that was killed
     try:
         for each in (folder, folder / "bin", folder / HOSTS):
@@ -125,7 +125,7 @@ def of_node(info: InstanceInfo, port: int, login: tuple[str, str], host: tuple[s
             write_private(folder / "bin" / name, f'#!/bin/sh\n{words} "$@"\n', 0o700)
         _write_hosts(folder, info)
         path = os.environ.get("PATH", os.defpath)
-        variables = _of_ssh(folder, os.pathsep.join((str(Path(sys.executable).parent), path)))
+        variables = _ssh_variables(folder, os.pathsep.join((str(Path(sys.executable).parent), path)))
         if sys.prefix != sys.base_prefix:
             variables["VIRTUAL_ENV"] = sys.prefix
         told = {"process": {"pid": os.getpid()}, "variables": variables}
@@ -135,13 +135,13 @@ def of_node(info: InstanceInfo, port: int, login: tuple[str, str], host: tuple[s
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def of_gang(info: InstanceInfo, slots: int) -> dict[str, str]:
+def write_gang_hosts(info: InstanceInfo, slots: int) -> dict[str, str]:
     """Write where the nodes of a gang are; gives the variables that name it.
 
     Args:
         slots: processes that a launcher starts for each node.
     """
-    folder = folder_here()
+    folder = node_folder()
     folder.mkdir(mode=0o700, exist_ok=True)
     places = [peer.address or LOCAL for peer in info.peers] or [info.address or LOCAL]
     rows = [(address, slots * places.count(address)) for address in dict.fromkeys(places)]
@@ -159,7 +159,7 @@ def of_gang(info: InstanceInfo, slots: int) -> dict[str, str]:
         told |= {f"{name}_ALLOW_RUN_AS_ROOT{end}": "1" for name in ("OMPI", "PRTE") for end in ("", "_CONFIRM")}
     if (folder / CONFIG).exists():
         _write_hosts(folder, info)
-        told |= _of_ssh(folder, os.environ.get("PATH", os.defpath))
+        told |= _ssh_variables(folder, os.environ.get("PATH", os.defpath))
     return told
 
 
@@ -182,7 +182,7 @@ def _write_hosts(folder: Path, info: InstanceInfo) -> None:
     blocks = [f"Host {' '.join(names)}\n  HostName {address.replace('%', '%%')}\n" for address, names in places.items()]
     every = " ".join(name for names in places.values() for name in names)
     user = pwd.getpwuid(os.getuid()).pw_name
-    common = OF_HOSTS.format(user=user, port=about["port"], known_as=KNOWN_AS, folder=folder)
+    common = HOST_OPTIONS.format(user=user, port=about["port"], known_as=KNOWN_AS, folder=folder)
     # The first that says something counts, by the order of these files.
     name = "b-pool" if whole else f"a-{_digest(places)}"
     write_private(folder / HOSTS / name, f"{''.join(blocks)}Host {every}\n{common}")
@@ -192,7 +192,7 @@ def _digest(what: object) -> str:
     return hashlib.sha256(repr(what).encode()).hexdigest()[:12]
 
 
-def _of_ssh(folder: Path, path: str) -> dict[str, str]:
+def _ssh_variables(folder: Path, path: str) -> dict[str, str]:
     """The variables by which whatever looks for ssh finds the nodes.
 
     Args:
@@ -213,11 +213,11 @@ def _of_ssh(folder: Path, path: str) -> dict[str, str]:
 
 
 PROGRAM = "sshd"
-ELSEWHERE = "/usr/sbin:/sbin:/usr/local/sbin:/usr/local/bin"  # what a login over SSH may not have in its PATH
+EXTRA_PATH = "/usr/sbin:/sbin:/usr/local/sbin:/usr/local/bin"  # what a login over SSH may not have in its PATH
 PRIVILEGED = "/run/sshd"  # where root's sshd goes for what needs no rights
-PATIENCE = 30.0  # seconds for the server to be there
+START_TIMEOUT = 30.0  # seconds for the server to be there
 PAUSE = 0.02  # seconds between looks
-AGAIN = 1.0  # seconds until one that has ended is started anew
+RESTART_DELAY = 1.0  # seconds until one that has ended is started anew
 GRACE = 5.0  # seconds that it has to end
 PR_SET_PDEATHSIG = 1
 GREETING = b"SSH-"
@@ -258,7 +258,7 @@ LogLevel FATAL
 
 
 @contextmanager
-def server(plugin: str, folder: Path, address: str, port: int, host_key: str, admits: str) -> Iterator[None]:
+def run_sshd(plugin: str, folder: Path, address: str, port: int, host_key: str, admits: str) -> Iterator[None]:
     """Have it while the block runs; with it ends all that others run here by it.
 
     Args:
@@ -272,16 +272,16 @@ def server(plugin: str, folder: Path, address: str, port: int, host_key: str, ad
     Raises:
         PoolError: no sshd is installed, or it does not start.
     """
-    program = _program()
-    check_free(plugin, address, port)
+    program = _find_program()
+    check_port_free(plugin, address, port)
     write_private(folder / "host_key", host_key)
     write_private(folder / "authorized_keys", f"restrict,pty {admits}\n")
     write_private(folder / "session.py", inspect.getsource(ssh_forced_command))
     settings = folder / "sshd_config"
-    write_private(settings, _settings(folder, address, port))
-    if NEWER in _run([program, "-t", "-f", str(settings)]):
+    write_private(settings, _format_settings(folder, address, port))
+    if NEWER in _read_output([program, "-t", "-f", str(settings)]):
         write_private(settings, settings.read_text().replace(f"{NEWER} no\n", ""))
-    keeper = _Keeper([program, "-D", "-e", "-f", str(settings)], folder / SAID)
+    keeper = _ServerKeeper([program, "-D", "-e", "-f", str(settings)], folder / SAID)
     try:
         keeper.start(address, port)
         yield
@@ -289,7 +289,7 @@ def server(plugin: str, folder: Path, address: str, port: int, host_key: str, ad
         keeper.end()
 
 
-class _Keeper:
+class _ServerKeeper:
     """The server's process, started anew where it ends by itself: what runs on other nodes may not have noticed."""
 
     def __init__(self, command: Sequence[str], said: Path) -> None:
@@ -298,17 +298,17 @@ class _Keeper:
         self._child: subprocess.Popen[bytes] | None = None
 
     def start(self, address: str, port: int) -> None:
-        child = self._begin()
-        until = time.monotonic() + PATIENCE
+        child = self._start_process()
+        until = time.monotonic() + START_TIMEOUT
         while child.poll() is None:
-            with suppress(OSError), socket.create_connection((address, port), PATIENCE) as probe:
+            with suppress(OSError), socket.create_connection((address, port), START_TIMEOUT) as probe:
                 if probe.recv(len(GREETING)) == GREETING:
-                    Thread(target=self._keep, name="sshd", daemon=True).start()
+                    Thread(target=self._restart_on_exit, name="sshd", daemon=True).start()
                     return
             if time.monotonic() > until:
-                raise PoolError(f"sshd does not listen at {address}:{port} after {PATIENCE:g} s")
+                raise PoolError(f"sshd does not listen at {address}:{port} after {START_TIMEOUT:g} s")
             time.sleep(PAUSE)
-        raise PoolError(f"sshd ended with status {child.returncode}: {_last(self._said)}")
+        raise PoolError(f"sshd ended with status {child.returncode}: {_last_line(self._said)}")
 
     def end(self) -> None:
         self._over.set()
@@ -316,7 +316,7 @@ class _Keeper:
         if child is None:
             return
         # Those of its connections outlive it, and have to end too; it goes first, so that no more come.
-        below = _below(child.pid)
+        below = _find_descendants(child.pid)
         child.terminate()
         with suppress(subprocess.TimeoutExpired):
             child.wait(GRACE)
@@ -326,7 +326,7 @@ class _Keeper:
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
 
-    def _begin(self) -> subprocess.Popen[bytes]:
+    def _start_process(self) -> subprocess.Popen[bytes]:
         libc = ctypes.CDLL(None)
 
         def with_us() -> None:
@@ -339,19 +339,19 @@ class _Keeper:
             )
         return self._child
 
-    def _keep(self) -> None:
+    def _restart_on_exit(self) -> None:
         # Started by this thread, it would end with it: so it lives as long as this process.
         while self._child is not None:
             status = self._child.wait()
-            if self._over.wait(AGAIN):
+            if self._over.wait(RESTART_DELAY):
                 return
-            sys.stderr.write(f"sshd ended with status {status}, and is started anew: {_last(self._said)}\n")
+            sys.stderr.write(f"sshd ended with status {status}, and is started anew: {_last_line(self._said)}\n")
             sys.stderr.flush()
-            self._begin()
+            self._start_process()
 
 
-def _program() -> str:
-    path = os.pathsep.join((os.environ.get("PATH", os.defpath), ELSEWHERE))
+def _find_program() -> str:
+    path = os.pathsep.join((os.environ.get("PATH", os.defpath), EXTRA_PATH))
     if found := shutil.which(PROGRAM, path=path):
         return str(Path(found).absolute())  # it starts itself again for each connection
     raise PoolError(
@@ -361,7 +361,7 @@ def _program() -> str:
     )
 
 
-def _settings(folder: Path, address: str, port: int) -> str:
+def _format_settings(folder: Path, address: str, port: int) -> str:
     if set(str(folder)) & set('"%\\\n'):
         raise PoolError(f"{str(folder)!r} has a character in its name that sshd does not read as it is")
     try:
@@ -381,24 +381,28 @@ def _settings(folder: Path, address: str, port: int) -> str:
     )
 
 
-def _run(command: Sequence[str]) -> str:
+def _read_output(command: Sequence[str]) -> str:
     """What a program says."""
     done = subprocess.run(
-        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=PATIENCE
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        timeout=START_TIMEOUT,
     )
     return done.stdout.decode(errors="replace")
 
 
-def _below(pid: int) -> list[int]:
+def _find_descendants(pid: int) -> list[int]:
     """What has been started below a process, and still is."""
     found: list[int] = []
     with suppress(OSError):
         for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
-            found += [int(each), *_below(int(each))]
+            found += [int(each), *_find_descendants(int(each))]
     return found
 
 
-def _last(said: Path) -> str:
+def _last_line(said: Path) -> str:
     lines = said.read_text(errors="replace").split("\n")
     return next(filter(None, map(str.strip, reversed(lines))), "it said nothing")
 
@@ -406,7 +410,7 @@ def _last(said: Path) -> str:
 SHORTEST = 20  # characters of a line that is worth blanking
 
 
-def key_pair() -> tuple[str, str]:
+def make_key_pair() -> tuple[str, str]:
     """A private key as OpenSSH writes it, and its public one."""
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric import ed25519
@@ -419,7 +423,7 @@ def key_pair() -> tuple[str, str]:
     return private.decode(), public.decode()
 
 
-def lines(private: str) -> Sequence[str]:
+def secret_lines(private: str) -> Sequence[str]:
     """What of a private key must be seen nowhere, as logs have it: line by line."""
     _, _common, *rest = private.splitlines()  # the first says no more than that it is a key
     return [line for line in rest if not line.startswith("-----") and len(line) >= SHORTEST]

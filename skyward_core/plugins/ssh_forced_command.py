@@ -19,8 +19,8 @@ from types import FrameType
 PR_SET_PDEATHSIG = 1
 GRACE = 5  # seconds that a command has to end once its connection is gone
 PAUSE = 0.05  # seconds between looks
-OVER = 255  # as ssh itself says that there was no way there
-OF_LOGIN = ("HOME", "LOGNAME", "SHELL", "TERM", "USER")
+CONNECTION_CLOSED = 255  # as ssh itself says that there was no way there
+LOGIN_VARIABLES = ("HOME", "LOGNAME", "SHELL", "TERM", "USER")
 SETUP = "SKYWARD_PATIENCE"  # a variable of the process whose others we take
 
 
@@ -34,14 +34,14 @@ def main(told: str) -> int:
         env = _variables(json.loads(Path(told).read_text()))
     except OSError:
         sys.stderr.write("this node is none of the pool's any more\n")
-        return OVER
+        return CONNECTION_CLOSED
     shell = pwd.getpwuid(os.getuid()).pw_shell or "/bin/sh"
     command = os.environ.get("SSH_ORIGINAL_COMMAND")
     if command is None:
         os.execve(shell, [f"-{shell.rpartition('/')[2]}"], env)
     if os.isatty(0):
         os.execve(shell, [shell, "-c", command], env)  # a terminal's end is told to all that run in it
-    return _run([shell, "-c", command], env)
+    return _run_command([shell, "-c", command], env)
 
 
 def _variables(told: dict[str, dict[str, str]]) -> dict[str, str]:
@@ -51,27 +51,27 @@ def _variables(told: dict[str, dict[str, str]]) -> dict[str, str]:
     ours = {
         name: value
         for name, value in os.environ.items()
-        if name in OF_LOGIN or (name.startswith("SSH_") and name != "SSH_ORIGINAL_COMMAND")
+        if name in LOGIN_VARIABLES or (name.startswith("SSH_") and name != "SSH_ORIGINAL_COMMAND")
     }
     # Where a login shell's start-up files have been read already, bash reads them once more unless it is a deeper one.
     return env | ours | {"SHLVL": "2"} | told["variables"]
 
 
-def _run(words: list[str], env: dict[str, str]) -> int:
+def _run_command(words: list[str], env: dict[str, str]) -> int:
     """As a child in a group of its own, which ends with its connection; else it would go on, and nobody would know."""
     child = 0
 
     def end(number: int, frame: FrameType | None) -> None:
         _end_group(child)
-        os._exit(OVER)
+        os._exit(CONNECTION_CLOSED)
 
     stops = (signal.SIGTERM, signal.SIGHUP)
     signal.pthread_sigmask(signal.SIG_BLOCK, stops)
     for number in stops:
         signal.signal(number, end)
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
-    if not _is_of_sshd(os.getppid()):
-        return OVER  # it went before it could be watched
+    if not _is_sshd_child(os.getppid()):
+        return CONNECTION_CLOSED  # it went before it could be watched
     # What this interpreter ignores or holds back, its child would.
     ignored = (signal.SIGPIPE, signal.SIGXFSZ)
     child = os.posix_spawn(words[0], words, env, setpgroup=0, setsigmask=(), setsigdef=(*stops, *ignored))
@@ -81,18 +81,18 @@ def _run(words: list[str], env: dict[str, str]) -> int:
 
 
 def _end_group(leader: int) -> None:
-    _tell(leader, signal.SIGTERM)
+    _signal_group(leader, signal.SIGTERM)
     until = time.monotonic() + GRACE
     while time.monotonic() < until:
         with suppress(ChildProcessError):
             os.waitpid(leader, os.WNOHANG)
-        if not _tell(leader, 0):
+        if not _signal_group(leader, 0):
             return
         time.sleep(PAUSE)
-    _tell(leader, signal.SIGKILL)
+    _signal_group(leader, signal.SIGKILL)
 
 
-def _tell(group: int, number: int) -> bool:
+def _signal_group(group: int, number: int) -> bool:
     try:
         os.killpg(group, number)
     except (ProcessLookupError, PermissionError):
@@ -100,7 +100,7 @@ def _tell(group: int, number: int) -> bool:
     return True
 
 
-def _is_of_sshd(pid: int) -> bool:
+def _is_sshd_child(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/comm").read_text().startswith("sshd")
     except OSError:

@@ -16,11 +16,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from skyward_core.model.errors import HostKeyError, PoolError, UsageError
-from skyward_core.protocol.frame_codec import INLINE, VERSION, Decoder, Header, Heard, WireError, frame
-from skyward_core.protocol.frame_schema import PREEMPTED, from_agent
-from skyward_core.protocol.frame_schema import answer as admit_answer
-from skyward_core.store.debug_log import logger
-from skyward_core.transport.downloads import Landing
+from skyward_core.protocol.frame_codec import (
+    MAX_INLINE_BYTES,
+    VERSION,
+    AnyHeader,
+    Decoder,
+    Header,
+    WireError,
+    encode_frame,
+)
+from skyward_core.protocol.frame_schema import PREEMPTED, validate_agent_frame
+from skyward_core.protocol.frame_schema import validate_answer as admit_answer
+from skyward_core.store.debug_log import get_logger
+from skyward_core.transport.downloads import ResultDownload
 from skyward_core.transport.transport import Pipe, Transport
 
 if TYPE_CHECKING:
@@ -32,7 +40,7 @@ if TYPE_CHECKING:
         ClientCall,
         FromAgent,
         HoldsAnswer,
-        OfRuns,
+        RunFrame,
         Timed,
     )
     from skyward_core.tasks.pickled_call import SourceText
@@ -40,7 +48,7 @@ if TYPE_CHECKING:
 
 
 @cache
-def ourselves() -> str:
+def describe_client() -> str:
     """``process 4711 (train.py) of ada@laptop``: arguments are left out, they may hold secrets."""
     try:
         user = pwd.getpwuid(os.getuid()).pw_name
@@ -50,8 +58,8 @@ def ourselves() -> str:
     return f"process {os.getpid()} ({program:.60}) of {user}@{socket.gethostname()}"
 
 
-SAME_TIME = 2.0  # seconds between two clocks that show the same time, and an answer on its way
-SET = 30.0  # seconds by which what is told as it happens is off that it was not only on its way for long
+CLOCK_TOLERANCE = 2.0  # seconds between two clocks that show the same time, and an answer on its way
+MAX_CLOCK_ERROR = 30.0  # seconds by which what is told as it happens is off that it was not only on its way for long
 # Goes on while the machine sleeps, as its clock does; the loop's time does not.
 _TICKING = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
@@ -65,7 +73,7 @@ class ClockSteps:
     def step(self) -> float:
         """Seconds by which the clock was set forward since the last look; what it drifts by is none."""
         step = self._now() - self._ahead
-        if abs(step) <= SAME_TIME:
+        if abs(step) <= CLOCK_TOLERANCE:
             return 0.0
         self._ahead += step
         return step
@@ -82,15 +90,15 @@ class NodeClock:
         self._ahead = 0.0
         self._steps = ClockSteps()
 
-    def greets(self, at: float) -> None:
+    def on_greeting(self, at: float) -> None:
         """Its agent says what time it is."""
         ahead = time.time() - at
-        self._ahead, self._steps = ahead if abs(ahead) > SAME_TIME else 0.0, ClockSteps()
+        self._ahead, self._steps = ahead if abs(ahead) > CLOCK_TOLERANCE else 0.0, ClockSteps()
 
-    def tells(self, at: float) -> None:
+    def on_event(self, at: float) -> None:
         """Its agent tells of something as it happens, and when that is."""
         off = time.time() - at - self.ahead
-        if abs(off) > SET:
+        if abs(off) > MAX_CLOCK_ERROR:
             self._ahead += off
 
     @property
@@ -100,7 +108,7 @@ class NodeClock:
         return self._ahead
 
 
-class Arriving(Protocol):
+class DownloadSink(Protocol):
     """Where the bytes of a file go as they come."""
 
     size: int
@@ -114,23 +122,23 @@ class Arriving(Protocol):
 class Download:
     """A file on its way here."""
 
-    def __init__(self, landing: Arriving) -> None:
+    def __init__(self, landing: DownloadSink) -> None:
         self.sha256 = ""
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._landing = landing
+        self._sink = landing
 
-    def take(self, header: AgentData, body: bytes) -> bool:
+    def receive(self, header: AgentData, body: bytes) -> bool:
         if header.get("error"):
             self.fail(OSError(header["error"]))
             return True
         try:
-            self._landing.write(body)
+            self._sink.write(body)
             if not header["last"]:
                 return False
             self.sha256 = header.get("sha256", "")
-            self._landing.close()
-            if self._landing.at < self._landing.size:
-                raise OSError(f"only {self._landing.at:,} bytes came of {self._landing.size:,}")
+            self._sink.close()
+            if self._sink.at < self._sink.size:
+                raise OSError(f"only {self._sink.at:,} bytes came of {self._sink.size:,}")
         except OSError as error:
             self.fail(error)
             return True
@@ -139,18 +147,18 @@ class Download:
         return True
 
     def fail(self, error: Exception) -> None:
-        self._landing.close()
+        self._sink.close()
         if not self.done.done():
             self.done.set_exception(error)
 
 
-_log = logger("link")
+_log = get_logger("link")
 
 Key = tuple[str, int]
 SILENCE = 4.0  # seconds without a word from an agent after which it should have answered a ping
 ACK_DELAY = 0.02  # seconds; what waits for it is in agents' memory
 WELCOME = 15.0  # seconds in which an agent that took a connection must say so: one that is frozen never does
-SOURCES = 64  # texts of scripts that an agent is sent again when it is new
+MAX_SOURCES = 64  # texts of scripts that an agent is sent again when it is new
 BACKOFF = (0.05, 5.0)  # seconds before the first and between later attempts
 
 
@@ -191,40 +199,44 @@ class Link:
         self.up = False
         self.silent = False  # connected, but no answer
         self.gone = False  # the node was found to be gone; nobody tries again
-        self.lost_why = ""
-        self.lost_as = "NodeLost"  # what errors of its calls are called
+        self.lost_reason = ""
+        self.lost_error_type = "NodeLost"  # what errors of its calls are called
         self.clock = NodeClock()
         self.finished = False  # the agent said goodbye
         self.epoch = 0
         self.members: tuple[int, ...] = ()  # the nodes of the gang that is there, where these are not all
         self.broken = ""  # why the gang takes no other broadcast
         self.spent = False  # that is: what it has been given goes on
-        nothing: Heard = {}
+        nothing: AnyHeader = {}
         self.welcome: AgentWelcome = nothing  # until it has come
         self.last_sizes: dict[str, int] | None = None  # of the log files, told at the agent's end
-        self.left: dict[str, int] | None = None  # runs with results that nobody has confirmed, and bytes: the same
+        self.retained_results: dict[str, int] | None = (
+            None  # runs with results that nobody has confirmed, and bytes: the same
+        )
         self.loop = asyncio.get_running_loop()
         self._listener = listener
         self._observer = observer
         self._logs_from = logs_from or {}
-        self._about = {"pool": pool}  # what the log says it is about
+        self._log_extra = {"pool": pool}  # what the log says it is about
         self._pipe: Pipe | None = None
-        self._held: list[bytes] | None = None  # frames that are written together soon
-        self._decoder = Decoder(from_agent)
-        self._amiss: WireError | None = None  # what it said that cannot be
+        self._corked: list[bytes] | None = None  # frames that are written together soon
+        self._decoder = Decoder(validate_agent_frame)
+        self._protocol_error: WireError | None = None  # what it said that cannot be
         self._calls: dict[Key, tuple[ClientCall, bytes]] = {}
         self._sources: dict[str, SourceText] = {}  # that calls name
         self._claims: set[str] = set()
-        self._waiting: dict[int, tuple[str, asyncio.Future[tuple[Heard, bytes]]]] = {}  # what was asked
+        self._pending_requests: dict[int, tuple[str, asyncio.Future[tuple[AnyHeader, bytes]]]] = {}  # what was asked
         self._files: dict[int, Download] = {}
         self._acks: dict[str, list[int] | None] = {}
         self._ack_timer: asyncio.TimerHandle | None = None
         self._next_id = 0
         self._retry: asyncio.Task[None] | None = None
         self._watcher: asyncio.Task[None] | None = None
-        self._heard_at = 0.0
+        self._last_frame_at = 0.0
         self._welcomed: asyncio.Future[None] | None = None
-        self._early: list[tuple[FromAgent, bytes]] | None = None  # what came before the listener knew the welcome
+        self._early_frames: list[tuple[FromAgent, bytes]] | None = (
+            None  # what came before the listener knew the welcome
+        )
 
     # -- connection --------------------------------------------------------------------------------------
 
@@ -236,16 +248,16 @@ class Link:
             WireError: what answers does not speak this protocol.
             PoolError: it must not be talked to (its host key has changed), or lets nobody in.
         """
-        self._decoder, self._amiss, self._early = Decoder(from_agent), None, []
+        self._decoder, self._protocol_error, self._early_frames = Decoder(validate_agent_frame), None, []
         self._welcomed = welcomed = asyncio.get_running_loop().create_future()
         # It may fail while the pipe is being opened, and that fails for the same reason.
         welcomed.add_done_callback(lambda done: done.cancelled() or done.exception())
         # A pipe that we gave up may tell of its end while the next one is up: that is no news of the next.
         self._pipe = await self.transport.open(
-            self._data,
-            lambda error: self._lost(error) if self._welcomed is welcomed else None,
+            self._on_data,
+            lambda error: self._on_connection_lost(error) if self._welcomed is welcomed else None,
         )
-        self._write({"t": "hello", "watch": True, "observer": self._observer, "who": ourselves()})
+        self._write({"t": "hello", "watch": True, "observer": self._observer, "who": describe_client()})
         try:
             async with asyncio.timeout(WELCOME):
                 await welcomed
@@ -259,10 +271,10 @@ class Link:
         if self._pipe is None:
             raise ConnectionError(f"node {self.node} answered and was gone at once")
         self.up = True
-        self._heard_at = self.loop.time()
+        self._last_frame_at = self.loop.time()
         if self._watcher is None:
-            self._watcher = self.loop.create_task(self._watch())
-        self.follow()
+            self._watcher = self.loop.create_task(self._send_keepalives())
+        self.request_logs()
         for source in self._sources.values():
             self._write_source(source)
         for header, body in self._calls.values():
@@ -270,100 +282,104 @@ class Link:
         for run in self._claims:
             self._write({"t": "claim", "run": run})
         self._send_acks()
-        _log.info("node %d: up", self.node, extra=self._about)
+        _log.info("node %d: up", self.node, extra=self._log_extra)
         self._listener.on_link(self, True, "")
-        early, self._early = self._early or [], None
+        early, self._early_frames = self._early_frames or [], None
         try:
             for frame in early:
                 self._listener.on_frame(self, *frame)
         except WireError as error:
-            self._refuse(error)
+            self._reject(error)
 
-    def follow(self) -> None:
+    def request_logs(self) -> None:
         """Have the logs sent from where the listener has them."""
         cursors = self._listener.cursors(self.node)
         there = {name: max(0, at - self._logs_from.get(name, 0)) for name, at in cursors.items()}
         self.send({"t": "tail", "cursors": there})
 
-    def _data(self, data: bytes | memoryview) -> None:
-        self._heard_at = self.loop.time()
+    def _on_data(self, data: bytes | memoryview) -> None:
+        self._last_frame_at = self.loop.time()
         if self.silent:
-            _log.info("node %d: answers again", self.node, extra=self._about)
+            _log.info("node %d: answers again", self.node, extra=self._log_extra)
             self._listener.on_link(self, True, "")
             self.silent = False
-        begun = self.hold()
+        begun = self.cork()
         try:
             for header, body in self._decoder.feed(data):
-                self._frame(header, body)
+                self._on_frame(header, body)
         except WireError as error:
-            self._refuse(error)
+            self._reject(error)
         finally:
             if begun:
-                self.release()
+                self.uncork()
 
-    def _refuse(self, error: WireError) -> None:
+    def _reject(self, error: WireError) -> None:
         """What the agent says makes no sense: its connection ends."""
-        self._amiss = error
+        self._protocol_error = error
         if self._welcomed is not None and not self._welcomed.done():
             self._welcomed.set_exception(error)
-        self.release()  # what it made us say before
+        self.uncork()  # what it made us say before
         if self._pipe is not None:
             self._pipe.close()
 
-    def hold(self) -> bool:
+    def cork(self) -> bool:
         """Keep the frames that are sent from now on, to be written in one go by :meth:`release`: a write takes longer
         than a small frame. Says whether it is this call that has begun it."""
-        if self._held is not None:
+        if self._corked is not None:
             return False
-        self._held = []
+        self._corked = []
         return True
 
-    def release(self) -> None:
-        held, self._held = self._held, None
+    def uncork(self) -> None:
+        held, self._corked = self._corked, None
         if held and self._pipe is not None:
             self._pipe.write(b"".join(held))
 
-    async def _watch(self) -> None:
+    async def _send_keepalives(self) -> None:
         """Let an agent hear that we are there, which it judges us by, and tell the listener when it does not answer.
 
         The connection stays: an agent that is frozen, or starved, goes on where it was.
         """
         while not self.finished and not self.gone:
             await asyncio.sleep(SILENCE / 2)
-            quiet = self.quiet
+            quiet = self.silence_seconds
             if not self.up:
                 continue
             if quiet > SILENCE * 2 and not self.silent:
                 self.silent = True
-                _log.warning("node %d: silent for %.1f s", self.node, quiet, extra=self._about)
+                _log.warning("node %d: silent for %.1f s", self.node, quiet, extra=self._log_extra)
                 self._listener.on_link(self, False, f"connected, but no answer for {quiet:.0f} s")
             self._write({"t": "ping", "id": 0})
 
-    def warn(self, node: int, left: float) -> None:
+    def warn_preemption(self, node: int, left: float) -> None:
         """Have its ranks told that another node's machine is taken back, in so many seconds."""
         self.send({"t": "warn", "node": node, "left": left})
 
     def time_of(self, header: Timed) -> float:
         """When it happened on the node, by our clock; now, where that is not said."""
-        return self.by_our_clock(float(header["at"])) if "at" in header else time.time()
+        return self.to_client_time(float(header["at"])) if "at" in header else time.time()
 
-    def by_our_clock(self, at: float) -> float:
+    def to_client_time(self, at: float) -> float:
         """A time of the node's clock."""
         return at + self.clock.ahead
 
-    def by_its_clock(self, at: float) -> float:
+    def to_node_time(self, at: float) -> float:
         """A time of ours, as the node's clock had it."""
         return at - self.clock.ahead
 
     @property
-    def quiet(self) -> float:
+    def silence_seconds(self) -> float:
         """Seconds since the agent's last word."""
-        return self.loop.time() - self._heard_at
+        return self.loop.time() - self._last_frame_at
 
     @property
-    def silence(self) -> str:
+    def silence_text(self) -> str:
         """How long the agent has said nothing, in words; of one that we never heard there is no such time."""
-        return f"has said nothing for {self.quiet:.0f} s" if self._heard_at else "has not been reached from here"
+        return (
+            f"has said nothing for {self.silence_seconds:.0f} s"
+            if self._last_frame_at
+            else "has not been reached from here"
+        )
 
     @property
     def load(self) -> int:
@@ -371,38 +387,38 @@ class Link:
         return len(self._calls)
 
     @property
-    def returning(self) -> bool:
+    def is_reconnecting(self) -> bool:
         """Whether it is down and tries to come up again."""
         return self._retry is not None and not self._retry.done()
 
-    def _frame(self, header: FromAgent, body: bytes) -> None:
+    def _on_frame(self, header: FromAgent, body: bytes) -> None:
         if _log.isEnabledFor(DEBUG):
-            self._tell("got", header, body)
+            self._log_frame("got", header, body)
         if self._logs_from:
             body = self._move_offsets(header, body)
         match header["t"]:
             case "outcome" | "stale":
-                if not is_news(header, body):
+                if not is_notification(header, body):
                     self._calls.pop((header["run"], header["i"]), None)
             case "began":
-                self.clock.tells(float(header.get("at", self.by_its_clock(time.time()))))
+                self.clock.on_event(float(header.get("at", self.to_node_time(time.time()))))
             case "gang":
                 if header.get("ask"):  # what we sent before that comes before it, too
                     self.send({"t": "heard", "epoch": header["epoch"]})
                 if header["epoch"] < self.epoch:
                     return  # news of an epoch that we have replaced meanwhile
-                self.learn_gang(header)
+                self.update_gang(header)
             case "welcome":
-                self._greet(header)
+                self._on_welcome(header)
                 return
             case "data":
-                self._download(header, body)
+                self._on_file_data(header, body)
                 return
             case "pong" | "known" | "formed":
-                asked, waiting = self._waiting.get(header.get("id", -1), ("", None))
+                asked, waiting = self._pending_requests.get(header.get("id", -1), ("", None))
                 if waiting is not None:
                     admit_answer(asked, header)
-                    del self._waiting[header["id"]]
+                    del self._pending_requests[header["id"]]
                     if not waiting.done():
                         waiting.set_result((header, body))
                 if waiting is not None or header["t"] != "pong":
@@ -410,10 +426,10 @@ class Link:
             case "bye":
                 self.finished = True
                 self.last_sizes = header["logs"]
-                self.left = header.get("unfetched")
-        if self._early is not None and header["t"] != "bye":
+                self.retained_results = header.get("unfetched")
+        if self._early_frames is not None and header["t"] != "bye":
             # News of what the welcome tells of, which the listener hears in a moment: it would know of no such run.
-            self._early.append((header, body))
+            self._early_frames.append((header, body))
         else:
             self._listener.on_frame(self, header, body)
 
@@ -424,10 +440,10 @@ class Link:
                 header["at"] += self._logs_from.get(header["f"], 0)
                 stem, _, ending = header["f"].rpartition(".")
                 if ending == "marks":
-                    from skyward_core.protocol.output_order_marks import shifted
+                    from skyward_core.protocol.output_order_marks import shift_marks
                     from skyward_core.views.output_merge import STREAMS
 
-                    return shifted(body, *(self._logs_from.get(f"{stem}.{name}", 0) for name in STREAMS))
+                    return shift_marks(body, *(self._logs_from.get(f"{stem}.{name}", 0) for name in STREAMS))
             case "bye":
                 sizes = header["logs"].items()
                 header["logs"] = {name: size + self._logs_from.get(name, 0) for name, size in sizes}
@@ -442,43 +458,43 @@ class Link:
                         self._move_offsets(outcome)
         return body
 
-    def _greet(self, header: AgentWelcome) -> None:
+    def _on_welcome(self, header: AgentWelcome) -> None:
         if header["version"] != VERSION:
             said = f"node {self.node} speaks version {header['version']} of the protocol, this client {VERSION}"
             raise WireError(said)
         self.welcome = header
-        self.clock.greets(header.get("now", time.time()))
-        self.learn_gang(header)
+        self.clock.on_greeting(header.get("now", time.time()))
+        self.update_gang(header)
         if self._welcomed is not None and not self._welcomed.done():
             self._welcomed.set_result(None)
 
-    def learn_gang(self, header: AgentGang | AgentWelcome | HoldsAnswer) -> None:
+    def update_gang(self, header: AgentGang | AgentWelcome | HoldsAnswer) -> None:
         """Which gang is there, and how it is."""
         self.epoch, self.broken = header["epoch"], header["broken"]
         self.spent = header.get("spent", False)
         self.members = tuple(header.get("members", ()))
 
-    def _lost(self, error: Exception | None) -> None:
+    def _on_connection_lost(self, error: Exception | None) -> None:
         was_up, self.up, self._pipe = self.up, False, None
         self.silent = False  # that was said of a connection
-        error = error or self._amiss
+        error = error or self._protocol_error
         failure = ConnectionError(f"the connection to node {self.node} was lost" + (f": {error}" if error else ""))
         if self._welcomed is not None and not self._welcomed.done():
             self._welcomed.set_exception(failure)
-        for _, waiting in self._waiting.values():
+        for _, waiting in self._pending_requests.values():
             if not waiting.done():
                 waiting.set_exception(failure)
-        self._waiting.clear()
+        self._pending_requests.clear()
         for download in list(self._files.values()):
             download.fail(failure)
         self._files.clear()
         if was_up:
-            self.come_back(str(error or "connection closed"))
+            self.start_reconnecting(str(error or "connection closed"))
 
-    def come_back(self, why: str) -> None:
+    def start_reconnecting(self, why: str) -> None:
         """It is down: tell so, and try until it is up again."""
         level = INFO if self.finished or self.gone else WARNING
-        _log.log(level, "node %d: down: %s", self.node, why, extra=self._about)
+        _log.log(level, "node %d: down: %s", self.node, why, extra=self._log_extra)
         self._listener.on_link(self, False, why)
         if not self.finished and not self.gone:
             self._retry = asyncio.create_task(self._reconnect())
@@ -490,24 +506,24 @@ class Link:
             try:
                 await self.connect()
             except HostKeyError as error:  # more tries would make it no better
-                _log.warning("node %d: not tried again: %s", self.node, error, extra=self._about)
+                _log.warning("node %d: not tried again: %s", self.node, error, extra=self._log_extra)
                 self._listener.on_link(self, False, f"{error.what}; not tried again")
                 return
             # A key file that is away, say, may come back.
             except (OSError, WireError, PoolError, UsageError) as error:
                 delay = min(longest, delay * 2)
-                _log.info("node %d: not reached: %s", self.node, error, extra=self._about)
+                _log.info("node %d: not reached: %s", self.node, error, extra=self._log_extra)
                 self._listener.on_link(self, False, f"{error}; next try in {delay:.1f} s")
             else:
                 return
 
-    def lose(self, why: str = "", *, taken_back: bool = False) -> None:
+    def mark_lost(self, why: str = "", *, taken_back: bool = False) -> None:
         """The node is gone for good; ``taken_back``: its machine's provider wanted it."""
-        _log.warning("node %d: lost: %s", self.node, why or "it is gone", extra=self._about)
+        _log.warning("node %d: lost: %s", self.node, why or "it is gone", extra=self._log_extra)
         self.gone = True
-        self.lost_why = self.lost_why or why
+        self.lost_reason = self.lost_reason or why
         if taken_back:
-            self.lost_as = PREEMPTED
+            self.lost_error_type = PREEMPTED
         self._calls.clear()
         for task in (self._retry, self._watcher):
             if task is not None:
@@ -525,7 +541,7 @@ class Link:
 
     # -- requests ----------------------------------------------------------------------------------------
 
-    def use(self) -> None:
+    def activate(self) -> None:
         """Tell the agent that we are no mere observer any more."""
         self._observer = False
         self.send({"t": "use"})
@@ -543,12 +559,12 @@ class Link:
         if self.up:
             self._write(header, body)
 
-    def bring(self, sources: Iterable[SourceText]) -> None:
+    def send_sources(self, sources: Iterable[SourceText]) -> None:
         """Send what scripts are made of to a node that has not got it; calls that name it come after it."""
         for source in sources:
             if source.hash in self._sources or (source.place and self.transport.shares_files):
                 continue
-            if len(self._sources) >= SOURCES:
+            if len(self._sources) >= MAX_SOURCES:
                 del self._sources[next(iter(self._sources))]
             self._sources[source.hash] = source
             if self.up:
@@ -558,7 +574,7 @@ class Link:
         import zlib  # most pools are of this machine, and send none
 
         data = zlib.compress(source.data, 1)
-        if len(data) <= INLINE:
+        if len(data) <= MAX_INLINE_BYTES:
             self._write({"t": "source", "hash": source.hash, "name": source.name}, data)
 
     def acknowledge(self, run: str, index: int | None = None) -> None:
@@ -583,7 +599,7 @@ class Link:
         if self.send({"t": "ack", "calls": self._acks}):
             self._acks = {}
 
-    async def ask(self, header: Mapping[str, Any]) -> tuple[Heard, bytes]:
+    async def ask(self, header: Mapping[str, Any]) -> tuple[AnyHeader, bytes]:
         """Send a request and wait for its answer, header and body; of which type that is depends on the request.
 
         Raises:
@@ -592,8 +608,8 @@ class Link:
         if not self.up:
             raise ConnectionError(f"the link to node {self.node} is down")
         self._next_id += 1
-        waiting: asyncio.Future[tuple[Heard, bytes]] = asyncio.get_running_loop().create_future()
-        self._waiting[self._next_id] = header["t"], waiting
+        waiting: asyncio.Future[tuple[AnyHeader, bytes]] = asyncio.get_running_loop().create_future()
+        self._pending_requests[self._next_id] = header["t"], waiting
         self._write({**header, "id": self._next_id})
         return await waiting
 
@@ -604,7 +620,7 @@ class Link:
         answer, _ = await self.ask({"t": "claim", "run": run})
         return list(answer["calls"])
 
-    def disclaim(self, run: str, *, owned: bool) -> None:
+    def release_claim(self, run: str, *, owned: bool) -> None:
         """Want the results of a run no more.
 
         Args:
@@ -615,7 +631,7 @@ class Link:
         if owned and self._pipe is not None:
             self._pipe.close()
 
-    async def fetch(self, name: str, landing: Landing) -> None:
+    async def fetch(self, name: str, landing: ResultDownload) -> None:
         """Bring a file of the agent's spool here.
 
         Raises:
@@ -623,9 +639,9 @@ class Link:
             ConnectionError: the link went down; what has come is kept for the next attempt.
         """
         if not await self.transport.fetch(name, landing.path, 0, landing.size):
-            await self._bring({"t": "fetch", "f": name, "at": landing.at}, Download(landing))
+            await self._request_file({"t": "fetch", "f": name, "at": landing.at}, Download(landing))
 
-    async def take(self, path: str, incoming: IncomingOutput) -> None:
+    async def fetch_output(self, path: str, incoming: IncomingOutput) -> None:
         """Bring a file that ranks wrote here.
 
         Raises:
@@ -634,10 +650,10 @@ class Link:
         """
         asked = {"t": "output", "path": path, "version": incoming.version, "at": incoming.at}
         download = Download(incoming)
-        await self._bring(asked, download)
+        await self._request_file(asked, download)
         incoming.sha256 = download.sha256
 
-    async def _bring(self, header: Header, download: Download) -> None:
+    async def _request_file(self, header: Header, download: Download) -> None:
         self._next_id += 1
         number = self._next_id
         self._files[number] = download
@@ -648,31 +664,31 @@ class Link:
         finally:
             self._files.pop(number, None)  # what may still come is nobody's
 
-    def _download(self, header: AgentData, body: bytes) -> None:
+    def _on_file_data(self, header: AgentData, body: bytes) -> None:
         download = self._files.get(header["id"])
-        if download is not None and download.take(header, body):
+        if download is not None and download.receive(header, body):
             self._files.pop(header["id"], None)
 
     def _write(self, header: Mapping[str, Any], body: bytes = b"") -> None:
         if _log.isEnabledFor(DEBUG):
-            self._tell("sent", header, body)
-        if self._held is not None:
-            self._held.append(frame(header, body))
+            self._log_frame("sent", header, body)
+        if self._corked is not None:
+            self._corked.append(encode_frame(header, body))
         elif self._pipe is not None:
-            self._pipe.write(frame(header, body))
+            self._pipe.write(encode_frame(header, body))
 
-    def _tell(self, way: str, header: Mapping[str, Any], body: bytes) -> None:
+    def _log_frame(self, way: str, header: Mapping[str, Any], body: bytes) -> None:
         """Have the log tell of a frame: of values in it, which may be anybody's, none but which call it is about."""
         about = [f" {key}={header[key]}" for key in ("run", "i", "id") if key in header]
         said = "node %d: %s %s%s, %d bytes"
-        _log.debug(said, self.node, way, header["t"], "".join(about), len(body), extra=self._about)
+        _log.debug(said, self.node, way, header["t"], "".join(about), len(body), extra=self._log_extra)
 
     async def drain(self) -> None:
         if self._pipe is not None:
             await self._pipe.drain()
 
 
-def is_news(header: OfRuns, body: bytes) -> bool:
+def is_notification(header: RunFrame, body: bytes) -> bool:
     """Whether an outcome, or what was yielded, is only told, as to every client, without the value that its owner gets.
 
     An owner may hear of it so, when its claim crosses the outcome on their ways; the value is still to come.

@@ -16,25 +16,25 @@ from typing import TYPE_CHECKING
 
 from skyward_core.pool.agent_link import Link
 from skyward_core.protocol.frame_codec import Header
-from skyward_core.protocol.tls_stream import CLIENT, LineError, context
-from skyward_core.transport.downloads import Landing
+from skyward_core.protocol.tls_stream import CLIENT, TlsConnectionError, make_ssl_context
+from skyward_core.transport.downloads import ResultDownload
 from skyward_core.util.light_dataclass import Value, value
 
 if TYPE_CHECKING:
-    from skyward_core.protocol.frame_types import AgentKnown, AgentWelcome, Fetched, PeersAnswer
+    from skyward_core.protocol.frame_types import AgentKnown, AgentWelcome, FetchStatus, PeersAnswer
     from skyward_core.transport.certificates import Authority
     from skyward_core.transport.direct_transfer import IdleStreams, Transfer
     from skyward_core.transport.downloads import IncomingOutput
 
 
-LARGE = 1 << 20  # bytes below which the existing connection is as good
+MIN_DIRECT_SIZE = 1 << 20  # bytes below which the existing connection is as good
 # Bytes of results that a node sends through SSH before it is to listen: that takes a process there, which costs
 # as much time as these do.
-FIRST = 8 << 20
+SSH_BYTES = 8 << 20
 THREADS = 8
 MOST_IDLE_STREAMS = 16  # lines for files that wait for more, to all nodes together
 
-Place = tuple[str, int]
+Address = tuple[str, int]
 OnTrouble = Callable[[Link, str], None]
 
 
@@ -43,18 +43,18 @@ class _Node:
 
     def __init__(self, welcome: AgentWelcome) -> None:
         self.welcome = welcome
-        self.place: asyncio.Task[Place | None] | None = None
+        self.place: asyncio.Task[Address | None] | None = None
         self.usable = True
         self.fetched = 0
 
 
-def _room_for(lines: int) -> bool:
+def _has_room_for(lines: int) -> bool:
     """Whether that many more connections leave a script most of the files that it may open."""
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return limit == resource.RLIM_INFINITY or lines * 4 <= limit
 
 
-class Direct:
+class DirectConnections:
     """The direct lines of one pool, as one client set them up.
 
     Args:
@@ -64,61 +64,61 @@ class Direct:
 
     def __init__(self, pool: str, trouble: OnTrouble) -> None:
         self._pool = pool
-        self._trouble = trouble
+        self._on_trouble = trouble
         self._nodes: dict[int, _Node] = {}
         self._authority: Authority | None = None
-        self._papers: ssl.SSLContext | None = None  # our own
+        self._tls_context: ssl.SSLContext | None = None  # our own
         self._threads: ThreadPoolExecutor | None = None
-        self._kept: IdleStreams | None = None
+        self._idle_streams: IdleStreams | None = None
         self._expiry: asyncio.TimerHandle | None = None
 
-    async def place(self, link: Link) -> Place | None:
+    async def address_of(self, link: Link) -> Address | None:
         """Where a node listens; asked once per connection."""
         node = self._node(link)
         if node.place is None:
-            node.place = asyncio.ensure_future(self._listen(link))
+            node.place = asyncio.ensure_future(self._request_listener(link))
         return await asyncio.shield(node.place)
 
-    async def put(self, link: Link, path: Path, name: str) -> bool:
+    async def upload(self, link: Link, path: Path, name: str) -> bool:
         """Bring a file to a node as ``blobs/<name>``; says whether it is there now.
 
         Raises:
             OSError: it cannot be read.
         """
-        return await self._transfer(link, lambda transfer: transfer.put(path, name))
+        return await self._transfer(link, lambda transfer: transfer.upload(path, name))
 
-    async def get(self, link: Link, name: str, landing: Landing) -> bool:
+    async def download_result(self, link: Link, name: str, landing: ResultDownload) -> bool:
         """Bring a result here, or what has not landed of it; says whether it is all here now.
 
         Raises:
             OSError: it cannot be written.
         """
-        if not self._worth_it(link, landing.size):
+        if not self._is_worthwhile(link, landing.size):
             return False
-        return await self._transfer(link, lambda transfer: transfer.get(name, landing))
+        return await self._transfer(link, lambda transfer: transfer.download_result(name, landing))
 
-    async def take(self, link: Link, path: str, incoming: IncomingOutput) -> bool:
+    async def download_output(self, link: Link, path: str, incoming: IncomingOutput) -> bool:
         """Bring a file that ranks wrote here, or what is missing of it; says whether it is all here now.
 
         Raises:
             OSError: it is no more as it was, or it cannot be written.
         """
-        if not self._worth_it(link, incoming.size):
+        if not self._is_worthwhile(link, incoming.size):
             return False
-        return await self._transfer(link, lambda transfer: transfer.take(path, incoming))
+        return await self._transfer(link, lambda transfer: transfer.download_output(path, incoming))
 
-    def _worth_it(self, link: Link, size: int) -> bool:
+    def _is_worthwhile(self, link: Link, size: int) -> bool:
         node = self._node(link)
         node.fetched += size
-        return size >= LARGE and (node.place is not None or node.fetched >= FIRST)
+        return size >= MIN_DIRECT_SIZE and (node.place is not None or node.fetched >= SSH_BYTES)
 
     def close(self) -> None:
         if self._threads is not None:
             self._threads.shutdown(wait=False, cancel_futures=True)
         if self._expiry is not None:
             self._expiry.cancel()
-        if self._kept is not None:
-            self._kept.close()
+        if self._idle_streams is not None:
+            self._idle_streams.close()
 
     def _node(self, link: Link) -> _Node:
         node = self._nodes.get(link.node)
@@ -128,9 +128,9 @@ class Direct:
 
     async def _transfer(self, link: Link, work: Callable[[Transfer], None]) -> bool:
         node = self._node(link)
-        if not (node.usable and self._goes_there(link)):
+        if not (node.usable and self._is_direct(link)):
             return False
-        place = await self.place(link)
+        place = await self.address_of(link)
         if place is None:
             node.usable = False
             return False
@@ -140,34 +140,38 @@ class Direct:
 
         if self._threads is None:
             self._threads = ThreadPoolExecutor(THREADS, "bulk")
-        if self._kept is None:
+        if self._idle_streams is None:
             # Beside SSH they are to take a small part only of what may be open.
-            self._kept = direct_transfer.IdleStreams(MOST_IDLE_STREAMS if _room_for(4 * MOST_IDLE_STREAMS) else 0)
-        transfer = Transfer(Endpoint(place, node_name(link.node)), self._own(), self._kept)
+            self._idle_streams = direct_transfer.IdleStreams(
+                MOST_IDLE_STREAMS if _has_room_for(4 * MOST_IDLE_STREAMS) else 0
+            )
+        transfer = Transfer(Endpoint(place, node_name(link.node)), self._client_context(), self._idle_streams)
         loop = asyncio.get_running_loop()
         try:
             await loop.run_in_executor(self._threads, work, transfer)
-        except LineError as error:
-            self._give_up(link, node, error)
+        except TlsConnectionError as error:
+            self._mark_unusable(link, node, error)
             return False
         finally:
             transfer.stop()
             if self._expiry is not None:
                 self._expiry.cancel()
-            self._expiry = loop.call_later(direct_transfer.IDLE, self._kept.expire, direct_transfer.IDLE)
+            self._expiry = loop.call_later(
+                direct_transfer.IDLE_TIMEOUT, self._idle_streams.expire, direct_transfer.IDLE_TIMEOUT
+            )
         return True
 
-    def _give_up(self, link: Link, node: _Node, error: OSError) -> None:
+    def _mark_unusable(self, link: Link, node: _Node, error: OSError) -> None:
         told, node.usable = not node.usable, False
         # Else what is amiss is the link, or was, and is known.
         if link.up and link.welcome is node.welcome and not told:
             address = link.welcome["address"]
-            self._trouble(link, f"large files go through SSH: no direct line to {address} ({error})")
+            self._on_trouble(link, f"large files go through SSH: no direct line to {address} ({error})")
 
-    async def _listen(self, link: Link) -> Place | None:
+    async def _request_listener(self, link: Link) -> Address | None:
         from skyward_core.transport.certificates import node_name
 
-        papers = self._signer().issue(node_name(link.node))
+        papers = self._get_authority().issue(node_name(link.node))
         answer: PeersAnswer
         try:
             answer, _ = await link.ask({"t": "peers"} | papers.to_json())
@@ -175,21 +179,21 @@ class Direct:
         except ConnectionError as failure:
             error = str(failure)
         if error:
-            self._trouble(link, f"nobody can bring it large files directly ({error})")
+            self._on_trouble(link, f"nobody can bring it large files directly ({error})")
             return None
         return (link.welcome["address"], answer["port"])
 
     @staticmethod
-    def _goes_there(link: Link) -> bool:
+    def _is_direct(link: Link) -> bool:
         """Whether the link is up and its connection ends at the node's own address."""
         return link.up and link.transport.direct == link.welcome.get("address")
 
-    def _own(self) -> ssl.SSLContext:
-        if self._papers is None:
-            self._papers = context(ssl.PROTOCOL_TLS_CLIENT, self._signer().issue(CLIENT).to_json())
-        return self._papers
+    def _client_context(self) -> ssl.SSLContext:
+        if self._tls_context is None:
+            self._tls_context = make_ssl_context(ssl.PROTOCOL_TLS_CLIENT, self._get_authority().issue(CLIENT).to_json())
+        return self._tls_context
 
-    def _signer(self) -> Authority:
+    def _get_authority(self) -> Authority:
         if self._authority is None:
             from skyward_core.transport.certificates import Authority
 
@@ -198,7 +202,7 @@ class Direct:
 
 
 @value
-class Parcel(Value):
+class BlobFile(Value):
     """A file of the client on its way; ``name`` is the hash of its content."""
 
     name: str
@@ -206,7 +210,7 @@ class Parcel(Value):
     size: int
 
 
-class Spread:
+class BlobDistributor:
     """The ways to and between the nodes of one pool, as one client set them up.
 
     Args:
@@ -215,65 +219,67 @@ class Spread:
         trouble: told when a node gets blobs from the client although it should get them from a peer, and why.
     """
 
-    def __init__(self, cluster: bool, direct: Direct, trouble: OnTrouble) -> None:
+    def __init__(self, cluster: bool, direct: DirectConnections, trouble: OnTrouble) -> None:
         self._cluster = cluster
         self._direct = direct
-        self._trouble = trouble
-        self._alone: dict[int, AgentWelcome] = {}  # as long as the connection lives that welcome came over
+        self._on_trouble = trouble
+        self._without_peers: dict[int, AgentWelcome] = {}  # as long as the connection lives that welcome came over
 
-    async def send(self, links: Sequence[Link], parcels: Sequence[Parcel]) -> None:
+    async def send(self, links: Sequence[Link], parcels: Sequence[BlobFile]) -> None:
         """Have files on all nodes, as ``blobs/<name>``.
 
         Raises:
             OSError: a node got one neither from a peer nor from here.
         """
-        small = sum(parcel.size for parcel in parcels) < LARGE
+        small = sum(parcel.size for parcel in parcels) < MIN_DIRECT_SIZE
         if small or any(link.transport.shares_files for link in links):
-            await _all(link.transport.put(p.path, p.name) for p in parcels for link in links)
+            await _run_all(link.transport.put(p.path, p.name) for p in parcels for link in links)
         else:
-            await _all(self._send(links, parcel) for parcel in parcels)
+            await _run_all(self._send_blob(links, parcel) for parcel in parcels)
 
-    async def _send(self, links: Sequence[Link], parcel: Parcel) -> None:
+    async def _send_blob(self, links: Sequence[Link], parcel: BlobFile) -> None:
         whole = [asyncio.Event() for _ in links]
 
         async def give(at: int) -> None:
             above = (at - 1) // 2
-            if not (at and self._cluster and await self._fetch(links[at], links[above], parcel, whole[above])):
-                await self._bring(links[at], parcel)
+            if not (
+                at and self._cluster and await self._fetch_from_peer(links[at], links[above], parcel, whole[above])
+            ):
+                await self._upload(links[at], parcel)
             whole[at].set()
 
-        await _all(give(at) for at in range(len(links)))
+        await _run_all(give(at) for at in range(len(links)))
 
-    async def _bring(self, link: Link, parcel: Parcel) -> None:
+    async def _upload(self, link: Link, parcel: BlobFile) -> None:
         """Have a file on a node that the client reaches, unless it is there already."""
-        if "error" not in await _ask(link, _pull(parcel, None)):
+        if "error" not in await _request(link, _pull_frame(parcel, None)):
             return
-        if not (self._cluster and await self._direct.put(link, parcel.path, parcel.name)):
+        if not (self._cluster and await self._direct.upload(link, parcel.path, parcel.name)):
             await link.transport.put(parcel.path, parcel.name)
 
-    async def _fetch(self, link: Link, above: Link, parcel: Parcel, whole: asyncio.Event) -> bool:
+    async def _fetch_from_peer(self, link: Link, above: Link, parcel: BlobFile, whole: asyncio.Event) -> bool:
         """Have a node fetch a file from the one above, which may be getting it just now; says whether it has it."""
-        while self._alone.get(link.node) is not link.welcome:
-            here, place = await asyncio.gather(self._direct.place(link), self._direct.place(above))
+        while self._without_peers.get(link.node) is not link.welcome:
+            here, place = await asyncio.gather(self._direct.address_of(link), self._direct.address_of(above))
             if here is None or place is None:
                 break
             last = whole.is_set()
-            answer = await _ask(link, _pull(parcel, place))
+            answer = await _request(link, _pull_frame(parcel, place))
             if "error" not in answer:
                 return True
             if last or answer.get("unreachable"):
-                self._alone[link.node] = link.welcome  # one time-out is enough
-                self._trouble(link, f"gets files from the client: {answer['error']}")
+                self._without_peers[link.node] = link.welcome  # one time-out is enough
+                self._on_trouble(link, f"gets files from the client: {answer['error']}")
             else:
                 await whole.wait()  # it broke off up there, or has not begun
         return False
 
 
-def _pull(parcel: Parcel, place: tuple[str, int] | None) -> Header:
+def _pull_frame(parcel: BlobFile, place: tuple[str, int] | None) -> Header:
     return {"t": "pull", "hash": parcel.name, "size": parcel.size, "from": place}
 
 
-async def _ask(link: Link, request: Header) -> Fetched:
+async def _request(link: Link, request: Header) -> FetchStatus:
     """A node's answer; a link that is down gives one with an error, as the transport may still find a way."""
     answer: AgentKnown
     try:
@@ -283,7 +289,7 @@ async def _ask(link: Link, request: Header) -> Fetched:
     return answer
 
 
-async def _all(work: Iterable[Awaitable[None]]) -> None:
+async def _run_all(work: Iterable[Awaitable[None]]) -> None:
     """Wait for all; the first failure stops the others and is raised itself."""
     tasks = [asyncio.ensure_future(each) for each in work]
     try:
@@ -293,24 +299,24 @@ async def _all(work: Iterable[Awaitable[None]]) -> None:
             task.cancel()
 
 
-KEPT = 128 << 20  # bytes of blobs that no run of ours needs now
+MAX_UNUSED_BYTES = 128 << 20  # bytes of blobs that no run of ours needs now
 
 
-class Blobs:
+class BlobCache:
     """See the module.
 
     Args:
         links: gives the nodes that are there.
     """
 
-    def __init__(self, spread: Spread, links: Callable[[], Sequence[Link]]) -> None:
-        self._spread = spread
+    def __init__(self, spread: BlobDistributor, links: Callable[[], Sequence[Link]]) -> None:
+        self._distributor = spread
         self._links = links
         self._sizes: dict[str, int] = {}  # by name; the latest use is last
         self._users: dict[str, set[str]] = {}
-        self._leaving: set[asyncio.Task[None]] = set()
+        self._drops: set[asyncio.Task[None]] = set()
 
-    async def bring(self, run: str, parcels: Sequence[Parcel]) -> frozenset[Link]:
+    async def ensure_uploaded(self, run: str, parcels: Sequence[BlobFile]) -> frozenset[Link]:
         """Have what a run needs on all nodes that are there, which it gives, until it is released.
 
         Raises:
@@ -320,10 +326,10 @@ class Blobs:
             self._sizes.pop(parcel.name, None)
             self._sizes[parcel.name] = parcel.size
             self._users.setdefault(parcel.name, set()).add(run)
-        if self._leaving:
-            await asyncio.wait(self._leaving)  # what is on its way out must not be taken for there
+        if self._drops:
+            await asyncio.wait(self._drops)  # what is on its way out must not be taken for there
         links = self._links()
-        await self._spread.send(links, parcels)
+        await self._distributor.send(links, parcels)
         return frozenset(links)
 
     def release(self, run: str) -> None:
@@ -331,7 +337,7 @@ class Blobs:
         for users in self._users.values():
             users.discard(run)
         idle = [name for name in self._sizes if not self._users[name]]
-        over = sum(self._sizes[name] for name in idle) - KEPT
+        over = sum(self._sizes[name] for name in idle) - MAX_UNUSED_BYTES
         latest = next(reversed(self._sizes), None)
         gone = []
         for name in idle:
@@ -342,12 +348,12 @@ class Blobs:
             gone.append(name)
         if gone:
             for link in self._links():
-                task = asyncio.ensure_future(_drop(link, gone))
-                self._leaving.add(task)
-                task.add_done_callback(self._leaving.discard)
+                task = asyncio.ensure_future(_drop_blobs(link, gone))
+                self._drops.add(task)
+                task.add_done_callback(self._drops.discard)
 
 
-async def _drop(link: Link, names: Sequence[str]) -> None:
+async def _drop_blobs(link: Link, names: Sequence[str]) -> None:
     try:
         await link.ask({"t": "drop", "blobs": names})
     except ConnectionError:

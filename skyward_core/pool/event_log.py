@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING, Any
 from weakref import ref
 
 from skyward_core.model.errors import LedgerError
-from skyward_core.model.machines import hourly_of
+from skyward_core.model.machines import total_hourly
 from skyward_core.model.outcomes import Outcome, RootCause, RunStatus, is_failure
-from skyward_core.model.provider_capabilities import price_of
+from skyward_core.model.provider_capabilities import hourly_price
 from skyward_core.pool.agent_link import ClockSteps, Link
 from skyward_core.pool.pool_context import PoolContext
-from skyward_core.pool.rank_output import Intake, LiveLogs, LogSink
+from skyward_core.pool.rank_output import LiveLogs, LogReceiver, LogSink
 from skyward_core.protocol.frame_codec import WireError
 from skyward_core.store import debug_log
-from skyward_core.store.debug_log import logger
+from skyward_core.store.debug_log import get_logger
 from skyward_core.store.ledger import Ledger
-from skyward_core.store.pool_folder import Archive
+from skyward_core.store.pool_folder import PoolFolder
 from skyward_core.util.redaction import Redactor, secret_values
 from skyward_core.views import events
 from skyward_core.views.events import Event
@@ -32,29 +32,29 @@ if TYPE_CHECKING:
     from skyward_core.protocol.frame_types import AgentPong, AgentWelcome, RankPhaseKeys
 
 
-FLUSH = 0.2  # seconds that outcomes and events may wait for their way to disk
-FLUSH_OPENED = 0.02  # the same for a run that was dispatched: until then only the agents know of it
-GLANCE = 0.05  # seconds that a flush waits for another process
-AGAIN = 0.5  # seconds before it is tried again
-PATIENCE = 5.0  # seconds in which a ledger may be locked before that is said
-RUNS_REMEMBERED = 256
+FLUSH_DELAY = 0.2  # seconds that outcomes and events may wait for their way to disk
+FLUSH_OPENED_DELAY = 0.02  # the same for a run that was dispatched: until then only the agents know of it
+LOCK_TIMEOUT = 0.05  # seconds that a flush waits for another process
+RETRY_PAUSE = 0.5  # seconds before it is tried again
+LOCK_WARNING_DELAY = 5.0  # seconds in which a ledger may be locked before that is said
+MAX_REMEMBERED_RUNS = 256
 
 
-class Records:
+class LedgerWriter:
     """One pool's part of the ledger, and its journal.
 
     Args:
         complain: told once, in words, when something cannot be written; the pool goes on.
     """
 
-    def __init__(self, token: str, ledger: Ledger, archive: Archive, complain: Callable[[str], None]) -> None:
+    def __init__(self, token: str, ledger: Ledger, archive: PoolFolder, complain: Callable[[str], None]) -> None:
         self._token = token
         self._ledger = ledger
         self._archive = archive
-        self._complain = complain
-        self._complained = False
+        self._emit_warning = complain
+        self._has_warned = False
         self._closed = False
-        self._refused_at: float | None = None  # time of the loop, since which nothing can be written
+        self._failing_since: float | None = None  # time of the loop, since which nothing can be written
         self._opened: list[tuple[str, str, str, str, int, float]] = []
         self._outcomes: list[tuple[str, Outcome, dict[str, list[int]]]] = []
         self._ends: list[tuple[str, str, float, RootCause | None]] = []
@@ -64,45 +64,45 @@ class Records:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_for = 0.0  # seconds that it was set for
 
-    def opened(self, run: str, function: str, kind: str, total: int, at: float, *, ours: bool = False) -> None:
+    def add_run(self, run: str, function: str, kind: str, total: int, at: float, *, ours: bool = False) -> None:
         """A run was dispatched; ``ours``: by this process."""
         if ours:
             self._ours.add(run)
         self._opened.append((self._token, run, function, kind, total, at))
-        self._flush_within(FLUSH_OPENED)
+        self._flush_within(FLUSH_OPENED_DELAY)
 
-    def placed(self, run: str, nodes: tuple[int, ...]) -> None:
+    def add_placement(self, run: str, nodes: tuple[int, ...]) -> None:
         """A run is on these nodes only; () for one that waits for some."""
         self._places[run] = nodes
-        self._flush_within(FLUSH_OPENED)
+        self._flush_within(FLUSH_OPENED_DELAY)
 
-    def outcome(self, run: str, outcome: Outcome, log: dict[str, list[int]]) -> None:
+    def add_outcome(self, run: str, outcome: Outcome, log: dict[str, list[int]]) -> None:
         """A call ended; ``log``: where in which files stands what it printed."""
         self._outcomes.append((run, outcome, log))
         ends = self._log_ends.setdefault(run, {})
         for name, (_, end) in log.items():
             ends[name] = max(end, ends.get(name, 0))
-        if len(self._log_ends) > RUNS_REMEMBERED:
+        if len(self._log_ends) > MAX_REMEMBERED_RUNS:
             del self._log_ends[next(iter(self._log_ends))]
         if is_failure(outcome):
             self._flush_within(0.0)  # soon, but thousands that fail together in one go
 
-    def ended(self, run: str, state: RunStatus, when: float, cause: RootCause | None) -> None:
+    def add_run_end(self, run: str, state: RunStatus, when: float, cause: RootCause | None) -> None:
         """A run ended."""
         self._ends.append((run, state, when, cause))
         self._ours.discard(run)
-        self._flush_within(FLUSH)
+        self._flush_within(FLUSH_DELAY)
 
-    def event(self, event: Event) -> None:
+    def add_event(self, event: Event) -> None:
         """Something for the journal."""
-        self._archive.note(event)
-        self._flush_within(FLUSH)
+        self._archive.add_event(event)
+        self._flush_within(FLUSH_DELAY)
 
-    def log_ends(self, run: str) -> dict[str, int]:
+    def expected_log_sizes(self, run: str) -> dict[str, int]:
         """Log file -> size that it must have here before a run's logs are complete."""
         return self._log_ends.get(run, {})
 
-    def flush(self, patience: float = GLANCE) -> None:
+    def flush(self, patience: float = LOCK_TIMEOUT) -> None:
         """Bring what waits to disk; what cannot be written waits on, and is tried again.
 
         Args:
@@ -117,39 +117,39 @@ class Records:
         self._opened, self._outcomes, self._ends = [], [], []
         try:
             if opened or outcomes or ends or places:
-                self._ledger.record(
+                self._ledger.record_runs(
                     opened=opened, outcomes=outcomes, ends=ends, ours=ours, places=places, patience=patience
                 )
             self._archive.flush()
-            self._refused_at = None
+            self._failing_since = None
         except (LedgerError, OSError) as error:
             self._opened = opened + self._opened
             self._outcomes, self._ends = outcomes + self._outcomes, ends + self._ends
             self._ours |= ours
             self._places = places | self._places
             now = asyncio.get_running_loop().time()
-            self._refused_at = now if self._refused_at is None else self._refused_at
-            if now - self._refused_at >= PATIENCE or not isinstance(error, LedgerError):
-                self.cannot("records", error)
+            self._failing_since = now if self._failing_since is None else self._failing_since
+            if now - self._failing_since >= LOCK_WARNING_DELAY or not isinstance(error, LedgerError):
+                self.warn_write_failed("records", error)
             if not self._closed:
-                self._flush_within(AGAIN)
+                self._flush_within(RETRY_PAUSE)
 
     def close(self) -> None:
         """Bring what waits to disk, for the last time."""
         self._closed = True
-        self.flush(PATIENCE)
-        if self._refused_at is not None:
-            self.cannot("records", LedgerError("the ledger takes none"))
+        self.flush(LOCK_WARNING_DELAY)
+        if self._failing_since is not None:
+            self.warn_write_failed("records", LedgerError("the ledger takes none"))
         try:
             self._archive.close()
         except OSError as error:
-            self.cannot("records", error)
+            self.warn_write_failed("records", error)
 
-    def cannot(self, what: str, error: Exception) -> None:
+    def warn_write_failed(self, what: str, error: Exception) -> None:
         """Complain, the first time, that something cannot be written."""
-        if not self._complained:
-            self._complained = True
-            self._complain(f"{what} cannot be written: {error}")
+        if not self._has_warned:
+            self._has_warned = True
+            self._emit_warning(f"{what} cannot be written: {error}")
 
     def _flush_within(self, seconds: float) -> None:
         if self._timer is not None and self._timer_for <= seconds:
@@ -163,29 +163,29 @@ class Records:
         self._timer, self._timer_for = loop.call_at(at, self.flush), seconds
 
 
-_log = logger("pool")
+_log = get_logger("pool")
 
 # By kind of event; most are of other kinds, and cost no more than the look for them here.
-_WORDS: dict[type[events.Event], tuple[int, Callable[[Any], str]]] = {
+_LOG_MESSAGES: dict[type[events.Event], tuple[int, Callable[[Any], str]]] = {
     events.PoolOpened: (
         INFO,
         lambda event: f"pool: {event.spec.get('nodes')} nodes of {event.spec.get('provider')}",
     ),
-    events.PoolState: (INFO, lambda event: _with(f"pool: {event.state}", event.detail)),
+    events.PoolState: (INFO, lambda event: _with_detail(f"pool: {event.state}", event.detail)),
     events.PoolEnded: (INFO, lambda event: "pool: gone"),
-    events.NodePhase: (INFO, lambda event: _with(f"node {event.node}: {event.phase}", event.detail)),
+    events.NodePhase: (INFO, lambda event: _with_detail(f"node {event.node}: {event.phase}", event.detail)),
     events.NodeLink: (
         DEBUG,
-        lambda event: _with(f"node {event.node}: link {'up' if event.up else 'down'}", event.detail),
+        lambda event: _with_detail(f"node {event.node}: link {'up' if event.up else 'down'}", event.detail),
     ),
     events.RunOpened: (INFO, lambda event: f"run {event.run}: opened, {event.kind} of {event.total}"),
     events.RunEnded: (INFO, lambda event: f"run {event.run}: {event.state}"),
 }
 
 
-def tell(event: events.Event) -> None:
+def log_event(event: events.Event) -> None:
     """Have the log tell of an event, where it is one of those."""
-    found = _WORDS.get(type(event))
+    found = _LOG_MESSAGES.get(type(event))
     if found is None:
         return
     level, words = found
@@ -195,14 +195,14 @@ def tell(event: events.Event) -> None:
         _log.log(level, "%s", words(event), extra={"pool": event.pool})
 
 
-def _with(what: str, detail: str) -> str:
+def _with_detail(what: str, detail: str) -> str:
     return f"{what}: {detail}" if detail else what
 
 
-LEASE_MOVED = 3.0  # seconds by which the end of a lease has moved when that is news
+LEASE_TOLERANCE = 3.0  # seconds by which the end of a lease has moved when that is news
 
 
-class News:
+class EventPublisher:
     """One pool's.
 
     Attributes:
@@ -214,42 +214,44 @@ class News:
     def __init__(self, context: PoolContext) -> None:
         self._context = context
         self.redactor = Redactor()
-        self.blank(secret_values(os.environ))
-        self.records = Records(context.token, context.ledger, context.archive, self.complain)
-        self.live = LiveLogs(context.archive, context.view, context.clock_ahead_of)
+        self.add_secrets(secret_values(os.environ))
+        self.records = LedgerWriter(context.token, context.ledger, context.archive, self.emit_warning)
+        self.live_logs = LiveLogs(context.archive, context.view, context.clock_ahead_of)
         self._steps = ClockSteps()
-        self.intake = Intake(context.archive, self.live.take, self._ask_for_logs, self.records.cannot)
+        self.log_receiver = LogReceiver(
+            context.archive, self.live_logs.receive, self._request_logs, self.records.warn_write_failed
+        )
         self._listeners: list[Callable[[events.Event], None]] = []
         self._unfetched: dict[int, dict[str, int]] = {}  # by node
 
-    def blank(self, secrets: list[str]) -> None:
+    def add_secrets(self, secrets: list[str]) -> None:
         """Secrets that nobody is to see from now on."""
         self.redactor.add(secrets)
-        debug_log.blank(secrets)
+        debug_log.add_secrets(secrets)
 
     def emit(self, event: events.Event) -> None:
         """Something has happened."""
         if self.redactor and (detail := getattr(event, "detail", "")):
-            event = replace(event, detail=self.redactor.text(detail))  # type: ignore[call-arg]
+            event = replace(event, detail=self.redactor.redact_text(detail))  # type: ignore[call-arg]
         if self.redactor and isinstance(event, events.PoolState) and (hint := event.hint) is not None:
-            subject, path = map(self.redactor.text, (hint.subject, hint.path))
+            subject, path = map(self.redactor.redact_text, (hint.subject, hint.path))
             event = replace(event, hint=replace(hint, subject=subject, path=path))
         apply(self._context.view, event)
-        tell(event)
-        self.records.event(event)
+        log_event(event)
+        self.records.add_event(event)
         for listener in tuple(self._listeners):
             listener(event)
 
-    def mention(self, link: Link, detail: str) -> None:
+    def emit_node_note(self, link: Link, detail: str) -> None:
         """Something about a node that changes nothing."""
         self.emit(events.NodeLink(pool=self._context.name, node=link.node, up=link.up, detail=detail))
 
-    def complain(self, words: str) -> None:
+    def emit_warning(self, words: str) -> None:
         """Something about the pool that changes nothing."""
         context = self._context
         self.emit(events.PoolState(pool=context.name, state=context.view.state, detail=words))
 
-    def opened(self) -> None:
+    def emit_opened(self) -> None:
         """The pool is there, or more is known of what it is."""
         row = self._context.row
         self.emit(events.PoolOpened(pool=row.name, spec=row.spec, created_at=row.created_at))
@@ -268,8 +270,8 @@ class News:
             self._listeners.append(on_event)
         if on_log is not None:
             if missed:
-                self.live.missed(on_log)
-            self.live.sinks.append(on_log)
+                self.live_logs.replay(on_log)
+            self.live_logs.sinks.append(on_log)
         weak = ref(self)  # a listener that keeps ``stop`` must not keep the pool and its ledger
 
         def stop() -> None:
@@ -277,35 +279,35 @@ class News:
                 return
             if on_event in news._listeners:
                 news._listeners.remove(on_event)
-            if on_log in news.live.sinks:
-                news.live.give_up()
-                news.live.sinks.remove(on_log)
+            if on_log in news.live_logs.sinks:
+                news.live_logs.flush_pending()
+                news.live_logs.sinks.remove(on_log)
 
         return stop
 
-    async def logs_complete(self, run: str) -> None:
+    async def wait_logs_complete(self, run: str) -> None:
         """Wait until all that the ranks printed during a run is here, or can no longer come."""
         context = self._context
         while context.view.is_live and any(link.up for link in context.links):
-            ends = self.records.log_ends(run)
-            if all(self.intake.shown.get(name, 0) >= end for name, end in ends.items()):
+            ends = self.records.expected_log_sizes(run)
+            if all(self.log_receiver.shown.get(name, 0) >= end for name, end in ends.items()):
                 break
             await asyncio.sleep(0.01)
-        self.live.give_up()
+        self.live_logs.flush_pending()
 
     def close(self) -> None:
         """The pool is left."""
-        self.live.give_up()
+        self.live_logs.flush_pending()
         self.records.close()
 
-    def _ask_for_logs(self) -> None:
+    def _request_logs(self) -> None:
         """Have the nodes send their logs again from where our files end."""
         for link in self._context.links:
-            link.follow()
+            link.request_logs()
 
     # -- what nodes tell of themselves -------------------------------------------------------------------
 
-    def learn_ranks(self, number: int) -> None:
+    def set_ranks_per_node(self, number: int) -> None:
         """The first node to answer tells how many ranks "gpu" is.
 
         Raises:
@@ -320,48 +322,48 @@ class News:
             spec = context.view.spec | {"worker": worker | {"ranks_per_node": number}}
             self.emit(events.PoolOpened(pool=context.name, spec=spec, created_at=context.row.created_at))
 
-    def learn_price(self) -> None:
+    def update_price(self) -> None:
         """What an hour of the pool's machines costs, as was written down of each when it was made, or as their provider
         says of all."""
         context = self._context
-        hourly = hourly_of(context.machines)
-        if hourly is None and (price := price_of(context.provider)) is not None:
+        hourly = total_hourly(context.machines)
+        if hourly is None and (price := hourly_price(context.provider)) is not None:
             hourly = price * len(context.machines)
         if hourly is not None and hourly != context.view.price_hourly:
             self.emit(events.PriceNews(pool=context.name, hourly=hourly))
 
-    def learn_lease(self, seconds: float | None) -> None:
+    def update_lease(self, seconds: float | None) -> None:
         """A node has told in how many seconds it ends itself; all nodes of a pool do at about the same time."""
         before, ends_at = self._context.view.ends_at, None if seconds is None else time.time() + seconds
-        moved = ends_at is None or before is None or abs(ends_at - before) > LEASE_MOVED
+        moved = ends_at is None or before is None or abs(ends_at - before) > LEASE_TOLERANCE
         if moved and ends_at != before:
             self.emit(events.LeaseNews(pool=self._context.name, ends_at=ends_at))
 
-    def learn_work(self, link: Link, header: AgentPong) -> None:
+    def update_cpu_time(self, link: Link, header: AgentPong) -> None:
         """A node has told what its ranks have taken of the processor."""
         if step := self._steps.step():
-            self._context.view.rhythms.clock_was_set(step)
+            self._context.view.activity.shift_clock(step)
         spent = header.get("processor", {})
         for rank in self._context.ranks_of(link.node) if spent else ():
             if (seconds := spent.get(str(rank))) is not None:
-                self._context.view.rhythms.spent(rank, seconds, time.time())
+                self._context.view.activity.record_cpu_time(rank, seconds, time.time())
 
-    def enter_phase(self, link: Link, header: RankPhaseKeys) -> None:
+    def emit_rank_phase(self, link: Link, header: RankPhaseKeys) -> None:
         """A rank is starting, importing, joining; ages travel, as clocks of nodes may be wrong."""
         rank, at = int(header["rank"]), time.time() - header["age"]
         if rank in self._context.ranks_of(link.node):
             self.emit(events.RankPhase(pool=self._context.name, rank=rank, phase=header["phase"], at=at))
 
-    def learn_phases(self, link: Link) -> None:
+    def update_rank_phases(self, link: Link) -> None:
         """What an agent tells of its ranks to a client that comes; of the others nothing is known any more."""
         told = link.welcome.get("phases", ())
         for rank in self._context.ranks_of(link.node):
             if rank in self._context.view.rank_phases and all(header["rank"] != rank for header in told):
                 self.emit(events.RankPhase(pool=self._context.name, rank=rank, phase=""))
         for header in told:
-            self.enter_phase(link, header)
+            self.emit_rank_phase(link, header)
 
-    def learn_unfetched(self, link: Link, header: AgentPong | AgentWelcome) -> None:
+    def update_retained_results(self, link: Link, header: AgentPong | AgentWelcome) -> None:
         """A node has told which results wait there for a client to fetch them."""
         self._unfetched[link.node] = header.get("unfetched", {})
         runs: dict[str, int] = {}

@@ -16,39 +16,39 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from skyward_core.model.errors import PoolError, SkywardError, hint_of, what_of
+from skyward_core.model.errors import PoolError, SkywardError, error_hint, error_message
 from skyward_core.model.machines import Machine
-from skyward_core.model.outcomes import Outcome, end_of
+from skyward_core.model.outcomes import Outcome, summarize_outcomes
 from skyward_core.model.provider_capabilities import Quiets
-from skyward_core.pool.agent_link import Link, is_news
+from skyward_core.pool.agent_link import Link, is_notification
 from skyward_core.pool.pool_context import PoolContext
 from skyward_core.pool.runs.run import outcome_of
-from skyward_core.protocol.frame_codec import WORK, WireError
-from skyward_core.providers import from_json
-from skyward_core.providers.provider import Provider, told
+from skyward_core.protocol.frame_codec import RESULT_KINDS, WireError
+from skyward_core.providers import provider_from_json
+from skyward_core.providers.provider import Provider, log_call
 from skyward_core.store.ledger import Ledger
-from skyward_core.store.ledger_rows import Kept, PoolRow, Receipt
-from skyward_core.store.pool_folder import Archive, rank_of
+from skyward_core.store.ledger_rows import PoolRow, Receipt, RetainedResults
+from skyward_core.store.pool_folder import PoolFolder, parse_rank
 from skyward_core.store.state_folder import pool_path
-from skyward_core.transport.downloads import Landing
+from skyward_core.transport.downloads import ResultDownload
 from skyward_core.transport.transport import Transport
-from skyward_core.util.byte_sizes import size_in_words
-from skyward_core.util.terminal_safe_text import field as safe
+from skyward_core.util.byte_sizes import format_size
+from skyward_core.util.terminal_safe_text import sanitize_line as safe
 
 if TYPE_CHECKING:
     from skyward_core.pool.agent_link import Link
     from skyward_core.protocol.frame_types import AgentItem, AgentOutcome, FromAgent
 
 
-STUCK = 30.0  # seconds without anything new after which a fetch is given up for now
-ENDING = 10.0  # seconds that the agent may take to end once all has been fetched
+STALL_TIMEOUT = 30.0  # seconds without anything new after which a fetch is given up for now
+SHUTDOWN_TIMEOUT = 10.0  # seconds that the agent may take to end once all has been fetched
 LEASE = 60.0  # seconds that it lives on where we die on the way
 
-Came = tuple[str, Outcome, dict[str, list[int]]]
+CallOutcome = tuple[str, Outcome, dict[str, list[int]]]
 """A run, how one of its calls ended, and where in which log files stands what that call printed."""
 
 
-async def fetch(row: PoolRow, ledger: Ledger, *, give_up: bool = False) -> list[str]:
+async def fetch_retained(row: PoolRow, ledger: Ledger, *, give_up: bool = False) -> list[str]:
     """Bring home what is kept of a pool that has ended.
 
     Args:
@@ -61,20 +61,23 @@ async def fetch(row: PoolRow, ledger: Ledger, *, give_up: bool = False) -> list[
         PoolError: something could not be had, and stays where it is; says why.
     """
     done, failures, hint = [], [], None
-    archive = Archive(row.key)
+    archive = PoolFolder(row.key)
     try:
-        for kept in ledger.kept(row.token):
-            visit, needed = Visit(row, kept.machine, archive, ledger), ledger.needed([kept])
+        for kept in ledger.retained_results(row.token):
+            visit, needed = (
+                NodeResultsFetcher(row, kept.machine, archive, ledger),
+                ledger.select_wanted([kept]),
+            )
             try:
-                await visit.make(give_up=give_up)
-                await visit.see_it_gone()
+                await visit.fetch_all(give_up=give_up)
+                await visit.wait_removed()
             except (PoolError, OSError, WireError) as error:
-                if kept in ledger.kept(row.token):  # else another client was quicker
-                    failures.append(f"{kept} (still there: {what_of(error)})")
-                    hint = hint or hint_of(error)
+                if kept in ledger.retained_results(row.token):  # else another client was quicker
+                    failures.append(f"{kept} (still there: {error_message(error)})")
+                    hint = hint or error_hint(error)
                 continue
-            await asyncio.to_thread(ledger.unkeep, kept)
-            done += [f"{'gave up' if give_up else 'fetched'} {each.words()}" for each in needed]
+            await asyncio.to_thread(ledger.remove_retained, kept)
+            done += [f"{'gave up' if give_up else 'fetched'} {each.describe()}" for each in needed]
     finally:
         archive.close()
     if failures:
@@ -82,12 +85,12 @@ async def fetch(row: PoolRow, ledger: Ledger, *, give_up: bool = False) -> list[
     return done
 
 
-def is_here(ledger: Ledger, run: str) -> bool:
+def is_fetched(ledger: Ledger, run: str) -> bool:
     """Whether a run is over, and all that it gave lies in the files of this machine."""
     row = ledger.run(run)
     if row is None or row.ended_at is None:
         return False
-    gave = [outcome.index for outcome, _ in ledger.outcomes(run) if outcome.kind in WORK]
+    gave = [outcome.index for outcome, _ in ledger.outcomes(run) if outcome.kind in RESULT_KINDS]
     folder = pool_path(ledger.pool(row.token).key) / "results"
     return bool(gave) and all((folder / f"{run}.{index}.pickle").exists() for index in gave)
 
@@ -103,17 +106,17 @@ async def fetch_run(row: PoolRow, run: str, ledger: Ledger) -> list[str]:
         PoolError: a node's part cannot be had, and stays there; says why.
     """
     done, failures = [], []
-    archive = Archive(row.key)
+    archive = PoolFolder(row.key)
     try:
         for machine in ledger.machines(row.token):
-            visit = Visit(row, machine, archive, ledger)
+            visit = NodeResultsFetcher(row, machine, archive, ledger)
             try:
-                size = await visit.take(run)
+                size = await visit.fetch_run(run)
             except (PoolError, OSError, WireError) as error:
-                failures.append(f"node {machine.node} ({what_of(error)})")
+                failures.append(f"node {machine.node} ({error_message(error)})")
                 continue
             if size is not None:
-                what = f"run {run} ({size_in_words(size)})" if size else f"how run {run} ended"
+                what = f"run {run} ({format_size(size)})" if size else f"how run {run} ended"
                 done.append(f"fetched {what} from node {machine.node} ({machine.address})")
     finally:
         archive.close()
@@ -122,39 +125,39 @@ async def fetch_run(row: PoolRow, run: str, ledger: Ledger) -> list[str]:
     return done
 
 
-async def bring_home(row: PoolRow, ledger: Ledger, receipt: Receipt, *, give_up: bool = False) -> Receipt:
+async def fetch_after_teardown(row: PoolRow, ledger: Ledger, receipt: Receipt, *, give_up: bool = False) -> Receipt:
     """Fetch (or give up) what the hosts keep of a pool that was just torn down; gives the receipt with what became of
     it. What cannot be fetched now stays there."""
     try:
-        notes = await fetch(row, ledger, give_up=give_up)
+        notes = await fetch_retained(row, ledger, give_up=give_up)
     except SkywardError as error:
-        notes = [what_of(error)]
-    left = tuple(map(str, ledger.unfetched(row.token))) if not receipt.unwritten else receipt.kept
+        notes = [error_message(error)]
+    left = tuple(map(str, ledger.unfetched_results(row.token))) if not receipt.unwritten else receipt.kept
     return replace(receipt, notes=(*receipt.notes, *notes), kept=left)
 
 
-class Visit:
+class NodeResultsFetcher:
     """To the folder of a node, or of what is kept of one. Hears of what comes over its link."""
 
-    def __init__(self, row: PoolRow, machine: Machine, archive: Archive, ledger: Ledger) -> None:
+    def __init__(self, row: PoolRow, machine: Machine, archive: PoolFolder, ledger: Ledger) -> None:
         self._row = row
         self._machine = machine
         self._archive = archive
         self._ledger = ledger
-        self._provider: Provider = from_json(row.provider)
-        self._arrived: asyncio.Queue[tuple[AgentOutcome | AgentItem, bytes]] = asyncio.Queue()
-        self._news_at = time.monotonic()
-        self._trouble = "nothing comes from there"
+        self._provider: Provider = provider_from_json(row.provider)
+        self._frames: asyncio.Queue[tuple[AgentOutcome | AgentItem, bytes]] = asyncio.Queue()
+        self._last_frame_at = time.monotonic()
+        self._error_text = "nothing comes from there"
         self._log_ends: dict[str, int] = {}
-        self._came = 0
-        self._landing: Landing | None = None
+        self._received = 0
+        self._download: ResultDownload | None = None
 
     @property
-    def came(self) -> int:
+    def received_bytes(self) -> int:
         """Bytes that have come so far."""
-        return self._came + (self._landing.at if self._landing is not None else 0)
+        return self._received + (self._download.at if self._download is not None else 0)
 
-    async def make(self, *, give_up: bool = False, only: Container[str] | None = None) -> None:
+    async def fetch_all(self, *, give_up: bool = False, only: Container[str] | None = None) -> None:
         """Fetch it, or give it up.
 
         Args:
@@ -171,16 +174,16 @@ class Visit:
             runs = [record["run"] for record in link.welcome["runs"]]
             if not give_up:
                 chosen = [run for run in runs if only is None or run in only]
-                await asyncio.to_thread(self._record, await self._take(link, chosen), ended=True)
+                await asyncio.to_thread(self._save_outcomes, await self._download_runs(link, chosen), ended=True)
             for run in runs:
                 link.acknowledge(run)
             link.flush_acknowledgements()
             link.send({"t": "shutdown"})
-            await self._until(lambda: link.finished)
+            await self._wait_until(lambda: link.finished)
         finally:
             await link.close()
 
-    async def take(self, run: str) -> int | None:
+    async def fetch_run(self, run: str) -> int | None:
         """Fetch what the agent of a pool that is up holds of a run for nobody, as one who only looks.
 
         Returns:
@@ -195,8 +198,8 @@ class Visit:
             size = link.welcome.get("unfetched", {}).get(run)
             if size is None:
                 return None
-            outcomes = await self._take(link, [run])
-            await asyncio.to_thread(self._record, outcomes, ended=False)
+            outcomes = await self._download_runs(link, [run])
+            await asyncio.to_thread(self._save_outcomes, outcomes, ended=False)
             link.acknowledge(run)
             link.flush_acknowledgements()
             await link.ask({"t": "ping"})  # the agent has read what came before
@@ -218,13 +221,13 @@ class Visit:
             "concurrency": 1, "idle_timeout": LEASE, "env": {}, "cwd": "", "path": [], "image": {},
         }  # fmt: skip
 
-    async def _take(self, link: Link, runs: Sequence[str]) -> list[Came]:
+    async def _download_runs(self, link: Link, runs: Sequence[str]) -> list[CallOutcome]:
         """Bring home what an agent has of some runs; gives how their calls ended."""
         missing = {(run, index) for run in runs for index in await link.claim(run)}
-        outcomes: list[Came] = []
+        outcomes: list[CallOutcome] = []
         while missing:
-            await self._until(lambda: not self._arrived.empty())
-            header, body = self._arrived.get_nowait()
+            await self._wait_until(lambda: not self._frames.empty())
+            header, body = self._frames.get_nowait()
             key = (header["run"], header["i"])
             if header["t"] == "item":
                 await self._save(link, header, body, f"{key[0]}.{key[1]}.{header['seq']}.item")
@@ -233,14 +236,14 @@ class Visit:
             if key not in missing:
                 continue
             missing.discard(key)
-            if header["kind"] in WORK:
+            if header["kind"] in RESULT_KINDS:
                 await self._save(link, header, body, f"{key[0]}.{key[1]}.pickle")
             log = header.get("log", {})
             outcomes.append((key[0], outcome_of(header), log))
             for name, (_, end) in log.items():
                 self._log_ends[name] = max(end, self._log_ends.get(name, 0))
         cursors = self._archive.cursors
-        await self._until(lambda: all(cursors.get(name, 0) >= end for name, end in self._log_ends.items()))
+        await self._wait_until(lambda: all(cursors.get(name, 0) >= end for name, end in self._log_ends.items()))
         return outcomes
 
     async def _save(self, link: Link, header: AgentOutcome | AgentItem, body: bytes, name: str) -> None:
@@ -252,55 +255,55 @@ class Visit:
             partial.replace(path)
             return
         while True:
-            landing = self._landing = Landing(path, header["size"])
+            landing = self._download = ResultDownload(path, header["size"])
             try:
                 await link.fetch(header["file"], landing)
             except ConnectionError:
-                await self._until(lambda: link.up)  # it is gone on with
+                await self._wait_until(lambda: link.up)  # it is gone on with
             else:
                 landing.close()
-                self._came, self._landing = self.came, None
+                self._received, self._download = self.received_bytes, None
                 return
 
-    def _record(self, outcomes: Sequence[Came], *, ended: bool) -> None:
+    def _save_outcomes(self, outcomes: Sequence[CallOutcome], *, ended: bool) -> None:
         """Enter what became of the runs.
 
         Args:
             ended: Whether the pool's agents have ended. Clients that watch a pool which is up enter the runs' ends.
         """
-        self._ledger.record(outcomes=outcomes)
+        self._ledger.record_runs(outcomes=outcomes)
         ends = []
         for run in {run for run, _, _ in outcomes} if ended else ():
             row = self._ledger.run(run)
             known = [outcome for outcome, _ in self._ledger.outcomes(run)]
             if row is not None:
-                state, cause = end_of(known)
+                state, cause = summarize_outcomes(known)
                 state = state if cause or len(known) == row.total else "lost"
                 ends.append((run, state, row.ended_at or time.time(), cause))
-        self._ledger.record(ends=ends)
+        self._ledger.record_runs(ends=ends)
 
-    async def _until(self, reached: Any) -> None:
+    async def _wait_until(self, reached: Any) -> None:
         """Wait for a condition, as long as anything comes.
 
         Raises:
             ConnectionError: nothing has come for too long.
         """
-        self._news_at = time.monotonic()
+        self._last_frame_at = time.monotonic()
         while not reached():
-            if time.monotonic() - self._news_at > STUCK:
-                raise ConnectionError(self._trouble)
+            if time.monotonic() - self._last_frame_at > STALL_TIMEOUT:
+                raise ConnectionError(self._error_text)
             await asyncio.sleep(0.01)
 
-    async def see_it_gone(self) -> None:
+    async def wait_removed(self) -> None:
         """Wait until its host says so.
 
         Raises:
             PoolError: it does not.
         """
-        deadline = time.monotonic() + ENDING
+        deadline = time.monotonic() + SHUTDOWN_TIMEOUT
         while True:
             look = self._provider.describe(self._row.name, [self._machine])
-            (seen,) = await told("describe", self._row.name, look)
+            (seen,) = await log_call("describe", self._row.name, look)
             if seen.state == "gone":
                 return
             if time.monotonic() > deadline:
@@ -311,27 +314,29 @@ class Visit:
 
     def on_frame(self, link: Link, header: FromAgent, body: bytes) -> None:
         """Something came."""
-        self._news_at = time.monotonic()
-        self._came += len(body)
+        self._last_frame_at = time.monotonic()
+        self._received += len(body)
         match header["t"]:
-            case "outcome" | "item" if not is_news(header, body):
-                self._arrived.put_nowait((header, body))
+            case "outcome" | "item" if not is_notification(header, body):
+                self._frames.put_nowait((header, body))
             case "log":
                 have, at = self._archive.cursors.get(header["f"], 0), header["at"]
                 if at + len(body) > have:
                     skip = max(0, have - at)
-                    self._archive.write(header["f"], at + skip, body[skip:])
+                    self._archive.write_log(header["f"], at + skip, body[skip:])
             case "error":
-                self._trouble = header["message"]
+                self._error_text = header["message"]
 
     def on_link(self, link: Link, up: bool, detail: str) -> None:
         """The link is up, or down and on its way up again."""
-        self._trouble = detail or self._trouble
+        self._error_text = detail or self._error_text
 
     def cursors(self, node: int) -> dict[str, int]:
         """How much of its logs is here."""
         first = node * self._ranks
-        return {name: at for name, at in self._archive.cursors.items() if first <= rank_of(name) < first + self._ranks}
+        return {
+            name: at for name, at in self._archive.cursors.items() if first <= parse_rank(name) < first + self._ranks
+        }
 
     @property
     def _ranks(self) -> int:
@@ -339,15 +344,15 @@ class Visit:
         return ranks if isinstance(ranks, int) else len(self._archive.cursors) + 1
 
 
-EMPTIED = "emptied"  # the file in the pool's folder with machines on which nothing is left
-MOST = 4 << 30  # bytes that are brought of a pool
-ASKING = 120.0  # seconds until machines have said what lies there
+EMPTY_MACHINES_FILE = "emptied"  # the file in the pool's folder with machines on which nothing is left
+MAX_BYTES = 4 << 30  # bytes that are brought of a pool
+QUERY_TIMEOUT = 120.0  # seconds until machines have said what lies there
 PATIENCE = 300.0  # seconds until it has come; the machines' deadman waits longer than for both
-AT_ONCE = 8  # machines
-TICK = 0.2  # seconds between two words on how far it is
+MAX_PARALLEL = 8  # machines
+PROGRESS_INTERVAL = 0.2  # seconds between two words on how far it is
 
 
-async def rescue(
+async def fetch_remaining(
     context: PoolContext,
     machines: Sequence[Machine],
     troubled: Collection[int],
@@ -366,60 +371,63 @@ async def rescue(
     Returns:
         What was brought, or given up; and what is lost: in words.
     """
-    done = _Done(context.archive.folder / EMPTIED)
+    done = _EmptyMachines(context.archive.folder / EMPTY_MACHINES_FILE)
     for link, machine in zip(context.links, context.machines, strict=False):
-        if link.left == {} and link.node not in troubled:
+        if link.retained_results == {} and link.node not in troubled:
             done.add(machine)
     there = [machine for machine in machines if machine.address and machine.id not in done.ids]
     if not there or not await asyncio.to_thread(context.ledger.runs, context.token):
         return [], []  # a pool that has had no runs leaves none
     if give_up:
-        return [f"gave up what nobody had fetched of {_runs(context.links)}"], []
+        return [f"gave up what nobody had fetched of {_describe_runs(context.links)}"], []
     provider = context.provider
     if not isinstance(provider, Quiets):
-        return [], [f"what nobody had fetched of {_runs(context.links)}"]
+        return [], [f"what nobody had fetched of {_describe_runs(context.links)}"]
     say("looking for results and logs that nobody has fetched")
     kept, lost = [], []
     try:
-        async with asyncio.timeout(ASKING):
+        async with asyncio.timeout(QUERY_TIMEOUT):
             seen = await provider.quiet(context.name, there)
     except TimeoutError:
-        asked = ", ".join(map(_where, there))
-        return [], [f"what nobody had fetched: {asked} did not all answer within {ASKING:g} s"]
+        asked = ", ".join(map(_describe_machine, there))
+        return [], [f"what nobody had fetched: {asked} did not all answer within {QUERY_TIMEOUT:g} s"]
     for now in seen:
         if now.state in ("unreachable", "lost"):
             why = safe(str(now.extra.get("why") or "it does not answer"))
-            lost.append(f"{_where(now)} could not be asked for results, logs and files that nobody has fetched ({why})")
-        elif left := Kept.of(context.token, now):
+            lost.append(
+                f"{_describe_machine(now)} could not be asked for results, logs and files that nobody has "
+                f"fetched ({why})"
+            )
+        elif left := RetainedResults.from_machine(context.token, now):
             kept.append(left)
         else:
             done.add(now)
-    notes, missed = await _fetch(context, kept, done, say) if kept else ([], [])
+    notes, missed = await _fetch_machines(context, kept, done, say) if kept else ([], [])
     return notes, [*lost, *missed]
 
 
-async def _fetch(
-    context: PoolContext, kept: Sequence[Kept], done: _Done, say: Callable[[str], None]
+async def _fetch_machines(
+    context: PoolContext, kept: Sequence[RetainedResults], done: _EmptyMachines, say: Callable[[str], None]
 ) -> tuple[list[str], list[str]]:
     """Visit each machine; gives what has come, and what has not."""
-    chosen = within(kept, MOST)
-    visits = [Visit(context.row, each.machine, context.archive, context.ledger) for each in kept]
-    gate = asyncio.Semaphore(AT_ONCE)
-    why: dict[Visit, str] = {}
+    chosen = runs_within(kept, MAX_BYTES)
+    visits = [NodeResultsFetcher(context.row, each.machine, context.archive, context.ledger) for each in kept]
+    gate = asyncio.Semaphore(MAX_PARALLEL)
+    why: dict[NodeResultsFetcher, str] = {}
 
-    async def make(visit: Visit) -> None:
+    async def make(visit: NodeResultsFetcher) -> None:
         why[visit] = f"it was not here after {PATIENCE:g} s"
         try:
             async with gate:
-                await visit.make(only=chosen)
+                await visit.fetch_all(only=chosen)
             why[visit] = ""
         except (SkywardError, OSError, WireError) as error:
-            why[visit] = what_of(error)
+            why[visit] = error_message(error)
 
     total = sum(size for each in kept for run, size in each.runs.items() if run in chosen)
     tasks = [asyncio.create_task(make(visit)) for visit in visits]
     try:
-        await _wait(tasks, lambda: say(_progress(sum(visit.came for visit in visits), total)))
+        await _wait_all(tasks, lambda: say(_describe_progress(sum(visit.received_bytes for visit in visits), total)))
     finally:
         for task in tasks:
             task.cancel()
@@ -427,28 +435,28 @@ async def _fetch(
     notes, lost = [], []
     for visit, each in zip(visits, kept, strict=True):
         if why[visit]:
-            lost.append(f"{each.words()}: {why[visit]}")
+            lost.append(f"{each.describe()}: {why[visit]}")
             continue
         done.add(each.machine)
-        if here := each.of_runs(chosen):
-            notes.append(f"fetched {here.words()}")
-        if left := each.of_runs(each.runs.keys() - chosen):
-            lost.append(f"{left.words()}: more than {size_in_words(MOST)} is not brought at a pool's end")
+        if here := each.for_runs(chosen):
+            notes.append(f"fetched {here.describe()}")
+        if left := each.for_runs(each.runs.keys() - chosen):
+            lost.append(f"{left.describe()}: more than {format_size(MAX_BYTES)} is not brought at a pool's end")
     return notes, lost
 
 
-async def _wait(tasks: Sequence[asyncio.Task[None]], tell: Callable[[], None]) -> None:
+async def _wait_all(tasks: Sequence[asyncio.Task[None]], tell: Callable[[], None]) -> None:
     """Until all are over, or the time is."""
     try:
         async with asyncio.timeout(PATIENCE):
             while any(not task.done() for task in tasks):
                 tell()
-                await asyncio.wait(tasks, timeout=TICK)
+                await asyncio.wait(tasks, timeout=PROGRESS_INTERVAL)
     except TimeoutError:
         return
 
 
-def within(kept: Sequence[Kept], most: int) -> set[str]:
+def runs_within(kept: Sequence[RetainedResults], most: int) -> set[str]:
     """As many runs as there is room for, the smallest first."""
     sizes: dict[str, int] = {}
     for each in kept:
@@ -462,12 +470,12 @@ def within(kept: Sequence[Kept], most: int) -> set[str]:
     return chosen
 
 
-def nothing_there(context: PoolContext, machine: Machine) -> None:
+def mark_empty(context: PoolContext, machine: Machine) -> None:
     """Remember of a machine that nothing of the pool was ever run on it."""
-    _Done(context.archive.folder / EMPTIED).add(machine)
+    _EmptyMachines(context.archive.folder / EMPTY_MACHINES_FILE).add(machine)
 
 
-class _Done:
+class _EmptyMachines:
     """The machines on which nothing is left that anybody may want, of this teardown and earlier ones."""
 
     def __init__(self, path: Path) -> None:
@@ -482,19 +490,19 @@ class _Done:
                 file.write(f"{machine.id}\n")
 
 
-def _progress(came: int, total: int) -> str:
-    return f"results and logs that nobody has fetched are brought here: {size_in_words(came)} of {size_in_words(total)}"
+def _describe_progress(came: int, total: int) -> str:
+    return f"results and logs that nobody has fetched are brought here: {format_size(came)} of {format_size(total)}"
 
 
-def _where(machine: Machine) -> str:
+def _describe_machine(machine: Machine) -> str:
     return f"node {machine.node} ({machine.address})"
 
 
-def _runs(links: Sequence[Link]) -> str:
+def _describe_runs(links: Sequence[Link]) -> str:
     """What the nodes said at their end."""
     sizes: dict[str, int] = {}
-    for retained in (link.left for link in links):
+    for retained in (link.retained_results for link in links):
         for run, size in (retained or {}).items():
             sizes[run] = sizes.get(run, 0) + size
-    named = (f"run {run} ({size_in_words(size)})" if size else f"run {run}" for run, size in sizes.items())
+    named = (f"run {run} ({format_size(size)})" if size else f"run {run}" for run, size in sizes.items())
     return ", ".join(named) or "its runs"

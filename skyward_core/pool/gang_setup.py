@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from skyward_core.protocol.frame_types import (
         AgentFormed,
         ClientGang,
-        HereOfGang,
+        GangCallCounts,
         HoldsAnswer,
+        LockFrame,
         NumberAnswer,
-        OfLock,
-        Place,
         PortsAnswer,
+        RankInfo,
         WhereAnswer,
     )
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 NodesWanted = int | tuple[int, ...]  # how many nodes a run wants, or which
 
 
-class Keeper(ABC):
+class RankSetup(ABC):
     """Has the ranks of a pool set up before they are given work; how, depends on whether they are a gang.
 
     Args:
@@ -48,7 +48,7 @@ class Keeper(ABC):
     def __init__(
         self,
         links: Sequence[Link],
-        facts: Place,
+        facts: RankInfo,
         plugins: bytes | None,
         secrets: Sequence[str] = (),
         *,
@@ -59,18 +59,18 @@ class Keeper(ABC):
         ask: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         self._links = links
-        self._facts = facts
+        self._placement = facts
         self._plugins = plugins
         self._secrets = list(secrets)
         self._apps, self._joins = apps, joins
         self._fail_fast = fail_fast
-        self._tell = tell
-        self._ask = ask
+        self._on_wait = tell
+        self._request_plugins = ask
         self._busy = asyncio.Lock()
 
-    def renew(self, facts: Place) -> None:
+    def set_placement(self, facts: RankInfo) -> None:
         """A node has another machine: peers are found elsewhere."""
-        self._facts = facts
+        self._placement = facts
 
     @property
     def knows_plugins(self) -> bool:
@@ -81,11 +81,11 @@ class Keeper(ABC):
         """They, pickled, as far as is known here; empty where there are none."""
         return self._plugins or b""
 
-    def learn(self, plugins: bytes, secrets: Sequence[str], *, apps: bool, joins: bool) -> None:
+    def set_plugins(self, plugins: bytes, secrets: Sequence[str], *, apps: bool, joins: bool) -> None:
         """What the pool's plugins are, as one of its agents has told."""
         self._plugins, self._secrets, self._apps, self._joins = plugins, list(secrets), apps, joins
 
-    def _setup(self, epoch: int, info: Place, *, fresh: bool = False) -> tuple[ClientGang, bytes]:
+    def _setup_frame(self, epoch: int, info: RankInfo, *, fresh: bool = False) -> tuple[ClientGang, bytes]:
         """The frame that sets a node's ranks up; ``fresh``: in processes that have run nothing before."""
         header: ClientGang = {"t": "gang", "epoch": epoch, "info": info, "hooks": bool(self._plugins)}
         header["apps"], header["joins"] = self._apps, self._joins
@@ -95,14 +95,14 @@ class Keeper(ABC):
             header["secrets"] = self._secrets
         return header, self.plugins
 
-    async def _know_plugins(self) -> None:
+    async def _ensure_plugins(self) -> None:
         """Have the plugins known here.
 
         Raises:
             ConnectionError: no node that could be asked knows them.
         """
-        if self._plugins is None and self._ask is not None:
-            await self._ask()
+        if self._plugins is None and self._request_plugins is not None:
+            await self._request_plugins()
         if self._plugins is None:
             raise ConnectionError(
                 "the pool's plugins are known neither here nor on any node that answers: its agents were started "
@@ -111,16 +111,16 @@ class Keeper(ABC):
 
     @property
     @abstractmethod
-    def whole(self) -> bool:
+    def is_complete(self) -> bool:
         """Whether all ranks are set up, as far as their nodes are there."""
 
     @property
-    def ready(self) -> bool:
+    def is_ready(self) -> bool:
         """Whether all ranks are set up for calls that need no gang, be it in several gangs."""
-        return self.whole
+        return self.is_complete
 
     @abstractmethod
-    def start_now(self, send: Callable[[int], None]) -> bool:
+    def try_start(self, send: Callable[[int], None]) -> bool:
         """Start a broadcast without waiting, when nothing stands in the way; says whether it did."""
 
     @abstractmethod
@@ -146,25 +146,25 @@ class Keeper(ABC):
         """
 
     @abstractmethod
-    async def ensure(self) -> None:
+    async def ensure_set_up(self) -> None:
         """Have the ranks set up, for work that is no broadcast but needs the plugins' contexts."""
 
     @abstractmethod
-    async def renew_processes(self) -> None:
+    async def restart_processes(self) -> None:
         """Have fresh processes take the ranks' places, once broadcasts that are under way have ended.
 
         Raises:
             ConnectionError: a node that is needed for that cannot be reached now.
         """
 
-    def on_frame(self, link: Link, header: OfLock) -> None:  # noqa: B027  only some need to know
+    def on_frame(self, link: Link, header: LockFrame) -> None:  # noqa: B027  only some need to know
         """An agent's word about starting broadcasts."""
 
     def on_down(self, link: Link) -> None:  # noqa: B027
         """A link went down."""
 
 
-class NodeHolds(NamedTuple):
+class NodeGangState(NamedTuple):
     """What a node has.
 
     Attributes:
@@ -183,10 +183,10 @@ class NodeHolds(NamedTuple):
     epoch: int = 0
     broken: bool = False
     members: tuple[int, ...] = ()
-    runs: Mapping[str, HereOfGang] = {}
+    runs: Mapping[str, GangCallCounts] = {}
 
 
-def held(nodes: Sequence[NodeHolds], job: str = "", *, of_parts: bool = False) -> set[int]:
+def busy_nodes(nodes: Sequence[NodeGangState], job: str = "", *, of_parts: bool = False) -> set[int]:
     """The nodes that somebody's run has.
 
     A run has all nodes of its gang until the last of its ranks has ended: the others may wait for that one.
@@ -213,7 +213,7 @@ def held(nodes: Sequence[NodeHolds], job: str = "", *, of_parts: bool = False) -
     return found
 
 
-def choose(wanted: NodesWanted, nodes: Sequence[NodeHolds], job: str = "") -> tuple[int, ...]:
+def choose_nodes(wanted: NodesWanted, nodes: Sequence[NodeGangState], job: str = "") -> tuple[int, ...]:
     """The nodes that a run gets now, in order; () where it has to wait.
 
     A gang that is there, and has as many nodes as are wanted, is taken again: its processes are. Else nodes that are in
@@ -223,7 +223,7 @@ def choose(wanted: NodesWanted, nodes: Sequence[NodeHolds], job: str = "") -> tu
         wanted: how many nodes, or which.
         job: that asks; what is kept for its next step it may have.
     """
-    taken = held(nodes, job)
+    taken = busy_nodes(nodes, job)
     free = {each.node: each for each in nodes if each.there and not each.gone and each.node not in taken}
     if not isinstance(wanted, int):
         return tuple(wanted) if all(node in free for node in wanted) else ()
@@ -238,26 +238,26 @@ def choose(wanted: NodesWanted, nodes: Sequence[NodeHolds], job: str = "") -> tu
     return tuple(sorted(each.node for each in in_order[:wanted]))
 
 
-PATIENCE = 1.0  # seconds that a turn may take to come before it is said who has it
+WAIT_REPORT_DELAY = 1.0  # seconds that a turn may take to come before it is said who has it
 
 
-class GangKeeper(Keeper):
+class GangSetup(RankSetup):
     """Holds the head's lock while gang runs are started, and forms a new epoch where one is needed.
 
     The lock is kept after a start and given back only when another client wants it, so that a client which is
     alone with the pool sends its calls at once.
 
-    See :class:`Keeper` for what it is made with.
+    See :class:`RankSetup` for what it is made with.
     """
 
     def __init__(self, *args: Any, **more: Any) -> None:
         super().__init__(*args, **more)
-        self._held = False
+        self._has_lock = False
         self._holder = ""  # of the lock, while it is another client
-        self._wanted = False
-        self._unclean = False
+        self._is_lock_wanted = False
+        self._is_unclean = False
         self._granted: asyncio.Future[bool] | None = None
-        self._giving: asyncio.Future[None] | None = None
+        self._release_task: asyncio.Future[None] | None = None
 
     @property
     def head(self) -> Link:
@@ -268,39 +268,39 @@ class GangKeeper(Keeper):
         return self.head.epoch
 
     @property
-    def whole(self) -> bool:
+    def is_complete(self) -> bool:
         """Whether all ranks live in one unbroken epoch."""
         epoch = self.head.epoch
         return epoch > 0 and all(link.epoch == epoch and not link.broken and not link.members for link in self._links)
 
     @property
-    def ready(self) -> bool:
+    def is_ready(self) -> bool:
         return all(link.epoch and not link.broken for link in self._links)
 
-    def on_frame(self, link: Link, header: OfLock) -> None:
+    def on_frame(self, link: Link, header: LockFrame) -> None:
         """The head's answers about the lock."""
         if link is not self.head:
             return
         if header["t"] == "granted":
-            self._held = True
+            self._has_lock = True
             if self._granted is not None and not self._granted.done():
                 self._granted.set_result(header["unclean"])
         elif header["t"] == "held":
             self._holder = header["by"]
         elif header["t"] == "wanted":
-            self._wanted = True
+            self._is_lock_wanted = True
             if not self._busy.locked():
-                self._giving = asyncio.ensure_future(self._give_back())
+                self._release_task = asyncio.ensure_future(self._release_if_wanted())
 
     def on_down(self, link: Link) -> None:
         if link is self.head:
-            self._held = self._wanted = False
+            self._has_lock = self._is_lock_wanted = False
             if self._granted is not None and not self._granted.done():
                 self._granted.set_exception(ConnectionError("the link to the head went down"))
 
-    def start_now(self, send: Callable[[int], None]) -> bool:
+    def try_start(self, send: Callable[[int], None]) -> bool:
         """Start a gang run without waiting, when nothing stands in the way; says whether it did."""
-        if not self._held or self._wanted or self._busy.locked() or not self.whole:
+        if not self._has_lock or self._is_lock_wanted or self._busy.locked() or not self.is_complete:
             return False
         send(self.epoch)
         return True
@@ -312,51 +312,51 @@ class GangKeeper(Keeper):
             ConnectionError: the head cannot be reached now.
         """
         async with self._busy:
-            await self._hold()
-            if started := self.whole or not held(await self._look(), of_parts=True):
-                await self._have_whole()
+            await self._acquire_lock()
+            if started := self.is_complete or not busy_nodes(await self._query_nodes(), of_parts=True):
+                await self._ensure_complete()
                 send(self.epoch)
-            if self._wanted:
-                await self._release()
+            if self._is_lock_wanted:
+                await self._release_lock()
             return started
 
     async def start_on(self, wanted: NodesWanted, send: Callable[[int, tuple[int, ...]], None], job: str = "") -> bool:
         async with self._busy:
-            await self._hold()
-            nodes = choose(wanted, await self._look(), job)
+            await self._acquire_lock()
+            nodes = choose_nodes(wanted, await self._query_nodes(), job)
             if nodes:
                 links = [self._links[node] for node in nodes]
                 epoch = links[0].epoch
                 if any(link.epoch != epoch or link.broken or link.members != nodes for link in links):
-                    epoch = await self._form(nodes)
+                    epoch = await self._form_gang(nodes)
                 send(epoch, nodes)
-            if self._wanted:
-                await self._release()
+            if self._is_lock_wanted:
+                await self._release_lock()
             return bool(nodes)
 
-    async def ensure(self) -> None:
+    async def ensure_set_up(self) -> None:
         """Have all ranks in a gang, for work that is not a gang run but needs the plugins' contexts. Gangs of some of
         the nodes stay as they are."""
         async with self._busy:
-            if self.ready:
+            if self.is_ready:
                 return
-            await self._hold()
-            await self._look()
+            await self._acquire_lock()
+            await self._query_nodes()
             if any(link.members and not link.broken for link in self._links):
                 rest = tuple(link.node for link in self._links if not link.epoch or link.broken)
                 if rest:
-                    await self._form(rest)
+                    await self._form_gang(rest)
             else:
-                await self._have_whole()
-            if self._wanted:
-                await self._release()
+                await self._ensure_complete()
+            if self._is_lock_wanted:
+                await self._release_lock()
 
-    async def _look(self) -> list[NodeHolds]:
+    async def _query_nodes(self) -> list[NodeGangState]:
         """What the nodes have, as they tell it; another client may have formed gangs there."""
         links = [link for link in self._links if link.up and not link.gone and "queue" in link.welcome.get("knows", ())]
         answers: list[tuple[HoldsAnswer, bytes] | BaseException]
         answers = await asyncio.gather(*(link.ask({"t": "holds"}) for link in links), return_exceptions=True)
-        told: dict[int, Mapping[str, HereOfGang]] = {}
+        told: dict[int, Mapping[str, GangCallCounts]] = {}
         for link, answer in zip(links, answers, strict=True):
             if isinstance(answer, BaseException):
                 if link is self.head:
@@ -365,9 +365,9 @@ class GangKeeper(Keeper):
             header = answer[0]
             told[link.node] = header["runs"]
             if header["epoch"] >= link.epoch and not (link.broken and header["epoch"] == link.epoch):
-                link.learn_gang(header)
+                link.update_gang(header)
         return [
-            NodeHolds(
+            NodeGangState(
                 node=link.node,
                 there=link.node in told,
                 gone=link.gone,
@@ -379,29 +379,29 @@ class GangKeeper(Keeper):
             for link in self._links
         ]
 
-    async def _have_whole(self) -> None:
+    async def _ensure_complete(self) -> None:
         """Form the next epoch where there is need of it; of one that is only spent, ranks may have yet to begin what
         they have been given."""
-        if self.whole:
+        if self.is_complete:
             return
         links = self._links
         if any(link.spent for link in links) and all(link.spent or not link.broken for link in links):
-            await self._until_idle("runs wait for broadcasts that leave no process for them")
-        await self._form()
+            await self._wait_idle("runs wait for broadcasts that leave no process for them")
+        await self._form_gang()
 
-    async def _hold(self) -> None:
-        if not self._held:
+    async def _acquire_lock(self) -> None:
+        if not self._has_lock:
             if not self.head.send({"t": "lock"}):
                 raise ConnectionError("the link to the head is down")
             self._granted = asyncio.get_running_loop().create_future()
-            with self._telling():
-                self._unclean = await self._granted
-        if self._unclean:
-            await self._repair()
-            self._unclean = False
+            with self._report_wait():
+                self._is_unclean = await self._granted
+        if self._is_unclean:
+            await self._stop_partial_runs()
+            self._is_unclean = False
 
     @contextmanager
-    def _telling(self) -> Iterator[None]:
+    def _report_wait(self) -> Iterator[None]:
         """Say who is waited for, where that takes long."""
         since = time.strftime("%H:%M:%S")
         told = False
@@ -409,29 +409,29 @@ class GangKeeper(Keeper):
         def tell() -> None:
             nonlocal told
             told = True
-            self._tell(f"runs wait since {since} for their turn after those of {self._holder or 'another client'}")
+            self._on_wait(f"runs wait since {since} for their turn after those of {self._holder or 'another client'}")
 
-        timer = asyncio.get_running_loop().call_later(PATIENCE, tell)
+        timer = asyncio.get_running_loop().call_later(WAIT_REPORT_DELAY, tell)
         try:
             yield
         finally:
             timer.cancel()
             if told:
-                self._tell("")
+                self._on_wait("")
 
-    async def _give_back(self) -> None:
+    async def _release_if_wanted(self) -> None:
         async with self._busy:
-            if self._held and self._wanted:
-                await self._release()
+            if self._has_lock and self._is_lock_wanted:
+                await self._release_lock()
 
-    async def _release(self) -> None:
+    async def _release_lock(self) -> None:
         """Let the next client start its runs, once every agent has got ours: else they could overtake them."""
         answers = [link.ask({"t": "ping"}) for link in self._links if link.up]
         await asyncio.gather(*answers, return_exceptions=True)
-        self._held = self._wanted = False
-        self.head.send({"t": "unlock", "unclean": self._unclean})
+        self._has_lock = self._is_lock_wanted = False
+        self.head.send({"t": "unlock", "unclean": self._is_unclean})
 
-    async def _repair(self) -> None:
+    async def _stop_partial_runs(self) -> None:
         """The last holder of the lock vanished: end runs that it had started on some agents only.
 
         Raises:
@@ -456,17 +456,17 @@ class GangKeeper(Keeper):
                     # Its agent will say so; but what we start next would reach it before we hear of it.
                     link.broken = link.broken or why
 
-    async def renew_processes(self) -> None:
+    async def restart_processes(self) -> None:
         async with self._busy:
-            await self._hold()
-            await self._until_idle(
+            await self._acquire_lock()
+            await self._wait_idle(
                 "runs wait for broadcasts that still use modules as they were before they were edited"
             )
-            await self._form(fresh=True)
-            if self._wanted:
-                await self._release()
+            await self._form_gang(fresh=True)
+            if self._is_lock_wanted:
+                await self._release_lock()
 
-    async def _until_idle(self, words: str) -> None:
+    async def _wait_idle(self, words: str) -> None:
         """Wait for broadcasts that are under way, and say so. No other is begun meanwhile: the lock is ours."""
         told, pause = False, 0.01
         while True:
@@ -476,15 +476,15 @@ class GangKeeper(Keeper):
             if not any(here["active"] for header, _ in answers for here in header["runs"].values()):
                 break
             if not told:
-                self._tell(words)
+                self._on_wait(words)
             told, pause = True, min(2 * pause, 0.5)
             await asyncio.sleep(pause)
         if told:
-            self._tell("")
+            self._on_wait("")
 
-    async def _form(self, nodes: tuple[int, ...] = (), *, fresh: bool = False) -> int:
+    async def _form_gang(self, nodes: tuple[int, ...] = (), *, fresh: bool = False) -> int:
         """Form the next epoch, of all nodes or of these, and give its number."""
-        await self._know_plugins()
+        await self._ensure_plugins()
         links = [self._links[node] for node in nodes] or self._links
         # Asked of all at once: forming a gang takes one round trip.
         formed: AgentFormed
@@ -492,17 +492,17 @@ class GangKeeper(Keeper):
         (formed, _), (numbered, _), (peers, gpus, line) = await asyncio.gather(
             links[0].ask({"t": "form"}),
             self.head.ask({"t": "number", "least": 1 + max(link.epoch for link in self._links)}),
-            self._with_ports(links),
+            self._collect_ports(links),
         )
         epoch = numbered["epoch"]
         rendezvous = {"head_addr": formed["head_addr"], "head_port": formed["head_port"], "peers": peers}
-        info = self._facts | rendezvous | {"total_accelerators": gpus}
+        info = self._placement | rendezvous | {"total_accelerators": gpus}
         if nodes:
-            each = self._facts["world_size"] // self._facts["total_nodes"]
+            each = self._placement["world_size"] // self._placement["total_nodes"]
             info |= {"members": list(nodes), "total_nodes": len(nodes), "world_size": len(nodes) * each}
             info["peers"] = [peers[node] | {"node": place} for place, node in enumerate(nodes)]
         header: ClientGang
-        header, plugins = self._setup(epoch, info, fresh=fresh)
+        header, plugins = self._setup_frame(epoch, info, fresh=fresh)
         if self._fail_fast and len(line) > 1:
             header["line"] = {"key": token_hex(), "nodes": line}
         for link in links:
@@ -510,7 +510,7 @@ class GangKeeper(Keeper):
                 link.epoch, link.broken, link.spent, link.members = epoch, "", False, nodes
         return epoch
 
-    async def _with_ports(self, links: Sequence[Link]) -> tuple[list[Place], int, list[tuple[int, str, int]]]:
+    async def _collect_ports(self, links: Sequence[Link]) -> tuple[list[RankInfo], int, list[tuple[int, str, int]]]:
         """The nodes with the ports that they keep free for their ranks; their GPUs; where they hear one another."""
         links = [link for link in links if link.up]
         answers: list[tuple[PortsAnswer, bytes] | BaseException]
@@ -521,58 +521,58 @@ class GangKeeper(Keeper):
             if not isinstance(answer, BaseException)  # it went down just now: there will be no whole gang
         }
         ports = {node: answer["ports"] for node, answer in told.items()}
-        peers = [peer | {"ports": ports.get(peer["node"], [])} for peer in self._facts["peers"]]
+        peers = [peer | {"ports": ports.get(peer["node"], [])} for peer in self._placement["peers"]]
         gpus = sum(answer["accelerators"] for answer in told.values())
         at = {peer["node"]: str(peer["address"]) for peer in peers}
         line = [(node, at[node], answer["line"]) for node, answer in told.items() if answer["line"]]
         return peers, gpus, line
 
 
-FIRST = 1  # the epoch that a node begins with; it counts on by itself
+FIRST_EPOCH = 1  # the epoch that a node begins with; it counts on by itself
 
 
-class Standalone(Keeper):
-    """See the module, and :class:`Keeper` for what it is made with."""
+class StandaloneSetup(RankSetup):
+    """See the module, and :class:`RankSetup` for what it is made with."""
 
     @property
-    def whole(self) -> bool:
+    def is_complete(self) -> bool:
         return all(link.epoch or link.gone for link in self._links)
 
-    def start_now(self, send: Callable[[int], None]) -> bool:
-        if self.whole:
-            send(FIRST)
+    def try_start(self, send: Callable[[int], None]) -> bool:
+        if self.is_complete:
+            send(FIRST_EPOCH)
             return True
         return False
 
     async def start(self, send: Callable[[int], None]) -> bool:
-        await self.ensure()
-        send(FIRST)
+        await self.ensure_set_up()
+        send(FIRST_EPOCH)
         return True
 
     async def start_on(self, wanted: NodesWanted, send: Callable[[int, tuple[int, ...]], None], job: str = "") -> bool:
         """The nodes with the least to do for this client; where all have some, its calls wait there."""
-        await self.ensure()
+        await self.ensure_set_up()
         if isinstance(wanted, int):
             there = sorted((link.gone, link.load, link.node) for link in self._links)
             wanted = tuple(sorted(node for *_, node in there[:wanted]))
-        send(FIRST, wanted)
+        send(FIRST_EPOCH, wanted)
         return True
 
-    async def renew_processes(self) -> None:
+    async def restart_processes(self) -> None:
         async with self._busy:
-            await self._know_plugins()
-            header, plugins = self._setup(FIRST, self._facts, fresh=True)
+            await self._ensure_plugins()
+            header, plugins = self._setup_frame(FIRST_EPOCH, self._placement, fresh=True)
             for link in self._links:
                 # One that is down tells what it has loaded when it is there again.
                 link.send(header | {"alone": True}, plugins)
 
-    async def ensure(self) -> None:
+    async def ensure_set_up(self) -> None:
         async with self._busy:
-            if self.whole:
+            if self.is_complete:
                 return
-            await self._know_plugins()
-            header, plugins = self._setup(FIRST, self._facts)
+            await self._ensure_plugins()
+            header, plugins = self._setup_frame(FIRST_EPOCH, self._placement)
             for link in self._links:
                 # One that is down is set up when it is there again: its calls wait for that.
                 if not link.epoch and link.send(header | {"alone": True}, plugins):
-                    link.epoch = FIRST
+                    link.epoch = FIRST_EPOCH

@@ -19,29 +19,29 @@ from typing import TYPE_CHECKING, NamedTuple
 from skyward_core.model.errors import LedgerError, PoolError, UsageError
 from skyward_core.model.outcomes import FetchedFile, Unfetched, WrittenFile
 from skyward_core.pool.agent_link import Link
-from skyward_core.pool.blob_distribution import Direct
-from skyward_core.pool.event_log import News
+from skyward_core.pool.blob_distribution import DirectConnections
+from skyward_core.pool.event_log import EventPublisher
 from skyward_core.pool.pool_context import PoolContext
-from skyward_core.pool.runs.run_registry import RunBook
+from skyward_core.pool.runs.run_registry import RunRegistry
 from skyward_core.protocol.frame_codec import WireError
-from skyward_core.protocol.output_file_patterns import CHANGED, matches, pattern
-from skyward_core.transport.downloads import PARTS, IncomingOutput, OnItsWay, refuse_others
-from skyward_core.util.byte_sizes import size_in_words
+from skyward_core.protocol.output_file_patterns import CHANGED_MESSAGE, matches, normalize_pattern
+from skyward_core.transport.downloads import PARTS, DownloadInProgress, IncomingOutput, check_folder_owner
+from skyward_core.util.byte_sizes import format_size
 from skyward_core.util.light_dataclass import Value, value
-from skyward_core.util.terminal_safe_text import field as safe
+from skyward_core.util.terminal_safe_text import sanitize_line as safe
 from skyward_core.views import events
 
 if TYPE_CHECKING:
     from skyward_core.protocol.frame_types import WrittenAnswer, WrittenKeys
 
 
-SLACK = 2.0  # seconds between two clocks that count as showing the same time
+CLOCK_TOLERANCE = 2.0  # seconds between two clocks that count as showing the same time
 PATIENCE = 60.0  # seconds that a node may take to look through its disk
-MOST = 200_000  # files of one node that are asked for, answer by answer
-FROZEN = 6.0  # seconds without a word, though it was asked for one every 2 s, after which it is not waited for
+MAX_FILES = 200_000  # files of one node that are asked for, answer by answer
+SILENCE_TIMEOUT = 6.0  # seconds without a word, though it was asked for one every 2 s, after which it is not waited for
 
 
-class Listing(NamedTuple):
+class FileListing(NamedTuple):
     """What nodes have told.
 
     Attributes:
@@ -52,26 +52,26 @@ class Listing(NamedTuple):
     """
 
     files: list[WrittenFile]
-    untold: int
+    omitted_count: int
     folders: dict[int, str]
     failures: dict[int, str]
 
     @property
-    def alone(self) -> frozenset[str]:
+    def single_node_paths(self) -> frozenset[str]:
         """Paths that only one node has; none while one may have more."""
-        if self.failures or self.untold:
+        if self.failures or self.omitted_count:
             return frozenset()
         return frozenset(path for path, n in Counter(file.path for file in self.files).items() if n == 1)
 
 
-async def listing(
+async def list_files(
     context: PoolContext,
     patterns: Sequence[str],
     run: str | None,
     nodes: Sequence[int] | None = None,
     *,
     whole: bool = True,
-) -> Listing:
+) -> FileListing:
     """Ask the nodes.
 
     Args:
@@ -81,12 +81,12 @@ async def listing(
         whole: whether nodes are asked again for what does not go into one answer.
     """
     links = [link for link in context.links if nodes is None or link.node in nodes]
-    told = await asyncio.gather(*(_ask_all(link, context, patterns, run, whole=whole) for link in links))
+    told = await asyncio.gather(*(_list_node(link, context, patterns, run, whole=whole) for link in links))
     view = context.view.runs.get(run or "")
     if view is not None and (view.kind != "broadcast" or view.nodes) and not all(each.forgotten for each in told):
         # Its calls went to some nodes only.
         told = [each._replace(why="") if each.forgotten else each for each in told]
-    found = Listing([], sum(each.more for each in told), {}, {})
+    found = FileListing([], sum(each.more for each in told), {}, {})
     seen: dict[tuple[str, str], WrittenFile] = {}
     for link, each in zip(links, told, strict=True):
         if each.why:
@@ -104,7 +104,7 @@ async def listing(
     return found
 
 
-class _NodesFiles(NamedTuple):
+class _NodeListing(NamedTuple):
     """By one node."""
 
     files: list[WrittenFile]
@@ -114,13 +114,13 @@ class _NodesFiles(NamedTuple):
     forgotten: bool = False  # as it knows nothing of the run
 
 
-async def _ask_all(
+async def _list_node(
     link: Link, context: PoolContext, patterns: Sequence[str], run: str | None, *, whole: bool
-) -> _NodesFiles:
-    told = await _ask(link, context, patterns, run, "")
-    while whole and told.more and told.files and len(told.files) < MOST:
+) -> _NodeListing:
+    told = await _list_page(link, context, patterns, run, "")
+    while whole and told.more and told.files and len(told.files) < MAX_FILES:
         last = told.files[-1].path
-        next_ones = await _ask(link, context, patterns, run, last)
+        next_ones = await _list_page(link, context, patterns, run, last)
         files = [each for each in next_ones.files if each.path > last]
         if not files:  # it says no more, for whatever reason
             break
@@ -128,30 +128,32 @@ async def _ask_all(
     return told
 
 
-async def _ask(link: Link, context: PoolContext, patterns: Sequence[str], run: str | None, after: str) -> _NodesFiles:
+async def _list_page(
+    link: Link, context: PoolContext, patterns: Sequence[str], run: str | None, after: str
+) -> _NodeListing:
     # A machine of the pool's own has nobody else's, whatever the clock said when the pool was made.
-    since = 0.0 if context.ends_machines else link.by_its_clock(context.row.created_at) - SLACK
+    since = 0.0 if context.ends_machines else link.to_node_time(context.row.created_at) - CLOCK_TOLERANCE
     when: dict[str, object] = {"run": run} if run else {"since": since}
     if after:
         when["after"] = after
     request = {"t": "written", "patterns": list(patterns)} | when
-    asking = asyncio.ensure_future(_answer(link, request))
+    asking = asyncio.ensure_future(_request(link, request))
     deadline = time.monotonic() + PATIENCE
-    while not asking.done() and link.quiet < FROZEN and time.monotonic() < deadline:
+    while not asking.done() and link.silence_seconds < SILENCE_TIMEOUT and time.monotonic() < deadline:
         await asyncio.wait([asking], timeout=1.0)
     if not asking.done():
         asking.cancel()
-        return _NodesFiles([], why=f"it {link.silence}")
+        return _NodeListing([], why=f"it {link.silence_text}")
     try:
         answer = asking.result()
     except (ConnectionError, WireError) as error:
-        return _NodesFiles([], why=str(error))
+        return _NodeListing([], why=str(error))
     if why := answer.get("error"):
-        return _NodesFiles([], why=why, forgotten=bool(answer.get("forgotten")))
-    return _NodesFiles([_file(each, link) for each in answer["files"]], answer["more"], answer["folder"])
+        return _NodeListing([], why=why, forgotten=bool(answer.get("forgotten")))
+    return _NodeListing([_written_file(each, link) for each in answer["files"]], answer["more"], answer["folder"])
 
 
-async def _answer(link: Link, request: dict[str, object]) -> WrittenAnswer:
+async def _request(link: Link, request: dict[str, object]) -> WrittenAnswer:
     """What a node says; it is asked once more after each time that its link was down and has come up again."""
     while True:
         had = link.welcome
@@ -160,14 +162,14 @@ async def _answer(link: Link, request: dict[str, object]) -> WrittenAnswer:
             answer, _ = await link.ask(request)
             return answer
         except ConnectionError:
-            if not link.returning and link.welcome is had:
+            if not link.is_reconnecting and link.welcome is had:
                 raise
-        while link.returning:
+        while link.is_reconnecting:
             await asyncio.sleep(0.02)
 
 
-def _file(told: WrittenKeys, link: Link) -> WrittenFile:
-    return WrittenFile(told["path"], told["size"], link.by_our_clock(told["at"]), link.node, told["version"])
+def _written_file(told: WrittenKeys, link: Link) -> WrittenFile:
+    return WrittenFile(told["path"], told["size"], link.to_client_time(told["at"]), link.node, told["version"])
 
 
 @value
@@ -187,12 +189,12 @@ class FetchedRow(Value):
     left: tuple[int, int]
 
     @property
-    def is_there(self) -> bool:
+    def is_unchanged(self) -> bool:
         """Whether it lies there as it was left."""
-        return left_as(Path(self.target)) == tuple(self.left)
+        return file_fingerprint(Path(self.target)) == tuple(self.left)
 
 
-def left_as(path: Path) -> tuple[int, int] | None:
+def file_fingerprint(path: Path) -> tuple[int, int] | None:
     """Size and time of change of a file; None where there is none."""
     try:
         found = path.lstat()
@@ -212,16 +214,16 @@ class OutputRecord:
         # Whichever node named it: of a disk that nodes share, another one may, the next time.
         self._by_file: dict[tuple[str, str], list[FetchedRow]] = {}
 
-    def at(self, target: Path) -> FetchedRow | None:
+    def latest_at(self, target: Path) -> FetchedRow | None:
         """What was put there last."""
         self._read()
         return self._by_target.get(str(target))
 
-    def of(self, file: WrittenFile) -> list[FetchedRow]:
+    def copies_of(self, file: WrittenFile) -> list[FetchedRow]:
         """Where the file is, as it is on its node now, and as it was left."""
         self._read()
         rows = self._by_file.get((file.path, file.version), ())
-        return [row for row in rows if self._by_target.get(row.target) is row and row.is_there]
+        return [row for row in rows if self._by_target.get(row.target) is row and row.is_unchanged]
 
     def add(self, file: WrittenFile, target: Path) -> None:
         """The file has been put there.
@@ -229,7 +231,7 @@ class OutputRecord:
         Raises:
             OSError: it cannot be written down.
         """
-        left = left_as(target)
+        left = file_fingerprint(target)
         if left is None:
             return  # removed since
         row = FetchedRow(str(target), file.node, file.path, file.version, left)
@@ -266,18 +268,20 @@ class OutputRecord:
             self._by_file.setdefault((row.path, row.version), []).append(row)
 
 
-SPARE = 1 << 20  # bytes of the client's disk that are left free
-PAUSE = 1.0  # seconds before a file that was just being written is looked at again
-TICK = 0.2  # seconds between two words on how far it is
-STUCK = 60.0  # seconds without a byte after which a node is given up for now
-HURRIED = 5.0  # the same where the pool is being torn down, and its agent says nothing at all
-SLOWEST = 20e6  # bytes a second that a node reads at least of what it has sent before: it looks through that again
+SPARE_BYTES = 1 << 20  # bytes of the client's disk that are left free
+RETRY_PAUSE = 1.0  # seconds before a file that was just being written is looked at again
+PROGRESS_INTERVAL = 0.2  # seconds between two words on how far it is
+STALL_TIMEOUT = 60.0  # seconds without a byte after which a node is given up for now
+TEARDOWN_STALL_TIMEOUT = 5.0  # the same where the pool is being torn down, and its agent says nothing at all
+MIN_READ_RATE = (
+    20e6  # bytes a second that a node reads at least of what it has sent before: it looks through that again
+)
 
 Progress = Callable[[int, int], None]
 """Told how many bytes have come, and of how many."""
 
 
-class Aim(NamedTuple):
+class Destination(NamedTuple):
     """Where files go.
 
     Attributes:
@@ -292,145 +296,147 @@ class Aim(NamedTuple):
 
     def target(self, file: WrittenFile) -> Path:
         """Of one file."""
-        alone, beside_others = self.places(file)
+        alone, beside_others = self.possible_targets(file)
         return alone if file.path in self.alone else beside_others
 
-    def places(self, file: WrittenFile) -> tuple[Path, Path]:
+    def possible_targets(self, file: WrittenFile) -> tuple[Path, Path]:
         """Where it may be: as one node alone has it, and as several have one of its name."""
         return self.folder / file.path, self.folder / self.by_node.get(file.node, "") / file.path
 
 
-class Fetching:
+class OutputFetcher:
     """Of one pool, as one client has it.
 
     Args:
         tries: how often a file is begun that changes while it is read.
     """
 
-    def __init__(self, context: PoolContext, direct: Direct, record: OutputRecord, *, tries: int = 3) -> None:
+    def __init__(
+        self, context: PoolContext, direct: DirectConnections, record: OutputRecord, *, tries: int = 3
+    ) -> None:
         self._context = context
         self._direct = direct
         self._record = record
         self._tries = tries
-        self._arriving: dict[WrittenFile, IncomingOutput] = {}
-        self._done = 0  # bytes
-        self._given_up: dict[int, str] = {}  # nodes, and why
+        self._downloads: dict[WrittenFile, IncomingOutput] = {}
+        self._done_bytes = 0  # bytes
+        self._failed_nodes: dict[int, str] = {}  # nodes, and why
 
     async def fetch(
-        self, files: Sequence[WrittenFile], aim: Aim, progress: Progress | None = None
+        self, files: Sequence[WrittenFile], aim: Destination, progress: Progress | None = None
     ) -> list[FetchedFile]:
         """Bring the files; what cannot be had is told of, file by file."""
         by_node: dict[int, list[WrittenFile]] = {}
         for file in files:
             by_node.setdefault(file.node, []).append(file)
-        work = asyncio.gather(*(self._of_node(each, aim) for each in by_node.values()))
+        work = asyncio.gather(*(self._fetch_node(each, aim) for each in by_node.values()))
         total = sum(file.size for file in files)
         if progress is not None:
-            told = asyncio.ensure_future(self._tell(total, progress))
+            told = asyncio.ensure_future(self._report_progress(total, progress))
             work.add_done_callback(lambda _: told.cancel())
         return [one for part in await work for one in part]
 
-    async def _tell(self, total: int, progress: Progress) -> None:
+    async def _report_progress(self, total: int, progress: Progress) -> None:
         while True:
-            progress(self._done + sum(each.at for each in self._arriving.values()), total)
-            await asyncio.sleep(TICK)
+            progress(self._done_bytes + sum(each.at for each in self._downloads.values()), total)
+            await asyncio.sleep(PROGRESS_INTERVAL)
 
-    async def _of_node(self, files: Iterable[WrittenFile], aim: Aim) -> list[FetchedFile]:
-        return [await self._one(file, aim) for file in files]
+    async def _fetch_node(self, files: Iterable[WrittenFile], aim: Destination) -> list[FetchedFile]:
+        return [await self._fetch_file(file, aim) for file in files]
 
-    async def _one(self, file: WrittenFile, aim: Aim) -> FetchedFile:
+    async def _fetch_file(self, file: WrittenFile, aim: Destination) -> FetchedFile:
         target = aim.target(file)
         error = ""
         for attempt in range(self._tries):
             if attempt:
-                await asyncio.sleep(PAUSE)
-                found = await self._again(file)
+                await asyncio.sleep(RETRY_PAUSE)
+                found = await self._refresh(file)
                 if found is None:
                     return FetchedFile(file, target, "it was removed on its node")
                 file = found
             try:
-                is_new = await self._bring_once(file, target, aim)
+                is_new = await self._try_fetch(file, target, aim)
             except OSError as failure:
                 error = failure.strerror or str(failure)
-                if error != CHANGED:
+                if error != CHANGED_MESSAGE:
                     break
                 error = "it was written to while it was read: fetch it once nobody writes there"
             else:
-                self._done += file.size
+                self._done_bytes += file.size
                 return FetchedFile(file, target, is_new=is_new)
         return FetchedFile(file, target, error)
 
-    async def _again(self, file: WrittenFile) -> WrittenFile | None:
+    async def _refresh(self, file: WrittenFile) -> WrittenFile | None:
         """The same file as it is now."""
         exactly = "".join(f"[{c}]" if c in "*?[" else c for c in file.path)
-        found = await listing(self._context, [exactly], None, [file.node])
+        found = await list_files(self._context, [exactly], None, [file.node])
         return next((replace(each, also=file.also) for each in found.files if each.path == file.path), None)
 
-    async def _bring_once(self, file: WrittenFile, target: Path, aim: Aim) -> bool:
+    async def _try_fetch(self, file: WrittenFile, target: Path, aim: Destination) -> bool:
         """One attempt; says whether it has come just now.
 
         Raises:
             OSError: it cannot be had, or put there.
         """
-        incoming = await self._begin_alone(file, target, aim)
+        incoming = await self._acquire_target(file, target, aim)
         if incoming is None:
             return False
-        self._arriving[file] = incoming
+        self._downloads[file] = incoming
         try:
-            await self._bring(file, incoming)
+            await self._download_with_retries(file, incoming)
             incoming.check()
-            return await asyncio.to_thread(self._put, file, target, incoming)
+            return await asyncio.to_thread(self._store, file, target, incoming)
         except OSError as error:
-            if self._over or error.errno == errno.ENOSPC or CHANGED in (error.strerror, str(error)):
+            if self._end_reason or error.errno == errno.ENOSPC or CHANGED_MESSAGE in (error.strerror, str(error)):
                 incoming.drop()  # to be gone on with by nobody
             raise
         finally:
-            del self._arriving[file]
-            incoming.leave()
+            del self._downloads[file]
+            incoming.release()
 
-    async def _begin_alone(self, file: WrittenFile, target: Path, aim: Aim) -> IncomingOutput | None:
+    async def _acquire_target(self, file: WrittenFile, target: Path, aim: Destination) -> IncomingOutput | None:
         """Begin it, once no other client fetches it to the same place; None where it need not come.
 
         Raises:
             OSError: it cannot be put there, or whoever fetches it has got no further for long.
         """
         since, at = time.monotonic(), -1
-        while not await asyncio.to_thread(self._is_there, file, target, aim):
+        while not await asyncio.to_thread(self._is_fetched, file, target, aim):
             try:
-                return await asyncio.to_thread(self._begin, file, target, aim.folder)
-            except OnItsWay as others:
+                return await asyncio.to_thread(self._begin_download, file, target, aim.folder)
+            except DownloadInProgress as others:
                 if others.at != at:
                     since, at = time.monotonic(), others.at
-                elif time.monotonic() - since > self._patience or self._over:
+                elif time.monotonic() - since > self._stall_timeout or self._end_reason:
                     raise
-            await asyncio.sleep(TICK)
+            await asyncio.sleep(PROGRESS_INTERVAL)
         return None
 
     @property
-    def _over(self) -> str:
+    def _end_reason(self) -> str:
         """How another client has ended the pool, or its limits have; "" where nobody has."""
-        return "" if self._context.ending is None else str(self._context.ending.error())
+        return "" if self._context.external_end is None else str(self._context.external_end.error())
 
     @property
-    def _patience(self) -> float:
-        return HURRIED if self._context.leaving else STUCK
+    def _stall_timeout(self) -> float:
+        return TEARDOWN_STALL_TIMEOUT if self._context.leaving else STALL_TIMEOUT
 
-    def _is_there(self, file: WrittenFile, target: Path, aim: Aim) -> bool:
+    def _is_fetched(self, file: WrittenFile, target: Path, aim: Destination) -> bool:
         """Whether it need not come: it has been fetched, perhaps before it was known whether others have one, too."""
-        for row in self._record.of(file):
+        for row in self._record.copies_of(file):
             if row.target == str(target):
                 return True
             before = Path(row.target)
-            if before in aim.places(file) and not os.path.lexists(target):
-                _make_way(target, aim.folder)
+            if before in aim.possible_targets(file) and not os.path.lexists(target):
+                _make_folders(target, aim.folder)
                 with suppress(FileNotFoundError):  # another client moves it just now
                     before.rename(target)
                 self._record.add(file, target)
                 return True
-        self._refuse_another(file, target)
+        self._may_replace(file, target)
         return False
 
-    def _refuse_another(self, file: WrittenFile, target: Path) -> bool:
+    def _may_replace(self, file: WrittenFile, target: Path) -> bool:
         """Whether what is there may give way: an earlier state of the same file, as we left it.
 
         Raises:
@@ -438,80 +444,80 @@ class Fetching:
         """
         if not os.path.lexists(target):
             return False
-        row = self._record.at(target)
+        row = self._record.latest_at(target)
         if row is not None and row.path == file.path and row.node in (file.node, *file.also):
-            if row.is_there:
+            if row.is_unchanged:
                 return True
             raise OSError(f"{target} has been changed here since it was fetched, and is not overwritten")
         if target.is_symlink() or not target.is_file() or target.stat().st_size != file.size:
             raise OSError(f"{target} is there, did not come from this file, and is not overwritten")
         return False  # it may be the same, which its hash will tell
 
-    def _begin(self, file: WrittenFile, target: Path, folder: Path) -> IncomingOutput:
-        _make_way(target, folder)
+    def _begin_download(self, file: WrittenFile, target: Path, folder: Path) -> IncomingOutput:
+        _make_folders(target, folder)
         incoming = IncomingOutput(folder, f"{target}\0{file.node}", file.size, file.version)
         needed = file.size - incoming.at
         free = shutil.disk_usage(folder).free
-        if needed and needed > free - SPARE:
+        if needed and needed > free - SPARE_BYTES:
             incoming.drop()
             raise OSError(f"no room: it needs {needed:,} bytes, and {free:,} are free at {folder}")
         return incoming
 
-    async def _bring(self, file: WrittenFile, incoming: IncomingOutput) -> None:
+    async def _download_with_retries(self, file: WrittenFile, incoming: IncomingOutput) -> None:
         """Have all bytes of it here, however often the link drops.
 
         Raises:
             OSError: it is no more as it was, cannot be written here, or nothing comes from there any more.
         """
         since, at = time.monotonic(), incoming.at
-        while not (why := self._over or self._given_up.get(file.node, "")):
+        while not (why := self._end_reason or self._failed_nodes.get(file.node, "")):
             link = self._context.links[file.node]
             try:
-                return await self._unless_it_freezes(link, file.path, incoming)
+                return await self._download_with_timeout(link, file.path, incoming)
             except ConnectionError as error:
                 if incoming.at > at:
                     since, at = time.monotonic(), incoming.at
-                if link.gone or self._context.detached or time.monotonic() - since > self._patience:
-                    self._given_up[file.node] = str(error)
+                if link.gone or self._context.detached or time.monotonic() - since > self._stall_timeout:
+                    self._failed_nodes[file.node] = str(error)
                 await asyncio.sleep(0.1)  # the link is on its way up again
         raise OSError(why)
 
-    async def _unless_it_freezes(self, link: Link, path: str, incoming: IncomingOutput) -> None:
+    async def _download_with_timeout(self, link: Link, path: str, incoming: IncomingOutput) -> None:
         """Take it, as long as some of it comes. A silent node is not asked again: it answers once it goes on.
 
         Raises:
             ConnectionError: the link is down, the node silent, or its disk does not answer; what has come is kept.
         """
-        taking = asyncio.ensure_future(self._by_the_best_way(link, path, incoming))
+        taking = asyncio.ensure_future(self._download(link, path, incoming))
         at, since = incoming.at, time.monotonic()
         try:
             while not taking.done():
-                await asyncio.wait([taking], timeout=TICK * 5)
+                await asyncio.wait([taking], timeout=PROGRESS_INTERVAL * 5)
                 if incoming.at != at:
                     at, since = incoming.at, time.monotonic()
                 stalled = time.monotonic() - since
-                if not taking.done() and min(link.quiet, stalled) > max(FROZEN, self._patience):
-                    raise ConnectionError(f"node {link.node} {link.silence}")
-                if not taking.done() and stalled > STUCK + at / SLOWEST:
+                if not taking.done() and min(link.silence_seconds, stalled) > max(SILENCE_TIMEOUT, self._stall_timeout):
+                    raise ConnectionError(f"node {link.node} {link.silence_text}")
+                if not taking.done() and stalled > STALL_TIMEOUT + at / MIN_READ_RATE:
                     raise ConnectionError(f"nothing of it has come from node {link.node} for {stalled:.0f} s")
             taking.result()
         finally:
             taking.cancel()
 
-    async def _by_the_best_way(self, link: Link, path: str, incoming: IncomingOutput) -> None:
+    async def _download(self, link: Link, path: str, incoming: IncomingOutput) -> None:
         # Standalone nodes listen nowhere.
-        if self._context.alone or not await self._direct.take(link, path, incoming):
-            await link.take(path, incoming)
+        if self._context.is_standalone or not await self._direct.download_output(link, path, incoming):
+            await link.fetch_output(path, incoming)
 
-    def _put(self, file: WrittenFile, target: Path, incoming: IncomingOutput) -> bool:
+    def _store(self, file: WrittenFile, target: Path, incoming: IncomingOutput) -> bool:
         """Give it its name; says whether it was not there already."""
-        instead = self._refuse_another(file, target)
-        if not instead and incoming.is_like(target):
+        instead = self._may_replace(file, target)
+        if not instead and incoming.has_same_content(target):
             incoming.drop()
             self._record.add(file, target)
             return False
         try:
-            incoming.put(target, file.changed_at, instead=instead)
+            incoming.move_to(target, file.changed_at, instead=instead)
         except FileExistsError as error:
             incoming.drop()
             raise OSError(f"{target} is there, is another file, and is not overwritten") from error
@@ -519,7 +525,7 @@ class Fetching:
         return True
 
 
-def _make_way(target: Path, folder: Path) -> None:
+def _make_folders(target: Path, folder: Path) -> None:
     """Have the folders on the way to a file.
 
     Raises:
@@ -535,17 +541,17 @@ def _make_way(target: Path, folder: Path) -> None:
     except (FileExistsError, NotADirectoryError) as error:
         raise OSError(f"{target.parent} cannot be a folder: there is a file of that name") from error
     if target.parent != folder:
-        refuse_others(folder / target.relative_to(folder).parts[0])
+        check_folder_owner(folder / target.relative_to(folder).parts[0])
 
 
 FOLDER = "outputs"  # of the client, in its working folder
-SETTLED = 3.0  # seconds without a change after which nobody is likely to be writing a file
-LOOK = (2.0, 15.0)  # seconds before the first and between later looks during a run
-BEHIND = 32  # runs that wait to be looked at when they are over; of more, the pool's end sees to the older ones
-NAMED = 5  # files that a receipt names, of each node's
+QUIET_TIME = 3.0  # seconds without a change after which nobody is likely to be writing a file
+FETCH_INTERVALS = (2.0, 15.0)  # seconds before the first and between later looks during a run
+MAX_ENDED_RUNS = 32  # runs that wait to be looked at when they are over; of more, the pool's end sees to the older ones
+MAX_NAMED_FILES = 5  # files that a receipt names, of each node's
 
 
-class Haul(NamedTuple):
+class FetchResult(NamedTuple):
     """What came of fetching.
 
     Attributes:
@@ -557,7 +563,7 @@ class Haul(NamedTuple):
     notes: list[str]
 
 
-class Rest(NamedTuple):
+class RemainingFiles(NamedTuple):
     """What is left on the nodes of a pool that ends.
 
     Attributes:
@@ -574,19 +580,19 @@ class Rest(NamedTuple):
 class Outputs:
     """One pool's, as one client has it."""
 
-    def __init__(self, context: PoolContext, news: News, book: RunBook) -> None:
+    def __init__(self, context: PoolContext, news: EventPublisher, book: RunRegistry) -> None:
         self._context = context
         self._news = news
-        self._book = book
+        self._run_registry = book
         self._record = OutputRecord(context.archive.folder / "outputs.jsonl")
         self._base = Path.cwd() / FOLDER
         self._patterns: Sequence[str] = context.row.spec.get("image", {}).get("outputs") or ()
-        self._one_at_a_time = asyncio.Lock()
-        self._ended: dict[str, None] = {}  # runs to be looked at for the last time
-        self._stir = asyncio.Event()
-        self._keeping: asyncio.Task[None] | None = None
+        self._fetch_lock = asyncio.Lock()
+        self._ended_runs: dict[str, None] = {}  # runs to be looked at for the last time
+        self._wake = asyncio.Event()
+        self._fetch_task: asyncio.Task[None] | None = None
 
-    async def files(self, patterns: Sequence[str] = (), run: str | None = None, *, whole: bool = True) -> Listing:
+    async def files(self, patterns: Sequence[str] = (), run: str | None = None, *, whole: bool = True) -> FileListing:
         """What there is; nothing where ranks work in this machine's own folders.
 
         Args:
@@ -597,10 +603,10 @@ class Outputs:
         Raises:
             UsageError: a pattern leads out of the working folder.
         """
-        wanted = _checked(patterns)
-        if self._context.runs_here:
-            return Listing([], 0, {}, {})
-        return await listing(self._context, wanted, run, whole=whole)
+        wanted = _validate_patterns(patterns)
+        if self._context.is_local:
+            return FileListing([], 0, {}, {})
+        return await list_files(self._context, wanted, run, whole=whole)
 
     async def unfetched(self) -> Unfetched:
         """What a teardown would find, as things stand."""
@@ -611,7 +617,7 @@ class Outputs:
         return Unfetched(
             parts[True],
             parts[False],
-            found.untold,
+            found.omitted_count,
             self._context.ends_machines,
             int(self._context.options.keep_outputs),
             found.failures,
@@ -623,7 +629,7 @@ class Outputs:
         to: Path | None = None,
         run: str | None = None,
         progress: Progress | None = None,
-    ) -> Haul:
+    ) -> FetchResult:
         """Bring files here.
 
         Args:
@@ -637,13 +643,15 @@ class Outputs:
         notes = [f"node {node} cannot be asked for files: {why}" for node, why in found.failures.items()]
         if notes and not found.folders:
             raise PoolError(f"of pool {self._context.name}: {'; '.join(notes)}")
-        if found.untold:
-            notes.append(f"{found.untold:,} more files are there than nodes name at once: say which, by patterns")
-        return Haul(await self._take(found, found.files, run, to, progress), notes)
+        if found.omitted_count:
+            notes.append(
+                f"{found.omitted_count:,} more files are there than nodes name at once: say which, by patterns"
+            )
+        return FetchResult(await self._fetch_files(found, found.files, run, to, progress), notes)
 
-    async def _take(
+    async def _fetch_files(
         self,
-        found: Listing,
+        found: FileListing,
         files: Sequence[WrittenFile],
         run: str | None,
         to: Path | None = None,
@@ -651,15 +659,15 @@ class Outputs:
         *,
         tries: int = 3,
     ) -> list[FetchedFile]:
-        aim = Aim(await asyncio.to_thread(self._folder, run, to) if files else Path(), self._by_node())
-        if not self._goes_on(run):
-            aim = aim._replace(alone=found.alone)
-        async with self._one_at_a_time:
-            fetching = Fetching(self._context, self._book.direct, self._record, tries=tries)
+        aim = Destination(await asyncio.to_thread(self._folder, run, to) if files else Path(), self._node_folders())
+        if not self._is_running(run):
+            aim = aim._replace(alone=found.single_node_paths)
+        async with self._fetch_lock:
+            fetching = OutputFetcher(self._context, self._run_registry.direct, self._record, tries=tries)
             got = await fetching.fetch(files, aim, progress)
         for each in got:
             if each.is_new or (each.error and tries > 1):
-                self._tell(run or "", each)
+                self._emit_fetched(run or "", each)
         return got
 
     def _folder(self, run: str | None, to: Path | None) -> Path:
@@ -667,26 +675,26 @@ class Outputs:
             return to.absolute()
         folder = self._base / (run or self._context.row.key)
         folder.mkdir(parents=True, exist_ok=True)
-        refuse_others(self._base)
+        check_folder_owner(self._base)
         # What came from there is neither to be sent there again, nor to be committed.
         ignored = folder / ".gitignore"
         if not ignored.exists():
             ignored.write_text("*\n", encoding="utf-8")
         return folder
 
-    def _by_node(self) -> dict[int, str]:
+    def _node_folders(self) -> dict[int, str]:
         """A folder for each node: of its rank, or of the node where several ranks share its working folder."""
         if len(self._context.links) == 1:
             return {}
         letter = "r" if self._context.ranks_per_node == 1 else "n"
         return {link.node: f"{letter}{link.node}" for link in self._context.links}
 
-    def _goes_on(self, run: str | None) -> bool:
+    def _is_running(self, run: str | None) -> bool:
         runs = self._context.view.runs
         meant = runs.values() if run is None else filter(None, (runs.get(run),))
         return any(each.state == "running" and each.ended < each.total for each in meant)
 
-    def _tell(self, run: str, each: FetchedFile) -> None:
+    def _emit_fetched(self, run: str, each: FetchedFile) -> None:
         file = each.file
         self._news.emit(
             events.OutputFetched(
@@ -697,7 +705,7 @@ class Outputs:
 
     # -- during runs -------------------------------------------------------------------------------------
 
-    def keep(self) -> None:
+    def start_fetching(self) -> None:
         """Fetch what the image names of every run, whoever began it, from now on, while it goes on and when it is over;
         of those that nodes remember, too, as they tell of them."""
         self._news.subscribe(self._on_event, None)
@@ -705,53 +713,56 @@ class Outputs:
     def _on_event(self, event: events.Event) -> None:
         if isinstance(event, events.RunOpened | events.RunEnded) and not self._context.detached:
             if isinstance(event, events.RunEnded):
-                self._ended[event.run] = None
-                if len(self._ended) > BEHIND:
-                    del self._ended[next(iter(self._ended))]
-            self._stir.set()
-            if self._keeping is None or self._keeping.done():
-                self._keeping = asyncio.get_running_loop().create_task(self._keep())
+                self._ended_runs[event.run] = None
+                if len(self._ended_runs) > MAX_ENDED_RUNS:
+                    del self._ended_runs[next(iter(self._ended_runs))]
+            self._wake.set()
+            if self._fetch_task is None or self._fetch_task.done():
+                self._fetch_task = asyncio.get_running_loop().create_task(self._fetch_in_background())
 
     @property
-    def _under_way(self) -> list[str]:
+    def _active_runs(self) -> list[str]:
         runs = self._context.view.runs
-        return [*self._book.runs, *(run for run in runs if run not in self._book.runs and self._goes_on(run))]
+        return [
+            *self._run_registry.runs,
+            *(run for run in runs if run not in self._run_registry.runs and self._is_running(run)),
+        ]
 
-    async def _keep(self) -> None:
+    async def _fetch_in_background(self) -> None:
         try:
-            await self._look_on()
+            await self._fetch_until_idle()
         except OSError as error:
-            self._news.complain(f"what ranks write cannot be fetched now: {error}")
+            self._news.emit_warning(f"what ranks write cannot be fetched now: {error}")
 
-    async def _look_on(self) -> None:
+    async def _fetch_until_idle(self) -> None:
         """Look at the runs that go on, ever more rarely, and at each that is over; end when none is left."""
-        delay, longest = LOOK
-        while (self._ended or self._under_way) and not self._context.detached:
-            if not self._ended:
-                self._stir.clear()
+        delay, longest = FETCH_INTERVALS
+        while (self._ended_runs or self._active_runs) and not self._context.detached:
+            if not self._ended_runs:
+                self._wake.clear()
                 try:
                     async with asyncio.timeout(delay):
-                        await self._stir.wait()
+                        await self._wake.wait()
                 except TimeoutError:
                     delay = min(longest, delay * 1.5)
-            while self._ended:
-                run = next(iter(self._ended))
-                del self._ended[run]
+            while self._ended_runs:
+                run = next(iter(self._ended_runs))
+                del self._ended_runs[run]
                 found = await self.files(self._patterns, run)
-                await self._take(found, found.files, run)
-            for run in self._under_way:
+                await self._fetch_files(found, found.files, run)
+            for run in self._active_runs:
                 found = await self.files(self._patterns, run, whole=False)
-                quiet = [file for file in found.files if file.age > SETTLED]
-                await self._take(found, quiet, run, tries=1)
+                quiet = [file for file in found.files if file.age > QUIET_TIME]
+                await self._fetch_files(found, quiet, run, tries=1)
 
-    def leave(self) -> None:
+    def stop_fetching(self) -> None:
         """This client leaves the pool; what is half here is gone on with when somebody fetches it again."""
-        if self._keeping is not None:
-            self._keeping.cancel()
+        if self._fetch_task is not None:
+            self._fetch_task.cancel()
 
     # -- at the end --------------------------------------------------------------------------------------
 
-    async def save(self, *, give_up: bool, most: int | None = None) -> Rest:
+    async def save(self, *, give_up: bool, most: int | None = None) -> RemainingFiles:
         """Bring home what would go with the pool's machines, as far as its options say, and name what is left.
 
         Args:
@@ -759,34 +770,34 @@ class Outputs:
             most: bytes that are brought, in place of what the options say.
         """
         context = self._context
-        if self._keeping is not None:
-            if give_up or self._book.runs:  # some that do not end: their nodes do not answer
-                self._keeping.cancel()
-            await asyncio.wait([self._keeping])
+        if self._fetch_task is not None:
+            if give_up or self._run_registry.runs:  # some that do not end: their nodes do not answer
+                self._fetch_task.cancel()
+            await asyncio.wait([self._fetch_task])
         if not await asyncio.to_thread(self._had_runs):
-            return Rest()
+            return RemainingFiles()
         trouble = ""
         if self._patterns and not give_up:
             found = await self.files(self._patterns)
-            trouble = await self._bring(found, self._unfetched(found))
+            trouble = await self._fetch_with_progress(found, self._unfetched(found))
         found = await self.files()
         if context.ends_machines and not give_up:
             room = int(context.options.keep_outputs) if most is None else most
-            trouble = await self._bring(found, within(self._unfetched(found), room)) or trouble
+            trouble = await self._fetch_with_progress(found, newest_within(self._unfetched(found), room)) or trouble
         left = self._unfetched(found)
         whose = {node: [file for file in left if file.node == node] for node in found.folders}
-        said = [self._words(node, found.folders[node], files) for node, files in whose.items() if files]
+        said = [self._describe_unfetched(node, found.folders[node], files) for node, files in whose.items() if files]
         unasked = [
             f"node {node} could not be asked what its ranks wrote ({why})" for node, why in found.failures.items()
         ]
         notes = [trouble] if trouble else []
-        if found.untold:
-            unasked.append(f"at least {found.untold:,} more files of ranks that were not looked at")
+        if found.omitted_count:
+            unasked.append(f"at least {found.omitted_count:,} more files of ranks that were not looked at")
         if context.ends_machines:
-            return Rest(notes, lost=[*said, *unasked])
+            return RemainingFiles(notes, lost=[*said, *unasked])
         stays = [(node, found.folders[node]) for node, files in whose.items() if files]
-        more = unasked[-1:] if found.untold else []
-        return Rest([*(f"stays there: {each}" for each in [*said, *more]), *notes], stays=stays)
+        more = unasked[-1:] if found.omitted_count else []
+        return RemainingFiles([*(f"stays there: {each}" for each in [*said, *more]), *notes], stays=stays)
 
     def _had_runs(self) -> bool:
         """Whether there were ranks that could write."""
@@ -795,7 +806,7 @@ class Outputs:
         except LedgerError:
             return True
 
-    async def _bring(self, found: Listing, files: Sequence[WrittenFile]) -> str:
+    async def _fetch_with_progress(self, found: FileListing, files: Sequence[WrittenFile]) -> str:
         """Fetch them, and have the pool say how far it is: nothing else happens meanwhile. Gives why that cannot be."""
 
         def say(detail: str) -> None:
@@ -803,38 +814,38 @@ class Outputs:
                 self._news.emit(events.PoolState(pool=self._context.name, state="stopping", detail=detail))
 
         def is_at(done: int, total: int) -> None:
-            say(f"what its ranks wrote is brought here: {size_in_words(done)} of {size_in_words(total)}")
+            say(f"what its ranks wrote is brought here: {format_size(done)} of {format_size(total)}")
 
         if files:
             try:
-                await self._take(found, files, None, progress=is_at)
+                await self._fetch_files(found, files, None, progress=is_at)
             except OSError as error:
                 return f"what ranks wrote could not be brought here: {error}"
             finally:
                 say("")
         return ""
 
-    def _unfetched(self, found: Listing) -> list[WrittenFile]:
-        return [file for file in found.files if not self._record.of(file)]
+    def _unfetched(self, found: FileListing) -> list[WrittenFile]:
+        return [file for file in found.files if not self._record.copies_of(file)]
 
-    def _words(self, node: int, folder: str, files: Sequence[WrittenFile]) -> str:
+    def _describe_unfetched(self, node: int, folder: str, files: Sequence[WrittenFile]) -> str:
         """What nobody has fetched of one node: how much, where, and its largest by name."""
-        largest = sorted(files, key=lambda file: -file.size)[:NAMED]
-        named = ", ".join(f"{safe(file.path)} ({size_in_words(file.size)})" for file in largest)
+        largest = sorted(files, key=lambda file: -file.size)[:MAX_NAMED_FILES]
+        named = ", ".join(f"{safe(file.path)} ({format_size(file.size)})" for file in largest)
         more = f" and {len(files) - len(largest):,} more" if len(files) > len(largest) else ""
         many = f"{len(files):,} files" if len(files) > 1 else "1 file"
         where = f"node {node} ({self._context.machines[node].address}) in {folder}"
-        return f"{many}, {size_in_words(sum(file.size for file in files))}, on {where}: {named}{more}"
+        return f"{many}, {format_size(sum(file.size for file in files))}, on {where}: {named}{more}"
 
 
-def _checked(patterns: Sequence[str]) -> list[str]:
+def _validate_patterns(patterns: Sequence[str]) -> list[str]:
     try:
-        return [pattern(each) for each in patterns]
+        return [normalize_pattern(each) for each in patterns]
     except ValueError as error:
         raise UsageError(str(error)) from error
 
 
-def within(files: Sequence[WrittenFile], most: int) -> list[WrittenFile]:
+def newest_within(files: Sequence[WrittenFile], most: int) -> list[WrittenFile]:
     """As many of the files as there is room for, the newest first."""
     chosen = []
     for file in sorted(files, key=lambda file: -file.changed_at):

@@ -18,8 +18,8 @@ from skyward_core.protocol.frame_codec import WireError
 from skyward_core.providers.provider import Provider
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.ledger_rows import PoolRow
-from skyward_core.store.pool_folder import Archive, rank_of
-from skyward_core.tasks.client_interpreter import refuse_another
+from skyward_core.store.pool_folder import PoolFolder, parse_rank
+from skyward_core.tasks.client_interpreter import require_compatible
 from skyward_core.tasks.pickled_call import Task
 from skyward_core.views.pool_view import PoolView
 
@@ -36,17 +36,17 @@ class PoolEnd(NamedTuple):
     at: float
 
     @classmethod
-    def by_itself(cls, pool: str, why: str) -> PoolEnd:
+    def from_expiry(cls, pool: str, why: str) -> PoolEnd:
         """Its limits were over, just now."""
         return cls(pool, "", why, time.time())
 
     @classmethod
-    def told(cls, pool: str, header: AgentEnding) -> PoolEnd:
+    def from_agent(cls, pool: str, header: AgentEnding) -> PoolEnd:
         """As one of its agents says when it begins to end."""
         return cls(pool, header["by"], header["why"], time.time())
 
     @classmethod
-    def written(cls, row: PoolRow) -> PoolEnd:
+    def from_ledger(cls, row: PoolRow) -> PoolEnd:
         """As the ledger knows it; of a pool that is just being torn down it does not know by whom."""
         if row.ended_at is None:
             return cls(row.name, "another client", "", time.time())
@@ -68,7 +68,7 @@ class PoolContext:
     Attributes:
         links: of its nodes, by index; one that is put in another's place takes its index.
         machines: that its nodes are on, by index.
-        view: what it looks like now; only ``event_log.News`` writes to it.
+        view: what it looks like now; only ``event_log.EventPublisher`` writes to it.
         observer: whether this client only looks, and changes nothing.
         ending: how the pool ended, where it was not this client that ended it.
         why_ended: why this client ends it, where nobody told it to; else "".
@@ -84,7 +84,7 @@ class PoolContext:
         self.provider = provider
         self.ledger = ledger
         self.observer = observer
-        self.archive = Archive(row.key)
+        self.archive = PoolFolder(row.key)
         self.view = PoolView(row.name, key=row.key)
         self.options = Options.from_json(row.spec["options"])
         self.links: list[Link] = []
@@ -92,24 +92,24 @@ class PoolContext:
         worker = row.spec["worker"]
         self._concurrency: int = worker["concurrency"]
         self.ranks_per_node = worker["ranks_per_node"] if isinstance(worker["ranks_per_node"], int) else 1
-        self.ending: PoolEnd | None = None
-        self.why_ended = ""
+        self.external_end: PoolEnd | None = None
+        self.end_reason = ""
         self.leaving = False
         self.detached = False
         python = row.spec.get("interpreter")
         self._interpreter = Interpreter.from_json(python) if python else None
-        self.runs_here = isinstance(provider, RunsHere)
+        self.is_local = isinstance(provider, RunsHere)
         self._turn = -1  # the node that had the last
 
     @property
-    def alone(self) -> bool:
+    def is_standalone(self) -> bool:
         """Whether its nodes stand alone: no gang, no network among them."""
         return not self.options.cluster
 
     @property
     def ends_machines(self) -> bool:
         """Whether its machines, and all that lies on them, end with it."""
-        return not self.runs_here and not isinstance(self.provider, HasHosts)
+        return not self.is_local and not isinstance(self.provider, HasHosts)
 
     @property
     def slots_per_node(self) -> int:
@@ -124,7 +124,7 @@ class PoolContext:
         """
         for task in tasks:
             if not task.portable:
-                refuse_another(task.name, self.name, task.interpreter, self._interpreter, here=self.runs_here)
+                require_compatible(task.name, self.name, task.interpreter, self._interpreter, here=self.is_local)
 
     def link_of(self, rank: int) -> Link:
         """The link to the node that a rank is on."""
@@ -135,16 +135,16 @@ class PoolContext:
         node = rank // self.ranks_per_node
         return self.links[node].clock.ahead if node < len(self.links) else 0.0
 
-    def may_be_taken_back(self, node: int) -> bool:
+    def may_be_preempted(self, node: int) -> bool:
         """Whether a node's machine may be taken back, and no notice of that has come."""
-        if not isinstance(self.provider, TakesBack) or self.view.nodes[node].is_taken_back:
+        if not isinstance(self.provider, TakesBack) or self.view.nodes[node].is_preempted:
             return False
         return bool(self.provider.notices(self.machines[node]))
 
-    def staying(self, links: Sequence[Link]) -> Sequence[Link]:
+    def without_preempted(self, links: Sequence[Link]) -> Sequence[Link]:
         """Those whose machines are not about to be taken back; all, where each is."""
         nodes = self.view.nodes
-        return [link for link in links if not nodes[link.node].is_taken_back] or links
+        return [link for link in links if not nodes[link.node].is_preempted] or links
 
     def next_link(self, among: Container[Link]) -> Link:
         """The next node in turn, of those that have the least to do for us."""
@@ -161,7 +161,7 @@ class PoolContext:
     def cursors(self, node: int) -> dict[str, int]:
         """How many bytes of each log file of a node are here."""
         ranks = self.ranks_of(node)
-        return {name: at for name, at in self.archive.cursors.items() if rank_of(name) in ranks}
+        return {name: at for name, at in self.archive.cursors.items() if parse_rank(name) in ranks}
 
     def check_rank(self, link: Link, rank: int, node: int | None = None) -> None:
         """A node speaks of its own ranks only.
@@ -173,16 +173,16 @@ class PoolContext:
             raise WireError(f"node {link.node} speaks of rank {rank} as if it were its own")
 
 
-A_MOMENT = 0.003  # seconds; longer than a small call takes
-FAREWELL = 1.0  # seconds that what goes on beside may take to be broken off
+DEFER_DELAY = 0.003  # seconds; longer than a small call takes
+CANCEL_TIMEOUT = 1.0  # seconds that what goes on beside may take to be broken off
 
 
-class Background:
+class BackgroundTasks:
     """One pool's."""
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._later: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
+        self._deferred: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
         self._timer: asyncio.TimerHandle | None = None
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
@@ -191,23 +191,23 @@ class Background:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def later(self, work: Callable[..., None], *args: Any) -> None:
+    def defer(self, work: Callable[..., None], *args: Any) -> None:
         """Do a moment later what nobody waits for, in order: a caller who has its result may send the next run first.
 
         Then it is done while that one's calls are on their way, and costs no time that anybody sees.
         """
-        self._later.append((work, args))
+        self._deferred.append((work, args))
         if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(A_MOMENT, self._moment_over)
+            self._timer = asyncio.get_running_loop().call_later(DEFER_DELAY, self._on_timer)
 
-    def _moment_over(self) -> None:
+    def _on_timer(self) -> None:
         self._timer = None
-        self.catch_up()
+        self.run_deferred()
 
-    def catch_up(self) -> None:
+    def run_deferred(self) -> None:
         """Do now what was left for later."""
-        while self._later:
-            work, args = self._later.popleft()
+        while self._deferred:
+            work, args = self._deferred.popleft()
             work(*args)
 
     async def stop(self) -> None:
@@ -216,4 +216,4 @@ class Background:
         for task in tasks:
             task.cancel()
         if tasks:  # one that is still there when the process ends has asyncio complain
-            await asyncio.wait(tasks, timeout=FAREWELL)
+            await asyncio.wait(tasks, timeout=CANCEL_TIMEOUT)

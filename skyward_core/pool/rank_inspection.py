@@ -12,20 +12,21 @@ from skyward_core.model.stack_values import RankStack, StackFrame, Stacks, Threa
 from skyward_core.pool.agent_link import Link
 from skyward_core.pool.pool_context import PoolContext
 from skyward_core.protocol.frame_codec import WireError
-from skyward_core.util.terminal_safe_text import field
+from skyward_core.util.terminal_safe_text import sanitize_line
 
 if TYPE_CHECKING:
     from skyward_core.protocol.frame_types import AgentKnown, DebugAnswer, RankStacksKeys, StacksAnswer
     from skyward_core.views.pool_view import RunView
 
 
-PATIENCE = 15.0  # seconds for a node's answer: it gives itself less
-UNHEARD = 4.0  # seconds without any word of a node after which no answer is waited for: it is asked for one every two
-LOOKS = 0.5  # seconds between two looks whether there is a word
+ANSWER_TIMEOUT = 15.0  # seconds for a node's answer: it gives itself less
+# Seconds without any word of a node after which no answer is waited for: it is asked for one every two.
+SILENCE_TIMEOUT = 4.0
+POLL_INTERVAL = 0.5  # seconds between two looks whether there is a word
 TOO_OLD = "its node's agent is of an older release, which tells no stacks: start the pool anew for that"
 
 
-async def stacks(
+async def collect_stacks(
     context: PoolContext, run: str = "", ranks: Sequence[int] | None = None, *, signal: bool = False
 ) -> Stacks:
     """Ask the nodes, all at once; one that does not answer is told of as such.
@@ -35,7 +36,7 @@ async def stacks(
         ranks: whom to ask; None for all.
         signal: ranks that cannot be read otherwise may be sent a signal.
     """
-    told = await asyncio.gather(*(_ask(context, link, ranks, signal=signal) for link in context.links))
+    told = await asyncio.gather(*(_request_stacks(context, link, ranks, signal=signal) for link in context.links))
     found = sorted((each for some in told for each in some), key=lambda each: (each.rank, each.number))
     view = context.view.runs.get(run)
     tasks = view.tasks.values() if view is not None else ()
@@ -43,11 +44,11 @@ async def stacks(
     returned = sorted({task.rank for task in ended if task.rank is not None})
     idle: list[RankStack] = []
     if view is not None:
-        found, idle = _of_run(found, view)
+        found, idle = _split_by_run(found, view)
     return Stacks(time.time(), tuple(found), run, tuple(returned), tuple(idle))
 
 
-def _of_run(found: list[RankStack], view: RunView) -> tuple[list[RankStack], list[RankStack]]:
+def _split_by_run(found: list[RankStack], view: RunView) -> tuple[list[RankStack], list[RankStack]]:
     """Return the processes that are of a run, and idle processes that are not."""
     found = [each for each in found if not view.nodes or each.node in view.nodes]
     if view.kind == "broadcast":
@@ -56,27 +57,29 @@ def _of_run(found: list[RankStack], view: RunView) -> tuple[list[RankStack], lis
     return [each for each in found if view.id in each.runs or (not each.threads and each.at != "idle")], idle
 
 
-async def _ask(context: PoolContext, link: Link, ranks: Sequence[int] | None, *, signal: bool) -> list[RankStack]:
+async def _request_stacks(
+    context: PoolContext, link: Link, ranks: Sequence[int] | None, *, signal: bool
+) -> list[RankStack]:
     mine = context.ranks_of(link.node)
     wanted = [rank for rank in mine if ranks is None or rank in ranks]
     if not wanted:
         return []
     if not link.up:
-        why = link.lost_why or f"there is no connection to node {link.node}"
+        why = link.lost_reason or f"there is no connection to node {link.node}"
     elif "stacks" not in link.welcome.get("knows", ()):
         why = TOO_OLD
     else:
         try:
-            answer: StacksAnswer = await _answer(link, {"t": "stacks", "ranks": wanted, "signal": signal})
-            return [_stack(each, link.node) for each in answer["ranks"] if each["rank"] in mine]
+            answer: StacksAnswer = await _request(link, {"t": "stacks", "ranks": wanted, "signal": signal})
+            return [_rank_stack(each, link.node) for each in answer["ranks"] if each["rank"] in mine]
         except TimeoutError:
-            why = f"node {link.node} {link.silence}"
+            why = f"node {link.node} {link.silence_text}"
         except (ConnectionError, WireError) as error:
             why = str(error)
     return [RankStack(rank, 0, link.node, "silent", why=why) for rank in wanted]
 
 
-async def _answer(link: Link, question: Mapping[str, Any]) -> StacksAnswer:
+async def _request(link: Link, question: Mapping[str, Any]) -> StacksAnswer:
     """A node's answer. Who looks for a hang has a node that hangs, and is not kept from what the others say.
 
     Raises:
@@ -85,9 +88,9 @@ async def _answer(link: Link, question: Mapping[str, Any]) -> StacksAnswer:
     """
     asked = asyncio.ensure_future(link.ask(question))
     try:
-        async with asyncio.timeout(PATIENCE):
-            while not (await asyncio.wait((asked,), timeout=LOOKS))[0]:
-                if link.quiet > UNHEARD:
+        async with asyncio.timeout(ANSWER_TIMEOUT):
+            while not (await asyncio.wait((asked,), timeout=POLL_INTERVAL))[0]:
+                if link.silence_seconds > SILENCE_TIMEOUT:
                     raise TimeoutError
         answer: StacksAnswer
         answer, _ = await asked
@@ -96,7 +99,7 @@ async def _answer(link: Link, question: Mapping[str, Any]) -> StacksAnswer:
         asked.cancel()
 
 
-def _stack(told: RankStacksKeys, node: int) -> RankStack:
+def _rank_stack(told: RankStacksKeys, node: int) -> RankStack:
     return RankStack(
         told["rank"],
         told["number"],
@@ -119,11 +122,11 @@ def _stack(told: RankStacksKeys, node: int) -> RankStack:
     )
 
 
-LONGEST = 600.0  # seconds
-MORE = 30.0  # seconds beside those that a node may take
+MAX_PROFILE_TIME = 600.0  # seconds
+PROFILE_MARGIN = 30.0  # seconds beside those that a node may take
 
 
-async def profile(context: PoolContext, rank: int, seconds: float) -> str:
+async def profile_rank(context: PoolContext, rank: int, seconds: float) -> str:
     """Stacks and how often each was seen; see :mod:`...views.profile`.
 
     Raises:
@@ -132,8 +135,8 @@ async def profile(context: PoolContext, rank: int, seconds: float) -> str:
     """
     if not 0 <= rank < context.view.world_size:
         raise UsageError(f"pool {context.name} has ranks 0 to {context.view.world_size - 1}, and no rank {rank}")
-    if not 1 <= seconds <= LONGEST:
-        raise UsageError(f"a rank is looked at for 1 to {LONGEST:g} seconds, not for {seconds:g}")
+    if not 1 <= seconds <= MAX_PROFILE_TIME:
+        raise UsageError(f"a rank is looked at for 1 to {MAX_PROFILE_TIME:g} seconds, not for {seconds:g}")
     link = context.link_of(rank)
     if not link.up:
         raise PoolError(f"there is no connection to node {link.node}, which rank {rank} is on")
@@ -143,21 +146,23 @@ async def profile(context: PoolContext, rank: int, seconds: float) -> str:
         )
     answer: AgentKnown
     try:
-        async with asyncio.timeout(seconds + MORE):
+        async with asyncio.timeout(seconds + PROFILE_MARGIN):
             answer, data = await link.ask({"t": "profile", "rank": rank, "seconds": seconds})
     except TimeoutError as error:
-        raise PoolError(f"node {link.node} {link.silence}") from error
+        raise PoolError(f"node {link.node} {link.silence_text}") from error
     except (ConnectionError, WireError) as error:
         raise PoolError(f"node {link.node} cannot tell: {error}") from error
     if why := answer.get("error"):
-        raise PoolError(f"rank {rank} cannot be looked at: {field(why)}")
+        raise PoolError(f"rank {rank} cannot be looked at: {sanitize_line(why)}")
     return data.decode(errors="replace")
 
 
 DEBUGGER_TIMEOUT = 15.0  # seconds for a node's answer, which comes within one
 
 
-async def debug(context: PoolContext, rank: int, who: str, *, text: str = "", eof: bool = False) -> tuple[bytes, bool]:
+async def send_to_debugger(
+    context: PoolContext, rank: int, who: str, *, text: str = "", eof: bool = False
+) -> tuple[bytes, bool]:
     """Type something to a rank's debugger, or hear what it has printed; whether it is over comes with that.
 
     Args:
@@ -185,9 +190,9 @@ async def debug(context: PoolContext, rank: int, who: str, *, text: str = "", eo
         async with asyncio.timeout(DEBUGGER_TIMEOUT):
             answer, data = await link.ask(asked)
     except TimeoutError as error:
-        raise PoolError(f"node {link.node} {link.silence}") from error
+        raise PoolError(f"node {link.node} {link.silence_text}") from error
     except (ConnectionError, WireError) as error:
         raise PoolError(f"node {link.node} cannot tell: {error}") from error
     if why := answer.get("error"):
-        raise PoolError(field(why))
+        raise PoolError(sanitize_line(why))
     return data, answer["over"]

@@ -8,16 +8,16 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from skyward_core.protocol.node_paths import ERR, OUT
-from skyward_core.store.past_pools import show, show_logs
-from skyward_core.store.pool_folder import Archive, rank_of
+from skyward_core.store.past_pools import add_logs, add_output
+from skyward_core.store.pool_folder import PoolFolder, parse_rank
 from skyward_core.views.log_buffer import Clocks
-from skyward_core.views.output_merge import Piece, Weaver, weave
+from skyward_core.views.output_merge import Piece, StreamMerger, merge_streams
 
 if TYPE_CHECKING:
     from skyward_core.views.pool_view import PoolView
 
 
-PATIENCE = 0.3  # seconds that bytes wait for what tells their place among others
+ORDER_TIMEOUT = 0.3  # seconds that bytes wait for what tells their place among others
 
 LogSink = Callable[[int, str, int, bytes, str], None]
 
@@ -33,70 +33,72 @@ class LiveLogs:
             they are; "" where nothing tells for sure.
     """
 
-    def __init__(self, archive: Archive, view: PoolView, ahead: Callable[[int], float]) -> None:
-        self._ahead = ahead
-        view.rhythms.clocks = Clocks(time.time, ahead)
+    def __init__(self, archive: PoolFolder, view: PoolView, ahead: Callable[[int], float]) -> None:
+        self._clock_offset = ahead
+        view.activity.clocks = Clocks(time.time, ahead)
         self.sinks: list[LogSink] = []
         self._archive = archive
         self._view = view
-        self._came_at = dict(archive.cursors)
-        self._weavers: dict[str, Weaver] = {}
-        self._waiting: asyncio.TimerHandle | None = None
+        self._attach_cursors = dict(archive.cursors)
+        self._weavers: dict[str, StreamMerger] = {}
+        self._flush_timer: asyncio.TimerHandle | None = None
 
-    def prime(self) -> None:
+    def show_earlier(self) -> None:
         """Show the end of what was printed before we came."""
-        self._weavers = {stem: Weaver(end) for stem, end in show_logs(self._view, self._archive.logs).items()}
+        self._weavers = {stem: StreamMerger(end) for stem, end in add_logs(self._view, self._archive.logs).items()}
 
-    def take(self, name: str, at: int, data: bytes) -> None:
+    def receive(self, name: str, at: int, data: bytes) -> None:
         """Bytes of a file of logs that are new, in the order in which they stand there."""
         stem, _, ending = name.rpartition(".")
         if ending == "metrics":
-            self._view.metrics.feed(name, rank_of(name), data)
+            self._view.metrics.feed(name, parse_rank(name), data)
             return
         weaver = self._weavers.get(stem)
         if weaver is None:
-            weaver = self._weavers[stem] = Weaver(_place(self._came_at, stem))
+            weaver = self._weavers[stem] = StreamMerger(_start_offsets(self._attach_cursors, stem))
         if ending == "marks":
-            weaver.learn(data)
+            weaver.add_marks(data)
         else:
-            weaver.take(ending, at, data)
-        for piece in weaver.ready():
-            self._give(stem, piece)
-        if weaver.holds and self._waiting is None:
-            self._waiting = asyncio.get_running_loop().call_later(PATIENCE, self.give_up)
+            weaver.add_bytes(ending, at, data)
+        for piece in weaver.pop_ready():
+            self._publish(stem, piece)
+        if weaver.has_held_bytes and self._flush_timer is None:
+            self._flush_timer = asyncio.get_running_loop().call_later(ORDER_TIMEOUT, self.flush_pending)
 
-    def give_up(self) -> None:
+    def flush_pending(self) -> None:
         """Show what has waited for long enough; what tells its place may not come, or not now."""
-        if self._waiting is not None:
-            self._waiting.cancel()
-            self._waiting = None
+        if self._flush_timer is not None:
+            self._flush_timer.cancel()
+            self._flush_timer = None
         for stem, weaver in self._weavers.items():
-            for piece in weaver.ready():
-                self._give(stem, piece)
-            for piece in weaver.rest():
-                self._give(stem, piece, sure=False)
+            for piece in weaver.pop_ready():
+                self._publish(stem, piece)
+            for piece in weaver.pop_all():
+                self._publish(stem, piece, sure=False)
 
-    def missed(self, sink: LogSink) -> None:
+    def replay(self, sink: LogSink) -> None:
         """Tell a sink what has come since this client came to the pool, and was shown."""
         for stem, weaver in self._weavers.items():
-            for piece in weave(self._archive.logs, stem, _place(self._came_at, stem), weaver.place):
-                sink(rank_of(stem), piece.stream, piece.offset, piece.data, piece.run)
+            for piece in merge_streams(
+                self._archive.logs, stem, _start_offsets(self._attach_cursors, stem), weaver.place
+            ):
+                sink(parse_rank(stem), piece.stream, piece.offset, piece.data, piece.run)
 
-    def _give(self, stem: str, piece: Piece, *, sure: bool = True) -> None:
-        at = time.time() - self._ahead(rank_of(stem)) if piece.at is None else piece.at
-        show(self._view, stem, piece._replace(at=at, run=piece.run or self._view.only_run))
+    def _publish(self, stem: str, piece: Piece, *, sure: bool = True) -> None:
+        at = time.time() - self._clock_offset(parse_rank(stem)) if piece.at is None else piece.at
+        add_output(self._view, stem, piece._replace(at=at, run=piece.run or self._view.only_run))
         for sink in tuple(self.sinks):
-            sink(rank_of(stem), piece.stream, piece.offset, piece.data, piece.run if sure else "")
+            sink(parse_rank(stem), piece.stream, piece.offset, piece.data, piece.run if sure else "")
 
 
-def _place(cursors: Mapping[str, int], stem: str) -> tuple[int, int]:
+def _start_offsets(cursors: Mapping[str, int], stem: str) -> tuple[int, int]:
     return cursors.get(stem + OUT, 0), cursors.get(stem + ERR, 0)
 
 
-AGAIN = 1.0  # seconds between looks at whether there is room
+RETRY_INTERVAL = 1.0  # seconds between looks at whether there is room
 
 
-class Intake:
+class LogReceiver:
     """Of one pool's logs, as one client has them.
 
     Args:
@@ -110,49 +112,49 @@ class Intake:
 
     def __init__(
         self,
-        archive: Archive,
+        archive: PoolFolder,
         show: Callable[[str, int, bytes], None],
         ask: Callable[[], None],
         cannot: Callable[[str, Exception], None],
     ) -> None:
         self._archive = archive
         self._show = show
-        self._ask = ask
-        self._cannot = cannot
+        self._request_logs = ask
+        self._on_write_failed = cannot
         self.shown = dict(archive.cursors)
         self._timer: asyncio.TimerHandle | None = None
 
     @property
-    def behind(self) -> bool:
+    def has_unwritten(self) -> bool:
         """Whether bytes have come that are not on disk."""
         cursors = self._archive.cursors
         return any(cursors.get(name, 0) < shown for name, shown in self.shown.items())
 
-    def take(self, name: str, at: int, data: bytes) -> None:
+    def receive(self, name: str, at: int, data: bytes) -> None:
         """A piece of a log file; perhaps once more, by another connection or because it was asked for."""
         have, end = self._archive.cursors.get(name, 0), at + len(data)
         if at <= have < end:
             try:
-                self._archive.write(name, have, data[have - at :])
+                self._archive.write_log(name, have, data[have - at :])
             except OSError as error:
-                self._cannot("logs", error)
+                self._on_write_failed("logs", error)
         shown = self.shown.get(name, 0)
         if end > shown:
             self.shown[name] = end
             begin = max(at, shown)
             self._show(name, begin, data[begin - at :])
         if self._timer is None and self._archive.cursors.get(name, 0) < end:
-            self._timer = asyncio.get_running_loop().call_later(AGAIN, self._look)
+            self._timer = asyncio.get_running_loop().call_later(RETRY_INTERVAL, self._retry_writes)
 
     def stop(self) -> None:
         """The pool is left."""
         if self._timer is not None:
             self._timer.cancel()
 
-    def _look(self) -> None:
+    def _retry_writes(self) -> None:
         self._timer = None
-        if not self.behind:
+        if not self.has_unwritten:
             return
         if self._archive.has_room():
-            self._ask()
-        self._timer = asyncio.get_running_loop().call_later(AGAIN, self._look)
+            self._request_logs()
+        self._timer = asyncio.get_running_loop().call_later(RETRY_INTERVAL, self._retry_writes)

@@ -8,21 +8,21 @@ from typing import TYPE_CHECKING, Any
 from skyward_core.model.errors import NotPicklableError, UsageError
 from skyward_core.model.script_interpreter import Interpreter
 from skyward_core.model.specs import Image
-from skyward_core.plugins.plugin import has_app
+from skyward_core.plugins.plugin import has_app_hook
 from skyward_core.pool.agent_link import Link
-from skyward_core.pool.event_log import News
-from skyward_core.pool.gang_setup import GangKeeper, Keeper, Standalone
-from skyward_core.pool.node_roster import Roster
+from skyward_core.pool.event_log import EventPublisher
+from skyward_core.pool.gang_setup import GangSetup, RankSetup, StandaloneSetup
+from skyward_core.pool.node_roster import NodeRoster
 from skyward_core.pool.pool_context import PoolContext
-from skyward_core.protocol.frame_codec import PLUGINS
+from skyward_core.protocol.frame_codec import MAX_PLUGINS_BYTES
 from skyward_core.util.redaction import secret_values, url_secrets
 
 if TYPE_CHECKING:
-    from skyward_core.protocol.frame_types import OfLock, Place, SetupAnswer
-    from skyward_core.tasks.packages.package_specs import Packages
+    from skyward_core.protocol.frame_types import LockFrame, RankInfo, SetupAnswer
+    from skyward_core.tasks.packages.package_specs import PackageSpecs
 
 
-class SetupKnowledge:
+class SetupConfig:
     """One pool's.
 
     Attributes:
@@ -36,36 +36,38 @@ class SetupKnowledge:
         keeper: of the ranks' plugins, once there is one.
     """
 
-    def __init__(self, context: PoolContext, news: News) -> None:
+    def __init__(self, context: PoolContext, news: EventPublisher) -> None:
         self._context = context
         self._news = news
-        self._complained = False
+        self._has_warned = False
         self.env: dict[str, str] = {}
-        self.known = False
+        self.is_env_known = False
         self.secrets: list[str] = []
         self.credentials: list[str] = []
         self.image: dict[str, Any] = context.row.spec.get("image", {})
         self.interpreter: dict[str, Any] | None = context.row.spec.get("interpreter")
         self.cwd: str = context.row.spec.get("cwd", "")
-        self.keeper: Keeper | None = None
+        self.rank_setup: RankSetup | None = None
 
-    def know(self, image: Image, interpreter: Interpreter | None = None, packages: Packages | None = None) -> None:
+    def set_image(
+        self, image: Image, interpreter: Interpreter | None = None, packages: PackageSpecs | None = None
+    ) -> None:
         """The image as it was asked for, the interpreter, and what the project says of its packages."""
-        self._know_env(image.env)
-        self.image = image.describe() if packages is None else packages.added_to(image.describe())
+        self._set_env(image.env)
+        self.image = image.describe() if packages is None else packages.add_to_image(image.describe())
         if interpreter is not None:
             self.interpreter = interpreter.describe()
         self.credentials = url_secrets([self.image, self.interpreter])
-        self.know_secrets(self.credentials)
+        self.add_secrets(self.credentials)
 
-    def know_secrets(self, values: Sequence[str]) -> None:
+    def add_secrets(self, values: Sequence[str]) -> None:
         """More to blank."""
         self.secrets += [value for value in values if value not in self.secrets]
-        self._news.blank(list(values))
+        self._news.add_secrets(list(values))
 
-    def _know_env(self, env: dict[str, str]) -> None:
-        self.env, self.known = env, True
-        self._news.blank(secret_values(env))
+    def _set_env(self, env: dict[str, str]) -> None:
+        self.env, self.is_env_known = env, True
+        self._news.add_secrets(secret_values(env))
 
     async def has_plugins(self) -> bool:
         """Whether plugins enter contexts in the pool's ranks.
@@ -73,60 +75,60 @@ class SetupKnowledge:
         Raises:
             ConnectionError: only another node can tell, and none is there.
         """
-        await self.learn()
-        return self.keeper is not None and bool(self.keeper.plugins)
+        await self.fetch_from_nodes()
+        return self.rank_setup is not None and bool(self.rank_setup.plugins)
 
-    async def learn(self) -> None:
+    async def fetch_from_nodes(self) -> None:
         """Have nodes tell what only the client knows that made the pool.
 
         Raises:
             ConnectionError: none is there.
         """
         links = [link for link in self._context.links if link.up]
-        if not links and not self._knows_all:
+        if not links and not self._is_complete:
             raise ConnectionError("no node is there to tell the pool's environment and plugins")
         answer: SetupAnswer
         for link in links:
-            if self._knows_all:
+            if self._is_complete:
                 return
             answer, plugins = await link.ask({"t": "setup"})
             if answer["env"] is not None:
-                self._know_env(answer["env"])
-            self.know_secrets(answer["secrets"])
-            if self.keeper is not None and not self.keeper.knows_plugins and answer["known"]:
+                self._set_env(answer["env"])
+            self.add_secrets(answer["secrets"])
+            if self.rank_setup is not None and not self.rank_setup.knows_plugins and answer["known"]:
                 told = {"apps": answer["apps"], "joins": answer.get("joins", False)}
-                self.keeper.learn(plugins, answer["secrets"], **told)
+                self.rank_setup.set_plugins(plugins, answer["secrets"], **told)
         spec = self._context.row.spec
-        if self.keeper is not None and not self.keeper.knows_plugins and not spec["plugins"]:
-            self.keeper.learn(b"", self.secrets, apps=False, joins=False)
+        if self.rank_setup is not None and not self.rank_setup.knows_plugins and not spec["plugins"]:
+            self.rank_setup.set_plugins(b"", self.secrets, apps=False, joins=False)
         names = spec.get("variables", [])
-        if not self.known and names and not self._complained:
-            self._complained = True
-            self._news.complain(
+        if not self.is_env_known and names and not self._has_warned:
+            self._has_warned = True
+            self._news.emit_warning(
                 f"nobody knows its variables any more ({', '.join(names)}): the client that made it and its agents "
                 "are gone; new ranks run without them. Make the pool anew where they matter"
             )
 
     @property
-    def _knows_all(self) -> bool:
-        return self.known and (self.keeper is None or self.keeper.knows_plugins)
+    def _is_complete(self) -> bool:
+        return self.is_env_known and (self.rank_setup is None or self.rank_setup.knows_plugins)
 
 
-class Upkeep:
+class RankSetupManager:
     """Of one pool's ranks.
 
     Attributes:
         keeper: None until the pool is up.
     """
 
-    def __init__(self, context: PoolContext, news: News, knowledge: SetupKnowledge, roster: Roster) -> None:
+    def __init__(self, context: PoolContext, news: EventPublisher, knowledge: SetupConfig, roster: NodeRoster) -> None:
         self._context = context
         self._news = news
-        self._knowledge = knowledge
+        self._setup_config = knowledge
         self._roster = roster
-        self.keeper: Keeper | None = None
+        self.rank_setup: RankSetup | None = None
 
-    def make(self, plugins: Sequence[Any] | None) -> None:
+    def create(self, plugins: Sequence[Any] | None) -> None:
         """Make the keeper.
 
         Args:
@@ -135,25 +137,27 @@ class Upkeep:
         Raises:
             UsageError: they are too large to travel.
         """
-        blob = None if plugins is None else _pickled(plugins) if plugins else b""
-        if blob and len(blob) > PLUGINS:
-            said = f"the pool's plugins take {len(blob):,} bytes when they are pickled, and {PLUGINS:,} can travel: "
+        blob = None if plugins is None else _pickle_plugins(plugins) if plugins else b""
+        if blob and len(blob) > MAX_PLUGINS_BYTES:
+            limit = f"{MAX_PLUGINS_BYTES:,} can travel"
+            said = f"the pool's plugins take {len(blob):,} bytes when they are pickled, and {limit}: "
             raise UsageError(f"{said}have them load on the nodes, in around_process, what is large")
-        known = self._knowledge
+        known = self._setup_config
         values = known.credentials + [value for plugin in plugins or () for value in plugin.secrets()]
-        kind = Standalone if self._context.alone else GangKeeper
-        self.keeper = known.keeper = kind(
-            self._context.links, self._facts(), blob, values, apps=has_app(plugins or ()),
+        kind = StandaloneSetup if self._context.is_standalone else GangSetup
+        self.rank_setup = known.rank_setup = kind(
+            self._context.links, self._placement(), blob, values, apps=has_app_hook(plugins or ()),
             joins=any(plugin.joins for plugin in plugins or ()),
             fail_fast=self._context.options.fail_fast,
-            tell=lambda words: self._news.complain(words) if words else self._roster.tell(), ask=known.learn,
+            tell=lambda words: self._news.emit_warning(words) if words else self._roster.emit_state(),
+            ask=known.fetch_from_nodes,
         )  # fmt: skip
 
-    def _facts(self) -> Place:
+    def _placement(self) -> RankInfo:
         context = self._context
         world = len(context.machines) * context.ranks_per_node
-        facts: Place = {"total_nodes": len(context.machines), "world_size": world}
-        if context.alone:
+        facts: RankInfo = {"total_nodes": len(context.machines), "world_size": world}
+        if context.is_standalone:
             return facts | {"head_addr": "", "head_port": 0, "peers": []}
         # A host may be known by a name of the client's alone; its agent knows where peers reach it.
         peers = [
@@ -162,48 +166,50 @@ class Upkeep:
         ]
         return facts | {"peers": peers}
 
-    def on_frame(self, link: Link, header: OfLock) -> None:
+    def on_frame(self, link: Link, header: LockFrame) -> None:
         """What an agent tells of the gang's lock."""
-        if self.keeper is not None:
-            self.keeper.on_frame(link, header)
+        if self.rank_setup is not None:
+            self.rank_setup.on_frame(link, header)
 
     def on_down(self, link: Link) -> None:
-        if self.keeper is not None:
-            self.keeper.on_down(link)
+        if self.rank_setup is not None:
+            self.rank_setup.on_down(link)
 
-    async def renewed(self, form: bool) -> None:
+    async def on_node_replaced(self, form: bool) -> None:
         """A node lives on another machine now. ``form``: have a gang with it, if no other node is gone."""
-        if self.keeper is not None:
-            self.keeper.renew(self._facts())
-            if form and (self._context.alone or not any(link.gone for link in self._context.links)):
-                await self.set_up()
-        self._roster.note()
+        if self.rank_setup is not None:
+            self.rank_setup.set_placement(self._placement())
+            if form and (self._context.is_standalone or not any(link.gone for link in self._context.links)):
+                await self.ensure_set_up()
+        self._roster.save_state()
 
-    async def renew_processes(self) -> None:
+    async def restart_processes(self) -> None:
         """Have fresh processes take the ranks' places.
 
         Raises:
             ConnectionError: a node cannot be reached now.
         """
-        if self.keeper is not None:
-            await self.keeper.renew_processes()
+        if self.rank_setup is not None:
+            await self.rank_setup.restart_processes()
 
-    async def set_up(self) -> None:
+    async def ensure_set_up(self) -> None:
         """Have the ranks set up before they are needed."""
         try:
-            if self.keeper is not None:
-                await self.keeper.ensure()
+            if self.rank_setup is not None:
+                await self.rank_setup.ensure_set_up()
         except OSError as error:
-            self._news.mention(self._context.links[0], f"{error}; the next run sets the ranks up")
+            self._news.emit_node_note(self._context.links[0], f"{error}; the next run sets the ranks up")
 
 
-def _pickled(plugins: Sequence[Any]) -> bytes:
+def _pickle_plugins(plugins: Sequence[Any]) -> bytes:
     from skyward_core.tasks.function_pickling import (
         dumps,  # a pool starts sooner without, and most have no plugins
     )
-    from skyward_core.tasks.guarded_user_code import tried, words_of
+    from skyward_core.tasks.guarded_user_code import describe_exception, run_guarded
 
-    data, error = tried(lambda: dumps(tuple(plugins)))
+    data, error = run_guarded(lambda: dumps(tuple(plugins)))
     if error is not None:
-        raise NotPicklableError(f"the plugins cannot travel to the nodes: {': '.join(words_of(error))}") from error
+        raise NotPicklableError(
+            f"the plugins cannot travel to the nodes: {': '.join(describe_exception(error))}"
+        ) from error
     return data or b""

@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from skyward_core.model.machines import Machine
-from skyward_core.model.provider_capabilities import Finds, Quiets, price_of
+from skyward_core.model.provider_capabilities import Finds, Quiets, hourly_price
 from skyward_core.model.script_interpreter import Interpreter
-from skyward_core.providers.provider import Provider, answered
+from skyward_core.providers.provider import Provider, log_query
 from skyward_core.store.ledger import Ledger
-from skyward_core.store.ledger_rows import Kept, PoolRow, Receipt, bills_of, process_lives
-from skyward_core.store.pool_folder import last_event, replay
+from skyward_core.store.ledger_rows import PoolRow, Receipt, RetainedResults, is_process_alive, make_bills
+from skyward_core.store.pool_folder import last_event_at, read_events
 from skyward_core.store.state_folder import pool_path
 from skyward_core.views.events import UnfetchedNews
 
@@ -26,7 +26,7 @@ def with_python(machine: Machine, row: PoolRow) -> Machine:
     return replace(machine, extra=machine.extra | {"loaded_with": Interpreter.from_json(python).for_hosts})
 
 
-async def write_down(name: str, token: str, provider: Provider, ledger: Ledger) -> list[Machine]:
+async def save_unknown_machines(name: str, token: str, provider: Provider, ledger: Ledger) -> list[Machine]:
     """Have the ledger know all machines of a pool; gives those that it did not know.
 
     Args:
@@ -39,11 +39,11 @@ async def write_down(name: str, token: str, provider: Provider, ledger: Ledger) 
     """
     if not isinstance(provider, Finds):
         return []
-    found = await answered("find", name, provider.find(name, token))
-    known = {each.id for each in (*ledger.machines(token), *ledger.former(token))}
+    found = await log_query("find", name, provider.find(name, token))
+    known = {each.id for each in (*ledger.machines(token), *ledger.replaced_machines(token))}
     new = [with_python(each, ledger.pool(token)) for each in found if each.id not in known]
     if new:
-        await asyncio.to_thread(ledger.found, token, new)
+        await asyncio.to_thread(ledger.record_discovered, token, new)
     return new
 
 
@@ -53,24 +53,24 @@ async def close_if_gone(row: PoolRow, provider: Provider, ledger: Ledger) -> Rec
     Returns:
         The receipt, with the nodes' last words as notes; None when something is left, or is being made.
     """
-    if is_being_made(row):
+    if is_starting(row):
         return None
-    await write_down(row.name, row.token, provider, ledger)
+    await save_unknown_machines(row.name, row.token, provider, ledger)
     machines = ledger.machines(row.token)
-    if any(each.is_alive for each in ledger.replacements(row.token)):
+    if any(each.is_owner_alive for each in ledger.replacements(row.token)):
         return None  # the machine that is to come leaves no trace before its agent runs
-    machines += ledger.former(row.token)
-    seen = await answered("describe", row.name, provider.describe(row.name, machines))
+    machines += ledger.replaced_machines(row.token)
+    seen = await log_query("describe", row.name, provider.describe(row.name, machines))
     if any(machine.state != "gone" for machine in seen):
         return None
     notes = {f"node {machine.node}: {why}" for machine in seen if (why := machine.extra.get("why"))}
     # Where another client has just done the same, there may be another pool of that name by now.
     closed = ledger.pool(row.token).ended_at is not None
     if not closed:
-        await answered("teardown", row.name, provider.teardown(row.name))
+        await log_query("teardown", row.name, provider.teardown(row.name))
     gone = tuple(sorted(machine.node for machine in seen))
-    kept = list(filter(None, (Kept.of(row.token, machine) for machine in seen)))
-    runs = await asyncio.to_thread(_not_fetched, row, ledger) if isinstance(provider, Quiets) else []
+    kept = list(filter(None, (RetainedResults.from_machine(row.token, machine) for machine in seen)))
+    runs = await asyncio.to_thread(_unfetched_runs, row, ledger) if isinstance(provider, Quiets) else []
     lost = [f"what nobody had fetched of run {run}" for run in runs]
     receipt = Receipt(
         row.name,
@@ -79,50 +79,50 @@ async def close_if_gone(row: PoolRow, provider: Provider, ledger: Ledger) -> Rec
         (),
         0.0,
         tuple(sorted(notes)),
-        kept=tuple(map(str, ledger.needed(kept))),
+        kept=tuple(map(str, ledger.select_wanted(kept))),
         lost=tuple(lost),
-        bills=bills_of(
+        bills=make_bills(
             row,
             machines,
             {each.id: each.extra.get("ended", time.time()) for each in seen},
-            price_of(provider),
+            hourly_price(provider),
         ),
     )
     if not closed:
-        ledger.ended(row.token, receipt, kept, await asyncio.to_thread(_ended_at, row, seen, ledger))
+        ledger.record_teardown(row.token, receipt, kept, await asyncio.to_thread(_end_time, row, seen, ledger))
     return receipt
 
 
-def _ended_at(row: PoolRow, gone: Sequence[Machine], ledger: Ledger) -> float:
+def _end_time(row: PoolRow, gone: Sequence[Machine], ledger: Ledger) -> float:
     """When a pool ended that nobody has seen end, as Unix time: as its machines tell, or their provider; where one says
     nothing, when it was last heard of."""
     known = [float(each.extra["ended"]) for each in gone if "ended" in each.extra]
-    if len(known) < len(gone) and (last := last_event(pool_path(row.key))) is not None:
+    if len(known) < len(gone) and (last := last_event_at(pool_path(row.key))) is not None:
         known.append(last)
     for run in ledger.runs(row.token):
         known += [run.opened_at, run.ended_at or run.opened_at]
     return min(max([row.created_at, *known]), time.time())
 
 
-def _not_fetched(row: PoolRow, ledger: Ledger) -> list[str]:
+def _unfetched_runs(row: PoolRow, ledger: Ledger) -> list[str]:
     """Runs that went on when they were seen last, or whose results waited on their nodes then."""
     waiting: dict[str, int] = {}
     folder = pool_path(row.key)
-    for event in replay(folder) if (folder / "events.jsonl").exists() else ():
+    for event in read_events(folder) if (folder / "events.jsonl").exists() else ():
         if isinstance(event, UnfetchedNews):
             waiting = event.runs
     return [each.run for each in ledger.runs(row.token) if each.state == "running" or each.run in waiting]
 
 
-def is_being_made(row: PoolRow) -> bool:
+def is_starting(row: PoolRow) -> bool:
     """Whether another process brings a pool up: its machines may have no agent yet, and look as if they were gone."""
     options = row.spec.get("options", {})
     patience = float(options.get("start_timeout", 0.0)) + float(options.get("wait_for_capacity", 0.0))
     is_late = time.time() > row.created_at + patience  # its process's number may be another one's by now
-    return row.state == "starting" and process_lives(row.pid or 0) and not is_late
+    return row.state == "starting" and is_process_alive(row.pid or 0) and not is_late
 
 
-def in_words(receipt: Receipt) -> str:
+def describe_end(receipt: Receipt) -> str:
     """How a pool came to its end that nobody here has seen."""
     reasons = sorted({note.partition(": ")[2] for note in receipt.notes})
     why = "; ".join(reasons) or "nothing of it is left"

@@ -22,51 +22,57 @@ from skyward_core.model.errors import (
     SkywardError,
     TooFewHosts,
     Unreachable,
-    hint_of,
-    what_of,
+    error_hint,
+    error_message,
 )
-from skyward_core.model.machines import CLOCK, Arrived, Bought, Machine, lie
+from skyward_core.model.machines import (
+    MAX_CLOCK_OFFSET,
+    Machine,
+    MeasuredHardware,
+    OrderedHardware,
+    find_mismatch,
+)
 from skyward_core.model.outcomes import NodePhase
-from skyward_core.model.provider_capabilities import RunsHere, Sells, Warns, notices_of
+from skyward_core.model.provider_capabilities import RunsHere, Sells, Warns, notice_program
 from skyward_core.model.script_interpreter import Interpreter
 from skyward_core.model.specs import Image, PoolSpec
 from skyward_core.plugins.plugin import bootstrap_steps, check_standalone, transform_image
 from skyward_core.pool.agent_link import Link, Listener
-from skyward_core.pool.event_log import News
-from skyward_core.pool.node_roster import Roster, taken_back
-from skyward_core.pool.pool_context import Background, PoolContext
-from skyward_core.pool.rank_setup import SetupKnowledge
-from skyward_core.pool.reconciliation import close_if_gone, in_words, with_python, write_down
+from skyward_core.pool.event_log import EventPublisher
+from skyward_core.pool.node_roster import NodeRoster, describe_preemption
+from skyward_core.pool.pool_context import BackgroundTasks, PoolContext
+from skyward_core.pool.rank_setup import SetupConfig
+from skyward_core.pool.reconciliation import close_if_gone, describe_end, save_unknown_machines, with_python
 from skyward_core.protocol.frame_codec import WireError
-from skyward_core.providers import from_json
-from skyward_core.providers.provider import Provider, answered, hearing, told
-from skyward_core.store.debug_log import logger
+from skyward_core.providers import provider_from_json
+from skyward_core.providers.provider import Provider, log_call, log_query, progress_listener
+from skyward_core.store.debug_log import get_logger
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.ledger_rows import Receipt
-from skyward_core.store.state_folder import named
+from skyward_core.store.state_folder import resolve_workdir
 from skyward_core.tasks import client_interpreter
-from skyward_core.tasks.client_interpreter import own
+from skyward_core.tasks.client_interpreter import own_interpreter
 from skyward_core.transport.transport import (
-    Gate,
     Report,
-    TakesErrands,
+    StartBarrier,
+    SupportsHostCommands,
     check_python,
-    image_elsewhere,
-    with_scripts,
+    image_for_hosts,
+    with_script_requirements,
 )
 from skyward_core.util.light_dataclass import Value, value
-from skyward_core.util.redaction import each_text, for_keeping
-from skyward_core.util.terminal_safe_text import field as safe
+from skyward_core.util.redaction import make_sanitizer, map_strings
+from skyward_core.util.terminal_safe_text import sanitize_line as safe
 from skyward_core.views import events
 
 if TYPE_CHECKING:
     from skyward_core.protocol.frame_types import ProbeDone, SendDone
     from skyward_core.store.ledger_rows import PoolRow
-    from skyward_core.tasks.packages.package_specs import Packages
-    from skyward_core.transport.transport import Errands
+    from skyward_core.tasks.packages.package_specs import PackageSpecs
+    from skyward_core.transport.transport import HostCommands
 
 
-class Starting:
+class StartupTask:
     """One pool's.
 
     Args:
@@ -77,7 +83,7 @@ class Starting:
     def __init__(
         self,
         context: PoolContext,
-        news: News,
+        news: EventPublisher,
         bring_up: Callable[[PoolSpec], Coroutine[Any, Any, None]],
         down: Callable[[], Awaitable[Receipt]],
     ) -> None:
@@ -108,26 +114,28 @@ class Starting:
                     for n in context.view.nodes
                     if n.phase != "ready"
                 ]
-                await self._give_up()
+                await self._tear_down()
                 said = f"pool {context.name} was not up after {patience:g} s: {'; '.join(waiting)}"
                 raise PoolError(said) from error
             if context.detached and isinstance(error, asyncio.CancelledError):
                 raise Cancelled(f"pool {context.name} was left while it was starting") from error
             if context.leaving and isinstance(error, asyncio.CancelledError):
-                await self._give_up()
+                await self._tear_down()
                 raise Cancelled(f"pool {context.name} was torn down while it was starting") from error
-            told = events.PoolState(pool=context.name, state="starting", detail=what_of(error), hint=hint_of(error))
+            told = events.PoolState(
+                pool=context.name, state="starting", detail=error_message(error), hint=error_hint(error)
+            )
             self._news.emit(told)
-            await self._give_up()
+            await self._tear_down()
             raise
 
-    async def _give_up(self) -> None:
+    async def _tear_down(self) -> None:
         receipt = await asyncio.shield(self._down())
         if not receipt.ok:
             raise PoolError(f"the pool {self._context.name} did not start, and its teardown is not complete: {receipt}")
 
     @property
-    def goes_on(self) -> bool:
+    def is_running(self) -> bool:
         """Whether it has begun, and has neither ended nor failed."""
         return self._task is not None and not self._task.done()
 
@@ -140,27 +148,30 @@ class Starting:
         return True
 
 
-_log = logger("pool")
+_log = get_logger("pool")
 
-ALONE, IN_ALL = 11.0, 15.0  # seconds in which each node measures itself, and for all that is measured
+ALONE, TOTAL_PROBE_TIMEOUT = (
+    11.0,
+    15.0,
+)  # seconds in which each node measures itself, and for all that is measured
 
-TakeOver = Callable[[Machine], Awaitable[Any]]
+MoveNode = Callable[[Machine], Awaitable[Any]]
 
 
-class Arrivals:
+class MachineVerifier:
     """One pool's."""
 
-    def __init__(self, context: PoolContext, news: News, roster: Roster) -> None:
+    def __init__(self, context: PoolContext, news: EventPublisher, roster: NodeRoster) -> None:
         self._context = context
         self._news = news
         self._owner = roster.owner
 
-    def bought(self, node: int) -> Bought | None:
+    def purchase_of(self, node: int) -> OrderedHardware | None:
         """What was bought of a node's machine; None where that is not to be looked at."""
         context = self._context
         return context.provider.paid_for(context.machines[node]) if isinstance(context.provider, Sells) else None
 
-    async def see(self, nodes: Iterable[int], take_over: TakeOver) -> None:
+    async def verify(self, nodes: Iterable[int], take_over: MoveNode) -> None:
         """Look at machines that were bought, exchange those that are not what was paid for, and call them ready.
 
         Args:
@@ -171,52 +182,52 @@ class Arrivals:
             NoCapacity: there is no other machine for one.
             PoolError: the other one is not what was paid for, either.
         """
-        bought = {node: what for node in nodes if (what := self.bought(node)) is not None}
-        lies = await self._look(bought)
+        bought = {node: what for node in nodes if (what := self.purchase_of(node)) is not None}
+        lies = await self._verify_nodes(bought)
         for node, why in lies.items():
-            await self._exchange(node, why, take_over)
-        again = await self._look({node: bought[node] for node in lies})
+            await self._replace_machine(node, why, take_over)
+        again = await self._verify_nodes({node: bought[node] for node in lies})
         for node, why in again.items():
             raise PoolError(
-                f"{self._named(node)} took the place of one that was not what was bought ({lies[node]}), and is not "
+                f"{self._describe(node)} took the place of one that was not what was bought ({lies[node]}), and is not "
                 f"either: {why}; try again, in another zone or with another type"
             )
 
-    async def approve(self, node: int) -> None:
+    async def verify_replacement(self, node: int) -> None:
         """Look at a machine that took another one's place, and call it ready.
 
         Raises:
             PoolError: it is not what was bought.
         """
-        bought = self.bought(node)
-        lies = await self._look({} if bought is None else {node: bought})
+        bought = self.purchase_of(node)
+        lies = await self._verify_nodes({} if bought is None else {node: bought})
         if lies:
-            self._nothing_there(self._context.machines[node])
-            raise PoolError(f"{self._named(node)} is not what was bought: {lies[node]}")
+            self._mark_unused(self._context.machines[node])
+            raise PoolError(f"{self._describe(node)} is not what was bought: {lies[node]}")
         if bought is None:
-            self._phase(node, "ready", "")
+            self._emit_phase(node, "ready", "")
 
-    async def _look(self, bought: Mapping[int, Bought]) -> dict[int, str]:
+    async def _verify_nodes(self, bought: Mapping[int, OrderedHardware]) -> dict[int, str]:
         """Look at nodes; gives what is not as it was bought, and calls the others ready."""
         if not bought:
             return {}
         for node in bought:
-            self._phase(node, "installed", "measuring what was bought")
-        found = await self._measured(bought)
-        cut_off = self._cut_off(found)
+            self._emit_phase(node, "installed", "measuring what was bought")
+        found = await self._measure_nodes(bought)
+        cut_off = self._find_isolated(found)
         lies = {}
         for node, arrived in found.items():
-            why = lie(bought[node], arrived) or cut_off.get(node, "")
+            why = find_mismatch(bought[node], arrived) or cut_off.get(node, "")
             _log.debug("node %d: %s%s", node, arrived, f"; {why}" if why else "", extra={"pool": self._context.name})
-            if abs(arrived.offset or 0.0) > CLOCK:
-                self._news.complain(f"{self._named(node)}: its clock is off by {arrived.offset:.0f} s")
+            if abs(arrived.offset or 0.0) > MAX_CLOCK_OFFSET:
+                self._news.emit_warning(f"{self._describe(node)}: its clock is off by {arrived.offset:.0f} s")
             if why:
                 lies[node] = why
             else:
-                self._phase(node, "ready", str(arrived))
+                self._emit_phase(node, "ready", str(arrived))
         return lies
 
-    def _cut_off(self, found: Mapping[int, Arrived]) -> dict[int, str]:
+    def _find_isolated(self, found: Mapping[int, MeasuredHardware]) -> dict[int, str]:
         """Nodes that nobody reaches and that reach nobody, where others do; of two, nobody can say which it is."""
         lost = {(node, each.neighbour) for node, each in found.items() if each.rate == 0.0}
         works = any(each.rate for each in found.values())
@@ -229,15 +240,15 @@ class Arrivals:
 
     # -- measuring ---------------------------------------------------------------------------------------
 
-    async def _measured(self, bought: Mapping[int, Bought]) -> dict[int, Arrived]:
+    async def _measure_nodes(self, bought: Mapping[int, OrderedHardware]) -> dict[int, MeasuredHardware]:
         """Have nodes measure themselves, all at once, and then the network between them, in a ring."""
-        until = time.monotonic() + IN_ALL
+        until = time.monotonic() + TOTAL_PROBE_TIMEOUT
         word = secrets.token_hex(16)
         nodes = sorted(bought)
-        channels: dict[int, Errands] = {}
+        channels: dict[int, HostCommands] = {}
         try:
             told = await asyncio.gather(
-                *(self._alone(node, bought[node], word if len(nodes) > 1 else "", channels) for node in nodes)
+                *(self._measure_node(node, bought[node], word if len(nodes) > 1 else "", channels) for node in nodes)
             )
             ports = {node: port for node, (_, port) in zip(nodes, told, strict=True)}
             found = {node: arrived for node, (arrived, _) in zip(nodes, told, strict=True)}
@@ -245,7 +256,7 @@ class Arrivals:
             turns = [(one, other) for one, other in turns if one in channels and ports[other]]
             left = max(0.0, until - time.monotonic())
             sent = await asyncio.gather(
-                *(self._to(channels[one], other, ports[other], word, left) for one, other in turns)
+                *(self._measure_network(channels[one], other, ports[other], word, left) for one, other in turns)
             )
         finally:
             for channel in channels.values():
@@ -255,12 +266,14 @@ class Arrivals:
             found[node] = replace(found[node], neighbour=neighbour, rate=rate, notes=notes)
         return found
 
-    async def _alone(self, node: int, bought: Bought, word: str, channels: dict[int, Errands]) -> tuple[Arrived, int]:
+    async def _measure_node(
+        self, node: int, bought: OrderedHardware, word: str, channels: dict[int, HostCommands]
+    ) -> tuple[MeasuredHardware, int]:
         """What a node finds of itself, and the port at which it listens for its neighbour."""
         transport = self._context.links[node].transport
-        if not isinstance(transport, TakesErrands):
-            return Arrived(notes=("not measured",)), 0
-        address = self._address(node) if word and not self._context.alone else ""
+        if not isinstance(transport, SupportsHostCommands):
+            return MeasuredHardware(notes=("not measured",)), 0
+        address = self._address(node) if word and not self._context.is_standalone else ""
         try:
             async with asyncio.timeout(ALONE):
                 channel = channels[node] = await transport.channel()
@@ -271,17 +284,19 @@ class Arrivals:
         except (SkywardError, OSError, TimeoutError) as error:
             if (broken := channels.pop(node, None)) is not None:
                 broken.close()
-            return Arrived(notes=(f"not measured: {what_of(error) or f'it took more than {ALONE:g} s'}",)), 0
-        return _arrived(told, begun, bought), told["port"]
+            return MeasuredHardware(
+                notes=(f"not measured: {error_message(error) or f'it took more than {ALONE:g} s'}",)
+            ), 0
+        return _parse_probe(told, begun, bought), told["port"]
 
-    async def _to(
-        self, channel: Errands, neighbour: int, port: int, word: str, left: float
+    async def _measure_network(
+        self, channel: HostCommands, neighbour: int, port: int, word: str, left: float
     ) -> tuple[float | None, str]:
         try:
             async with asyncio.timeout(left):
                 told: SendDone = await channel.ask("send", address=self._address(neighbour), port=port, word=word)
         except (SkywardError, OSError, TimeoutError) as error:
-            return None, f"not measured: {what_of(error) or 'there was no time'}"
+            return None, f"not measured: {error_message(error) or 'there was no time'}"
         return told["rate"], safe(told["why"])
 
     def _address(self, node: int) -> str:
@@ -289,55 +304,57 @@ class Arrivals:
 
     # -- another machine ---------------------------------------------------------------------------------
 
-    async def _exchange(self, node: int, why: str, take_over: TakeOver) -> None:
+    async def _replace_machine(self, node: int, why: str, take_over: MoveNode) -> None:
         """Put another machine in a node's place; what is asked for is written down first, as for a lost one."""
         context, ledger, token = self._context, self._context.ledger, self._context.token
         liar = context.machines[node]
-        self._news.complain(f"{self._named(node)} is not what was bought: {why}; another one is asked for")
-        self._phase(node, "requested", f"{liar.id} is not what was bought: {why}; another machine is asked for")
-        entry = ledger.intend_replacement(token, node, secrets.token_hex(8), self._owner)
+        self._news.emit_warning(f"{self._describe(node)} is not what was bought: {why}; another one is asked for")
+        self._emit_phase(node, "requested", f"{liar.id} is not what was bought: {why}; another machine is asked for")
+        entry = ledger.record_replacement_intent(token, node, secrets.token_hex(8), self._owner)
         if entry is None:
             raise PoolError(f"another client has taken over pool {context.name} while it was starting")
         others = [each for each in context.machines if each.node != node]
-        former = [*ledger.former(token), liar]
+        former = [*ledger.replaced_machines(token), liar]
         asked = context.provider.replace(context.name, entry.intent, node, others, former)
         try:
-            with hearing(lambda text: self._phase(node, "requested", text)):
-                machine = await told("replace", context.name, asked)
+            with progress_listener(lambda text: self._emit_phase(node, "requested", text)):
+                machine = await log_call("replace", context.name, asked)
         except NoCapacity as error:
-            raise NoCapacity(f"{self._named(node)} is not what was bought: {why}; and {what_of(error)}") from error
+            raise NoCapacity(
+                f"{self._describe(node)} is not what was bought: {why}; and {error_message(error)}"
+            ) from error
         machine = with_python(machine, context.row)
-        if not ledger.replaced(token, machine):
-            await answered("terminate", context.name, context.provider.terminate(context.name, [machine]))
+        if not ledger.record_replacement(token, machine):
+            await log_query("terminate", context.name, context.provider.terminate(context.name, [machine]))
             raise PoolError(f"pool {context.name} was torn down by another client while it was starting")
-        self._nothing_there(liar)
-        context.links[node].lose()  # nobody shall look for what ends now
-        await answered("terminate", context.name, context.provider.terminate(context.name, [liar]))
+        self._mark_unused(liar)
+        context.links[node].mark_lost()  # nobody shall look for what ends now
+        await log_query("terminate", context.name, context.provider.terminate(context.name, [liar]))
         await take_over(machine)
         ledger.end_replacement(token, node)
 
-    def _nothing_there(self, machine: Machine) -> None:
+    def _mark_unused(self, machine: Machine) -> None:
         """Nothing has run on it: the teardown need not ask it for what nobody has fetched."""
-        from skyward_core.pool.fetch_retained_results import nothing_there  # few starts need it
+        from skyward_core.pool.fetch_retained_results import mark_empty  # few starts need it
 
-        nothing_there(self._context, machine)
+        mark_empty(self._context, machine)
 
     # -- what is said ------------------------------------------------------------------------------------
 
-    def _named(self, node: int) -> str:
+    def _describe(self, node: int) -> str:
         machine = self._context.machines[node]
         return f"machine {machine.id} of node {node} ({machine.address})"
 
-    def _phase(self, node: int, phase: Any, detail: str) -> None:
+    def _emit_phase(self, node: int, phase: Any, detail: str) -> None:
         context = self._context
         address = context.machines[node].address
         self._news.emit(events.NodePhase(pool=context.name, node=node, phase=phase, detail=detail, address=address))
 
 
-def _arrived(told: ProbeDone, begun: float, bought: Bought) -> Arrived:
+def _parse_probe(told: ProbeDone, begun: float, bought: OrderedHardware) -> MeasuredHardware:
     whys = told["whys"]
     clock = told["time"]
-    return Arrived(
+    return MeasuredHardware(
         gpus=None if "gpus" in whys or not bought.count else [(safe(n), mib / 1024) for n, mib in told["gpus"]],
         disk=None if "disk" in whys else told["disk"],
         tflops=told["tflops"] or None,
@@ -350,7 +367,7 @@ def _arrived(told: ProbeDone, begun: float, bought: Bought) -> Arrived:
 PAUSES = (10.0, 300.0)  # seconds between two tries, at first and at most
 
 
-async def machines(context: PoolContext, news: News, spec: PoolSpec) -> list[Machine]:
+async def create_machines(context: PoolContext, news: EventPublisher, spec: PoolSpec) -> list[Machine]:
     """The machines of a pool that begins; what is asked for was written down under the pool's token, so that asking
     again makes nothing twice.
 
@@ -361,7 +378,7 @@ async def machines(context: PoolContext, news: News, spec: PoolSpec) -> list[Mac
     until, pause = time.monotonic() + float(spec.options.wait_for_capacity), PAUSES[0]
     while True:
         try:
-            made = await told("create", context.name, context.provider.create(spec, context.token))
+            made = await log_call("create", context.name, context.provider.create(spec, context.token))
             return [with_python(each, context.row) for each in made]
         except TooFewHosts:  # there will be no more of them
             raise
@@ -370,15 +387,15 @@ async def machines(context: PoolContext, news: News, spec: PoolSpec) -> list[Mac
             if left <= 0:
                 raise
             wait = min(pause, left)
-            _say(context, news, what_of(error), wait, left)
+            _report_no_capacity(context, news, error_message(error), wait, left)
             await asyncio.sleep(wait)
             pause = min(pause * 1.5, PAUSES[1])
 
 
-def _say(context: PoolContext, news: News, why: str, wait: float, left: float) -> None:
+def _report_no_capacity(context: PoolContext, news: EventPublisher, why: str, wait: float, left: float) -> None:
     now = time.time()
     last = time.strftime("%Y-%m-%d %H:%M", time.localtime(now + left))
-    news.complain(f"{why}; tried again until {last}")
+    news.emit_warning(f"{why}; tried again until {last}")
     for node in range(len(context.view.nodes)):
         told = events.NodePhase(
             pool=context.name, node=node, phase="requested", detail="none to be had", retry_at=now + wait
@@ -386,42 +403,42 @@ def _say(context: PoolContext, news: News, why: str, wait: float, left: float) -
         news.emit(told)
 
 
-class Locks:
+class EnvironmentLocks:
     """Of the nodes that this client has brought up."""
 
-    def __init__(self, context: PoolContext, news: News) -> None:
+    def __init__(self, context: PoolContext, news: EventPublisher) -> None:
         self._context = context
         self._news = news
-        self._left: dict[int, tuple[Link, Mapping[str, Any]]] = {}
-        self._turn = asyncio.Lock()
+        self._remaining: dict[int, tuple[Link, Mapping[str, Any]]] = {}
+        self._lock = asyncio.Lock()
 
-    def keep(self, link: Link, config: Mapping[str, Any], installed: Mapping[str, str] | None) -> None:
+    def save(self, link: Link, config: Mapping[str, Any], installed: Mapping[str, str] | None) -> None:
         """Keep what was installed on a node; None where nobody asked for packages, which is seen to later."""
         if installed is None:
-            self._left[link.node] = link, config
+            self._remaining[link.node] = link, config
         elif installed:
             try:
                 self._write(link.node, config, installed, was_installed=True)
             except OSError as error:
-                self._complain(error)
+                self._emit_warning(error)
 
-    async def keep_the_rest(self) -> None:
+    async def save_remaining(self) -> None:
         """Keep what ranks have where nothing was installed for them. Nobody waits for it while a pool comes up."""
-        async with self._turn:  # who ends the pool meanwhile waits, or does it where that one was cancelled
-            left = dict(self._left)
-            if left and self._context.runs_here:  # other machines have what their own Python has
-                await self._keep_all(left)
+        async with self._lock:  # who ends the pool meanwhile waits, or does it where that one was cancelled
+            left = dict(self._remaining)
+            if left and self._context.is_local:  # other machines have what their own Python has
+                await self._save_all(left)
             for node, what in left.items():
-                if self._left.get(node) is what:
-                    del self._left[node]
+                if self._remaining.get(node) is what:
+                    del self._remaining[node]
 
-    async def _keep_all(self, left: Mapping[int, tuple[Link, Mapping[str, Any]]]) -> None:
+    async def _save_all(self, left: Mapping[int, tuple[Link, Mapping[str, Any]]]) -> None:
         link, _ = next(iter(left.values()))  # all nodes of this machine have the same
         try:
             if (installed := await link.transport.installed()) is not None:
                 await asyncio.to_thread(self._write_all, left, installed)
         except OSError as error:
-            self._complain(error)
+            self._emit_warning(error)
 
     def _write_all(self, left: Mapping[int, tuple[Link, Mapping[str, Any]]], installed: Mapping[str, str]) -> None:
         for node, (_, config) in left.items():
@@ -431,22 +448,22 @@ class Locks:
         self, node: int, config: Mapping[str, Any], installed: Mapping[str, str], *, was_installed: bool
     ) -> None:
         from skyward_core.store import pool_folder
-        from skyward_core.tasks.packages.lock_files import heading_of, lock_text
+        from skyward_core.tasks.packages.lock_files import format_lock, lock_heading
 
-        heading = heading_of(self._context.name, _interpreter(config), installed=was_installed)
-        image = with_scripts(config["image"], _interpreter(config))
-        text = self._news.redactor.text(lock_text(image, installed, heading))
+        heading = lock_heading(self._context.name, _interpreter(config), installed=was_installed)
+        image = with_script_requirements(config["image"], _interpreter(config))
+        text = self._news.redactor.redact_text(format_lock(image, installed, heading))
         pool_folder.save_lock(self._context.archive.folder, node, text)
 
-    def _complain(self, error: OSError) -> None:
-        self._news.complain(f"what packages ranks have cannot be written down: {error}")
+    def _emit_warning(self, error: OSError) -> None:
+        self._news.emit_warning(f"what packages ranks have cannot be written down: {error}")
 
 
 def _interpreter(config: Mapping[str, Any]) -> Interpreter:
-    return Interpreter.from_json(config["interpreter"]) if config["interpreter"] else own()
+    return Interpreter.from_json(config["interpreter"]) if config["interpreter"] else own_interpreter()
 
 
-class Startup:
+class NodeStartup:
     """Has agents running on a pool's nodes, and connects to them.
 
     Args:
@@ -458,18 +475,19 @@ class Startup:
     """
 
     def __init__(
-        self, context: PoolContext, news: News, background: Background, knowledge: SetupKnowledge, roster: Roster,
+        self, context: PoolContext, news: EventPublisher, background: BackgroundTasks, knowledge: SetupConfig,
+        roster: NodeRoster,
         listener: Listener, drop: Callable[[Link], None],
     ) -> None:  # fmt: skip
         self._context = context
         self._news = news
         self._background = background
-        self._knowledge = knowledge
+        self._setup_config = knowledge
         self._roster = roster
         self._listener = listener
-        self._drop = drop
-        self.locks = Locks(context, news)
-        self._arrivals = Arrivals(context, news, roster)
+        self._drop_link = drop
+        self.locks = EnvironmentLocks(context, news)
+        self._verifier = MachineVerifier(context, news, roster)
 
     async def start(self, spec: PoolSpec) -> None:
         """Create the machines and bring every node to ready.
@@ -480,29 +498,29 @@ class Startup:
         context = self._context
         for node in range(spec.most_nodes):
             self._news.emit(events.NodePhase(pool=context.name, node=node, phase="requested"))
-        with hearing(self._news.complain):
-            context.machines[:] = await machines(context, self._news, spec)
-        context.ledger.created(context.token, context.machines)
-        self._learn_nodes()
-        self._news.learn_price()
-        self._refuse_ended()
-        self._knowledge.know_secrets(
+        with progress_listener(self._news.emit_warning):
+            context.machines[:] = await create_machines(context, self._news, spec)
+        context.ledger.record_created(context.token, context.machines)
+        self._update_node_count()
+        self._news.update_price()
+        self._check_not_ended()
+        self._setup_config.add_secrets(
             [*spec.options.secrets, *(each for plugin in spec.plugins for each in plugin.secrets())]
         )
         context.links[:] = [self._link(machine) for machine in context.machines]
-        gate = Gate(len(context.links))
-        await _all(self._bring_up(link, gate) for link in context.links)
-        await self._measure(context.links)
-        self._agree()
+        gate = StartBarrier(len(context.links))
+        await _run_all(self._start_node(link, gate) for link in context.links)
+        await self._verify_machines(context.links)
+        self._check_equal_ranks()
 
-    def _learn_nodes(self) -> None:
+    def _update_node_count(self) -> None:
         """How many nodes there are is known once their machines are: of a range there may be fewer than its most."""
         context = self._context
         if len(context.view.nodes) != len(context.machines):
             context.row = context.ledger.pool(context.token)
-            self._news.opened()
+            self._news.emit_opened()
 
-    def _refuse_ended(self) -> None:
+    def _check_not_ended(self) -> None:
         """Another client may have torn the pool down meanwhile, and have seen nothing of these machines.
 
         Raises:
@@ -522,53 +540,55 @@ class Startup:
         """
         pool = self._context
         pool.machines[:] = pool.ledger.machines(pool.token)
-        self._news.learn_price()
+        self._news.update_price()
         replaced = {each.node: each for each in pool.ledger.replacements(pool.token)}
-        if pool.row.state == "starting" and await write_down(pool.name, pool.token, pool.provider, pool.ledger):
+        if pool.row.state == "starting" and await save_unknown_machines(
+            pool.name, pool.token, pool.provider, pool.ledger
+        ):
             pool.machines[:] = pool.ledger.machines(pool.token)
-            self._learn_nodes()
-            self._news.learn_price()
-        seen = await answered("describe", pool.name, pool.provider.describe(pool.name, pool.machines))
-        self._refuse_unfinished(seen)
-        coming = any(each.is_alive for each in replaced.values())
+            self._update_node_count()
+            self._news.update_price()
+        seen = await log_query("describe", pool.name, pool.provider.describe(pool.name, pool.machines))
+        self._check_finished(seen)
+        coming = any(each.is_owner_alive for each in replaced.values())
         if not seen or (all(machine.state == "gone" for machine in seen) and not coming):
             raise PoolError(f"no machine of pool {pool.name} is left")
-        self._news.live.prime()
+        self._news.live_logs.show_earlier()
         pool.links[:] = [self._link(machine) for machine in pool.machines]
         orphans = []
         for link, machine in zip(pool.links, seen, strict=True):
             entry = replaced.get(link.node)
-            if entry is not None and (entry.is_alive or machine.state != "running"):
-                link.lose()  # another client brings it up, or has left that to be gone on with
-                self._phase(link, "requested", "another machine is on its way")
+            if entry is not None and (entry.is_owner_alive or machine.state != "running"):
+                link.mark_lost()  # another client brings it up, or has left that to be gone on with
+                self._emit_phase(link, "requested", "another machine is on its way")
             elif machine.state == "orphaned":
                 orphans.append(link)
             elif machine.state == "gone":
-                taken = taken_back(link.node, machine)
-                link.lose(taken or "its machine was gone when somebody came", taken_back=bool(taken))
-                self._phase(link, "gone", taken or "gone when we came")
+                taken = describe_preemption(link.node, machine)
+                link.mark_lost(taken or "its machine was gone when somebody came", taken_back=bool(taken))
+                self._emit_phase(link, "gone", taken or "gone when we came")
         there = [link for link in pool.links if not link.gone and link not in orphans]
         results = await asyncio.gather(*(link.connect() for link in there), return_exceptions=True)
         if orphans:
             if any(link.up for link in there):
-                await self._knowledge.learn()  # a new agent should know what the one before it did
-            results += await asyncio.gather(*map(self._bring_back, orphans), return_exceptions=True)
+                await self._setup_config.fetch_from_nodes()  # a new agent should know what the one before it did
+            results += await asyncio.gather(*map(self._restart_agent, orphans), return_exceptions=True)
         failures = [
             (link, error)
             for link, error in zip([*there, *orphans], results, strict=True)
             if isinstance(error, BaseException)
         ]
         if failures and len(failures) == len(results):
-            raise _no_answer(pool.name, failures[0][1]) from failures[0][1]
+            raise _no_answer_error(pool.name, failures[0][1]) from failures[0][1]
         for link, error in failures:
             if pool.observer:  # it looks again by itself
-                self._news.emit(events.NodeLink(pool=pool.name, node=link.node, up=False, detail=what_of(error)))
+                self._news.emit(events.NodeLink(pool=pool.name, node=link.node, up=False, detail=error_message(error)))
             else:
-                link.come_back(what_of(error))
+                link.start_reconnecting(error_message(error))
         up = [link for link in pool.links if link.up]
         for link in up:
-            if pool.observer or not self._is_unfinished or self._arrivals.bought(link.node) is None:
-                self._phase(link, "ready", address=pool.machines[link.node].address)
+            if pool.observer or not self._is_unfinished or self._verifier.purchase_of(link.node) is None:
+                self._emit_phase(link, "ready", address=pool.machines[link.node].address)
         if not pool.observer:
             await self.finish()
 
@@ -584,12 +604,12 @@ class Startup:
             PoolError: one is not what was bought, and could not be exchanged.
         """
         if self._is_unfinished:
-            await self._measure([link for link in self._context.links if link.up])
+            await self._verify_machines([link for link in self._context.links if link.up])
 
-    async def _measure(self, links: Iterable[Link]) -> None:
-        await self._arrivals.see([link.node for link in links], partial(self.take_over, ready=False))
+    async def _verify_machines(self, links: Iterable[Link]) -> None:
+        await self._verifier.verify([link.node for link in links], partial(self.move_node, ready=False))
 
-    def _refuse_unfinished(self, seen: Sequence[Machine]) -> None:
+    def _check_finished(self, seen: Sequence[Machine]) -> None:
         """Of machines that end only with their pool none has an agent yet, and who knew what to tell one is gone; or we
         only look, and to go on with what its client has left would be to set it up.
 
@@ -616,24 +636,24 @@ class Startup:
                 hint=Hint("down", pool.name),
             )
 
-    async def _bring_back(self, link: Link) -> None:
-        async with self._roster.deciding(link.node) as decided:
+    async def _restart_agent(self, link: Link) -> None:
+        async with self._roster.decision_lock(link.node) as decided:
             if decided:
-                link.lose()
-                self._phase(link, "requested", "another machine is on its way")
+                link.mark_lost()
+                self._emit_phase(link, "requested", "another machine is on its way")
                 return
             await self.prepare(link)
         await link.connect()
 
-    async def learn(self) -> None:
+    async def fetch_setup(self) -> None:
         """Know what a new agent has to be told.
 
         Raises:
             OSError: another node has to be asked for it, and none can be now.
         """
-        await self._knowledge.learn()
+        await self._setup_config.fetch_from_nodes()
 
-    async def take_over(self, machine: Machine, *, ready: bool = True) -> None:
+    async def move_node(self, machine: Machine, *, ready: bool = True) -> None:
         """Bring a node up on another machine than it had.
 
         Args:
@@ -645,22 +665,22 @@ class Startup:
             OSError: another node has to be asked for the environment, and none can be now.
         """
         pool, node = self._context, machine.node
-        await self._knowledge.learn()
+        await self._setup_config.fetch_from_nodes()
         pool.machines[node] = machine
-        self._news.learn_price()
+        self._news.update_price()
         link = self._link(machine)
         try:
             await self.prepare(link)
-            await self._swap(link)
-            self._agree()
+            await self._replace_link(link)
+            self._check_equal_ranks()
             if ready:
-                await self._arrivals.approve(node)
+                await self._verifier.verify_replacement(node)
         except BaseException:
-            self._drop(link)
+            self._drop_link(link)
             self._background.spawn(link.close())
             raise
 
-    async def join(self, machine: Machine) -> None:
+    async def join_machine(self, machine: Machine) -> None:
         """Connect to the machine that another client has put in a node's place.
 
         Raises:
@@ -668,25 +688,25 @@ class Startup:
         """
         pool = self._context
         pool.machines[machine.node] = machine
-        self._news.learn_price()
+        self._news.update_price()
         link = self._link(machine)
         try:
-            await self._swap(link)
-            await self._knowledge.learn()  # of this node, where no other is there
+            await self._replace_link(link)
+            await self._setup_config.fetch_from_nodes()  # of this node, where no other is there
         except BaseException:
-            self._drop(link)
+            self._drop_link(link)
             self._background.spawn(link.close())
             raise
-        self._phase(link, "ready", address=machine.address)
+        self._emit_phase(link, "ready", address=machine.address)
 
-    async def _swap(self, link: Link) -> None:
+    async def _replace_link(self, link: Link) -> None:
         """Put a new link in the place of one that is gone."""
         links = self._context.links
         self._background.spawn(links[link.node].close())
         links[link.node] = link
         await self._connect(link)
 
-    async def prepare(self, link: Link, gate: Gate | None = None, *, first: bool = False) -> Report:
+    async def prepare(self, link: Link, gate: StartBarrier | None = None, *, first: bool = False) -> Report:
         """Have an agent running on a node: a new one, or the one that is there.
 
         Args:
@@ -701,10 +721,10 @@ class Startup:
         machine = self._context.machines[link.node]
 
         def report(phase: NodePhase, detail: str = "", retry_at: float | None = None, address: str = "") -> None:
-            self._phase(link, phase, detail, retry_at, address or machine.address)
+            self._emit_phase(link, phase, detail, retry_at, address or machine.address)
 
-        config = self._config(link.node)
-        self.locks.keep(link, config, await link.transport.prepare(config, report, gate, first=first))
+        config = self._agent_config(link.node)
+        self.locks.save(link, config, await link.transport.prepare(config, report, gate, first=first))
         return report
 
     async def send_folder(self) -> None:
@@ -714,17 +734,17 @@ class Startup:
             PoolError: it cannot travel, or a host cannot be reached.
         """
         links = [link for link in self._context.links if not link.gone]
-        gate, known = Gate(len(links)), self._knowledge
+        gate, known = StartBarrier(len(links)), self._setup_config
 
         def said(link: Link) -> Callable[[str], None]:
-            return lambda line: self._news.complain(f"node {link.node}: {line}")
+            return lambda line: self._news.emit_warning(f"node {link.node}: {line}")
 
-        await _all(link.transport.send_folder(known.cwd, known.image, gate, said(link)) for link in links)
+        await _run_all(link.transport.send_folder(known.cwd, known.image, gate, said(link)) for link in links)
 
-    async def _bring_up(self, link: Link, gate: Gate) -> None:
+    async def _start_node(self, link: Link, gate: StartBarrier) -> None:
         report = await self.prepare(link, gate, first=True)
         await self._connect(link)
-        if self._arrivals.bought(link.node) is None:
+        if self._verifier.purchase_of(link.node) is None:
             report("ready")
 
     async def _connect(self, link: Link) -> None:
@@ -735,11 +755,11 @@ class Startup:
             said = f"the agent of node {link.node} ({address}) does not answer: {error}"
             raise (PoolError if isinstance(error, WireError) else Unreachable)(said) from error
 
-    def _config(self, node: int) -> dict[str, Any]:
+    def _agent_config(self, node: int) -> dict[str, Any]:
         """What the agent of a node is told; see ``agent.config``."""
-        pool, known = self._context, self._knowledge
+        pool, known = self._context, self._setup_config
         worker = pool.row.spec["worker"]
-        before, behind = client_interpreter.entries()
+        before, behind = client_interpreter.import_path_entries()
         local = [entry for _, entry in known.image.get("folders") or ()]
         return {
             "pool": pool.name,
@@ -753,7 +773,7 @@ class Startup:
             "idle_timeout": pool.options.idle_timeout,
             "ttl": pool.options.ttl,
             "deadman": pool.machines[node].extra.get("deadman", 0),
-            "notices": notices_of(pool.provider, pool.machines[node]),
+            "notices": notice_program(pool.provider, pool.machines[node]),
             "keep_results": pool.options.keep_results,
             "log_limit": pool.options.log_limit,
             "grace": pool.options.grace,
@@ -761,7 +781,7 @@ class Startup:
             "debug_wait": pool.options.debug_wait,
             "nice": pool.options.nice,
             "env": known.env,
-            "knows_env": known.known,
+            "knows_env": known.is_env_known,
             "secrets": known.secrets,
             "cwd": known.cwd,
             "interpreter": known.interpreter,
@@ -781,7 +801,7 @@ class Startup:
             pool=pool.name,
         )
 
-    def _agree(self) -> None:
+    def _check_equal_ranks(self) -> None:
         """All nodes must have as many ranks.
 
         Raises:
@@ -796,7 +816,7 @@ class Startup:
                 f"{told}; give the number: ranks_per_node={min(counts)}, say"
             )
 
-    def _phase(
+    def _emit_phase(
         self, link: Link, phase: NodePhase, detail: str = "", retry_at: float | None = None, address: str = ""
     ) -> None:
         self._news.emit(
@@ -807,17 +827,17 @@ class Startup:
         )  # fmt: skip
 
 
-def _no_answer(pool: str, failure: BaseException) -> PoolError:
+def _no_answer_error(pool: str, failure: BaseException) -> PoolError:
     if isinstance(failure, WireError):
         return PoolError(
             f"pool {pool} is of another release of this software: {failure}. Use it with the one that made it",
             hint=Hint("down", pool),
         )
     kind = type(failure) if isinstance(failure, HostKeyError | CredentialsRefused) else Unreachable
-    return kind(f"no node of pool {pool} answers: {what_of(failure)}", hint=hint_of(failure))
+    return kind(f"no node of pool {pool} answers: {error_message(failure)}", hint=error_hint(failure))
 
 
-def whole_image(spec: PoolSpec) -> Image:
+def image_with_plugins(spec: PoolSpec) -> Image:
     """What the nodes' environment holds, the plugins' part of it included.
 
     Raises:
@@ -829,7 +849,7 @@ def whole_image(spec: PoolSpec) -> Image:
     return replace(image, setup=(*image.setup, *bootstrap_steps(spec.plugins, spec)))
 
 
-async def _all(work: Iterable[Coroutine[Any, Any, None]]) -> None:
+async def _run_all(work: Iterable[Coroutine[Any, Any, None]]) -> None:
     """Wait for all; the first failure cancels the others and is raised itself."""
     try:
         async with asyncio.TaskGroup() as group:
@@ -854,11 +874,11 @@ class Intent(Value):
     row: PoolRow
     image: Image
     interpreter: Interpreter
-    packages: Packages | None = None
+    packages: PackageSpecs | None = None
     notice: str = ""
 
 
-async def write(spec: PoolSpec, ledger: Ledger, cwd: str) -> Intent:
+async def write_intent(spec: PoolSpec, ledger: Ledger, cwd: str) -> Intent:
     """Write down that a pool is wanted; nothing of it exists yet.
 
     Args:
@@ -871,37 +891,37 @@ async def write(spec: PoolSpec, ledger: Ledger, cwd: str) -> Intent:
     """
     token = secrets.token_hex(8)
     provider: Provider = spec.provider
-    image = whole_image(spec)
+    image = image_with_plugins(spec)
     if image.workdir:
-        image = replace(image, workdir=named(image.workdir))
-    python = spec.interpreter or own()
+        image = replace(image, workdir=resolve_workdir(image.workdir))
+    python = spec.interpreter or own_interpreter()
     folder = str(image.workdir or cwd)
-    packages = await _packages(image, folder, python)
-    whole = packages.added_to(image.describe()) if packages else image.describe()
+    packages = await _project_packages(image, folder, python)
+    whole = packages.add_to_image(image.describe()) if packages else image.describe()
     check_python(whole, python.describe())
     if not isinstance(provider, RunsHere):
-        image_elsewhere(whole, python.describe())  # before anything is rented
+        image_for_hosts(whole, python.describe())  # before anything is rented
     written = replace(spec, image=image, interpreter=python).describe() | {"cwd": folder}
     if packages:
-        written["image"] = each_text(whole, for_keeping(os.environ | image.env))
+        written["image"] = map_strings(whole, make_sanitizer(os.environ | image.env))
     warnings = await provider.warnings(spec) if isinstance(provider, Warns) else ()
     try:
-        row = ledger.intend(token, spec.name, provider.to_json(), written)
+        row = ledger.record_intent(token, spec.name, provider.to_json(), written)
     except PoolExistsError:
         # It may have ended by itself, by its lease for one, with nobody there to write it down.
-        other = ledger.find(spec.name)
-        closed = other and await close_if_gone(other, from_json(other.provider), ledger)
+        other = ledger.find_pool(spec.name)
+        closed = other and await close_if_gone(other, provider_from_json(other.provider), ledger)
         if not closed:
             raise
-        row = ledger.intend(token, spec.name, provider.to_json(), written)
-        warnings = (f"of the pool that had this name before: {in_words(closed)}", *warnings)
+        row = ledger.record_intent(token, spec.name, provider.to_json(), written)
+        warnings = (f"of the pool that had this name before: {describe_end(closed)}", *warnings)
     return Intent(row, image, python, packages, "; ".join(warnings))
 
 
-async def _packages(image: Image, folder: str, python: Interpreter) -> Packages | None:
+async def _project_packages(image: Image, folder: str, python: Interpreter) -> PackageSpecs | None:
     """What a project's file says that the image names."""
     if not image.packages_by:
         return None
-    from skyward_core.tasks.packages.image_packages import asked  # most pools have none
+    from skyward_core.tasks.packages.image_packages import read_image_packages  # most pools have none
 
-    return await asyncio.to_thread(asked, image, folder, python.version)
+    return await asyncio.to_thread(read_image_packages, image, folder, python.version)

@@ -9,28 +9,28 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from skyward_core.model.errors import LedgerError, PoolError, SkywardError, UsageError, what_of
+from skyward_core.model.errors import LedgerError, PoolError, SkywardError, UsageError, error_message
 from skyward_core.model.machines import Machine
-from skyward_core.model.provider_capabilities import EndsNow, price_of
-from skyward_core.node.agent.retained_results import AT_LEAST
-from skyward_core.pool.agent_link import Link, ourselves
-from skyward_core.pool.event_log import News
-from skyward_core.pool.pool_context import Background, PoolContext, PoolEnd
-from skyward_core.pool.rank_output import Intake
-from skyward_core.pool.reconciliation import close_if_gone, write_down
-from skyward_core.pool.runs.run_registry import RunBook
+from skyward_core.model.provider_capabilities import EndsNow, hourly_price
+from skyward_core.node.agent.retained_results import MIN_RETENTION
+from skyward_core.pool.agent_link import Link, describe_client
+from skyward_core.pool.event_log import EventPublisher
+from skyward_core.pool.pool_context import BackgroundTasks, PoolContext, PoolEnd
+from skyward_core.pool.rank_output import LogReceiver
+from skyward_core.pool.reconciliation import close_if_gone, save_unknown_machines
+from skyward_core.pool.runs.run_registry import RunRegistry
 from skyward_core.protocol.frame_codec import WireError
-from skyward_core.providers.provider import NoAnswer, answered
-from skyward_core.store.ledger_rows import Kept, Receipt, bills_of, end_of
+from skyward_core.providers.provider import ProviderTimeout, log_query
+from skyward_core.store.ledger_rows import Receipt, RetainedResults, machine_ended_at, make_bills
 from skyward_core.views import events
 
 if TYPE_CHECKING:
-    from skyward_core.pool.output_files import Rest
+    from skyward_core.pool.output_files import RemainingFiles
     from skyward_core.providers.provider import Provider
 
 
 GOODBYE = 10.0  # seconds beyond the grace in which an agent must move on with ending
-FROZEN = 5.0  # seconds without a word after which it is ended from outside; links ask for one every 2 s
+AGENT_SILENCE_TIMEOUT = 5.0  # seconds without a word after which it is ended from outside; links ask for one every 2 s
 VERIFY = 60.0  # seconds in which the provider must say that machines are gone
 RENTED = 600.0  # the same for machines that end with their pool: a provider may take minutes to end one
 SILENCE = 10.0  # the same where none of those that are left can be reached
@@ -40,11 +40,11 @@ AGAIN = 0.2  # seconds between two tries
 
 async def tear_down(
     context: PoolContext,
-    news: News,
-    background: Background,
-    book: RunBook,
+    news: EventPublisher,
+    background: BackgroundTasks,
+    book: RunRegistry,
     stop_replacing: Callable[[], Awaitable[None]],
-    save: Callable[[], Awaitable[Rest]],
+    save: Callable[[], Awaitable[RemainingFiles]],
     leave: Callable[[], Awaitable[None]],
     *,
     give_up: bool,
@@ -66,24 +66,24 @@ async def tear_down(
     started = time.monotonic()
     news.emit(events.PoolState(pool=context.name, state="stopping"))
     # From now on no client puts a machine in another's place.
-    marked = asyncio.create_task(_write(lambda: context.ledger.pool_state(context.token, "stopping")))
+    marked = asyncio.create_task(_write_ledger(lambda: context.ledger.set_pool_state(context.token, "stopping")))
     for run in list(book.runs.values()):
         run.cancel("the pool is torn down")
     await stop_replacing()
-    background.catch_up()
-    rest, trouble_with = await (_left_there(context) if now else _goodbyes(context, news, book, save))
-    said = [*([context.why_ended] if context.why_ended else []), *rest.notes, *trouble_with.values()]
+    background.run_deferred()
+    rest, trouble_with = await (_abandon_nodes(context) if now else _shut_down_agents(context, news, book, save))
+    said = [*([context.end_reason] if context.end_reason else []), *rest.notes, *trouble_with.values()]
     await marked
-    unfound = await _find(context)
-    machines, unknown = await asyncio.to_thread(_machines, context)
+    unfound = await _find_unknown_machines(context)
+    machines, unknown = await asyncio.to_thread(_all_machines, context)
     unknown += unfound
-    rescued, lost = ([], []) if now else await _rescue(context, news, machines, trouble_with, give_up=give_up)
+    rescued, lost = ([], []) if now else await _fetch_remaining(context, news, machines, trouble_with, give_up=give_up)
     said += rescued
     ended: dict[str, float] = {}
-    left, kept, trouble = await _verify(context, news, machines, ended, now=now)
+    left, kept, trouble = await _verify_gone(context, news, machines, ended, now=now)
     said += trouble
     if not left and not unknown:
-        notes, unknown = await _clear_up(context)
+        notes, unknown = await _clean_up(context)
         said += notes
     receipt = Receipt(
         context.name,
@@ -92,28 +92,28 @@ async def tear_down(
         (*(m.id for m in left), *unknown),
         round(time.monotonic() - started, 3),
         tuple(said),
-        by=context.ending.by if context.ending else ourselves(),
+        by=context.external_end.by if context.external_end else describe_client(),
         kept=tuple(map(str, kept)),
         lost=(*rest.lost, *lost),
         stays=tuple(rest.stays),
-        bills=bills_of(context.row, machines, ended, price_of(context.provider)),
+        bills=make_bills(context.row, machines, ended, hourly_price(context.provider)),
     )
     for link in context.links:
-        book.lose_calls(link)
-    background.catch_up()
+        book.mark_calls_lost(link)
+    background.run_deferred()
     at = time.time()
     with suppress(LedgerError):  # another client may have seen it end before
         at = context.ledger.pool(context.token).ended_at or at
     news.emit(events.PoolEnded(pool=context.name, receipt=receipt.to_json(), at=at))
     news.records.flush()
-    if why := await _write(lambda: context.ledger.ended(context.token, receipt, kept, at), WRITE):
+    if why := await _write_ledger(lambda: context.ledger.record_teardown(context.token, receipt, kept, at), WRITE):
         receipt = replace(receipt, unwritten=why)
     await leave()
-    context.archive.sweep()
+    context.archive.remove_stale_arguments()
     return receipt
 
 
-async def check_now(provider: Provider) -> None:
+async def check_can_end_now(provider: Provider) -> None:
     """That a provider can end machines at once.
 
     Raises:
@@ -127,36 +127,41 @@ async def check_now(provider: Provider) -> None:
         raise UsageError(f"its machines cannot be ended at once: {why}; tear it down as usual")
 
 
-async def _goodbyes(
-    context: PoolContext, news: News, book: RunBook, save: Callable[[], Awaitable[Rest]]
-) -> tuple[Rest, dict[int, str]]:
+async def _shut_down_agents(
+    context: PoolContext,
+    news: EventPublisher,
+    book: RunRegistry,
+    save: Callable[[], Awaitable[RemainingFiles]],
+) -> tuple[RemainingFiles, dict[int, str]]:
     """Have agents end themselves; gives what becomes of files that ranks wrote, and what is amiss, by node."""
-    rest = await _save(context, book, save)
-    goodbyes = (_say_goodbye(context, news.intake, book.runs, link) for link in context.links)
+    rest = await _save_outputs(context, book, save)
+    goodbyes = (_shut_down_agent(context, news.log_receiver, book.runs, link) for link in context.links)
     said = zip(context.links, await asyncio.gather(*goodbyes), strict=True)
     return rest, {link.node: words for link, words in said if words}
 
 
-async def _left_there(context: PoolContext) -> tuple[Rest, dict[int, str]]:
+async def _abandon_nodes(context: PoolContext) -> tuple[RemainingFiles, dict[int, str]]:
     """Ask nothing of machines that are ended at once; names what goes with them."""
-    from skyward_core.pool.output_files import Rest
+    from skyward_core.pool.output_files import RemainingFiles
 
     for link in context.links:
         link.finished = True
     known = [f"run {run} ({size:,} bytes)" for run, size in context.view.unfetched.items()]
     lost = [*known, "whatever else its ranks wrote or printed and nobody had fetched"]
-    return Rest(notes=["its machines were ended at once, as that was asked for"], lost=lost), {}
+    return RemainingFiles(notes=["its machines were ended at once, as that was asked for"], lost=lost), {}
 
 
-async def _save(context: PoolContext, book: RunBook, save: Callable[[], Awaitable[Rest]]) -> Rest:
+async def _save_outputs(
+    context: PoolContext, book: RunRegistry, save: Callable[[], Awaitable[RemainingFiles]]
+) -> RemainingFiles:
     """See to what ranks wrote, of whichever client's runs, once they write no more; whatever goes wrong there, the pool
     ends."""
-    from skyward_core.pool.output_files import Rest  # pools of this machine have none
+    from skyward_core.pool.output_files import RemainingFiles  # pools of this machine have none
 
-    nothing = Rest()
-    if context.runs_here or not any(link.up for link in context.links):
+    nothing = RemainingFiles()
+    if context.is_local or not any(link.up for link in context.links):
         return nothing
-    await asyncio.gather(*(_halt(link, context.options.grace + GOODBYE) for link in context.links if link.up))
+    await asyncio.gather(*(_stop_ranks(link, context.options.grace + GOODBYE) for link in context.links if link.up))
     ends = [asyncio.wrap_future(run.future) for run in book.runs.values()]
     if ends:
         await asyncio.wait(ends, timeout=context.options.grace + AGAIN)
@@ -166,31 +171,38 @@ async def _save(context: PoolContext, book: RunBook, save: Callable[[], Awaitabl
         return nothing._replace(notes=[f"what ranks wrote could not be seen to: {error}"])
 
 
-async def _rescue(
-    context: PoolContext, news: News, machines: Sequence[Machine], troubled: Collection[int], *, give_up: bool
+async def _fetch_remaining(
+    context: PoolContext,
+    news: EventPublisher,
+    machines: Sequence[Machine],
+    troubled: Collection[int],
+    *,
+    give_up: bool,
 ) -> tuple[list[str], list[str]]:
     """Bring home what nobody has fetched and would go with the machines; whatever goes wrong there, the pool ends."""
     if not context.ends_machines:
         return [], []
-    from skyward_core.pool.fetch_retained_results import rescue  # pools of other machines have no use for it
+    from skyward_core.pool.fetch_retained_results import (
+        fetch_remaining,  # pools of other machines have no use for it
+    )
 
     def say(detail: str) -> None:
         if context.view.detail != detail:
             news.emit(events.PoolState(pool=context.name, state="stopping", detail=detail))
 
     try:
-        return await rescue(context, machines, troubled, say, give_up=give_up)
+        return await fetch_remaining(context, machines, troubled, say, give_up=give_up)
     except (SkywardError, OSError) as error:
-        return [], [f"results and logs that nobody had fetched could not be looked for: {what_of(error)}"]
+        return [], [f"results and logs that nobody had fetched could not be looked for: {error_message(error)}"]
     finally:
         say("")
 
 
-async def _halt(link: Link, patience: float) -> None:
+async def _stop_ranks(link: Link, patience: float) -> None:
     """Have a node's ranks end, within their grace, while its agent stays."""
     asking = asyncio.ensure_future(link.ask({"t": "halt"}))
     deadline = time.monotonic() + patience
-    while not asking.done() and link.quiet < FROZEN and time.monotonic() < deadline:
+    while not asking.done() and link.silence_seconds < AGENT_SILENCE_TIMEOUT and time.monotonic() < deadline:
         await asyncio.wait([asking], timeout=0.5)
     if not asking.done():
         asking.cancel()
@@ -199,7 +211,7 @@ async def _halt(link: Link, patience: float) -> None:
         asking.result()
 
 
-async def _write(work: Callable[[], None], patience: float = 0.0) -> str:
+async def _write_ledger(work: Callable[[], None], patience: float = 0.0) -> str:
     """Write to the ledger, beside the loop; says why it cannot be written, or ""."""
     deadline = time.monotonic() + patience
     while True:
@@ -213,46 +225,46 @@ async def _write(work: Callable[[], None], patience: float = 0.0) -> str:
             return ""
 
 
-async def _find(pool: PoolContext) -> list[str]:
+async def _find_unknown_machines(pool: PoolContext) -> list[str]:
     """Have the ledger know of machines that were made and not written down; gives what cannot be known of that."""
     try:
-        await write_down(pool.name, pool.token, pool.provider, pool.ledger)
+        await save_unknown_machines(pool.name, pool.token, pool.provider, pool.ledger)
     except (SkywardError, OSError) as error:
-        return [f"machines of which nothing is written down ({what_of(error)})"]
+        return [f"machines of which nothing is written down ({error_message(error)})"]
     return []
 
 
-def _machines(pool: PoolContext) -> tuple[list[Machine], list[str]]:
+def _all_machines(pool: PoolContext) -> tuple[list[Machine], list[str]]:
     """The machines that the pool has had, and what cannot be known of that, in words."""
     try:
-        return [*pool.ledger.machines(pool.token), *pool.ledger.former(pool.token)], []
+        return [*pool.ledger.machines(pool.token), *pool.ledger.replaced_machines(pool.token)], []
     except LedgerError as error:
         replaced = pool.options.on_loss == "replace"
         return pool.machines, [f"machines that were replaced ({error})"] if replaced else []
 
 
-async def _clear_up(pool: PoolContext) -> tuple[list[str], list[str]]:
+async def _clean_up(pool: PoolContext) -> tuple[list[str], list[str]]:
     """Remove what was made beside machines; gives what is worth a note, and what is left by its provider's word."""
     with suppress(LedgerError):
         if pool.ledger.pool(pool.token).ended_at is not None:
             return [], []  # another client has seen to it, and there may be another pool of that name by now
     try:
-        await answered("teardown", pool.name, pool.provider.teardown(pool.name))
-    except (NoAnswer, OSError) as error:
-        if pool.ends_machines and isinstance(error, NoAnswer):
-            return [], [f"what was made beside its machines ({what_of(error)})"]
+        await log_query("teardown", pool.name, pool.provider.teardown(pool.name))
+    except (ProviderTimeout, OSError) as error:
+        if pool.ends_machines and isinstance(error, ProviderTimeout):
+            return [], [f"what was made beside its machines ({error_message(error)})"]
         return [f"what was made beside the machines is not all removed: {error}"], []
     except (PoolError, UsageError) as error:
-        return [], [what_of(error)]
+        return [], [error_message(error)]
     return [], []
 
 
-async def _say_goodbye(pool: PoolContext, intake: Intake, runs: Iterable[str], link: Link) -> str:
+async def _shut_down_agent(pool: PoolContext, intake: LogReceiver, runs: Iterable[str], link: Link) -> str:
     """Have an agent end itself, after its last log byte is here."""
     link.flush_acknowledgements()
-    if intake.behind:
-        link.follow()  # once more what our disk did not take
-    if not link.send({"t": "shutdown", "drop": list(runs), "keep": AT_LEAST}):
+    if intake.has_unwritten:
+        link.request_logs()  # once more what our disk did not take
+    if not link.send({"t": "shutdown", "drop": list(runs), "keep": MIN_RETENTION}):
         link.finished = True
         return ""
     deadline = time.monotonic() + pool.options.grace + GOODBYE
@@ -260,9 +272,9 @@ async def _say_goodbye(pool: PoolContext, intake: Intake, runs: Iterable[str], l
     # Its goodbye is the last that it says; the connection's own end may come late, or not at all, from an SSH server.
     while link.up and not link.finished and time.monotonic() < deadline:
         await asyncio.sleep(0.005)
-        if link.quiet > FROZEN:
+        if link.silence_seconds > AGENT_SILENCE_TIMEOUT:
             link.finished = True
-            return f"node {link.node} did not answer for {FROZEN:g} s, and was ended from outside"
+            return f"node {link.node} did not answer for {AGENT_SILENCE_TIMEOUT:g} s, and was ended from outside"
         here = sum(pool.archive.cursors.values())
         if here != seen:
             # As long as bytes come, it is not stuck: a slow link may need long for a long log.
@@ -273,19 +285,24 @@ async def _say_goodbye(pool: PoolContext, intake: Intake, runs: Iterable[str], l
     missing = sum(size - pool.archive.cursors.get(name, 0) for name, size in (sizes or {}).items())
     if sizes is None:
         return f"node {link.node} ended without saying how long its logs are"
-    if missing > 0 and intake.behind:
+    if missing > 0 and intake.has_unwritten:
         return f"{missing} bytes of the logs of node {link.node} could not be written to {pool.archive.logs}"
     return f"{missing} bytes of the logs of node {link.node} did not arrive" if missing > 0 else ""
 
 
-async def _verify(
-    pool: PoolContext, news: News, machines: Sequence[Machine], ended: dict[str, float], *, now: bool
-) -> tuple[list[Machine], list[Kept], list[str]]:
+async def _verify_gone(
+    pool: PoolContext,
+    news: EventPublisher,
+    machines: Sequence[Machine],
+    ended: dict[str, float],
+    *,
+    now: bool,
+) -> tuple[list[Machine], list[RetainedResults], list[str]]:
     """Wait until the provider says that machines are gone; gives those of which it does not, what others keep, and why
     it said nothing at the end. ``ended``: gets when each has ended. ``now``: have them ended at once."""
     left = list(machines)
     ending: set[str] = set()  # those whose end the provider has begun, where that ends all there is of them
-    kept: list[Kept] = []
+    kept: list[RetainedResults] = []
     trouble: list[str] = []
     deadline = time.monotonic() + (RENTED if pool.ends_machines else VERIFY)
     patience = time.monotonic() + SILENCE
@@ -297,19 +314,19 @@ async def _verify(
     while True:
         silent = False
         try:
-            seen = await answered("describe", pool.name, pool.provider.describe(pool.name, left))
+            seen = await log_query("describe", pool.name, pool.provider.describe(pool.name, left))
         except (PoolError, UsageError, OSError) as error:
-            trouble = [what_of(error)]
-            news.emit(events.PoolState(pool=pool.name, state="stopping", detail=what_of(error)))
+            trouble = [error_message(error)]
+            news.emit(events.PoolState(pool=pool.name, state="stopping", detail=error_message(error)))
             delay = max(delay, AGAIN)  # nobody saw them end by themselves
-            silent = not isinstance(error, NoAnswer)
+            silent = not isinstance(error, ProviderTimeout)
         else:
             trouble = []
             there = {machine.node for machine in seen if machine.state != "gone"}
             for node in {machine.node for machine in left} - there:
                 news.emit(events.NodePhase(pool=pool.name, node=node, phase="gone", detail="verified"))
-            ended |= {now.id: end_of(now, machines) for now in seen if now.state == "gone"}
-            kept += filter(None, (Kept.of(pool.token, now) for now in seen if now.state == "gone"))
+            ended |= {now.id: machine_ended_at(now, machines) for now in seen if now.state == "gone"}
+            kept += filter(None, (RetainedResults.from_machine(pool.token, now) for now in seen if now.state == "gone"))
             left = [machine for machine, now in zip(left, seen, strict=True) if now.state != "gone"]
             ending = {now.id for now in seen if now.state == "ending" and pool.ends_machines}
             silent = all(machine.state in ("lost", "unreachable") for machine in seen if machine.state != "gone")
@@ -327,36 +344,38 @@ async def _terminate(pool: PoolContext, machines: Sequence[Machine], *, now: boo
     provider = pool.provider
     end = provider.terminate_now if now and isinstance(provider, EndsNow) else provider.terminate
     try:
-        await answered("terminate", pool.name, end(pool.name, machines))
+        await log_query("terminate", pool.name, end(pool.name, machines))
     except (PoolError, UsageError, OSError) as error:
-        return [what_of(error)]
+        return [error_message(error)]
     return []
 
 
 RECEIPT = 3.0  # seconds that the client which ended a pool may take to write so once its nodes are gone
 
 
-class Endings:
+class ExternalTeardown:
     """One pool's."""
 
-    def __init__(self, context: PoolContext, news: News, background: Background, book: RunBook) -> None:
+    def __init__(
+        self, context: PoolContext, news: EventPublisher, background: BackgroundTasks, book: RunRegistry
+    ) -> None:
         self._context = context
         self._news = news
         self._background = background
-        self._book = book
+        self._run_registry = book
 
-    def by_others(self, ending: PoolEnd) -> None:
+    def on_external_end(self, ending: PoolEnd) -> None:
         """The pool has ended, or is about to, and not by us: nothing waits on it any longer."""
         context = self._context
-        if context.ending is not None or context.leaving:
+        if context.external_end is not None or context.leaving:
             return
-        context.ending = ending
+        context.external_end = ending
         self._news.emit(events.PoolState(pool=context.name, state="stopping", detail=str(ending.error())))
-        for run in list(self._book.runs.values()):
+        for run in list(self._run_registry.runs.values()):
             run.pool_ended(ending)
-        self._background.spawn(self._see_it_closed())
+        self._background.spawn(self._wait_closed())
 
-    async def have_come(self, *, wait: bool) -> bool:
+    async def check_ended(self, *, wait: bool) -> bool:
         """Whether another client has ended the pool, as the ledger tells. ``wait``: for one that is just doing so."""
         context = self._context
         until = time.monotonic() + (RECEIPT if wait else 0.0)
@@ -366,10 +385,10 @@ class Endings:
             row = context.ledger.pool(context.token)
         if row.ended_at is None and not (wait and row.state == "stopping"):
             return False
-        self.by_others(PoolEnd.written(row))
+        self.on_external_end(PoolEnd.from_ledger(row))
         return True
 
-    async def _see_it_closed(self) -> None:
+    async def _wait_closed(self) -> None:
         """Wait for the receipt of who ended it; where nobody writes one, do so."""
         context = self._context
         soon = time.monotonic() + context.options.grace + GOODBYE

@@ -13,25 +13,31 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 VERSION = 9  # another one where client and agent of before and after would not understand each other
-CHUNK = 1 << 20  # bytes of a large thing in one frame, so that small frames never wait long behind it
-INLINE = 64 * 1024  # larger payloads and results travel as files
-SHORT = 1024  # characters of a text that is worth no second look
-MOST = 1 << 53  # of any number but a few: what JSON has in common with everybody
-FAILURE = 16 << 20  # bytes of a pickled exception, which travels in its frame; of a larger one a stand-in
-PLUGINS = 64 << 20  # bytes of a pool's pickled plugins
+CHUNK_BYTES = 1 << 20  # bytes of a large thing in one frame, so that small frames never wait long behind it
+MAX_INLINE_BYTES = 64 * 1024  # larger payloads and results travel as files
+MAX_SHORT_TEXT = 1024  # characters of a text that is worth no second look
+MAX_INTEGER = 1 << 53  # of any number but a few: what JSON has in common with everybody
+MAX_EXCEPTION_BYTES = 16 << 20  # bytes of a pickled exception, which travels in its frame; of a larger one a stand-in
+MAX_PLUGINS_BYTES = 64 << 20  # bytes of a pool's pickled plugins
 # Ends the pickle of a function, behind a pickle of the client's command line: its length, and a sign. It comes last
 # because workers of older releases read only what is before it.
-WORDS = struct.Struct("!I4s")
-WORDS_SIGN = b"argv"
+COMMAND_LINE_TRAILER = struct.Struct("!I4s")
+COMMAND_LINE_MARKER = b"argv"
 
 WINDOW = 16  # values that a generator may be ahead of its reader
 # Outcomes that are somebody's work; the others tell of what did not come about.
-WORK = ("returned", "raised", "exited")
-NONE = b"\x80\x04N."  # None, pickled, and how it looks
-NONE_SUMMARY: Any = {"type": "NoneType", "text": "None", "json": None, "is_json": True, "size": len(NONE)}
+RESULT_KINDS = ("returned", "raised", "exited")
+PICKLED_NONE = b"\x80\x04N."  # None, pickled, and how it looks
+NONE_SUMMARY: Any = {
+    "type": "NoneType",
+    "text": "None",
+    "json": None,
+    "is_json": True,
+    "size": len(PICKLED_NONE),
+}
 
 Header = dict[str, Any]
-Heard = Any  # a header that has come: who handles its kind says of which type it is; see frame_types
+AnyHeader = Any  # a header that has come: who handles its kind says of which type it is; see frame_types
 
 _LENGTHS = struct.Struct("!II")
 _HEADER_LIMIT = 64 << 20
@@ -42,15 +48,15 @@ def is_plain(value: Any) -> bool:
     """Whether a value is short, and any pickler writes it alike; cloudpickle takes longer to begin than pickle does."""
     kind = type(value)
     if kind is str or kind is bytes:
-        return len(value) <= SHORT
-    return kind is bool or kind is float or value is None or (kind is int and -MOST < value < MOST)
+        return len(value) <= MAX_SHORT_TEXT
+    return kind is bool or kind is float or value is None or (kind is int and -MAX_INTEGER < value < MAX_INTEGER)
 
 
 class WireError(Exception):
     """The other side does not speak this protocol."""
 
 
-def encoder(*, only_ascii: bool) -> Callable[[Any], str]:
+def make_json_encoder(*, only_ascii: bool) -> Callable[[Any], str]:
     """What writes JSON as compactly and as quickly as can be.
 
     What json does beyond that (a search for circles, for space around) takes as long as a small object, and so does
@@ -65,28 +71,28 @@ def encoder(*, only_ascii: bool) -> Callable[[Any], str]:
     return lambda thing: "".join(pieces(thing, 0))
 
 
-encoded = encoder(only_ascii=False)  # a header as JSON
+encode_json = make_json_encoder(only_ascii=False)  # a header as JSON
 
 
-def frame(header: Mapping[str, Any], body: bytes = b"") -> bytes:
+def encode_frame(header: Mapping[str, Any], body: bytes = b"") -> bytes:
     """One frame as bytes."""
-    head = encoded(header).encode("utf-8", "surrogatepass")
+    head = encode_json(header).encode("utf-8", "surrogatepass")
     return b"".join((_LENGTHS.pack(len(head), len(body)), head, body))
 
 
-def framed(text: str, body: bytes = b"") -> bytes:
+def encode_frame_text(text: str, body: bytes = b"") -> bytes:
     """One frame of a header that is encoded already."""
     head = text.encode("utf-8", "surrogatepass")
     return b"".join((_LENGTHS.pack(len(head), len(body)), head, body))
 
 
-def lengths(data: bytes) -> tuple[int, int]:
+def decode_lengths(data: bytes) -> tuple[int, int]:
     """Of a frame's header and of its body, from its first eight bytes."""
     head, body = _LENGTHS.unpack(data)
     return head, body
 
 
-def decode(head: bytes | bytearray) -> Heard:
+def decode_header(head: bytes | bytearray) -> AnyHeader:
     """A frame's header.
 
     Raises:
@@ -121,7 +127,7 @@ class Decoder:
         self._buffer = bytearray()
         self._pending: tuple[Header, int] | None = None  # a header, and the length of the body that is to come
 
-    def feed(self, data: bytes | memoryview) -> Iterator[tuple[Heard, bytes]]:
+    def feed(self, data: bytes | memoryview) -> Iterator[tuple[AnyHeader, bytes]]:
         """Take bytes as they come; yield the frames they complete.
 
         Raises:
@@ -141,7 +147,7 @@ class Decoder:
                     middle = start + 8 + head
                     if len(buffer) < middle:
                         break
-                    header = decode(buffer[start + 8 : middle])
+                    header = decode_header(buffer[start + 8 : middle])
                     if self._admit is not None:
                         self._admit(header, head, body)
                     start = middle

@@ -12,37 +12,45 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from skyward_core.protocol.frame_codec import CHUNK, FAILURE, INLINE, PLUGINS, VERSION, Header, WireError
+from skyward_core.protocol.frame_codec import (
+    CHUNK_BYTES,
+    MAX_EXCEPTION_BYTES,
+    MAX_INLINE_BYTES,
+    MAX_PLUGINS_BYTES,
+    VERSION,
+    Header,
+    WireError,
+)
 from skyward_core.protocol.validators import (
     Checks,
-    Forms,
-    FrameForm,
-    all_of,
-    each_of,
+    FrameSchema,
+    FrameSchemas,
+    dict_of,
     is_any,
-    is_below,
     is_blob,
-    is_call,
+    is_bool,
+    is_call_index,
     is_count,
-    is_file,
-    is_flag,
-    is_gist,
-    is_log,
+    is_file_name,
+    is_log_name,
+    is_metric_summary,
     is_node_place,
     is_number,
-    is_number_of_ranks,
-    is_place,
     is_plain,
     is_port,
     is_rank,
-    is_run,
+    is_rank_count,
+    is_rank_info,
+    is_relative_subpath,
+    is_run_id,
     is_span,
     is_stack_frame,
     is_text,
-    made_of,
-    names_log,
+    is_valid_log_name,
+    list_of,
+    object_of,
     one_of,
-    or_none,
+    optional,
 )
 
 # What may be said; "rebalance": that it is likelier than it was.
@@ -51,7 +59,7 @@ LONGEST_NOTICE = 24 * 3600.0  # seconds ahead that are believed
 PREEMPTED = "Preempted"  # type of the error in outcomes of ranks that are lost to that
 
 
-def is_same_end(one: float | None, other: float | None) -> bool:
+def is_same_deadline(one: float | None, other: float | None) -> bool:
     """Whether two notices mean the same end of a machine, by one clock; None where nobody knows when."""
     if one is None or other is None:
         return one is other
@@ -59,127 +67,131 @@ def is_same_end(one: float | None, other: float | None) -> bool:
 
 
 # Requests that agents of this version may be too old for: each tells in its welcome which it knows.
-KNOWS = ("stacks", "profile", "metrics", "debug", "still", "queue", "blocks")
-RUNS = 64 << 20  # of one that tells of all runs that an agent remembers
+AGENT_FEATURES = ("stacks", "profile", "metrics", "debug", "still", "queue", "blocks")
+MAX_RUNS_BYTES = 64 << 20  # of one that tells of all runs that an agent remembers
 
 
-_IS_LINE = made_of({"key": is_text, "nodes": all_of(is_node_place)})
-_IS_SUMMARY = made_of(
+_IS_GANG_PEERS = object_of({"key": is_text, "nodes": list_of(is_node_place)})
+_IS_SUMMARY = object_of(
     {"type": is_text, "text": is_text},
-    {"json": is_plain, "is_json": is_flag, "size": is_count},
+    {"json": is_plain, "is_json": is_bool, "size": is_count},
     only=True,
 )
-_IS_ERROR = made_of({"type": is_text, "message": is_text}, {"traceback": is_text}, only=True)
-_IS_PLUGIN_ERROR = made_of({"type": is_text, "message": is_text}, {"traceback": is_text, "plugin": is_text}, only=True)
-_OF_PLUGINS: Checks = {
-    "hooks": is_flag, "apps": is_flag, "joins": is_flag, "alone": is_flag, "secrets": all_of(is_text),
+_IS_ERROR = object_of({"type": is_text, "message": is_text}, {"traceback": is_text}, only=True)
+_IS_PLUGIN_ERROR = object_of(
+    {"type": is_text, "message": is_text}, {"traceback": is_text, "plugin": is_text}, only=True
+)
+_PLUGIN_FLAGS: Checks = {
+    "hooks": is_bool, "apps": is_bool, "joins": is_bool, "alone": is_bool, "secrets": list_of(is_text),
 }  # fmt: skip
-_SET_UP: Checks = {"epoch": is_count} | _OF_PLUGINS
-_LIFE: Checks = {"life": made_of({"name": is_text, "first": is_count, "width": is_count}, only=True)}
-_SPANS = each_of(names_log, is_span)
-_SIZES = each_of(names_log, is_count)
-_CALL: Checks = {"run": is_run, "i": is_call}
+_SET_UP: Checks = {"epoch": is_count} | _PLUGIN_FLAGS
+_LIFE: Checks = {"life": object_of({"name": is_text, "first": is_count, "width": is_count}, only=True)}
+_SPANS = dict_of(is_valid_log_name, is_span)
+_SIZES = dict_of(is_valid_log_name, is_count)
+_CALL: Checks = {"run": is_run_id, "i": is_call_index}
 _WANT: Checks = _CALL | {"arg": is_count, "next": is_count, "until": is_count}
 _FEED: Checks = _CALL | {"arg": is_count, "seq": is_count, "part": is_count}
-_FEED_MORE: Checks = {"more": is_flag, "ends": one_of("end", "error")}
+_FEED_MORE: Checks = {"more": is_bool, "ends": one_of("end", "error")}
 _PLACE: Checks = {"rank": is_rank, "node": is_rank}
-_ASKED: Checks = {"id": is_count}
-_PAPERS: Checks = {"authority": is_text, "certificate": is_text, "key": is_text}
-_WHEN: Checks = {"at": is_number}
-_NODES = all_of(is_rank)
+_REQUEST_ID: Checks = {"id": is_count}
+_CREDENTIALS: Checks = {"authority": is_text, "certificate": is_text, "key": is_text}
+_TIMESTAMP: Checks = {"at": is_number}
+_NODES = list_of(is_rank)
 _RUN_KIND: Checks = {"kind": one_of("", "broadcast", "single", "gather", "sweep", "map")}
-_ENDING: Checks = {"kind": one_of("returned", "raised", "exited", "lost", "collateral")}
-_TOLD: Checks = {
-    "summary": or_none(_IS_SUMMARY),
-    "error": or_none(_IS_ERROR),
+_OUTCOME_KIND: Checks = {"kind": one_of("returned", "raised", "exited", "lost", "collateral")}
+_RESULT_FIELDS: Checks = {
+    "summary": optional(_IS_SUMMARY),
+    "error": optional(_IS_ERROR),
     "seconds": is_number,
-    "exit_code": or_none(lambda code: type(code) is int),
-    "signal": or_none(is_rank),
-    "file": is_file,
+    "exit_code": optional(lambda code: type(code) is int),
+    "signal": optional(is_rank),
+    "file": is_file_name,
     "size": is_count,
     "log": _SPANS,
     "items": is_count,
-    "last": or_none(_IS_SUMMARY),
-    "begun": is_flag,
-    "numbers": each_of(is_text, is_gist),
+    "last": optional(_IS_SUMMARY),
+    "begun": is_bool,
+    "numbers": dict_of(is_text, is_metric_summary),
 }
-_ENDED: Checks = _TOLD | _WHEN | {"ends": is_text}
-_ITEM: Checks = _CALL | {"seq": is_count, "summary": or_none(_IS_SUMMARY)}
-_RECORD: Checks = {
-    "run": is_run,
+_ENDED: Checks = _RESULT_FIELDS | _TIMESTAMP | {"ends": is_text}
+_ITEM: Checks = _CALL | {"seq": is_count, "summary": optional(_IS_SUMMARY)}
+_RUN_FIELDS: Checks = {
+    "run": is_run_id,
     "function": is_text,
-    "total": is_call,
+    "total": is_call_index,
     "opened_at": is_number,
 } | _RUN_KIND
-_MORE_OF_RECORD: Checks = {
-    "over": is_flag,
+_RUN_OPTIONS: Checks = {
+    "over": is_bool,
     "nodes": _NODES,
     "job": is_text,
-    "more": is_flag,
-    "width": is_number_of_ranks,
+    "more": is_bool,
+    "width": is_rank_count,
 }
-_ASKED_TO_RUN: Checks = _CALL | {"fn": is_blob, "args": is_blob}
-_HOW_TO_RUN: Checks = {
-    "rank": or_none(is_rank),
-    "timeout": or_none(is_number),
+_CALL_CONTENT: Checks = _CALL | {"fn": is_blob, "args": is_blob}
+_CALL_OPTIONS: Checks = {
+    "rank": optional(is_rank),
+    "timeout": optional(is_number),
     "name": is_text,
-    "total": is_call,
+    "total": is_call_index,
     "epoch": is_count,
-    "gang": is_flag,
-    "stream": is_flag,
-    "fed": is_flag,
-    "script": is_flag,
-    "alone": is_flag,
-    "headless": is_flag,
+    "gang": is_bool,
+    "stream": is_bool,
+    "fed": is_bool,
+    "script": is_bool,
+    "alone": is_bool,
+    "headless": is_bool,
     "next": is_count,
     "taken": is_count,
     "nodes": _NODES,
     "job": is_text,
-    "more": is_flag,
+    "more": is_bool,
     "items": is_count,
-    "width": is_number_of_ranks,
+    "width": is_rank_count,
 } | _RUN_KIND
-_REMEMBERED = made_of(
-    _RECORD
+_REMEMBERED_RUN = object_of(
+    _RUN_FIELDS
     | {
-        "outcomes": all_of(made_of({"t": one_of("outcome")} | _CALL | _PLACE | _ENDING, _ENDED)),
-        "began": all_of(made_of({"t": one_of("began")} | _CALL | _PLACE, _WHEN)),
-        "returned": is_call,
+        "outcomes": list_of(object_of({"t": one_of("outcome")} | _CALL | _PLACE | _OUTCOME_KIND, _ENDED)),
+        "began": list_of(object_of({"t": one_of("began")} | _CALL | _PLACE, _TIMESTAMP)),
+        "returned": is_call_index,
     },
     {
-        "items": all_of(made_of({"t": one_of("item")} | _ITEM | {"rank": is_rank}, _TOLD | _WHEN)),
-        "active": is_call,
+        "items": list_of(object_of({"t": one_of("item")} | _ITEM | {"rank": is_rank}, _RESULT_FIELDS | _TIMESTAMP)),
+        "active": is_call_index,
     }
-    | _MORE_OF_RECORD,
+    | _RUN_OPTIONS,
 )
 _PHASE: Checks = {"rank": is_rank, "phase": is_text, "age": is_number}
-_QUEUED: Checks = {"run": is_run, "name": is_text, "nodes": is_count, "only": _NODES}
-_WAITING = all_of(made_of(_QUEUED | {"since": is_number, "who": is_text}))
-_UNFETCHED = each_of(is_run, is_count)
-_NOTICE: Checks = {"kind": one_of(*NOTICES), "left": or_none(is_number)}
-_OUTPUT: Checks = {"path": is_below, "version": is_file}
-_WRITTEN = made_of(_OUTPUT | {"size": is_count, "at": is_number}, only=True)
-_MODULES = each_of(is_text, is_text)
-_THREAD = made_of({"name": is_text, "frames": all_of(is_stack_frame), "gil": is_flag}, {"child": is_count}, only=True)
-_RANK_STACKS = made_of(
+_QUEUED: Checks = {"run": is_run_id, "name": is_text, "nodes": is_count, "only": _NODES}
+_QUEUED_RUNS = list_of(object_of(_QUEUED | {"since": is_number, "who": is_text}))
+_UNFETCHED = dict_of(is_run_id, is_count)
+_NOTICE: Checks = {"kind": one_of(*NOTICES), "left": optional(is_number)}
+_OUTPUT: Checks = {"path": is_relative_subpath, "version": is_file_name}
+_WRITTEN = object_of(_OUTPUT | {"size": is_count, "at": is_number}, only=True)
+_MODULES = dict_of(is_text, is_text)
+_THREAD = object_of(
+    {"name": is_text, "frames": list_of(is_stack_frame), "gil": is_bool}, {"child": is_count}, only=True
+)
+_RANK_STACKS = object_of(
     {
         "rank": is_rank,
         "number": is_count,
         "at": one_of("gone", "starting", "idle", "running", "ending"),
-        "runs": all_of(is_run),
+        "runs": list_of(is_run_id),
     },
     {
         "pid": is_count,
         "how": one_of("py-spy", "signal"),
         "why": is_text,
-        "answers": is_flag,
-        "threads": all_of(_THREAD),
+        "answers": is_bool,
+        "threads": list_of(_THREAD),
     },
 )
 
 # What an agent says to clients.
-FROM_AGENT: Forms = {
-    "welcome": FrameForm(
+FROM_AGENT: FrameSchemas = {
+    "welcome": FrameSchema(
         "It answers a client's hello: what it is, and all runs that it remembers.",
         {
             "version": is_count,
@@ -187,430 +199,452 @@ FROM_AGENT: Forms = {
             "broken": is_text,
             "node": is_rank,
             "address": is_text,
-            "ranks_per_node": is_number_of_ranks,
-            "lease": or_none(is_number),
-            "runs": all_of(_REMEMBERED),
+            "ranks_per_node": is_rank_count,
+            "lease": optional(is_number),
+            "runs": list_of(_REMEMBERED_RUN),
         },
         {
             "now": is_number,
-            "phases": all_of(made_of(_PHASE)),
+            "phases": list_of(object_of(_PHASE)),
             "unfetched": _UNFETCHED,
             "modules": _MODULES,
             "cwd": is_text,
-            "notices": all_of(made_of(_NOTICE)),
-            "knows": all_of(is_text),
+            "notices": list_of(object_of(_NOTICE)),
+            "knows": list_of(is_text),
             "pool": is_text,
             "pid": is_count,
             "idle_timeout": is_number,
-            "spent": is_flag,
+            "spent": is_bool,
             "members": _NODES,
-            "queue": _WAITING,
+            "queue": _QUEUED_RUNS,
         },
-        head=RUNS,
+        head=MAX_RUNS_BYTES,
     ),
-    "log": FrameForm(
+    "log": FrameSchema(
         "A piece of a log file, from the byte `at` on; the body is the piece.",
-        {"f": is_log, "at": is_count},
-        body=CHUNK,
+        {"f": is_log_name, "at": is_count},
+        body=CHUNK_BYTES,
     ),
-    "data": FrameForm(
+    "data": FrameSchema(
         'A piece of a file that was asked for by "fetch" or "output"; the body is the piece.',
-        _ASKED | {"last": is_flag},
-        {"error": is_text, "sha256": is_file},
-        body=CHUNK,
+        _REQUEST_ID | {"last": is_bool},
+        {"error": is_text, "sha256": is_file_name},
+        body=CHUNK_BYTES,
     ),
-    "outcome": FrameForm(
+    "outcome": FrameSchema(
         "A call has ended. A small result, or the pickled exception, is the body; a large one is the file `file`. "
         "`ends` says why its worker takes no other call.",
-        _CALL | _PLACE | _ENDING,
+        _CALL | _PLACE | _OUTCOME_KIND,
         _ENDED,
-        body=FAILURE,
+        body=MAX_EXCEPTION_BYTES,
     ),
-    "item": FrameForm(
+    "item": FrameSchema(
         "A generator has yielded its `seq`-th value, which is the body or the file `file`.",
         _ITEM | {"rank": is_rank},
-        {"node": is_rank} | _TOLD | _WHEN,
-        body=INLINE,
+        {"node": is_rank} | _RESULT_FIELDS | _TIMESTAMP,
+        body=MAX_INLINE_BYTES,
     ),
-    "want": FrameForm(
+    "want": FrameSchema(
         "A call waits for values of an argument that its client feeds, from `next` up to `until`; `again` where those "
         "before may have been lost on their way.",
         _WANT,
-        {"again": is_flag},
+        {"again": is_bool},
     ),
-    "began": FrameForm(
+    "began": FrameSchema(
         "A call's function has begun; `log` is how long the log files were then.",
         _CALL | _PLACE,
-        {"log": _SIZES} | _WHEN,
+        {"log": _SIZES} | _TIMESTAMP,
     ),
-    "stale": FrameForm(
+    "stale": FrameSchema(
         "A call was not begun, for it was meant for a gang that is no more, or, where it is `spent`, goes on only for "
         "calls that came before; the client sends it anew.",
         _CALL,
-        {"why": is_text, "spent": is_flag} | _WHEN,
+        {"why": is_text, "spent": is_bool} | _TIMESTAMP,
     ),
-    "run": FrameForm(
+    "run": FrameSchema(
         "A client has opened a run, as all others are told; of a map also that it is `over`.",
-        _RECORD,
-        _WHEN | _MORE_OF_RECORD,
+        _RUN_FIELDS,
+        _TIMESTAMP | _RUN_OPTIONS,
     ),
-    "gang": FrameForm(
+    "gang": FrameSchema(
         "The gang of this epoch takes no other broadcast, and why; if it is `spent`, what it has been given goes on. "
         "`members`: its nodes, where these are not all. Who is asked (`ask`) says that it knows.",
         {"epoch": is_count, "broken": is_text},
-        {"spent": is_flag, "members": _NODES, "ask": is_flag},
+        {"spent": is_bool, "members": _NODES, "ask": is_bool},
     ),
-    "modules": FrameForm(
+    "modules": FrameSchema(
         "The files of a script's own modules that its workers have loaded, and the hash of each as it was then.",
         {"files": _MODULES},
     ),
-    "phase": FrameForm("What a rank's process does that takes long: it imports, or waits for the other ranks.", _PHASE),
-    "granted": FrameForm(
-        "The client holds the lock on the gang now; `unclean` where the one before it went without a word.",
-        {"unclean": is_flag},
+    "phase": FrameSchema(
+        "What a rank's process does that takes long: it imports, or waits for the other ranks.", _PHASE
     ),
-    "held": FrameForm("Another client holds the lock on the gang.", {"by": is_text}),
-    "queue": FrameForm(
+    "granted": FrameSchema(
+        "The client holds the lock on the gang now; `unclean` where the one before it went without a word.",
+        {"unclean": is_bool},
+    ),
+    "held": FrameSchema("Another client holds the lock on the gang.", {"by": is_text}),
+    "queue": FrameSchema(
         "The runs that wait for nodes, in their order, as the head has them: how many nodes each wants (0 for all), or "
         "which ones (`only`), and since when by the head's clock.",
-        {"waiting": _WAITING},
+        {"waiting": _QUEUED_RUNS},
     ),
-    "turn": FrameForm("It is the turn of this run of the client's, which waits for nodes.", {"run": is_run}),
-    "dropped": FrameForm(
+    "turn": FrameSchema("It is the turn of this run of the client's, which waits for nodes.", {"run": is_run_id}),
+    "dropped": FrameSchema(
         "This run of the client's, which waits for nodes, is not wanted any more, as another one says.",
-        {"run": is_run, "by": is_text},
+        {"run": is_run_id, "by": is_text},
     ),
-    "pong": FrameForm(
+    "pong": FrameSchema(
         "It answers a ping: seconds left of the lease, what nobody has fetched, and what each rank that runs something "
         "has taken of the processor so far, in seconds.",
-        {"lease": or_none(is_number)},
-        {"unfetched": _UNFETCHED, "processor": each_of(is_text, is_number)} | _ASKED,
+        {"lease": optional(is_number)},
+        {"unfetched": _UNFETCHED, "processor": dict_of(is_text, is_number)} | _REQUEST_ID,
     ),
-    "known": FrameForm(
+    "known": FrameSchema(
         "It answers whatever has an `id` and no answer of its own kind.",
-        _ASKED,
-        {"error": is_text, "unreachable": is_flag, "forgotten": is_flag, "joins": is_flag},
-        body=PLUGINS,
+        _REQUEST_ID,
+        {"error": is_text, "unreachable": is_bool, "forgotten": is_bool, "joins": is_bool},
+        body=MAX_PLUGINS_BYTES,
     ),
-    "formed": FrameForm(
+    "formed": FrameSchema(
         'It answers "form": where the ranks of the next epoch find one another.',
-        _ASKED | {"head_addr": is_text, "head_port": is_port},
+        _REQUEST_ID | {"head_addr": is_text, "head_port": is_port},
     ),
-    "bye": FrameForm(
+    "bye": FrameSchema(
         "All that there was to say is said, and the log files are this long; the connection ends. `unfetched`: bytes "
         "of results that no client has confirmed, by run.",
         {"logs": _SIZES},
         {"unfetched": _UNFETCHED},
     ),
-    "ending": FrameForm("The pool is being torn down, by whom and why.", {"by": is_text, "why": is_text}),
-    "notice": FrameForm(
+    "ending": FrameSchema("The pool is being torn down, by whom and why.", {"by": is_text, "why": is_text}),
+    "notice": FrameSchema(
         "The node's machine is about to be taken back, in `left` seconds where that is known, or (`rebalance`) that is "
         "likelier than it was.",
         _NOTICE,
     ),
-    "error": FrameForm("Something that a client should know of went wrong.", {"message": is_text}),
-    "metrics": FrameForm(
+    "error": FrameSchema("Something that a client should know of went wrong.", {"message": is_text}),
+    "metrics": FrameSchema(
         "What the node's machine was measured at, from the byte `at` of all that was ever written; the body is lines "
         "of JSON, a sample each. `why`: nothing more comes for now.",
         {"at": is_count},
         {"why": is_text},
-        body=CHUNK,
+        body=CHUNK_BYTES,
     ),
-    "wanted": FrameForm("Another client waits for the lock on the gang."),
+    "wanted": FrameSchema("Another client waits for the lock on the gang."),
 }
 
 # What it says in answer, by what it was asked.
 ANSWERS: Mapping[str, Checks] = {
-    "claim": {"calls": all_of(is_call)},
-    "ports": {"ports": all_of(is_port), "accelerators": is_count, "line": is_port},
+    "claim": {"calls": list_of(is_call_index)},
+    "ports": {"ports": list_of(is_port), "accelerators": is_count, "line": is_port},
     "peers": {"port": is_port},
     "setup": {
-        "env": or_none(each_of(is_text, is_text)),
-        "known": is_flag,
-        "secrets": all_of(is_text),
-        "apps": is_flag,
+        "env": optional(dict_of(is_text, is_text)),
+        "known": is_bool,
+        "secrets": list_of(is_text),
+        "apps": is_bool,
     },
-    "debug": {"over": is_flag},
-    "stacks": {"ranks": all_of(_RANK_STACKS)},
-    "written": {"files": all_of(_WRITTEN), "more": is_count, "folder": is_text},
-    "where": {"runs": each_of(is_run, made_of({"calls": is_call, "active": is_call, "total": is_call}))},
+    "debug": {"over": is_bool},
+    "stacks": {"ranks": list_of(_RANK_STACKS)},
+    "written": {"files": list_of(_WRITTEN), "more": is_count, "folder": is_text},
+    "where": {
+        "runs": dict_of(is_run_id, object_of({"calls": is_call_index, "active": is_call_index, "total": is_call_index}))
+    },
     "number": {"epoch": is_count},
     "holds": {
         "epoch": is_count,
         "broken": is_text,
-        "spent": is_flag,
+        "spent": is_bool,
         "members": _NODES,
-        "runs": each_of(is_run, made_of({"active": is_call, "ended": is_call, "total": is_call, "kept": is_text})),
+        "runs": dict_of(
+            is_run_id,
+            object_of({"active": is_call_index, "ended": is_call_index, "total": is_call_index, "kept": is_text}),
+        ),
     },
 }
-FAILS = {
+MAY_FAIL = {
     "debug",
     "peers",
     "profile",
     "pull",
     "written",
 }  # what may not be possible: an error is an answer, too
-ANSWERED = {"form": "formed", "ping": "pong"}  # by frames of these kinds; the rest by "known"
+ANSWER_KINDS = {"form": "formed", "ping": "pong"}  # by frames of these kinds; the rest by "known"
 
 # What clients ask of an agent.
-FROM_CLIENT: Forms = {
-    "tail": FrameForm(
+FROM_CLIENT: FrameSchemas = {
+    "tail": FrameSchema(
         "Send what the log files hold, each from this byte on, and go on as they grow.",
         {},
         {"cursors": _SIZES},
     ),
-    "call": FrameForm(
+    "call": FrameSchema(
         "Run a function: its blob and that of its arguments, by name and size; small ones are the body. `width`: on so "
         "many neighbouring ranks of the node, as a gang of their own; the outcome is the first one's, or a failure.",
-        _ASKED_TO_RUN,
-        _HOW_TO_RUN,
-        body=2 * INLINE,
+        _CALL_CONTENT,
+        _CALL_OPTIONS,
+        body=2 * MAX_INLINE_BYTES,
     ),
-    "source": FrameForm(
+    "source": FrameSchema(
         "The source of what calls bring by value; the body is the text, compressed.",
-        {"hash": is_file, "name": is_file},
-        body=INLINE,
+        {"hash": is_file_name, "name": is_file_name},
+        body=MAX_INLINE_BYTES,
     ),
-    "claim": FrameForm(
+    "claim": FrameSchema(
         "Take over a run, or take it up again: send the outcomes of its calls to this client.",
-        {"run": is_run},
-        {"next": is_count, "taken": is_count} | _ASKED,
+        {"run": is_run_id},
+        {"next": is_count, "taken": is_count} | _REQUEST_ID,
     ),
-    "ack": FrameForm(
+    "ack": FrameSchema(
         "These outcomes have been taken, and need not be kept; all of a run where it names no calls.",
-        {"calls": each_of(is_run, or_none(all_of(is_call)))},
+        {"calls": dict_of(is_run_id, optional(list_of(is_call_index)))},
     ),
-    "credit": FrameForm("A generator may go on until it has yielded so many values.", _CALL | {"next": is_count}),
-    "fed": FrameForm(
+    "credit": FrameSchema("A generator may go on until it has yielded so many values.", _CALL | {"next": is_count}),
+    "fed": FrameSchema(
         "The `seq`-th value of an argument that is fed, or a part of it, behind which `more` come. Where it `ends`, "
         'there are no more values; with "error" the body is the exception that stands for them.',
         _FEED,
         _FEED_MORE,
-        body=INLINE,
+        body=MAX_INLINE_BYTES,
     ),
-    "stop": FrameForm(
+    "stop": FrameSchema(
         "End a run's calls, or the one call `i`: SIGTERM, then SIGKILL. `break` names the gang's epoch that this ends. "
         'After "cancel" no later call of the run begins.',
-        {"run": is_run},
-        {"i": is_call, "grace": is_number, "why": is_text, "break": is_count},
+        {"run": is_run_id},
+        {"i": is_call_index, "grace": is_number, "why": is_text, "break": is_count},
     ),
-    "fetch": FrameForm(
-        'Send a file of a result, from a byte on, as "data".', _ASKED | {"f": is_file}, {"at": is_count}
-    ),
-    "written": FrameForm(
-        "Name the files that ranks wrote in their working folder, during a run or since a time, by path; those behind "
-        "`after` where there are more than one answer holds.",
-        _ASKED | {"patterns": all_of(is_text)},
-        {"run": is_run, "since": is_number, "after": is_text},
-    ),
-    "output": FrameForm(
-        'Send one of those files, if it is still as it was, from a byte on, as "data"; the last has its SHA-256.',
-        _ASKED | _OUTPUT,
+    "fetch": FrameSchema(
+        'Send a file of a result, from a byte on, as "data".',
+        _REQUEST_ID | {"f": is_file_name},
         {"at": is_count},
     ),
-    "stacks": FrameForm(
+    "written": FrameSchema(
+        "Name the files that ranks wrote in their working folder, during a run or since a time, by path; those behind "
+        "`after` where there are more than one answer holds.",
+        _REQUEST_ID | {"patterns": list_of(is_text)},
+        {"run": is_run_id, "since": is_number, "after": is_text},
+    ),
+    "output": FrameSchema(
+        'Send one of those files, if it is still as it was, from a byte on, as "data"; the last has its SHA-256.',
+        _REQUEST_ID | _OUTPUT,
+        {"at": is_count},
+    ),
+    "stacks": FrameSchema(
         "Tell where the threads of ranks are, of all or of these: by py-spy; else by a signal, if it may be sent.",
-        _ASKED,
-        {"ranks": all_of(is_rank), "signal": is_flag},
+        _REQUEST_ID,
+        {"ranks": list_of(is_rank), "signal": is_bool},
     ),
-    "profile": FrameForm(
+    "profile": FrameSchema(
         "Look at a rank for so many seconds; the answer's body is its stacks, as py-spy writes them raw.",
-        _ASKED | {"rank": is_rank, "seconds": is_number},
+        _REQUEST_ID | {"rank": is_rank, "seconds": is_number},
     ),
-    "debug": FrameForm(
+    "debug": FrameSchema(
         "Debug a rank that waits at a breakpoint: type this `text` there, or say that nothing more comes (`eof`); "
         "without either the answer's body is what its debugger has printed since, and comes within a second. `who` is "
         "the same word each time; who asks nothing for 15 s has left.",
-        _ASKED | {"rank": is_rank, "who": is_text},
-        {"text": is_text, "eof": is_flag},
+        _REQUEST_ID | {"rank": is_rank, "who": is_text},
+        {"text": is_text, "eof": is_bool},
     ),
-    "still": FrameForm(
+    "still": FrameSchema(
         "A rank of another node stands still at a breakpoint: for so many seconds, unless it is said again, the time "
         "limits of calls here stand still, too; with 0 they go on. Only agents know it that say so in their greeting.",
         {"seconds": is_number},
     ),
-    "metrics": FrameForm(
+    "metrics": FrameSchema(
         "Measure the node's machine, and send what comes of it, from this byte on or what is kept of the past, and go "
         "on as more comes. Only agents know it that say so in their greeting.",
         {},
         {"at": is_count},
     ),
-    "peers": FrameForm(
-        "Listen for other nodes and for large results, as the holder of this certificate.", _ASKED | _PAPERS
+    "peers": FrameSchema(
+        "Listen for other nodes and for large results, as the holder of this certificate.",
+        _REQUEST_ID | _CREDENTIALS,
     ),
-    "pull": FrameForm("Fetch a blob from another node.", _ASKED | {"hash": is_file, "size": is_count, "from": is_any}),
-    "drop": FrameForm("Remove these blobs: their calls have ended.", _ASKED | {"blobs": all_of(is_file)}),
-    "ports": FrameForm(
+    "pull": FrameSchema(
+        "Fetch a blob from another node.",
+        _REQUEST_ID | {"hash": is_file_name, "size": is_count, "from": is_any},
+    ),
+    "drop": FrameSchema("Remove these blobs: their calls have ended.", _REQUEST_ID | {"blobs": list_of(is_file_name)}),
+    "ports": FrameSchema(
         "Name ports that are free on the node, one for each rank, and the one (`line`) at which it hears the gang's "
         "other nodes; 0 where it hears none.",
-        _ASKED,
+        _REQUEST_ID,
     ),
-    "setup": FrameForm("Tell what the pool was made with, for a client that brings another node up.", _ASKED),
-    "where": FrameForm("Tell how many calls of each gang run came here.", _ASKED),
-    "holds": FrameForm("Tell which gang is here, and what becomes of the calls that it has been given.", _ASKED),
-    "enqueue": FrameForm(
+    "setup": FrameSchema("Tell what the pool was made with, for a client that brings another node up.", _REQUEST_ID),
+    "where": FrameSchema("Tell how many calls of each gang run came here.", _REQUEST_ID),
+    "holds": FrameSchema("Tell which gang is here, and what becomes of the calls that it has been given.", _REQUEST_ID),
+    "enqueue": FrameSchema(
         "On the head: have a run wait for its turn to get nodes; `since` where it has waited before.",
         _QUEUED,
         {"since": is_number},
     ),
-    "dequeue": FrameForm("It waits no more.", {"run": is_run}),
-    "halt": FrameForm(
+    "dequeue": FrameSchema("It waits no more.", {"run": is_run_id}),
+    "halt": FrameSchema(
         "The pool ends: have the ranks end, within their grace, and stay to give out what they wrote; the answer comes "
         "when they have.",
-        _ASKED,
+        _REQUEST_ID,
     ),
-    "shutdown": FrameForm(
+    "shutdown": FrameSchema(
         "End; `drop` names runs that nobody wants, `keep` the seconds that the rest is kept.",
         {},
-        {"drop": all_of(is_run), "keep": is_number},
+        {"drop": list_of(is_run_id), "keep": is_number},
     ),
-    "gang": FrameForm(
+    "gang": FrameSchema(
         "Set the ranks up for this epoch, `fresh` in other processes; the body is the plugins, pickled. `line`: where "
         "its nodes hear one another, and the key of what they say, where a rank's failure is to stop all.",
-        {"epoch": is_count, "info": is_place},
-        _OF_PLUGINS | {"fresh": is_flag, "line": _IS_LINE},
-        body=PLUGINS,
+        {"epoch": is_count, "info": is_rank_info},
+        _PLUGIN_FLAGS | {"fresh": is_bool, "line": _IS_GANG_PEERS},
+        body=MAX_PLUGINS_BYTES,
     ),
-    "hello": FrameForm(
+    "hello": FrameSchema(
         "Who the client is, and whether it only looks (`observer`) or keeps the pool alive.",
         {},
-        {"watch": is_flag, "observer": is_flag, "who": is_text},
+        {"watch": is_bool, "observer": is_bool, "who": is_text},
     ),
-    "use": FrameForm("The client that only looked uses the pool from now on."),
-    "warn": FrameForm(
+    "use": FrameSchema("The client that only looked uses the pool from now on."),
+    "warn": FrameSchema(
         "Tell the ranks that another node's machine is about to be taken back, in so many seconds.",
         {"node": is_rank, "left": is_number},
     ),
-    "ping": FrameForm("Keep the lease, and say how long it is.", {}, _ASKED),
-    "lock": FrameForm("Have the lock on the gang, as soon as nobody else has it."),
-    "unlock": FrameForm("Give it back; `unclean` where agents may have been left half told.", {}, {"unclean": is_flag}),
-    "heard": FrameForm(
+    "ping": FrameSchema("Keep the lease, and say how long it is.", {}, _REQUEST_ID),
+    "lock": FrameSchema("Have the lock on the gang, as soon as nobody else has it."),
+    "unlock": FrameSchema(
+        "Give it back; `unclean` where agents may have been left half told.", {}, {"unclean": is_bool}
+    ),
+    "heard": FrameSchema(
         "The client knows that the gang of this epoch takes no other broadcast, as the agent asked: it sends none.",
         {"epoch": is_count},
     ),
-    "form": FrameForm("On the first node of a gang: name a port for the next epoch.", _ASKED),
-    "number": FrameForm(
+    "form": FrameSchema("On the first node of a gang: name a port for the next epoch.", _REQUEST_ID),
+    "number": FrameSchema(
         "On the head: give the next epoch a number, from `least` on, that no other gets.",
-        _ASKED | {"least": is_count},
+        _REQUEST_ID | {"least": is_count},
     ),
 }
 
 # What workers, and the process around them, say to their agent.
-FROM_WORKER: Forms = {
-    "hello": FrameForm(
+FROM_WORKER: FrameSchemas = {
+    "hello": FrameSchema(
         "Which process it is; to an agent that did not start it, also what it was set up for.",
         {"pid": is_count},
         {
             "phase": is_text,
             "age": is_number,
             "state": one_of("fresh", "entering", "entered"),
-            "env": each_of(is_text, is_text),
-            "info": is_place,
+            "env": dict_of(is_text, is_text),
+            "info": is_rank_info,
             "modules": _MODULES,
-            "wants": all_of(made_of({"t": one_of("want")} | _WANT, {"again": is_flag})),
+            "wants": list_of(object_of({"t": one_of("want")} | _WANT, {"again": is_bool})),
         }
         | _SET_UP
         | _LIFE,
-        body=PLUGINS,
+        body=MAX_PLUGINS_BYTES,
     ),
-    "outcome": FrameForm(
+    "outcome": FrameSchema(
         "The call has ended; as from an agent to clients. `unusable` where plugins' contexts could not be entered, "
         "`ends` says why the worker takes no other one, `left` that code came to its end by `sys.exit(0)`, `joined` "
         "that code has left a process group there.",
-        _CALL | _ENDING,
-        {"unusable": is_flag, "ends": is_text, "left": is_flag, "joined": is_flag} | _TOLD,
-        body=FAILURE,
+        _CALL | _OUTCOME_KIND,
+        {"unusable": is_bool, "ends": is_text, "left": is_bool, "joined": is_bool} | _RESULT_FIELDS,
+        body=MAX_EXCEPTION_BYTES,
     ),
-    "item": FrameForm(
+    "item": FrameSchema(
         "The generator has yielded; as from an agent to clients.",
         _CALL | {"seq": is_count},
-        _TOLD,
-        body=INLINE,
+        _RESULT_FIELDS,
+        body=MAX_INLINE_BYTES,
     ),
-    "want": FrameForm("The call waits for values; as from an agent to clients.", _WANT, {"again": is_flag}),
-    "phase": FrameForm("It does something that takes long.", {"phase": is_text}),
-    "modules": FrameForm("What it has loaded; as from an agent to clients.", {"files": _MODULES}),
-    "secrets": FrameForm("What to blank from now on.", {"values": all_of(is_text)}),
-    "entering": FrameForm("A plugin's context is being entered around the app.", {"plugin": is_text}),
-    "failed": FrameForm(
-        "It could not be entered; the body is the exception, pickled.", {"error": _IS_ERROR}, body=FAILURE
+    "want": FrameSchema("The call waits for values; as from an agent to clients.", _WANT, {"again": is_bool}),
+    "phase": FrameSchema("It does something that takes long.", {"phase": is_text}),
+    "modules": FrameSchema("What it has loaded; as from an agent to clients.", {"files": _MODULES}),
+    "secrets": FrameSchema("What to blank from now on.", {"values": list_of(is_text)}),
+    "entering": FrameSchema("A plugin's context is being entered around the app.", {"plugin": is_text}),
+    "failed": FrameSchema(
+        "It could not be entered; the body is the exception, pickled.",
+        {"error": _IS_ERROR},
+        body=MAX_EXCEPTION_BYTES,
     ),
-    "ready": FrameForm("The ranks' contexts are entered (or failed to be) for this epoch.", {"epoch": is_count}),
-    "entered": FrameForm("All contexts around the app are entered."),
+    "ready": FrameSchema("The ranks' contexts are entered (or failed to be) for this epoch.", {"epoch": is_count}),
+    "entered": FrameSchema("All contexts around the app are entered."),
 }
 
 # What an agent says to workers, which it has started: they take it as it is.
-TO_WORKER: Forms = {
-    "setup": FrameForm(
+TO_WORKER: FrameSchemas = {
+    "setup": FrameSchema(
         "Set the process up for this epoch: its place, and the pool's plugins, which are the body. In a block of some "
         "ranks of the node: which `life` of that, how many ranks share the machine, and the `devices` of the block. "
         "`own`: its place in tasks; `apart`: a rank's tasks run in another process than its broadcasts.",
-        {"info": is_place},
+        {"info": is_rank_info},
         {
-            "gang": is_flag,
-            "own": is_place,
-            "apart": is_flag,
+            "gang": is_bool,
+            "own": is_rank_info,
+            "apart": is_bool,
             "failed": _IS_PLUGIN_ERROR,
             "sharers": is_count,
             "devices": is_text,
         }
         | _SET_UP
         | _LIFE,
-        body=PLUGINS,
+        body=MAX_PLUGINS_BYTES,
     ),
-    "place": FrameForm(
+    "place": FrameSchema(
         "Which rank the process is, where the gang has not been formed; `own` as in a set-up.",
-        {"info": is_place, "own": is_place},
+        {"info": is_rank_info, "own": is_rank_info},
     ),
-    "call": FrameForm("Run a function, as a client asked for it.", _ASKED_TO_RUN, _HOW_TO_RUN, body=2 * INLINE),
-    "credit": FrameForm("The generator may go on until it has yielded so many values.", _CALL | {"next": is_count}),
-    "fed": FrameForm(
-        "A value of an argument that is fed; as from a client to an agent.", _FEED, _FEED_MORE, body=INLINE
+    "call": FrameSchema(
+        "Run a function, as a client asked for it.", _CALL_CONTENT, _CALL_OPTIONS, body=2 * MAX_INLINE_BYTES
     ),
-    "exit": FrameForm("End, as a process ends that has done its work."),
+    "credit": FrameSchema("The generator may go on until it has yielded so many values.", _CALL | {"next": is_count}),
+    "fed": FrameSchema(
+        "A value of an argument that is fed; as from a client to an agent.",
+        _FEED,
+        _FEED_MORE,
+        body=MAX_INLINE_BYTES,
+    ),
+    "exit": FrameSchema("End, as a process ends that has done its work."),
 }
 
 # What nodes, and the client, say to one another over lines of their own for files, on which the files follow as they
 # are. Whoever asks waits for the answer; a line that says something else is hung up (``protocol.tls_stream``).
-OF_FILES: Forms = {
-    "blob": FrameForm('Give a blob: "comes", and the blob.', {"name": is_file}),
-    "put": FrameForm(
+FILE_FRAMES: FrameSchemas = {
+    "blob": FrameSchema('Give a blob: "comes", and the blob.', {"name": is_file_name}),
+    "put": FrameSchema(
         'Take a blob, of the client only: "go", then the blob comes, then "there".',
-        {"name": is_file, "size": is_count},
+        {"name": is_file_name, "size": is_count},
     ),
-    "result": FrameForm(
+    "result": FrameSchema(
         'Give a result to the client, from the byte `at` on: "comes", and the result.',
-        {"name": is_file, "at": is_count},
+        {"name": is_file_name, "at": is_count},
     ),
-    "output": FrameForm(
+    "output": FrameSchema(
         'Give a file that ranks wrote to the client, from the byte `at` on: "comes", the file, then "whole".',
         _OUTPUT | {"at": is_count},
     ),
-    "go": FrameForm("The blob may come."),
-    "whole": FrameForm("The file has come as it was when it was listed.", {"sha256": is_file}),
-    "there": FrameForm("The blob has come, and its content is what its name says."),
-    "comes": FrameForm("The file follows; it has so many bytes as a whole.", {"size": is_count}),
-    "answer": FrameForm("What was asked for cannot be had, and why; the line ends.", {"error": is_text}),
+    "go": FrameSchema("The blob may come."),
+    "whole": FrameSchema("The file has come as it was when it was listed.", {"sha256": is_file_name}),
+    "there": FrameSchema("The blob has come, and its content is what its name says."),
+    "comes": FrameSchema("The file follows; it has so many bytes as a whole.", {"size": is_count}),
+    "answer": FrameSchema("What was asked for cannot be had, and why; the line ends.", {"error": is_text}),
 }
 
 # What a gang's nodes say to one another. Only the signature, with the epoch's key, tells them from strangers.
-OF_PEERS: Forms = {
-    "failed": FrameForm(
+PEER_FRAMES: FrameSchemas = {
+    "failed": FrameSchema(
         "A rank of this run has failed on that node, and no client is there: stop the others.",
-        {"run": is_run, "epoch": is_count, "node": is_rank, "signature": is_text},
+        {"run": is_run_id, "epoch": is_count, "node": is_rank, "signature": is_text},
     ),
-    "heard": FrameForm(
+    "heard": FrameSchema(
         "It is done; or (`kept`) its client is there, and decides.",
-        {"kept": is_flag},
+        {"kept": is_bool},
     ),
 }
 
 
-_UNKNOWN = FrameForm("", body=INLINE)
-_OTHER_RELEASE = {"welcome": FrameForm("", {"version": is_count})}
+_UNKNOWN = FrameSchema("", body=MAX_INLINE_BYTES)
+_OTHER_RELEASE = {"welcome": FrameSchema("", {"version": is_count})}
 
 
-def admit(forms: Forms, header: Header, head: int, body: int) -> None:
+def validate_header(forms: FrameSchemas, header: Header, head: int, body: int) -> None:
     """Look at a frame whose header has come.
 
     Args:
@@ -633,13 +667,13 @@ def admit(forms: Forms, header: Header, head: int, body: int) -> None:
             raise WireError(f"{key!r} of a frame {kind!r:.40} cannot be {value!r:.80}")
 
 
-def from_agent(header: Header, head: int, body: int) -> None:
+def validate_agent_frame(header: Header, head: int, body: int) -> None:
     """As :func:`admit`; a greeting of another release need only tell of which."""
     greets = header["t"] == "welcome" and header.get("version") != VERSION
-    admit(_OTHER_RELEASE if greets else FROM_AGENT, header, head, body)
+    validate_header(_OTHER_RELEASE if greets else FROM_AGENT, header, head, body)
 
 
-def answer(asked: str, header: Mapping[str, Any]) -> None:
+def validate_answer(asked: str, header: Mapping[str, Any]) -> None:
     """Look at an agent's answer.
 
     Args:
@@ -648,21 +682,21 @@ def answer(asked: str, header: Mapping[str, Any]) -> None:
     Raises:
         WireError: it is no answer to that.
     """
-    if header["t"] != ANSWERED.get(asked, "known"):
+    if header["t"] != ANSWER_KINDS.get(asked, "known"):
         raise WireError(f"a frame {header['t']!r} is no answer to {asked!r}")
-    failed = asked in FAILS and "error" in header
+    failed = asked in MAY_FAIL and "error" in header
     for key, check in () if failed else ANSWERS.get(asked, {}).items():
         if key not in header or not check(header[key]):
             # What it is stays unsaid: it may hold secrets.
             raise WireError(f"{key!r} of an answer to {asked!r} cannot be a {type(header.get(key)).__name__}")
 
 
-def from_peer(header: Header, head: int, body: int) -> None:
+def validate_peer_frame(header: Header, head: int, body: int) -> None:
     """As :func:`admit`; anybody may have sent it, and what is not known is not taken."""
-    if header["t"] not in OF_PEERS:
+    if header["t"] not in PEER_FRAMES:
         raise WireError("a frame of this kind is not taken here")
-    admit(OF_PEERS, header, head, body)
+    validate_header(PEER_FRAMES, header, head, body)
 
 
-from_client = partial(admit, FROM_CLIENT)
-from_worker = partial(admit, FROM_WORKER)
+validate_client_frame = partial(validate_header, FROM_CLIENT)
+validate_worker_frame = partial(validate_header, FROM_WORKER)

@@ -1,8 +1,9 @@
 """Typed dictionaries of all frames; for type checkers, never sent to nodes.
 
 Nothing loads these modules when a program runs: who needs one imports it for type checkers only. Who takes frames off a
-stream gets headers of no type (``frame_codec.Heard``), says once which side they come from, and what handles one kind
-says which: a key that its kind has not is an error of the type checker then. A test compares all of it with the tables.
+stream gets headers of no type (``frame_codec.AnyHeader``), says once which side they come from, and what handles one
+kind says which: a key that its kind has not is an error of the type checker then. A test compares all of it with the
+tables.
 
 Names begin with who says it; unions of what each side says are at the end of its module.
 """
@@ -11,18 +12,18 @@ from typing import Any, Literal, NotRequired, TypedDict
 
 # Without annotations from __future__: as text they would not say at run time, to the test, which keys may be missing.
 
-Blob = tuple[str, int]  # the name of some bytes, made of their content, and how many they are
-Place = dict[str, Any]  # a rank's InstanceInfo
-Sizes = dict[str, int]  # log file -> bytes
-Spans = dict[str, list[int]]  # log file -> from where to where
-Numbers = dict[str, list[float | None]]  # name -> the last, the least and the greatest of its numbers
-Kind = Literal["returned", "raised", "exited", "lost", "collateral"]
+BlobReference = tuple[str, int]  # the name of some bytes, made of their content, and how many they are
+RankInfo = dict[str, Any]  # a rank's InstanceInfo
+LogSizes = dict[str, int]  # log file -> bytes
+LogSpans = dict[str, list[int]]  # log file -> from where to where
+MetricSummaries = dict[str, list[float | None]]  # name -> the last, the least and the greatest of its numbers
+OutcomeKind = Literal["returned", "raised", "exited", "lost", "collateral"]
 Phase = Literal["", "starting", "importing", "joining", "running", "paused"]  # agents tell of no others
 NoticeKind = Literal["terminate", "stop", "hibernate", "rebalance"]
 RunKind = Literal["", "broadcast", "single", "gather", "sweep", "map"]
 
 
-class SummaryWords(TypedDict):
+class SummaryKeys(TypedDict):
     """What a value looks like; see ``model.outcome.Summary``."""
 
     type: str
@@ -32,7 +33,7 @@ class SummaryWords(TypedDict):
     size: NotRequired[int]
 
 
-class ErrorWords(TypedDict):
+class ErrorKeys(TypedDict):
     """A failure in words; see ``model.outcome.ErrorInfo``."""
 
     type: str
@@ -46,29 +47,29 @@ class Timed(TypedDict, total=False):
     at: float
 
 
-class ToldMore(TypedDict, total=False):
+class ResultFields(TypedDict, total=False):
     """What outcomes, and what was yielded, may say beside how the value looks."""
 
-    error: ErrorWords | None
+    error: ErrorKeys | None
     seconds: float
     exit_code: int | None
     signal: int | None
     file: str
     size: int
-    log: Spans
+    log: LogSpans
     items: int
-    last: SummaryWords | None
+    last: SummaryKeys | None
     begun: bool
-    numbers: Numbers
+    numbers: MetricSummaries
 
 
-class Told(ToldMore, total=False):
+class SummarizedResultFields(ResultFields, total=False):
     """The same with how it looks."""
 
-    summary: SummaryWords | None
+    summary: SummaryKeys | None
 
 
-class PapersKeys(TypedDict):
+class CredentialKeys(TypedDict):
     """A certificate with its key, and whose signature it bears."""
 
     authority: str
@@ -76,7 +77,7 @@ class PapersKeys(TypedDict):
     key: str
 
 
-class Queued(TypedDict):
+class QueueRequestKeys(TypedDict):
     """A run that waits for nodes: for so many (0 for all), or for these."""
 
     run: str
@@ -149,22 +150,22 @@ class ClientProfile(TypedDict):
 # Without annotations from __future__: see ``protocol.frame_types``.
 
 
-class AgentOutcome(Told, Timed):
+class AgentOutcome(SummarizedResultFields, Timed):
     t: Literal["outcome"]
     run: str
     i: int
     rank: int
     node: int
-    kind: Kind
+    kind: OutcomeKind
     ends: NotRequired[str]
 
 
-class AgentItem(ToldMore, Timed):
+class AgentItem(ResultFields, Timed):
     t: Literal["item"]
     run: str
     i: int
     seq: int
-    summary: SummaryWords | None
+    summary: SummaryKeys | None
     rank: int
     node: NotRequired[int]
 
@@ -175,7 +176,7 @@ class AgentBegan(Timed):
     i: int
     rank: int
     node: int
-    log: NotRequired[Sizes]
+    log: NotRequired[LogSizes]
 
 
 class AgentStale(Timed):
@@ -186,7 +187,7 @@ class AgentStale(Timed):
     spent: NotRequired[bool]
 
 
-class Want(TypedDict):
+class ValueRequest(TypedDict):
     """Which values of an argument that its client feeds a call waits for: from ``next`` up to ``until``."""
 
     t: Literal["want"]
@@ -198,10 +199,10 @@ class Want(TypedDict):
     again: NotRequired[bool]
 
 
-class AgentWant(Want): ...
+class AgentWant(ValueRequest): ...
 
 
-class Record(TypedDict):
+class RunKeys(TypedDict):
     """What a run is."""
 
     run: str
@@ -216,7 +217,7 @@ class Record(TypedDict):
     width: NotRequired[int]
 
 
-class Remembered(Record):
+class RememberedRun(RunKeys):
     """What an agent remembers of a run."""
 
     outcomes: list[AgentOutcome]
@@ -226,11 +227,11 @@ class Remembered(Record):
     active: NotRequired[int]
 
 
-class AgentRun(Record, Timed):
+class AgentRun(RunKeys, Timed):
     t: Literal["run"]
 
 
-class QueuedKeys(Queued):
+class QueuedRunKeys(QueueRequestKeys):
     """As the head tells of it, by its clock."""
 
     since: float
@@ -269,20 +270,20 @@ class AgentWelcome(TypedDict):
     address: str
     ranks_per_node: int
     lease: float | None
-    runs: list[Remembered]
+    runs: list[RememberedRun]
     now: NotRequired[float]
     phases: NotRequired[list[RankPhaseKeys]]
     pool: NotRequired[str]
     pid: NotRequired[int]
     idle_timeout: NotRequired[float]
-    unfetched: NotRequired[Sizes]
+    unfetched: NotRequired[LogSizes]
     modules: NotRequired[dict[str, str]]
     cwd: NotRequired[str]
     notices: NotRequired[list[NoticeKeys]]
     knows: NotRequired[list[str]]
     spent: NotRequired[bool]
     members: NotRequired[list[int]]
-    queue: NotRequired[list[QueuedKeys]]
+    queue: NotRequired[list[QueuedRunKeys]]
 
 
 class AgentModules(TypedDict):
@@ -331,7 +332,7 @@ class AgentHeld(TypedDict):
 
 class AgentQueue(TypedDict):
     t: Literal["queue"]
-    waiting: list[QueuedKeys]
+    waiting: list[QueuedRunKeys]
 
 
 class AgentTurn(TypedDict):
@@ -348,7 +349,7 @@ class AgentDropped(TypedDict):
 class AgentPong(TypedDict):
     t: Literal["pong"]
     lease: float | None
-    unfetched: NotRequired[Sizes]
+    unfetched: NotRequired[LogSizes]
     processor: NotRequired[dict[str, float]]
     id: NotRequired[int]
 
@@ -371,8 +372,8 @@ class AgentFormed(TypedDict):
 
 class AgentBye(TypedDict):
     t: Literal["bye"]
-    logs: Sizes
-    unfetched: NotRequired[Sizes]
+    logs: LogSizes
+    unfetched: NotRequired[LogSizes]
 
 
 class AgentEnding(TypedDict):
@@ -393,7 +394,7 @@ class AgentWanted(TypedDict):
 # -- what it says in answer, by what it was asked --------------------------------------------------------
 
 
-class Fetched(TypedDict, total=False):
+class FetchStatus(TypedDict, total=False):
     """What became of a file's way to a node: it is there where no error is told."""
 
     error: str
@@ -429,7 +430,7 @@ class SetupAnswer(AgentKnown):
     apps: bool
 
 
-class Here(TypedDict):
+class RunCallCounts(TypedDict):
     """What of a run an agent was given."""
 
     calls: int
@@ -438,10 +439,10 @@ class Here(TypedDict):
 
 
 class WhereAnswer(AgentKnown):
-    runs: dict[str, Here]
+    runs: dict[str, RunCallCounts]
 
 
-class HereOfGang(TypedDict):
+class GangCallCounts(TypedDict):
     """What became of the calls of a run that the gang here was given."""
 
     active: int
@@ -455,7 +456,7 @@ class HoldsAnswer(AgentKnown):
     broken: str
     spent: bool
     members: list[int]
-    runs: dict[str, HereOfGang]
+    runs: dict[str, GangCallCounts]
 
 
 class WrittenKeys(OutputKeys):
@@ -477,13 +478,13 @@ class WrittenAnswer(AgentKnown):
 
 # -- all that one side says ------------------------------------------------------------------------------
 
-OfRuns = AgentOutcome | AgentItem | AgentBegan | AgentStale | AgentRun | AgentWant
-OfLock = AgentGranted | AgentHeld | AgentWanted
-OfQueue = AgentQueue | AgentTurn | AgentDropped
+RunFrame = AgentOutcome | AgentItem | AgentBegan | AgentStale | AgentRun | AgentWant
+LockFrame = AgentGranted | AgentHeld | AgentWanted
+QueueFrame = AgentQueue | AgentTurn | AgentDropped
 FromAgent = (
-    OfRuns
-    | OfLock
-    | OfQueue
+    RunFrame
+    | LockFrame
+    | QueueFrame
     | AgentWelcome
     | AgentLog
     | AgentData
@@ -506,7 +507,7 @@ FromAgent = (
 
 class ClientTail(TypedDict):
     t: Literal["tail"]
-    cursors: NotRequired[Sizes]
+    cursors: NotRequired[LogSizes]
 
 
 class CallKeys(TypedDict):
@@ -515,8 +516,8 @@ class CallKeys(TypedDict):
     t: Literal["call"]
     run: str
     i: int
-    fn: Blob
-    args: Blob
+    fn: BlobReference
+    args: BlobReference
     rank: NotRequired[int | None]
     timeout: NotRequired[float | None]
     name: NotRequired[str]
@@ -573,7 +574,7 @@ class ClientCredit(Credit): ...
 
 
 class Feed(TypedDict):
-    """A value of an argument that its client feeds, or a part of one; see :class:`...runtime.fed.FedItems`."""
+    """A value of an argument that its client feeds, or a part of one; see :class:`...runtime.fed.StreamedIterator`."""
 
     t: Literal["fed"]
     run: str
@@ -628,7 +629,7 @@ class ClientOutput(OutputKeys):
     at: NotRequired[int]
 
 
-class ClientPeers(PapersKeys):
+class ClientPeers(CredentialKeys):
     t: Literal["peers"]
     id: int
 
@@ -664,7 +665,7 @@ class ClientHolds(TypedDict):
     id: int
 
 
-class ClientEnqueue(Queued):
+class ClientEnqueue(QueueRequestKeys):
     t: Literal["enqueue"]
     since: NotRequired[float]
 
@@ -685,7 +686,7 @@ class ClientShutdown(TypedDict):
     keep: NotRequired[float]
 
 
-class GangLine(TypedDict):
+class GangPeers(TypedDict):
     """How the nodes of a gang hear one another: node, address and port of each."""
 
     key: str
@@ -695,14 +696,14 @@ class GangLine(TypedDict):
 class ClientGang(TypedDict):
     t: Literal["gang"]
     epoch: int
-    info: Place
+    info: RankInfo
     hooks: NotRequired[bool]
     apps: NotRequired[bool]
     joins: NotRequired[bool]
     alone: NotRequired[bool]
     secrets: NotRequired[list[str]]
     fresh: NotRequired[bool]
-    line: NotRequired[GangLine]
+    line: NotRequired[GangPeers]
 
 
 class ClientHello(TypedDict):
@@ -798,7 +799,7 @@ FromClient = (
 # Without annotations from __future__: as text they would not say at run time, to the test, which keys may be missing.
 
 
-class Started(TypedDict, total=False):
+class StartOptions(TypedDict, total=False):
     """What a worker was started with, for an agent that has not started it."""
 
     env: dict[str, str]
@@ -812,24 +813,24 @@ class LifeKeys(TypedDict):
     width: int
 
 
-class PluginErrorWords(ErrorWords):
+class PluginErrorKeys(ErrorKeys):
     """One of a plugin's ``around_app``."""
 
     plugin: NotRequired[str]
 
 
-class Exit(TypedDict):
+class ExitStatus(TypedDict):
     """How a process ended."""
 
     exit_code: int | None
     signal: int | None
 
 
-class Ended(TypedDict):
+class EndDetails(TypedDict):
     """The part of an outcome that says how its call ended, where its worker does not."""
 
-    kind: Kind
-    error: NotRequired[ErrorWords | None]
+    kind: OutcomeKind
+    error: NotRequired[ErrorKeys | None]
     exit_code: NotRequired[int | None]
     signal: NotRequired[int | None]
 
@@ -871,30 +872,30 @@ FromPeer = PeerFailed | PeerHeard
 # -- what an agent writes down for the one after it ------------------------------------------------------
 
 
-class Given(TypedDict):
+class JournalGiven(TypedDict):
     """A worker has been given a call."""
 
     t: Literal["given"]
     slot: int
     rank: int
-    log: Sizes
+    log: LogSizes
     call: ClientCall
 
 
-class PartEnded(TypedDict):
+class JournalPartEnded(TypedDict):
     """A part of a call has ended that runs on a block of ranks."""
 
     t: Literal["ended"]
     outcome: AgentOutcome
 
 
-Written = Given | PartEnded | AgentOutcome | ClientAck
+JournalFrame = JournalGiven | JournalPartEnded | AgentOutcome | ClientAck
 
 
 # -- what workers, and the process around them, say to their agent ---------------------------------------
 
 
-class WorkerWant(Want): ...
+class WorkerWant(ValueRequest): ...
 
 
 class WorkerHello(TypedDict):
@@ -905,7 +906,7 @@ class WorkerHello(TypedDict):
     state: NotRequired[Literal["fresh", "entering", "entered"]]
     env: NotRequired[dict[str, str]]
     epoch: NotRequired[int]
-    info: NotRequired[Place]
+    info: NotRequired[RankInfo]
     modules: NotRequired[dict[str, str]]
     wants: NotRequired[list[WorkerWant]]
     secrets: NotRequired[list[str]]
@@ -921,18 +922,18 @@ class WorkerModules(TypedDict):
     files: dict[str, str]
 
 
-class WorkerOutcome(Told):
+class WorkerOutcome(SummarizedResultFields):
     t: Literal["outcome"]
     run: str
     i: int
-    kind: Kind
+    kind: OutcomeKind
     unusable: NotRequired[bool]
     ends: NotRequired[str]
     left: NotRequired[bool]
     joined: NotRequired[bool]
 
 
-class WorkerItem(Told):
+class WorkerItem(SummarizedResultFields):
     t: Literal["item"]
     run: str
     i: int
@@ -956,7 +957,7 @@ class WorkerEntering(TypedDict):
 
 class WorkerFailed(TypedDict):
     t: Literal["failed"]
-    error: ErrorWords
+    error: ErrorKeys
 
 
 class WorkerReady(TypedDict):
@@ -973,9 +974,9 @@ class WorkerEntered(TypedDict):
 
 class ToWorkerSetup(TypedDict):
     t: Literal["setup"]
-    info: Place
+    info: RankInfo
     epoch: NotRequired[int]
-    own: NotRequired[Place]
+    own: NotRequired[RankInfo]
     gang: NotRequired[bool]
     apart: NotRequired[bool]
     hooks: NotRequired[bool]
@@ -983,7 +984,7 @@ class ToWorkerSetup(TypedDict):
     joins: NotRequired[bool]
     alone: NotRequired[bool]
     secrets: NotRequired[list[str]]
-    failed: NotRequired[PluginErrorWords]
+    failed: NotRequired[PluginErrorKeys]
     life: NotRequired[LifeKeys]
     sharers: NotRequired[int]
     devices: NotRequired[str]
@@ -991,8 +992,8 @@ class ToWorkerSetup(TypedDict):
 
 class ToWorkerPlace(TypedDict):
     t: Literal["place"]
-    info: Place
-    own: Place
+    info: RankInfo
+    own: RankInfo
 
 
 class ToWorkerCall(CallKeys): ...
@@ -1010,9 +1011,9 @@ class ToWorkerExit(TypedDict):
 
 # -- all that one side says ------------------------------------------------------------------------------
 
-OfApp = WorkerEntering | WorkerFailed | WorkerEntered
-OfRank = WorkerOutcome | WorkerItem | WorkerWant | WorkerPhase | WorkerModules | WorkerSecrets | WorkerReady
-FromWorker = WorkerHello | OfRank | OfApp
+PluginContextFrame = WorkerEntering | WorkerFailed | WorkerEntered
+RankFrame = WorkerOutcome | WorkerItem | WorkerWant | WorkerPhase | WorkerModules | WorkerSecrets | WorkerReady
+FromWorker = WorkerHello | RankFrame | PluginContextFrame
 ToWorker = ToWorkerSetup | ToWorkerPlace | ToWorkerCall | ToWorkerCredit | ToWorkerFeed | ToWorkerExit
 
 
@@ -1064,8 +1065,8 @@ class FileAnswer(TypedDict):
     error: str
 
 
-FileAsked = FileBlob | FilePut | FileResult | FileOutput
-OfFiles = FileAsked | FileGo | FileWhole | FileThere | FileComes | FileAnswer
+FileRequest = FileBlob | FilePut | FileResult | FileOutput
+FileFrame = FileRequest | FileGo | FileWhole | FileThere | FileComes | FileAnswer
 
 
 # Without annotations from __future__: as text they would not say at run time, to the test, which keys may be missing.

@@ -13,17 +13,17 @@ from typing import Any
 from skyward_core.protocol.frame_codec import WireError
 from skyward_core.protocol.validators import (
     Checks,
-    all_of,
+    is_bool,
     is_count,
-    is_file,
-    is_flag,
+    is_file_name,
     is_number,
     is_port,
     is_text,
-    or_none,
+    list_of,
+    optional,
 )
 
-MEASURED = {"gpus", "matmul", "disk", "port"}  # what a host says why it could not measure
+MEASUREMENTS = {"gpus", "matmul", "disk", "port"}  # what a host says why it could not measure
 
 
 def _is_path(value: Any) -> bool:
@@ -35,9 +35,9 @@ def _is_object(value: Any) -> bool:
     return type(value) is dict
 
 
-def _is_doubt(value: Any) -> object:
+def _is_indexed_hash(value: Any) -> object:
     """Which file a host has with another time, and the hash of what it has."""
-    return type(value) is list and len(value) == 2 and is_count(value[0]) and is_file(value[1])
+    return type(value) is list and len(value) == 2 and is_count(value[0]) and is_file_name(value[1])
 
 
 def _is_gpu(value: Any) -> object:
@@ -47,53 +47,53 @@ def _is_gpu(value: Any) -> object:
 
 def _is_gpu_process(value: Any) -> object:
     """What has something on a GPU, as ``machines.GpuProcess`` has it."""
-    return type(value) is dict and _has(
+    return type(value) is dict and _matches_checks(
         value,
         {
             "pid": is_count,
-            "user": _is_short,
-            "command": _is_short,
-            "memory": or_none(is_count),
-            "computes": is_flag,
+            "user": _is_short_text,
+            "command": _is_short_text,
+            "memory": optional(is_count),
+            "computes": is_bool,
         },
     )
 
 
 def _is_gpu_use(value: Any) -> object:
     """A GPU and who uses it, as ``machines.GpuUse`` has it."""
-    return type(value) is dict and _has(
+    return type(value) is dict and _matches_checks(
         value,
         {
-            "number": _is_short,
-            "id": _is_short,
-            "model": _is_short,
-            "used": or_none(is_count),
-            "total": or_none(is_count),
-            "util": or_none(is_count),
-            "processes": all_of(_is_gpu_process),
-            "holder": _is_short,
+            "number": _is_short_text,
+            "id": _is_short_text,
+            "model": _is_short_text,
+            "used": optional(is_count),
+            "total": optional(is_count),
+            "util": optional(is_count),
+            "processes": list_of(_is_gpu_process),
+            "holder": _is_short_text,
         },
     )
 
 
-def _has(value: dict[str, Any], checks: Checks) -> bool:
+def _matches_checks(value: dict[str, Any], checks: Checks) -> bool:
     return value.keys() == checks.keys() and all(check(value[key]) for key, check in checks.items())
 
 
-def _is_short(value: Any) -> bool:
+def _is_short_text(value: Any) -> bool:
     return type(value) is str and len(value) <= 300
 
 
-def _are_words(value: Any) -> bool:
+def _is_reason_map(value: Any) -> bool:
     """Why something could not be measured, by what that is."""
     return (
         type(value) is dict
-        and value.keys() <= MEASURED
+        and value.keys() <= MEASUREMENTS
         and all(is_text(why) and len(why) <= 1000 for why in value.values())
     )
 
 
-def _are_versions(value: Any) -> bool:
+def _is_version_map(value: Any) -> bool:
     """Packages by their names, each with its version, or none."""
     return type(value) is dict and all(
         type(version) is str and _PACKAGE.fullmatch(name) and _VERSION.fullmatch(version)
@@ -106,7 +106,7 @@ _PACKAGE, _VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}"), re.compile
 # What a host tells of itself; of one that can hold nothing of ours some of it is missing.
 FACTS: Checks = {
     "python": is_text,
-    "version": all_of(is_count),
+    "version": list_of(is_count),
     "home": is_text,
     "hostname": is_text,
     "system": is_text,
@@ -115,49 +115,49 @@ FACTS: Checks = {
     "port": is_port,
     "time": is_number,
     "root": is_text,
-    "unusable": all_of(is_text),
+    "unusable": list_of(is_text),
     "doubted": is_text,
-    "gpus": all_of(is_text),
-    "nvml": is_flag,
-    "cpus": or_none(is_count),
+    "gpus": list_of(is_text),
+    "nvml": is_bool,
+    "cpus": optional(is_count),
 }
 FACTS_OF_ROOT: Checks = {
     "free": is_count,
-    "bundle": is_flag,
-    "rest": is_flag,
+    "bundle": is_bool,
+    "rest": is_bool,
     "socket": is_text,
-    "shared": is_flag,
-    "running": is_flag,
+    "shared": is_bool,
+    "running": is_bool,
 }
 FACTS_OF_POOL: Checks = {
     "kept": _is_object,  # looked into where it is written down
-    "orphans": all_of(is_count),
-    "left": is_flag,
+    "orphans": list_of(is_count),
+    "left": is_bool,
     "ended": is_text,
     "ended_at": is_number,
 }
 
 # What it says when something was done on it, by what that was.
 DONE: Mapping[str, Checks] = {
-    "environment": {"python": _is_path, "installed": _are_versions},
-    "manifest": {"folder": _is_path, "wanted": all_of(is_count), "doubtful": all_of(_is_doubt)},
-    "gpus": {"gpus": all_of(is_text)},
-    "look": {"uses": all_of(_is_gpu_use), "why": is_text},
+    "environment": {"python": _is_path, "installed": _is_version_map},
+    "manifest": {"folder": _is_path, "wanted": list_of(is_count), "doubtful": list_of(_is_indexed_hash)},
+    "gpus": {"gpus": list_of(is_text)},
+    "look": {"uses": list_of(_is_gpu_use), "why": is_text},
     "probe": {
-        "gpus": all_of(_is_gpu),
+        "gpus": list_of(_is_gpu),
         "tflops": is_number,
         "disk": is_number,
         "port": is_port,
         "time": is_number,
-        "whys": _are_words,
+        "whys": _is_reason_map,
     },
     "send": {"rate": is_number, "why": is_text},
-    "reach": {"reached": all_of(is_flag)},
+    "reach": {"reached": list_of(is_bool)},
     "agent": {"socket": _is_path},
 }
 
 
-def facts(told: Mapping[str, Any], *, status: bool) -> None:
+def validate_facts(told: Mapping[str, Any], *, status: bool) -> None:
     """Look at what a host tells of itself.
 
     Args:
@@ -166,19 +166,19 @@ def facts(told: Mapping[str, Any], *, status: bool) -> None:
     Raises:
         WireError: it is not as such facts are.
     """
-    _look_at(told, FACTS | (FACTS_OF_ROOT | (FACTS_OF_POOL if status else {}) if told.get("root") else {}))
+    _validate(told, FACTS | (FACTS_OF_ROOT | (FACTS_OF_POOL if status else {}) if told.get("root") else {}))
 
 
-def done(what: str, told: dict[str, Any]) -> None:
+def validate_task_result(what: str, told: dict[str, Any]) -> None:
     """Look at what a host says when something was done on it.
 
     Raises:
         WireError: it is not as such answers are.
     """
-    _look_at(told, DONE.get(what, {}))
+    _validate(told, DONE.get(what, {}))
 
 
-def _look_at(told: Mapping[str, Any], checks: Checks) -> None:
+def _validate(told: Mapping[str, Any], checks: Checks) -> None:
     for key, check in checks.items():
         if key not in told or not check(told[key]):
             raise WireError(f"its {key!r} cannot be {told.get(key)!r:.80}")

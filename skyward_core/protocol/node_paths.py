@@ -10,9 +10,9 @@ import os
 OUT, ERR = ".out", ".err"  # what a rank prints
 MARKS, METRICS = ".marks", ".metrics"  # what comes beside that; see ``protocol.output_order_marks``
 APP_LOG = "app.log"  # in the spool: what plugins print that are around the node
-STATE = ".skyward-state"  # marks a folder with our state and keys, which is never sent to another machine
-KEPT, ENDED = "kept.", "ended."  # before a folder's name
-WORKER = "worker."
+STATE_FILE = ".skyward-state"  # marks a folder with our state and keys, which is never sent to another machine
+RETAINED_PREFIX, EXIT_REASON_PREFIX = "kept.", "ended."  # before a folder's name
+WORKER_PREFIX = "worker."
 # At which a rank writes down where its threads are: a real-time signal, as what people take for themselves, and what
 # schedulers and frameworks send, are others. (Linux has 34 to 64 for them, other systems none.)
 STACK_SIGNAL = 57
@@ -87,7 +87,7 @@ class NodePaths:
 
     def worker(self, rank: int, number: int) -> str:
         """Which process was started for that place."""
-        return f"{self.folder}/{WORKER}{rank}.{number}"
+        return f"{self.folder}/{WORKER_PREFIX}{rank}.{number}"
 
     @property
     def programs(self) -> str:
@@ -117,29 +117,29 @@ class NodePaths:
         return self.folder + "/notices.json"
 
     @property
-    def kept_facts(self) -> str:
+    def retained_facts(self) -> str:
         """What a folder holds that was kept, and until when."""
         return self.folder + "/kept.json"
 
     @property
-    def kept(self) -> str:
+    def retained_folder(self) -> str:
         """The folder's name once the node has ended with something that nobody has fetched."""
         head, slash, name = self.folder.rpartition("/")
-        return self.folder if name.startswith(KEPT) else f"{head}{slash}{KEPT}{name}"
+        return self.folder if name.startswith(RETAINED_PREFIX) else f"{head}{slash}{RETAINED_PREFIX}{name}"
 
     @property
-    def last_word(self) -> str:
+    def exit_reason(self) -> str:
         """Beside the folder: why the node ended itself."""
         head, slash, name = self.folder.rpartition("/")
-        return f"{head}{slash}{ENDED}{name}"
+        return f"{head}{slash}{EXIT_REASON_PREFIX}{name}"
 
 
-def pools(root: str) -> str:
+def pools_folder(root: str) -> str:
     """Where a host has the folders of its nodes."""
     return root + "/pools"
 
 
-def for_workers(socket: str) -> str:
+def worker_socket_path(socket: str) -> str:
     """Where an agent listens to its workers, beside the socket for clients."""
     return socket + ".w"
 
@@ -149,7 +149,7 @@ def log_stem(rank: int, number: int) -> str:
     return f"r{rank:03d}.{number}" if number else f"r{rank:03d}"
 
 
-def rest_of(bundle: str) -> str:
+def deferred_bundle_path(bundle: str) -> str:
     """Where the rest of a bundle lies, by the path of its first file: in a folder beside the first one's."""
     folder, _, file = bundle.rpartition("/")
     return f"{folder}-rest/{file}"

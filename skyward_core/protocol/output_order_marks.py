@@ -13,8 +13,8 @@ import os
 from time import time  # user code may replace the functions of `time`
 
 BEFORE, AFTER = "+", "-"
-WIDTH = 58  # bytes of a mark, its line's end included
-EVERY = 0.05  # seconds between marks while one stream is written to
+MARK_BYTES = 58  # bytes of a mark, its line's end included
+MARK_INTERVAL = 0.05  # seconds between marks while one stream is written to
 
 
 class Mark:
@@ -33,7 +33,7 @@ class Mark:
         self.run = run
 
 
-def encode(kind: str, at: float, out: int, err: int, run: str) -> bytes:
+def encode_mark(kind: str, at: float, out: int, err: int, run: str) -> bytes:
     """One mark as a line."""
     return b"%b%013d %015d %015d %-10.10b\n" % (
         kind.encode(),
@@ -44,11 +44,11 @@ def encode(kind: str, at: float, out: int, err: int, run: str) -> bytes:
     )
 
 
-def decode(data: bytes) -> list[Mark]:
+def decode_marks(data: bytes) -> list[Mark]:
     """The marks in a piece of a file; lines that are none (cut short by a full disk, say) are left out."""
     marks = []
     for line in data.split(b"\n"):
-        if len(line) == WIDTH - 1 and line[:1] in (b"+", b"-"):
+        if len(line) == MARK_BYTES - 1 and line[:1] in (b"+", b"-"):
             try:
                 at, out, err = int(line[1:14]), int(line[15:30]), int(line[31:46])
             except ValueError:
@@ -58,19 +58,19 @@ def decode(data: bytes) -> list[Mark]:
     return marks
 
 
-def shifted(data: bytes, out: int, err: int) -> bytes:
+def shift_marks(data: bytes, out: int, err: int) -> bytes:
     """The same lines with the streams' lengths counted from further back."""
     if not out and not err:
         return data
     lines = data.split(b"\n")
     for place, line in enumerate(lines):
-        if found := decode(line):
+        if found := decode_marks(line):
             (mark,) = found
-            lines[place] = encode(mark.kind, mark.at, mark.out + out, mark.err + err, mark.run)[:-1]
+            lines[place] = encode_mark(mark.kind, mark.at, mark.out + out, mark.err + err, mark.run)[:-1]
     return b"\n".join(lines)
 
 
-class Marker:
+class MarkWriter:
     """Makes marks of two files that grow.
 
     Args:
@@ -81,27 +81,27 @@ class Marker:
 
     def __init__(self, path: str, out: int, err: int, kind: str) -> None:
         self._path = path
-        self._out, self._err = _Growing(out), _Growing(err)
+        self._out, self._err = _FileSize(out), _FileSize(err)
         self._kind = kind
         self._file = -1
         self._place = (0, 0)
         self._at = 0.0
         self.out, self.err = self._out.size(), self._err.size()
 
-    def before(self, run: str) -> None:
+    def mark_before(self, run: str) -> None:
         """Mark that what is written now is written by this run, in the process that writes it."""
         at = time()  # first: what was overtaken by another mark must not look younger than that
         out, err = self._out.size(), self._err.size()
-        self._write(encode(self._kind, at, out, err, run))
+        self._write(encode_mark(self._kind, at, out, err, run))
         self.out, self.err, self._at = out, err, at
 
-    def out_grew(self) -> bool:
+    def has_stdout_grown(self) -> bool:
         """Whether standard output has grown since the last mark."""
         return self._out.size() != self.out
 
-    def after(self, run: str, *, soon: bool = False) -> None:
+    def mark_after(self, run: str, *, soon: bool = False) -> None:
         """Mark what was written, where there is anything new; with ``soon`` a moment later will do."""
-        if soon and time() < self._at + EVERY:
+        if soon and time() < self._at + MARK_INTERVAL:
             return
         at = time()
         out = self._out.size()
@@ -109,26 +109,26 @@ class Marker:
         if (out, err) == (self.out, self.err) or self._out.size() != out:
             return  # nothing new; or it grew just now, and these two lengths may never have been together
         self.out, self.err, self._at = out, err, at
-        self._write(encode(self._kind, at, out, err, run))
+        self._write(encode_mark(self._kind, at, out, err, run))
 
     def _write(self, data: bytes) -> None:
         try:
             if self._file < 0:
                 self._file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-                self._place = identity(self._file)
-            elif identity(self._file) != self._place:
+                self._place = file_identity(self._file)
+            elif file_identity(self._file) != self._place:
                 return  # user code closed it, and its number is another file's now
             os.write(self._file, data)
         except OSError:
             return  # a full disk is said by what is printed
 
 
-class _Growing:
+class _FileSize:
     """A file's length, as long as the descriptor is that file's."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
-        self._place = identity(descriptor)
+        self._place = file_identity(descriptor)
         self._size = 0
 
     def size(self) -> int:
@@ -141,7 +141,7 @@ class _Growing:
         return self._size
 
 
-def identity(descriptor: int) -> tuple[int, int]:
+def file_identity(descriptor: int) -> tuple[int, int]:
     """Which file a descriptor stands for; (-1, -1) for none."""
     try:
         found = os.fstat(descriptor)

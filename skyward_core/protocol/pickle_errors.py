@@ -14,7 +14,7 @@ from typing import Any
 FILENAME = 10  # where a code object's constructor takes the file
 
 
-def flat(data: Any) -> memoryview:
+def to_memoryview(data: Any) -> memoryview:
     """What a pickler writes (bytes, or an array's own buffer) as plain bytes, without copying."""
     return data.raw() if isinstance(data, pickle.PickleBuffer) else memoryview(data)
 
@@ -59,7 +59,7 @@ def set_unless_found(kind: type, state: Any) -> type:
     return kind
 
 
-class Nowhere:
+class NullFile:
     """Takes a pickle that only has to be possible."""
 
     @staticmethod
@@ -85,14 +85,14 @@ def find_culprit(
         What the object is called, the object, and why it cannot be pickled.
     """
     with suppress(BaseException):  # the object's own code: it is the object itself, then
-        for name, part in _parts(value, path) if depth else ():
+        for name, part in _iterate_parts(value, path) if depth else ():
             failure = failure_of(part)
             if failure is not None:
                 return find_culprit(part, failure, name, failure_of, depth - 1)
     return path, value, error
 
 
-def _parts(value: Any, path: str) -> Iterator[tuple[str, Any]]:
+def _iterate_parts(value: Any, path: str) -> Iterator[tuple[str, Any]]:
     if isinstance(value, dict):
         yield from ((f"{path}[{key!r:.40}]", part) for key, part in value.items())
     elif isinstance(value, list | tuple):
@@ -101,17 +101,17 @@ def _parts(value: Any, path: str) -> Iterator[tuple[str, Any]]:
         yield from ((path, part) for part in value)
     elif isinstance(value, FunctionType):
         cells = zip(value.__code__.co_freevars, value.__closure__ or (), strict=False)
-        yield from ((name, cell.cell_contents) for name, cell in cells if _filled(cell))
+        yield from ((name, cell.cell_contents) for name, cell in cells if _is_filled(cell))
         yield from ((name, value.__globals__[name]) for name in _globals_of(value))
         yield from _defaults_of(value)
     elif isinstance(value, type):
         own = ((name, part) for name, part in vars(value).items() if not hasattr(type(part), "__set__"))
         yield from ((f"{value.__name__}.{name}", part) for name, part in own)
     else:
-        yield from _state(value, path)
+        yield from _iterate_state(value, path)
 
 
-def _state(value: Any, path: str) -> Iterator[tuple[str, Any]]:
+def _iterate_state(value: Any, path: str) -> Iterator[tuple[str, Any]]:
     """What pickle would take of an object: its attributes, in ``__dict__`` or slots, and how it is made."""
     reduced = value.__reduce_ex__(4)
     if not isinstance(reduced, tuple):
@@ -142,7 +142,7 @@ def _defaults_of(fn: FunctionType) -> Iterator[tuple[str, Any]]:
     yield from (fn.__kwdefaults__ or {}).items()
 
 
-def _filled(cell: Any) -> bool:
+def _is_filled(cell: Any) -> bool:
     try:
         cell.cell_contents  # noqa: B018
     except ValueError:
@@ -150,7 +150,7 @@ def _filled(cell: Any) -> bool:
     return True
 
 
-def is_replaced(value: Any) -> bool:
+def has_tblib_reducer(value: Any) -> bool:
     """Whether an exception would be pickled by tblib, which distributed puts in the place of its own way: of some, such
     as UnicodeDecodeError and SyntaxError, that keeps no more than the arguments."""
     if not isinstance(value, BaseException):

@@ -17,16 +17,16 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from skyward_core.protocol.frame_codec import Header, Heard, WireError, decode, frame
+from skyward_core.protocol.frame_codec import AnyHeader, Header, WireError, decode_header, encode_frame
 
 if TYPE_CHECKING:
-    from skyward_core.protocol.frame_types import PapersKeys
+    from skyward_core.protocol.frame_types import CredentialKeys
 
 TIMEOUT = 5.0  # seconds without a byte after which the other side counts as out of reach
-HANDSHAKE = 10.0  # seconds in which two have come to trust each other, whatever comes meanwhile
+HANDSHAKE_TIMEOUT = 10.0  # seconds in which two have come to trust each other, whatever comes meanwhile
 CLIENT = "client"  # whose certificate this is may put blobs, and read results
-RECORD = 1 << 14
-PIECE = 1 << 19  # bytes at a time: few system calls, and still in the processor's cache for the next step
+RECORD_BYTES = 1 << 14
+CHUNK_BYTES = 1 << 19  # bytes at a time: few system calls, and still in the processor's cache for the next step
 
 _LENGTHS = struct.Struct("!II")
 _LIMIT = 1 << 16  # bytes of a request
@@ -34,11 +34,11 @@ _LIMIT = 1 << 16  # bytes of a request
 T = TypeVar("T")
 
 
-class LineError(OSError):
+class TlsConnectionError(OSError):
     """The other side is out of reach, went away, or shows no certificate of the pool."""
 
 
-class CannotReach(LineError):
+class PeerUnreachable(TlsConnectionError):
     """There is no way to the other side."""
 
 
@@ -46,7 +46,7 @@ class RefusedByPeer(OSError):
     """The other side's answer is no; in its words."""
 
 
-class Growing(Protocol):
+class GrowingFile(Protocol):
     """A file that may still be growing."""
 
     @property
@@ -61,7 +61,7 @@ class Growing(Protocol):
         """
 
 
-class Whole:
+class CompleteFile:
     """A file that grows no more."""
 
     def __init__(self, file: int) -> None:
@@ -71,7 +71,7 @@ class Whole:
         return self.size
 
 
-class TlsLine:
+class TlsConnection:
     """One connection.
 
     An ``SSLSocket`` makes a system call or two for each record of 16 KB, which cost as much as the cipher; here
@@ -90,27 +90,27 @@ class TlsLine:
     """
 
     def __init__(self, plain: socket.socket, context: ssl.SSLContext, *, server: bool = False) -> None:
-        self.made = time.monotonic()
+        self.connected_at = time.monotonic()
         plain.settimeout(TIMEOUT)
         plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._plain = plain
         self._in, self._out = ssl.MemoryBIO(), ssl.MemoryBIO()
-        self._raw = memoryview(bytearray(RECORD))  # of a stranger no more is taken at once
-        self._deadline: float | None = self.made + HANDSHAKE
+        self._raw = memoryview(bytearray(RECORD_BYTES))  # of a stranger no more is taken at once
+        self._deadline: float | None = self.connected_at + HANDSHAKE_TIMEOUT
         self._tls = context.wrap_bio(self._in, self._out, server_side=server)
         try:
-            self._do(self._tls.do_handshake)
+            self._run_tls_step(self._tls.do_handshake)
             self._flush()
-        except LineError:
+        except TlsConnectionError:
             self.close()
             raise
-        self._raw = memoryview(bytearray(PIECE))
+        self._raw = memoryview(bytearray(CHUNK_BYTES))
         self._deadline = None
         plain.settimeout(TIMEOUT)
-        self.peer = holder(self._tls)
+        self.peer = certificate_name(self._tls)
 
     @classmethod
-    def to(cls, place: tuple[str, int], context: ssl.SSLContext, timeout: float = TIMEOUT) -> TlsLine:
+    def connect(cls, place: tuple[str, int], context: ssl.SSLContext, timeout: float = TIMEOUT) -> TlsConnection:
         """Connect.
 
         Raises:
@@ -120,10 +120,10 @@ class TlsLine:
         try:
             plain = socket.create_connection(place, timeout=timeout)
         except OSError as error:
-            raise CannotReach(str(error)) from error
+            raise PeerUnreachable(str(error)) from error
         return cls(plain, context)
 
-    def __enter__(self) -> TlsLine:
+    def __enter__(self) -> TlsConnection:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -137,28 +137,28 @@ class TlsLine:
 
     # -- frames ------------------------------------------------------------------------------------------
 
-    def say(self, header: Header) -> None:
-        self.write(frame(header))
+    def send_frame(self, header: Header) -> None:
+        self.write(encode_frame(header))
 
-    def hear(self) -> Heard:
+    def receive_frame(self) -> AnyHeader:
         """The next frame.
 
         Raises:
             RefusedByPeer: it tells of an error.
             LineError: none came, or none of ours.
         """
-        head, body = _LENGTHS.unpack(self._exactly(_LENGTHS.size))
+        head, body = _LENGTHS.unpack(self._read_exactly(_LENGTHS.size))
         if head > _LIMIT or body:
-            raise LineError("what it says is none of our frames")
+            raise TlsConnectionError("what it says is none of our frames")
         try:
-            header = decode(self._exactly(head))
+            header = decode_header(self._read_exactly(head))
         except WireError as error:
-            raise LineError(str(error)) from error
+            raise TlsConnectionError(str(error)) from error
         if "error" in header:
             raise RefusedByPeer(str(header["error"]))
         return header
 
-    def await_more(self, seconds: float) -> None:
+    def wait_readable(self, seconds: float) -> None:
         """Wait for the other side to say more, which has had an answer to all that it asked.
 
         Raises:
@@ -172,35 +172,35 @@ class TlsLine:
         finally:
             self._plain.settimeout(TIMEOUT)
 
-    def ask(self, header: Header) -> Heard:
+    def request(self, header: Header) -> AnyHeader:
         """Say something and hear the answer."""
-        self.say(header)
-        return self.hear()
+        self.send_frame(header)
+        return self.receive_frame()
 
     # -- bytes -------------------------------------------------------------------------------------------
 
-    def pieces(self, count: int) -> Iterator[memoryview]:
+    def read_chunks(self, count: int) -> Iterator[memoryview]:
         """The next ``count`` bytes, as they come; a piece is valid until the next."""
-        buffer = memoryview(bytearray(min(PIECE, count)))
+        buffer = memoryview(bytearray(min(CHUNK_BYTES, count)))
         while count:
-            piece = buffer[: min(PIECE, count)]
-            self.fill(piece)
+            piece = buffer[: min(CHUNK_BYTES, count)]
+            self.read_into(piece)
             count -= len(piece)
             yield piece
 
-    def fill(self, piece: memoryview) -> None:
+    def read_into(self, piece: memoryview) -> None:
         """Put the next bytes where there is room for them."""
         read = self._tls.read
         while piece:  # once per record, so without the detour of _do
             try:
                 count = read(len(piece), piece)
             except ssl.SSLError:
-                count = self._do(partial(read, len(piece), piece))
+                count = self._run_tls_step(partial(read, len(piece), piece))
             if not count:
-                raise LineError("it hung up")
+                raise TlsConnectionError("it hung up")
             piece = piece[int(count) :]
 
-    def send(self, file: int, at: int, there: Growing) -> None:
+    def send_file(self, file: int, at: int, there: GrowingFile) -> None:
         """Send an open file from an offset to its end, as it grows; it has its full length already.
 
         It is sent from the page cache: reading it would be one more copy. Nobody shortens these files.
@@ -214,20 +214,20 @@ class TlsLine:
             while at < there.size:
                 ready = there.wait(at)
                 while at < ready:
-                    with whole[at : min(at + PIECE, ready)] as piece:
+                    with whole[at : min(at + CHUNK_BYTES, ready)] as piece:
                         self.write(piece)
                         at += len(piece)
 
     def write(self, data: bytes | memoryview) -> None:
-        self._do(partial(self._tls.write, data))
+        self._run_tls_step(partial(self._tls.write, data))
         self._flush()
 
-    def _exactly(self, count: int) -> bytes:
+    def _read_exactly(self, count: int) -> bytes:
         data = bytearray(count)
-        self.fill(memoryview(data))
+        self.read_into(memoryview(data))
         return bytes(data)
 
-    def _do(self, step: Callable[[], T]) -> T:
+    def _run_tls_step(self, step: Callable[[], T]) -> T:
         """Take a step of TLS, with as much from the socket as that needs."""
         while True:
             try:
@@ -236,22 +236,22 @@ class TlsLine:
                 self._flush()
                 self._receive()
             except ssl.SSLError as error:
-                with suppress(LineError):  # it may have gone: this only tells it why we do
+                with suppress(TlsConnectionError):  # it may have gone: this only tells it why we do
                     self._flush()
-                raise LineError(error.reason or str(error)) from error
+                raise TlsConnectionError(error.reason or str(error)) from error
 
     def _receive(self) -> None:
         if self._deadline is not None:
             left = self._deadline - time.monotonic()
             if left <= 0:
-                raise LineError("it does not say who it is")
+                raise TlsConnectionError("it does not say who it is")
             self._plain.settimeout(min(TIMEOUT, left))
         try:
             count = self._plain.recv_into(self._raw)
         except OSError as error:
-            raise LineError(str(error)) from error
+            raise TlsConnectionError(str(error)) from error
         if not count:
-            raise LineError("it hung up")
+            raise TlsConnectionError("it hung up")
         self._in.write(self._raw[:count])
 
     def _flush(self) -> None:
@@ -261,17 +261,17 @@ class TlsLine:
                 while data:  # sendall would have one time-out for all of it, however slow the way is
                     data = data[self._plain.send(data) :]
             except OSError as error:
-                raise LineError(str(error)) from error
+                raise TlsConnectionError(str(error)) from error
 
 
-def holder(tls: ssl.SSLObject) -> str:
+def certificate_name(tls: ssl.SSLObject) -> str:
     """Whose certificate the other side has shown; "" if none."""
     shown: Any = tls.getpeercert() or {}
     return next((v for part in shown.get("subject", ()) for k, v in part if k == "commonName"), "")
 
 
-def context(protocol: int, papers: PapersKeys) -> ssl.SSLContext:
-    """What :class:`TlsLine` needs to speak as the holder of a certificate.
+def make_ssl_context(protocol: int, papers: CredentialKeys) -> ssl.SSLContext:
+    """What :class:`TlsConnection` needs to speak as the holder of a certificate.
 
     Raises:
         ssl.SSLError: the certificates do not fit (an ``OSError``, too).

@@ -7,10 +7,10 @@ from functools import lru_cache
 from math import isfinite
 from typing import Any
 
-from skyward_core.protocol.frame_codec import MOST
+from skyward_core.protocol.frame_codec import MAX_INTEGER
 
-LOGS = ("out", "err", "marks", "metrics")  # what of a worker has a file each
-LONGEST = 4096  # of a path, as Linux has it
+LOG_STREAMS = ("out", "err", "marks", "metrics")  # what of a worker has a file each
+MAX_TEXT = 4096  # of a path, as Linux has it
 RANKS, CALLS = 1 << 20, 1 << 24  # ranks of a pool, calls of a run; far beyond what works
 
 # Patterns take longer to be made than a process that starts has.
@@ -25,20 +25,20 @@ def is_text(value: Any) -> bool:
     return type(value) is str
 
 
-def is_flag(value: Any) -> bool:
+def is_bool(value: Any) -> bool:
     return type(value) is bool
 
 
 def is_number(value: Any) -> bool:
     """Neither infinite nor NaN."""
-    return (type(value) is float or type(value) is int) and -MOST < value < MOST
+    return (type(value) is float or type(value) is int) and -MAX_INTEGER < value < MAX_INTEGER
 
 
 def is_count(value: Any) -> bool:
-    return type(value) is int and 0 <= value < MOST
+    return type(value) is int and 0 <= value < MAX_INTEGER
 
 
-def is_call(value: Any) -> bool:
+def is_call_index(value: Any) -> bool:
     return type(value) is int and 0 <= value < CALLS
 
 
@@ -48,39 +48,39 @@ def is_rank(value: Any) -> bool:
 
 
 # Nearly all names are of letters and digits only: to ask that first is quicker than to look for each letter.
-def is_run(value: Any) -> object:
+def is_run_id(value: Any) -> object:
     if type(value) is not str or not 0 < len(value) <= 64:
         return False
     return (value.isalnum() and value.isascii()) or not value.strip(_IN_RUN)
 
 
-def is_file(value: Any) -> object:
+def is_file_name(value: Any) -> object:
     """A file's name: never a path."""
     if type(value) is not str or not 0 < len(value) <= 200:
         return False
     return (value.isalnum() and value.isascii()) or (value[0] in _ALNUM and not value.strip(_IN_FILE))
 
 
-def is_below(value: Any) -> bool:
+def is_relative_subpath(value: Any) -> bool:
     """The path of a file below a folder: relative, without a way up."""
-    if type(value) is not str or not 0 < len(value) <= LONGEST or "\0" in value:
+    if type(value) is not str or not 0 < len(value) <= MAX_TEXT or "\0" in value:
         return False
     return all(part not in ("", ".", "..") for part in value.split("/"))
 
 
-def is_log(value: Any) -> object:
+def is_log_name(value: Any) -> object:
     """A log file's name: its rank, its slot, its stream."""
-    return type(value) is str and names_log(value)
+    return type(value) is str and is_valid_log_name(value)
 
 
 @lru_cache(1024)
-def names_log(name: str) -> bool:
+def is_valid_log_name(name: str) -> bool:
     rank, *slot, stream = name.split(".") if 0 < name.count(".") < 3 else ("", "")
     return (
         rank.startswith("r")
         and _is_digits(rank[1:], 3, 7)
         and all(_is_digits(number, 1, 4) for number in slot)
-        and stream in LOGS
+        and stream in LOG_STREAMS
     )
 
 
@@ -92,15 +92,15 @@ def one_of(*values: str) -> Check:
     return lambda value: type(value) is str and value in values
 
 
-def or_none(check: Check) -> Check:
+def optional(check: Check) -> Check:
     return lambda value: value is None or check(value)
 
 
-def all_of(check: Check) -> Check:
+def list_of(check: Check) -> Check:
     return lambda value: type(value) is list and all(map(check, value))
 
 
-def each_of(name: Callable[[str], object], check: Check) -> Check:
+def dict_of(name: Callable[[str], object], check: Check) -> Check:
     """A dictionary; JSON has only text for keys."""
 
     def each(value: Any) -> bool:
@@ -114,7 +114,7 @@ def each_of(name: Callable[[str], object], check: Check) -> Check:
     return each
 
 
-def made_of(needs: Checks, may: Checks = {}, *, only: bool = False) -> Check:  # noqa: B006  never changed
+def object_of(needs: Checks, may: Checks = {}, *, only: bool = False) -> Check:  # noqa: B006  never changed
     known = {**needs, **may}
     find = known.get
 
@@ -130,7 +130,7 @@ def made_of(needs: Checks, may: Checks = {}, *, only: bool = False) -> Check:  #
     return check
 
 
-def is_number_of_ranks(ranks: Any) -> bool:
+def is_rank_count(ranks: Any) -> bool:
     """How many ranks a node has; none where its agent only gives out results."""
     return type(ranks) is int and 0 <= ranks <= 4096
 
@@ -139,10 +139,10 @@ def is_span(value: Any) -> bool:
     if type(value) is not list or len(value) != 2:
         return False
     start, end = value
-    return type(start) is int and type(end) is int and 0 <= start < MOST and 0 <= end < MOST
+    return type(start) is int and type(end) is int and 0 <= start < MAX_INTEGER and 0 <= end < MAX_INTEGER
 
 
-def is_gist(value: Any) -> bool:
+def is_metric_summary(value: Any) -> bool:
     """What is left of a name's numbers: the last, the least and the greatest; None for what is not finite."""
     if type(value) is not list or len(value) != 3:
         return False
@@ -154,17 +154,17 @@ def is_stack_frame(value: Any) -> bool:
     if type(value) is not list or len(value) != 3:
         return False
     function, file, line = value
-    return type(function) is str and type(file) is str and type(line) is int and 0 <= line < MOST
+    return type(function) is str and type(file) is str and type(line) is int and 0 <= line < MAX_INTEGER
 
 
 def is_blob(value: Any) -> object:
     if type(value) is not list or len(value) != 2:
         return False
     name, size = value
-    return type(size) is int and 0 <= size < MOST and is_file(name)
+    return type(size) is int and 0 <= size < MAX_INTEGER and is_file_name(name)
 
 
-def is_place(value: Any) -> bool:
+def is_rank_info(value: Any) -> bool:
     """A rank's :class:`InstanceInfo`, as an object; who uses it looks into it."""
     return type(value) is dict
 
@@ -197,10 +197,10 @@ def is_plain(value: Any, depth: int = 40) -> bool:
 is_any: Check = lambda value: True  # noqa: E731
 
 
-HEAD = 8 << 20  # bytes of a header, unless its kind is known to need more
+MAX_HEADER_BYTES = 8 << 20  # bytes of a header, unless its kind is known to need more
 
 
-class FrameForm:
+class FrameSchema:
     """What frames of one kind say; keys that must be there, keys that may, and the most bytes of body and header."""
 
     __slots__ = ("body", "checks", "head", "may", "needs", "says")
@@ -211,7 +211,7 @@ class FrameForm:
         needs: Checks = {},  # noqa: B006
         may: Checks = {},  # noqa: B006
         body: int = 0,
-        head: int = HEAD,
+        head: int = MAX_HEADER_BYTES,
     ) -> None:
         self.says = says
         self.needs = needs
@@ -221,4 +221,4 @@ class FrameForm:
         self.head = head
 
 
-Forms = Mapping[str, FrameForm]
+FrameSchemas = Mapping[str, FrameSchema]

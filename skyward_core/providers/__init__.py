@@ -16,34 +16,34 @@ from skyward_core.model.errors import UsageError
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
-GROUP = "skyward.providers"
-DEFAULT = "local"
+ENTRY_POINT_GROUP = "skyward.providers"
+DEFAULT_PROVIDER = "local"
 """The embedded one, for whoever names none."""
 ELSEWHERE = "elsewhere"  # the folder of names that nobody serves here
 SEVERAL = "several"
 """What is kept of pools whose machines may come from several providers; nobody asks for it by this name."""
 
 
-def names() -> list[str]:
+def provider_names() -> list[str]:
     """The providers that there are: ours, then declared ones."""
-    return own_names() + sorted(_declared())
+    return built_in_names() + sorted(_declared_providers())
 
 
-def own_names() -> list[str]:
+def built_in_names() -> list[str]:
     """The providers that come with this library."""
     from pkgutil import iter_modules
 
     return sorted(found.name for found in iter_modules(__path__) if found.ispkg and found.name != ELSEWHERE)
 
 
-def resolve(provider: Any = None) -> Any:
+def resolve_provider(provider: Any = None) -> Any:
     """A provider from itself, from its class or name, or, for None, the embedded default.
 
     Raises:
         UsageError: no provider has that name, or the one that has cannot be made of its name alone.
     """
     if provider is None or isinstance(provider, str):
-        provider = by_name(provider or DEFAULT)
+        provider = provider_class(provider or DEFAULT_PROVIDER)
     if not isinstance(provider, type):
         return provider
     try:
@@ -53,7 +53,7 @@ def resolve(provider: Any = None) -> Any:
         raise UsageError(f"provider {name} cannot be had by its name alone: {lacks}") from error
 
 
-def from_json(data: dict[str, Any]) -> Any:
+def provider_from_json(data: dict[str, Any]) -> Any:
     """The provider that wrote ``data`` with its ``to_json``.
 
     Raises:
@@ -61,22 +61,24 @@ def from_json(data: dict[str, Any]) -> Any:
     """
     name = data["provider"]
     if name == SEVERAL:
-        from skyward_core.providers.first_available_provider import Several  # hardly any pool is of several
+        from skyward_core.providers.first_available_provider import (
+            MultiProvider,  # hardly any pool is of several
+        )
 
-        return Several([from_json(each) for each in parts(data)])
+        return MultiProvider([provider_from_json(each) for each in provider_parts(data)])
     try:
-        found = by_name(name)
+        found = provider_class(name)
     except UsageError as error:
         raise UsageError(f"it needs provider {name!r}, whose package must be installed here, too: {error}") from error
     return found.from_json(data)
 
 
-def parts(data: dict[str, Any]) -> list[dict[str, Any]]:
+def provider_parts(data: dict[str, Any]) -> list[dict[str, Any]]:
     """What each provider wrote of those that one has, which has another's machines; itself, where it has none."""
     return list(data["of"]) if data["provider"] == SEVERAL else [data]
 
 
-def by_name(name: str) -> Any:
+def provider_class(name: str) -> Any:
     """The class of a provider.
 
     Raises:
@@ -90,28 +92,30 @@ def by_name(name: str) -> Any:
         except ModuleNotFoundError as error:
             if error.name not in (module, f"{module}.provider"):
                 raise
-    points = _declared().get(name)
+    points = _declared_providers().get(name)
     if points is None:
-        from skyward_core.providers.unsupported_providers import OF_TYPE
+        from skyward_core.providers.unsupported_providers import PROVIDERS_BY_TYPE
 
-        if name in OF_TYPE:
-            raise UsageError(OF_TYPE[name].refusal())
-        near = get_close_matches(name, names(), 1)
-        meant = f"; did you mean {near[0]!r}?" if near else f"; there are {', '.join(names())}"
+        if name in PROVIDERS_BY_TYPE:
+            raise UsageError(PROVIDERS_BY_TYPE[name].refusal())
+        near = get_close_matches(name, provider_names(), 1)
+        meant = f"; did you mean {near[0]!r}?" if near else f"; there are {', '.join(provider_names())}"
         raise UsageError(f"no provider is called {name!r}{meant}")
-    from skyward_core.model.provider_settings import the_one
+    from skyward_core.model.provider_settings import resolve_entry_point
 
-    return _load(the_one("provider", points))
+    return _load_entry_point(resolve_entry_point("provider", points))
 
 
 @cache
-def _declared() -> dict[str, list[EntryPoint]]:
-    from skyward_core.model.provider_settings import declared  # late: most starts are with one of ours
+def _declared_providers() -> dict[str, list[EntryPoint]]:
+    from skyward_core.model.provider_settings import (
+        load_entry_points,  # late: most starts are with one of ours
+    )
 
-    return declared(GROUP, own_names())
+    return load_entry_points(ENTRY_POINT_GROUP, built_in_names())
 
 
-def _load(point: EntryPoint) -> Any:
+def _load_entry_point(point: EntryPoint) -> Any:
     try:
         found = point.load()
     except Exception as error:
@@ -124,8 +128,8 @@ def _load(point: EntryPoint) -> Any:
     for words in ("about", "machine"):
         if not isinstance(getattr(found, words, None), str):
             raise UsageError(f"provider {point.name!r} ({point.value}) has no text under {words!r}")
-    from skyward_core.providers.provider import wrong
+    from skyward_core.providers.provider import settings_error
 
-    if why := wrong(found):
+    if why := settings_error(found):
         raise UsageError(f"provider {point.name!r} ({point.value}): {why}")
     return found

@@ -9,9 +9,16 @@ from dataclasses import replace
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from skyward_core.model.errors import NoCapacity, PoolError, SkywardError, UsageError, together, what_of
+from skyward_core.model.errors import (
+    NoCapacity,
+    PoolError,
+    SkywardError,
+    UsageError,
+    combine_errors,
+    error_message,
+)
 from skyward_core.model.machines import Check, Machine
-from skyward_core.model.offers import Offer, RentalPlan, Selection, Wish, rank
+from skyward_core.model.offers import MachineRequirements, Offer, RentalPlan, Selection, offer_sort_key
 from skyward_core.model.provider_capabilities import (
     Dates,
     EndsNow,
@@ -20,19 +27,19 @@ from skyward_core.model.provider_capabilities import (
     Quiets,
     Sells,
     Warns,
-    notices_of,
+    notice_program,
 )
 from skyward_core.model.specs import PoolSpec
-from skyward_core.providers.provider import hearing, listener
+from skyward_core.providers.provider import current_listener, progress_listener
 
 if TYPE_CHECKING:
-    from skyward_core.model.machines import Bought
+    from skyward_core.model.machines import OrderedHardware
     from skyward_core.transport.transport import Transport
 
-OF = "of"  # in what is kept of a machine: which of the providers it is of, by number
+PROVIDER_INDEX = "of"  # in what is kept of a machine: which of the providers it is of, by number
 
 
-class Several:
+class MultiProvider:
     """See the module.
 
     Args:
@@ -49,10 +56,13 @@ class Several:
     rents: ClassVar[bool] = True
 
     def __init__(
-        self, providers: Sequence[Any], wishes: Sequence[Wish] = (), selection: Selection = "cheapest"
+        self,
+        providers: Sequence[Any],
+        wishes: Sequence[MachineRequirements] = (),
+        selection: Selection = "cheapest",
     ) -> None:
         self._providers = list(providers)
-        self._wishes = list(wishes)
+        self._requests = list(wishes)
         self._selection = selection
         payers: dict[str, str] = {}
         for each in self._providers:
@@ -79,7 +89,7 @@ class Several:
         Raises:
             UsageError: nothing fits at any of them.
         """
-        plans, order, notes, _ = await self._plan(spec)
+        plans, order, notes, _ = await self._plan_all(spec)
         first = plans[order[0][0]]
         whole = order[0][1] == first.attempts[0]
         return replace(
@@ -95,15 +105,19 @@ class Several:
         Args:
             spec: all that was asked for.
         """
-        told = [await each.provider.warnings(each) for each in self._ways(spec) if isinstance(each.provider, Warns)]
+        told = [
+            await each.provider.warnings(each)
+            for each in self._provider_specs(spec)
+            if isinstance(each.provider, Warns)
+        ]
         return list(dict.fromkeys(said for some in told for said in some))
 
-    async def _plan(self, spec: PoolSpec) -> tuple[
+    async def _plan_all(self, spec: PoolSpec) -> tuple[
         dict[int, RentalPlan], list[tuple[int, Offer]], list[str], list[tuple[str, SkywardError]]
     ]:  # fmt: skip
         """The plan of each provider by its number, the offers of all in order, what is to be known of it, and why some
         have none."""
-        asked = [each.provider.plan(each) for each in self._ways(spec)]
+        asked = [each.provider.plan(each) for each in self._provider_specs(spec)]
         found = await asyncio.gather(*asked, return_exceptions=True)
         plans: dict[int, RentalPlan] = {}
         notes: list[str] = []
@@ -114,15 +128,15 @@ class Several:
                 notes += plan.notes
             elif isinstance(plan, UsageError | PoolError):
                 whys.append((self._label(index), plan))
-                notes.append(f"{self._label(index)}: {what_of(plan)}")
+                notes.append(f"{self._label(index)}: {error_message(plan)}")
             else:
                 raise plan
         if not plans:
-            raise together(whys)
+            raise combine_errors(whys)
 
         def key(item: tuple[int, Offer]) -> tuple[Any, ...]:
             index, offer = item
-            best = rank(offer, self._wishes[index])
+            best = offer_sort_key(offer, self._requests[index])
             return (index, *best) if self._selection == "first" else (*best[:4], index, *best[4:])
 
         tried = [(index, offer) for index, plan in plans.items() for offer in plan.attempts]
@@ -136,24 +150,24 @@ class Several:
             CredentialsRefused, Unreachable: that is why of all.
             SkywardError: something is amiss that no other place would change.
         """
-        _, order, _, whys = await self._plan(spec)
+        _, order, _, whys = await self._plan_all(spec)
         for index, group in groupby(order, key=lambda item: item[0]):
-            own = self._ways(spec)[index]
+            own = self._provider_specs(spec)[index]
             own = replace(own, wish=replace(own.needs, only=tuple(offer for _, offer in group)))
-            before = "".join(f"{name}: {what_of(why)}; " for name, why in whys[-1:])
+            before = "".join(f"{name}: {error_message(why)}; " for name, why in whys[-1:])
             try:
-                with hearing(self._heard(index, before)):
+                with progress_listener(self._labeled_listener(index, before)):
                     made = await own.provider.create(own, token)
             except PoolError as error:
-                if not isinstance(error, NoCapacity) and await self._may_have(index, own, token):
+                if not isinstance(error, NoCapacity) and await self._may_have_machines(index, own, token):
                     raise  # those of another one would be paid beside them
                 whys.append((self._label(index), error))
             else:
-                return self._mark(index, made)
-        raise together(whys)
+                return self._tag_machines(index, made)
+        raise combine_errors(whys)
 
     @staticmethod
-    async def _may_have(index: int, spec: PoolSpec, token: str) -> bool:
+    async def _may_have_machines(index: int, spec: PoolSpec, token: str) -> bool:
         """Whether a provider that failed may have made machines all the same."""
         if not isinstance(spec.provider, Finds):
             return True
@@ -162,24 +176,24 @@ class Several:
         except SkywardError:
             return True
 
-    def _ways(self, spec: PoolSpec) -> list[PoolSpec]:
+    def _provider_specs(self, spec: PoolSpec) -> list[PoolSpec]:
         """What each of the providers is asked for."""
         return [
             replace(spec, provider=each, accelerator=wish.accelerator, wish=wish)
-            for each, wish in zip(self._providers, self._wishes, strict=True)
+            for each, wish in zip(self._providers, self._requests, strict=True)
         ]
 
-    def _heard(self, index: int, before: str) -> Callable[[str], None]:
+    def _labeled_listener(self, index: int, before: str) -> Callable[[str], None]:
         """What passes on what a provider says it is at, with its name and what became of the one before."""
-        say = listener()
+        say = current_listener()
         return lambda text: say(f"{before}{self._label(index)}: {text}")
 
     def _label(self, index: int) -> str:
         return f"spec {index + 1} ({self._providers[index].name})"
 
     @staticmethod
-    def _mark(index: int, machines: Sequence[Machine]) -> list[Machine]:
-        return [replace(each, extra=each.extra | {OF: index}) for each in machines]
+    def _tag_machines(index: int, machines: Sequence[Machine]) -> list[Machine]:
+        return [replace(each, extra=each.extra | {PROVIDER_INDEX: index}) for each in machines]
 
     async def replace(
         self, pool: str, token: str, node: int, machines: Sequence[Machine], former: Sequence[Machine]
@@ -189,9 +203,9 @@ class Several:
         Raises:
             NoCapacity: it has none now.
         """
-        index = former[-1].extra[OF]
+        index = former[-1].extra[PROVIDER_INDEX]
         made = await self._providers[index].replace(pool, token, node, machines, former)
-        return self._mark(index, [made])[0]
+        return self._tag_machines(index, [made])[0]
 
     # -- what is there -----------------------------------------------------------------------------------
 
@@ -208,7 +222,7 @@ class Several:
         found: dict[str, Machine] = {}
         for index, each in enumerate(self._providers):
             if isinstance(each, Finds):
-                for machine in self._mark(index, await each.find(pool, token)):
+                for machine in self._tag_machines(index, await each.find(pool, token)):
                     found.setdefault(machine.id, machine)
         return list(found.values())
 
@@ -221,7 +235,7 @@ class Several:
         seen: dict[str, Machine] = {}
         for index, mine in self._by_provider(known):
             told = await self._providers[index].describe(pool, mine)
-            seen |= {each.id: each for each in self._mark(index, told)}
+            seen |= {each.id: each for each in self._tag_machines(index, told)}
         return [seen[each.id] for each in known if each.id in seen]
 
     async def why_not_now(self) -> str:
@@ -243,7 +257,7 @@ class Several:
             SkywardError: one of them was not told.
         """
         parts = self._by_provider(machines)
-        await _all(self._providers[index].terminate_now(pool, mine) for index, mine in parts)
+        await _run_all(self._providers[index].terminate_now(pool, mine) for index, mine in parts)
 
     async def terminate(self, pool: str, machines: Sequence[Machine]) -> None:
         """Have each machine's provider end it.
@@ -251,15 +265,15 @@ class Several:
         Raises:
             SkywardError: one of them was not told; the others were.
         """
-        await _all(self._providers[index].terminate(pool, mine) for index, mine in self._by_provider(machines))
+        await _run_all(self._providers[index].terminate(pool, mine) for index, mine in self._by_provider(machines))
 
-    def paid_for(self, machine: Machine) -> Bought | None:
+    def paid_for(self, machine: Machine) -> OrderedHardware | None:
         """What was bought of a machine, by its own provider's word.
 
         Args:
             machine: it.
         """
-        provider = self._providers[machine.extra[OF]]
+        provider = self._providers[machine.extra[PROVIDER_INDEX]]
         return provider.paid_for(machine) if isinstance(provider, Sells) else None
 
     async def quiet(self, pool: str, machines: Sequence[Machine]) -> list[Machine]:
@@ -277,7 +291,7 @@ class Several:
             else:
                 why = {"why": f"provider {provider.name} gives nothing back"}
                 told = [replace(each, state="unreachable", extra=each.extra | why) for each in mine]
-            seen |= {each.id: each for each in self._mark(index, told)}
+            seen |= {each.id: each for each in self._tag_machines(index, told)}
         return [seen[each.id] for each in machines if each.id in seen]
 
     async def date(self, pool: str, machines: Sequence[Machine], at: float) -> None:
@@ -301,11 +315,11 @@ class Several:
         Raises:
             SkywardError: one of them left something; says what.
         """
-        await _all(each.teardown(pool) for each in self._providers)
+        await _run_all(each.teardown(pool) for each in self._providers)
 
     def _by_provider(self, machines: Sequence[Machine]) -> Iterator[tuple[int, list[Machine]]]:
         for index in range(len(self._providers)):
-            if mine := [each for each in machines if each.extra.get(OF, 0) == index]:
+            if mine := [each for each in machines if each.extra.get(PROVIDER_INDEX, 0) == index]:
                 yield index, mine
 
     async def check(self) -> list[Check]:
@@ -322,18 +336,18 @@ class Several:
 
     def transport(self, pool: str, machine: Machine) -> Transport:
         """The way to one machine, as its provider has it."""
-        way: Transport = self._providers[machine.extra.get(OF, 0)].transport(pool, machine)
+        way: Transport = self._providers[machine.extra.get(PROVIDER_INDEX, 0)].transport(pool, machine)
         return way
 
     def notices(self, machine: Machine) -> str:
         """What says on a machine that it is about to be taken back, where its provider has that."""
-        return notices_of(self._providers[machine.extra.get(OF, 0)], machine)
+        return notice_program(self._providers[machine.extra.get(PROVIDER_INDEX, 0)], machine)
 
     def to_json(self) -> dict[str, Any]:
         return {"provider": "several", "of": [each.to_json() for each in self._providers]}
 
 
-async def _all(work: Iterator[Coroutine[Any, Any, None]]) -> None:
+async def _run_all(work: Iterator[Coroutine[Any, Any, None]]) -> None:
     """Do all, one by one, whatever becomes of each; the first error is raised when all were tried."""
     first: BaseException | None = None
     for each in work:

@@ -8,8 +8,8 @@ from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any, cast
 
-from skyward_core.model.errors import SpecError, UsageError, of_field
-from skyward_core.model.offers import Allocation, RentalPlan, Selection, Wish
+from skyward_core.model.errors import SpecError, UsageError, set_error_field
+from skyward_core.model.offers import Allocation, MachineRequirements, RentalPlan, Selection
 from skyward_core.model.provider_capabilities import (
     Foresees,
     Offers,
@@ -19,17 +19,17 @@ from skyward_core.model.provider_capabilities import (
     TakesGpus,
     default_nodes,
 )
-from skyward_core.model.specs import Image, Nodes, Options, PoolSpec, Spec, Worker, made_up_name
+from skyward_core.model.specs import Image, Nodes, Options, PoolSpec, Spec, Worker, generate_pool_name
 from skyward_core.plugins.plugin import check_plugins
-from skyward_core.providers import by_name, resolve
-from skyward_core.providers.first_available_provider import Several
-from skyward_core.providers.provider import make, remembering
-from skyward_core.providers.unsupported_providers import StandIn
+from skyward_core.providers import provider_class, resolve_provider
+from skyward_core.providers.first_available_provider import MultiProvider
+from skyward_core.providers.provider import make_provider, use_cached_answers
+from skyward_core.providers.unsupported_providers import UnsupportedProvider
 from skyward_core.store import state_folder
 from skyward_core.transport.background_loop import submit
 
 
-def pool_spec(
+def make_pool_spec(
     script: str,
     *specs: Spec,
     name: str | None = None,
@@ -55,28 +55,28 @@ def pool_spec(
     Raises:
         SkywardError: a value makes no sense; says of which field.
     """
-    ways = [_made(each, allocation) for each in ways_of(specs, machines)]
+    ways = [_resolve_spec(each, allocation) for each in machine_alternatives(specs, machines)]
     options = options or Options()
-    selection = _once("selection", selection, options.selection)
-    worker = _once("worker", worker, options.worker)
-    image = _once("image", image, *(each.image for each in ways))
-    plugins = _once("plugins", tuple(plugins) or None, *(each.plugins or None for each in ways)) or ()
-    ttl = _once("ttl", ttl, *(each.ttl for each in ways), options.ttl)
+    selection = _merge_values("selection", selection, options.selection)
+    worker = _merge_values("worker", worker, options.worker)
+    image = _merge_values("image", image, *(each.image for each in ways))
+    plugins = _merge_values("plugins", tuple(plugins) or None, *(each.plugins or None for each in ways)) or ()
+    ttl = _merge_values("ttl", ttl, *(each.ttl for each in ways), options.ttl)
     options = replace(options, selection=None, worker=None, ttl=ttl or None)
-    with of_field("plugins"):
+    with set_error_field("plugins"):
         check_plugins(plugins)
     said_nodes = (each.nodes for each in (*ways, Spec(nodes=nodes)))
     counts = {each for each in said_nodes if each is not None}
     if len(counts) > 1:
         raise SpecError("all specs of a pool have as many, and these differ", "nodes")
-    provider, accelerator, wish = _had(ways, selection)
+    provider, accelerator, wish = _choose_provider(ways, selection)
     if not counts:
         counts = {default_nodes(provider)}
-    worker = _counted(worker or Worker(), provider, accelerator, ways[0].vcpus)
+    worker = _resolve_concurrency(worker or Worker(), provider, accelerator, ways[0].vcpus)
     if isinstance(provider, TakesGpus) and provider.rank_per_gpu and worker.ranks_per_node == 1:
         worker = replace(worker, ranks_per_node="gpu")
     return PoolSpec(
-        name=name or made_up_name(script),
+        name=name or generate_pool_name(script),
         provider=provider,
         nodes=next(iter(counts)),  # type: ignore[arg-type]  # text is none any more
         accelerator=accelerator,
@@ -88,7 +88,7 @@ def pool_spec(
     )
 
 
-def check_kinds(specs: Sequence[Any], options: Any) -> None:
+def check_types(specs: Sequence[Any], options: Any) -> None:
     """See whether what is looked into before it is checked as a whole is of its kind.
 
     Raises:
@@ -111,7 +111,7 @@ def check_kinds(specs: Sequence[Any], options: Any) -> None:
         raise SpecError(f"should be sky.Options(...) (got {type(options).__name__})", "options")
 
 
-def ways_of(specs: Sequence[Spec], machines: Mapping[str, Any]) -> Sequence[Spec]:
+def machine_alternatives(specs: Sequence[Spec], machines: Mapping[str, Any]) -> Sequence[Spec]:
     """The ways to have a pool's machines.
 
     Args:
@@ -126,7 +126,7 @@ def ways_of(specs: Sequence[Spec], machines: Mapping[str, Any]) -> Sequence[Spec
     return specs or (Spec(**machines),)
 
 
-def _once(name: str, *said: Any) -> Any:
+def _merge_values(name: str, *said: Any) -> Any:
     """What was said of one thing in several places; None where nothing was.
 
     Raises:
@@ -138,7 +138,7 @@ def _once(name: str, *said: Any) -> Any:
     return values[0] if values else None
 
 
-def _counted(worker: Any, provider: Any, accelerator: Any, vcpus: float | None) -> Any:
+def _resolve_concurrency(worker: Any, provider: Any, accelerator: Any, vcpus: float | None) -> Any:
     """A worker whose concurrency is a number: see :class:`Worker`.
 
     Raises:
@@ -160,18 +160,18 @@ def _counted(worker: Any, provider: Any, accelerator: Any, vcpus: float | None) 
     return replace(worker, concurrency=max(1, int(number)))
 
 
-def _made(spec: Spec, allocation: str | None) -> Spec:
+def _resolve_spec(spec: Spec, allocation: str | None) -> Spec:
     """A spec with its provider and its accelerator made."""
     if not isinstance(spec, Spec):
         raise UsageError(f"ways to have machines are written sky.Spec(...), not {spec!r:.60}")
-    with of_field("provider"):
-        provider = resolve(spec.provider)
+    with set_error_field("provider"):
+        provider = resolve_provider(spec.provider)
     accelerator = spec.accelerator
     # What only some pools need is imported for these alone: somebody waits for the start.
     if accelerator is not None:
         from skyward_core.model import accelerators
 
-        with of_field("accelerator"):
+        with set_error_field("accelerator"):
             accelerator = accelerators.resolve(accelerator)
             if accelerator is not None and accelerator.part < 1 and isinstance(provider, Offers):
                 raise UsageError(
@@ -180,20 +180,20 @@ def _made(spec: Spec, allocation: str | None) -> Spec:
     return replace(spec, provider=provider, accelerator=accelerator, allocation=spec.allocation or allocation)
 
 
-def _had(ways: Sequence[Spec], selection: str | None) -> tuple[Any, Any, Any]:
+def _choose_provider(ways: Sequence[Spec], selection: str | None) -> tuple[Any, Any, Any]:
     """The provider that has the machines in one of these ways, their accelerator, and what else is wished."""
     chosen = selection is not None or len(ways) > 1 or any(each.chooses for each in ways)
     if not chosen:
         return ways[0].provider, ways[0].accelerator, None
     pass
 
-    return chosen_among(ways, selection)
+    return choose_provider(ways, selection)
 
 
 SELECTIONS: tuple[Selection, ...] = ("cheapest", "first")
 
 
-def chosen_among(ways: Sequence[Spec], selection: str | None) -> tuple[Any, Any, Wish | None]:
+def choose_provider(ways: Sequence[Spec], selection: str | None) -> tuple[Any, Any, MachineRequirements | None]:
     """The provider that has machines in one of some ways; the accelerator that all of them have; what else is wished.
 
     Raises:
@@ -206,20 +206,20 @@ def chosen_among(ways: Sequence[Spec], selection: str | None) -> tuple[Any, Any,
         provider: Any = each.provider  # made, as its accelerator is
         if not isinstance(provider, Offers):
             said = " and ".join(each.chooses) or ("several specs" if len(ways) > 1 else "selection")
-            with of_field("provider"):
+            with set_error_field("provider"):
                 raise UsageError(
                     f"provider {provider.name} takes machines as they are, and has no offers to choose from by "
                     f"{said}: leave that out, or name another provider"
                 )
-    providers = [_placed(each) for each in ways]
-    wishes = [_wish(each, select) for each in ways]
+    providers = [_configured_provider(each) for each in ways]
+    wishes = [_machine_request(each, select) for each in ways]
     if len(ways) == 1:
         return providers[0], ways[0].accelerator, wishes[0]
     common = {each.accelerator for each in ways}
-    return Several(providers, wishes, select), common.pop() if len(common) == 1 else None, None
+    return MultiProvider(providers, wishes, select), common.pop() if len(common) == 1 else None, None
 
 
-def _placed(spec: Spec) -> Any:
+def _configured_provider(spec: Spec) -> Any:
     """A spec's provider, in its regions, with its disks."""
     provider: Any = spec.provider
     if spec.disk_gb is not None:
@@ -228,14 +228,14 @@ def _placed(spec: Spec) -> Any:
         provider = provider.with_disk(spec.disk_gb)
     if not spec.region:
         return provider
-    with of_field("region"):
+    with set_error_field("region"):
         return provider.within(spec.region)
 
 
-def _wish(spec: Spec, selection: Selection) -> Wish:
+def _machine_request(spec: Spec, selection: Selection) -> MachineRequirements:
     accelerator: Any = spec.accelerator
     return replace(
-        Wish(accelerator=accelerator, selection=selection),
+        MachineRequirements(accelerator=accelerator, selection=selection),
         vcpus=int(spec.vcpus or 0),
         memory_gb=spec.memory_gb or 0.0,
         architecture=spec.architecture or "",
@@ -244,7 +244,7 @@ def _wish(spec: Spec, selection: Selection) -> Wish:
     )
 
 
-def planned(spec: PoolSpec, *, may_remember: bool = False) -> RentalPlan:
+def make_plan(spec: PoolSpec, *, may_remember: bool = False) -> RentalPlan:
     """What a pool would rent, in the order in which it is tried; no attempts where it rents nothing.
 
     Asks the provider, from any thread but that of the pools.
@@ -261,7 +261,7 @@ def planned(spec: PoolSpec, *, may_remember: bool = False) -> RentalPlan:
         return RentalPlan(nodes=spec.most_nodes, attempts=())
 
     async def ask() -> RentalPlan:
-        with remembering() if may_remember else nullcontext():
+        with use_cached_answers() if may_remember else nullcontext():
             if isinstance(provider, Plans):
                 return await provider.plan(spec)
             notes = await provider.foresee(spec)
@@ -270,12 +270,12 @@ def planned(spec: PoolSpec, *, may_remember: bool = False) -> RentalPlan:
     return submit(ask()).result()
 
 
-CHOICES = (
+MACHINE_FIELDS = (
     "vcpus", "memory_gb", "disk_gb", "architecture", "region", "max_hourly_cost", "allocation"
 )  # fmt: skip
 
 
-def serving(ways: Sequence[Spec], override: str | None) -> tuple[list[Spec], list[str]]:
+def resolve_alternatives(ways: Sequence[Spec], override: str | None) -> tuple[list[Spec], list[str]]:
     """The ways in which a pool's machines are really to be had, of those that were asked for; and what is to be said
     of that.
 
@@ -286,22 +286,22 @@ def serving(ways: Sequence[Spec], override: str | None) -> tuple[list[Spec], lis
     Raises:
         UsageError: none of the ways is to be had here; says what to do.
     """
-    nothing: dict[str, Any] = dict.fromkeys(CHOICES)
-    named = [_called(each.provider) for each in ways]
+    nothing: dict[str, Any] = dict.fromkeys(MACHINE_FIELDS)
+    named = [_instantiate(each.provider) for each in ways]
     if override is not None:
         first = ways[0]
-        stand_ins = [each for each in named if isinstance(each, StandIn)]
-        asked = " or ".join(dict.fromkeys(_spelled(each) for each in named if each is not None))
-        lost = _unheeded(ways, stand_ins)
+        stand_ins = [each for each in named if isinstance(each, UnsupportedProvider)]
+        asked = " or ".join(dict.fromkeys(_provider_text(each) for each in named if each is not None))
+        lost = _ignored_fields(ways, stand_ins)
         notes = [f"--provider {override} in place of {asked or 'its own'}{lost}"] if stand_ins or lost else []
         provider: Any = override
         if state_folder.provider_settings:
-            provider = make(by_name(override), state_folder.provider_settings)
+            provider = make_provider(provider_class(override), state_folder.provider_settings)
         return [Spec(provider=provider, accelerator=first.accelerator, nodes=first.nodes)], notes
     served: list[Spec] = []
     notes, refusals = [], []
     for way, provider in zip(ways, named, strict=True):
-        if not isinstance(provider, StandIn):
+        if not isinstance(provider, UnsupportedProvider):
             served.append(way)
             continue
         try:
@@ -310,29 +310,29 @@ def serving(ways: Sequence[Spec], override: str | None) -> tuple[list[Spec], lis
             refusals.append(error)
             notes.append(f"sky.{provider!r} is left out: machines of {provider.called} are not rented here")
             continue
-        notes.append(f"{instead!r} serves for sky.{provider!r}{_unheeded([way], [provider])}")
+        notes.append(f"{instead!r} serves for sky.{provider!r}{_ignored_fields([way], [provider])}")
         served.append(replace(way, provider=instead, **nothing))
     if not served:
         raise refusals[0]
     return served, notes
 
 
-def _called(provider: Any) -> Any:
+def _instantiate(provider: Any) -> Any:
     """A provider, made where only its class was named."""
-    return provider() if isinstance(provider, type) and issubclass(provider, StandIn) else provider
+    return provider() if isinstance(provider, type) and issubclass(provider, UnsupportedProvider) else provider
 
 
-def _spelled(provider: Any) -> str:
-    if isinstance(provider, StandIn):
+def _provider_text(provider: Any) -> str:
+    if isinstance(provider, UnsupportedProvider):
         return f"sky.{provider!r}"
     if isinstance(provider, str):
         return provider
     return f"sky.{(provider if isinstance(provider, type) else type(provider)).__name__}"
 
 
-def _unheeded(ways: Sequence[Spec], stand_ins: Sequence[StandIn]) -> str:
+def _ignored_fields(ways: Sequence[Spec], stand_ins: Sequence[UnsupportedProvider]) -> str:
     """What was said of machines that nobody heeds."""
     given = [name for each in stand_ins for name in each.parameters]
-    chosen = [name for name in CHOICES if any(getattr(way, name) is not None for way in ways)]
+    chosen = [name for name in MACHINE_FIELDS if any(getattr(way, name) is not None for way in ways)]
     names = list(dict.fromkeys([*given, *chosen]))
     return f": {', '.join(names)} {'goes' if len(names) == 1 else 'go'} unheeded" if names else ""

@@ -12,11 +12,11 @@ from difflib import get_close_matches
 from logging import DEBUG
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
-from skyward_core.model.errors import SkywardError, Unreachable, UsageError, of_field
+from skyward_core.model.errors import SkywardError, Unreachable, UsageError, set_error_field
 from skyward_core.model.machines import Machine
-from skyward_core.model.provider_capabilities import settings_of
+from skyward_core.model.provider_capabilities import declared_settings
 from skyward_core.model.provider_settings import Setting
-from skyward_core.store.debug_log import logger
+from skyward_core.store.debug_log import get_logger
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -132,60 +132,60 @@ class ReachedOverSSH(Protocol):
 
 T = TypeVar("T")
 
-ANSWER = 60.0  # seconds in which a provider answers a question, or takes an order
+QUERY_TIMEOUT = 60.0  # seconds in which a provider answers a question, or takes an order
 
-_log = logger("provider")
+_log = get_logger("provider")
 
-_hearer: ContextVar[Callable[[str], None]] = ContextVar("hearer")
+_listener: ContextVar[Callable[[str], None]] = ContextVar("hearer")
 
 
 @contextmanager
-def hearing(hear: Callable[[str], None]) -> Iterator[None]:
+def progress_listener(hear: Callable[[str], None]) -> Iterator[None]:
     """Have somebody hear, inside it, what a provider says it is at."""
-    before = _hearer.set(hear)
+    before = _listener.set(hear)
     try:
         yield
     finally:
-        _hearer.reset(before)
+        _listener.reset(before)
 
 
-def progress(text: str) -> None:
+def report_progress(text: str) -> None:
     """A provider says what it is at now, to whoever waits for it."""
-    listener()(text)
+    current_listener()(text)
 
 
-def listener() -> Callable[[str], None]:
+def current_listener() -> Callable[[str], None]:
     """Who hears that now."""
-    return _hearer.get(_nobody)
+    return _listener.get(_ignore_progress)
 
 
-def _nobody(text: str) -> None:
+def _ignore_progress(text: str) -> None:
     """Nobody waits."""
 
 
-class NoAnswer(Unreachable):
+class ProviderTimeout(Unreachable):
     """A provider does not answer."""
 
 
-async def answered(verb: str, pool: str, call: Awaitable[T]) -> T:
+async def log_query(verb: str, pool: str, call: Awaitable[T]) -> T:
     """As :func:`told`, for verbs that take no time of their own.
 
     Raises:
         NoAnswer: none came in :data:`ANSWER` seconds.
     """
-    limit = asyncio.timeout(ANSWER)
+    limit = asyncio.timeout(QUERY_TIMEOUT)
     try:
         async with limit:
-            return await told(verb, pool, call)
+            return await log_call(verb, pool, call)
     except TimeoutError as error:
         if not limit.expired():  # a limit of the provider's own
             raise
-        said = f"the provider of pool {pool} has not answered within {ANSWER:g} s ({verb}); try again later"
+        said = f"the provider of pool {pool} has not answered within {QUERY_TIMEOUT:g} s ({verb}); try again later"
         _log.warning("%s", said, extra={"pool": pool})
-        raise NoAnswer(said) from error
+        raise ProviderTimeout(said) from error
 
 
-async def told(verb: str, pool: str, call: Awaitable[T]) -> T:
+async def log_call(verb: str, pool: str, call: Awaitable[T]) -> T:
     """Wait for a call of a provider, and have the log tell of it.
 
     Args:
@@ -200,11 +200,11 @@ async def told(verb: str, pool: str, call: Awaitable[T]) -> T:
         _log.warning("%s failed after %.3f s: %s", verb, time.monotonic() - begun, said, extra=extra)
         raise
     if _log.isEnabledFor(DEBUG):
-        _log.debug("%s took %.3f s%s", verb, time.monotonic() - begun, _summary(result), extra=extra)
+        _log.debug("%s took %.3f s%s", verb, time.monotonic() - begun, _count_states(result), extra=extra)
     return result
 
 
-def _summary(result: object) -> str:
+def _count_states(result: object) -> str:
     """What came of it: of machines how many are in which state, and never their particulars."""
     machines = [result] if isinstance(result, Machine) else result
     if not isinstance(machines, list):
@@ -213,7 +213,7 @@ def _summary(result: object) -> str:
     return ": machines " + (", ".join(f"{count} {state}" for state, count in states.items()) or "none")
 
 
-def there(minor: str, machine: str, named: str | None, *, rented: bool = False) -> str:
+def describe_python(minor: str, machine: str, named: str | None, *, rented: bool = False) -> str:
     """In words.
 
     Args:
@@ -230,49 +230,49 @@ def there(minor: str, machine: str, named: str | None, *, rented: bool = False) 
     return f"{needed}, or uv there, which fetches it"
 
 
-AGE = 60.0  # seconds for which an answer counts as new
-MOST = 256  # answers that are kept
+CACHE_TTL = 60.0  # seconds for which an answer counts as new
+MAX_CACHED_ANSWERS = 256  # answers that are kept
 
-_allowed: ContextVar[bool] = ContextVar("remembering", default=False)
+_cache_enabled: ContextVar[bool] = ContextVar("remembering", default=False)
 
 
 @contextmanager
-def remembering() -> Iterator[None]:
+def use_cached_answers() -> Iterator[None]:
     """Inside it questions to providers may be answered by what they said a little while ago."""
-    before = _allowed.set(True)
+    before = _cache_enabled.set(True)
     try:
         yield
     finally:
-        _allowed.reset(before)
+        _cache_enabled.reset(before)
 
 
-class RememberedAnswers:
+class AnswerCache:
     """Answers of one account, by what was asked. Whoever asks outside :func:`remembering` gets none of them, and
     refreshes them."""
 
     def __init__(self) -> None:
         self._answers: dict[Hashable, tuple[float, Any]] = {}
 
-    def find(self, question: Hashable) -> Any:
+    def get(self, question: Hashable) -> Any:
         """What was said; None where that was too long ago, or must not be used."""
-        if not _allowed.get():
+        if not _cache_enabled.get():
             return None
         at, answer = self._answers.get(question, (0.0, None))
-        return answer if answer is not None and time.monotonic() - at < AGE else None
+        return answer if answer is not None and time.monotonic() - at < CACHE_TTL else None
 
-    def keep(self, question: Hashable, answer: Any) -> None:
+    def put(self, question: Hashable, answer: Any) -> None:
         """Note what was said."""
         self._answers.pop(question, None)
         self._answers[question] = time.monotonic(), answer
-        while len(self._answers) > MOST:
+        while len(self._answers) > MAX_CACHED_ANSWERS:
             del self._answers[next(iter(self._answers))]
 
-    def forget(self) -> None:
+    def clear(self) -> None:
         """Whose account it is has changed."""
         self._answers.clear()
 
 
-def make(provider: Any, texts: Mapping[str, str]) -> Any:
+def make_provider(provider: Any, texts: Mapping[str, str]) -> Any:
     """A provider of its class and of what a person wrote for its settings.
 
     Args:
@@ -282,8 +282,8 @@ def make(provider: Any, texts: Mapping[str, str]) -> Any:
     Raises:
         UsageError: as :func:`values_of`; or it cannot be made of what is there; says why.
     """
-    given = values_of(provider, texts)
-    declared = {each.name: each.default for each in settings_of(provider) if not each.required}
+    given = parse_settings(provider, texts)
+    declared = {each.name: each.default for each in declared_settings(provider) if not each.required}
     try:
         return provider(**declared | given)
     except SkywardError:
@@ -295,7 +295,7 @@ def make(provider: Any, texts: Mapping[str, str]) -> Any:
         ) from error
 
 
-def values_of(provider: Any, texts: Mapping[str, str]) -> dict[str, Any]:
+def parse_settings(provider: Any, texts: Mapping[str, str]) -> dict[str, Any]:
     """What a person wrote for a provider's settings, as values.
 
     Args:
@@ -305,7 +305,7 @@ def values_of(provider: Any, texts: Mapping[str, str]) -> dict[str, Any]:
     Raises:
         UsageError: it has no such setting, or a text is none of its values; says why.
     """
-    settings = {each.name: each for each in settings_of(provider)}
+    settings = {each.name: each for each in declared_settings(provider)}
     for name in texts:
         if name not in settings:
             near = get_close_matches(name, settings, 1)
@@ -314,15 +314,15 @@ def values_of(provider: Any, texts: Mapping[str, str]) -> dict[str, Any]:
             raise UsageError(f"provider {provider.name} has no setting {name!r}{meant}")
     found = {}
     for name, text in texts.items():
-        with of_field(f"settings.{name}"):
+        with set_error_field(f"settings.{name}"):
             found[name] = settings[name].read(text)
     return found
 
 
-def wrong(provider: Any) -> str:
+def settings_error(provider: Any) -> str:
     """What is wrong with the settings that a class of another package declares; "" where nothing is."""
     try:
-        declared = settings_of(provider)
+        declared = declared_settings(provider)
     except TypeError:
         return "its settings are no list"
     for each in declared:

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from skyward_core.model.errors import PoolError, Unreachable, UsageError, what_of
+from skyward_core.model.errors import PoolError, Unreachable, UsageError, error_message
 from skyward_core.model.machines import Machine
 
 if TYPE_CHECKING:
@@ -19,20 +19,20 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-CHECK_PATIENCE = 5.0  # seconds of attempts for each host of a check-up
-GLANCE = 1.0  # seconds for a host that fell silent: whoever waits for it shall know soon
-ENDING = 30.0  # seconds that may take to end what runs on a host
-ANSWER = 10.0  # seconds that a login shell and Python may take to say how things are
-AT_ONCE = 16  # hosts that are checked or ended at the same time
+CHECK_TIMEOUT = 5.0  # seconds of attempts for each host of a check-up
+SILENT_HOST_TIMEOUT = 1.0  # seconds for a host that fell silent: whoever waits for it shall know soon
+END_TIMEOUT = 30.0  # seconds that may take to end what runs on a host
+STATUS_TIMEOUT = 10.0  # seconds that a login shell and Python may take to say how things are
+MAX_CONCURRENT_HOSTS = 16  # hosts that are checked or ended at the same time
 
 
-class Way(Protocol):
+class TransportFactory(Protocol):
     """How a provider reaches one of its machines, within some seconds of attempts."""
 
     def __call__(self, machine: Machine, *, patience: float | None = None) -> SSHTransport: ...
 
 
-async def look(machine: Machine, way: Way) -> Machine:
+async def update_machine(machine: Machine, way: TransportFactory) -> Machine:
     """A machine with its state, as far as what runs on it goes; :meth:`..ssh.provider.SSH.describe` says which there
     are.
 
@@ -41,28 +41,28 @@ async def look(machine: Machine, way: Way) -> Machine:
     """
     from skyward_core.transport.ssh.connection import answer_timeout
 
-    here, answer = _live(machine.extra["folder"]), max(ANSWER, answer_timeout())
-    if here is not None and here.untouched:
+    here, answer = _live_transport(machine.extra["folder"]), max(STATUS_TIMEOUT, answer_timeout())
+    if here is not None and here.is_untouched:
         return replace(machine, state="gone")  # its start ended before anything was left there
     if here is not None and here.is_up:
         try:
-            return await _ask_for_state(here, machine, answer)
+            return await _query_state(here, machine, answer)
         except (PoolError, UsageError, OSError):
             here = here if not here.is_up else None
-    fresh = way(machine, patience=GLANCE)
-    asked = asyncio.ensure_future(_ask_for_state(fresh, machine, GLANCE + answer))
+    fresh = way(machine, patience=SILENT_HOST_TIMEOUT)
+    asked = asyncio.ensure_future(_query_state(fresh, machine, SILENT_HOST_TIMEOUT + answer))
     try:
-        if here is not None and await _silent(machine, here, asked):
+        if here is not None and await _is_silent(machine, here, asked):
             return replace(machine, state="lost")
         return await asked
     except (PoolError, UsageError, OSError) as error:
-        return replace(machine, state="unreachable", extra=machine.extra | {"why": what_of(error)})
+        return replace(machine, state="unreachable", extra=machine.extra | {"why": error_message(error)})
     finally:
         asked.cancel()
         await fresh.close()
 
 
-async def end(machine: Machine, way: Way) -> None:
+async def end_machine(machine: Machine, way: TransportFactory) -> None:
     """End a pool's agent and workers on a host, and remove their folder; a host that does not answer is left to its
     lease.
 
@@ -71,9 +71,9 @@ async def end(machine: Machine, way: Way) -> None:
     """
     from skyward_core.transport.ssh.ssh_transport import send_bundle
 
-    transport = way(machine, patience=CHECK_PATIENCE)
+    transport = way(machine, patience=CHECK_TIMEOUT)
     try:
-        async with asyncio.timeout(ENDING):
+        async with asyncio.timeout(END_TIMEOUT):
             channel = await transport.channel()
             if channel.facts["root"]:
                 await send_bundle(channel)
@@ -85,19 +85,19 @@ async def end(machine: Machine, way: Way) -> None:
         await transport.close()
 
 
-async def all_of(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
+async def gather_bounded(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
     """The results of coroutines, a bounded number of them at a time."""
-    return await asyncio.gather(*_gated(work))
+    return await asyncio.gather(*_limit_concurrency(work))
 
 
-async def as_they_come(work: Iterable[Coroutine[Any, Any, T]]) -> AsyncIterator[T]:
+async def as_completed_bounded(work: Iterable[Coroutine[Any, Any, T]]) -> AsyncIterator[T]:
     """Yield the results of coroutines as each is there, a bounded number of them at a time."""
-    for result in asyncio.as_completed([*_gated(work)]):
+    for result in asyncio.as_completed([*_limit_concurrency(work)]):
         yield await result
 
 
-def _gated(work: Iterable[Coroutine[Any, Any, T]]) -> Iterator[Coroutine[Any, Any, T]]:
-    gate = asyncio.Semaphore(AT_ONCE)
+def _limit_concurrency(work: Iterable[Coroutine[Any, Any, T]]) -> Iterator[Coroutine[Any, Any, T]]:
+    gate = asyncio.Semaphore(MAX_CONCURRENT_HOSTS)
 
     async def one(item: Coroutine[Any, Any, T]) -> T:
         async with gate:
@@ -106,7 +106,7 @@ def _gated(work: Iterable[Coroutine[Any, Any, T]]) -> Iterator[Coroutine[Any, An
     return map(one, work)
 
 
-async def _ask_for_state(transport: SSHTransport, machine: Machine, seconds: float) -> Machine:
+async def _query_state(transport: SSHTransport, machine: Machine, seconds: float) -> Machine:
     try:
         async with asyncio.timeout(seconds):
             channel = await transport.channel(status=True)
@@ -128,13 +128,13 @@ async def _ask_for_state(transport: SSHTransport, machine: Machine, seconds: flo
     return replace(machine, state="gone", extra=machine.extra | told)
 
 
-async def _silent(machine: Machine, lost: SSHTransport, asked: asyncio.Future[Machine]) -> bool:
+async def _is_silent(machine: Machine, lost: SSHTransport, asked: asyncio.Future[Machine]) -> bool:
     """Whether a node that we do reach gets no answer from a host either; False once ``asked`` knows more."""
     pool = machine.extra["folder"].rpartition(".")[0]
-    peers = [t for t in _live_ones() if t.folder.rpartition(".")[0] == pool and t is not lost and t.is_up]
-    if not peers or lost.place is None:
+    peers = [t for t in _live_transports() if t.folder.rpartition(".")[0] == pool and t is not lost and t.is_up]
+    if not peers or lost.ssh_address is None:
         return False
-    peer = asyncio.ensure_future(_reaches(peers[0], lost.place))
+    peer = asyncio.ensure_future(_can_reach(peers[0], lost.ssh_address))
     both: list[asyncio.Future[Any]] = [peer, asked]
     await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
     if asked.done() and asked.exception() is None:
@@ -146,22 +146,22 @@ async def _silent(machine: Machine, lost: SSHTransport, asked: asyncio.Future[Ma
         return False  # it is we who are cut off, it seems
 
 
-async def _reaches(transport: SSHTransport, place: tuple[str, int]) -> bool:
+async def _can_reach(transport: SSHTransport, place: tuple[str, int]) -> bool:
     """Whether a host answers at an address, asked from another one."""
     from skyward_core.transport.ssh.ssh_transport import lend_bundle
 
     channel = await transport.channel()
     await lend_bundle(channel)
-    answer: ReachDone = await channel.ask("reach", places=[place], seconds=GLANCE)
+    answer: ReachDone = await channel.ask("reach", places=[place], seconds=SILENT_HOST_TIMEOUT)
     channel.close()
     return answer["reached"] == [True]
 
 
-def _live(folder: str) -> SSHTransport | None:
-    return next((each for each in _live_ones() if each.folder == folder), None)
+def _live_transport(folder: str) -> SSHTransport | None:
+    return next((each for each in _live_transports() if each.folder == folder), None)
 
 
-def _live_ones() -> list[SSHTransport]:
+def _live_transports() -> list[SSHTransport]:
     """The transports of this loop."""
     from skyward_core.transport.ssh.ssh_transport import SSHTransport
 

@@ -14,7 +14,7 @@ from skyward_core.model.errors import UsageError
 _SECRET = re.compile(r"key|token|secret|password|auth|json", re.IGNORECASE)
 
 
-class StandIn:
+class UnsupportedProvider:
     """A provider by its older name. Nothing is rented by it.
 
     Args:
@@ -43,11 +43,11 @@ class StandIn:
         return hash(repr(self))
 
     def __repr__(self) -> str:
-        shown = (f"{name}={self._shown(name, value)}" for name, value in self.parameters.items())
+        shown = (f"{name}={self._mask_secret(name, value)}" for name, value in self.parameters.items())
         return f"{type(self).__name__}({', '.join(shown)})"
 
     @staticmethod
-    def _shown(name: str, value: Any) -> str:
+    def _mask_secret(name: str, value: Any) -> str:
         return "…" if _SECRET.search(name) else f"{value!r:.60}"
 
     def served(self) -> Any:
@@ -69,76 +69,76 @@ class StandIn:
         )
 
 
-class GCP(StandIn):
-    __doc__ = StandIn.__doc__
+class GCP(UnsupportedProvider):
+    __doc__ = UnsupportedProvider.__doc__
     called: ClassVar[str] = "Google Cloud"
 
 
-class Hyperstack(StandIn):
-    __doc__ = StandIn.__doc__
+class Hyperstack(UnsupportedProvider):
+    __doc__ = UnsupportedProvider.__doc__
     called: ClassVar[str] = "Hyperstack"
 
 
-class JarvisLabs(StandIn):
-    __doc__ = StandIn.__doc__
+class JarvisLabs(UnsupportedProvider):
+    __doc__ = UnsupportedProvider.__doc__
     called: ClassVar[str] = "JarvisLabs"
 
 
-class Lambda(StandIn):
-    __doc__ = StandIn.__doc__
+class Lambda(UnsupportedProvider):
+    __doc__ = UnsupportedProvider.__doc__
     called: ClassVar[str] = "Lambda Cloud"
 
 
 class LambdaCloud(Lambda):
-    __doc__ = StandIn.__doc__
+    __doc__ = UnsupportedProvider.__doc__
 
 
-class MassedCompute(StandIn):
-    __doc__ = StandIn.__doc__
+class MassedCompute(UnsupportedProvider):
+    __doc__ = UnsupportedProvider.__doc__
     called: ClassVar[str] = "Massed Compute"
 
 
-class Novita(StandIn):
-    __doc__ = StandIn.__doc__
+class Novita(UnsupportedProvider):
+    __doc__ = UnsupportedProvider.__doc__
     called: ClassVar[str] = "Novita"
 
 
-class RunPod(StandIn):
-    __doc__ = StandIn.__doc__
+class RunPod(UnsupportedProvider):
+    __doc__ = UnsupportedProvider.__doc__
     called: ClassVar[str] = "RunPod"
 
 
-class Salad(StandIn):
-    __doc__ = StandIn.__doc__
+class Salad(UnsupportedProvider):
+    __doc__ = UnsupportedProvider.__doc__
     called: ClassVar[str] = "Salad"
 
 
-class Scaleway(StandIn):
-    __doc__ = StandIn.__doc__
+class Scaleway(UnsupportedProvider):
+    __doc__ = UnsupportedProvider.__doc__
     called: ClassVar[str] = "Scaleway"
 
 
-class TensorDock(StandIn):
-    __doc__ = StandIn.__doc__
+class TensorDock(UnsupportedProvider):
+    __doc__ = UnsupportedProvider.__doc__
     called: ClassVar[str] = "TensorDock"
 
 
-class VastAI(StandIn):
-    __doc__ = StandIn.__doc__
+class VastAI(UnsupportedProvider):
+    __doc__ = UnsupportedProvider.__doc__
     called: ClassVar[str] = "Vast.ai"
 
 
-class Verda(StandIn):
-    __doc__ = StandIn.__doc__
+class Verda(UnsupportedProvider):
+    __doc__ = UnsupportedProvider.__doc__
     called: ClassVar[str] = "Verda"
 
 
-class Vultr(StandIn):
-    __doc__ = StandIn.__doc__
+class Vultr(UnsupportedProvider):
+    __doc__ = UnsupportedProvider.__doc__
     called: ClassVar[str] = "Vultr"
 
 
-class Container(StandIn):
+class Container(UnsupportedProvider):
     """Containers of this machine, by their older name: processes of this machine serve instead, as ``sky.Local()`` has
     them.
 
@@ -160,7 +160,7 @@ class Container(StandIn):
 
 
 # What the older settings called them.
-OF_TYPE: dict[str, type[StandIn]] = {
+PROVIDERS_BY_TYPE: dict[str, type[UnsupportedProvider]] = {
     "lambda": Lambda,
     "lambda_cloud": Lambda,
     "massed_compute": MassedCompute,

@@ -17,7 +17,7 @@ from typing import Any
 _END = object()
 
 
-class InOwnLoop:
+class AsyncFunctionAdapter:
     """An ``async def`` function as a plain one, which gives what the coroutine returns.
 
     Args:
@@ -33,13 +33,13 @@ class InOwnLoop:
         return inspect.signature(self.fn, follow_wrapped=False)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return InOwnLoop, (self.fn,)
+        return AsyncFunctionAdapter, (self.fn,)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return asyncio.run(self.fn(*args, **kwargs))
 
 
-class YieldsInOwnLoop:
+class AsyncGeneratorAdapter:
     """An ``async def`` function that yields, as a generator function of the same values.
 
     The coroutine stands still between two values. Its ``finally`` blocks run when the generator is closed.
@@ -57,12 +57,12 @@ class YieldsInOwnLoop:
         return inspect.signature(self.fn, follow_wrapped=False)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return YieldsInOwnLoop, (self.fn,)
+        return AsyncGeneratorAdapter, (self.fn,)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Generator[Any, None, None]:
         with asyncio.Runner() as runner:
             values = self.fn(*args, **kwargs)
-            while (value := runner.run(_next_of(values))) is not _END:
+            while (value := runner.run(_next_value(values))) is not _END:
                 try:
                     yield value
                 except BaseException:
@@ -71,29 +71,29 @@ class YieldsInOwnLoop:
             # (What breaks off the wait for a value is the runner's: leaving it cancels the coroutine and awaits that.)
 
 
-def plain(fn: Callable[..., Any]) -> Callable[..., Any]:
+def adapt_async_function(fn: Callable[..., Any]) -> Callable[..., Any]:
     """A function that a rank can call: the function itself unless it is ``async def``."""
     if type(fn) is FunctionType and not fn.__code__.co_flags & (inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR):
         return fn  # nearly always
     if inspect.iscoroutinefunction(fn):
-        return InOwnLoop(fn)
-    return YieldsInOwnLoop(fn) if inspect.isasyncgenfunction(fn) else fn
+        return AsyncFunctionAdapter(fn)
+    return AsyncGeneratorAdapter(fn) if inspect.isasyncgenfunction(fn) else fn
 
 
 async def _close(values: AsyncGenerator[Any, None]) -> None:
     await values.aclose()
 
 
-async def _next_of(values: AsyncGenerator[Any, None]) -> Any:
+async def _next_value(values: AsyncGenerator[Any, None]) -> Any:
     return await anext(values, _END)
 
 
-AHEAD = 32  # values that may be on their way to a rank, or wait there
+MAX_READ_AHEAD = 32  # values that may be on their way to a rank, or wait there
 
-_made = threading.local()  # while a call's arguments are loaded
+_collected = threading.local()  # while a call's arguments are loaded
 
 
-class FedItems(Iterator[Any]):
+class StreamedIterator(Iterator[Any]):
     """Values that a client reads from its own iterator, as the rank asks for them.
 
     Args:
@@ -107,23 +107,23 @@ class FedItems(Iterator[Any]):
         self._ready: deque[bytes] = deque()
         self._pieces: list[bytes] = []  # of the value that is coming
         self._next = 0  # number of the value to come
-        self._asked: tuple[int, int] | None = None
-        self._ended = False
+        self._requested: tuple[int, int] | None = None
+        self._has_ended = False
         self._error: bytes | None = None
-        self._over = False  # the call has ended
+        self._is_closed = False  # the call has ended
         self._process = os.getpid()
-        self._ask: Callable[[FedItems], None] | None = None
+        self._request: Callable[[StreamedIterator], None] | None = None
         self._wait: Callable[[Callable[[], bool]], None] | None = None
         self._load: Callable[[str, Callable[[], Any]], Any] = lambda what, load: load()
 
     def bind(
         self,
-        ask: Callable[[FedItems], None],
+        ask: Callable[[StreamedIterator], None],
         wait: Callable[[Callable[[], bool]], None],
         load: Callable[[str, Callable[[], Any]], Any],
     ) -> None:
         """Say how to ask for values, how to wait until a condition holds, and how to load what is called so."""
-        self._ask, self._wait, self._load = ask, wait, load
+        self._request, self._wait, self._load = ask, wait, load
 
     def __next__(self) -> Any:
         if self._process != os.getpid():  # it has a copy of what is ready, and nobody to ask for more
@@ -131,23 +131,27 @@ class FedItems(Iterator[Any]):
                 f"{self._name!r} gives each value once, in the process that has the call, and this one was forked "
                 "from it: read the values there, and hand them on"
             )
-        while (value := self._taken()) is None:
+        while (value := self._pop_ready()) is None:
             if self._error is not None:
                 raise self._loaded(f"what {self._name!r} raised", self._error)
-            if self._ended:
+            if self._has_ended:
                 raise StopIteration
-            if self._over or self._ask is None or self._wait is None:
+            if self._is_closed or self._request is None or self._wait is None:
                 raise RuntimeError(f"{self._name!r} has no more values: the call that it was an argument of has ended")
-            self._ask_for_more()
-            self._wait(self._is_news)
-        if self._asked is not None and self.wants[1] - self._asked[1] >= AHEAD // 2 and not self._ended:
-            self._ask_for_more()
+            self._request_more()
+            self._wait(self._has_news)
+        if (
+            self._requested is not None
+            and self.wanted_range[1] - self._requested[1] >= MAX_READ_AHEAD // 2
+            and not self._has_ended
+        ):
+            self._request_more()
         return self._loaded(f"a value of {self._name!r}", value)
 
     def _loaded(self, what: str, data: bytes) -> Any:
         return self._load(what, lambda: pickle.loads(data))
 
-    def _taken(self) -> bytes | None:
+    def _pop_ready(self) -> bytes | None:
         try:
             return self._ready.popleft()
         except IndexError:  # of several threads that read, another was quicker
@@ -156,26 +160,26 @@ class FedItems(Iterator[Any]):
     def __reduce__(self) -> tuple[Any, ...]:
         raise TypeError(f"{self._name!r} gives each value once, in the process that has the call: send on its values")
 
-    def _is_news(self) -> bool:
-        return bool(self._ready) or self._ended or self._over or self._error is not None
+    def _has_news(self) -> bool:
+        return bool(self._ready) or self._has_ended or self._is_closed or self._error is not None
 
-    def _ask_for_more(self) -> None:
-        asked = self.wants
-        if asked != self._asked and self._ask is not None:
-            self._asked = asked
-            self._ask(self)
+    def _request_more(self) -> None:
+        asked = self.wanted_range
+        if asked != self._requested and self._request is not None:
+            self._requested = asked
+            self._request(self)
 
     @property
-    def wants(self) -> tuple[int, int]:
+    def wanted_range(self) -> tuple[int, int]:
         """The number of the value to come, and the first that is not wanted yet."""
-        return self._next, self._next + AHEAD - len(self._ready)
+        return self._next, self._next + MAX_READ_AHEAD - len(self._ready)
 
     @property
-    def waits(self) -> bool:
+    def is_waiting(self) -> bool:
         """Whether values were asked for that have not come."""
-        return self._asked is not None and not self._ended and self._error is None
+        return self._requested is not None and not self._has_ended and self._error is None
 
-    def take(self, number: int, part: int, data: bytes, *, more: bool, ends: str) -> None:
+    def add_part(self, number: int, part: int, data: bytes, *, more: bool, ends: str) -> None:
         """A value has come, or a part of one; perhaps once more.
 
         Args:
@@ -194,45 +198,45 @@ class FedItems(Iterator[Any]):
         if ends == "error":
             self._error = whole
         elif ends:
-            self._ended = True
+            self._has_ended = True
         else:
             self._ready.append(whole)
             self._next += 1
 
     def close(self) -> None:
         """The call has ended."""
-        self._over = True
+        self._is_closed = True
         self._ready.clear()
 
 
-class Fed:
+class StreamedArgument:
     """What stands for such an argument on its way."""
 
     def __init__(self, number: int, name: str) -> None:
         self._place = number, name
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return fed_here, self._place
+        return make_streamed_iterator, self._place
 
 
-def fed_here(number: int, name: str) -> FedItems:
-    items = FedItems(number, name)
-    if (made := getattr(_made, "items", None)) is not None:
+def make_streamed_iterator(number: int, name: str) -> StreamedIterator:
+    items = StreamedIterator(number, name)
+    if (made := getattr(_collected, "items", None)) is not None:
         made.append(items)
     return items
 
 
-def collect() -> list[FedItems]:
+def collect_streamed_arguments() -> list[StreamedIterator]:
     """A list that gets what is fed of the arguments that this thread loads from now on."""
-    _made.items = []
-    made: list[FedItems] = _made.items
+    _collected.items = []
+    made: list[StreamedIterator] = _collected.items
     return made
 
 
 VALUES_BEFORE = "_values_before"  # of an exception: the first item's number, pickled values
 
 
-class EachOf:
+class MapChunkFunction:
     """A function that takes one item, as one that takes a few.
 
     Args:

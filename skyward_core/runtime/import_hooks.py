@@ -24,7 +24,7 @@ else:
 
 _OLD, _NEW = "skyward", "skyward_core"
 # Modules that scripts named, and where they are now.
-_MOVED = {
+_MODULE_MOVES = {
     "accelerators": "model.accelerators",
     "errors": "model.errors",
     "spec": "model.spec",
@@ -52,7 +52,7 @@ class _Finder:
         if sys.modules.get(_OLD) is not sys.modules.get(_NEW):
             return None
         first, dot, more = rest.partition(".")
-        return ModuleSpec(fullname, _Loader(f"{_NEW}.{_MOVED.get(first, first)}{dot}{more}"))
+        return ModuleSpec(fullname, _Loader(f"{_NEW}.{_MODULE_MOVES.get(first, first)}{dot}{more}"))
 
 
 class _Loader(Loader):
@@ -71,7 +71,7 @@ class _Loader(Loader):
 
 
 # Those whose import takes more than a tenth of a second, and what is often imported before them.
-LARGE = frozenset((
+LARGE_PACKAGES = frozenset((
     "accelerate", "datasets", "diffusers", "flax", "jax", "keras", "lightning", "numpy", "pandas", "peft", "pyarrow",
     "pytorch_lightning", "scipy", "sklearn", "sympy", "tensorflow", "torch", "torchaudio", "torchvision",
     "transformers",
@@ -85,11 +85,11 @@ def install_gc_pause() -> None:
     """Load them so from now on, whoever imports them; idempotent."""
     if not any(isinstance(finder, _LargeFinder) for finder in sys.meta_path):
         sys.meta_path.insert(0, _LargeFinder())
-        atexit.register(_thaw_late, writable_descriptors())
+        atexit.register(_unfreeze_at_exit, writable_descriptors())
 
 
 @contextmanager
-def undisturbed() -> Iterator[None]:
+def pause_gc() -> Iterator[None]:
     """Import in here what is large and stays: nobody looks for garbage among it, neither now nor later.
 
     Else Python goes through all that there is again and again while it grows, and thrice more where it ends. What is
@@ -152,17 +152,17 @@ def _has_finalizers_of_users() -> bool:
 # The last collections of an interpreter's shutdown must find what was frozen if data may still be unwritten: in open
 # files, or in objects with finalizers of their own. For torch, they take a tenth of a second and more. The first
 # collection only serves objects that were garbage before.
-def _thaw_late(at_start: frozenset[tuple[int, int, int]] | None) -> None:
+def _unfreeze_at_exit(at_start: frozenset[tuple[int, int, int]] | None) -> None:
     now = writable_descriptors()
     if at_start is not None and now is not None and now <= at_start and not _has_finalizers_of_users():
         return
     if gc.isenabled():
-        gc.callbacks.append(_thaw)
+        gc.callbacks.append(_unfreeze_on_stop)
     else:
         gc.unfreeze()
 
 
-def _thaw(phase: str, info: object) -> None:
+def _unfreeze_on_stop(phase: str, info: object) -> None:
     if phase == "stop":
         gc.unfreeze()
 
@@ -173,16 +173,16 @@ class _LargeFinder:
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        if fullname.partition(".")[0] not in LARGE or not gc.isenabled():
+        if fullname.partition(".")[0] not in LARGE_PACKAGES or not gc.isenabled():
             return None  # within another's import the search is off already
         for finder in sys.meta_path[sys.meta_path.index(self) + 1 :]:
             if spec := finder.find_spec(fullname, path, target):
-                _quieten(spec.loader)
+                _pause_gc_during_load(spec.loader)
                 return spec
         return None
 
 
-def _quieten(loader: Any) -> None:
+def _pause_gc_during_load(loader: Any) -> None:
     own = getattr(loader, "__dict__", {})
     # One loader may be there for many modules, as that of a zip file is, and be asked for without being used.
     if "exec_module" in own or not hasattr(loader, "exec_module"):
@@ -191,7 +191,7 @@ def _quieten(loader: Any) -> None:
 
     def load(module: ModuleType) -> None:
         own.pop("exec_module", None)  # once: it is the loader's own again
-        with undisturbed():
+        with pause_gc():
             run(module)
 
     try:

@@ -23,7 +23,9 @@ else:
 
 
 VARIABLE = "COMPUTE_POOL"  # holds a rank's place, as JSON, for what it starts
-LONGEST = 64 * 1024  # characters of it with everybody's ports; programs start with at most 128 KB in a variable
+MAX_VARIABLE_BYTES = (
+    64 * 1024
+)  # characters of it with everybody's ports; programs start with at most 128 KB in a variable
 
 
 _OF_HOST: Any = object()  # stands for what this host calls itself
@@ -147,9 +149,9 @@ class AcceleratorModel(str):
         return "" if gigabytes is None else f"{gigabytes:g}GB"
 
     def _in_catalogue(self) -> Any:
-        from skyward_core.model.accelerators.catalog import within  # few scripts ask
+        from skyward_core.model.accelerators.catalog import find_in_text  # few scripts ask
 
-        return within(self)
+        return find_in_text(self)
 
     def __getitem__(self, key: Any) -> Any:
         if not isinstance(key, str):
@@ -159,10 +161,10 @@ class AcceleratorModel(str):
 
     def get(self, key: str, default: Any = None) -> Any:
         """A field by its older name, ``default`` where there is no such field, or nobody knows it."""
-        return _field_of(self, key, default)
+        return _get_field(self, key, default)
 
 
-def _field_of(value: Any, key: str, default: Any) -> Any:
+def _get_field(value: Any, key: str, default: Any) -> Any:
     """What ``get`` of a mapping gives, of what is none."""
     try:
         found = value[key]
@@ -206,7 +208,7 @@ class Peer(_FrozenPart, str):
 
     def get(self, key: str, default: Any = None) -> Any:
         """A field by its older name, or ``default``."""
-        return _field_of(self, key, default)
+        return _get_field(self, key, default)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -231,7 +233,7 @@ class Network(_FrozenPart):
 
     def get(self, key: str, default: Any = None) -> Any:
         """A field by its older name, or ``default``."""
-        return _field_of(self, key, default)
+        return _get_field(self, key, default)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -438,7 +440,7 @@ def _hostname() -> str:
 
 _current: InstanceInfo | None = None
 _in_pool: InstanceInfo | None = None
-_of_task: ContextVar[using | None] = ContextVar("skyward_instance_info", default=None)
+_task_override: ContextVar[using | None] = ContextVar("skyward_instance_info", default=None)
 
 
 def instance_info() -> InstanceInfo:
@@ -447,8 +449,8 @@ def instance_info() -> InstanceInfo:
     In a process that a rank has started it is that rank's place. Off a pool it describes a pool of one node with one
     rank, so that the same code runs anywhere.
     """
-    task = _of_task.get()
-    return task.info if task is not None else _current or _of_process()
+    task = _task_override.get()
+    return task.info if task is not None else _current or _info_from_environment()
 
 
 def is_head(info: InstanceInfo | None = None) -> bool:
@@ -462,11 +464,11 @@ def is_head(info: InstanceInfo | None = None) -> bool:
 
 def call_in_progress() -> int:
     """Which call of its run this thread is in; -1 for none."""
-    task = _of_task.get()
+    task = _task_override.get()
     return -1 if task is None else task.call
 
 
-def _of_process() -> InstanceInfo:
+def _info_from_environment() -> InstanceInfo:
     """What the variable says that a rank's children inherit; others may use its name for what they like."""
     info = InstanceInfo()
     with suppress(ValueError, TypeError, KeyError):
@@ -499,7 +501,7 @@ def set_place(place: dict[str, Any], *, own: bool = False) -> InstanceInfo:
     set_current(info)
     if not own:
         _in_pool = info
-    if len(text) > LONGEST:
+    if len(text) > MAX_VARIABLE_BYTES:
         text = json.dumps(place | {"peers": [{"node": p.node, "address": p.address} for p in info.peers]})
     os.environ[VARIABLE] = text
     return info
@@ -525,37 +527,37 @@ class using:
         return self._info
 
     def __enter__(self) -> None:
-        self._token = _of_task.set(self)
+        self._token = _task_override.set(self)
 
     def __exit__(self, *_: object) -> None:
-        _of_task.reset(self._token)
+        _task_override.reset(self._token)
 
 
-_tell: Callable[[str], None] | None = None
-_of_thread = threading.local()
+_phase_listener: Callable[[str], None] | None = None
+_thread_state = threading.local()
 
 
-def on_enter(tell: Callable[[str], None]) -> None:
+def set_phase_listener(tell: Callable[[str], None]) -> None:
     """Have ``tell`` called with every phase; a worker does so once."""
-    global _tell
-    _tell = tell
+    global _phase_listener
+    _phase_listener = tell
 
 
-def enter(phase: str) -> None:
+def set_phase(phase: str) -> None:
     """Say what this process does now: "importing", "joining" where it waits for other ranks, or "paused" at a
     breakpoint."""
-    if _tell is not None:
-        _tell(phase)
+    if _phase_listener is not None:
+        _phase_listener(phase)
 
 
 @contextmanager
-def loading() -> Iterator[None]:
+def import_for_call() -> Iterator[None]:
     """What this thread imports meanwhile it needs for a function that another process has sent."""
-    _of_thread.loads = True
+    _thread_state.loads = True
     try:
         yield
     finally:
-        _of_thread.loads = False
+        _thread_state.loads = False
 
 
 def refuse_pool_while_loading() -> None:
@@ -564,7 +566,7 @@ def refuse_pool_while_loading() -> None:
     Raises:
         UsageError: this thread loads a function; says what to change in the script.
     """
-    if getattr(_of_thread, "loads", False):
+    if getattr(_thread_state, "loads", False):
         from skyward_core.model.errors import UsageError
 
         raise UsageError(
@@ -573,22 +575,22 @@ def refuse_pool_while_loading() -> None:
         )
 
 
-_why = ""
+_not_reusable_reason = ""
 
 
-def say(why: str) -> None:
+def mark_not_reusable(why: str) -> None:
     """This process takes no call after the present one.
 
     Args:
         why: in words.
     """
-    global _why
-    _why = why
+    global _not_reusable_reason
+    _not_reusable_reason = why
 
 
-def why() -> str:
+def not_reusable_reason() -> str:
     """Why it takes no other call; "" while it does."""
-    return _why
+    return _not_reusable_reason
 
 
 def post_mortem(error: BaseException | None = None) -> None:

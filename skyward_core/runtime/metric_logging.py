@@ -18,7 +18,7 @@ from typing import Any, SupportsFloat
 
 from skyward_core.runtime.instance_info import call_in_progress, instance_info
 
-RATE = 20  # lines a second of one run
+WRITES_PER_SECOND = 20  # lines a second of one run
 
 
 def log(**numbers: SupportsFloat) -> None:
@@ -35,17 +35,17 @@ def log(**numbers: SupportsFloat) -> None:
     """
     for name, value in numbers.items():
         if type(value) is not float and type(value) is not int:
-            numbers[name] = _number(name, value)
+            numbers[name] = _to_float(name, value)
     if _writer is not None:
-        _writer.put(instance_info().run, numbers, call=call_in_progress())
+        _writer.add(instance_info().run, numbers, call=call_in_progress())
 
 
-def numbers_of(run: str, call: int) -> dict[str, list[float | None]]:
+def pop_call_metrics(run: str, call: int) -> dict[str, list[float | None]]:
     """What is left of the numbers of a call that has ended; see ``runtime.metric_logging``. The worker asks once."""
-    return _writer.gists.take(run, call) if _writer and _writer.gists else {}
+    return _writer.summaries.pop(run, call) if _writer and _writer.summaries else {}
 
 
-def yielded(run: str, seq: int, value: Any, call: int = -1) -> None:
+def record_yielded(run: str, seq: int, value: Any, call: int = -1) -> None:
     """Keep the numbers of a dict that a generator yielded, for clients that come later (the worker does this).
 
     Args:
@@ -55,10 +55,10 @@ def yielded(run: str, seq: int, value: Any, call: int = -1) -> None:
         return
     numbers = {name: number for name, number in value.items() if type(name) is str and type(number) in (int, float)}
     if numbers:
-        _writer.put(run, numbers, seq, call)
+        _writer.add(run, numbers, seq, call)
 
 
-def _number(name: str, value: Any) -> float:
+def _to_float(name: str, value: Any) -> float:
     if isinstance(value, str | bytes):
         raise TypeError(f"log() takes numbers; {name} is a {type(value).__name__}")
     try:
@@ -67,7 +67,7 @@ def _number(name: str, value: Any) -> float:
         raise TypeError(f"log() takes numbers; {name} is a {type(value).__name__} ({error})") from error
 
 
-def start(path: str) -> Callable[[], None]:
+def start_writer(path: str) -> Callable[[], None]:
     """Write this process's numbers to a file from now on (the worker does this); the first ones create it.
 
     Each line is ``{"at": Unix time, "run": id, "values": {name: number}}``, of what was yielded with its "seq"; NaN and
@@ -89,21 +89,21 @@ class _Writer:
         self._file = -1  # opened, and the thread started, by the first numbers: most ranks never send any
         self._latest: dict[tuple[str, bool], dict[str, Any]] = {}  # by run, and whether they were yielded
         self._seqs: dict[tuple[str, bool], int] = {}
-        self.gists: Gists | None = None  # loaded by the first numbers, too
+        self.summaries: MetricSummaries | None = None  # loaded by the first numbers, too
         self._lock = threading.Lock()  # held for moments only, as user code takes it
         self._writing = threading.Lock()
-        self._some = threading.Event()
+        self._has_values = threading.Event()
         self._broken = False
         self._thread: threading.Thread | None = None
 
-    def put(self, run: str, numbers: dict[str, Any], seq: int | None = None, call: int = -1) -> None:
+    def add(self, run: str, numbers: dict[str, Any], seq: int | None = None, call: int = -1) -> None:
         key = run, seq is not None
         with self._lock:
-            if self.gists is None:
+            if self.summaries is None:
                 pass
 
-                self.gists = Gists()
-            self.gists.add(run, call, numbers)
+                self.summaries = MetricSummaries()
+            self.summaries.add(run, call, numbers)
             if self._thread is None:
                 self._thread = threading.Thread(target=self._serve, name="metrics", daemon=True)
                 self._thread.start()
@@ -114,8 +114,8 @@ class _Writer:
                 held.update(numbers)
             if seq is not None:
                 self._seqs[key] = seq
-        if not self._some.is_set():
-            self._some.set()
+        if not self._has_values.is_set():
+            self._has_values.set()
 
     def flush(self) -> None:
         if self._thread is None:
@@ -124,7 +124,7 @@ class _Writer:
             with self._lock:
                 latest, self._latest = self._latest, {}
                 seqs, self._seqs = self._seqs, {}
-                self._some.clear()
+                self._has_values.clear()
             if self._broken or not latest:
                 return
             at = time()
@@ -143,36 +143,36 @@ class _Writer:
 
     def _serve(self) -> None:
         while True:
-            self._some.wait()
+            self._has_values.wait()
             self.flush()
-            sleep(1 / RATE)
+            sleep(1 / WRITES_PER_SECOND)
 
 
 _writer: _Writer | None = None
 
 
-NAMES = 64  # of one call
-LONGEST = 200  # characters of a name
-CALLS = 1024  # whose ends nobody has asked about
+MAX_NAMES = 64  # of one call
+MAX_NAME_LENGTH = 200  # characters of a name
+MAX_CALLS = 1024  # whose ends nobody has asked about
 
 
-class Gists:
+class MetricSummaries:
     """Those of the calls of one process."""
 
     def __init__(self) -> None:
-        self._of: dict[tuple[str, int], dict[str, list[Any]]] = {}
+        self._by_call: dict[tuple[str, int], dict[str, list[Any]]] = {}
 
     def add(self, run: str, call: int, numbers: Mapping[str, Any]) -> None:
         """Take numbers of a call; of none (-1), nothing is kept."""
         if call < 0:
             return
-        found = self._of.setdefault((run, call), {})
-        if len(self._of) > CALLS:
-            del self._of[next(iter(self._of))]
+        found = self._by_call.setdefault((run, call), {})
+        if len(self._by_call) > MAX_CALLS:
+            del self._by_call[next(iter(self._by_call))]
         for name, value in numbers.items():
             gist = found.get(name)
             if gist is None:
-                if len(found) >= NAMES or len(name) > LONGEST:
+                if len(found) >= MAX_NAMES or len(name) > MAX_NAME_LENGTH:
                     continue
                 gist = found[name] = [value, inf, -inf]
             gist[0] = value
@@ -181,13 +181,13 @@ class Gists:
             if value > gist[2]:
                 gist[2] = value
 
-    def take(self, run: str, call: int) -> dict[str, list[float | None]]:
+    def pop(self, run: str, call: int) -> dict[str, list[float | None]]:
         """A call's, once; None stands for what is not finite."""
-        found = self._of.pop((run, call), {})
-        return {name: [_finite(each) for each in gist] for name, gist in found.items()}
+        found = self._by_call.pop((run, call), {})
+        return {name: [_to_finite(each) for each in gist] for name, gist in found.items()}
 
 
-def _finite(number: Any) -> float | None:
+def _to_finite(number: Any) -> float | None:
     try:
         found = float(number)
     except OverflowError:  # a whole number may be longer than any float

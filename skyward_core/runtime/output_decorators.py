@@ -40,7 +40,7 @@ def stdout(fn: F | None = None, /, *, only: Only = "head") -> F | Callable[[F], 
         TypeError: ``only`` is none of these.
         ValueError: ``only`` is less than 0.
     """
-    return _decorator(("stdout",), _checked(only), fn)
+    return _make_decorator(("stdout",), _check_only(only), fn)
 
 
 @overload
@@ -58,7 +58,7 @@ def stderr(fn: F | None = None, /, *, only: Only = "head") -> F | Callable[[F], 
         TypeError: ``only`` is none of these.
         ValueError: ``only`` is less than 0.
     """
-    return _decorator(("stderr",), _checked(only), fn)
+    return _make_decorator(("stderr",), _check_only(only), fn)
 
 
 @overload
@@ -79,18 +79,18 @@ def silent(fn: F | None = None, /, *, only: Only | None = None) -> F | Callable[
         TypeError: ``only`` is none of these.
         ValueError: ``only`` is less than 0.
     """
-    return _decorator(("stdout", "stderr"), None if only is None else _checked(only), fn)
+    return _make_decorator(("stdout", "stderr"), None if only is None else _check_only(only), fn)
 
 
-def _checked(only: Only) -> Only:
+def _check_only(only: Only) -> Only:
     if isinstance(only, list | tuple):
-        return tuple(_rank(each) for each in only)
+        return tuple(_check_rank(each) for each in only)
     if only == "head" or callable(only):
         return only
-    return _rank(only)
+    return _check_rank(only)
 
 
-def _rank(index: object) -> int:
+def _check_rank(index: object) -> int:
     if isinstance(index, bool) or not isinstance(index, int):
         raise TypeError(f'only= must be "head", the index of a rank or several, or a predicate; got {index!r}')
     if index < 0:
@@ -98,14 +98,14 @@ def _rank(index: object) -> int:
     return index
 
 
-def _decorator(streams: tuple[str, ...], only: Only | None, fn: F | None) -> F | Callable[[F], F]:
-    decorator = cast(Callable[[F], F], partial(_decorated, streams, only))
+def _make_decorator(streams: tuple[str, ...], only: Only | None, fn: F | None) -> F | Callable[[F], F]:
+    decorator = cast(Callable[[F], F], partial(_wrap_function, streams, only))
     return decorator if fn is None else decorator(fn)
 
 
-def _decorated(streams: tuple[str, ...], only: Only | None, fn: Any) -> Any:
+def _wrap_function(streams: tuple[str, ...], only: Only | None, fn: Any) -> Any:
     if hasattr(fn, "__skyward_wrap__"):  # above @function: decorate what it wraps
-        return fn.__skyward_wrap__(partial(_decorated, streams, only))
+        return fn.__skyward_wrap__(partial(_wrap_function, streams, only))
     # The wrappers travel inside the pickled function: they may only name things that can be imported here.
     if inspect.isgeneratorfunction(fn):
 
@@ -118,7 +118,7 @@ def _decorated(streams: tuple[str, ...], only: Only | None, fn: Any) -> Any:
 
         @wraps(fn)
         async def later(*args: Any, **kwargs: Any) -> Any:
-            with _quiet(streams, only):
+            with _silence(streams, only):
                 return await fn(*args, **kwargs)
 
         return later
@@ -130,7 +130,7 @@ def _decorated(streams: tuple[str, ...], only: Only | None, fn: Any) -> Any:
 
     @wraps(fn)
     def call(*args: Any, **kwargs: Any) -> Any:
-        with _quiet(streams, only):
+        with _silence(streams, only):
             return fn(*args, **kwargs)
 
     return call
@@ -141,7 +141,7 @@ class _QuietGenerator(Generator[Any, Any, Any]):
 
     def __init__(self, inner: Generator[Any, Any, Any], streams: tuple[str, ...], only: Only | None) -> None:
         self._inner = inner
-        self._quiet = partial(_quiet, streams, only)
+        self._quiet = partial(_silence, streams, only)
 
     def send(self, value: Any, /) -> Any:
         with self._quiet():
@@ -161,11 +161,11 @@ _muted_here: list[str] = []  # streams muted for the whole process; a list, as m
 _install = threading.Lock()
 
 
-def _quiet(streams: tuple[str, ...], only: Only | None) -> AbstractContextManager[object]:
-    return nullcontext() if only is not None and _speaks(only, instance_info()) else _muting(streams)
+def _silence(streams: tuple[str, ...], only: Only | None) -> AbstractContextManager[object]:
+    return nullcontext() if only is not None and _may_print(only, instance_info()) else _mute(streams)
 
 
-def _speaks(only: Only, info: InstanceInfo) -> bool:
+def _may_print(only: Only, info: InstanceInfo) -> bool:
     if isinstance(only, int):
         return info.rank == only
     if isinstance(only, tuple):
@@ -174,8 +174,8 @@ def _speaks(only: Only, info: InstanceInfo) -> bool:
 
 
 @contextmanager
-def _muting(streams: tuple[str, ...]) -> Iterator[None]:
-    _put_gates(streams)
+def _mute(streams: tuple[str, ...]) -> Iterator[None]:
+    _install_filters(streams)
     if threading.current_thread() is threading.main_thread():
         # The task has the process to itself: threads that it starts (data loaders, progress bars) are its.
         _muted_here.extend(streams)
@@ -192,12 +192,12 @@ def _muting(streams: tuple[str, ...]) -> Iterator[None]:
             _muted.reset(token)
 
 
-def _put_gates(names: tuple[str, ...]) -> None:
+def _install_filters(names: tuple[str, ...]) -> None:
     with _install:
         for name in names:
             stream = getattr(sys, name)
-            if stream is not None and not isinstance(stream, _Gate):
-                setattr(sys, name, _Gate(stream, name))
+            if stream is not None and not isinstance(stream, _FilteredStream):
+                setattr(sys, name, _FilteredStream(stream, name))
 
 
 class CallbackWriter(io.TextIOBase):
@@ -246,7 +246,7 @@ def redirect_output(callback: Callable[[str], object]) -> Iterator[tuple[Callbac
         The two streams that take their places, which are one.
     """
     writer = CallbackWriter(callback)
-    _put_gates(("stdout", "stderr"))
+    _install_filters(("stdout", "stderr"))
     if threading.current_thread() is threading.main_thread():
         _redirected_here.append(writer)
         try:
@@ -261,11 +261,11 @@ def redirect_output(callback: Callable[[str], object]) -> Iterator[tuple[Callbac
             _redirected.reset(token)
 
 
-def _elsewhere() -> CallbackWriter | None:
+def _redirect_target() -> CallbackWriter | None:
     return _redirected.get() or (_redirected_here[-1] if _redirected_here else None)
 
 
-class _Gate:
+class _FilteredStream:
     """A text stream before another, which lets writes through unless the writer is silenced, or writes elsewhere."""
 
     def __init__(self, stream: Any, name: str) -> None:
@@ -273,19 +273,19 @@ class _Gate:
         self._name = name
 
     def write(self, text: str) -> int:
-        if (writer := _elsewhere()) is not None:
+        if (writer := _redirect_target()) is not None:
             return writer.write(text)
         return len(text) if self._closed() else self._stream.write(text)
 
     def writelines(self, lines: Any) -> None:
-        if (writer := _elsewhere()) is not None:
+        if (writer := _redirect_target()) is not None:
             writer.writelines(lines)
         elif not self._closed():
             self._stream.writelines(lines)
 
     @property
     def buffer(self) -> Any:
-        if (writer := _elsewhere()) is not None:
+        if (writer := _redirect_target()) is not None:
             raise io.UnsupportedOperation(f"{writer!r} takes text, and has no buffer of bytes")
         return io.BytesIO() if self._closed() else self._stream.buffer
 

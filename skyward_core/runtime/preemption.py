@@ -10,14 +10,14 @@ from collections.abc import Callable
 from time import monotonic  # user code may replace the functions of `time`
 from typing import Any, TypeVar
 
-NEWS = signal.SIGURG  # whoever does not wait for it never notices it
-LATE = 10.0  # seconds after a machine's end in which that is told
-ALL = 2  # values that a callback may ask for
+NOTICE_SIGNAL = signal.SIGURG  # whoever does not wait for it never notices it
+NOTICE_GRACE = 10.0  # seconds after a machine's end in which that is told
+MAX_ARGUMENTS = 2  # values that a callback may ask for
 
 C = TypeVar("C", bound=Callable[..., object])
 
 
-class Notice:
+class PreemptionNotice:
     """A node's machine is taken back. (Workers wait for this; a named tuple takes a millisecond to make.)
 
     Attributes:
@@ -38,14 +38,14 @@ class Notice:
         return [self.node, self.here, self.ends, self.pids, self.sent]
 
 
-class _Registered:
+class _Callback:
     """A callback, and which notices it was told of."""
 
     def __init__(self, callback: Callable[..., object], takes: int) -> None:
         self._callback, self._takes = callback, takes
         self._told: dict[tuple[int, float], object] = {}
 
-    def tell(self, notice: Notice) -> None:
+    def call_once(self, notice: PreemptionNotice) -> None:
         """Call it, once for each notice, whichever thread comes first."""
         me = object()
         if self._told.setdefault((notice.node, notice.ends), me) is not me:
@@ -60,11 +60,11 @@ class _Registered:
             os.write(2, said.encode(errors="replace"))  # this may be in the midst of a print
 
 
-_file = ""
-_in_gang = False
-_registered: list[_Registered] = []
-_kept = 0  # of them, those of plugins' contexts
-_signalled: set[tuple[int, float]] = set()  # notices whose SIGTERM has come
+_notice_file = ""
+_is_gang_call = False
+_callbacks: list[_Callback] = []
+_persistent_callbacks = 0  # of them, those of plugins' contexts
+_received_sigterms: set[tuple[int, float]] = set()  # notices whose SIGTERM has come
 
 
 def on_preempt(callback: C) -> C:
@@ -86,14 +86,14 @@ def on_preempt(callback: C) -> C:
     Raises:
         TypeError: it cannot be called, or requires more.
     """
-    added = _Registered(callback, _required(callback))
-    _registered.append(added)
-    for notice in pending():
-        added.tell(notice)
+    added = _Callback(callback, _count_required_arguments(callback))
+    _callbacks.append(added)
+    for notice in pending_notices():
+        added.call_once(notice)
     return callback
 
 
-def _required(callback: Callable[..., object]) -> int:
+def _count_required_arguments(callback: Callable[..., object]) -> int:
     """How many positional arguments it has to be given."""
     from inspect import Parameter, signature  # whoever registers nothing does without
 
@@ -108,7 +108,7 @@ def _required(callback: Callable[..., object]) -> int:
     if any(each.kind is Parameter.KEYWORD_ONLY for each in required):
         raise TypeError("a callback of on_preempt is given nothing by name")
     count = sum(each.kind in places for each in required)
-    if count > ALL:
+    if count > MAX_ARGUMENTS:
         raise TypeError(f"a callback of on_preempt is given the seconds left and the node; this one requires {count}")
     return count
 
@@ -116,91 +116,95 @@ def _required(callback: Callable[..., object]) -> int:
 # -- for the process that runs user code ---------------------------------------------------------------------
 
 
-def hear(file: str) -> None:
+def install_handler(file: str) -> None:
     """Hear of notices from now on; to be called by the main thread.
 
     Args:
         file: where the agent writes them.
     """
-    global _file
-    _file = file
-    signal.signal(NEWS, lambda *_: tell() and None)
+    global _notice_file
+    _notice_file = file
+    signal.signal(NOTICE_SIGNAL, lambda *_: run_callbacks() and None)
 
 
-def pending() -> list[Notice]:
+def pending_notices() -> list[PreemptionNotice]:
     """Notices that concern what runs here: of its own machine, and of those of its gang that may still be there."""
     now = monotonic()
-    return [each for each in _notices() if each.here or (_in_gang and now < each.ends + LATE)]
+    return [each for each in _read_notices() if each.here or (_is_gang_call and now < each.ends + NOTICE_GRACE)]
 
 
-def tell() -> bool:
+def run_callbacks() -> bool:
     """Tell what is registered of what it was not told yet; says whether anything is registered.
 
     Raises:
         SystemExit: a callback asked for the end.
     """
     leaving: SystemExit | None = None
-    for notice in pending():
-        for each in tuple(_registered):
+    for notice in pending_notices():
+        for each in tuple(_callbacks):
             try:
-                each.tell(notice)
+                each.call_once(notice)
             except SystemExit as asked:
                 leaving = leaving or asked
     if leaving is not None:
         raise leaving
-    return bool(_registered)
+    return bool(_callbacks)
 
 
-def announced_here() -> bool:
+def is_sigterm_announced() -> bool:
     """Whether this process was to get SIGTERM for a notice."""
-    return any(os.getpid() in each.pids for each in _notices())
+    return any(os.getpid() in each.pids for each in _read_notices())
 
 
-def comes_with_notice() -> bool:
+def is_preemption_sigterm() -> bool:
     """Whether a SIGTERM that has just come is a notice's; another one is a stop."""
-    for each in _to_come():
-        _signalled.add((each.node, each.ends))
+    for each in _pending_sigterms():
+        _received_sigterms.add((each.node, each.ends))
         return True
     return False
 
 
-def is_awaited() -> bool:
+def is_sigterm_pending() -> bool:
     """Whether a notice's SIGTERM has not been heard of by Python yet."""
-    return bool(_to_come())
+    return bool(_pending_sigterms())
 
 
-def _to_come() -> list[Notice]:
-    return [each for each in _notices() if os.getpid() in each.pids and (each.node, each.ends) not in _signalled]
+def _pending_sigterms() -> list[PreemptionNotice]:
+    return [
+        each
+        for each in _read_notices()
+        if os.getpid() in each.pids and (each.node, each.ends) not in _received_sigterms
+    ]
 
 
-def begin(in_gang: bool) -> None:
+def start_call(in_gang: bool) -> None:
     """A call begins: other nodes' notices concern it where it is a gang's."""
-    global _in_gang
-    _in_gang = in_gang
+    global _is_gang_call
+    _is_gang_call = in_gang
 
 
-def in_gang() -> bool:
+def is_gang_call() -> bool:
     """Whether all ranks run what runs here, or ran last."""
-    return _in_gang
+    return _is_gang_call
 
 
-def keep() -> None:
+def keep_callbacks() -> None:
     """What is registered now stays for all calls: plugins' contexts have done it."""
-    global _kept
-    _kept = len(_registered)
+    global _persistent_callbacks
+    _persistent_callbacks = len(_callbacks)
 
 
-def forget() -> None:
+def drop_callbacks() -> None:
     """A call has ended, and none runs."""
-    del _registered[_kept:]
+    del _callbacks[_persistent_callbacks:]
 
 
-def _notices() -> list[Notice]:
-    if not _file:
+def _read_notices() -> list[PreemptionNotice]:
+    if not _notice_file:
         return []
     try:
-        with open(_file, "rb") as file:
+        with open(_notice_file, "rb") as file:
             told: Any = json.loads(file.read())
-        return [Notice(node, here, ends, tuple(pids), sent) for node, here, ends, pids, sent in told]
+        return [PreemptionNotice(node, here, ends, tuple(pids), sent) for node, here, ends, pids, sent in told]
     except (OSError, ValueError, TypeError):
         return []  # none was written

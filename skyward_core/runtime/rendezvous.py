@@ -22,13 +22,13 @@ from typing import Any
 from skyward_core.runtime import instance_info
 from skyward_core.runtime.instance_info import InstanceInfo
 
-MODULE = "jax.distributed"
-PLACE = ("coordinator_address", "num_processes", "process_id")
+JAX_MODULE = "jax.distributed"
+JAX_ARGUMENTS = ("coordinator_address", "num_processes", "process_id")
 
 _shared = False
 
 
-def place_of(info: InstanceInfo, port: int) -> dict[str, Any]:
+def jax_arguments(info: InstanceInfo, port: int) -> dict[str, Any]:
     """What ``jax.distributed.initialize()`` has to be told.
 
     Args:
@@ -45,7 +45,7 @@ def place_of(info: InstanceInfo, port: int) -> dict[str, Any]:
     }
 
 
-def configure() -> None:
+def configure_jax() -> None:
     """Set what JAX would have otherwise, before its runtime is there."""
     import jax
 
@@ -57,7 +57,7 @@ def configure() -> None:
         jax.config.update("jax_enable_preemption_service", False)
 
 
-def share_with_scripts(distributed: Any, place: Callable[[], Mapping[str, Any]]) -> None:
+def patch_jax_initialize(distributed: Any, place: Callable[[], Mapping[str, Any]]) -> None:
     """From now on ``jax.distributed.initialize()`` takes what it is not given from this rank's place. Where the runtime
     is up, it is left as it is, if what is asked for agrees with it; where ``shutdown()`` ends it, the process is not
     used any more.
@@ -80,16 +80,16 @@ def share_with_scripts(distributed: Any, place: Callable[[], Mapping[str, Any]])
         asked = {name: value for name, value in given.items() if value is not None}
         here = place()
         if not distributed.is_initialized():
-            configure()
-            missing = {} if asked.keys() & set(PLACE) else dict(here)
+            configure_jax()
+            missing = {} if asked.keys() & set(JAX_ARGUMENTS) else dict(here)
             initialize(**missing | asked)
             return
-        differ = [name for name in PLACE if name in asked and asked[name] != here[name]]
+        differ = [name for name in JAX_ARGUMENTS if name in asked and asked[name] != here[name]]
         if differ:
             from skyward_core.model.errors import UsageError
 
             wants = ", ".join(f"{name}={asked[name]!r}" for name in differ)
-            there = ", ".join(f"{name}={here[name]!r}" for name in PLACE)
+            there = ", ".join(f"{name}={here[name]!r}" for name in JAX_ARGUMENTS)
             raise UsageError(
                 f"jax.distributed.initialize({wants}) asks for another runtime than the one that there is of this "
                 f"pool's ranks ({there}): leave these arguments out, or let the function initialise it alone "
@@ -101,12 +101,12 @@ def share_with_scripts(distributed: Any, place: Callable[[], Mapping[str, Any]])
         was_up = distributed.is_initialized()
         shutdown()
         if was_up:
-            instance_info.say("it shut JAX's distributed runtime down")
+            instance_info.mark_not_reusable("it shut JAX's distributed runtime down")
 
     distributed.initialize, distributed.shutdown = initialize_once, shut_down
 
 
-def share_once_imported(place: Callable[[], Mapping[str, Any]]) -> None:
+def patch_jax_when_imported(place: Callable[[], Mapping[str, Any]]) -> None:
     """The same, as soon as somebody imports JAX; nothing where a plugin has done it.
 
     Args:
@@ -115,12 +115,12 @@ def share_once_imported(place: Callable[[], Mapping[str, Any]]) -> None:
 
     def share(distributed: ModuleType) -> None:
         if not _shared:
-            share_with_scripts(distributed, place)
+            patch_jax_initialize(distributed, place)
 
-    once_imported(MODULE, share)
+    call_when_imported(JAX_MODULE, share)
 
 
-def once_imported(name: str, use: Callable[[ModuleType], None]) -> None:
+def call_when_imported(name: str, use: Callable[[ModuleType], None]) -> None:
     """Call a function with a module as soon as it is imported; now, if it is already."""
     if (there := sys.modules.get(name)) is not None:
         use(there)
@@ -174,7 +174,7 @@ class _OnceLoader:
 _SIOCGIFADDR = 0x8915  # from linux/sockios.h: an interface's IPv4 address
 
 
-def interface_of(address: str) -> str | None:
+def find_interface(address: str) -> str | None:
     """Name of this machine's interface that has the IPv4 address; None where it cannot be told.
 
     Frameworks that are not given one look their host's own name up, which takes seconds where the name
@@ -207,12 +207,12 @@ def claim_port(info: InstanceInfo) -> int:
     Ranks enter the same plugins in the same order, so they agree without talking: the first plugin has the
     head's port itself, which was free when the gang started, the next one the port behind it.
     """
-    port = _next_port.get(info.head_port, info.head_port)
-    _next_port[info.head_port] = port + 1
+    port = _next_ports.get(info.head_port, info.head_port)
+    _next_ports[info.head_port] = port + 1
     return port
 
 
-_next_port: dict[int, int] = {}
+_next_ports: dict[int, int] = {}
 
 
 def threads_per_rank(info: InstanceInfo) -> int:
@@ -225,7 +225,7 @@ def threads_per_rank(info: InstanceInfo) -> int:
     return max(1, count // (nodes_here * info.ranks_per_node))
 
 
-def share_machine(ranks: int, devices: str) -> None:
+def limit_machine_share(ranks: int, devices: str) -> None:
     """Have this rank, one of a block of its node's, keep to its share, unless the person has decided.
 
     Args:
@@ -247,7 +247,7 @@ def limit_threads(info: InstanceInfo) -> None:
 
 
 C10D = "torch.distributed.distributed_c10d"
-TURNS = 4  # ports that broadcasts take in turns
+PORT_ROTATION = 4  # ports that broadcasts take in turns
 INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
 ADVICE = (
     "skyward: this function uses torch.distributed, and no process group was made: each of the {ranks} ranks worked "
@@ -256,10 +256,10 @@ ADVICE = (
 
 _by_plugin: dict[str, str] = {}
 of_task: dict[str, str] = {}  # as functions and scripts find them in tasks; commands, which may be launchers, do not
-_together = True  # whether all ranks run the call in progress; so it is where nobody has said
+_is_gang_call = True  # whether all ranks run the call in progress; so it is where nobody has said
 
 
-def variables(info: InstanceInfo, port: int) -> dict[str, str]:
+def torchrun_variables(info: InstanceInfo, port: int) -> dict[str, str]:
     """The variables of a rank.
 
     Args:
@@ -289,37 +289,37 @@ def variables(info: InstanceInfo, port: int) -> dict[str, str]:
     }
 
 
-def set_for_good(info: InstanceInfo) -> None:
+def set_permanent_variables(info: InstanceInfo) -> None:
     """Set the variables for all that this process runs, as plugins do which bring the group itself."""
-    _by_plugin.update(variables(info, claim_port(info)))
+    _by_plugin.update(torchrun_variables(info, claim_port(info)))
     os.environ.update(_by_plugin)
-    _limit(info)
+    _set_tuning_defaults(info)
 
 
-def set_alone(info: InstanceInfo) -> None:
+def set_single_process_variables(info: InstanceInfo) -> None:
     """Set the variables, where torchrun would have started this process and no other, and nobody has set them yet."""
     if _by_plugin or info.world_size > 1:
         return
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    os.environ.update(variables(info, port) | {"MASTER_ADDR": "127.0.0.1"})
+    os.environ.update(torchrun_variables(info, port) | {"MASTER_ADDR": "127.0.0.1"})
 
 
-def _limit(info: InstanceInfo) -> None:
+def _set_tuning_defaults(info: InstanceInfo) -> None:
     """What the person set of the tuning knobs stays."""
     limit_threads(info)
-    if interface := interface_of(info.address):
+    if interface := find_interface(info.address):
         for variable in INTERFACES:
             os.environ.setdefault(variable, interface)
 
 
-def together() -> bool:
+def is_gang_call() -> bool:
     """Whether all ranks run the call that this process is at, as far as it was told."""
-    return _together
+    return _is_gang_call
 
 
-class ForCalls:
+class TorchrunEnvironment:
     """Has a rank's calls find the variables.
 
     Args:
@@ -331,65 +331,65 @@ class ForCalls:
     def __init__(self, info: InstanceInfo, own: InstanceInfo, error_file: str) -> None:
         os.environ["TORCHELASTIC_ERROR_FILE"] = error_file
         self._info, self._own = info, own
-        self._ours: dict[str, str] = {}
+        self._gang_variables: dict[str, str] = {}
         self._ports: deque[str] = deque()
-        self._together: bool | None = None
+        self._is_gang_call: bool | None = None
         self._jax: dict[InstanceInfo, dict[str, Any]] = {}
-        self._left: Any = None
-        share_once_imported(self._place_in_jax)
-        once_imported(C10D, self._replace_left_group)
+        self._leftover_group: Any = None
+        patch_jax_when_imported(self._jax_arguments)
+        call_when_imported(C10D, self._replace_left_group)
 
-    def begin(self, together: bool) -> None:
+    def start_call(self, together: bool) -> None:
         """A call begins.
 
         Args:
             together: whether all ranks run it.
         """
-        global _together
-        if self._together is not together:
+        global _is_gang_call
+        if self._is_gang_call is not together:
             os.environ.update(self._variables(together))
-        self._together = _together = together
+        self._is_gang_call = _is_gang_call = together
         if together and not _by_plugin:
-            self._next_port()
+            self._rotate_port()
 
     def _variables(self, together: bool) -> dict[str, str]:
         if not together:
             if not of_task:
-                of_task.update(variables(self._own, claim_port(self._own)))
+                of_task.update(torchrun_variables(self._own, claim_port(self._own)))
             return of_task
-        if not (_by_plugin or self._ours):
-            self._ports.extend(str(claim_port(self._info)) for _ in range(TURNS))
-            self._ours = variables(self._info, int(self._ports[-1]))
-            _limit(self._info)
-        return _by_plugin or self._ours
+        if not (_by_plugin or self._gang_variables):
+            self._ports.extend(str(claim_port(self._info)) for _ in range(PORT_ROTATION))
+            self._gang_variables = torchrun_variables(self._info, int(self._ports[-1]))
+            _set_tuning_defaults(self._info)
+        return _by_plugin or self._gang_variables
 
-    def _next_port(self) -> None:
+    def _rotate_port(self) -> None:
         """A rank may begin its part while another is still at its part of the broadcast before: what that one has made
         at a port, say a store, is not to be met. All ranks run broadcasts in the same order, and so agree."""
-        before = self._ours["MASTER_PORT"]
-        self._ours["MASTER_PORT"] = self._ports[0]
+        before = self._gang_variables["MASTER_PORT"]
+        self._gang_variables["MASTER_PORT"] = self._ports[0]
         self._ports.rotate(-1)
         if os.environ.get("MASTER_PORT") == before:  # else code has said another, for what it runs later
-            os.environ["MASTER_PORT"] = self._ours["MASTER_PORT"]
+            os.environ["MASTER_PORT"] = self._gang_variables["MASTER_PORT"]
 
-    def _place_in_jax(self) -> dict[str, Any]:
+    def _jax_arguments(self) -> dict[str, Any]:
         """What JAX has to be told."""
-        info = self._info if self._together else self._own
+        info = self._info if self._is_gang_call else self._own
         if info not in self._jax:
-            self._jax[info] = place_of(info, claim_port(info))
+            self._jax[info] = jax_arguments(info, claim_port(info))
         return self._jax[info]
 
-    def end(self, fn: Callable[..., Any]) -> None:
+    def end_call(self, fn: Callable[..., Any]) -> None:
         """A call has ended: say so if it meant to work with the others and did not."""
         group = sys.modules.get(C10D)
-        if not self._together:
-            self._left = _default_group(group)
+        if not self._is_gang_call:
+            self._leftover_group = _default_group(group)
         elif (
             not _by_plugin
             and self._info.rank == 0
             and group is not None
-            and not made_groups(group)
-            and mentions(fn, "torch.distributed")
+            and not has_made_group(group)
+            and mentions_package(fn, "torch.distributed")
         ):
             sys.stderr.write(ADVICE.format(ranks=self._info.world_size))
 
@@ -402,7 +402,11 @@ class ForCalls:
 
         @functools.wraps(init)
         def init_process_group(*args: Any, **kwargs: Any) -> None:
-            if not self._together and self._left is not None and self._left is _default_group(c10d):
+            if (
+                not self._is_gang_call
+                and self._leftover_group is not None
+                and self._leftover_group is _default_group(c10d)
+            ):
                 c10d.destroy_process_group()
             init(*args, **kwargs)
 
@@ -415,12 +419,12 @@ def _default_group(c10d: Any) -> Any:
     return c10d.group.WORLD if c10d is not None and c10d.is_initialized() else None
 
 
-def made_groups(c10d: Any) -> bool:
+def has_made_group(c10d: Any) -> bool:
     """Whether this process has, or had, a process group: a default store is left even of one that is gone."""
     return bool(c10d.is_initialized() or c10d._default_pg_init_method is not None)
 
 
-def mentions(fn: Any, package: str) -> bool:
+def mentions_package(fn: Any, package: str) -> bool:
     """Whether a function's own code, or a script, names a package or something of it."""
     if isinstance(source := getattr(fn, "source", None), bytes):
         return package.encode() in source
@@ -431,11 +435,13 @@ def mentions(fn: Any, package: str) -> bool:
         code = left.pop()
         left += [each for each in code.co_consts if isinstance(each, CodeType)]
         names = set(code.co_names)
-        if names.issuperset(package.split(".")) or any(_is_of(each, space.get(each), package) for each in names):
+        if names.issuperset(package.split(".")) or any(
+            _belongs_to_package(each, space.get(each), package) for each in names
+        ):
             return True
     return False
 
 
-def _is_of(name: str, value: Any, package: str) -> bool:
+def _belongs_to_package(name: str, value: Any, package: str) -> bool:
     home = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", None)
     return name == package or str(home).startswith(package)

@@ -92,7 +92,7 @@ def shard(
     """
     if not data:
         raise TypeError("shard() needs something to shard: shard(x) or shard(x, y)")
-    lengths = [_length(item) for item in data]
+    lengths = [_sized_length(item) for item in data]
     if len(set(lengths)) > 1:
         raise ValueError(
             f"shard() got arguments of unequal lengths ({', '.join(map(str, lengths))}); "
@@ -102,25 +102,25 @@ def shard(
     rank, parts = info.rank if node is None else node, total_nodes or info.world_size
     if not 0 <= rank < parts:
         raise ValueError(f"shard() cuts into {parts} parts, and none has number {rank}: say node= and total_nodes=")
-    part = _part(lengths[0], rank, parts, drop_last)
+    part = _rank_slice(lengths[0], rank, parts, drop_last)
     if not shuffle:
-        taken = tuple(_cut(item, part) for item in data)
+        taken = tuple(_take_slice(item, part) for item in data)
     else:
         order = list(range(lengths[0]))
         random.Random(seed or 0).shuffle(order)
         indices = order[part]
-        taken = tuple(_pick(item, indices) for item in data)
+        taken = tuple(_take_indices(item, indices) for item in data)
     return taken[0] if len(taken) == 1 else taken
 
 
-def _part(length: int, rank: int, world_size: int, drop_last: bool) -> slice:
+def _rank_slice(length: int, rank: int, world_size: int, drop_last: bool) -> slice:
     if drop_last:
         block = length // world_size
         return slice(rank * block, (rank + 1) * block)
     return slice(rank, None, world_size)
 
 
-def _length(data: Any) -> int:
+def _sized_length(data: Any) -> int:
     if isinstance(data, str | bytes | bytearray):
         hint = "shard its lines (text.splitlines()), or a list of file names"
     elif isinstance(data, Mapping):
@@ -132,7 +132,7 @@ def _length(data: Any) -> int:
             "its length is unknown: shard(list(data)), or take every n-th item as it comes, "
             "itertools.islice(data, info.rank, None, info.world_size)"
         )
-    elif _library(data) is None and not isinstance(data, Sequence):
+    elif _array_library(data) is None and not isinstance(data, Sequence):
         hint = "give a list, array, tensor or data frame; for a PyTorch Dataset use sky.DistributedSampler"
     elif getattr(data, "shape", None) == ():
         hint = "it has no first axis: give an array of at least one dimension"
@@ -144,7 +144,7 @@ def _length(data: Any) -> int:
 _LIBRARIES = ("numpy", "torch", "jax", "jaxlib", "tensorflow", "pandas", "datasets")
 
 
-def _library(data: Any) -> str | None:
+def _array_library(data: Any) -> str | None:
     """The array library that a value comes from, told by its type so that nothing needs importing."""
     for base in type(data).__mro__:
         root = base.__module__.partition(".")[0]
@@ -154,8 +154,8 @@ def _library(data: Any) -> str | None:
     return None
 
 
-def _cut(data: Any, part: slice) -> Any:
-    match _library(data):
+def _take_slice(data: Any, part: slice) -> Any:
+    match _array_library(data):
         case "frame":
             return data.iloc[part]
         case "datasets":
@@ -166,8 +166,8 @@ def _cut(data: Any, part: slice) -> Any:
             return data[part]
 
 
-def _pick(data: Any, indices: list[int]) -> Any:
-    match _library(data):
+def _take_indices(data: Any, indices: list[int]) -> Any:
+    match _array_library(data):
         case "frame":
             return data.iloc[indices]
         case "datasets":

@@ -28,11 +28,11 @@ if TYPE_CHECKING:
     from skyward_core.runtime.instance_info import InstanceInfo
 
 
-TORCHRUN = "skyward_core.runtime.rendezvous"
+RENDEZVOUS_MODULE = "skyward_core.runtime.rendezvous"
 SHELLS = ("bash", "sh")  # the first that a node has
 
 
-class CommandEnded(SystemExit):
+class ShellCommandFailed(SystemExit):
     """A command ended with a status that is no success.
 
     Attributes:
@@ -79,11 +79,11 @@ class ShellCommand:
         self.as_setup = as_setup
 
     def __call__(self) -> None:
-        info, together = instance_info(), preemption.in_gang()
+        info, together = instance_info(), preemption.is_gang_call()
         import subprocess
         import tempfile
 
-        unset = () if together else getattr(sys.modules.get(TORCHRUN), "of_task", ())
+        unset = () if together else getattr(sys.modules.get(RENDEZVOUS_MODULE), "of_task", ())
         here = os.path.join(os.getcwd(), os.path.expanduser(self.cwd))  # noqa: PTH109, PTH111, PTH118  no pathlib here
         if not os.path.isdir(here):  # noqa: PTH112
             raise NotADirectoryError(f"{self.__name__}: this node has no folder {here}")
@@ -97,25 +97,25 @@ class ShellCommand:
                 [shell, f"/dev/fd/{number}"],
                 cwd=here,
                 env={name: value for name, value in os.environ.items() if name not in unset}
-                | _of_python(self.__skyward_programs__)
-                | self._places(info, together=together)
+                | _python_variables(self.__skyward_programs__)
+                | self._place_variables(info, together=together)
                 | self.env,
                 stdin=subprocess.DEVNULL,
                 pass_fds=(number,),
             )
-        if status := _end_of(child):
+        if status := _wait_for_child(child):
             said = f"was ended by signal {-status}" if status < 0 else f"ended with status {status}"
-            raise CommandEnded(status if status > 0 else 128 - status, said)
+            raise ShellCommandFailed(status if status > 0 else 128 - status, said)
 
-    def _places(self, info: InstanceInfo, *, together: bool) -> dict[str, str]:
-        told = places(info, together=together)
+    def _place_variables(self, info: InstanceInfo, *, together: bool) -> dict[str, str]:
+        told = place_variables(info, together=together)
         if not self.as_setup:
             return told
         kept = ("NODE_RANK", "NODE_IPS", "NUM_GPUS_PER_NODE")
         return told | {f"SKYPILOT_SETUP_{name}": told[f"SKYPILOT_{name}"] for name in kept}
 
 
-def _end_of(child: Popen[bytes]) -> int:
+def _wait_for_child(child: Popen[bytes]) -> int:
     try:
         return child.wait()
     except BaseException:
@@ -123,7 +123,7 @@ def _end_of(child: Popen[bytes]) -> int:
         raise
 
 
-def _of_python(programs: str) -> dict[str, str]:
+def _python_variables(programs: str) -> dict[str, str]:
     """Has a command find the rank's Python, with what is installed for it, and its output come line by line.
 
     Args:
@@ -133,7 +133,7 @@ def _of_python(programs: str) -> dict[str, str]:
     own = os.path.dirname(sys.executable)  # noqa: PTH120
     if os.pathsep in own:
         raise OSError(f"{own} cannot be an entry of PATH: it has a colon in its name. Make the environment elsewhere.")
-    first = [programs] if programs and own and _is_named_otherwise(own) and _have_names(programs) else []
+    first = [programs] if programs and own and _lacks_usual_names(own) and _link_usual_names(programs) else []
     first += [own] if own else []
     path = os.environ.get("PATH", os.defpath)
     if path.split(os.pathsep)[: len(first)] != first:
@@ -143,12 +143,12 @@ def _of_python(programs: str) -> dict[str, str]:
     return found
 
 
-NAMES = ("python", "python3")
+PYTHON_NAMES = ("python", "python3")
 
 
-def _is_named_otherwise(folder: str) -> bool:
+def _lacks_usual_names(folder: str) -> bool:
     """Whether the rank's Python is in its folder by its version alone, as Debian and uv have it."""
-    for name in NAMES:
+    for name in PYTHON_NAMES:
         try:
             if not os.path.samefile(os.path.join(folder, name), sys.executable):  # noqa: PTH118, PTH121
                 return True
@@ -157,11 +157,11 @@ def _is_named_otherwise(folder: str) -> bool:
     return False
 
 
-def _have_names(folder: str) -> bool:
+def _link_usual_names(folder: str) -> bool:
     """Have it there by the usual names; says whether it is."""
     try:
         os.makedirs(folder, mode=0o700, exist_ok=True)  # noqa: PTH103
-        for name in NAMES:
+        for name in PYTHON_NAMES:
             with suppress(FileExistsError):  # by another rank, whose Python is the same
                 os.symlink(sys.executable, os.path.join(folder, name))  # noqa: PTH118, PTH211
     except OSError:  # no room, say: the command runs all the same
@@ -169,7 +169,7 @@ def _have_names(folder: str) -> bool:
     return True
 
 
-def places(info: InstanceInfo, *, together: bool) -> dict[str, str]:
+def place_variables(info: InstanceInfo, *, together: bool) -> dict[str, str]:
     """The variables that tell a command of its place, under the names of SkyPilot's and under our own.
 
     The first are those of https://docs.skypilot.co/en/latest/running-jobs/environment-variables.html.
@@ -199,8 +199,8 @@ def places(info: InstanceInfo, *, together: bool) -> dict[str, str]:
     }
 
 
-FULL = {errno.ENOSPC, errno.EDQUOT}
-FORBIDDEN = {errno.EACCES, errno.EPERM, errno.EROFS}
+DISK_FULL_ERRORS = {errno.ENOSPC, errno.EDQUOT}
+PERMISSION_ERRORS = {errno.EACCES, errno.EPERM, errno.EROFS}
 
 
 class FileMounts:
@@ -225,9 +225,9 @@ class FileMounts:
         """
         if instance_info().local_rank == 0:
             for target, archive in packed.items():
-                self._place(os.path.expanduser(target), archive)  # noqa: PTH111  a rank has no pathlib
+                self._mount(os.path.expanduser(target), archive)  # noqa: PTH111  a rank has no pathlib
 
-    def _place(self, target: str, archive: bytes) -> None:
+    def _mount(self, target: str, archive: bytes) -> None:
         import tarfile
 
         try:
@@ -242,24 +242,24 @@ class FileMounts:
             why = getattr(error, "strerror", None) or str(error)
             words = (
                 f"{self.__name__}: {place} on node {info.node} ({info.hostname}) is not whole: {why}{at}; "
-                f"{_advice(error, place)}, and run it again"
+                f"{_error_hint(error, place)}, and run it again"
             )
             told: Any = type(error)(words) if isinstance(error, OSError) else OSError(words)
             told.__skyward_words__ = words  # they say it all: nobody needs our own frames
             raise told from None
 
 
-def _advice(error: Exception, place: str) -> str:
+def _error_hint(error: Exception, place: str) -> str:
     number = getattr(error, "errno", None)
-    if number in FULL:
+    if number in DISK_FULL_ERRORS:
         while not os.path.isdir(place):  # noqa: PTH112
             place = os.path.dirname(place)  # noqa: PTH120
         disk = os.statvfs(place)
         free = disk.f_bavail * disk.f_frsize
-        from skyward_core.util.byte_sizes import size_in_words
+        from skyward_core.util.byte_sizes import format_size
 
-        return f"free some space there ({size_in_words(free)} are free), or choose a place on another disk"
-    if number in FORBIDDEN:
+        return f"free some space there ({format_size(free)} are free), or choose a place on another disk"
+    if number in PERMISSION_ERRORS:
         return "choose a place that this account may write to"
     if number == errno.EFBIG:
         return "allow larger files there (ulimit -f), or choose another file system"
@@ -295,7 +295,7 @@ def _unpack(target: str, archive: bytes) -> None:
 MAIN = "__main__"
 
 
-class WholeScript:
+class ScriptRunner:
     """Runs as a script does that Python is started with.
 
     Args:
@@ -328,22 +328,22 @@ class WholeScript:
             from skyward_core.runtime import instance_info as info
             from skyward_core.runtime import rendezvous as torchrun
 
-            torchrun.set_alone(info.instance_info())
-        used_up.say("a script has run in it")
+            torchrun.set_single_process_variables(info.instance_info())
+        used_up.mark_not_reusable("a script has run in it")
         try:
             exec(code, main.__dict__)  # noqa: S102  the person's own script is what we are for
         except SystemExit as end:
             if end.code not in (None, 0):
                 raise
         except Exception as error:
-            _show_to_its_hook(error)
+            _call_excepthook(error)
             raise
-        _end()
+        _run_exit_handlers()
 
     def _as_script(self, main: ModuleType) -> CodeType:
         here = os.getcwd()  # noqa: PTH109  a worker has no pathlib
-        file = node_copy(self.path, self.source, here)
-        _have_source(file, self.source)
+        file = find_node_copy(self.path, self.source, here)
+        _register_source(file, self.source)
         main.__dict__.update(
             __file__=file, __builtins__=__builtins__, __cached__=None, __loader__=SourceFileLoader(MAIN, file)
         )
@@ -373,7 +373,7 @@ class WholeScript:
         return code
 
 
-def node_copy(path: str, source: bytes, here: str) -> str:
+def find_node_copy(path: str, source: bytes, here: str) -> str:
     """Where a client's script lies on this node: below the working folder, which has travelled, as it does there.
 
     Args:
@@ -390,7 +390,7 @@ def node_copy(path: str, source: bytes, here: str) -> str:
         below.insert(0, path)
     there = [each for each in below if os.path.isfile(each)]  # noqa: PTH113
     for each in [*there, path]:
-        if _holds(each, source):
+        if _has_source(each, source):
             return each
     if there:
         return there[0]  # it was changed on the client since it came here
@@ -400,7 +400,7 @@ def node_copy(path: str, source: bytes, here: str) -> str:
     )
 
 
-def _holds(path: str, source: bytes) -> bool:
+def _has_source(path: str, source: bytes) -> bool:
     try:
         with open(path, "rb") as file:
             return file.read(len(source) + 1) == source
@@ -408,9 +408,9 @@ def _holds(path: str, source: bytes) -> bool:
         return False
 
 
-def _have_source(file: str, source: bytes) -> None:
+def _register_source(file: str, source: bytes) -> None:
     """Have tracebacks and ``inspect`` show the lines that run, whatever the file holds by now."""
-    if _holds(file, source):
+    if _has_source(file, source):
         return
     import linecache
 
@@ -418,7 +418,7 @@ def _have_source(file: str, source: bytes) -> None:
     linecache.cache[file] = (len(source), None, lines, file)
 
 
-def _show_to_its_hook(error: Exception) -> None:
+def _call_excepthook(error: Exception) -> None:
     """A script that has put a hook of its own in the place of Python's hears there of what ends it."""
     hook = sys.excepthook
     if hook is sys.__excepthook__:
@@ -430,7 +430,7 @@ def _show_to_its_hook(error: Exception) -> None:
         sys.__excepthook__(*sys.exc_info())
 
 
-def _end() -> None:
+def _run_exit_handlers() -> None:
     """Do what Python does at the end of a script, in its order, while the rank's part still goes on: it may take long.
 
     Threads that nobody stops are waited for. Executors have theirs stop just before that, and exit handlers are what

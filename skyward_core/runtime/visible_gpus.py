@@ -20,28 +20,28 @@ def devices() -> list[tuple[str, str]]:
     Raises:
         PoolError: the driver does not answer.
     """
-    names = _given()
+    names = _visible_devices_setting()
     if names is None:
         with nvml() as pynvml:
-            return [(uuid, model) for _, uuid, model, _ in _listed(pynvml)]
+            return [(uuid, model) for _, uuid, model, _ in _list_devices(pynvml)]
     try:
         with nvml() as pynvml:
-            listed = [(number, uuid, model) for number, uuid, model, _ in _listed(pynvml)]
+            listed = [(number, uuid, model) for number, uuid, model, _ in _list_devices(pynvml)]
     except PoolError:  # what was given stands, whatever it is worth
         listed = []
-    return [(name, next((model for *known, model in listed if _names(name, *known)), "")) for name in names]
+    return [(name, next((model for *known, model in listed if _matches_name(name, *known)), "")) for name in names]
 
 
-def visible(pynvml: Any) -> Iterator[tuple[str, str, str, Any]]:
+def iterate_visible_gpus(pynvml: Any) -> Iterator[tuple[str, str, str, Any]]:
     """Of each device that :func:`devices` names and the driver knows: its number, which of a slice is that of its GPU
     and its own, its UUID, its model, and its NVML handle."""
-    names = _given()
-    for each in _listed(pynvml):
-        if names is None or any(_names(name, *each[:2]) for name in names):
+    names = _visible_devices_setting()
+    for each in _list_devices(pynvml):
+        if names is None or any(_matches_name(name, *each[:2]) for name in names):
             yield each
 
 
-def _given() -> list[str] | None:
+def _visible_devices_setting() -> list[str] | None:
     """What ``CUDA_VISIBLE_DEVICES`` names; None where it is not set."""
     given = os.environ.get("CUDA_VISIBLE_DEVICES")
     if given is None:
@@ -49,16 +49,16 @@ def _given() -> list[str] | None:
     return [name for name in map(str.strip, given.split(",")) if name and name != "-1"]
 
 
-def _listed(pynvml: Any) -> Iterator[tuple[str, str, str, Any]]:
+def _list_devices(pynvml: Any) -> Iterator[tuple[str, str, str, Any]]:
     for index in range(pynvml.nvmlDeviceGetCount()):
         gpu = pynvml.nvmlDeviceGetHandleByIndex(index)
-        cut = in_mig_mode(gpu)
+        cut = is_in_mig_mode(gpu)
         for part, device in enumerate(mig_slices(gpu) if cut else [gpu]):
             number = f"{index}:{part}" if cut else str(index)
             yield number, str(pynvml.nvmlDeviceGetUUID(device)), str(pynvml.nvmlDeviceGetName(device)), device
 
 
-def _names(name: str, number: str, uuid: str) -> bool:
+def _matches_name(name: str, number: str, uuid: str) -> bool:
     """Whether that is what CUDA understands by a name: the beginning of a UUID is enough."""
     return name == number if name.isdigit() else uuid.startswith(name)
 
@@ -84,7 +84,7 @@ def nvml() -> Iterator[Any]:
         pynvml.nvmlShutdown()
 
 
-def in_mig_mode(gpu: object) -> bool:
+def is_in_mig_mode(gpu: object) -> bool:
     """Whether a GPU (NVML handle) is cut, or to be cut, into slices."""
     import pynvml
 

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 
-def write_whole(path: Path, data: bytes, *, mode: int = 0o600) -> None:
+def write_atomic(path: Path, data: bytes, *, mode: int = 0o600) -> None:
     """Put a file in the place of what is there, which stays until this one is whole.
 
     It is written beside that, always by the same name, and locked meanwhile: what a killed process leaves of one is
@@ -21,7 +21,7 @@ def write_whole(path: Path, data: bytes, *, mode: int = 0o600) -> None:
     """
     draft = path.with_name(f"{path.name}.draft")
     with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, mode), "wb") as file:
-        _have_alone(file.fileno(), draft)
+        _lock_draft(file.fileno(), draft)
         try:
             file.truncate()
             file.write(data)
@@ -32,7 +32,7 @@ def write_whole(path: Path, data: bytes, *, mode: int = 0o600) -> None:
             raise
 
 
-def _have_alone(descriptor: int, draft: Path) -> None:
+def _lock_draft(descriptor: int, draft: Path) -> None:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         # Whoever had it locked when we opened it may have put it in its place since.

@@ -22,45 +22,45 @@ from typing import Any
 from skyward_core.model.errors import Hint, LedgerError, PoolExistsError
 from skyward_core.model.machines import Machine
 from skyward_core.model.outcomes import Outcome, RootCause
-from skyward_core.protocol.frame_codec import encoder
-from skyward_core.store.ledger_rows import Kept, PoolRow, Purchase, Receipt, Replacement, RunRow
-from skyward_core.store.state_folder import home
-from skyward_core.util.user_files import MOST_OF_OURS, json_of, read_text
+from skyward_core.protocol.frame_codec import make_json_encoder
+from skyward_core.store.ledger_rows import PoolRow, Purchase, Receipt, Replacement, RetainedResults, RunRow
+from skyward_core.store.state_folder import state_home
+from skyward_core.util.user_files import MAX_OWN_BYTES, parse_json, read_text
 
-NAME = "pool.json"
-COLUMNS = {"token", "name", "provider", "spec", "state", "created_at", "ended_at", "receipt", "pid"}
-WIDTHS = {"machines": 3, "former": 2, "kept": 3}  # tables of the ledger, and how many columns they have
+POOL_FILE = "pool.json"
+POOL_COLUMNS = {"token", "name", "provider", "spec", "state", "created_at", "ended_at", "receipt", "pid"}
+TABLE_WIDTHS = {"machines": 3, "former": 2, "kept": 3}  # tables of the ledger, and how many columns they have
 
 Rows = Sequence[Sequence[Any]]
 
 
-def write(folder: Path, pool: dict[str, Any], tables: Mapping[str, Rows]) -> None:
+def write_pool_file(folder: Path, pool: dict[str, Any], tables: Mapping[str, Rows]) -> None:
     """Leave a trace of a pool: its row of the ledger, and those of other tables that are about it."""
-    partial = folder / f"{NAME}.part"
+    partial = folder / f"{POOL_FILE}.part"
     with suppress(OSError):  # the ledger has it; this is for the day on which that is lost
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         partial.touch(mode=0o600)
         partial.write_text(json.dumps({"pool": pool, **tables}), encoding="utf-8")
-        partial.replace(folder / NAME)
+        partial.replace(folder / POOL_FILE)
 
 
-def remove(folder: Path) -> None:
+def remove_pool_file(folder: Path) -> None:
     """Nothing is left of the pool."""
     with suppress(OSError):  # its folder may have gone with it
-        (folder / NAME).unlink(missing_ok=True)
+        (folder / POOL_FILE).unlink(missing_ok=True)
 
 
-def read(home: Path) -> Iterator[tuple[dict[str, Any], dict[str, Rows]]]:
+def read_pool_files(home: Path) -> Iterator[tuple[dict[str, Any], dict[str, Rows]]]:
     """What the folders below a home tell: of each pool its row, and those of the tables in ``WIDTHS``."""
-    for path in sorted(home.glob(f"pools/*/{NAME}")):
+    for path in sorted(home.glob(f"pools/*/{POOL_FILE}")):
         try:
-            told = json_of(read_text(path, most=MOST_OF_OURS))
+            told = parse_json(read_text(path, most=MAX_OWN_BYTES))
             pool = dict(told["pool"])
-            tables: dict[str, Rows] = {table: list(told.get(table, ())) for table in WIDTHS}
+            tables: dict[str, Rows] = {table: list(told.get(table, ())) for table in TABLE_WIDTHS}
         except (OSError, ValueError, KeyError, TypeError):
             continue  # a crash cut it short; the one before stays until the new one is whole, so there was none
-        whole = all(len(row) == WIDTHS[table] for table, rows in tables.items() for row in rows)
-        if pool.keys() == COLUMNS and whole:
+        whole = all(len(row) == TABLE_WIDTHS[table] for table, rows in tables.items() for row in rows)
+        if pool.keys() == POOL_COLUMNS and whole:
             yield pool, tables
 
 
@@ -137,7 +137,7 @@ class LedgerFile:
         several that find the same damage only the first may move the file away.
         """
         try:
-            guard = open(self.path.with_name(f"{self.path.name}.lock"), "w", opener=_private)  # noqa: SIM115  closed below
+            guard = open(self.path.with_name(f"{self.path.name}.lock"), "w", opener=_open_private)  # noqa: SIM115  closed below
         except OSError as error:
             raise LedgerError(
                 f"the ledger {self.path} cannot be opened: {error}: see that its folder is yours and has room, or set "
@@ -146,19 +146,19 @@ class LedgerFile:
         with guard:
             fcntl.flock(guard, fcntl.LOCK_EX)
             if damaged and self.path.exists() and self.path.stat().st_ino == self._inode:
-                self.set_aside = self._keep_aside()
+                self.set_aside = self._move_damaged()
             try:
                 return self._connect()
             except sqlite3.DatabaseError as error:
-                if not is_damage(error):
+                if not is_damaged_error(error):
                     raise LedgerError(
-                        f"the ledger {self.path} cannot be opened: {in_words(error, self.path)}"
+                        f"the ledger {self.path} cannot be opened: {describe_error(error, self.path)}"
                     ) from error
-            self.set_aside = self._keep_aside()
+            self.set_aside = self._move_damaged()
             return self._connect()
 
     def _connect(self) -> sqlite3.Connection:
-        self._keep_private()
+        self._restrict_permissions()
         db = sqlite3.connect(self.path, timeout=self._patience, isolation_level=None, check_same_thread=False)
         try:
             self._inode = self.path.stat().st_ino
@@ -170,7 +170,7 @@ class LedgerFile:
             raise
         return db
 
-    def _keep_private(self) -> None:
+    def _restrict_permissions(self) -> None:
         """Have the ledger, its log and its index readable by nobody else; SQLite gives the latter the former's mode."""
         with suppress(OSError):  # it is there, or SQLite tells why it cannot be
             os.close(os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
@@ -203,7 +203,7 @@ class LedgerFile:
                 for statement in script.split(";"):
                     db.execute(statement)
             if not found:
-                self._find_again(db)
+                self._restore_pools(db)
             db.execute(f"PRAGMA user_version={VERSION}")
             db.execute("COMMIT")
         except BaseException:
@@ -211,9 +211,9 @@ class LedgerFile:
                 db.execute("ROLLBACK")
             raise
 
-    def _find_again(self, db: sqlite3.Connection) -> None:
+    def _restore_pools(self, db: sqlite3.Connection) -> None:
         """Enter into a new ledger the pools that their folders tell of: the one before was deleted, or damaged."""
-        for row, tables in read(self.path.parent):
+        for row, tables in read_pool_files(self.path.parent):
             columns = ", ".join(row)
             places = ", ".join("?" for _ in row)
             db.execute(f"INSERT OR IGNORE INTO pools ({columns}) VALUES ({places})", tuple(row.values()))
@@ -226,7 +226,7 @@ class LedgerFile:
     def _version(db: sqlite3.Connection) -> int:
         return int(db.execute("PRAGMA user_version").fetchone()[0])
 
-    def _keep_aside(self) -> Path:
+    def _move_damaged(self) -> Path:
         now = time.strftime("%Y%m%d-%H%M%S")
         aside = self.path.with_name(f"{self.path.name}.corrupt-{now}-{os.getpid()}-{self._inode}")
         for suffix in ("-wal", "-shm", ""):
@@ -236,7 +236,7 @@ class LedgerFile:
         return aside
 
 
-def _private(path: str, flags: int) -> int:
+def _open_private(path: str, flags: int) -> int:
     """Open a file as nobody else can: who may read one may lock it."""
     descriptor = os.open(path, flags | os.O_NOFOLLOW, 0o600)
     try:
@@ -248,12 +248,12 @@ def _private(path: str, flags: int) -> int:
     return descriptor
 
 
-def is_damage(error: sqlite3.Error) -> bool:
+def is_damaged_error(error: sqlite3.Error) -> bool:
     """Whether the file is no database (any more), rather than out of reach."""
     return getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
 
-def in_words(error: sqlite3.Error, path: Path) -> str:
+def describe_error(error: sqlite3.Error, path: Path) -> str:
     """Return what SQLite says about a ledger, and what to do about it."""
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
     hint = {
@@ -263,12 +263,12 @@ def in_words(error: sqlite3.Error, path: Path) -> str:
         sqlite3.SQLITE_CANTOPEN: "see that the file and its folder are yours to write",
     }.get(code, "move it away, and a new one begins")
     if code == sqlite3.SQLITE_BUSY:
-        hint = f"{_writer(path) or 'another process'} holds it; end that one or try again"
+        hint = f"{_find_writer(path) or 'another process'} holds it; end that one or try again"
     which = getattr(error, "sqlite_errorname", "")
     return f"{error} ({which}): {hint}, or set SKYWARD_HOME to another folder"
 
 
-def _writer(path: Path) -> str:
+def _find_writer(path: Path) -> str:
     """Return the process that writes to a ledger now, for example one that was stopped; empty if it is unknown."""
     with suppress(OSError):  # not every system lists its locks
         index = path.with_name(f"{path.name}-shm").stat()
@@ -284,7 +284,7 @@ def _writer(path: Path) -> str:
     return ""
 
 
-PATIENCE = 10.0  # seconds to wait for other processes
+LOCK_TIMEOUT = 10.0  # seconds to wait for other processes
 
 
 class Ledger:
@@ -299,24 +299,24 @@ class Ledger:
         Raises:
             LedgerError: it was written by a newer version, or the disk does not let us in.
         """
-        self.path = path or home() / "ledger.db"
+        self.path = path or state_home() / "ledger.db"
         self._lock = threading.Lock()
-        self._patience = PATIENCE
+        self._patience = LOCK_TIMEOUT
         self._file = LedgerFile(self.path, self._patience)
         self._db = self._file.open()
 
     @property
-    def set_aside(self) -> Path | None:
+    def damaged_copy(self) -> Path | None:
         """Where a ledger is kept in whose place this one began, as it was damaged."""
         return self._file.set_aside
 
-    def _failed(self, error: sqlite3.Error, what: str) -> LedgerError:
+    def _to_error(self, error: sqlite3.Error, what: str) -> LedgerError:
         """What to raise for a statement that failed; of a damaged ledger, after it was kept aside."""
-        if not is_damage(error):
-            return LedgerError(f"the ledger {self.path} cannot be {what}: {in_words(error, self.path)}")
+        if not is_damaged_error(error):
+            return LedgerError(f"the ledger {self.path} cannot be {what}: {describe_error(error, self.path)}")
         self._db.close()
         self._db = self._file.open(damaged=True)
-        kept = f" and is kept as {self.set_aside}" if self.set_aside else ""
+        kept = f" and is kept as {self.damaged_copy}" if self.damaged_copy else ""
         return LedgerError(
             f"the ledger {self.path} is damaged ({error}){kept}; a new one begins. Pools that are up are found "
             "again by their folders; try again"
@@ -355,7 +355,7 @@ class Ledger:
             except sqlite3.IntegrityError:
                 raise
             except sqlite3.DatabaseError as error:
-                raise self._failed(error, "written") from error
+                raise self._to_error(error, "written") from error
             finally:
                 with suppress(sqlite3.ProgrammingError):  # it was found damaged, and is closed
                     if flush:
@@ -367,22 +367,22 @@ class Ledger:
         if not self._lock.acquire(blocking=False):
             # Another thread's write may wait for other processes; who reads, on the pools' loop perhaps, does not.
             with suppress(sqlite3.Error):
-                return self._read_beside(sql, values)
+                return self._read_separately(sql, values)
             self._lock.acquire()
         try:
             return self._db.execute(sql, values).fetchall()
         except sqlite3.DatabaseError as error:
-            raise self._failed(error, "read") from error
+            raise self._to_error(error, "read") from error
         finally:
             self._lock.release()
 
-    def _read_beside(self, sql: str, values: tuple[Any, ...]) -> list[tuple[Any, ...]]:
+    def _read_separately(self, sql: str, values: tuple[Any, ...]) -> list[tuple[Any, ...]]:
         """Read over a connection of its own, which makes no file where there is none."""
         place = f"{self.path.absolute().as_uri()}?mode=ro"
         with closing(sqlite3.connect(place, uri=True, timeout=0.0)) as db:
             return db.execute(sql, values).fetchall()
 
-    def _trace(self, token: str) -> None:
+    def _write_trace(self, token: str) -> None:
         """Have the pool's folder tell what this ledger knows of it, as long as anything of the pool is left."""
         columns = "token, name, provider, spec, state, created_at, ended_at, receipt, pid"
         rows = self._read(f"SELECT {columns} FROM pools WHERE token=?", (token,))
@@ -390,17 +390,17 @@ class Ledger:
             return
         known = dict(zip(columns.split(", "), rows[0], strict=True))
         tables = {
-            table: self._read(f"SELECT * FROM {table} WHERE token=? ORDER BY rowid", (token,)) for table in WIDTHS
+            table: self._read(f"SELECT * FROM {table} WHERE token=? ORDER BY rowid", (token,)) for table in TABLE_WIDTHS
         }
         folder = self.path.parent / "pools" / f"{known['name']}.{token}"
         if known["ended_at"] is None or tables["kept"]:
-            write(folder, known, tables)
+            write_pool_file(folder, known, tables)
         else:
-            remove(folder)
+            remove_pool_file(folder)
 
     # -- pools -------------------------------------------------------------------------------------------
 
-    def intend(self, token: str, name: str, provider: dict[str, Any], spec: dict[str, Any]) -> PoolRow:
+    def record_intent(self, token: str, name: str, provider: dict[str, Any], spec: dict[str, Any]) -> PoolRow:
         """Record, on disk, that a pool is about to be created.
 
         Raises:
@@ -414,22 +414,22 @@ class Ledger:
             raise PoolExistsError(f"a pool named {name!r} is still up", hint=Hint("attach", name)) from error
         return self.pool(token)
 
-    def created(self, token: str, machines: Iterable[Machine]) -> None:
+    def record_created(self, token: str, machines: Iterable[Machine]) -> None:
         """Record the machines that a pool has; their number is that of its nodes from now on."""
         machines = list(machines)
         sql = "INSERT OR REPLACE INTO machines (token, node, machine) VALUES (?,?,?)"
         rows = [(sql, (token, m.node, json.dumps(m.to_json()))) for m in machines]
-        self._write([*rows, self._nodes(token, machines)], flush=True)
-        self._trace(token)
+        self._write([*rows, self._node_count_statement(token, machines)], flush=True)
+        self._write_trace(token)
 
-    def _nodes(self, token: str, machines: Iterable[Machine]) -> tuple[str, tuple[Any, ...]]:
+    def _node_count_statement(self, token: str, machines: Iterable[Machine]) -> tuple[str, tuple[Any, ...]]:
         """What has a pool's spec say how many nodes there are: of a range nobody knew it before."""
         last = max((each.node for each in machines), default=-1)
         # Other clients may write what else the spec says, such as the budget, at the same time.
         put = "UPDATE pools SET spec=json_set(spec, '$.nodes', ?) WHERE token=? AND ?"
         return put, (last + 1, token, last >= 0)
 
-    def found(self, token: str, machines: Iterable[Machine]) -> None:
+    def record_discovered(self, token: str, machines: Iterable[Machine]) -> None:
         """Record machines of a pool that nobody had written down: as its node's, or, where that has one, among the
         former ones."""
         free = "NOT EXISTS (SELECT 1 FROM machines WHERE token=? AND node=?)"
@@ -438,24 +438,24 @@ class Ledger:
         statements: list[tuple[str, tuple[Any, ...]]] = []
         machines = list(machines)
         if self.pool(token).state == "starting":  # who made them has not written down how many there are
-            statements.append(self._nodes(token, (*self.machines(token), *machines)))
+            statements.append(self._node_count_statement(token, (*self.machines(token), *machines)))
         for each in machines:
             text = json.dumps(each.to_json())
             statements += [(keep, (token, text, token, each.node)), (put, (token, each.node, text))]
         self._write(statements, flush=True)
-        self._trace(token)
+        self._write_trace(token)
 
-    def pool_state(self, token: str, state: str) -> None:
+    def set_pool_state(self, token: str, state: str) -> None:
         self._write([("UPDATE pools SET state=? WHERE token=? AND ended_at IS NULL", (state, token))])
-        self._trace(token)
+        self._write_trace(token)
 
-    def allow(self, token: str, dollars: float) -> None:
+    def set_budget(self, token: str, dollars: float) -> None:
         """From now on a pool may cost this much, whichever client watches that."""
         put = "UPDATE pools SET spec=json_set(spec, '$.options.budget', ?) WHERE token=?"
         self._write([(put, (dollars, token))], flush=True)
-        self._trace(token)
+        self._write_trace(token)
 
-    def intend_purchase(self, token: str, provider: dict[str, Any], block: dict[str, Any]) -> bool:
+    def record_purchase_intent(self, token: str, provider: dict[str, Any], block: dict[str, Any]) -> bool:
         """Record, on disk, that something is about to be bought; False where it was before, or may have been."""
         put = "INSERT INTO purchases VALUES (?,?,?,?,?,'asked','')"
         row = token, block["id"], json.dumps(provider), json.dumps(block), time.time()
@@ -465,7 +465,7 @@ class Ledger:
             return False
         return True
 
-    def purchased(self, token: str, state: str, told: str) -> None:
+    def record_purchase(self, token: str, state: str, told: str) -> None:
         """Record what became of it, as ``ledger_rows.Purchase`` has it; what was bought stays so."""
         put = "UPDATE purchases SET state=?, told=? WHERE token=? AND state!='bought'"
         self._write([(put, (state, told, token))], flush=True)
@@ -478,12 +478,14 @@ class Ledger:
             Purchase(token, json.loads(provider), json.loads(block), *rest) for token, provider, block, *rest in rows
         ]
 
-    def left(self, token: str) -> None:
+    def release_pool(self, token: str) -> None:
         """A pool is not being made by this process any more, which may live on."""
         self._write([("UPDATE pools SET pid=NULL WHERE token=? AND state='starting'", (token,))])
-        self._trace(token)
+        self._write_trace(token)
 
-    def ended(self, token: str, receipt: Receipt, kept: Iterable[Kept] = (), at: float | None = None) -> None:
+    def record_teardown(
+        self, token: str, receipt: Receipt, kept: Iterable[RetainedResults] = (), at: float | None = None
+    ) -> None:
         """Close a pool whose teardown was verified; an unverified one stays open, with its receipt.
 
         Args:
@@ -496,62 +498,62 @@ class Ledger:
         statements: list[tuple[str, tuple[Any, ...]]] = [(sql, (state, end, json.dumps(receipt.to_json()), token))]
         if receipt.ok:
             statements.append(("DELETE FROM kept WHERE token=?", (token,)))
-            statements += [(_KEEP, (token, *_kept_row(each))) for each in kept]
+            statements += [(_INSERT_RETAINED, (token, *_retained_row(each))) for each in kept]
         self._write(statements, flush=True)
         runs = "UPDATE runs SET state='lost', ended_at=? WHERE token=? AND state='running'"
         if receipt.ok:
             self._write([(runs, (end, token)), ("DELETE FROM replacements WHERE token=?", (token,))])
-        self._trace(token)
+        self._write_trace(token)
 
-    def not_shown(self, token: str, text: str) -> None:
+    def save_receipt_text(self, token: str, text: str) -> None:
         """Keep a receipt's text with the receipt until it has been printed."""
         put = "UPDATE pools SET receipt=json_set(receipt, '$.unshown', ?) WHERE token=?"
         self._write([(put, (text, token))], patience=1.0)  # the receipt is printed after this
 
-    def unshown(self) -> dict[str, str]:
+    def unprinted_receipts(self) -> dict[str, str]:
         """Return the receipts that have not been printed, by token, oldest first."""
         text = "json_extract(receipt, '$.unshown')"
         return dict(self._read(f"SELECT token, {text} FROM pools WHERE {text} IS NOT NULL ORDER BY ended_at"))
 
-    def shown(self, tokens: Iterable[str]) -> None:
+    def mark_receipts_printed(self, tokens: Iterable[str]) -> None:
         """Record that these receipts have been printed."""
         drop = "UPDATE pools SET receipt=json_remove(receipt, '$.unshown') WHERE token=?"
         self._write([(drop, (token,)) for token in tokens])
 
-    def kept(self, token: str | None = None) -> list[Kept]:
+    def retained_results(self, token: str | None = None) -> list[RetainedResults]:
         """What the hosts of pools that have ended (of one pool, of all) still keep."""
         where, values = ("", ()) if token is None else (" WHERE token=?", (token,))
         rows = self._read(f"SELECT token, machine, facts FROM kept{where} ORDER BY rowid", values)
-        return [Kept(each, Machine(**json.loads(m)), **json.loads(facts)) for each, m, facts in rows]
+        return [RetainedResults(each, Machine(**json.loads(m)), **json.loads(facts)) for each, m, facts in rows]
 
-    def unfetched(self, token: str | None = None) -> list[Kept]:
+    def unfetched_results(self, token: str | None = None) -> list[RetainedResults]:
         """The same without what nobody needs to fetch: of runs that left no results and no logs, and whose end is known
         here."""
-        return self.needed(self.kept(token))
+        return self.select_wanted(self.retained_results(token))
 
-    def needed(self, kept: Iterable[Kept]) -> list[Kept]:
+    def select_wanted(self, kept: Iterable[RetainedResults]) -> list[RetainedResults]:
         """Of what hosts keep, what somebody may yet want."""
-        return list(filter(None, map(self._needed, kept)))
+        return list(filter(None, map(self._wanted_part, kept)))
 
-    def _needed(self, kept: Kept) -> Kept | None:
-        return kept.of_runs([run for run, size in kept.runs.items() if size or not self._is_told(run)])
+    def _wanted_part(self, kept: RetainedResults) -> RetainedResults | None:
+        return kept.for_runs([run for run, size in kept.runs.items() if size or not self._is_end_known(run)])
 
-    def _is_told(self, run: str) -> bool:
+    def _is_end_known(self, run: str) -> bool:
         """Whether it is known here how a run ended."""
         row = self.run(run)
         return row is not None and row.state in ("done", "failed", "cancelled")
 
-    def unkeep(self, kept: Kept) -> None:
+    def remove_retained(self, kept: RetainedResults) -> None:
         """A host keeps something no longer: it was fetched, or given up, or its time is over."""
-        left = list(map(str, self.needed(each for each in self.kept(kept.token) if each != kept)))
+        left = list(map(str, self.select_wanted(each for each in self.retained_results(kept.token) if each != kept)))
         receipt = (self.pool(kept.token).receipt or {}) | {"kept": left}
-        machine, _ = _kept_row(kept)
+        machine, _ = _retained_row(kept)
         drop = ("DELETE FROM kept WHERE token=? AND machine=?", (kept.token, machine))
         put = ("UPDATE pools SET receipt=? WHERE token=?", (json.dumps(receipt), kept.token))
         self._write([drop, put], flush=True)
-        self._trace(kept.token)
+        self._write_trace(kept.token)
 
-    def forget(self, token: str) -> None:
+    def delete_pool(self, token: str) -> None:
         """Remove all that is known of a pool that has ended, and of its runs."""
         ended = "(SELECT token FROM pools WHERE token=? AND ended_at IS NOT NULL)"
         outcomes = f"DELETE FROM outcomes WHERE run IN (SELECT run FROM runs WHERE token IN {ended})"
@@ -561,7 +563,7 @@ class Ledger:
     def pool(self, token: str) -> PoolRow:
         return self._pools("WHERE token=?", (token,))[0]
 
-    def find(self, pool: str) -> PoolRow | None:
+    def find_pool(self, pool: str) -> PoolRow | None:
         """A pool by its key, or by its name: of those that have it the one that has not ended, else the latest."""
         name, _, token = pool.partition(".")
         if token:
@@ -570,7 +572,7 @@ class Ledger:
             rows = self._pools("WHERE name=? ORDER BY ended_at IS NOT NULL, created_at DESC LIMIT 1", (name,))
         return rows[0] if rows else None
 
-    def stamp(self) -> tuple[int, ...]:
+    def change_stamp(self) -> tuple[int, ...]:
         """Another value once anything was written to the ledger, by whomever. Costs next to nothing: no table is read.
 
         Raises:
@@ -579,7 +581,7 @@ class Ledger:
         ((by_others,),) = self._read("PRAGMA data_version")
         return id(self._db), by_others, self._db.total_changes
 
-    def live(self) -> list[PoolRow]:
+    def live_pools(self) -> list[PoolRow]:
         """Pools that have not ended, newest first."""
         return self._pools("WHERE ended_at IS NULL ORDER BY created_at DESC")
 
@@ -588,12 +590,12 @@ class Ledger:
         rows = self._read("SELECT DISTINCT provider FROM pools")
         return [json.loads(provider) for (provider,) in rows]
 
-    def names_beginning(self, letters: str) -> list[str]:
+    def pool_names_with_prefix(self, letters: str) -> list[str]:
         """Names of pools that begin so, each once, the one used last first."""
         sql = "SELECT name FROM pools WHERE substr(name, 1, ?)=? GROUP BY name ORDER BY max(created_at) DESC"
         return [name for (name,) in self._read(sql, (len(letters), letters))]
 
-    def over(self, since: float = 0.0, limit: int = 500) -> list[PoolRow]:
+    def ended_pools(self, since: float = 0.0, limit: int = 500) -> list[PoolRow]:
         """Pools that have ended, at a time or after it, the one that was made last first; no more than ``limit``."""
         return self._pools("WHERE ended_at>=? ORDER BY created_at DESC LIMIT ?", (since, limit))
 
@@ -613,7 +615,7 @@ class Ledger:
 
     # -- machines in another's place ---------------------------------------------------------------------
 
-    def intend_replacement(self, token: str, node: int, intent: str, owner: str) -> Replacement | None:
+    def record_replacement_intent(self, token: str, node: int, intent: str, owner: str) -> Replacement | None:
         """Record, on disk, that a node is about to get another machine; takes over from a client that died at it.
 
         Returns:
@@ -625,19 +627,19 @@ class Ledger:
         (found,) = [each for each in self.replacements(token) if each.node == node]
         if found.owner == owner:
             return found
-        if found.is_alive:
+        if found.is_owner_alive:
             return None
         take = "UPDATE replacements SET owner=? WHERE token=? AND node=? AND owner=?"
         self._write([(take, (owner, token, node, found.owner))], flush=True)
         (found,) = [each for each in self.replacements(token) if each.node == node]
         return found if found.owner == owner else None
 
-    def renew_replacement(self, token: str, node: int, intent: str) -> None:
+    def restart_replacement(self, token: str, node: int, intent: str) -> None:
         """Begin anew with another machine, as the one that was made is of no use."""
         again = "UPDATE replacements SET intent=?, made=0 WHERE token=? AND node=?"
         self._write([(again, (intent, token, node))], flush=True)
 
-    def replaced(self, token: str, machine: Machine) -> bool:
+    def record_replacement(self, token: str, machine: Machine) -> bool:
         """Record the machine that a node has got; the one before is kept among the former ones.
 
         Returns:
@@ -653,7 +655,7 @@ class Ledger:
         drop = f"DELETE FROM former WHERE token=? AND json_extract(machine, '$.id')=? AND {live}"
         once = drop, (token, machine.id, token)
         self._write([once, (keep, place), (put, (text, *place)), (made, place)], flush=True)
-        self._trace(token)
+        self._write_trace(token)
         return any(each.made for each in self.replacements(token) if each.node == machine.node)
 
     def release_replacement(self, token: str, node: int, owner: str) -> None:
@@ -670,14 +672,14 @@ class Ledger:
         sql = "SELECT node, intent, owner, made FROM replacements WHERE token=? ORDER BY node"
         return [Replacement(node, intent, owner, bool(made)) for node, intent, owner, made in self._read(sql, (token,))]
 
-    def former(self, token: str) -> list[Machine]:
+    def replaced_machines(self, token: str) -> list[Machine]:
         """Machines of a pool in whose place others were put, in that order. They may still cost money."""
         rows = self._read("SELECT machine FROM former WHERE token=? ORDER BY rowid", (token,))
         return [Machine(**json.loads(text)) for (text,) in rows]
 
     # -- runs --------------------------------------------------------------------------------------------
 
-    def record(
+    def record_runs(
         self,
         *,
         opened: Iterable[tuple[str, str, str, str, int, float]] = (),
@@ -727,7 +729,9 @@ class Ledger:
         statements += [
             ("UPDATE runs SET nodes=? WHERE run=?", (json.dumps(list(nodes)), run)) for run, nodes in places.items()
         ]
-        statements += [(put, (run, out.index, _json(out.to_json()), _json(log))) for run, out, log in outcomes]
+        statements += [
+            (put, (run, out.index, _encode_json(out.to_json()), _encode_json(log))) for run, out, log in outcomes
+        ]
         statements += [(end, (*how, run, how[0])) for run, how in ended.items()]
         self._write(statements, patience=patience)
 
@@ -739,7 +743,7 @@ class Ledger:
         """The runs of a pool, oldest first."""
         return self._runs("WHERE token=? ORDER BY opened_at", (token,))
 
-    def under_way(self, token: str) -> list[RunRow]:
+    def unfinished_runs(self, token: str) -> list[RunRow]:
         """The runs of a pool of whose end nobody has told, oldest first."""
         return self._runs("WHERE token=? AND state='running' ORDER BY opened_at", (token,))
 
@@ -757,13 +761,13 @@ class Ledger:
         no_run = "NOT EXISTS (SELECT 1 FROM runs WHERE runs.token=pools.token)"
         return self._pools(f"WHERE created_at>=? AND {no_run} ORDER BY created_at DESC LIMIT ?", (since, limit))
 
-    def runs_beginning(self, letters: str) -> list[RunRow]:
+    def runs_with_prefix(self, letters: str) -> list[RunRow]:
         """Runs whose ids begin so, newest first."""
         return self._runs("WHERE substr(run, 1, ?)=? ORDER BY opened_at DESC", (len(letters), letters))
 
     def _runs(self, where: str, values: tuple[Any, ...]) -> list[RunRow]:
         names = "run, token, function, kind, total, state, opened_at, ended_at, root_cause, pid, nodes"
-        waiting = {run for kept in self.kept() for run in kept.runs}
+        waiting = {run for kept in self.retained_results() for run in kept.runs}
         return [
             RunRow(
                 run, token, function, kind, total,
@@ -778,19 +782,19 @@ class Ledger:
 
     def outcomes(self, run: str) -> list[tuple[Outcome, dict[str, list[int]]]]:
         """Outcomes of a run by index, each with the byte ranges of its logs: file -> [start, end]."""
-        return list(self.each_outcome(run))
+        return list(self.iter_outcomes(run))
 
-    def each_outcome(self, run: str) -> Iterator[tuple[Outcome, dict[str, list[int]]]]:
+    def iter_outcomes(self, run: str) -> Iterator[tuple[Outcome, dict[str, list[int]]]]:
         """The same one by one, as they were when the first was asked for: to make 20,000 takes half a second, and who
         asks may want no more of them."""
         for outcome, log in self._read("SELECT outcome, log FROM outcomes WHERE run=? ORDER BY idx", (run,)):
             yield Outcome.from_json(json.loads(outcome)), json.loads(log)
 
 
-_json = encoder(only_ascii=True)  # of what there are thousands a second
-_KEEP = "INSERT INTO kept (token, machine, facts) VALUES (?,?,?)"
+_encode_json = make_json_encoder(only_ascii=True)  # of what there are thousands a second
+_INSERT_RETAINED = "INSERT INTO kept (token, machine, facts) VALUES (?,?,?)"
 
 
-def _kept_row(kept: Kept) -> tuple[str, str]:
+def _retained_row(kept: RetainedResults) -> tuple[str, str]:
     facts = {"runs": kept.runs, "size": kept.size, "until": kept.until}
     return json.dumps(kept.machine.to_json()), json.dumps(facts)

@@ -12,11 +12,11 @@ from typing import Any
 from skyward_core.model.machines import Machine
 from skyward_core.model.outcomes import PoolStatus, RootCause, RunKind, RunStatus
 from skyward_core.protocol.node_paths import NodePaths
-from skyward_core.util.byte_sizes import size_in_words
+from skyward_core.util.byte_sizes import format_size
 from skyward_core.util.light_dataclass import Value, value
-from skyward_core.util.terminal_safe_text import paragraph
+from skyward_core.util.terminal_safe_text import sanitize_paragraph
 
-RUN = re.compile(r"[0-9a-f]{1,32}")  # what names of runs are made of; hosts tell them, too
+RUN_ID = re.compile(r"[0-9a-f]{1,32}")  # what names of runs are made of; hosts tell them, too
 
 
 @value
@@ -40,7 +40,7 @@ class Bill(Value):
         return self.hourly * max(0.0, self.until - self.since) / 3600
 
 
-def end_of(gone: Machine, machines: Iterable[Machine]) -> float:
+def machine_ended_at(gone: Machine, machines: Iterable[Machine]) -> float:
     """When a machine ended, as Unix time: as its provider says; where it says nothing, as of one it took back, when the
     machine in its place was made; else now.
 
@@ -54,7 +54,7 @@ def end_of(gone: Machine, machines: Iterable[Machine]) -> float:
     return float(min((at for at in later if at > made), default=time.time()))
 
 
-def bills_of(
+def make_bills(
     row: PoolRow, machines: Iterable[Machine], ended: Mapping[str, float], price: float | None
 ) -> tuple[Bill, ...]:
     """Of the machines of a pool of which it is known what they cost.
@@ -124,11 +124,11 @@ class Receipt(Value):
         text += "" if self.spent is None else f"; cost ${self.spent:,.2f}"
         text += f"; kept: {'; '.join(self.kept)}" if self.kept else ""
         text += f"; lost: {'; '.join(self.lost)}" if self.lost else ""
-        return paragraph(f"{text}; not written down: {self.unwritten}" if self.unwritten else text)
+        return sanitize_paragraph(f"{text}; not written down: {self.unwritten}" if self.unwritten else text)
 
 
 @value
-class Kept(Value):
+class RetainedResults(Value):
     """What a host keeps of a pool that has ended, because nobody had fetched it.
 
     Attributes:
@@ -145,11 +145,11 @@ class Kept(Value):
     until: float
 
     @classmethod
-    def of(cls, token: str, machine: Machine) -> Kept | None:
+    def from_machine(cls, token: str, machine: Machine) -> RetainedResults | None:
         """From what the provider says of a machine that is gone; None where nothing of it is kept."""
         told, extra = machine.extra.get("kept") or {}, machine.extra
         try:
-            sizes = {run: int(size) for run, size in told.get("runs", {}).items() if RUN.fullmatch(run)}
+            sizes = {run: int(size) for run, size in told.get("runs", {}).items() if RUN_ID.fullmatch(run)}
             size, until = int(told.get("bytes", 0)), float(told.get("until", 0.0))
         except (TypeError, ValueError, AttributeError):
             return None
@@ -158,25 +158,25 @@ class Kept(Value):
         there = replace(
             machine,
             state="running",
-            extra=extra | {"folder": NodePaths(extra["folder"]).kept, "kept": {}, "why": ""},
+            extra=extra | {"folder": NodePaths(extra["folder"]).retained_folder, "kept": {}, "why": ""},
         )
         return cls(token, there, sizes, size, until)
 
-    def words(self) -> str:
+    def describe(self) -> str:
         """What it is and where, in words; of a run without results and logs it is how that ended."""
-        sizes = [f"{run} ({size_in_words(size)})" for run, size in self.runs.items() if size]
+        sizes = [f"{run} ({format_size(size)})" for run, size in self.runs.items() if size]
         ends = [run for run, size in self.runs.items() if not size]
         parts = [f"run{'s' * (len(sizes) > 1)} {', '.join(sizes)}"] if sizes else []
         parts += [f"how run{'s' * (len(ends) > 1)} {', '.join(ends)} ended"] if ends else []
         return f"{' and '.join(parts)} on node {self.machine.node} ({self.machine.address})"
 
-    def of_runs(self, runs: Container[str]) -> Kept | None:
+    def for_runs(self, runs: Container[str]) -> RetainedResults | None:
         """The part of it that is of some runs; None where there is none."""
         part = {run: size for run, size in self.runs.items() if run in runs}
         return replace(self, runs=part) if part else None
 
     def __str__(self) -> str:
-        return f"{self.words()} until {time.strftime('%Y-%m-%d %H:%M', time.localtime(self.until))}"
+        return f"{self.describe()} until {time.strftime('%Y-%m-%d %H:%M', time.localtime(self.until))}"
 
 
 @value
@@ -223,7 +223,7 @@ class RunRow(Value):
     @property
     def has_client(self) -> bool:
         """Whether the process that dispatched it runs; one that is not written down does not."""
-        return process_lives(self.pid or 0)
+        return is_process_alive(self.pid or 0)
 
 
 @value
@@ -264,12 +264,12 @@ class Replacement(Value):
     made: bool
 
     @property
-    def is_alive(self) -> bool:
+    def is_owner_alive(self) -> bool:
         """Whether the process of its owner runs."""
-        return process_lives(int(self.owner.partition(".")[0] or 0))
+        return is_process_alive(int(self.owner.partition(".")[0] or 0))
 
 
-def process_lives(pid: int) -> bool:
+def is_process_alive(pid: int) -> bool:
     """Whether a process of this machine runs; 0 is none."""
     try:
         os.kill(pid, 0)

@@ -7,31 +7,31 @@ from collections.abc import Iterator
 from operator import itemgetter
 from pathlib import Path
 
-from skyward_core.model.machines import hourly_of
+from skyward_core.model.machines import total_hourly
 from skyward_core.model.outcomes import PoolStatus
 from skyward_core.protocol.node_paths import METRICS
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.ledger_rows import PoolRow, RunRow
-from skyward_core.store.pool_folder import fill, log_files, rank_of, replay
+from skyward_core.store.pool_folder import fill_last_metrics, log_files, parse_rank, read_events
 from skyward_core.store.state_folder import pool_path
 from skyward_core.views import events
-from skyward_core.views.output_merge import Piece, Place, place_of_end, start_of_last, weave
-from skyward_core.views.pool_view import RUNS_KEPT, PoolView, apply
+from skyward_core.views.output_merge import Piece, Place, end_place, find_tail_start, merge_streams
+from skyward_core.views.pool_view import MAX_RUNS, PoolView, apply
 
-SHOWN = 1 << 20  # bytes of each worker's logs, from their end, that a screen gets
-SIDE_BY_SIDE = 64  # workers whose files are read, and so are open, at once
+LOG_TAIL_BYTES = 1 << 20  # bytes of each worker's logs, from their end, that a screen gets
+MAX_OPEN_FILES = 64  # workers whose files are read, and so are open, at once
 
 
-def outline(ledger: Ledger, row: PoolRow) -> PoolView:
+def summarize_pool(ledger: Ledger, row: PoolRow) -> PoolView:
     """A pool that has ended, for a list: its runs lack their outcomes, and there are no logs."""
     view = PoolView(row.name, key=row.key)
-    _open(view, row)
-    for run in ledger.runs(row.token)[-RUNS_KEPT:]:
+    _open_pool(view, row)
+    for run in ledger.runs(row.token)[-MAX_RUNS:]:
         _add_run(view, run)
-    return _end(view, ledger, row)
+    return _finish_view(view, ledger, row)
 
 
-def recall(ledger: Ledger, row: PoolRow) -> PoolView:
+def load_finished_pool(ledger: Ledger, row: PoolRow) -> PoolView:
     """A pool that has ended, whole: what its journal tells, and whatever else the ledger knows; the ends of its logs.
 
     Raises:
@@ -39,64 +39,64 @@ def recall(ledger: Ledger, row: PoolRow) -> PoolView:
     """
     folder = pool_path(row.key)
     view = PoolView(row.name, key=row.key)
-    _open(view, row)
+    _open_pool(view, row)
     if (folder / "events.jsonl").exists():
-        for event in replay(folder):
+        for event in read_events(folder):
             apply(view, event)
-    for run in ledger.runs(row.token)[-RUNS_KEPT:]:
+    for run in ledger.runs(row.token)[-MAX_RUNS:]:
         _add_run(view, run)
         for outcome, _ in ledger.outcomes(run.run):
             apply(view, events.RankEnded(pool=row.name, run=run.run, outcome=outcome))
         if run.run in view.runs:
-            fill(view.runs[run.run], folder)
+            fill_last_metrics(view.runs[run.run], folder)
     view.runs = dict(sorted(view.runs.items(), key=lambda item: item[1].opened_at))
     if (folder / "logs").is_dir():
-        show_logs(view, folder / "logs")
-    return _end(view, ledger, row)
+        add_logs(view, folder / "logs")
+    return _finish_view(view, ledger, row)
 
 
-def show_logs(view: PoolView, folder: Path) -> dict[str, Place]:
+def add_logs(view: PoolView, folder: Path) -> dict[str, Place]:
     """Give a view the ends of the log files that are in a folder, all ranks side by side as their times have them;
     worker's files -> how far they were shown."""
     ends: dict[str, Place] = {}
     for path in log_files(folder):
         if path.suffix == METRICS:
-            view.metrics.feed(path.name, rank_of(path.name), _end_of(path))
+            view.metrics.feed(path.name, parse_rank(path.name), _read_tail(path))
         elif path.stem not in ends:
-            ends[path.stem] = place_of_end(folder, path.stem)
+            ends[path.stem] = end_place(folder, path.stem)
     stems = list(ends)
-    for first in range(0, len(stems), SIDE_BY_SIDE):
-        some = [_timed(folder, stem, ends[stem]) for stem in stems[first : first + SIDE_BY_SIDE]]
+    for first in range(0, len(stems), MAX_OPEN_FILES):
+        some = [_timed_pieces(folder, stem, ends[stem]) for stem in stems[first : first + MAX_OPEN_FILES]]
         for _, stem, piece in heapq.merge(*some, key=itemgetter(0)):
-            show(view, stem, piece)
+            add_output(view, stem, piece)
     return ends
 
 
-def _timed(folder: Path, stem: str, end: Place) -> Iterator[tuple[float, str, Piece]]:
+def _timed_pieces(folder: Path, stem: str, end: Place) -> Iterator[tuple[float, str, Piece]]:
     """The end of what a worker printed, each piece with a time that never goes back."""
     latest = 0.0
-    for piece in weave(folder, stem, start_of_last(folder, stem, end, SHOWN), end):
+    for piece in merge_streams(folder, stem, find_tail_start(folder, stem, end, LOG_TAIL_BYTES), end):
         latest = max(latest, piece.at or 0.0)
         yield latest, stem, piece
 
 
-def show(view: PoolView, stem: str, piece: Piece) -> None:
+def add_output(view: PoolView, stem: str, piece: Piece) -> None:
     """Give a view what a worker printed; ``stem`` is its files' name without the ending."""
-    view.logs.feed(rank_of(stem), piece.stream, piece.data, piece.at, piece.run, stem)
+    view.logs.feed(parse_rank(stem), piece.stream, piece.data, piece.at, piece.run, stem)
 
 
-def _end_of(path: Path) -> bytes:
+def _read_tail(path: Path) -> bytes:
     with open(path, "rb") as source:
-        source.seek(max(0, path.stat().st_size - SHOWN))
+        source.seek(max(0, path.stat().st_size - LOG_TAIL_BYTES))
         return source.read()
 
 
-def _open(view: PoolView, row: PoolRow) -> None:
+def _open_pool(view: PoolView, row: PoolRow) -> None:
     opened = events.PoolOpened(pool=row.name, spec=row.spec, created_at=row.created_at, at=row.created_at)
     apply(view, opened)
 
 
-def unreached(row: PoolRow, state: PoolStatus, detail: str) -> PoolView:
+def unreachable_view(row: PoolRow, state: PoolStatus, detail: str) -> PoolView:
     """A pool to which there is no connection."""
     provider = str(row.spec.get("provider") or row.provider["provider"])
     view = PoolView(row.name, provider, state, detail, row.created_at, row.spec, key=row.key)
@@ -104,9 +104,9 @@ def unreached(row: PoolRow, state: PoolStatus, detail: str) -> PoolView:
     return view
 
 
-def price(view: PoolView, ledger: Ledger, row: PoolRow) -> None:
+def set_hourly_price(view: PoolView, ledger: Ledger, row: PoolRow) -> None:
     """What an hour of its machines costs, as was written down of each."""
-    hourly = hourly_of(ledger.machines(row.token)) if row.spec.get("rents") else None
+    hourly = total_hourly(ledger.machines(row.token)) if row.spec.get("rents") else None
     if hourly is not None:
         apply(view, events.PriceNews(pool=row.name, hourly=hourly))
 
@@ -122,13 +122,13 @@ def _add_run(view: PoolView, row: RunRow) -> None:
         apply(view, ended)
 
 
-def _end(view: PoolView, ledger: Ledger, row: PoolRow) -> PoolView:
+def _finish_view(view: PoolView, ledger: Ledger, row: PoolRow) -> PoolView:
     receipt = row.receipt or {}
     at = row.created_at if row.ended_at is None else row.ended_at
-    price(view, ledger, row)
+    set_hourly_price(view, ledger, row)
     apply(view, events.PoolEnded(pool=row.name, receipt=receipt, at=at))
     said = sorted({note.partition(": ")[2] or note for note in receipt.get("notes", ())})
-    kept = ledger.unfetched(row.token)
+    kept = ledger.unfetched_results(row.token)
     view.detail = "; ".join([*said, *(f"not fetched: {each}" for each in kept)])
     view.unfetched = {run: size for each in kept for run, size in each.runs.items() if size}
     return view

@@ -19,40 +19,45 @@ from pathlib import Path
 from typing import IO, Any
 
 from skyward_core.model.errors import UsageError
-from skyward_core.protocol.frame_codec import encoder
-from skyward_core.protocol.validators import is_log
-from skyward_core.store.atomic_file import write_whole
-from skyward_core.store.ledger_rows import RUN, process_lives
-from skyward_core.store.recording_file import ENDING, Entry, RecordFile, RecordWriter
-from skyward_core.store.state_folder import home, pool_dir, pool_path
-from skyward_core.util.content_hash import BLOB
-from skyward_core.util.user_files import MOST_OF_OURS, json_of, read_bytes, read_text
+from skyward_core.protocol.frame_codec import make_json_encoder
+from skyward_core.protocol.validators import is_log_name
+from skyward_core.store.atomic_file import write_atomic
+from skyward_core.store.ledger_rows import RUN_ID, is_process_alive
+from skyward_core.store.recording_file import SUFFIX, Entry, RecordingReader, RecordingWriter
+from skyward_core.store.state_folder import ensure_pool_folder, pool_path, state_home
+from skyward_core.util.content_hash import BLOB_PREFIX
+from skyward_core.util.user_files import MAX_OWN_BYTES, parse_json, read_bytes, read_text
 from skyward_core.views import events
-from skyward_core.views.machine_metrics import LATER, LastFigures, MachineBook, last_figures
+from skyward_core.views.machine_metrics import (
+    LATE_ERROR_SECONDS,
+    FailureMetrics,
+    MachineMetrics,
+    capture_failure_metrics,
+)
 from skyward_core.views.pool_view import PoolView, RunView, TrialSheet
-from skyward_core.views.recorded_events import event_of, feed, time_of
+from skyward_core.views.recorded_events import apply_entry, entry_time, parse_event
 
-RAISED = ".raised"  # ending of the file that has the exception which is a failed run's root cause
-_json = encoder(only_ascii=True)
-ROOM = 1 << 20  # bytes; more than a node sends of a log at once
-LONGEST = 64 << 20  # bytes of an event's line that is read; an outcome with all that it tells has far fewer
-TAIL = 1 << 16  # bytes of the journal in which its last events are
+EXCEPTION_SUFFIX = ".raised"  # ending of the file that has the exception which is a failed run's root cause
+_encode_json = make_json_encoder(only_ascii=True)
+MIN_FREE_BYTES = 1 << 20  # bytes; more than a node sends of a log at once
+MAX_EVENT_BYTES = 64 << 20  # bytes of an event's line that is read; an outcome with all that it tells has far fewer
+JOURNAL_TAIL_BYTES = 1 << 16  # bytes of the journal in which its last events are
 
 
-class Archive:
+class PoolFolder:
     """One pool's folder on the client."""
 
     def __init__(self, key: str) -> None:
-        self.folder = pool_dir(key)
+        self.folder = ensure_pool_folder(key)
         self.logs = self.folder / "logs"
         self.results = self.folder / "results"
         self.logs.mkdir(exist_ok=True)
         self.results.mkdir(mode=0o700, exist_ok=True)
         self._files: dict[str, int] = {}
         self._journal = EventJournal(self.folder / "events.jsonl")
-        self.cursors = self.sizes()
+        self.cursors = self.log_sizes()
 
-    def write(self, name: str, at: int, data: bytes) -> None:
+    def write_log(self, name: str, at: int, data: bytes) -> None:
         """Put log bytes where they belong.
 
         Args:
@@ -64,7 +69,7 @@ class Archive:
         """
         descriptor = self._files.get(name)
         if descriptor is None:
-            if not is_log(name):
+            if not is_log_name(name):
                 raise ValueError(f"{name!r} is no log")
             path = self.logs / name
             descriptor = self._files[name] = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
@@ -77,33 +82,33 @@ class Archive:
     def has_room(self) -> bool:
         """Whether the disk takes more log bytes now: as many as a piece of a log may have, behind the longest file."""
         probe = self.logs.with_name("room")
-        end = max(self.sizes().values(), default=0)
+        end = max(self.log_sizes().values(), default=0)
         try:
             with open(probe, "wb") as file:
-                os.pwrite(file.fileno(), bytes(ROOM), end)
+                os.pwrite(file.fileno(), bytes(MIN_FREE_BYTES), end)
         except OSError:
             return False
         finally:
             probe.unlink(missing_ok=True)
         return True
 
-    def tail(self, name: str, size: int) -> bytes:
+    def read_log_tail(self, name: str, size: int) -> bytes:
         """The last bytes of a log file that were kept before we came."""
         path = self.logs / name
         with open(path, "rb") as source:
             source.seek(max(0, path.stat().st_size - size))
             return source.read()
 
-    def sizes(self) -> dict[str, int]:
+    def log_sizes(self) -> dict[str, int]:
         """How many bytes of each log file are on disk, whoever wrote them."""
         return {path.name: path.stat().st_size for path in log_files(self.logs)}
 
     @property
-    def is_ours(self) -> bool:
+    def is_writer(self) -> bool:
         """Whether this client is the one that writes events; others only watch."""
-        return self._journal.ours
+        return self._journal.is_writer
 
-    def note(self, event: events.Event) -> None:
+    def add_event(self, event: events.Event) -> None:
         """Queue an event for the journal; see :meth:`flush`."""
         self._journal.add(event)
 
@@ -111,9 +116,9 @@ class Archive:
         """Write queued events to disk."""
         self._journal.flush()
 
-    def sweep(self) -> None:
+    def remove_stale_arguments(self) -> None:
         """Remove large arguments that a client left which was interrupted on its way to the nodes."""
-        for path in self.folder.glob(f"{BLOB}*"):
+        for path in self.folder.glob(f"{BLOB_PREFIX}*"):
             path.unlink(missing_ok=True)
 
     def close(self) -> None:
@@ -135,44 +140,44 @@ class EventJournal:
         self._pending: list[events.Event] = []
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            self.ours = True
+            self.is_writer = True
         except BlockingIOError:
-            self.ours = False
+            self.is_writer = False
             return
         if _last_byte(path) not in (b"", b"\n"):
             self._file.write(b"\n")  # a crash cut the last line short: let the next one begin its own
 
     def add(self, event: events.Event) -> None:
-        if self.ours:
+        if self.is_writer:
             self._pending.append(event)
 
     def flush(self) -> None:
         pending, self._pending = self._pending, []
         if pending:
-            self._file.write("".join([_json(events.to_json(event)) + "\n" for event in pending]).encode())
+            self._file.write("".join([_encode_json(events.to_json(event)) + "\n" for event in pending]).encode())
             self._file.flush()
 
     def close(self) -> None:
         """Write what is queued; what comes after the end of a pool's time with us is nobody's news."""
         self.flush()
-        self.ours = False
+        self.is_writer = False
         self._file.close()
 
 
-def replay(folder: Path) -> Iterator[events.Event]:
+def read_events(folder: Path) -> Iterator[events.Event]:
     """The events of a pool from its folder; lines that a crash cut short, or that are none of ours, are left out."""
-    return _events(_journal_lines(folder))
+    return _parse_events(_journal_lines(folder))
 
 
-def _events(lines: Iterable[bytes]) -> Iterator[events.Event]:
-    return filter(None, map(_event, lines))
+def _parse_events(lines: Iterable[bytes]) -> Iterator[events.Event]:
+    return filter(None, map(_parse_event, lines))
 
 
-def _event(line: bytes) -> events.Event | None:
+def _parse_event(line: bytes) -> events.Event | None:
     """What a line tells; None for one that nobody of ours has written as it stands there: views, and the screens that
     look at them, believe what an event's fields say."""
     try:
-        return event_of(json.loads(line))
+        return parse_event(json.loads(line))
     except (ValueError, RecursionError):
         return None
 
@@ -180,35 +185,35 @@ def _event(line: bytes) -> events.Event | None:
 def _journal_lines(folder: Path) -> Iterator[bytes]:
     """The lines of a journal; one that is too long comes in pieces, none of which is an event."""
     with open(folder / "events.jsonl", "rb") as source:
-        yield from iter(partial(source.readline, LONGEST), b"")
+        yield from iter(partial(source.readline, MAX_EVENT_BYTES), b"")
 
 
-def last_event(folder: Path) -> float | None:
+def last_event_at(folder: Path) -> float | None:
     """When the last one happened that is in a pool's folder, as Unix time; None where there is none, or it cannot be
     read."""
     try:
         with open(folder / "events.jsonl", "rb") as source:
-            source.seek(max(0, source.seek(0, os.SEEK_END) - TAIL))
+            source.seek(max(0, source.seek(0, os.SEEK_END) - JOURNAL_TAIL_BYTES))
             lines = source.read().splitlines()
     except OSError:
         return None
-    return max((event.at for event in _events(lines)), default=None)
+    return max((event.at for event in _parse_events(lines)), default=None)
 
 
-def said_of_nodes(folder: Path, before: float) -> Iterator[events.NodePhase]:
+def node_events(folder: Path, before: float) -> Iterator[events.NodePhase]:
     """What was said of a pool's nodes before a time, out of the same; other lines are not parsed."""
     kind = f'"{events.NodePhase.__name__}"'.encode()
-    for event in _events(line for line in _journal_lines(folder) if kind in line):
+    for event in _parse_events(line for line in _journal_lines(folder) if kind in line):
         if isinstance(event, events.NodePhase) and event.at < before:
             yield event
 
 
 def log_files(folder: Path) -> list[Path]:
     """What is a log, or numbers, by its name; whatever else lies in the folder is none of ours."""
-    return sorted(path for path in folder.iterdir() if is_log(path.name))
+    return sorted(path for path in folder.iterdir() if is_log_name(path.name))
 
 
-def rank_of(name: str) -> int:
+def parse_rank(name: str) -> int:
     """The rank of a log file: ``r003.out`` -> 3, ``r003.1.err`` -> 3."""
     return int(name[1:].partition(".")[0])
 
@@ -220,10 +225,10 @@ def _last_byte(path: Path) -> bytes:
         return source.read(1)
 
 
-FOLDER = "launches"
+LAUNCHES_FOLDER = "launches"
 
 
-def keep(pool: str, run: str, launch: dict[str, Any]) -> None:
+def save_launch(pool: str, run: str, launch: dict[str, Any]) -> None:
     """Keep what a run was asked for with.
 
     Args:
@@ -235,27 +240,27 @@ def keep(pool: str, run: str, launch: dict[str, Any]) -> None:
     folder = pool_path(pool)
     if not folder.is_dir():
         return
-    launches = folder / FOLDER
+    launches = folder / LAUNCHES_FOLDER
     launches.mkdir(mode=0o700, exist_ok=True)
-    write_whole(_file(launches, run), json.dumps(launch).encode())
+    write_atomic(_launch_file(launches, run), json.dumps(launch).encode())
 
 
-def keep_diff(pool: str, run: str, diff: bytes) -> None:
+def save_diff(pool: str, run: str, diff: bytes) -> None:
     """Keep a patch beside it, which is yours alone.
 
     Raises:
         OSError: it cannot be written.
     """
-    if (pool_path(pool) / FOLDER).is_dir():
-        write_whole(diff_path(pool, run), diff)
+    if (pool_path(pool) / LAUNCHES_FOLDER).is_dir():
+        write_atomic(diff_path(pool, run), diff)
 
 
 def diff_path(pool: str, run: str) -> Path:
     """Where the patch is, where there is one."""
-    return pool_path(pool) / FOLDER / f"{run}.diff"
+    return pool_path(pool) / LAUNCHES_FOLDER / f"{run}.diff"
 
 
-def diff(pool: str, run: str) -> bytes:
+def read_diff(pool: str, run: str) -> bytes:
     """The patch; nothing where there is none.
 
     Raises:
@@ -267,29 +272,29 @@ def diff(pool: str, run: str) -> bytes:
         return b""
 
 
-def forget(pool: str, run: str) -> None:
+def remove_launch(pool: str, run: str) -> None:
     """A run that was to be launched never was."""
     with suppress(OSError):
-        _file(pool_path(pool) / FOLDER, run).unlink(missing_ok=True)
+        _launch_file(pool_path(pool) / LAUNCHES_FOLDER, run).unlink(missing_ok=True)
 
 
-def kept(pool: str, run: str) -> dict[str, Any] | None:
+def read_launch(pool: str, run: str) -> dict[str, Any] | None:
     """What was kept of a run; None where nothing is.
 
     Raises:
         OSError, ValueError: it cannot be read.
     """
     try:
-        text = read_text(_file(pool_path(pool) / FOLDER, run), most=MOST_OF_OURS)
+        text = read_text(_launch_file(pool_path(pool) / LAUNCHES_FOLDER, run), most=MAX_OWN_BYTES)
     except FileNotFoundError:
         return None
-    found = json_of(text)
+    found = parse_json(text)
     if not isinstance(found, dict):
         raise ValueError("it is no launch")
     return found
 
 
-def _file(folder: Path, run: str) -> Path:
+def _launch_file(folder: Path, run: str) -> Path:
     return folder / f"{run}.json"
 
 
@@ -306,11 +311,11 @@ def save_lock(folder: Path, node: int, text: str) -> None:
         OSError: it cannot be written.
     """
     locks = folder / LOCKS_FOLDER
-    before = _of_node(locks, node)
+    before = _node_locks(locks, node)
     if before and before[-1].read_text(encoding="utf-8") == text:
         return
     locks.mkdir(mode=0o700, exist_ok=True)
-    write_whole(locks / f"n{node:04}.{len(before):04}.txt", text.encode())
+    write_atomic(locks / f"n{node:04}.{len(before):04}.txt", text.encode())
 
 
 def read_lock(pool: str, until: float | None = None) -> dict[int, str]:
@@ -327,13 +332,13 @@ def read_lock(pool: str, until: float | None = None) -> dict[int, str]:
     nodes = sorted({int(path.name[1:5]) for path in locks.glob("n????.????.txt")})
     found = {}
     for node in nodes:
-        paths = _of_node(locks, node)
+        paths = _node_locks(locks, node)
         early = [path for path in paths if until is None or path.stat().st_mtime <= until]
         found[node] = (early or paths)[-1 if early else 0].read_text(encoding="utf-8")
     return found
 
 
-def _of_node(locks: Path, node: int) -> list[Path]:
+def _node_locks(locks: Path, node: int) -> list[Path]:
     return sorted(locks.glob(f"n{node:04}.????.txt"))
 
 
@@ -349,13 +354,13 @@ def save_trials(pool: str, run: str, sheet: TrialSheet) -> None:
     Raises:
         OSError: it cannot be written.
     """
-    write_whole(_folder(pool) / f"{run}.json", json.dumps(sheet.to_json()).encode())
+    write_atomic(_trials_folder(pool) / f"{run}.json", json.dumps(sheet.to_json()).encode())
     if sheet.after is not None:
         before, sweep = sheet.after
-        write_whole(_folder(before) / f"{sweep}.next", json.dumps([pool, run]).encode())
+        write_atomic(_trials_folder(before) / f"{sweep}.next", json.dumps([pool, run]).encode())
 
 
-def keep_part(pool: str, run: str, sweep: str) -> None:
+def save_sweep_part(pool: str, run: str, sweep: str) -> None:
     """Keep that a run is one of a sweep by gangs, before it begins.
 
     Args:
@@ -366,34 +371,34 @@ def keep_part(pool: str, run: str, sweep: str) -> None:
         OSError: it cannot be written.
     """
     if run != sweep:
-        write_whole(_folder(pool) / f"{run}.json", json.dumps({"of": sweep}).encode())
+        write_atomic(_trials_folder(pool) / f"{run}.json", json.dumps({"of": sweep}).encode())
 
 
-def over(pool: str, sweep: str) -> None:
+def mark_sweep_finished(pool: str, sweep: str) -> None:
     """A sweep by gangs begins no more runs.
 
     Raises:
         OSError: it cannot be written.
     """
-    (_folder(pool) / f"{sweep}.over").touch()
+    (_trials_folder(pool) / f"{sweep}.over").touch()
 
 
-def goes_on(pool: str, sheet: TrialSheet) -> bool:
+def is_sweep_active(pool: str, sheet: TrialSheet) -> bool:
     """Whether runs of a sweep by gangs may still be begun: its client is there, and has not done with it.
 
     Args:
         pool: its key.
     """
     marked = (pool_path(pool) / TRIALS_FOLDER / f"{sheet.name}.over").exists()
-    return not marked and process_lives(sheet.client)
+    return not marked and is_process_alive(sheet.client)
 
 
-class Claimed(Exception):
+class SweepLocked(Exception):
     """Another process of this machine has it; says which, and since when, in words."""
 
 
 @contextmanager
-def claimed(pool: str, sweep: str) -> Iterator[None]:
+def lock_sweep(pool: str, sweep: str) -> Iterator[None]:
     """Have what is missing of a sweep alone: until then, or the end of this process, however it ends.
 
     Args:
@@ -405,26 +410,26 @@ def claimed(pool: str, sweep: str) -> Iterator[None]:
         OSError: it cannot be written.
     """
     path = pool_path(pool) / TRIALS_FOLDER / f"{sweep}.claim"
-    with _for_locks(path) as file:
+    with _open_lock_file(path) as file:
         # A process that finds the claim locked reads its owner's name. The turn ends once that name is written.
-        with _for_locks(path.with_suffix(".turn")) as turn:
+        with _open_lock_file(path.with_suffix(".turn")) as turn:
             fcntl.flock(turn, fcntl.LOCK_EX)
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                raise Claimed(file.read(100)) from None
+                raise SweepLocked(file.read(100)) from None
             file.truncate()
             file.write(f"another client (process {os.getpid()}, since {time.strftime('%H:%M:%S')})")
             file.flush()
         yield
 
 
-def _for_locks(path: Path) -> IO[str]:
+def _open_lock_file(path: Path) -> IO[str]:
     """Open a file that stays, to lock it and to read or write it."""
     return open(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600), "r+", encoding="utf-8")
 
 
-def gone_on_by(pool: str, sweep: str) -> tuple[str, str] | None:
+def resumed_by(pool: str, sweep: str) -> tuple[str, str] | None:
     """The run that was to go on with a sweep, and may have begun: the key of its pool, and its id; None for none.
 
     Args:
@@ -435,7 +440,7 @@ def gone_on_by(pool: str, sweep: str) -> tuple[str, str] | None:
         OSError, ValueError: it cannot be read.
     """
     try:
-        told = json_of(read_text(pool_path(pool) / TRIALS_FOLDER / f"{sweep}.next"))
+        told = parse_json(read_text(pool_path(pool) / TRIALS_FOLDER / f"{sweep}.next"))
     except FileNotFoundError:
         return None
     if not (isinstance(told, list) and len(told) == 2 and all(isinstance(each, str) for each in told)):
@@ -443,8 +448,8 @@ def gone_on_by(pool: str, sweep: str) -> tuple[str, str] | None:
     return told[0], told[1]
 
 
-def _folder(pool: str) -> Path:
-    folder = pool_dir(pool) / TRIALS_FOLDER
+def _trials_folder(pool: str) -> Path:
+    folder = ensure_pool_folder(pool) / TRIALS_FOLDER
     folder.mkdir(mode=0o700, exist_ok=True)
     return folder
 
@@ -455,9 +460,9 @@ def read_trials(pool: str, run: str) -> TrialSheet | None:
     Raises:
         OSError, ValueError: it cannot be read.
     """
-    data = _read(pool, run)
-    if isinstance(data, dict) and isinstance(sweep := data.get("of"), str) and RUN.fullmatch(sweep):
-        data = _read(pool, sweep)
+    data = _read_trials_json(pool, run)
+    if isinstance(data, dict) and isinstance(sweep := data.get("of"), str) and RUN_ID.fullmatch(sweep):
+        data = _read_trials_json(pool, sweep)
     if data is None:
         return None
     sheet = TrialSheet.from_json(data)
@@ -466,7 +471,7 @@ def read_trials(pool: str, run: str) -> TrialSheet | None:
     return sheet
 
 
-def all_kept(pool: str) -> Iterator[tuple[str, TrialSheet]]:
+def read_all_trials(pool: str) -> Iterator[tuple[str, TrialSheet]]:
     """All sheets of a pool that can be read, each with the run that it is kept under.
 
     Args:
@@ -474,20 +479,20 @@ def all_kept(pool: str) -> Iterator[tuple[str, TrialSheet]]:
     """
     for path in sorted((pool_path(pool) / TRIALS_FOLDER).glob("*.json")):
         with suppress(OSError, ValueError):
-            data = _read(pool, path.stem)
+            data = _read_trials_json(pool, path.stem)
             if isinstance(data, dict) and "of" not in data:
                 yield path.stem, TrialSheet.from_json(data)
 
 
-def _read(pool: str, run: str) -> Any:
+def _read_trials_json(pool: str, run: str) -> Any:
     try:
-        text = read_text(pool_path(pool) / TRIALS_FOLDER / f"{run}.json", most=MOST_OF_OURS)
+        text = read_text(pool_path(pool) / TRIALS_FOLDER / f"{run}.json", most=MAX_OWN_BYTES)
     except FileNotFoundError:
         return None
-    return json_of(text)
+    return parse_json(text)
 
 
-FILE = "dashboards.json"
+DASHBOARDS_FILE = "dashboards.json"
 
 
 def save_dashboards(pool: str, name: str, plugins: Iterable[Any]) -> None:
@@ -502,7 +507,7 @@ def save_dashboards(pool: str, name: str, plugins: Iterable[Any]) -> None:
     """
     asked = ((plugin.name, getattr(plugin, "dashboard_at", lambda pool: None)(name)) for plugin in plugins)
     if found := [[plugin, *place] for plugin, place in asked if place is not None]:
-        write_whole(pool_dir(pool) / FILE, json.dumps(found).encode())
+        write_atomic(ensure_pool_folder(pool) / DASHBOARDS_FILE, json.dumps(found).encode())
 
 
 def read_dashboards(pool: str) -> list[tuple[str, int, str]]:
@@ -512,19 +517,19 @@ def read_dashboards(pool: str) -> list[tuple[str, int, str]]:
         OSError, ValueError: they cannot be read.
     """
     try:
-        told = json_of(read_text(pool_path(pool) / FILE))
+        told = parse_json(read_text(pool_path(pool) / DASHBOARDS_FILE))
     except FileNotFoundError:
         return []
     return [(str(name), int(port), str(path)) for name, port, path in told]
 
 
-FIGURES_FILE_BYTES = 2 << 20  # bytes after which another file is begun
-ALL = 24 << 20  # bytes of all together, beyond which the oldest go, but for the first
-WAITING = 64 << 10  # bytes of lines that are worth a block
-SECONDS = 5.0  # for which they may wait for others, and so are lost where this process is killed
+METRICS_FILE_BYTES = 2 << 20  # bytes after which another file is begun
+METRICS_TOTAL_BYTES = 24 << 20  # bytes of all together, beyond which the oldest go, but for the first
+FLUSH_BYTES = 64 << 10  # bytes of lines that are worth a block
+FLUSH_SECONDS = 5.0  # for which they may wait for others, and so are lost where this process is killed
 
 
-class KeptFigures:
+class MetricsWriter:
     """One pool's, as the one client that writes them has them.
 
     Args:
@@ -534,25 +539,25 @@ class KeptFigures:
 
     def __init__(self, folder: Path, complain: Callable[[str], None]) -> None:
         self._folder = folder
-        self._complain = complain
-        self._writer: RecordWriter | None = None
+        self._report_failure = complain
+        self._writer: RecordingWriter | None = None
         self._flushed = 0.0
-        self._over = False
+        self._is_closed = False
 
     def put(self, entry: dict[str, Any]) -> None:
         """Keep an entry; see ``views.recorded_events``."""
-        if self._over:
+        if self._is_closed:
             return
         try:
             writer = self._writer
             if writer is None:
-                writer = self._writer = self._begun()
+                writer = self._writer = self._open_next_file()
                 self._flushed = time.monotonic()
             writer.put(entry)
-            if writer.waiting >= WAITING or time.monotonic() - self._flushed >= SECONDS:
+            if writer.pending_bytes >= FLUSH_BYTES or time.monotonic() - self._flushed >= FLUSH_SECONDS:
                 writer.flush()
                 self._flushed = time.monotonic()
-            if writer.size >= FIGURES_FILE_BYTES:
+            if writer.size >= METRICS_FILE_BYTES:
                 self._writer = None
                 writer.close()
         except OSError as error:
@@ -560,7 +565,7 @@ class KeptFigures:
 
     def close(self) -> None:
         """Write what waits; nothing more is kept."""
-        self._over = True
+        self._is_closed = True
         writer, self._writer = self._writer, None
         if writer is not None:
             try:
@@ -569,38 +574,38 @@ class KeptFigures:
                 self._stop(error)
 
     def _stop(self, error: OSError) -> None:
-        self._over = True
-        self._complain(f"figures of machines are recorded no more: {error}")
+        self._is_closed = True
+        self._report_failure(f"figures of machines are recorded no more: {error}")
 
-    def _begun(self) -> RecordWriter:
+    def _open_next_file(self) -> RecordingWriter:
         """Another file: one that was left half written by a process that was killed stays as it is."""
-        found = _files(self._folder)
-        number = 1 + max((_number(path) for path in found), default=-1)
+        found = _metrics_files(self._folder)
+        number = 1 + max((_metrics_file_number(path) for path in found), default=-1)
         sizes = {path: path.stat().st_size for path in found}
         for path in found[1:]:
-            if sum(sizes.values()) <= ALL - FIGURES_FILE_BYTES:
+            if sum(sizes.values()) <= METRICS_TOTAL_BYTES - METRICS_FILE_BYTES:
                 break
             del sizes[path]
             path.unlink(missing_ok=True)
-        return RecordWriter(self._folder / f"figures-{number:06}{ENDING}", {})
+        return RecordingWriter(self._folder / f"figures-{number:06}{SUFFIX}", {})
 
 
-def kept_figures(folder: Path) -> Iterator[Entry]:
+def read_metrics(folder: Path) -> Iterator[Entry]:
     """All that is kept in a pool's folder, in its order."""
-    for path in _files(folder):
+    for path in _metrics_files(folder):
         try:
-            record = RecordFile.read(path)
+            record = RecordingReader.read(path)
         except (UsageError, FileNotFoundError):  # cut off at its beginning, or gone by now
             continue
         yield from (entry for entry in record.entries() if entry.get("k") != "about")
 
 
-def figures_near(folder: Path, at: float) -> Iterator[Entry]:
+def metrics_around(folder: Path, at: float) -> Iterator[Entry]:
     """What is kept of the time before and after a moment (Unix time), from the last file on that begins before it."""
-    begun: list[RecordFile] = []
-    for path in reversed(_files(folder)):
+    begun: list[RecordingReader] = []
+    for path in reversed(_metrics_files(folder)):
         try:
-            record = RecordFile.read(path)
+            record = RecordingReader.read(path)
         except (UsageError, FileNotFoundError):
             continue
         begun.insert(0, record)
@@ -612,21 +617,21 @@ def figures_near(folder: Path, at: float) -> Iterator[Entry]:
         yield from (entry for entry in record.entries() if entry.get("k") != "about")
 
 
-def are_kept(folder: Path) -> bool:
+def has_metrics(folder: Path) -> bool:
     """Whether anything is kept in a pool's folder."""
-    return bool(_files(folder))
+    return bool(_metrics_files(folder))
 
 
-def _files(folder: Path) -> list[Path]:
-    found = [path for path in folder.glob(f"figures-*{ENDING}") if path.stem[8:].isdigit()]
-    return sorted(found, key=_number)
+def _metrics_files(folder: Path) -> list[Path]:
+    found = [path for path in folder.glob(f"figures-*{SUFFIX}") if path.stem[8:].isdigit()]
+    return sorted(found, key=_metrics_file_number)
 
 
-def _number(path: Path) -> int:
+def _metrics_file_number(path: Path) -> int:
     return int(path.stem[8:])
 
 
-def fill(run: RunView, folder: Path) -> None:
+def fill_last_metrics(run: RunView, folder: Path) -> None:
     """Have a run that has failed know what the machine of its root cause was at, as far as that was kept.
 
     Raises:
@@ -635,11 +640,14 @@ def fill(run: RunView, folder: Path) -> None:
     if run.root_cause is None or run.figures:
         return
     task = next((task for task in run.tasks.values() if task.rank == run.root_cause.rank and task.outcome), None)
-    if task is not None and (found := _before(folder, run, task.node, _failed_at(run, task.index))) is not None:
+    if (
+        task is not None
+        and (found := _metrics_before(folder, run, task.node, _task_failed_at(run, task.index))) is not None
+    ):
         run.figures = {task.node: found}
 
 
-def _failed_at(run: RunView, index: int) -> float:
+def _task_failed_at(run: RunView, index: int) -> float:
     """About when a task failed: functions begin together, and the one that went on for longest ended with the run."""
     seconds = [outcome.seconds for outcome in run.outcomes()]
     own = run.tasks[index].outcome
@@ -647,45 +655,45 @@ def _failed_at(run: RunView, index: int) -> float:
     return ended - (max(seconds) - own.seconds if own is not None and run.kind == "broadcast" else 0.0)
 
 
-def _before(folder: Path, run: RunView, node: int, failed_at: float) -> LastFigures | None:
+def _metrics_before(folder: Path, run: RunView, node: int, failed_at: float) -> FailureMetrics | None:
     view = PoolView(run.pool)
-    view.machines = book = MachineBook()
-    found: LastFigures | None = None
-    for entry in figures_near(folder, failed_at):
-        at = time_of(entry)
+    view.machines = book = MachineMetrics()
+    found: FailureMetrics | None = None
+    for entry in metrics_around(folder, failed_at):
+        at = entry_time(entry)
         if at is None or entry.get("k") != "figures" or entry.get("node") != node:
             continue
         if found is None and at > failed_at:
-            found = last_figures(node, book.nodes.get(node), failed_at)
-        if at > failed_at + LATER:
+            found = capture_failure_metrics(node, book.nodes.get(node), failed_at)
+        if at > failed_at + LATE_ERROR_SECONDS:
             break
-        feed(view, entry)
-    return found or last_figures(node, book.nodes.get(node), failed_at)
+        apply_entry(view, entry)
+    return found or capture_failure_metrics(node, book.nodes.get(node), failed_at)
 
 
-NAME = "dismissed.json"
-MOST = 10_000  # ids; the oldest go
+DISMISSED_FILE = "dismissed.json"
+MAX_DISMISSED = 10_000  # ids; the oldest go
 _RUN = re.compile(r"[0-9A-Za-z_-]{1,64}")
 
 
-def dismissed() -> list[str]:
+def read_dismissed() -> list[str]:
     """The ids, in the order in which they were dismissed; none where there is no such file, or it says nothing."""
     try:
-        told = json_of(read_text(_dismissed_alerts_file()))
+        told = parse_json(read_text(_dismissed_alerts_file()))
     except (OSError, ValueError):
         return []
     return [run for run in told if isinstance(run, str) and _RUN.fullmatch(run)] if isinstance(told, list) else []
 
 
-def dismiss(runs: Iterable[str]) -> None:
+def add_dismissed(runs: Iterable[str]) -> None:
     """Add some.
 
     Raises:
         OSError: it cannot be written.
     """
-    known = dict.fromkeys([*dismissed(), *runs])
-    write_whole(_dismissed_alerts_file(), json.dumps(list(known)[-MOST:]).encode())
+    known = dict.fromkeys([*read_dismissed(), *runs])
+    write_atomic(_dismissed_alerts_file(), json.dumps(list(known)[-MAX_DISMISSED:]).encode())
 
 
 def _dismissed_alerts_file() -> Path:
-    return home() / NAME
+    return state_home() / DISMISSED_FILE

@@ -21,18 +21,18 @@ from typing import Any, NamedTuple
 from skyward_core.model.errors import Hint, UsageError
 
 VERSION = 1
-NAME = b"SKYWARD-RECORD "
-ENDING = ".skyrec"
-BLOCK = 256 << 10  # bytes of lines that make a block full
-LEVEL = 6  # of compression: more takes several times as long for a few percent
-LINE = 4 << 20  # bytes of a line at most
-RAW = BLOCK + LINE  # bytes of a block's lines at most
-FILE = 128 << 20  # bytes of a file that is read at most
-ALL = 512 << 20  # bytes of all lines of a file at most
+MAGIC = b"SKYWARD-RECORD "
+SUFFIX = ".skyrec"
+BLOCK_BYTES = 256 << 10  # bytes of lines that make a block full
+COMPRESSION_LEVEL = 6  # of compression: more takes several times as long for a few percent
+MAX_LINE_BYTES = 4 << 20  # bytes of a line at most
+MAX_RAW_BLOCK_BYTES = BLOCK_BYTES + MAX_LINE_BYTES  # bytes of a block's lines at most
+MAX_FILE_BYTES = 128 << 20  # bytes of a file that is read at most
+MAX_TOTAL_BYTES = 512 << 20  # bytes of all lines of a file at most
 
 Entry = dict[str, Any]
-_HEAD = Struct("!4sIII")  # mark, bytes compressed, bytes of lines, checksum of the former
-_MARK = b"blk1"
+_BLOCK_HEADER = Struct("!4sIII")  # mark, bytes compressed, bytes of lines, checksum of the former
+_BLOCK_MAGIC = b"blk1"
 
 
 class _Block(NamedTuple):
@@ -42,7 +42,7 @@ class _Block(NamedTuple):
     checksum: int
 
 
-class RecordWriter:
+class RecordingWriter:
     """Writes a record. What is put is on disk after :meth:`flush`.
 
     Args:
@@ -61,9 +61,9 @@ class RecordWriter:
     def __init__(self, path: Path, about: Mapping[str, Any]) -> None:
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         self._lines: list[bytes] = []
-        self.size = self.waiting = self._raw = 0
+        self.size = self.pending_bytes = self._raw = 0
         try:
-            self._write(NAME + str(VERSION).encode() + b"\n")
+            self._write(MAGIC + str(VERSION).encode() + b"\n")
             self.put({"k": "about"} | dict(about))
             self.flush()
         except OSError:
@@ -75,12 +75,16 @@ class RecordWriter:
         """Add an entry; says whether it was. One that is longer than lines may be is left out, and all once there is as
         much as is read of a file."""
         line = json.dumps(entry, separators=(",", ":")).encode() + b"\n"
-        if len(line) > LINE or self._raw + len(line) > ALL or self.size > FILE - RAW:
+        if (
+            len(line) > MAX_LINE_BYTES
+            or self._raw + len(line) > MAX_TOTAL_BYTES
+            or self.size > MAX_FILE_BYTES - MAX_RAW_BLOCK_BYTES
+        ):
             return False
         self._lines.append(line)
-        self.waiting += len(line)
+        self.pending_bytes += len(line)
         self._raw += len(line)
-        if self.waiting >= BLOCK:
+        if self.pending_bytes >= BLOCK_BYTES:
             self.flush()
         return True
 
@@ -88,11 +92,11 @@ class RecordWriter:
         """Write what waits; what the disk does not take is lost."""
         if not self._lines:
             return
-        lines, self._lines, self.waiting = b"".join(self._lines), [], 0
-        packed = zlib.compress(lines, LEVEL)
+        lines, self._lines, self.pending_bytes = b"".join(self._lines), [], 0
+        packed = zlib.compress(lines, COMPRESSION_LEVEL)
         before = self.size
         try:
-            self._write(_HEAD.pack(_MARK, len(packed), len(lines), zlib.crc32(packed)) + packed)
+            self._write(_BLOCK_HEADER.pack(_BLOCK_MAGIC, len(packed), len(lines), zlib.crc32(packed)) + packed)
         except OSError:
             os.ftruncate(self._file, before)  # a block that is half there would hide what comes after it
             os.lseek(self._file, before, os.SEEK_SET)
@@ -112,7 +116,7 @@ class RecordWriter:
             view, self.size = view[written:], self.size + written
 
 
-class RecordFile:
+class RecordingReader:
     """A record that is read.
 
     Args:
@@ -130,15 +134,15 @@ class RecordFile:
     def __init__(self, data: bytes, name: str) -> None:
         self._data, self._name = data, name
         self._blocks: list[_Block] = []
-        self.cut = False
-        self._find_blocks(self._begin())
+        self.is_truncated = False
+        self._find_blocks(self._read_header())
         first = next(self.entries(), None)
         if first is None or first.get("k") != "about":
             raise UsageError(f"{name} is a record that was cut off at its very beginning: nothing of it can be read")
         self.about = first
 
     @classmethod
-    def read(cls, path: Path) -> RecordFile:
+    def read(cls, path: Path) -> RecordingReader:
         """The record in a file.
 
         Raises:
@@ -147,20 +151,20 @@ class RecordFile:
         """
         # A pipe that nobody writes to would be waited for.
         with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as source:
-            if not stat.S_ISREG(os.fstat(source.fileno()).st_mode) or not source.peek(len(NAME)).startswith(NAME):
-                raise _foreign(str(path))
-            data = source.read(FILE + 1)
-        if len(data) > FILE:
-            raise UsageError(f"{path} is larger than {FILE >> 20} MB, as no record is")
+            if not stat.S_ISREG(os.fstat(source.fileno()).st_mode) or not source.peek(len(MAGIC)).startswith(MAGIC):
+                raise _not_a_recording(str(path))
+            data = source.read(MAX_FILE_BYTES + 1)
+        if len(data) > MAX_FILE_BYTES:
+            raise UsageError(f"{path} is larger than {MAX_FILE_BYTES >> 20} MB, as no record is")
         return cls(data, str(path))
 
-    def _begin(self) -> int:
-        line, newline, _ = self._data[: len(NAME) + 16].partition(b"\n")
-        if not line.startswith(NAME) or not newline:
-            raise _foreign(self._name)
-        word = line[len(NAME) :]
+    def _read_header(self) -> int:
+        line, newline, _ = self._data[: len(MAGIC) + 16].partition(b"\n")
+        if not line.startswith(MAGIC) or not newline:
+            raise _not_a_recording(self._name)
+        word = line[len(MAGIC) :]
         if not word.isdigit() or int(word) < 1:
-            raise _foreign(self._name)
+            raise _not_a_recording(self._name)
         if int(word) > VERSION:
             raise UsageError(
                 f"{self._name} is a record of version {int(word)}, and this release reads up to version {VERSION}",
@@ -171,18 +175,25 @@ class RecordFile:
     def _find_blocks(self, at: int) -> None:
         total = 0
         while at < len(self._data):
-            start = at + _HEAD.size
+            start = at + _BLOCK_HEADER.size
             if start > len(self._data):
                 break
-            mark, size, raw, checksum = _HEAD.unpack_from(self._data, at)
-            if mark != _MARK or raw > RAW or size > RAW or start + size > len(self._data):
+            mark, size, raw, checksum = _BLOCK_HEADER.unpack_from(self._data, at)
+            if (
+                mark != _BLOCK_MAGIC
+                or raw > MAX_RAW_BLOCK_BYTES
+                or size > MAX_RAW_BLOCK_BYTES
+                or start + size > len(self._data)
+            ):
                 break
             total += raw
-            if total > ALL:
-                raise UsageError(f"{self._name} would unpack to more than {ALL >> 20} MB, as no record does")
+            if total > MAX_TOTAL_BYTES:
+                raise UsageError(
+                    f"{self._name} would unpack to more than {MAX_TOTAL_BYTES >> 20} MB, as no record does"
+                )
             self._blocks.append(_Block(start, size, raw, checksum))
             at = start + size
-        self.cut = at < len(self._data)
+        self.is_truncated = at < len(self._data)
 
     def entries(self, holding: bytes = b"") -> Iterator[Entry]:
         """All entries, in their order, up to where it is damaged, if it is.
@@ -190,28 +201,28 @@ class RecordFile:
         Args:
             holding: of those only whose line has this in it, which is quicker than to look at each.
         """
-        for lines in self._pieces():
+        for lines in self._iter_blocks():
             if holding in lines:
                 for line in lines.split(b"\n"):
-                    if holding in line and (entry := _parsed(line)) is not None:
+                    if holding in line and (entry := _parse_entry(line)) is not None:
                         yield entry
 
-    def last(self) -> Iterator[Entry]:
+    def last_entries(self) -> Iterator[Entry]:
         """The entries of its last block that is whole, the last one first."""
-        last = deque(self._pieces(), maxlen=1)
+        last = deque(self._iter_blocks(), maxlen=1)
         for line in reversed(last[0].split(b"\n") if last else []):
-            if (entry := _parsed(line)) is not None:
+            if (entry := _parse_entry(line)) is not None:
                 yield entry
 
-    def _pieces(self) -> Iterator[bytes]:
+    def _iter_blocks(self) -> Iterator[bytes]:
         for block in self._blocks:
-            lines = self._unpacked(block)
+            lines = self._decompress(block)
             if lines is None:
-                self.cut = True
+                self.is_truncated = True
                 return
             yield lines
 
-    def _unpacked(self, block: _Block) -> bytes | None:
+    def _decompress(self, block: _Block) -> bytes | None:
         packed = self._data[block.start : block.start + block.size]
         if zlib.crc32(packed) != block.checksum:
             return None
@@ -223,7 +234,7 @@ class RecordFile:
         return lines if len(lines) == block.raw else None
 
 
-def _parsed(line: bytes) -> Entry | None:
+def _parse_entry(line: bytes) -> Entry | None:
     try:
         entry = json.loads(line) if line else None
     except (ValueError, RecursionError):
@@ -231,5 +242,5 @@ def _parsed(line: bytes) -> Entry | None:
     return entry if isinstance(entry, dict) else None
 
 
-def _foreign(name: str) -> UsageError:
+def _not_a_recording(name: str) -> UsageError:
     return UsageError(f"{name} is no record of a pool")

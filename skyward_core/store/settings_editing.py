@@ -10,25 +10,25 @@ from pathlib import Path
 from typing import Any
 
 from skyward_core.model.errors import UsageError
-from skyward_core.node.bootstrap.host_inspection import doubt
-from skyward_core.store.atomic_file import write_whole
-from skyward_core.store.state_folder import here, home, in_current
-from skyward_core.store.user_settings import KEYS, SETTINGS, TABLES, check
-from skyward_core.util.user_files import MOST_BY_HAND, exists, read_bytes, resolved, toml_of
+from skyward_core.node.bootstrap.host_inspection import distrust_reason
+from skyward_core.store.atomic_file import write_atomic
+from skyward_core.store.state_folder import current_paths, require_current_folder, state_home
+from skyward_core.store.user_settings import KEYS_TABLE, SETTINGS, SETTINGS_TABLES, validate
+from skyward_core.util.user_files import MAX_SETTINGS_BYTES, exists, parse_toml, read_bytes, resolve_path
 
-FILE = "skyward.toml"
+SETTINGS_FILE = "skyward.toml"
 
 
-def text_of(path: Path) -> str:
+def read_settings_text(path: Path) -> str:
     """What a file holds; nothing where there is none.
 
     Raises:
         UsageError: it cannot be read, or somebody else could have written it.
     """
-    if why := doubt(str(path)):
+    if why := distrust_reason(str(path)):
         raise UsageError(f"{path} is not believed: {why}. Work in a folder of your own")
     try:
-        return read_bytes(path, MOST_BY_HAND).decode()  # its ends of lines stay
+        return read_bytes(path, MAX_SETTINGS_BYTES).decode()  # its ends of lines stay
     except FileNotFoundError:
         return ""
     except OSError as error:
@@ -37,30 +37,30 @@ def text_of(path: Path) -> str:
         raise UsageError(f"{path} does not parse: {error}") from error
 
 
-def parsed(path: Path, text: str) -> dict[str, Any]:
+def parse_settings(path: Path, text: str) -> dict[str, Any]:
     """What a text says.
 
     Raises:
         UsageError: it is no TOML; names the file.
     """
     try:
-        return toml_of(text)
+        return parse_toml(text)
     except ValueError as error:
         raise UsageError(f"{path} does not parse: {error}") from error
 
 
-def put_text(path: Path, before: str, text: str) -> None:
+def replace_text(path: Path, before: str, text: str) -> None:
     """Put a text in the file's place, where that still is what was read; a link stays one.
 
     Raises:
         UsageError: somebody has changed it since.
         OSError: it cannot be written; it is as it was.
     """
-    if text_of(path) != before:
+    if read_settings_text(path) != before:
         raise UsageError(f"{path} was just changed by somebody else: try again")
-    target = resolved(path)
+    target = resolve_path(path)
     mode = target.stat().st_mode & 0o777 if exists(target) else 0o666
-    write_whole(target, text.encode(), mode=mode)
+    write_atomic(target, text.encode(), mode=mode)
 
 
 # A text of one line, a comment, or a mark: what is between the brackets of a list of texts. Texts of several lines have
@@ -70,7 +70,7 @@ _TOKEN = re.compile(
 )
 
 
-def changed_list(statement: str, old: Sequence[str], new: Sequence[str], write: Callable[[str], str]) -> str | None:
+def edit_list(statement: str, old: Sequence[str], new: Sequence[str], write: Callable[[str], str]) -> str | None:
     """The statement ``name = [...]`` with another list; None where that has to be written anew.
 
     Args:
@@ -78,15 +78,15 @@ def changed_list(statement: str, old: Sequence[str], new: Sequence[str], write: 
         old, new: what it holds, and shall hold.
         write: gives an item as TOML.
     """
-    spans = _items(statement)
+    spans = _item_spans(statement)
     if spans is None or len(spans) != len(old):
         return None
     if len(new) == len(old):
         edits = [(*spans[at], write(item)) for at, item in enumerate(new) if item != old[at]]
-    elif len(new) == len(old) - 1 and (gone := _gone(old, new)) is not None:
-        edits = [(*_with_surroundings(statement, spans, gone), "")]
+    elif len(new) == len(old) - 1 and (gone := _removed_index(old, new)) is not None:
+        edits = [(*_removal_span(statement, spans, gone), "")]
     elif len(new) == len(old) + 1 and list(new[:-1]) == list(old) and spans:
-        edits = [_behind(statement, spans, write(new[-1]))]
+        edits = [_append_edit(statement, spans, write(new[-1]))]
     else:
         return None
     for begin, end, text in reversed(edits):
@@ -98,7 +98,7 @@ def changed_list(statement: str, old: Sequence[str], new: Sequence[str], write: 
     return statement if list(told.values()) == [list(new)] else None
 
 
-def _items(statement: str) -> list[tuple[int, int]] | None:
+def _item_spans(statement: str) -> list[tuple[int, int]] | None:
     """Where each item stands; None where the statement holds something else than a list of plain texts."""
     start = re.match(r"""\s*(?:"[^"\n]*"|'[^'\n]*'|[A-Za-z0-9_-]+)\s*=\s*(?=\[)""", statement)
     if start is None:
@@ -117,11 +117,11 @@ def _items(statement: str) -> list[tuple[int, int]] | None:
     return None
 
 
-def _gone(old: Sequence[str], new: Sequence[str]) -> int | None:
+def _removed_index(old: Sequence[str], new: Sequence[str]) -> int | None:
     return next((at for at in range(len(old)) if [*old[:at], *old[at + 1 :]] == list(new)), None)
 
 
-def _with_surroundings(statement: str, spans: Sequence[tuple[int, int]], at: int) -> tuple[int, int]:
+def _removal_span(statement: str, spans: Sequence[tuple[int, int]], at: int) -> tuple[int, int]:
     """What goes with an item: its comma, and where it has a line to itself all of that."""
     begin, end = spans[at]
     line = statement.rfind("\n", 0, begin) + 1
@@ -135,7 +135,7 @@ def _with_surroundings(statement: str, spans: Sequence[tuple[int, int]], at: int
     return (before.start() if before is not None else begin), end
 
 
-def _behind(statement: str, spans: Sequence[tuple[int, int]], text: str) -> tuple[int, int, str]:
+def _append_edit(statement: str, spans: Sequence[tuple[int, int]], text: str) -> tuple[int, int, str]:
     """Where one more stands, and what is written there."""
     begin, end = spans[-1]
     line = statement.rfind("\n", 0, begin) + 1
@@ -147,14 +147,14 @@ def _behind(statement: str, spans: Sequence[tuple[int, int]], text: str) -> tupl
     return end, behind.end(), f"{comma or ','}{behind['rest']}{indent}{text}{',' if comma else ''}\n"
 
 
-_ENTRY = re.compile(r"""(\s*)("[^"\n]*"|'[^'\n]*'|[A-Za-z0-9_-]+)(\s*=)""")
-_BARE = re.compile(r"[A-Za-z0-9_-]+")
-_GONE = object()
+_ENTRY_PATTERN = re.compile(r"""(\s*)("[^"\n]*"|'[^'\n]*'|[A-Za-z0-9_-]+)(\s*=)""")
+_BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
+_MISSING = object()
 
 TomlValue = str | bool | int | float | Sequence[str] | Mapping[str, str]
 
 
-def with_table(text: str, path: Sequence[str], values: Mapping[str, TomlValue]) -> str:
+def set_table(text: str, path: Sequence[str], values: Mapping[str, TomlValue]) -> str:
     """The text with a table that holds these values and no others. What a person wrote in it stays as far as it says
     the same, and its comments stay.
 
@@ -168,19 +168,19 @@ def with_table(text: str, path: Sequence[str], values: Mapping[str, TomlValue]) 
     """
     tomllib.loads(text)
     line_end = "\r\n" if "\r\n" in text else "\n"
-    lines = _lines(text)
-    found = _extent(lines, path)
+    lines = _split_lines(text)
+    found = _table_range(lines, path)
     if found is None:
-        before = [*lines[:-1], _ended(lines[-1], line_end)] if lines else []
+        before = [*lines[:-1], _with_line_end(lines[-1], line_end)] if lines else []
         gap = [line_end] if before and before[-1].strip() else []
-        made = [*before, *gap, *_new_table(path, values, line_end)]
+        made = [*before, *gap, *_format_table(path, values, line_end)]
     else:
         begin, end = found
-        made = [*lines[:begin], *_changed(lines[begin:end], path, values, line_end), *lines[end:]]
-    return _checked("".join(made), text, path, dict(values))
+        made = [*lines[:begin], *_edit_table(lines[begin:end], path, values, line_end), *lines[end:]]
+    return _verify_edit("".join(made), text, path, dict(values))
 
 
-def renamed_entry(text: str, path: Sequence[str], old: str, new: str) -> str:
+def rename_entry(text: str, path: Sequence[str], old: str, new: str) -> str:
     """The text with another name for one of a table's values, which stays where it is.
 
     Raises:
@@ -188,23 +188,23 @@ def renamed_entry(text: str, path: Sequence[str], old: str, new: str) -> str:
         ValueError: the text is no TOML.
     """
     before: Any = tomllib.loads(text)
-    lines = _lines(text)
-    found = _extent(lines, path)
+    lines = _split_lines(text)
+    found = _table_range(lines, path)
     if found is None:
-        raise _cannot_be_edited(path)
+        raise _edit_error(path)
     begin, end = found
     made = []
-    for statement in map("".join, _statements(lines[begin:end])):
-        key = _ENTRY.match(statement)
+    for statement in map("".join, _split_statements(lines[begin:end])):
+        key = _ENTRY_PATTERN.match(statement)
         is_it = key is not None and list(tomllib.loads(statement)) == [old]
-        made.append(f"{key[1]}{_key(new)}{key[3]}{statement[key.end() :]}" if key and is_it else statement)
+        made.append(f"{key[1]}{_format_key(new)}{key[3]}{statement[key.end() :]}" if key and is_it else statement)
     for name in path:
         before = before[name]
     renamed = {new if name == old else name: value for name, value in before.items()}
-    return _checked("".join([*lines[:begin], *made, *lines[end:]]), text, path, renamed)
+    return _verify_edit("".join([*lines[:begin], *made, *lines[end:]]), text, path, renamed)
 
 
-def without_table(text: str, path: Sequence[str]) -> str:
+def remove_table(text: str, path: Sequence[str]) -> str:
     """The text without a table, and what stands in it.
 
     Raises:
@@ -212,28 +212,28 @@ def without_table(text: str, path: Sequence[str]) -> str:
         ValueError: the text is no TOML.
     """
     tomllib.loads(text)
-    lines = _lines(text)
-    found = _extent(lines, path)
+    lines = _split_lines(text)
+    found = _table_range(lines, path)
     if found is None:
-        raise _cannot_be_edited(path)
+        raise _edit_error(path)
     begin, end = found
     while begin and end == len(lines) and not lines[begin - 1].strip():
         begin -= 1  # nothing follows that the empty lines would keep apart
-    return _checked("".join(lines[:begin] + lines[end:]), text, path, _GONE)
+    return _verify_edit("".join(lines[:begin] + lines[end:]), text, path, _MISSING)
 
 
 # -- where things stand ------------------------------------------------------------------------------------------------
 
 
-def _lines(text: str) -> list[str]:
+def _split_lines(text: str) -> list[str]:
     """Lines as TOML has them, with their ends."""
     return re.findall(r"[^\n]*\n|[^\n]+", text)
 
 
-def _extent(lines: Sequence[str], path: Sequence[str]) -> tuple[int, int] | None:
+def _table_range(lines: Sequence[str], path: Sequence[str]) -> tuple[int, int] | None:
     """From a table's header to the end of what is in it: comments above the next header are that one's."""
     begin = end = None
-    for number, header in _headers(lines):
+    for number, header in _find_headers(lines):
         is_below = list(header[: len(path)]) == list(path)
         if begin is None and list(header) == list(path):
             begin = number
@@ -249,14 +249,14 @@ def _extent(lines: Sequence[str], path: Sequence[str]) -> tuple[int, int] | None
     return begin, end
 
 
-def _headers(lines: Sequence[str]) -> Iterator[tuple[int, tuple[str, ...]]]:
+def _find_headers(lines: Sequence[str]) -> Iterator[tuple[int, tuple[str, ...]]]:
     """Numbers of lines that begin a table, with its names; of an array of tables, its names and ``[]``."""
     for number, line in enumerate(lines):
-        if (names := _names(line)) and _is_whole("".join(lines[:number])):
+        if (names := _header_names(line)) and _is_valid_toml("".join(lines[:number])):
             yield number, names
 
 
-def _names(line: str) -> tuple[str, ...]:
+def _header_names(line: str) -> tuple[str, ...]:
     """What a header names; nothing where it is none, such as an item of a list."""
     if not line.lstrip().startswith("["):
         return ()
@@ -271,7 +271,7 @@ def _names(line: str) -> tuple[str, ...]:
     return (*names, "[]") if isinstance(told, list) else tuple(names)
 
 
-def _is_whole(text: str) -> bool:
+def _is_valid_toml(text: str) -> bool:
     try:
         tomllib.loads(text)
     except ValueError:
@@ -282,13 +282,13 @@ def _is_whole(text: str) -> bool:
 # -- writing -----------------------------------------------------------------------------------------------------------
 
 
-def _new_table(path: Sequence[str], values: Mapping[str, TomlValue], line_end: str) -> Iterator[str]:
-    yield f"[{'.'.join(map(_key, path))}]{line_end}"
+def _format_table(path: Sequence[str], values: Mapping[str, TomlValue], line_end: str) -> Iterator[str]:
+    yield f"[{'.'.join(map(_format_key, path))}]{line_end}"
     for name, value in values.items():
-        yield f"{_key(name)} = {_value(value)}{line_end}"
+        yield f"{_format_key(name)} = {_format_value(value)}{line_end}"
 
 
-def _changed(
+def _edit_table(
     block: Sequence[str], path: Sequence[str], values: Mapping[str, TomlValue], line_end: str
 ) -> Iterator[str]:
     """The lines of a table, with other values; what is new stands behind the last of its own statements."""
@@ -297,48 +297,48 @@ def _changed(
     last = 1  # lines until behind the last statement of the table itself, not of one in it
     inner: str | None = None  # the table in it that these lines are of
     stays = True  # whether that says what it is to say
-    for lines in _statements(block):
+    for lines in _split_statements(block):
         statement = "".join(lines)
-        if len(lines) == 1 and (names := _names(statement)):
+        if len(lines) == 1 and (names := _header_names(statement)):
             inner = names[len(path)] if len(names) > len(path) else None
-            stays = inner is None or values.get(inner) == _inner(block, path, inner)
+            stays = inner is None or values.get(inner) == _nested_value(block, path, inner)
             if stays:
                 if inner is not None:
                     left.pop(inner, None)
-                kept.append(_ended(statement, line_end))
+                kept.append(_with_line_end(statement, line_end))
             continue
         told = tomllib.loads(statement)
         if not told or (inner is not None and stays):  # a comment, nothing, or what stays
-            kept.append(_ended(statement, line_end))
+            kept.append(_with_line_end(statement, line_end))
             continue
         if inner is not None:
             continue
         ((name, value),) = told.items()
         if name in left and left[name] == value:
-            kept.append(_ended(statement, line_end))
+            kept.append(_with_line_end(statement, line_end))
             del left[name]
-        elif name in left and (edited := _edited_list(statement, value, left[name])) is not None:
-            kept.append(_ended(edited, line_end))
+        elif name in left and (edited := _edit_list_statement(statement, value, left[name])) is not None:
+            kept.append(_with_line_end(edited, line_end))
             del left[name]
         elif name in left:
-            comment = _comment(statement, told)
-            written = f"{_key(name)} = {_value(left.pop(name))}{'  ' + comment if comment else ''}"
+            comment = _trailing_comment(statement, told)
+            written = f"{_format_key(name)} = {_format_value(left.pop(name))}{'  ' + comment if comment else ''}"
             kept.append(written + line_end)
         else:
             continue
         last = len(kept)
-    kept[last:last] = [f"{_key(name)} = {_value(value)}{line_end}" for name, value in left.items()]
+    kept[last:last] = [f"{_format_key(name)} = {_format_value(value)}{line_end}" for name, value in left.items()]
     return iter(kept)
 
 
-def _edited_list(statement: str, old: Any, new: TomlValue) -> str | None:
+def _edit_list_statement(statement: str, old: Any, new: TomlValue) -> str | None:
     if not isinstance(old, list) or isinstance(new, str) or not isinstance(new, Sequence):
         return None
     texts = all(isinstance(each, str) for each in old)
-    return changed_list(statement, old, list(new), _value) if texts else None
+    return edit_list(statement, old, list(new), _format_value) if texts else None
 
 
-def _inner(block: Sequence[str], path: Sequence[str], name: str) -> object:
+def _nested_value(block: Sequence[str], path: Sequence[str], name: str) -> object:
     """What a table of a block holds under a name."""
     told: Any = tomllib.loads("".join(block))
     for each in (*path, name):
@@ -346,16 +346,16 @@ def _inner(block: Sequence[str], path: Sequence[str], name: str) -> object:
     return told
 
 
-def _statements(block: Sequence[str]) -> Iterator[Sequence[str]]:
+def _split_statements(block: Sequence[str]) -> Iterator[Sequence[str]]:
     """Lines that are read together: a header, a comment, an empty line, a value that may take several."""
     begin = 0
     for end in range(1, len(block) + 1):
-        if _is_whole("".join(block[begin:end])):
+        if _is_valid_toml("".join(block[begin:end])):
             yield block[begin:end]
             begin = end
 
 
-def _comment(statement: str, told: Mapping[str, Any]) -> str:
+def _trailing_comment(statement: str, told: Mapping[str, Any]) -> str:
     """What stands behind a value as a comment."""
     for found in re.finditer("#", statement):
         try:
@@ -366,15 +366,15 @@ def _comment(statement: str, told: Mapping[str, Any]) -> str:
     return ""
 
 
-def _ended(line: str, line_end: str) -> str:
+def _with_line_end(line: str, line_end: str) -> str:
     return line if line.endswith("\n") else line + line_end
 
 
-def _key(name: str) -> str:
-    return name if _BARE.fullmatch(name) else _value(name)
+def _format_key(name: str) -> str:
+    return name if _BARE_KEY.fullmatch(name) else _format_value(name)
 
 
-def _value(value: TomlValue) -> str:
+def _format_value(value: TomlValue) -> str:
     if isinstance(value, str):
         # JSON's text is TOML's, but for one character.
         return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
@@ -383,15 +383,15 @@ def _value(value: TomlValue) -> str:
     if isinstance(value, int | float):
         return repr(value)
     if isinstance(value, Mapping):
-        inner = ", ".join(f"{_key(name)} = {_value(each)}" for name, each in value.items())
+        inner = ", ".join(f"{_format_key(name)} = {_format_value(each)}" for name, each in value.items())
         return f"{{ {inner} }}" if inner else "{}"
-    return f"[{', '.join(map(_value, value))}]"
+    return f"[{', '.join(map(_format_value, value))}]"
 
 
 # -- proof -------------------------------------------------------------------------------------------------------------
 
 
-def _checked(made: str, before: str, path: Sequence[str], wanted: object) -> str:
+def _verify_edit(made: str, before: str, path: Sequence[str], wanted: object) -> str:
     """What was made, if it says what was wanted, and nothing else is otherwise."""
     try:
         told, told_before = tomllib.loads(made), tomllib.loads(before)
@@ -399,16 +399,16 @@ def _checked(made: str, before: str, path: Sequence[str], wanted: object) -> str
     except UnicodeEncodeError as error:
         raise UsageError(f"{'.'.join(path)} holds what no text file can: {error.reason}") from error
     except ValueError as error:
-        raise _cannot_be_edited(path) from error
-    if _taken(told, path) != wanted:
-        raise _cannot_be_edited(path)
-    _taken(told_before, path)
+        raise _edit_error(path) from error
+    if _pop_table(told, path) != wanted:
+        raise _edit_error(path)
+    _pop_table(told_before, path)
     if told != told_before:
-        raise _cannot_be_edited(path)
+        raise _edit_error(path)
     return made
 
 
-def _taken(document: dict[str, Any], path: Sequence[str]) -> object:
+def _pop_table(document: dict[str, Any], path: Sequence[str]) -> object:
     """Takes a table out of a document, and tables around it that hold nothing else; gives what it held."""
     inner: Any = document
     around = []
@@ -416,27 +416,28 @@ def _taken(document: dict[str, Any], path: Sequence[str]) -> object:
         around.append((inner, name))
         inner = inner.get(name)
         if not isinstance(inner, dict):
-            return _GONE
-    found = inner.pop(path[-1], _GONE)
+            return _MISSING
+    found = inner.pop(path[-1], _MISSING)
     for outer, name in reversed(around):
         if not outer[name]:
             del outer[name]
     return found
 
 
-def _cannot_be_edited(path: Sequence[str]) -> UsageError:
+def _edit_error(path: Sequence[str]) -> UsageError:
     *_, name = path
     return UsageError(
-        f"{name} is not written there as a table of its own, [{'.'.join(map(_key, path))}]: change it in an editor"
+        f"{name} is not written there as a table of its own, [{'.'.join(map(_format_key, path))}]: change it in "
+        "an editor"
     )
 
 
 HOSTS_TABLE = "hosts"
 
 
-def own_file() -> Path:
+def user_settings_file() -> Path:
     """The file of the state folder, whose groups are there in every folder."""
-    return home() / FILE
+    return state_home() / SETTINGS_FILE
 
 
 def read_host_groups() -> dict[str, tuple[Path, list[str]]]:
@@ -447,8 +448,8 @@ def read_host_groups() -> dict[str, tuple[Path, list[str]]]:
         UsageError: a file cannot be read or used, or somebody else could have written it.
     """
     found: dict[str, tuple[Path, list[str]]] = {}
-    for path in (own_file(), *in_current(FILE)):
-        for name, hosts in _table(path, text_of(path)).items():
+    for path in (user_settings_file(), *current_paths(SETTINGS_FILE)):
+        for name, hosts in _read_groups(path, read_settings_text(path)).items():
             found[name] = path, hosts
     return found
 
@@ -460,54 +461,54 @@ def save_host_groups(path: Path, name: str, hosts: Sequence[str]) -> None:
         UsageError: the file cannot be used or changed, or somebody else could have written it.
         OSError: it cannot be written; it is as it was.
     """
-    text = text_of(path)
-    table = _raw(path, text)
+    text = read_settings_text(path)
+    table = _groups_table(path, text)
     if table.get(name) != [*hosts]:
-        put_text(path, text, with_table(text, (HOSTS_TABLE,), table | {name: [*hosts]}))
+        replace_text(path, text, set_table(text, (HOSTS_TABLE,), table | {name: [*hosts]}))
 
 
-def rename(path: Path, name: str, new: str) -> None:
+def rename_group(path: Path, name: str, new: str) -> None:
     """Call a group otherwise; it stays in its place.
 
     Raises:
         UsageError, OSError: as :func:`save`; or there is one of that name.
     """
-    text = text_of(path)
-    table = _there(path, text, name)
+    text = read_settings_text(path)
+    table = _require_group(path, text, name)
     if new in table:
         raise UsageError(f"{path} has a group {new} already")
-    put_text(path, text, renamed_entry(text, (HOSTS_TABLE,), name, new))
+    replace_text(path, text, rename_entry(text, (HOSTS_TABLE,), name, new))
 
 
-def remove(path: Path, name: str) -> None:
+def remove_group(path: Path, name: str) -> None:
     """Take a group out.
 
     Raises:
         UsageError, OSError: as :func:`save`.
     """
-    text = text_of(path)
-    left = {other: hosts for other, hosts in _there(path, text, name).items() if other != name}
-    made = with_table(text, (HOSTS_TABLE,), left) if left else without_table(text, (HOSTS_TABLE,))
-    put_text(path, text, made)
+    text = read_settings_text(path)
+    left = {other: hosts for other, hosts in _require_group(path, text, name).items() if other != name}
+    made = set_table(text, (HOSTS_TABLE,), left) if left else remove_table(text, (HOSTS_TABLE,))
+    replace_text(path, text, made)
 
 
-def _there(path: Path, text: str, name: str) -> dict[str, Any]:
-    table = _raw(path, text)
+def _require_group(path: Path, text: str, name: str) -> dict[str, Any]:
+    table = _groups_table(path, text)
     if name not in table:
         raise UsageError(f"{path} has no group {name} any more")
     return table
 
 
-def _raw(path: Path, text: str) -> dict[str, Any]:
-    table = parsed(path, text).get(HOSTS_TABLE, {})
+def _groups_table(path: Path, text: str) -> dict[str, Any]:
+    table = parse_settings(path, text).get(HOSTS_TABLE, {})
     if not isinstance(table, dict):
         raise UsageError(f"{path}: hosts is no table; write [hosts], and a group in each line below")
     return table
 
 
-def _table(path: Path, text: str) -> dict[str, list[str]]:
+def _read_groups(path: Path, text: str) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
-    for name, hosts in _raw(path, text).items():
+    for name, hosts in _groups_table(path, text).items():
         listed = [hosts] if isinstance(hosts, str) else hosts
         if not isinstance(listed, list) or not all(isinstance(host, str) for host in listed):
             raise UsageError(f"{path}: the group {name} is no list of hosts")
@@ -515,14 +516,14 @@ def _table(path: Path, text: str) -> dict[str, list[str]]:
     return found
 
 
-def given() -> dict[str, Any]:
+def read_settings() -> dict[str, Any]:
     """What the file says, by table and name; whether it can be used nobody has looked at.
 
     Raises:
         UsageError: the file cannot be read or used, or somebody else could have written it.
     """
-    whole = parsed(own_file(), text_of(own_file()))
-    tables = {name: whole.get(name, {}) for name in TABLES}
+    whole = parse_settings(user_settings_file(), read_settings_text(user_settings_file()))
+    tables = {name: whole.get(name, {}) for name in SETTINGS_TABLES}
     return {
         f"{name}.{key}": value
         for name, table in tables.items()
@@ -531,68 +532,68 @@ def given() -> dict[str, Any]:
     }
 
 
-def change(name: str, value: TomlValue) -> None:
+def set_setting(name: str, value: TomlValue) -> None:
     """Have a setting be this from now on; one of the table of keys is the app's to look at.
 
     Args:
-        name: as ``user_settings.OwnSetting`` has it; ``keys.`` and an action's id for a key.
+        name: as ``user_settings.UserSetting`` has it; ``keys.`` and an action's id for a key.
 
     Raises:
         UsageError: there is no such setting, or it cannot be this; or the file cannot be used or changed.
         OSError: it cannot be written; it is as it was.
     """
     table, _, key = name.partition(".")
-    if table != KEYS:
+    if table != KEYS_TABLE:
         settings = [each for each in SETTINGS if each.name == name]
         if not settings:
             raise UsageError(f"there is no setting {name}")
         try:
-            check(settings[0], value)
+            validate(settings[0], value)
         except ValueError as error:
             raise UsageError(f"{name} cannot be that: {error}") from None
-    _put(table, {key: value})
+    _write_table(table, {key: value})
 
 
-def forget(name: str) -> None:
+def reset_setting(name: str) -> None:
     """Have the default hold again.
 
     Raises:
         UsageError, OSError: as :func:`change`.
     """
     table, _, key = name.partition(".")
-    _put(table, {}, without=key)
+    _write_table(table, {}, without=key)
 
 
-def _put(table: str, values: dict[str, TomlValue], without: str = "") -> None:
-    path = own_file()
-    text = text_of(path)
-    before = parsed(path, text).get(table, {})
+def _write_table(table: str, values: dict[str, TomlValue], without: str = "") -> None:
+    path = user_settings_file()
+    text = read_settings_text(path)
+    before = parse_settings(path, text).get(table, {})
     if not isinstance(before, dict):
         raise UsageError(f"{path}: {table} has to be a table, [{table}]")
     after = {key: value for key, value in before.items() if key != without} | values
     if after != before:
-        put_text(path, text, with_table(text, (table,), after) if after else without_table(text, (table,)))
+        replace_text(path, text, set_table(text, (table,), after) if after else remove_table(text, (table,)))
 
 
-TABLE = "presets"
+PRESETS_TABLE = "presets"
 
 
-def read() -> dict[str, tuple[Path, Any]]:
+def read_presets() -> dict[str, tuple[Path, Any]]:
     """What is under each name, and in which file.
 
     Raises:
         UsageError: a file cannot be read or used, or somebody else could have written it.
     """
     found: dict[str, tuple[Path, Any]] = {}
-    for path in (home() / FILE, *in_current(FILE)):
-        table = parsed(path, text_of(path)).get(TABLE, {})
+    for path in (state_home() / SETTINGS_FILE, *current_paths(SETTINGS_FILE)):
+        table = parse_settings(path, read_settings_text(path)).get(PRESETS_TABLE, {})
         if not isinstance(table, dict):
             raise UsageError(f"{path}: presets is no table; write each as [presets.NAME]")
         found |= {name: (path, entry) for name, entry in table.items()}
     return dict(sorted(found.items()))
 
 
-def save(name: str, values: Mapping[str, TomlValue]) -> Path:
+def save_preset(name: str, values: Mapping[str, TomlValue]) -> Path:
     """Write a preset into the working folder's file, in place of one of that name; gives its path.
 
     Raises:
@@ -600,20 +601,20 @@ def save(name: str, values: Mapping[str, TomlValue]) -> Path:
             that cannot be changed.
         OSError: it cannot be written; it is as it was.
     """
-    path = here() / FILE
-    text = text_of(path)
-    parsed(path, text)
-    put_text(path, text, with_table(text, (TABLE, name), values))
+    path = require_current_folder() / SETTINGS_FILE
+    text = read_settings_text(path)
+    parse_settings(path, text)
+    replace_text(path, text, set_table(text, (PRESETS_TABLE, name), values))
     return path
 
 
-def delete(name: str, path: Path) -> None:
+def delete_preset(name: str, path: Path) -> None:
     """Take a preset out of a file.
 
     Raises:
         UsageError: as :func:`save`.
         OSError: as :func:`save`.
     """
-    text = text_of(path)
-    parsed(path, text)
-    put_text(path, text, without_table(text, (TABLE, name)))
+    text = read_settings_text(path)
+    parse_settings(path, text)
+    replace_text(path, text, remove_table(text, (PRESETS_TABLE, name)))

@@ -8,10 +8,10 @@ from typing import Annotated, Any
 from pydantic import BaseModel, BeforeValidator, ValidationError
 
 from skyward_core.model.errors import UsageError
-from skyward_core.util.user_files import MOST_BY_HAND, read_text, toml_of
+from skyward_core.util.user_files import MAX_SETTINGS_BYTES, parse_toml, read_text
 
 
-def _listed(value: Any) -> Any:
+def _as_list(value: Any) -> Any:
     return [value] if isinstance(value, str) else value
 
 
@@ -24,19 +24,19 @@ class Settings(BaseModel):
         providers: what those say where machines come from, by name.
     """
 
-    hosts: dict[str, Annotated[list[str], BeforeValidator(_listed)]] = {}
+    hosts: dict[str, Annotated[list[str], BeforeValidator(_as_list)]] = {}
     pools: dict[str, Any] = {}
     providers: dict[str, Any] = {}
 
 
-def read(path: Path) -> Settings:
+def read_settings_file(path: Path) -> Settings:
     """The settings in a file.
 
     Raises:
         UsageError: it cannot be read, is not TOML, or holds what cannot be used; says where.
     """
     try:
-        return Settings.model_validate(toml_of(read_text(path, most=MOST_BY_HAND)))
+        return Settings.model_validate(parse_toml(read_text(path, most=MAX_SETTINGS_BYTES)))
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error}") from error
     except ValidationError as error:

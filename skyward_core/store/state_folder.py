@@ -17,22 +17,25 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from skyward_core.model.errors import SpecError, UsageError
-from skyward_core.protocol.node_paths import STATE, NodePaths, pools
-from skyward_core.util.user_files import exists, expanded, is_dir, resolved
+from skyward_core.protocol.node_paths import STATE_FILE, NodePaths, pools_folder
+from skyward_core.util.user_files import exists, expand_user, is_dir, resolve_path
 
 if TYPE_CHECKING:
     from skyward_core.store.settings_schema import Settings
 
 
-BASE_LIMIT = 55  # bytes of a folder's path below which a socket of ours fits into the 104 that some systems allow
+MAX_SOCKET_BASE_BYTES = (
+    55  # bytes of a folder's path below which a socket of ours fits into the 104 that some systems allow
+)
 
-ENVIRONMENTS = "environments"  # a folder of the home: what images asked for on this machine
-SETTINGS = "skyward.toml"
-PRUNED = "pruned"  # a file of the home, as old as the last time that room was made in it
+ENVIRONMENTS_FOLDER = "environments"  # a folder of the home: what images asked for on this machine
+SETTINGS_FILE = "skyward.toml"
+PRUNED_FILE = "pruned"  # a file of the home, as old as the last time that room was made in it
 # What else there is in the home.
-OURS = (STATE, ENVIRONMENTS, PRUNED, "ledger.db*", "pools", "local", "aws", "slurm", "tasks", "debug", "known_hosts*",
-        "ssh_config*", "skyward-*", "empty", SETTINGS, "*.json", "*.json.draft")  # fmt: skip
-PRUNE_EVERY = 86400.0  # seconds between two such times
+OWN_NAMES = (STATE_FILE, ENVIRONMENTS_FOLDER, PRUNED_FILE, "ledger.db*", "pools", "local", "aws", "slurm", "tasks",
+        "debug", "known_hosts*",
+        "ssh_config*", "skyward-*", "empty", SETTINGS_FILE, "*.json", "*.json.draft")  # fmt: skip
+PRUNE_INTERVAL = 86400.0  # seconds between two such times
 
 provider_override: str | None = None
 """Name of a provider that the pools of this process use in place of the one they name."""
@@ -40,21 +43,21 @@ provider_settings: Mapping[str, str] = {}
 """What a person wrote for its settings."""
 nodes_override: int | str | None = None
 """How many machines the pools of this process have in place of as many as they say."""
-OVERRIDE = "SKYWARD_OVERRIDE"  # a variable by which these go to processes that the script starts
+OVERRIDE_VARIABLE = "SKYWARD_OVERRIDE"  # a variable by which these go to processes that the script starts
 
 
-def override(provider: str | None, settings: Mapping[str, str], nodes: int | str | None) -> None:
+def set_override(provider: str | None, settings: Mapping[str, str], nodes: int | str | None) -> None:
     """Have the pools of this process and of all that it starts be otherwise than they say."""
     global provider_override, provider_settings, nodes_override
     provider_override, provider_settings, nodes_override = provider, settings, nodes
-    os.environ[OVERRIDE] = json.dumps([provider, dict(settings), nodes])
+    os.environ[OVERRIDE_VARIABLE] = json.dumps([provider, dict(settings), nodes])
 
 
-if OVERRIDE in os.environ:  # written by the process that has started this one
-    provider_override, provider_settings, nodes_override = json.loads(os.environ[OVERRIDE])
+if OVERRIDE_VARIABLE in os.environ:  # written by the process that has started this one
+    provider_override, provider_settings, nodes_override = json.loads(os.environ[OVERRIDE_VARIABLE])
 
 
-def home() -> Path:
+def state_home() -> Path:
     """The folder of all durable state; made, private to the person, when first asked for.
 
     Raises:
@@ -62,19 +65,19 @@ def home() -> Path:
     """
     override = os.environ.get("SKYWARD_HOME")
     if override:
-        path = expanded(override).absolute()
+        path = expand_user(override).absolute()
     else:
         import platformdirs
 
         path = Path(platformdirs.user_state_dir("skyward", appauthor=False))
     try:
         path.mkdir(parents=True, exist_ok=True, mode=0o700)
-        if trouble := _made_private(path, named=bool(override)):
+        if trouble := _make_private(path, named=bool(override)):
             raise UsageError(
                 f"{trouble}, and what is there would be believed and run: close it, or set SKYWARD_HOME to a folder "
                 "of your own"
             )
-        if not (mark := path / STATE).exists():
+        if not (mark := path / STATE_FILE).exists():
             with suppress(OSError):  # a full disk; the ledger tells as well what the folder is
                 mark.touch()
     except OSError as error:
@@ -84,7 +87,7 @@ def home() -> Path:
     return path
 
 
-def _made_private(path: Path, *, named: bool) -> str:
+def _make_private(path: Path, *, named: bool) -> str:
     """Close the home to others, unless the person keeps other things there as well; gives why it is none, or "".
 
     Args:
@@ -95,20 +98,22 @@ def _made_private(path: Path, *, named: bool) -> str:
         return f"{path} belongs to somebody else"
     if not found.st_mode & 0o077:
         return ""
-    if not named or (not found.st_mode & stat.S_ISVTX and _is_ours(path)):  # an empty /tmp is everybody's
+    if not named or (not found.st_mode & stat.S_ISVTX and _holds_only_own_files(path)):  # an empty /tmp is everybody's
         path.chmod(0o700)
         return ""
-    from skyward_core.node.bootstrap.host_inspection import others_write  # late: most homes are closed
+    from skyward_core.node.bootstrap.host_inspection import (
+        is_writable_by_others,  # late: most homes are closed
+    )
 
-    return f"{path} can be written by others" if others_write(found) else ""
+    return f"{path} can be written by others" if is_writable_by_others(found) else ""
 
 
-def is_state(folder: str) -> bool:
+def is_state_folder(folder: str) -> bool:
     """Check whether a folder is a state folder of this program: this process's, another one's, or a host's."""
     there = os.path.exists  # a working folder has many folders, and pathlib takes five times as long
-    if there(f"{folder}/{STATE}"):
+    if there(f"{folder}/{STATE_FILE}"):
         return True
-    inside = pools(folder)
+    inside = pools_folder(folder)
     if not there(inside):
         return False
     try:  # earlier releases, and hosts, leave no mark
@@ -118,45 +123,45 @@ def is_state(folder: str) -> bool:
         return False
 
 
-def state_of(path: Path) -> Path | None:
+def find_state_folder(path: Path) -> Path | None:
     """Return the state folder that a path is, or that it is a part of; None if it is not.
 
     Other files that a user keeps in such a folder are not a part of it.
     """
-    real = resolved(path)
+    real = resolve_path(path)
     for folder in (real, *real.parents):
-        if is_state(str(folder)) and (folder == real or _is_named_as_ours(folder, real)):
+        if is_state_folder(str(folder)) and (folder == real or _has_own_name(folder, real)):
             return folder
     return None
 
 
-def _is_named_as_ours(folder: Path, path: Path) -> bool:
-    return any(map(Path(path.relative_to(folder).parts[0]).match, OURS))
+def _has_own_name(folder: Path, path: Path) -> bool:
+    return any(map(Path(path.relative_to(folder).parts[0]).match, OWN_NAMES))
 
 
 def prune_is_due() -> bool:
     """Return whether old files are to be pruned now (``store.pruning``, which most starts need not load). A new home
     has no old files, and is marked as pruned."""
-    mark = home() / PRUNED
+    mark = state_home() / PRUNED_FILE
     try:
-        return time.time() - mark.stat().st_mtime > PRUNE_EVERY
+        return time.time() - mark.stat().st_mtime > PRUNE_INTERVAL
     except FileNotFoundError:
         with suppress(OSError):
             mark.touch()  # a new home holds nothing old
         return False
 
 
-def _is_ours(path: Path) -> bool:
+def _holds_only_own_files(path: Path) -> bool:
     """Whether a folder that the person named holds nothing else than our things, as far as can be seen."""
-    return all(any(map(each.match, OURS)) for each in path.iterdir())
+    return all(any(map(each.match, OWN_NAMES)) for each in path.iterdir())
 
 
 def pool_path(pool: str) -> Path:
     """Where the client keeps a pool's logs, results and events; there may be none of them (any more)."""
-    return home() / "pools" / pool
+    return state_home() / "pools" / pool
 
 
-def pool_dir(pool: str) -> Path:
+def ensure_pool_folder(pool: str) -> Path:
     """The same folder, made where it is not there."""
     path = pool_path(pool)
     path.parent.mkdir(exist_ok=True, mode=0o700)
@@ -164,7 +169,7 @@ def pool_dir(pool: str) -> Path:
     return path
 
 
-def socket_dir(owner: Path) -> Path:
+def ensure_socket_folder(owner: Path) -> Path:
     """A short, private folder for the Unix sockets that belong to ``owner``.
 
     A socket's path may hold about 100 bytes, which a folder deep in a home often exceeds.
@@ -172,15 +177,15 @@ def socket_dir(owner: Path) -> Path:
     Raises:
         UsageError: wherever it could be something is there already that belongs to somebody else, or others may enter.
     """
-    from skyward_core.node.bootstrap.host_inspection import doubt
+    from skyward_core.node.bootstrap.host_inspection import distrust_reason
 
     wrong: list[str] = []
     # Others may have come first to /tmp; the home, which is ours alone, may be too deep, or on another machine's disk.
-    for base in (*_bases(), str(home())):
-        if len(os.fsencode(base)) > BASE_LIMIT or not os.access(base, os.W_OK):
+    for base in (*_socket_bases(), str(state_home())):
+        if len(os.fsencode(base)) > MAX_SOCKET_BASE_BYTES or not os.access(base, os.W_OK):
             continue
         # Where others can rename what is ours is no place for it; nobody can in /tmp.
-        if doubt(f"{base}/."):
+        if distrust_reason(f"{base}/."):
             continue
         root = Path(base) / f"skyward-{os.getuid()}"
         if not _is_private(root):
@@ -198,7 +203,7 @@ def socket_dir(owner: Path) -> Path:
     )
 
 
-def _bases() -> list[str]:
+def _socket_bases() -> list[str]:
     import tempfile  # late, as all that a script can connect without
 
     return [os.environ.get("XDG_RUNTIME_DIR", ""), tempfile.gettempdir(), "/tmp"]
@@ -220,7 +225,7 @@ def host_groups() -> dict[str, list[str]]:
     Raises:
         UsageError: a file cannot be read or used.
     """
-    return {name: hosts for each in _settings() for name, hosts in each.hosts.items()}
+    return {name: hosts for each in _read_settings_files() for name, hosts in each.hosts.items()}
 
 
 def pool_tables() -> tuple[dict[str, Any], dict[str, Any]]:
@@ -232,53 +237,51 @@ def pool_tables() -> tuple[dict[str, Any], dict[str, Any]]:
     """
     pools: dict[str, Any] = {}
     providers: dict[str, Any] = {}
-    for each in _settings():
-        pools, providers = _over(pools, each.pools), _over(providers, each.providers)
+    for each in _read_settings_files():
+        pools, providers = _merge_tables(pools, each.pools), _merge_tables(providers, each.providers)
     return pools, providers
 
 
-def _over(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
+def _merge_tables(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
     """Tables with what lies over them, down to single values."""
     both = {
-        key: _over(below[key], value)
+        key: _merge_tables(below[key], value)
         for key, value in above.items()
         if isinstance(below.get(key), dict) and isinstance(value, dict)
     }
     return below | above | both
 
 
-def _settings() -> Iterator[Settings]:
+def _read_settings_files() -> Iterator[Settings]:
     """What is there, the weaker file first.
 
     Raises:
         UsageError: somebody else could have put it into the working folder: a group of hosts says whose machines are
             given the person's code.
     """
-    own = home() / SETTINGS
-    for path in (own, Path(SETTINGS)):
+    own = state_home() / SETTINGS_FILE
+    for path in (own, Path(SETTINGS_FILE)):
         if exists(path):
-            from skyward_core.node.bootstrap.host_inspection import doubt
+            from skyward_core.node.bootstrap.host_inspection import distrust_reason
 
-            if path != own and (why := doubt(str(path.absolute()))):
+            if path != own and (why := distrust_reason(str(path.absolute()))):
                 raise UsageError(
                     f"{path.absolute()} is not believed: {why}. What you need of it goes to {own}; or work in a "
                     "folder of your own"
                 )
-            from skyward_core.store.settings_schema import (
-                read,  # and pydantic, which takes as long to import as a node takes to start
-            )
+            from skyward_core.store.settings_schema import read_settings_file
 
-            yield read(path)
+            yield read_settings_file(path)
 
 
-SYSTEM = ("/bin", "/boot", "/dev", "/etc", "/lib", "/media", "/mnt", "/opt", "/proc", "/run", "/sbin", "/sys",
+SYSTEM_FOLDERS = ("/bin", "/boot", "/dev", "/etc", "/lib", "/media", "/mnt", "/opt", "/proc", "/run", "/sbin", "/sys",
           "/tmp", "/usr", "/usr/bin", "/usr/lib", "/usr/local", "/usr/local/bin", "/usr/local/lib", "/var",
           "/var/tmp")  # fmt: skip
 # As the tempfile module has it; to load that takes longer than the rest of this.
-TEMPORARY, TEMPORARY_BY = ("/tmp", "/var/tmp", "/usr/tmp"), ("TMPDIR", "TEMP", "TMP")
+TEMPORARY_FOLDERS, TEMPORARY_VARIABLES = ("/tmp", "/var/tmp", "/usr/tmp"), ("TMPDIR", "TEMP", "TMP")
 
 
-def current() -> Path | None:
+def current_folder() -> Path | None:
     """The current folder; None where somebody has removed it since."""
     try:
         return Path.cwd()
@@ -286,18 +289,18 @@ def current() -> Path | None:
         return None
 
 
-def in_current(name: str) -> list[Path]:
+def current_paths(name: str) -> list[Path]:
     """The file of that name there, by its whole path; none where that folder is gone."""
-    return [] if (folder := current()) is None else [folder / name]
+    return [] if (folder := current_folder()) is None else [folder / name]
 
 
-def here() -> Path:
+def require_current_folder() -> Path:
     """The current folder.
 
     Raises:
         UsageError: somebody has removed it since.
     """
-    if (folder := current()) is None:
+    if (folder := current_folder()) is None:
         name = f" ({os.environ['PWD']})" if os.environ.get("PWD") else ""
         raise UsageError(
             f"the folder that this was started in{name} is not there any more; start it again in one that is"
@@ -305,25 +308,25 @@ def here() -> Path:
     return folder
 
 
-def named(folder: str | os.PathLike[str]) -> str:
+def resolve_workdir(folder: str | os.PathLike[str]) -> str:
     """Return the path of a working folder that the user named, from the current one or from a home (``~``).
 
     Raises:
         SpecError: It is not a folder.
     """
-    path = expanded(Path(folder))
-    path = path if path.is_absolute() else here() / path
+    path = expand_user(Path(folder))
+    path = path if path.is_absolute() else require_current_folder() / path
     if not is_dir(path):
         raise SpecError(f"{path} is not a folder: name one that exists", "workdir")
     return str(path)
 
 
-def workdir(path: Path) -> str | None:
+def choose_workdir(path: Path) -> str | None:
     """The folder that ranks of a script work in: the current one (None), or the script's own where it lies
     elsewhere; for ``Image.workdir``. No folder that is unfit, such as the person's home, is chosen over another."""
-    at, folder = current(), resolved(path).parent
-    here = None if at is None else resolved(at)
-    if unfit(folder) or (here is not None and folder.is_relative_to(here) and not unfit(here)):
+    at, folder = current_folder(), resolve_path(path).parent
+    here = None if at is None else resolve_path(at)
+    if unusable_reason(folder) or (here is not None and folder.is_relative_to(here) and not unusable_reason(here)):
         return None
     return str(folder)
 
@@ -334,8 +337,8 @@ def main_script() -> Path | None:
     file = getattr(main, "__file__", None)
     if file is None or getattr(main, "__spec__", None) is not None or not file.endswith(".py"):
         return None
-    path = resolved(file)
-    installed = (resolved(prefix) / part for prefix in (sys.prefix, sys.base_prefix) for part in ("bin", "lib"))
+    path = resolve_path(file)
+    installed = (resolve_path(prefix) / part for prefix in (sys.prefix, sys.base_prefix) for part in ("bin", "lib"))
     return None if any(map(path.is_relative_to, installed)) else path
 
 
@@ -343,41 +346,44 @@ def working_folder() -> str:
     """The folder that ranks work in where nobody said: as :func:`workdir` for the script that runs this
     process; the current one where no script does."""
     script = main_script()
-    return (script and workdir(script)) or str(here())
+    return (script and choose_workdir(script)) or str(require_current_folder())
 
 
-def unfit(folder: Path) -> str:
+def unusable_reason(folder: Path) -> str:
     """Why a folder is no working folder, and never sent, in words; "" where it is one."""
-    home = resolved(expanded("~"))
+    home = resolve_path(expand_user("~"))
     if folder == home or folder in home.parents:
         return f"{folder} holds your home folder"
-    temporary = (*TEMPORARY, *(os.environ[name] for name in TEMPORARY_BY if os.environ.get(name)))
-    if str(folder) in SYSTEM or any(folder == resolved(each) for each in temporary):
+    temporary = (
+        *TEMPORARY_FOLDERS,
+        *(os.environ[name] for name in TEMPORARY_VARIABLES if os.environ.get(name)),
+    )
+    if str(folder) in SYSTEM_FOLDERS or any(folder == resolve_path(each) for each in temporary):
         return f"{folder} is a folder of the system's"
-    if is_state(str(folder)):
+    if is_state_folder(str(folder)):
         return f"{folder} is a state folder of skyward (SKYWARD_HOME), which holds keys"
     return ""
 
 
-class StateInside:
+class NestedStateFolders:
     """Which folders below a working folder hold our state, by paths from there."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder = resolved(folder)
-        self._known = {"": False}
+        self._folder = resolve_path(folder)
+        self._cache = {"": False}
 
-    def holds(self, path: str) -> bool:
+    def contains(self, path: str) -> bool:
         """Check whether a file lies in one of them, or a link on its way leads into one."""
         above = path.rpartition("/")[0]
-        if above not in self._known:
-            self._known[above] = self.holds(above) or self._is_state(above)
-        return self._known[above]
+        if above not in self._cache:
+            self._cache[above] = self.contains(above) or self._is_state(above)
+        return self._cache[above]
 
     def _is_state(self, below: str) -> bool:
         there = f"{self._folder}/{below}"
         if not os.path.islink(there):  # noqa: PTH114  as of is_state
-            return is_state(there)
-        real = resolved(there)
+            return is_state_folder(there)
+        real = resolve_path(there)
         inside = real.is_relative_to(self._folder)  # what the working folder itself lies in says nothing then
         above = (each for each in (real, *real.parents) if not (inside and self._folder.is_relative_to(each)))
-        return any(is_state(str(each)) for each in above)
+        return any(is_state_folder(str(each)) for each in above)

@@ -12,16 +12,22 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
-from skyward_core.store.state_folder import SETTINGS as SETTINGS_FILE
-from skyward_core.store.state_folder import home
-from skyward_core.util.user_files import MOST_BY_HAND, exists, is_file, read_text, resolved, toml_of
+from skyward_core.store.state_folder import SETTINGS_FILE, state_home
+from skyward_core.util.user_files import (
+    MAX_SETTINGS_BYTES,
+    exists,
+    is_file,
+    parse_toml,
+    read_text,
+    resolve_path,
+)
 
-KEYS = "keys"  # the table of the app's keys, which knows what they may be
-TABLES = ("app", KEYS, "notify")
-MOST_MEGABYTES = 64_000
+KEYS_TABLE = "keys"  # the table of the app's keys, which knows what they may be
+SETTINGS_TABLES = ("app", KEYS_TABLE, "notify")
+MAX_MEGABYTES = 64_000
 
 
-class OwnSetting(NamedTuple):
+class UserSetting(NamedTuple):
     """One thing that a person may set.
 
     Attributes:
@@ -39,28 +45,28 @@ class OwnSetting(NamedTuple):
 
 
 SETTINGS = (
-    OwnSetting(
+    UserSetting(
         "app.theme",
         "theme",
         "",
         "The app's colours; what is chosen in the palette holds until this changes",
     ),
-    OwnSetting("app.ascii", "flag", False, "Paint plain ASCII, and nothing else"),
-    OwnSetting("app.motion", "flag", True, "What has just changed stands out for a moment, and lists scroll smoothly"),
-    OwnSetting(
+    UserSetting("app.ascii", "flag", False, "Paint plain ASCII, and nothing else"),
+    UserSetting("app.motion", "flag", True, "What has just changed stands out for a moment, and lists scroll smoothly"),
+    UserSetting(
         "app.memory_of_logs",
         "megabytes",
         64.0,
         "What lines of a pool's logs may take in memory; files hold all",
     ),
-    OwnSetting("notify.command", "command", "", "A command of yours that is run when a run has ended, or needs you"),
-    OwnSetting("notify.bell", "flag", True, "Ring the terminal's bell then"),
-    OwnSetting("notify.terminal", "flag", True, "Have the terminal show a notification then, where it knows that"),
-    OwnSetting("notify.after", "seconds", 10.0, "What took no longer is not told to who looks at the terminal"),
+    UserSetting("notify.command", "command", "", "A command of yours that is run when a run has ended, or needs you"),
+    UserSetting("notify.bell", "flag", True, "Ring the terminal's bell then"),
+    UserSetting("notify.terminal", "flag", True, "Have the terminal show a notification then, where it knows that"),
+    UserSetting("notify.after", "seconds", 10.0, "What took no longer is not told to who looks at the terminal"),
 )
 
 
-class Notify(NamedTuple):
+class NotifySettings(NamedTuple):
     """How a person hears that a run has ended, or needs them.
 
     Attributes:
@@ -76,7 +82,7 @@ class Notify(NamedTuple):
     after: float = 10.0
 
 
-class OwnSettings(NamedTuple):
+class UserSettings(NamedTuple):
     """What holds; for what cannot be used, the default.
 
     Attributes:
@@ -92,22 +98,22 @@ class OwnSettings(NamedTuple):
     theme: str = ""
     ascii: bool = False
     keys: Mapping[str, str] = MappingProxyType({})
-    notify: Notify = Notify()
+    notify: NotifySettings = NotifySettings()
     refused: tuple[str, ...] = ()
     motion: bool = True
     memory_of_logs: float = 64.0
 
 
-def own_settings() -> OwnSettings:
+def load_user_settings() -> UserSettings:
     """Return what the user has set in the ``skyward.toml`` of the home alone.
 
     Raises:
         UsageError: There is no home.
     """
-    return read_own(home() / SETTINGS_FILE, Path(SETTINGS_FILE))
+    return read_user_settings(state_home() / SETTINGS_FILE, Path(SETTINGS_FILE))
 
 
-def read_own(own: Path, project: Path) -> OwnSettings:
+def read_user_settings(own: Path, project: Path) -> UserSettings:
     """Read them. Whatever is wrong with a file is told in ``refused`` and keeps nothing from starting.
 
     Args:
@@ -115,27 +121,30 @@ def read_own(own: Path, project: Path) -> OwnSettings:
         project: a folder's file, of which is told what it cannot say.
     """
     reader = _SettingsFile(own)
-    tables = {name: reader.table(name) for name in TABLES}
+    tables = {name: reader.table(name) for name in SETTINGS_TABLES}
     held = {
-        each.name: reader.taken(tables[each.name.partition(".")[0]], each.name, each.default, _CHECKS[each.kind])
+        each.name: reader.take(tables[each.name.partition(".")[0]], each.name, each.default, _PARSERS[each.kind])
         for each in SETTINGS
     }
-    settings = OwnSettings(
+    settings = UserSettings(
         theme=held["app.theme"],
         ascii=held["app.ascii"],
         motion=held["app.motion"],
         memory_of_logs=held["app.memory_of_logs"],
-        keys={name: reader.taken(tables[KEYS], f"{KEYS}.{name}", None, str) for name in list(tables[KEYS])},
-        notify=Notify(
+        keys={
+            name: reader.take(tables[KEYS_TABLE], f"{KEYS_TABLE}.{name}", None, str)
+            for name in list(tables[KEYS_TABLE])
+        },
+        notify=NotifySettings(
             command=held["notify.command"] or (),
             bell=held["notify.bell"],
             terminal=held["notify.terminal"],
             after=held["notify.after"],
         ),
     )
-    reader.refuse_the_rest(tables)
+    reader.reject_unknown(tables)
     keys = {name: key for name, key in settings.keys.items() if key is not None}
-    return settings._replace(keys=keys, refused=(*reader.refused, *_not_for_projects(own, project)))
+    return settings._replace(keys=keys, refused=(*reader.problems, *_user_only_problems(own, project)))
 
 
 class _SettingsFile:
@@ -143,54 +152,54 @@ class _SettingsFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.refused: list[str] = []
+        self.problems: list[str] = []
         self._found: dict[str, Any] = {}
         if exists(path):
             try:
-                self._found = _parsed(path)
+                self._found = _read_toml(path)
             except (OSError, ValueError) as error:
-                self.refused.append(f"{path} is not used: {error}")
+                self.problems.append(f"{path} is not used: {error}")
 
     def table(self, name: str) -> dict[str, Any]:
         found = self._found.get(name, {})
         if isinstance(found, dict):
             return dict(found)
-        self.refused.append(f"{self.path}: {name} has to be a table, [{name}]")
+        self.problems.append(f"{self.path}: {name} has to be a table, [{name}]")
         return {}
 
-    def taken(self, table: dict[str, Any], name: str, default: Any, kind: Callable[[Any], Any]) -> Any:
+    def take(self, table: dict[str, Any], name: str, default: Any, kind: Callable[[Any], Any]) -> Any:
         """Take a value out of a table; the default where it is not there, or is none of that kind."""
         key = name.partition(".")[2]
         if key not in table:
             return default
         value = table.pop(key)
         try:
-            return checked(kind, value)
+            return parse_value(kind, value)
         except ValueError as error:
-            self.refused.append(f"{self.path}: {name} is not used: {error}")
+            self.problems.append(f"{self.path}: {name} is not used: {error}")
             return default
 
-    def refuse_the_rest(self, tables: Mapping[str, Mapping[str, Any]]) -> None:
+    def reject_unknown(self, tables: Mapping[str, Mapping[str, Any]]) -> None:
         """Name what nobody has taken."""
         for name, rest in tables.items():
-            self.refused.extend(f"{self.path}: there is no setting {name}.{key}" for key in rest)
+            self.problems.extend(f"{self.path}: there is no setting {name}.{key}" for key in rest)
 
 
-def checked(kind: Callable[[Any], Any], value: Any) -> Any:
+def parse_value(kind: Callable[[Any], Any], value: Any) -> Any:
     """A value as it is used.
 
     Raises:
         ValueError: it is none of that kind.
     """
     if isinstance(kind, type) and not isinstance(value, kind):
-        raise ValueError(f"it has to be {_KINDS[kind]}")
+        raise ValueError(f"it has to be {_KIND_LABELS[kind]}")
     return kind(value)
 
 
-_KINDS = {str: "a text in quotes", bool: "true or false"}
+_KIND_LABELS = {str: "a text in quotes", bool: "true or false"}
 
 
-def _words(command: Any) -> tuple[str, ...]:
+def _parse_command(command: Any) -> tuple[str, ...]:
     if not isinstance(command, str):
         raise ValueError("it has to be a text in quotes")
     words = shlex.split(command)
@@ -199,52 +208,52 @@ def _words(command: Any) -> tuple[str, ...]:
     return tuple(words)
 
 
-def _seconds(value: Any) -> float:
+def _parse_seconds(value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not (isfinite(value) and value >= 0):
         raise ValueError("it has to be a number of seconds, 0 or more")
     return float(value)
 
 
-def _megabytes(value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 1 <= value <= MOST_MEGABYTES:
-        raise ValueError(f"it has to be a number of megabytes, from 1 to {MOST_MEGABYTES:,}")
+def _parse_megabytes(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 1 <= value <= MAX_MEGABYTES:
+        raise ValueError(f"it has to be a number of megabytes, from 1 to {MAX_MEGABYTES:,}")
     return float(value)
 
 
-_CHECKS: Mapping[str, Callable[[Any], Any]] = {
-    "theme": str, "flag": bool, "command": _words, "seconds": _seconds,
-    "megabytes": _megabytes,
+_PARSERS: Mapping[str, Callable[[Any], Any]] = {
+    "theme": str, "flag": bool, "command": _parse_command, "seconds": _parse_seconds,
+    "megabytes": _parse_megabytes,
 }  # fmt: skip
 
 
-def check(setting: OwnSetting, value: Any) -> None:
+def validate(setting: UserSetting, value: Any) -> None:
     """See whether a setting may be this.
 
     Raises:
         ValueError: it may not.
     """
-    checked(_CHECKS[setting.kind], value)
+    parse_value(_PARSERS[setting.kind], value)
 
 
-def _parsed(path: Path) -> dict[str, Any]:
+def _read_toml(path: Path) -> dict[str, Any]:
     """What a file holds.
 
     Raises:
         OSError: it cannot be read.
         ValueError: it is too large, or no TOML.
     """
-    return toml_of(read_text(path, most=MOST_BY_HAND))
+    return parse_toml(read_text(path, most=MAX_SETTINGS_BYTES))
 
 
-def _not_for_projects(own: Path, project: Path) -> list[str]:
+def _user_only_problems(own: Path, project: Path) -> list[str]:
     """What a folder's file says that only the person may say."""
-    if not is_file(project) or resolved(own) == resolved(project):
+    if not is_file(project) or resolve_path(own) == resolve_path(project):
         return []
     try:
-        found = _parsed(project)
+        found = _read_toml(project)
     except (OSError, ValueError):
         return []  # who wants hosts of it is told
-    said = [f"[{name}]" for name in TABLES if name in found]
+    said = [f"[{name}]" for name in SETTINGS_TABLES if name in found]
     if not said:
         return []
     return [f"{' and '.join(said)} of {project.absolute()} is not used: that is taken from {own} alone"]

@@ -18,31 +18,31 @@ from types import NoneType, UnionType
 from typing import Any, Literal, Union
 from uuid import UUID
 
-from skyward_core.model.errors import UsageError, of_field
-from skyward_core.util.user_files import expanded
+from skyward_core.model.errors import UsageError, set_error_field
+from skyward_core.util.user_files import expand_user
 
 _TRUE, _FALSE = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
 _NONE = ("None", "null")
-_ANY = (str, Any, object)  # these take every text, so a union tries them last
-_FROM_TEXT = (str, Number, UUID)  # a library's own numbers among them
-_WORDS: dict[type[Any], str] = {
+_ANY_TEXT = (str, Any, object)  # these take every text, so a union tries them last
+_TEXT_CONSTRUCTIBLE = (str, Number, UUID)  # a library's own numbers among them
+_TYPE_LABELS: dict[type[Any], str] = {
     date: "a date as 2031-12-24",
     datetime: "a date and time as 2031-12-24T18:30",
     timedelta: "seconds",
 }
-_LISTS: dict[Any, type[Any]] = {
+_SEQUENCE_TYPES: dict[Any, type[Any]] = {
     **{kind: kind for kind in (list, tuple, set, frozenset)},
     **dict.fromkeys((abc.Sequence, abc.MutableSequence, abc.Iterable, abc.Collection), list),
     **dict.fromkeys((abc.Set, abc.MutableSet), set),
 }
-_DICTS = (dict, abc.Mapping, abc.MutableMapping)
+_MAPPING_TYPES = (dict, abc.Mapping, abc.MutableMapping)
 
 
-class Refused(ValueError):
+class ArgumentValueError(ValueError):
     """A text is no value of a type, and there is more to say than that; its message says it."""
 
 
-class Text(str):
+class RawArgument(str):
     """An argument whose type only the process that loads the script knows: still as it was written."""
 
     __slots__ = ()
@@ -59,22 +59,22 @@ def convert(text: str, kind: Any) -> Any:
     Raises:
         ValueError: the text is no such value.
     """
-    kind = _bare(kind)
+    kind = _strip_annotations(kind)
     origin, inner = typing.get_origin(kind), typing.get_args(kind)
     if origin is Literal:
-        return _literal_choice(text, inner)
+        return _parse_literal(text, inner)
     if origin in (Union, UnionType):
-        return _union(text, inner)
-    if (origin or kind) in _LISTS:
-        return _list(text, _LISTS[origin or kind], inner)
-    if (origin or kind) in _DICTS:
-        return _dict(text, inner)
+        return _parse_union(text, inner)
+    if (origin or kind) in _SEQUENCE_TYPES:
+        return _parse_list(text, _SEQUENCE_TYPES[origin or kind], inner)
+    if (origin or kind) in _MAPPING_TYPES:
+        return _parse_dict(text, inner)
     if isinstance(made := origin or kind, type):
-        return _of_class(text, made)
-    return _guess(text)
+        return _parse_class(text, made)
+    return _guess_value(text)
 
 
-def typed(name: str, text: str, kind: Any, function: str) -> Any:
+def convert_argument(name: str, text: str, kind: Any, function: str) -> Any:
     """:func:`convert` for an argument of a function.
 
     Raises:
@@ -83,27 +83,29 @@ def typed(name: str, text: str, kind: Any, function: str) -> Any:
     try:
         return convert(text, kind)
     except ValueError as error:
-        why = f" ({error})" if isinstance(error, Refused) else ""
-        raise ValueError(f"argument {name} of {function} wants {wanted(kind)}, got {str(text)!r}{why}") from error
+        why = f" ({error})" if isinstance(error, ArgumentValueError) else ""
+        raise ValueError(
+            f"argument {name} of {function} wants {describe_type(kind)}, got {str(text)!r}{why}"
+        ) from error
 
 
-def wanted(kind: Any) -> str:
+def describe_type(kind: Any) -> str:
     """What :func:`convert` takes, in words for an error message."""
-    kind = _bare(kind)
+    kind = _strip_annotations(kind)
     if isinstance(kind, type) and issubclass(kind, enum.Enum):
         return f"one of {', '.join(kind.__members__)} ({kind.__name__})"
     if typing.get_origin(kind) in (Union, UnionType):
-        return " | ".join(wanted(part) for part in typing.get_args(kind))
+        return " | ".join(describe_type(part) for part in typing.get_args(kind))
     if kind in (NoneType, Any):
         return "None" if kind is NoneType else "a value"
     if isinstance(kind, type) and typing.get_origin(kind) is None:
         if dataclasses.is_dataclass(kind):
-            return f"{kind.__name__} as a JSON object of {', '.join(_fields(kind))}"
-        return _WORDS.get(kind, kind.__name__)
+            return f"{kind.__name__} as a JSON object of {', '.join(_field_names(kind))}"
+        return _TYPE_LABELS.get(kind, kind.__name__)
     return str(kind).replace("typing.", "")
 
 
-def _bare(kind: Any) -> Any:
+def _strip_annotations(kind: Any) -> Any:
     """The type without what only comments on it: ``Annotated``, ``Final``, an alias, a ``NewType``."""
     while True:
         origin = typing.get_origin(kind)
@@ -119,26 +121,26 @@ def _bare(kind: Any) -> Any:
             return kind
 
 
-def _literal_choice(text: str, choices: Sequence[Any]) -> Any:
+def _parse_literal(text: str, choices: Sequence[Any]) -> Any:
     for value in choices:
         if text in (str(value), repr(value)) or (isinstance(value, enum.Enum) and text == value.name):
             return value
     raise ValueError(text)
 
 
-def _union(text: str, alternatives: Sequence[Any]) -> Any:
+def _parse_union(text: str, alternatives: Sequence[Any]) -> Any:
     # None first: of "None" or "null" nothing else is meant, if it is among them.
     why: ValueError = ValueError(text)
-    for alternative in sorted(alternatives, key=lambda kind: (kind is not NoneType, kind in _ANY)):
+    for alternative in sorted(alternatives, key=lambda kind: (kind is not NoneType, kind in _ANY_TEXT)):
         try:
             return convert(text, alternative)
         except ValueError as error:
-            why = error if isinstance(error, Refused) else why
+            why = error if isinstance(error, ArgumentValueError) else why
     raise why
 
 
-def _list(text: str, make: type[Any], inner: Sequence[Any]) -> Any:
-    items = _items(text)
+def _parse_list(text: str, make: type[Any], inner: Sequence[Any]) -> Any:
+    items = _split_items(text)
     if make is tuple and inner and not (len(inner) == 2 and inner[1] is ...):
         if len(items) != len(inner):
             raise ValueError(text)
@@ -146,44 +148,47 @@ def _list(text: str, make: type[Any], inner: Sequence[Any]) -> Any:
     return make(convert(item, inner[0] if inner else Any) for item in items)
 
 
-def _dict(text: str, inner: Sequence[Any]) -> dict[Any, Any]:
+def _parse_dict(text: str, inner: Sequence[Any]) -> dict[Any, Any]:
     if len(inner) != 2:
-        return _mapping(text)
-    return {convert(_text(key), inner[0]): convert(_text(value), inner[1]) for key, value in _mapping(text).items()}
+        return _split_mapping(text)
+    return {
+        convert(_to_text(key), inner[0]): convert(_to_text(value), inner[1])
+        for key, value in _split_mapping(text).items()
+    }
 
 
-def _of_class(text: str, kind: type[Any]) -> Any:
-    if kind in _MAKE:
-        return _MAKE[kind](text)
+def _parse_class(text: str, kind: type[Any]) -> Any:
+    if kind in _PARSERS:
+        return _PARSERS[kind](text)
     if issubclass(kind, enum.Enum):
-        return _member(text, kind)
+        return _parse_enum(text, kind)
     if dataclasses.is_dataclass(kind):
-        return _dataclass(text, kind)
+        return _parse_dataclass(text, kind)
     if issubclass(kind, PurePath):
-        return kind(expanded(text))
-    if not issubclass(kind, _FROM_TEXT) and _is_of(value := _guess(text), kind):
+        return kind(expand_user(text))
+    if not issubclass(kind, _TEXT_CONSTRUCTIBLE) and _is_instance(value := _guess_value(text), kind):
         return value
     try:
         return kind(text)
     except Exception as error:
-        if issubclass(kind, _FROM_TEXT):
+        if issubclass(kind, _TEXT_CONSTRUCTIBLE):
             raise ValueError(text) from error
-        raise Refused(f"{type(error).__name__}: {error}") from error
+        raise ArgumentValueError(f"{type(error).__name__}: {error}") from error
 
 
-def _is_of(value: object, kind: type[Any]) -> bool:
+def _is_instance(value: object, kind: type[Any]) -> bool:
     try:
         return isinstance(value, kind)
     except TypeError:  # a protocol that tells nothing while the program runs, a TypedDict
         return True
 
 
-def _member(text: str, kind: type[enum.Enum]) -> enum.Enum:
+def _parse_enum(text: str, kind: type[enum.Enum]) -> enum.Enum:
     """A member by name, by value, or by its name in other letters; of a flag several, as ``A|B``."""
     if issubclass(kind, enum.Flag) and "|" in text:
         value = kind(0)
         for part in text.split("|"):
-            value |= typing.cast(enum.Flag, _member(part.strip(), kind))
+            value |= typing.cast(enum.Flag, _parse_enum(part.strip(), kind))
         return value
     if text in kind.__members__:
         return kind.__members__[text]
@@ -196,88 +201,90 @@ def _member(text: str, kind: type[enum.Enum]) -> enum.Enum:
     raise ValueError(text)
 
 
-def _dataclass(text: str, kind: type[Any]) -> Any:
-    values, hints, fields = _mapping(text), typing.get_type_hints(kind), _fields(kind)
+def _parse_dataclass(text: str, kind: type[Any]) -> Any:
+    values, hints, fields = _split_mapping(text), typing.get_type_hints(kind), _field_names(kind)
     if unknown := [str(name) for name in values if name not in fields]:
-        raise Refused(f"{kind.__name__} has no {', '.join(unknown)}: it has {', '.join(fields)}")
+        raise ArgumentValueError(f"{kind.__name__} has no {', '.join(unknown)}: it has {', '.join(fields)}")
     made = {}
     for name, value in values.items():
         try:
-            made[name] = convert(_text(value), hints.get(name, Any))
+            made[name] = convert(_to_text(value), hints.get(name, Any))
         except ValueError as error:
-            raise Refused(f"{kind.__name__}.{name} wants {wanted(hints[name])}, got {value!r:.80}") from error
+            raise ArgumentValueError(
+                f"{kind.__name__}.{name} wants {describe_type(hints[name])}, got {value!r:.80}"
+            ) from error
     try:
         return kind(**made)
     except Exception as error:
-        raise Refused(f"{type(error).__name__}: {error}") from error
+        raise ArgumentValueError(f"{type(error).__name__}: {error}") from error
 
 
-def _fields(kind: type[Any]) -> list[str]:
+def _field_names(kind: type[Any]) -> list[str]:
     return [field.name for field in dataclasses.fields(kind) if field.init]
 
 
-def _bool(text: str) -> bool:
+def _parse_bool(text: str) -> bool:
     if text.lower() not in _TRUE + _FALSE:
         raise ValueError(text)
     return text.lower() in _TRUE
 
 
-def _int(text: str) -> int:
+def _parse_int(text: str) -> int:
     return int(text, 0) if text.lower().lstrip("+-").startswith(("0x", "0b", "0o")) else int(text)
 
 
-def _bytes(text: str) -> bytes:
+def _parse_bytes(text: str) -> bytes:
     """A literal as ``b"\\x00"``, or any other text as UTF-8."""
     if text[:2].lower() in ('b"', "b'"):
-        value = _literal(text)
+        value = _eval_literal(text)
         if isinstance(value, bytes):
             return value
     return text.encode()
 
 
-def _none(text: str) -> None:
+def _parse_none(text: str) -> None:
     if text not in _NONE:
         raise ValueError(text)
 
 
-_MAKE: dict[Any, Callable[[str], Any]] = {
+_PARSERS: dict[Any, Callable[[str], Any]] = {
     str: str,
-    bool: _bool,
-    int: _int,
+    bool: _parse_bool,
+    int: _parse_int,
     float: float,
-    bytes: _bytes,
-    bytearray: lambda text: bytearray(_bytes(text)),
-    NoneType: _none,
+    bytes: _parse_bytes,
+    bytearray: lambda text: bytearray(_parse_bytes(text)),
+    NoneType: _parse_none,
     date: date.fromisoformat,
     datetime: datetime.fromisoformat,
     time: time.fromisoformat,
     timedelta: lambda text: timedelta(seconds=float(text)),
-    object: lambda text: _guess(text),
+    object: lambda text: _guess_value(text),
 }
 
 
-def _items(text: str) -> list[str]:
+def _split_items(text: str) -> list[str]:
     """The items of a list, each as text: of a literal, or of ``a,b,c``."""
     if text.lstrip()[:1] not in tuple("[({"):
         return [item.strip() for item in text.split(",")] if text.strip() else []
-    value = _literal(text)
+    value = _eval_literal(text)
     if not isinstance(value, list | tuple | set):
         raise ValueError(text)
-    return [_text(item) for item in value]
+    return [_to_text(item) for item in value]
 
 
-def _mapping(text: str) -> dict[Any, Any]:
-    value = _literal(text)
+def _split_mapping(text: str) -> dict[Any, Any]:
+    value = _eval_literal(text)
     if not isinstance(value, dict):
         raise ValueError(text)
     return value
 
 
-def _text(value: object) -> str:
+def _to_text(value: object) -> str:
     return value if isinstance(value, str) else repr(value)
 
 
-def _literal(text: str) -> Any:
+def _eval_literal(text: str) -> Any:
     """A Python literal, or JSON."""
     try:
         return ast.literal_eval(text.strip())
@@ -285,22 +292,22 @@ def _literal(text: str) -> Any:
         return json.loads(text)  # its error is a ValueError
 
 
-def _guess(text: str) -> Any:
+def _guess_value(text: str) -> Any:
     if text in ("true", "false"):
         return text == "true"
     try:
-        return _literal(text)
+        return _eval_literal(text)
     except ValueError:
         return text
 
 
-MOST = 4_096  # combinations of one run: as many outcomes as are held in memory
+MAX_COMBINATIONS = 4_096  # combinations of one run: as many outcomes as are held in memory
 
 _RANGE = re.compile(r"(-?\d{1,18})\.\.(-?\d{1,18})")
 _OPENS, _CLOSES, _QUOTES = "([{", ")]}", "\"'"
 
 
-def combinations(pairs: Sequence[str]) -> list[tuple[str, ...]]:
+def expand_combinations(pairs: Sequence[str]) -> list[tuple[str, ...]]:
     """Texts ``name=value`` of which the values are lists, as texts ``name=value`` for each combination.
 
     Values are separated by commas; one with a comma of its own stands in brackets or quotes. ``1..5`` stands for 1, 2,
@@ -316,42 +323,42 @@ def combinations(pairs: Sequence[str]) -> list[tuple[str, ...]]:
         name, equals, text = pair.partition("=")
         if not equals:
             raise UsageError(f"an argument is written name=value, got {pair!r}")
-        with of_field(f"arguments.{name.strip()}"):
-            values = values_of(name, text)
+        with set_error_field(f"arguments.{name.strip()}"):
+            values = argument_values(name, text)
         many *= len(values)
-        if many > MOST:
-            raise UsageError(f"these are more than {MOST:,} combinations of arguments: give fewer values")
+        if many > MAX_COMBINATIONS:
+            raise UsageError(f"these are more than {MAX_COMBINATIONS:,} combinations of arguments: give fewer values")
         lists.append([f"{name}={value}" for value in values])
     return list(product(*lists))
 
 
-def values_of(name: str, text: str) -> list[str]:
+def argument_values(name: str, text: str) -> list[str]:
     """The values of one argument, as texts.
 
     Raises:
         UsageError: as :func:`combinations`.
     """
     values: list[str] = []
-    for part in _parts(text):
+    for part in _split_commas(text):
         if not part and text:
             raise UsageError(f"argument {name}={text}: a value is missing before or behind a comma")
-        values += _counted(name, part) if _RANGE.fullmatch(part) else [_unquoted(part)]
+        values += _expand_range(name, part) if _RANGE.fullmatch(part) else [_unquote(part)]
     if len(set(values)) < len(values):
         twice = next(each for each in values if values.count(each) > 1)
         raise UsageError(f"argument {name}={text}: {twice} is given twice")
     return values
 
 
-def _counted(name: str, text: str) -> list[str]:
+def _expand_range(name: str, text: str) -> list[str]:
     first, last = map(int, text.split(".."))
     if last < first:
         raise UsageError(f"argument {name}={text}: a range counts up")
-    if last - first >= MOST:
-        raise UsageError(f"argument {name}={text}: these are more than {MOST:,} values")
+    if last - first >= MAX_COMBINATIONS:
+        raise UsageError(f"argument {name}={text}: these are more than {MAX_COMBINATIONS:,} values")
     return list(map(str, range(first, last + 1)))
 
 
-def _parts(text: str) -> list[str]:
+def _split_commas(text: str) -> list[str]:
     """What stands between the commas that are in no brackets and no quotes."""
     parts, part, depth, quote = [], "", 0, ""
     for letter in text:
@@ -371,5 +378,5 @@ def _parts(text: str) -> list[str]:
     return [*parts, part.strip()]
 
 
-def _unquoted(part: str) -> str:
+def _unquote(part: str) -> str:
     return part[1:-1] if len(part) > 1 and part[0] in _QUOTES and part[0] == part[-1] else part

@@ -14,10 +14,10 @@ from time import monotonic
 
 from skyward_core.model.errors import Cancelled
 
-PIECE = 1 << 16
-PATIENCE = 20  # seconds; a disk that has to wake takes some
+CHUNK_BYTES = 1 << 16
+DEFAULT_TIMEOUT = 20  # seconds; a disk that has to wake takes some
 # Who starts us from a hook of another repository has that one's variables.
-_OF_HOOKS = (
+_GIT_HOOK_VARIABLES = (
     "GIT_DIR",
     "GIT_WORK_TREE",
     "GIT_INDEX_FILE",
@@ -26,16 +26,16 @@ _OF_HOOKS = (
     "GIT_NAMESPACE",
 )
 # A repository may configure programs for these. A missing object would be fetched by a program of its choice, too.
-_NOTHING_RUN = ("-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null")
-_EMPTY = "SKYWARD_EMPTY"
-REMEMBERED = 60  # seconds; who asks again about the same form is not kept waiting again
+_SAFE_GIT_OPTIONS = ("-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null")
+_EMPTY_VARIABLE = "SKYWARD_EMPTY"
+TIMEOUT_MEMORY_SECONDS = 60  # seconds; who asks again about the same form is not kept waiting again
 
-_asked: set[subprocess.Popen[bytes]] = set()
-_silent: dict[tuple[object, ...], float] = {}
+_running: set[subprocess.Popen[bytes]] = set()
+_timed_out: dict[tuple[object, ...], float] = {}
 _leaving = False
 
 
-class Silence(Exception):
+class QueryTimeout(Exception):
     """A program has said nothing within its limit; says so, without its name."""
 
     def __init__(self, seconds: float) -> None:
@@ -43,7 +43,7 @@ class Silence(Exception):
         self.seconds = seconds
 
 
-def answer(
+def run_bounded(
     command: Sequence[str],
     unchanged: tuple[int, ...],
     *,
@@ -62,10 +62,10 @@ def answer(
         OSError: it cannot be run.
         Silence: it did not end in time. It and what it had started were killed.
     """
-    patience = PATIENCE if patience is None else patience
+    patience = DEFAULT_TIMEOUT if patience is None else patience
     key = (*command, *unchanged)
-    if monotonic() < _silent.get(key, 0):
-        raise Silence(patience)
+    if monotonic() < _timed_out.get(key, 0):
+        raise QueryTimeout(patience)
     with subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,
@@ -73,35 +73,45 @@ def answer(
         stderr=subprocess.PIPE if most is None else subprocess.DEVNULL,
         start_new_session=True,  # a script in the place of an interpreter starts others: they end with it
     ) as process:
-        _asked.add(process)
+        _running.add(process)
         try:
             if _leaving:
-                raise Silence(0)
+                raise QueryTimeout(0)
             if most is None:
                 said, complaint = process.communicate(timeout=patience)
             else:
-                said, complaint = _first(process, most, patience), b""
+                said, complaint = _read_output(process, most, patience), b""
         except subprocess.TimeoutExpired:
-            _silent[key] = monotonic() + REMEMBERED
-            raise Silence(patience) from None
+            _timed_out[key] = monotonic() + TIMEOUT_MEMORY_SECONDS
+            raise QueryTimeout(patience) from None
         finally:
-            _asked.discard(process)
-            _kill(process)
+            _running.discard(process)
+            _kill_group(process)
     return subprocess.CompletedProcess(command, process.returncode, said, complaint)
 
 
-def git(folder: str, *words: str, without: Sequence[str] = ()) -> list[str]:
+def git_command(folder: str, *words: str, without: Sequence[str] = ()) -> list[str]:
     """Return a command line for git that runs no program which the repository configures.
 
     Args:
         without: names of settings that count as empty.
     """
-    variables = (*(f"-u{name}" for name in _OF_HOOKS), "GIT_NO_LAZY_FETCH=1", f"{_EMPTY}=")
-    emptied = (f"--config-env={name}={_EMPTY}" for name in without)  # -c would split a name that has a "="
-    return ["env", *variables, "git", "--no-optional-locks", *_NOTHING_RUN, *emptied, "-C", folder, *words]
+    variables = (*(f"-u{name}" for name in _GIT_HOOK_VARIABLES), "GIT_NO_LAZY_FETCH=1", f"{_EMPTY_VARIABLE}=")
+    emptied = (f"--config-env={name}={_EMPTY_VARIABLE}" for name in without)  # -c would split a name that has a "="
+    return [
+        "env",
+        *variables,
+        "git",
+        "--no-optional-locks",
+        *_SAFE_GIT_OPTIONS,
+        *emptied,
+        "-C",
+        folder,
+        *words,
+    ]
 
 
-def _first(process: subprocess.Popen[bytes], most: int, patience: float) -> bytes:
+def _read_output(process: subprocess.Popen[bytes], most: int, patience: float) -> bytes:
     """The first bytes that it prints; it is waited for where these are all.
 
     Raises:
@@ -115,7 +125,7 @@ def _first(process: subprocess.Popen[bytes], most: int, patience: float) -> byte
     while len(said) < most:
         if not ready.poll(1000 * max(0.0, until - monotonic())):
             raise subprocess.TimeoutExpired(process.args, patience)
-        piece = os.read(out.fileno(), min(PIECE, most - len(said)))
+        piece = os.read(out.fileno(), min(CHUNK_BYTES, most - len(said)))
         if not piece:
             process.wait(max(0.0, until - monotonic()))
             break
@@ -123,51 +133,51 @@ def _first(process: subprocess.Popen[bytes], most: int, patience: float) -> byte
     return bytes(said)
 
 
-def _kill(process: subprocess.Popen[bytes]) -> None:
+def _kill_group(process: subprocess.Popen[bytes]) -> None:
     if process.returncode is None:  # until we have waited for it, no other has its number
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
 
 
 @atexit.register
-def _leave() -> None:
+def _kill_running() -> None:
     """Threads that wait are not waited for, and nobody else would end what they wait for."""
     global _leaving
     _leaving = True
-    for process in list(_asked):
-        _kill(process)
+    for process in list(_running):
+        _kill_group(process)
 
 
-class Stop:
+class CancellationToken:
     """A wish that can be uttered once, from any thread: the work ends as soon as it can."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._ends: list[Callable[[], None]] = []
-        self._asked = False
+        self._callbacks: list[Callable[[], None]] = []
+        self._is_cancelled = False
 
-    def ask(self) -> None:
+    def cancel(self) -> None:
         """Have the work end."""
         with self._lock:
-            self._asked = True
-            for end in self._ends:
+            self._is_cancelled = True
+            for end in self._callbacks:
                 end()
 
     @contextmanager
-    def ends(self, end: Callable[[], None]) -> Iterator[None]:
+    def on_cancel(self, end: Callable[[], None]) -> Iterator[None]:
         """While in it, the wish is fulfilled by ``end``; at once where it was uttered before.
 
         Raises:
             Cancelled: it was uttered.
         """
         with self._lock:
-            self._ends.append(end)
-            if self._asked:
+            self._callbacks.append(end)
+            if self._is_cancelled:
                 end()
         try:
             yield
         finally:
             with self._lock:
-                self._ends.remove(end)
-        if self._asked:
+                self._callbacks.remove(end)
+        if self._is_cancelled:
             raise Cancelled("The loading of the script was given up")

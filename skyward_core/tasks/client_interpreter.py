@@ -11,24 +11,24 @@ from typing import Any
 
 from skyward_core.model.errors import UsageError
 from skyward_core.model.script_interpreter import Interpreter
-from skyward_core.util.user_files import resolved
+from skyward_core.util.user_files import resolve_path
 
-MINOR = ".".join(map(str, sys.version_info[:2]))
-OWN = "this program's own"
+MINOR_VERSION = ".".join(map(str, sys.version_info[:2]))
+OWN_SOURCE = "this program's own"
 
 
-def own(notes: tuple[str, ...] = (), source: str = OWN, *, chosen: bool = False) -> Interpreter:
+def own_interpreter(notes: tuple[str, ...] = (), source: str = OWN_SOURCE, *, chosen: bool = False) -> Interpreter:
     """The interpreter that runs this program."""
     version = ".".join(map(str, sys.version_info[:3]))
     return Interpreter(sys.executable, sys.prefix, version, source, chosen=chosen, notes=notes)
 
 
-def is_own(prefix: str) -> bool:
+def is_own_environment(prefix: str) -> bool:
     """Whether that is the folder of the environment that this program runs in."""
     return os.path.realpath(prefix) == os.path.realpath(sys.prefix)
 
 
-def disagreement(task: Interpreter | None, pool: Interpreter | None, *, here: bool) -> str:
+def incompatibility(task: Interpreter | None, pool: Interpreter | None, *, here: bool) -> str:
     """Why what one interpreter has pickled cannot run in a pool of another; "" where it can.
 
     Args:
@@ -36,10 +36,10 @@ def disagreement(task: Interpreter | None, pool: Interpreter | None, *, here: bo
         pool: the one that the pool was made with; None where that is not known.
         here: whether ranks run with that one itself, and not with one of its version on another machine.
     """
-    if pool is None or (task is None and pool.minor == MINOR):
+    if pool is None or (task is None and pool.minor == MINOR_VERSION):
         return ""
-    task = task or own()
-    if pool.source == OWN and not is_own(pool.prefix):
+    task = task or own_interpreter()
+    if pool.source == OWN_SOURCE and not is_own_environment(pool.prefix):
         pool = replace(pool, source="that of the program which made it")
     if task.minor and task.minor != pool.minor:
         return f"that is {pool}, and this was loaded with {task}: functions travel as bytecode of one version"
@@ -48,7 +48,7 @@ def disagreement(task: Interpreter | None, pool: Interpreter | None, *, here: bo
     return ""
 
 
-def refuse_another(
+def require_compatible(
     name: str, pool: str, of_task: Interpreter | None, of_pool: Interpreter | None, *, here: bool
 ) -> None:
     """Refuse to have run in a pool of one interpreter what another has pickled, or would.
@@ -61,76 +61,76 @@ def refuse_another(
     Raises:
         UsageError: it cannot run there.
     """
-    if said := disagreement(of_task, of_pool, here=here):
+    if said := incompatibility(of_task, of_pool, here=here):
         raise UsageError(
             f"{name} cannot run in pool {pool}, whose ranks have one interpreter: {said}. "
             "Run it in a pool of its own, or end that one first"
         )
 
 
-_scripts: list[str] = []
+_script_folders: list[str] = []
 
 
-def add_script(script: Path) -> None:
+def add_script_folder(script: Path) -> None:
     """Ranks find what lies beside a script that another process has loaded, as they would had it run here. It does not
     go into our own import path, where it could shadow what we import."""
-    beside = str(resolved(script).parent)
-    if beside in _scripts:
-        _scripts.remove(beside)
-    _scripts.insert(0, beside)
+    beside = str(resolve_path(script).parent)
+    if beside in _script_folders:
+        _script_folders.remove(beside)
+    _script_folders.insert(0, beside)
 
 
-def scripts() -> list[str]:
+def script_folders() -> list[str]:
     """The folders of the scripts alone, for an interpreter that has an import path of its own."""
-    return list(_scripts)
+    return list(_script_folders)
 
 
-def entries() -> tuple[list[str], list[str]]:
+def import_path_entries() -> tuple[list[str], list[str]]:
     """Those before the standard library, which win over everything, and those behind it."""
-    path = sys.path[1:] if _scripts and _begins_with_commands() else sys.path
-    before = _before_library(tuple(path))
-    return [*_scripts, *path[:before]], path[before:]
+    path = sys.path[1:] if _script_folders and _starts_with_command_folder() else sys.path
+    before = _library_index(tuple(path))
+    return [*_script_folders, *path[:before]], path[before:]
 
 
-def _begins_with_commands() -> bool:
+def _starts_with_command_folder() -> bool:
     """Whether Python put there the folder of the installed command that it was started as. What lies in that is no
     script's to import, and would win over the standard library."""
     command = Path(sys.argv[0]) if sys.argv else Path()
-    return not command.suffix and sys.path[:1] == [str(resolved(command).parent)]
+    return not command.suffix and sys.path[:1] == [str(resolve_path(command).parent)]
 
 
 @lru_cache(maxsize=1)  # each node of a pool is told
-def _before_library(path: tuple[str, ...]) -> int:
-    library = resolved(os.__file__).parent
-    return next((i for i, entry in enumerate(path) if entry and resolved(entry) == library), 0)
+def _library_index(path: tuple[str, ...]) -> int:
+    library = resolve_path(os.__file__).parent
+    return next((i for i, entry in enumerate(path) if entry and resolve_path(entry) == library), 0)
 
 
-SPAWN = "multiprocessing.spawn"
-ALIAS = Path(__file__).parent / "alias"
+SPAWN_MODULE = "multiprocessing.spawn"
+ALIAS_FOLDER = Path(__file__).parent / "alias"
 """A folder with a module of the older name."""
 
 
-def have_alias() -> None:
+def install_alias() -> None:
     """Children that are no forks find that module, behind all that they find else."""
-    if SPAWN in sys.modules:
-        _patch(sys.modules[SPAWN])
+    if SPAWN_MODULE in sys.modules:
+        _patch_spawn(sys.modules[SPAWN_MODULE])
     else:
-        from skyward_core.node.worker.stdio import AtImport
+        from skyward_core.node.worker.stdio import ImportCallback
 
-        sys.meta_path.insert(0, AtImport(_patch, SPAWN))
+        sys.meta_path.insert(0, ImportCallback(_patch_spawn, SPAWN_MODULE))
 
 
-def _patch(spawn: Any) -> None:
+def _patch_spawn(spawn: Any) -> None:
     told = spawn.get_preparation_data
 
     def get_preparation_data(name: str) -> dict[str, Any]:
         data: dict[str, Any] = told(name)
-        return data | {"sys_path": [*data["sys_path"], str(ALIAS)]}
+        return data | {"sys_path": [*data["sys_path"], str(ALIAS_FOLDER)]}
 
     spawn.get_preparation_data = get_preparation_data
 
 
-def refuse_pool_of_child() -> None:
+def reject_pool_in_child() -> None:
     """A script that makes a pool when it is imported would make another in each child that imports it, and so on.
 
     Raises:

@@ -29,54 +29,69 @@ from weakref import WeakKeyDictionary
 
 from skyward_core.model.errors import NotPicklableError, UsageError
 from skyward_core.model.function import PendingFunction, check_call
-from skyward_core.node.deferred_imports import PutOff
-from skyward_core.plugins.plugin import decorated
-from skyward_core.protocol.frame_codec import INLINE, WORDS, WORDS_SIGN, Heard, is_plain
+from skyward_core.node.deferred_imports import LazyModule
+from skyward_core.plugins.plugin import decorate_function
+from skyward_core.protocol.frame_codec import (
+    COMMAND_LINE_MARKER,
+    COMMAND_LINE_TRAILER,
+    MAX_INLINE_BYTES,
+    AnyHeader,
+    is_plain,
+)
 from skyward_core.protocol.pickle_errors import (
-    Nowhere,
+    NullFile,
     find_culprit,
-    flat,
-    is_replaced,
+    has_tblib_reducer,
     make_cached,
     make_new_type,
     reduce_cached_property,
     reduce_code,
+    to_memoryview,
 )
-from skyward_core.runtime.async_and_mapped_calls import EachOf, Fed, plain
-from skyward_core.tasks.guarded_user_code import tried, words_of
-from skyward_core.tasks.pickled_call import NOTHING, Blob, SourceText, Task
+from skyward_core.runtime.async_and_mapped_calls import (
+    MapChunkFunction,
+    StreamedArgument,
+    adapt_async_function,
+)
+from skyward_core.tasks.guarded_user_code import describe_exception, run_guarded
+from skyward_core.tasks.pickled_call import EMPTY_BLOB, Blob, SourceText, Task
 from skyward_core.tasks.stdout_whole_lines import is_stdout
-from skyward_core.util.content_hash import BLOB, Hash, name_of
-from skyward_core.util.user_files import read_bytes, resolved
+from skyward_core.util.content_hash import BLOB_PREFIX, ContentHash, hash_bytes
+from skyward_core.util.user_files import read_bytes, resolve_path
 
 
-def _implementation() -> str:
+def _python_implementation() -> str:
     return "PyPy" if "__pypy__" in sys.builtin_module_names else "CPython"
 
 
-_put_off = (PutOff("platform", {"python_implementation": _implementation}), PutOff("uuid"))
-for _each in _put_off:
+_deferred_modules = (
+    LazyModule("platform", {"python_implementation": _python_implementation}),
+    LazyModule("uuid"),
+)
+for _each in _deferred_modules:
     sys.modules.setdefault(_each.__name__, _each)
 try:
     import cloudpickle
 finally:
-    for _each in _put_off:
+    for _each in _deferred_modules:
         if sys.modules.get(_each.__name__) is _each:
             del sys.modules[_each.__name__]
 
 
-Feeds = tuple[tuple[str, Iterable[Any]], ...]  # of each such argument its parameter's name, and what gives the values
+IteratorFeeds = tuple[
+    tuple[str, Iterable[Any]], ...
+]  # of each such argument its parameter's name, and what gives the values
 
-_known: WeakKeyDictionary[FunctionType, frozenset[str]] = WeakKeyDictionary()
+_iterator_parameters: WeakKeyDictionary[FunctionType, frozenset[str]] = WeakKeyDictionary()
 
 
-def fed_arguments(pending: PendingFunction[Any]) -> tuple[PendingFunction[Any], Feeds]:
+def split_feeds(pending: PendingFunction[Any]) -> tuple[PendingFunction[Any], IteratorFeeds]:
     """A call as it travels, and what its client feeds.
 
     Fed is a generator; and whatever is given for a parameter that says ``Iterator[...]`` or ``Generator[...]``.
     """
     fn = pending.fn
-    wanted = _wanted(fn) if type(fn) is FunctionType and fn.__annotations__ else frozenset()
+    wanted = _find_iterator_parameters(fn) if type(fn) is FunctionType and fn.__annotations__ else frozenset()
     if not wanted and not any(type(each) is GeneratorType for each in (*pending.args, *pending.kwargs.values())):
         return pending, ()
     feeds: list[tuple[str, Iterable[Any]]] = []
@@ -84,10 +99,10 @@ def fed_arguments(pending: PendingFunction[Any]) -> tuple[PendingFunction[Any], 
     def taken(name: str, value: Any) -> Any:
         if type(value) is GeneratorType or (name in wanted and isinstance(value, Iterable)):
             feeds.append((name, value))
-            return Fed(len(feeds) - 1, name)
+            return StreamedArgument(len(feeds) - 1, name)
         return value
 
-    names = _positional(fn, len(pending.args))
+    names = _positional_names(fn, len(pending.args))
     args = tuple(taken(name, value) for name, value in zip(names, pending.args, strict=True))
     kwargs = {name: taken(name, value) for name, value in pending.kwargs.items()}
     if not feeds:
@@ -95,7 +110,7 @@ def fed_arguments(pending: PendingFunction[Any]) -> tuple[PendingFunction[Any], 
     return PendingFunction(fn, args, kwargs, pending.timeout), tuple(feeds)
 
 
-def refuse_shared(feeds: Feeds, seen: set[int]) -> None:
+def reject_shared_iterators(feeds: IteratorFeeds, seen: set[int]) -> None:
     """Two arguments cannot have one iterator: each is read in a thread of its own, and would get what the other lacks.
 
     Args:
@@ -114,7 +129,7 @@ def refuse_shared(feeds: Feeds, seen: set[int]) -> None:
             seen.add(id(values))
 
 
-def _positional(fn: Callable[..., Any], count: int) -> list[str]:
+def _positional_names(fn: Callable[..., Any], count: int) -> list[str]:
     if type(fn) is FunctionType:
         code = fn.__code__
         names = list(code.co_varnames[: code.co_argcount])[:count]
@@ -123,31 +138,33 @@ def _positional(fn: Callable[..., Any], count: int) -> list[str]:
     return names + [f"argument {number}" for number in range(len(names), count)]
 
 
-def _wanted(fn: FunctionType) -> frozenset[str]:
+def _find_iterator_parameters(fn: FunctionType) -> frozenset[str]:
     """The parameters of a function that take iterators, by what it says of them."""
-    if (known := _known.get(fn)) is None:
-        known = _known[fn] = frozenset(name for name, note in _notes(fn).items() if _is_iterator(note))
+    if (known := _iterator_parameters.get(fn)) is None:
+        known = _iterator_parameters[fn] = frozenset(
+            name for name, note in _type_hints(fn).items() if _is_iterator_type(note)
+        )
     return known
 
 
-def _notes(fn: FunctionType) -> Heard:
+def _type_hints(fn: FunctionType) -> AnyHeader:
     try:
         return typing.get_type_hints(fn)
     except Exception:  # noqa: BLE001  a note is evaluated, and may name what is there for a type checker only
         return inspect.get_annotations(fn)
 
 
-def _is_iterator(note: Any) -> bool:
+def _is_iterator_type(note: Any) -> bool:
     if isinstance(note, str):
         return note.partition("[")[0].rpartition(".")[2] in ("Iterator", "Generator")
     return (typing.get_origin(note) or note) in (Iterator, Generator)
 
 
 T = TypeVar("T")
-_ABSENT = object()  # stands for a global that is not there
-_LASTING = frozenset((type(None), bool, int, float, complex, str, bytes, ModuleType, object))
-_CLASSES = frozenset((object, bool, int, float, complex, str, bytes, list, tuple, dict, set, frozenset))
-_OF_MODULE = (
+_MISSING = object()  # stands for a global that is not there
+_IMMUTABLE_TYPES = frozenset((type(None), bool, int, float, complex, str, bytes, ModuleType, object))
+_BUILT_IN_TYPES = frozenset((object, bool, int, float, complex, str, bytes, list, tuple, dict, set, frozenset))
+_MODULE_GLOBALS = (
     "__package__",
     "__name__",
     "__path__",
@@ -156,10 +173,10 @@ _OF_MODULE = (
 
 
 # What a function's pickle is made of, and, where it names modules, which there are.
-_Parts = tuple[tuple[Any, ...], tuple[int, str] | None]
+_Fingerprint = tuple[tuple[Any, ...], tuple[int, str] | None]
 
 
-class PickledFunctions(Generic[T]):
+class PickleCache(Generic[T]):
     """What was made of functions, for as long as they live.
 
     Args:
@@ -167,9 +184,9 @@ class PickledFunctions(Generic[T]):
     """
 
     def __init__(self, keeps: Callable[[T], bool]) -> None:
-        self._keeps = keeps
+        self._is_cacheable = keeps
         # Of each its code, the names in that, the parts it was made of, and what was made.
-        self._made: WeakKeyDictionary[FunctionType, tuple[CodeType, tuple[str, ...], _Parts | None, T]] = (
+        self._entries: WeakKeyDictionary[FunctionType, tuple[CodeType, tuple[str, ...], _Fingerprint | None, T]] = (
             WeakKeyDictionary()
         )
 
@@ -177,25 +194,25 @@ class PickledFunctions(Generic[T]):
         """What was made of a function before, if the same would be made of it now; else what ``make`` gives."""
         if type(fn) is not FunctionType:
             return make()
-        code, found = fn.__code__, self._made.get(fn)
-        names = found[1] if found is not None and found[0] is code else tuple(_names(code))
-        parts = _parts(fn, names)  # before it is made: it may change meanwhile
-        if found is not None and _same(parts, found[2]):
+        code, found = fn.__code__, self._entries.get(fn)
+        names = found[1] if found is not None and found[0] is code else tuple(_code_names(code))
+        parts = _fingerprint(fn, names)  # before it is made: it may change meanwhile
+        if found is not None and _is_same(parts, found[2]):
             return found[3]
         made = make()
-        if self._keeps(made):
-            self._made[fn] = code, names, parts, made
+        if self._is_cacheable(made):
+            self._entries[fn] = code, names, parts, made
         return made
 
 
-def _same(parts: _Parts | None, others: _Parts | None) -> bool:
+def _is_same(parts: _Fingerprint | None, others: _Fingerprint | None) -> bool:
     """Whether each is the same object: equal ones may be of other types."""
     if parts is None or others is None or parts[1] != others[1] or len(parts[0]) != len(others[0]):
         return False
     return all(map(is_, parts[0], others[0]))
 
 
-def _parts(fn: FunctionType, names: tuple[str, ...]) -> _Parts | None:
+def _fingerprint(fn: FunctionType, names: tuple[str, ...]) -> _Fingerprint | None:
     """What a function's pickle is made of; None where it may change without that being seen.
 
     Args:
@@ -206,7 +223,7 @@ def _parts(fn: FunctionType, names: tuple[str, ...]) -> _Parts | None:
     if fn.__dict__ or fn.__kwdefaults__ or getattr(fn, "__type_params__", None):
         return None
     notes = fn.__annotations__
-    if not all(type(note) is str or (type(note) is type and note in _CLASSES) for note in notes.values()):
+    if not all(type(note) is str or (type(note) is type and note in _BUILT_IN_TYPES) for note in notes.values()):
         return None
     defaults, space = fn.__defaults__ or (), fn.__globals__
     try:
@@ -214,11 +231,11 @@ def _parts(fn: FunctionType, names: tuple[str, ...]) -> _Parts | None:
     except ValueError:  # one is empty yet
         return None
     values = (
-        *(space.get(name, _ABSENT) for name in _OF_MODULE), *(space.get(name, _ABSENT) for name in names),
+        *(space.get(name, _MISSING) for name in _MODULE_GLOBALS), *(space.get(name, _MISSING) for name in names),
         *defaults, *enclosed, fn.__name__, fn.__qualname__, fn.__module__, fn.__doc__, *sys.argv, len(sys.argv),
     )  # fmt: skip
     kinds = set(map(type, values))
-    if not kinds <= _LASTING:
+    if not kinds <= _IMMUTABLE_TYPES:
         return None
     loaded = None
     if ModuleType in kinds:
@@ -234,21 +251,21 @@ def _parts(fn: FunctionType, names: tuple[str, ...]) -> _Parts | None:
     return (fn.__code__, *notes, *notes.values(), len(notes), *values), loaded
 
 
-def _names(code: CodeType) -> Iterator[str]:
+def _code_names(code: CodeType) -> Iterator[str]:
     yield from code.co_names
     for constant in code.co_consts:
         if type(constant) is CodeType:
-            yield from _names(constant)
+            yield from _code_names(constant)
 
 
-LARGEST = 1 << 18  # bytes; the source of what is larger stays here
-INSTALLED = re.compile(r"[/\\](site|dist)-packages[/\\]")
-PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
+MAX_SOURCE_BYTES = 1 << 18  # bytes; the source of what is larger stays here
+SITE_PACKAGES = re.compile(r"[/\\](site|dist)-packages[/\\]")
+PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 
-Named = dict[str, tuple[str, str, str]]
+SourceIndex = dict[str, tuple[str, str, str]]
 
 
-def sources_of(names: Iterable[str]) -> tuple[Named, tuple[SourceText, ...]]:
+def collect_sources(names: Iterable[str]) -> tuple[SourceIndex, tuple[SourceText, ...]]:
     """The source by these names, as pickles name it and as nodes are sent it.
 
     Args:
@@ -256,52 +273,52 @@ def sources_of(names: Iterable[str]) -> tuple[Named, tuple[SourceText, ...]]:
     """
     named, found = {}, []
     for name in names:
-        source = _source(name)
+        source = _find_source(name)
         if source is not None:
             named[name] = source.place, source.hash, source.name
             found.append(source)
     return named, tuple(found)
 
 
-def _source(name: str) -> SourceText | None:
+def _find_source(name: str) -> SourceText | None:
     if name.startswith("<frozen ") or name == "<string>" or _is_installed(name):
         return None
     try:
         found = os.stat(name)
     except (OSError, ValueError):
         lines = linecache.cache[name][2] if len(linecache.cache.get(name, ())) == 4 else ()  # type: ignore[misc]
-        return _of_text("".join(lines)) if lines else None
-    return _of_file(name, found.st_mtime_ns, found.st_size)
+        return _source_from_text("".join(lines)) if lines else None
+    return _source_from_file(name, found.st_mtime_ns, found.st_size)
 
 
 @lru_cache(64)
-def _of_text(text: str) -> SourceText | None:
+def _source_from_text(text: str) -> SourceText | None:
     data = text.encode(errors="surrogatepass")
-    return SourceText(name_of(data), "cell.py", "", data) if len(data) <= LARGEST else None
+    return SourceText(hash_bytes(data), "cell.py", "", data) if len(data) <= MAX_SOURCE_BYTES else None
 
 
 @lru_cache(64)
-def _of_file(name: str, changed: int, size: int) -> SourceText | None:
-    path = resolved(name)
+def _source_from_file(name: str, changed: int, size: int) -> SourceText | None:
+    path = resolve_path(name)
     try:
-        data = read_bytes(path, LARGEST) if size <= LARGEST else b""
+        data = read_bytes(path, MAX_SOURCE_BYTES) if size <= MAX_SOURCE_BYTES else b""
     except OSError:
         return None
-    called = path.name if PLAIN.fullmatch(path.name) else "script.py"
-    return SourceText(name_of(data), called, str(path), data) if data else None
+    called = path.name if PLAIN_NAME.fullmatch(path.name) else "script.py"
+    return SourceText(hash_bytes(data), called, str(path), data) if data else None
 
 
 @lru_cache(256)
 def _is_installed(name: str) -> bool:
     ours = Path(__file__).parents[1]
     library = Path(os.__file__).parent
-    return bool(INSTALLED.search(name)) or any(
+    return bool(SITE_PACKAGES.search(name)) or any(
         name.startswith(f"{folder}{os.sep}") for folder in (ours, library, Path(sys.base_prefix) / "lib")
     )
 
 
-FEW = 8  # plain arguments, which are written without ceremony
-BESIDE = 1 << 20  # bytes written at once that are worth a thread to hash them meanwhile
+MAX_PLAIN_ARGUMENTS = 8  # plain arguments, which are written without ceremony
+THREADED_HASH_BYTES = 1 << 20  # bytes written at once that are worth a thread to hash them meanwhile
 
 
 def make_task(pending: PendingFunction[Any], plugins: Any = (), folder: Path | None = None) -> Task:
@@ -316,14 +333,14 @@ def make_task(pending: PendingFunction[Any], plugins: Any = (), folder: Path | N
         TypeError: the function does not take these arguments.
         UsageError: two arguments are one iterator.
     """
-    fn = decorated(plugins, plain(pending.fn))
+    fn = decorate_function(plugins, adapt_async_function(pending.fn))
     check_call(pending, fn)
-    sent, feeds = fed_arguments(pending)
-    refuse_shared(feeds, set())
+    sent, feeds = split_feeds(pending)
+    reject_shared_iterators(feeds, set())
     return Task(
         pending.name,
-        _function_blob(fn, pending.name, folder),
-        args_blob(sent, folder),
+        _pickle_function(fn, pending.name, folder),
+        pickle_arguments(sent, folder),
         pending.timeout,
         pending.streams,
         pending.is_script,
@@ -344,18 +361,18 @@ def make_tasks(pendings: tuple[PendingFunction[Any], ...], plugins: Any, folder:
     for pending in pendings:
         made = blobs.get(id(pending.fn))
         if made is None:
-            fn = decorated(plugins, plain(pending.fn))
-            blob = _function_blob(fn, pending.name, folder)
+            fn = decorate_function(plugins, adapt_async_function(pending.fn))
+            blob = _pickle_function(fn, pending.name, folder)
             made = blobs[id(pending.fn)] = (blob, pending.streams, fn)
         blob, streams, fn = made
         check_call(pending, fn)
         about = pending.timeout, streams, pending.is_script
-        sent, feeds = fed_arguments(pending)
-        refuse_shared(feeds, seen)
+        sent, feeds = split_feeds(pending)
+        reject_shared_iterators(feeds, seen)
         yield Task(
             pending.name,
             blob,
-            args_blob(sent, folder),
+            pickle_arguments(sent, folder),
             *about,
             feeds=feeds,
             pickled=dumps,
@@ -363,16 +380,20 @@ def make_tasks(pendings: tuple[PendingFunction[Any], ...], plugins: Any, folder:
         )
 
 
-def map_function(fn: Callable[..., Any], name: str, plugins: Any, folder: Path | None) -> Task:
+def make_map_function(fn: Callable[..., Any], name: str, plugins: Any, folder: Path | None) -> Task:
     """The part of a map that all its calls share: its function, which takes some items.
 
     Raises:
         NotPicklableError: names what the function has that cannot travel.
     """
-    return Task(name, _function_blob(EachOf(decorated(plugins, plain(fn))), name, folder), NOTHING)
+    return Task(
+        name,
+        _pickle_function(MapChunkFunction(decorate_function(plugins, adapt_async_function(fn))), name, folder),
+        EMPTY_BLOB,
+    )
 
 
-def map_share(shared: Task, first: int, items: list[Any], timeout: float | None, folder: Path | None) -> Task:
+def make_map_task(shared: Task, first: int, items: list[Any], timeout: float | None, folder: Path | None) -> Task:
     """One call of a map.
 
     Args:
@@ -381,11 +402,11 @@ def map_share(shared: Task, first: int, items: list[Any], timeout: float | None,
     Raises:
         NotPicklableError: names the item that cannot travel.
     """
-    args = args_blob(PendingFunction(_Called(shared.name), (first, items)), folder)
+    args = pickle_arguments(PendingFunction(_NamedStub(shared.name), (first, items)), folder)
     return Task(shared.name, shared.fn, args, timeout)
 
 
-class _Called:
+class _NamedStub:
     """What an error calls the function whose items cannot travel."""
 
     def __init__(self, name: str) -> None:
@@ -394,47 +415,49 @@ class _Called:
     def __call__(self, first: int, items: list[Any]) -> None: ...
 
 
-def args_blob(pending: PendingFunction[Any], folder: Path | None) -> Blob:
+def pickle_arguments(pending: PendingFunction[Any], folder: Path | None) -> Blob:
     if not pending.args and not pending.kwargs:
-        return NOTHING
-    if len(pending.args) <= FEW and not pending.kwargs and all(map(is_plain, pending.args)):
+        return EMPTY_BLOB
+    if len(pending.args) <= MAX_PLAIN_ARGUMENTS and not pending.kwargs and all(map(is_plain, pending.args)):
         data = pickle.dumps((pending.args, {}), protocol=5)
-        return Blob(name_of(data), len(data), data=data)
-    blob, error = tried(lambda: _pickled((pending.args, pending.kwargs), folder))
+        return Blob(hash_bytes(data), len(data), data=data)
+    blob, error = run_guarded(lambda: _pickle_to_blob((pending.args, pending.kwargs), folder))
     if blob is None:
-        raise _blamed(f"the arguments of {pending.name}()", error, lambda _: _blame(pending)) from error
+        raise _pickling_error(
+            f"the arguments of {pending.name}()", error, lambda _: _find_unpicklable(pending)
+        ) from error
     return blob
 
 
-class _Typed(typing.TypedDict):
+class _ExampleTypedDict(typing.TypedDict):
     pass
 
 
-_TYPED_DICT = type(_Typed)
-_function = cloudpickle.cloudpickle._make_function
-_skeleton = cloudpickle.cloudpickle._make_skeleton_class
+_TYPED_DICT = type(_ExampleTypedDict)
+_make_function = cloudpickle.cloudpickle._make_function
+_make_skeleton_class = cloudpickle.cloudpickle._make_skeleton_class
 _reduce_file = cloudpickle.CloudPickler.dispatch_table[io.TextIOWrapper]
 
 
-def _stdout_or_file(file: io.TextIOWrapper) -> Any:
+def _reduce_file_or_stdout(file: io.TextIOWrapper) -> Any:
     return (getattr, (sys, "stdout")) if is_stdout(file) else _reduce_file(file)
 
 
-def _cached(function: Any) -> Any:
-    if _is_found_there(function):
+def _reduce_cached(function: Any) -> Any:
+    if _is_importable(function):
         return function.__reduce__()
     parameters = function.cache_parameters()
     made_of = function.__wrapped__, parameters["maxsize"], parameters["typed"]
     return make_cached, made_of, function.__dict__
 
 
-def _new_type(kind: Any) -> Any:
-    if _is_found_there(kind):
+def _reduce_new_type(kind: Any) -> Any:
+    if _is_importable(kind):
         return kind.__reduce__()
     return make_new_type, (kind.__name__, kind.__supertype__), kind.__dict__
 
 
-def _context_var(variable: contextvars.ContextVar[Any]) -> Any:
+def _reduce_context_var(variable: contextvars.ContextVar[Any]) -> Any:
     """The one that a module of the node's has, or a new one: what it is set to here is of this thread alone."""
     script = sys.modules.get("__main__")  # which multiprocessing has under another name, too
     for name, module in list(sys.modules.items()):
@@ -450,12 +473,12 @@ def _context_var(variable: contextvars.ContextVar[Any]) -> Any:
     return functools.partial(contextvars.ContextVar, variable.name, **default), ()
 
 
-def _weak_mapping(held: Any) -> Any:
+def _reduce_weak_mapping(held: Any) -> Any:
     """As what remembers which function of several goes with a type (functools.singledispatch)."""
     return type(held), (dict(held),)
 
 
-def _is_found_there(value: Any) -> bool:
+def _is_importable(value: Any) -> bool:
     """Whether what pickle knows by its name alone has that name on a node, too: what a script defines has not."""
     name = value.__module__ or ""
     if name == "__main__" or any(
@@ -476,13 +499,13 @@ class _Pickler(cloudpickle.CloudPickler):  # type: ignore[misc]
     dispatch_table = cloudpickle.CloudPickler.dispatch_table.new_child(
         {
             types.CodeType: reduce_code,
-            io.TextIOWrapper: _stdout_or_file,
-            functools._lru_cache_wrapper: _cached,
+            io.TextIOWrapper: _reduce_file_or_stdout,
+            functools._lru_cache_wrapper: _reduce_cached,
             functools.cached_property: reduce_cached_property,
-            typing.NewType: _new_type,
-            contextvars.ContextVar: _context_var,
-            weakref.WeakKeyDictionary: _weak_mapping,
-            weakref.WeakValueDictionary: _weak_mapping,
+            typing.NewType: _reduce_new_type,
+            contextvars.ContextVar: _reduce_context_var,
+            weakref.WeakKeyDictionary: _reduce_weak_mapping,
+            weakref.WeakValueDictionary: _reduce_weak_mapping,
         }
     )
 
@@ -491,13 +514,13 @@ class _Pickler(cloudpickle.CloudPickler):  # type: ignore[misc]
         self.files: dict[str, None] = {}  # that define what goes by value
 
     def reducer_override(self, value: Any) -> Any:
-        if is_replaced(value):
+        if has_tblib_reducer(value):
             return value.__reduce_ex__(5)
         made = super().reducer_override(value)
         if type(made) is tuple:
-            if made[0] is _function:
+            if made[0] is _make_function:
                 self.files[value.__code__.co_filename] = None
-            elif made[0] is _skeleton:
+            elif made[0] is _make_skeleton_class:
                 if file := getattr(sys.modules.get(value.__module__), "__file__", None):
                     self.files[file] = None
                 if "." in value.__qualname__:
@@ -513,54 +536,54 @@ class _Pickler(cloudpickle.CloudPickler):  # type: ignore[misc]
         return made
 
 
-class _Spill(io.RawIOBase):
+class _SpoolFile(io.RawIOBase):
     """Where a pickle goes: memory while small, a file once it is not; hashed on the way, so never read twice."""
 
     def __init__(self, folder: Path | None) -> None:
         self.size = 0
         self._folder = folder
         self._pieces: list[bytes] = []
-        self._hash = Hash()
+        self._hash = ContentHash()
         self._file: io.BufferedWriter | None = None
         self._path: Path | None = None
 
     def write(self, data: Any) -> int:
-        data = flat(data)
+        data = to_memoryview(data)
         self.size += data.nbytes
-        if data.nbytes < BESIDE:
+        if data.nbytes < THREADED_HASH_BYTES:
             self._hash.update(data)
-            self._store(data)
+            self._append(data)
         else:
             with ThreadPoolExecutor(1) as beside:
                 hashed = beside.submit(self._hash.update, data)
-                self._store(data)
+                self._append(data)
                 hashed.result()
         return int(data.nbytes)
 
-    def _store(self, data: memoryview) -> None:
-        if self._file is None and self.size > INLINE:
-            handle, name = tempfile.mkstemp(prefix=BLOB, dir=self._folder)
+    def _append(self, data: memoryview) -> None:
+        if self._file is None and self.size > MAX_INLINE_BYTES:
+            handle, name = tempfile.mkstemp(prefix=BLOB_PREFIX, dir=self._folder)
             self._path = Path(name)
             self._file = open(handle, "wb", buffering=0)  # type: ignore[assignment]  # noqa: SIM115
             for piece in self._pieces:
-                self._put(piece)
+                self._write_all(piece)
             self._pieces.clear()
         if self._file is not None:
-            self._put(data)
+            self._write_all(data)
         else:
             self._pieces.append(bytes(data))
 
-    def _put(self, data: Any) -> None:
+    def _write_all(self, data: Any) -> None:
         view = memoryview(data)
         while view.nbytes and self._file is not None:
             view = view[self._file.write(view) :]
 
-    def blob(self, sources: tuple[SourceText, ...]) -> Blob:
+    def to_blob(self, sources: tuple[SourceText, ...]) -> Blob:
         if self._file is None:
             data = b"".join(self._pieces)
-            return Blob(self._hash.name(), self.size, data=data, sources=sources)
+            return Blob(self._hash.hexdigest(), self.size, data=data, sources=sources)
         self._file.close()
-        return Blob(self._hash.name(), self.size, path=self._path, sources=sources)
+        return Blob(self._hash.hexdigest(), self.size, path=self._path, sources=sources)
 
     def discard(self) -> None:
         if self._file is not None and self._path is not None:
@@ -577,47 +600,49 @@ def dumps(value: Any) -> bytes:
     return file.getvalue()
 
 
-def _pickled(value: Any, folder: Path | None, behind: bytes = b"") -> Blob:
-    spill = _Spill(folder)
+def _pickle_to_blob(value: Any, folder: Path | None, behind: bytes = b"") -> Blob:
+    spill = _SpoolFile(folder)
     try:
         pickler = _Pickler(spill, protocol=5)
         pickler.dump(value)
-        named, sources = sources_of(pickler.files) if pickler.files else (None, ())
+        named, sources = collect_sources(pickler.files) if pickler.files else (None, ())
         if named or behind:
             pickle.dump(named or {}, spill, protocol=5)
         spill.write(behind)
     except BaseException:
         spill.discard()
         raise
-    return spill.blob(sources)
+    return spill.to_blob(sources)
 
 
-_functions = PickledFunctions[Blob](keeps=lambda blob: blob.data is not None)
+_pickle_cache = PickleCache[Blob](keeps=lambda blob: blob.data is not None)
 
 
-def _function_blob(fn: Callable[..., Any], name: str, folder: Path | None) -> Blob:
+def _pickle_function(fn: Callable[..., Any], name: str, folder: Path | None) -> Blob:
     def pickled() -> Blob:
-        blob, error = tried(lambda: _pickled(fn, folder, _command_line()))
+        blob, error = run_guarded(lambda: _pickle_to_blob(fn, folder, _pickle_command_line()))
         if blob is None:
             what = f"function {name}"
-            raise _blamed(
-                what, error, lambda each: f"{what} cannot travel to the nodes: {_reason(fn, each)}"
+            raise _pickling_error(
+                what, error, lambda each: f"{what} cannot travel to the nodes: {_describe_failure(fn, each)}"
             ) from error
         return blob
 
-    return _functions.get(fn, pickled)
+    return _pickle_cache.get(fn, pickled)
 
 
-def _command_line() -> bytes:
+def _pickle_command_line() -> bytes:
     """Return ``sys.argv`` and ``sys.orig_argv`` as workers read them behind the pickle of a function.
 
     They may hold secrets: other users of a node must see them neither in command lines nor in files.
     """
     words = pickle.dumps(([*map(str, sys.argv)], [*map(str, sys.orig_argv)]), protocol=5)
-    return words + WORDS.pack(len(words), WORDS_SIGN)
+    return words + COMMAND_LINE_TRAILER.pack(len(words), COMMAND_LINE_MARKER)
 
 
-def _blamed(what: str, error: BaseException | None, blame: Callable[[BaseException], str | None]) -> NotPicklableError:
+def _pickling_error(
+    what: str, error: BaseException | None, blame: Callable[[BaseException], str | None]
+) -> NotPicklableError:
     """Return the error of a value that cannot be pickled.
 
     Args:
@@ -626,18 +651,18 @@ def _blamed(what: str, error: BaseException | None, blame: Callable[[BaseExcepti
     """
     said = f"{what} cannot travel to the nodes"
     if error is not None:
-        said = tried(lambda: blame(error))[0] or f"{said}: {': '.join(words_of(error))}"
+        said = run_guarded(lambda: blame(error))[0] or f"{said}: {': '.join(describe_exception(error))}"
     return NotPicklableError(said)
 
 
-def _blame(pending: PendingFunction[Any]) -> str | None:
+def _find_unpicklable(pending: PendingFunction[Any]) -> str | None:
     """Say which argument, and where inside it, cannot be pickled; None if each can, by itself."""
     names = _parameter_names(pending)
     values = [*zip(names, pending.args, strict=False), *pending.kwargs.items()]
     for name, value in values:
-        failure = _failure(value)
+        failure = _pickle_failure(value)
         if failure is not None:
-            reason = _reason(value, failure, name)
+            reason = _describe_failure(value, failure, name)
             return f"argument {name!r} of {pending.name}() cannot travel to the nodes: {reason}"
     return None
 
@@ -659,16 +684,16 @@ def _parameter_names(pending: PendingFunction[Any]) -> list[str]:
     return names + [f"#{i}" for i in range(len(names), len(pending.args))]
 
 
-def _failure(value: Any) -> BaseException | None:
+def _pickle_failure(value: Any) -> BaseException | None:
     try:
-        _Pickler(Nowhere(), protocol=5).dump(value)
+        _Pickler(NullFile(), protocol=5).dump(value)
     except BaseException as error:  # noqa: BLE001  any reducer may raise anything; that is the answer asked for
         return error
     return None
 
 
-def _reason(value: Any, error: BaseException, path: str = "") -> str:
-    where, culprit, why = find_culprit(value, error, path, _failure)
+def _describe_failure(value: Any, error: BaseException, path: str = "") -> str:
+    where, culprit, why = find_culprit(value, error, path, _pickle_failure)
     at = f" at {where}" if where and where != path else ""
     return f"{type(culprit).__name__} object{at} ({why})"
 

@@ -14,7 +14,7 @@ _SIGNALS = (
 )  # fmt: skip
 
 
-def tried(work: Callable[[], T]) -> tuple[T | None, BaseException | None]:
+def run_guarded(work: Callable[[], T]) -> tuple[T | None, BaseException | None]:
     """Run code of a value, and return what it returned, and what it raised, of whatever type.
 
     A handler of a signal, such as that of ctrl-c, may raise an exception meanwhile. That is the user's, and is raised
@@ -28,7 +28,7 @@ def tried(work: Callable[[], T]) -> tuple[T | None, BaseException | None]:
         if threading.get_ident() == threading.main_thread().ident:
             for number in _SIGNALS:
                 if callable(handler := _signal.getsignal(number)):
-                    watched[number] = handler, (watching := _watching(handler, raised))
+                    watched[number] = handler, (watching := _track_signal(handler, raised))
                     _signal.signal(number, watching)
         try:
             found = work(), None
@@ -43,7 +43,7 @@ def tried(work: Callable[[], T]) -> tuple[T | None, BaseException | None]:
     return found
 
 
-def _watching(handler: Callable[..., Any], raised: list[BaseException]) -> Callable[..., Any]:
+def _track_signal(handler: Callable[..., Any], raised: list[BaseException]) -> Callable[..., Any]:
     def handle(*about: Any) -> Any:
         try:
             return handler(*about)
@@ -54,16 +54,16 @@ def _watching(handler: Callable[..., Any], raised: list[BaseException]) -> Calla
     return handle
 
 
-def words_of(error: BaseException) -> tuple[str, str]:
+def describe_exception(error: BaseException) -> tuple[str, str]:
     """Return the name of an exception's type, and its message."""
     from skyward_core.node.worker.returned_exceptions import error_words  # few values raise anything
 
-    words, _ = tried(lambda: error_words(error))
+    words, _ = run_guarded(lambda: error_words(error))
     return (words["type"], words["message"]) if words is not None else ("BaseException", "")
 
 
-def repr_of(value: object) -> str:
+def safe_repr(value: object) -> str:
     """Return a value as ``repr`` shows it, whatever its class makes of that."""
-    from skyward_core.node.worker.result_summaries import text_of
+    from skyward_core.node.worker.result_summaries import safe_text
 
-    return tried(lambda: text_of(value, repr))[0] or ""
+    return run_guarded(lambda: safe_text(value, repr))[0] or ""

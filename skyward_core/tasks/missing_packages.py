@@ -8,7 +8,7 @@ from pathlib import Path
 
 from skyward_core.model.script_interpreter import Interpreter
 from skyward_core.protocol.distribution_names import DISTRIBUTIONS
-from skyward_core.tasks.client_interpreter import is_own
+from skyward_core.tasks.client_interpreter import is_own_environment
 
 FRAMEWORKS = (
     "torch", "jax", "flax", "keras", "tensorflow", "transformers", "accelerate", "datasets", "sklearn", "joblib",
@@ -23,22 +23,22 @@ def is_missing(module: str) -> bool:
     return module not in sys.modules and find_spec(module) is None
 
 
-def advice(module: str, interpreter: Interpreter | None = None) -> str:
+def install_advice(module: str, interpreter: Interpreter | None = None) -> str:
     """How to install what has that module, or ask for it there.
 
     Args:
         interpreter: where it is wanted; None for this process.
     """
     package = DISTRIBUTIONS.get(module, module)
-    if interpreter is not None and not is_own(interpreter.prefix) and not interpreter.base:
+    if interpreter is not None and not is_own_environment(interpreter.prefix) and not interpreter.base:
         python = interpreter.path
         return f"{package} is not installed for {python}; install it there: {python} -m pip install {package}"
     if from_metadata or (interpreter is not None and interpreter.base):
         return f"add {package} to the dependencies in the script's inline metadata (# /// script)"
-    return f"{package} is not installed for {sys.executable}; install it there: {_command(package)}"
+    return f"{package} is not installed for {sys.executable}; install it there: {_install_command(package)}"
 
 
-def _command(package: str) -> str:
+def _install_command(package: str) -> str:
     prefix = Path(sys.prefix)  # both tools call a program's environment as its package
     if prefix.parent.parts[-2:] == ("uv", "tools"):
         return f"uv tool install {prefix.name} --with {package}"

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from skyward_core.model.script_interpreter import Interpreter
-from skyward_core.protocol.frame_codec import INLINE
-from skyward_core.util.content_hash import name_of
+from skyward_core.protocol.frame_codec import MAX_INLINE_BYTES
+from skyward_core.util.content_hash import hash_bytes
 from skyward_core.util.light_dataclass import Value, value
 
 
@@ -103,7 +103,7 @@ def read_tasks(folder: Path) -> list[Task]:
         sources = tuple(
             SourceText(**each, data=(folder / f"source-{each['hash']}").read_bytes()) for each in told["sources"]
         )
-        if told["size"] > INLINE:
+        if told["size"] > MAX_INLINE_BYTES:
             return Blob(told["hash"], told["size"], path=path, sources=sources)
         return Blob(told["hash"], told["size"], data=path.read_bytes(), sources=sources)
 
@@ -114,5 +114,5 @@ def read_tasks(folder: Path) -> list[Task]:
     return [Task(entries["name"], fn, blob(f"args-{i}"), **how) for i in range(entries["count"])]
 
 
-_NO_ARGUMENTS = pickle.dumps(((), {}), protocol=5)
-NOTHING = Blob(name_of(_NO_ARGUMENTS), len(_NO_ARGUMENTS), data=_NO_ARGUMENTS)
+_EMPTY_ARGUMENTS = pickle.dumps(((), {}), protocol=5)
+EMPTY_BLOB = Blob(hash_bytes(_EMPTY_ARGUMENTS), len(_EMPTY_ARGUMENTS), data=_EMPTY_ARGUMENTS)

@@ -34,30 +34,51 @@ from skyward_core.model.errors import (
     ScriptError,
     ScriptFailed,
     UsageError,
-    of_field,
+    set_error_field,
 )
 from skyward_core.model.outcomes import signal_name
 from skyward_core.model.script_interpreter import Interpreter
-from skyward_core.store.state_folder import unfit, workdir
+from skyward_core.store.state_folder import choose_workdir, unusable_reason
 from skyward_core.tasks import client_interpreter
-from skyward_core.tasks.argument_parsing import Refused, Text, convert, typed, wanted
-from skyward_core.tasks.bounded_subprocess import Stop
-from skyward_core.tasks.client_interpreter import is_own, own
-from skyward_core.tasks.source_annotations import is_known, is_told, many, own_types, parsed, source_type
+from skyward_core.tasks.argument_parsing import (
+    ArgumentValueError,
+    RawArgument,
+    convert,
+    convert_argument,
+    describe_type,
+)
+from skyward_core.tasks.bounded_subprocess import CancellationToken
+from skyward_core.tasks.client_interpreter import is_own_environment, own_interpreter
+from skyward_core.tasks.source_annotations import (
+    is_checkable,
+    is_convertible,
+    list_type,
+    parse_source,
+    script_types,
+    source_type,
+)
 from skyward_core.util import terminal_safe_text
-from skyward_core.util.user_files import entries, exists, expanded, is_dir, is_file, read_bytes, resolved
+from skyward_core.util.user_files import (
+    exists,
+    expand_user,
+    is_dir,
+    is_file,
+    list_entries,
+    read_bytes,
+    resolve_path,
+)
 
 if TYPE_CHECKING:
     from skyward_core.tasks.pickled_call import Task
 
 
 # What is appended can shadow nothing; what comes first is our package alone.
-_OWN = "import sys; sys.path.append({0!r}); "
-_OTHER = "import sys; sys.path.insert(0, {0!r}); sys.path.append({1!r}); "
-_MAIN = "from skyward_core.tasks.script_loader import main; main(sys.argv[1])"
+_OWN_PATH_CODE = "import sys; sys.path.append({0!r}); "
+_OTHER_PATH_CODE = "import sys; sys.path.insert(0, {0!r}); sys.path.append({1!r}); "
+_LOADER_CODE = "from skyward_core.tasks.script_loader import main; main(sys.argv[1])"
 
 
-def child_of(interpreter: Interpreter, said: Callable[[str], None], stop: Stop) -> list[str]:
+def loader_command(interpreter: Interpreter, said: Callable[[str], None], stop: CancellationToken) -> list[str]:
     """The command line that loads scripts, but for the folder of the request. An environment is made first.
 
     Args:
@@ -68,27 +89,27 @@ def child_of(interpreter: Interpreter, said: Callable[[str], None], stop: Stop) 
         PoolError: the environment cannot be made.
         Cancelled: it was to stop.
     """
-    if is_own(interpreter.prefix):
-        python, before = sys.executable, _OWN.format(str(Path(__file__).resolve().parents[2]))
+    if is_own_environment(interpreter.prefix):
+        python, before = sys.executable, _OWN_PATH_CODE.format(str(Path(__file__).resolve().parents[2]))
     else:
-        from skyward_core.tasks.script_interpreter_selection import (
-            have,  # the person's own interpreter needs none of it
-            own_packages,
-        )
+        from skyward_core.tasks.script_interpreter_selection import ensure_interpreter, library_path_entries
 
-        have(interpreter, said, stop)
-        ours = own_packages()
-        python, before = interpreter.path, _OTHER.format(ours.first, ours.last)
+        ensure_interpreter(interpreter, said, stop)
+        ours = library_path_entries()
+        python, before = interpreter.path, _OTHER_PATH_CODE.format(ours.first, ours.last)
     # -P and the path given by hand: nothing in the working folder can shadow what the loader itself imports.
-    return [python, "-P", "-c", before + _MAIN]
+    return [python, "-P", "-c", before + _LOADER_CODE]
 
 
-def told_of(interpreter: Interpreter) -> list[str]:
+def interpreter_notes(interpreter: Interpreter) -> list[str]:
     """What a person should know of the interpreter that a script is loaded with."""
-    return [*interpreter.notes, *([] if is_own(interpreter.prefix) else [f"interpreter: {interpreter}"])]
+    return [
+        *interpreter.notes,
+        *([] if is_own_environment(interpreter.prefix) else [f"interpreter: {interpreter}"]),
+    ]
 
 
-def request_of(value: Any) -> bytes:
+def pickle_request(value: Any) -> bytes:
     """A value pickled so that another version of Python can load it.
 
     Raises:
@@ -104,11 +125,11 @@ class _RequestPickler(pickle.Pickler):
 
     def reducer_override(self, value: Any) -> Any:
         if isinstance(value, PurePath) and type(value).__module__.partition(".")[0] == "pathlib":
-            return _Named("pathlib", type(value).__name__), (str(value),)
+            return _ClassReference("pathlib", type(value).__name__), (str(value),)
         return NotImplemented
 
 
-class _Named:
+class _ClassReference:
     """A class, by module and name; what it is where it is loaded."""
 
     def __init__(self, module: str, name: str) -> None:
@@ -118,10 +139,10 @@ class _Named:
         return getattr(importlib.import_module(self.module), self.name)(*values)
 
     def __reduce__(self) -> Any:
-        return getattr, (_Module(self.module), self.name)
+        return getattr, (_ModuleReference(self.module), self.name)
 
 
-class _Module:
+class _ModuleReference:
     def __init__(self, name: str) -> None:
         self.name = name
 
@@ -130,11 +151,11 @@ class _Module:
 
 
 PACKAGES = ("skyward_core", "skyward")
-LONGEST = 200  # characters of a path that an error quotes whole
-MOST = 4 << 20  # bytes of a script: its tree takes a hundred times as much
-LEAST_ROOM = 64 << 10  # bytes of a disk below which it is as good as full
-DECORATORS = ("function", "compute")  # the second is the older name of the first
-APP = ("app",)
+MAX_PATH_LENGTH = 200  # characters of a path that an error quotes whole
+MAX_SCRIPT_BYTES = 4 << 20  # bytes of a script: its tree takes a hundred times as much
+MIN_FREE_BYTES = 64 << 10  # bytes of a disk below which it is as good as full
+DECORATOR_NAMES = ("function", "compute")  # the second is the older name of the first
+APP_NAMES = ("app",)
 
 ParamKind = Literal["positional", "keyword", "var_positional", "var_keyword"]
 
@@ -160,7 +181,7 @@ class Param:
 @dataclass(frozen=True, slots=True)
 class FunctionInfo:
     """A decorated function of a script. ``line`` counts from 1; ``timeout`` is source text; ``types``: the script's
-    own classes, as :func:`~skyward_core.tasks.source_annotations.own_types` gives them."""
+    own classes, as :func:`~skyward_core.tasks.source_annotations.script_types` gives them."""
 
     name: str
     params: tuple[Param, ...]
@@ -188,17 +209,17 @@ def list_functions(path: Path) -> list[FunctionInfo]:
     Raises:
         ScriptError: no such file, a folder, it does not parse (with the line), or holds no such function.
     """
-    tree = parse(path)
-    modules, names = _bindings(tree)
+    tree = parse_script(path)
+    modules, names = _find_bindings(tree)
     found: dict[str, FunctionInfo] = {}
-    statements = list(_top_level(tree.body))
-    types = own_types([each for each in statements if isinstance(each, ast.ClassDef)])
+    statements = list(_top_level_statements(tree.body))
+    types = script_types([each for each in statements if isinstance(each, ast.ClassDef)])
     for statement in statements:
         if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef):
             for decorator in statement.decorator_list:
-                if _is_ours(decorator, modules, names):
+                if _is_own_decorator(decorator, modules, names):
                     found.pop(statement.name, None)  # a later definition takes the name
-                    found[statement.name] = _describe(statement, decorator, types)
+                    found[statement.name] = _describe_function(statement, decorator, types)
     if not found:
         raise ScriptError(
             f"{path} holds no function decorated with @sky.function; "
@@ -207,19 +228,19 @@ def list_functions(path: Path) -> list[FunctionInfo]:
     return list(found.values())
 
 
-def commands_of(path: Path) -> list[FunctionInfo]:
+def list_commands(path: Path) -> list[FunctionInfo]:
     """The functions of a script that ``sky.app`` makes commands, in the order they stand; nothing is executed.
 
     Raises:
         ScriptError: no such file, a folder, or it does not parse.
     """
-    tree = parse(path)
-    modules, names = _bindings(tree, APP)
-    statements = list(_top_level(tree.body))
+    tree = parse_script(path)
+    modules, names = _find_bindings(tree, APP_NAMES)
+    statements = list(_top_level_statements(tree.body))
     made = {
         target.id
         for each in statements
-        if isinstance(each, ast.Assign) and _is_ours(each.value, modules, names, APP)
+        if isinstance(each, ast.Assign) and _is_own_decorator(each.value, modules, names, APP_NAMES)
         for target in each.targets
         if isinstance(target, ast.Name)
     }
@@ -227,8 +248,8 @@ def commands_of(path: Path) -> list[FunctionInfo]:
     for each in statements:
         if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef):
             for by in each.decorator_list:
-                if _is_ours(by, modules, names, APP) or (isinstance(by, ast.Name) and by.id in made):
-                    found[each.name] = _describe(each, by, {})
+                if _is_own_decorator(by, modules, names, APP_NAMES) or (isinstance(by, ast.Name) and by.id in made):
+                    found[each.name] = _describe_function(each, by, {})
     return list(found.values())
 
 
@@ -238,20 +259,20 @@ def has_functions(path: Path) -> bool:
     Raises:
         ScriptError: no such file, a folder, or it does not parse.
     """
-    parse(path)
+    parse_script(path)
     try:
         return bool(list_functions(path))
     except ScriptError:
         return False
 
 
-def whole(path: Path, module: str) -> FunctionInfo:
+def describe_script(path: Path, module: str) -> FunctionInfo:
     """A script that is run as it stands, or a module, in the place of a function of it.
 
     Raises:
         ScriptError: no such file, a folder, or it does not parse.
     """
-    parse(path)
+    parse_script(path)
     return FunctionInfo(module or path.name, (), "", 1, False, None)
 
 
@@ -270,7 +291,7 @@ def find_function(path: Path, name: str | None) -> FunctionInfo:
     for function in functions:
         if function.name == name:
             return function
-    raise ScriptError(f"{path} has no function {name!r}" + _suggest(name, [f.name for f in functions]))
+    raise ScriptError(f"{path} has no function {name!r}" + _suggest_name(name, [f.name for f in functions]))
 
 
 def parse_arguments(info: FunctionInfo, pairs: Sequence[str]) -> dict[str, Any]:
@@ -281,7 +302,7 @@ def parse_arguments(info: FunctionInfo, pairs: Sequence[str]) -> dict[str, Any]:
 
     Returns:
         Values by name; ``*args`` as a list under its own name. What only the loaded script can make (of a class of
-        its own) is checked as far as the source tells, and stays ``argument_parsing.Text`` until then.
+        its own) is checked as far as the source tells, and stays ``argument_parsing.RawArgument`` until then.
 
     Raises:
         UsageError: names the argument, what it got and what it wants; or it is missing, unknown, given twice. Its
@@ -295,31 +316,31 @@ def parse_arguments(info: FunctionInfo, pairs: Sequence[str]) -> dict[str, Any]:
         name = name.strip()
         if not equals or not name:
             raise UsageError(f"an argument is written name=value, got {pair!r}")
-        with of_field(f"arguments.{name}"):
+        with set_error_field(f"arguments.{name}"):
             if name in values:
                 raise UsageError(f"argument {name} of {info.name} is given twice")
             param = params.get(name, rest)
             if param is None:
-                raise UsageError(f"{info.name} takes no argument {name!r}" + _suggest(name, list(params)))
-            values[name] = _value(info, param, name, text)
+                raise UsageError(f"{info.name} takes no argument {name!r}" + _suggest_name(name, list(params)))
+            values[name] = _parse_value(info, param, name, text)
     missing = [param.name for param in params.values() if param.required and param.name not in values]
     if missing:
-        with of_field(f"arguments.{missing[0]}"):
+        with set_error_field(f"arguments.{missing[0]}"):
             raise UsageError(f"{info.name} needs {', '.join(missing)}: it is {info}")
     return values
 
 
-def _value(info: FunctionInfo, param: Param, name: str, text: str) -> Any:
+def _parse_value(info: FunctionInfo, param: Param, name: str, text: str) -> Any:
     if param.default == "None" and text in ("None", "null"):
         return None
     kind = source_type(param.annotation, param.default, info.types)
     if param.kind == "var_positional":
-        kind = many(kind)
+        kind = list_type(kind)
     try:
-        value = typed(name, text, kind, info.name) if is_told(kind) else None
+        value = convert_argument(name, text, kind, info.name) if is_checkable(kind) else None
     except ValueError as error:
         raise UsageError(str(error)) from error
-    return value if is_known(kind) else Text(text)
+    return value if is_convertible(kind) else RawArgument(text)
 
 
 def build_tasks(
@@ -331,7 +352,7 @@ def build_tasks(
     echo: bool = False,
     interpreter: Interpreter | None = None,
     said: Callable[[str], None] | None = None,
-    stop: Stop | None = None,
+    stop: CancellationToken | None = None,
 ) -> list[Task]:
     """Load the script in a child process and have it pickle calls of one of its functions.
 
@@ -358,17 +379,19 @@ def build_tasks(
     """
     from skyward_core.tasks.pickled_call import read_tasks
 
-    chosen = own() if interpreter is None else interpreter
-    tell = said or (_to_standard_error if echo else _nowhere)
-    for line in told_of(chosen):
+    chosen = own_interpreter() if interpreter is None else interpreter
+    tell = said or (_write_stderr if echo else _ignore_line)
+    for line in interpreter_notes(chosen):
         tell(line)
-    stop = stop or Stop()
-    child = child_of(chosen, tell, stop)
+    stop = stop or CancellationToken()
+    child = loader_command(chosen, tell, stop)
     try:
-        request = request_of((str(path.absolute()), function, [*map(dict, calls)], tuple(plugins), bool(chosen.base)))
+        request = pickle_request(
+            (str(path.absolute()), function, [*map(dict, calls)], tuple(plugins), bool(chosen.base))
+        )
     except (pickle.PicklingError, TypeError, AttributeError) as error:
         raise NotPicklableError(f"an argument of {function or path.name} cannot be sent: {error}") from error
-    folder = _workplace()
+    folder = _make_task_folder()
     # Large parts of the task stay in files there, which must live as long as the task may.
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     printed = folder / "printed"
@@ -387,12 +410,12 @@ def build_tasks(
             full = f"{path} cannot be loaded: no room is left on the disk of {folder.parent}, where that is done"
             report = {"kind": "usage", "message": full}
     if report["kind"] == "task":
-        client_interpreter.add_script(path)
+        client_interpreter.add_script_folder(path)
         tasks = [replace(task, interpreter=chosen) for task in read_tasks(folder)]
         if all(task.fn.path is task.args.path is None for task in tasks):
             shutil.rmtree(folder, ignore_errors=True)
         return tasks
-    _raise(report, "" if echo else printed.read_text(encoding="utf-8", errors="replace"))
+    _raise_report(report, "" if echo else printed.read_text(encoding="utf-8", errors="replace"))
 
 
 def build_task(path: Path, function: str | None, kwargs: Mapping[str, Any], **how: Any) -> Task:
@@ -400,39 +423,40 @@ def build_task(path: Path, function: str | None, kwargs: Mapping[str, Any], **ho
     return build_tasks(path, function, [kwargs], **how)[0]
 
 
-def _workplace() -> Path:
+def _make_task_folder() -> Path:
     """A folder for a task that is loaded, in the person's own; those of processes that are no more go."""
     from skyward_core.store import pruning
-    from skyward_core.store.state_folder import home
+    from skyward_core.store.state_folder import state_home
 
     try:
-        return pruning.begin(pruning.TASKS)
+        return pruning.make_process_folder(pruning.TASKS_FOLDER)
     except OSError as error:
         raise UsageError(
-            f"no script can be loaded, which is done in {home() / pruning.TASKS}: {error.strerror or error}"
+            f"no script can be loaded, which is done in {state_home() / pruning.TASKS_FOLDER}: "
+            f"{error.strerror or error}"
         ) from error
 
 
 def _is_full(folder: Path) -> bool:
     disk = os.statvfs(folder)
-    return disk.f_bavail * disk.f_frsize < LEAST_ROOM or (disk.f_files > 0 and disk.f_favail == 0)
+    return disk.f_bavail * disk.f_frsize < MIN_FREE_BYTES or (disk.f_files > 0 and disk.f_favail == 0)
 
 
-def _to_standard_error(line: str) -> None:
-    sys.stderr.write(f"{terminal_safe_text.field(line)}\n")
+def _write_stderr(line: str) -> None:
+    sys.stderr.write(f"{terminal_safe_text.sanitize_line(line)}\n")
 
 
-def _nowhere(line: str) -> None:
+def _ignore_line(line: str) -> None:
     """Nobody wants to know."""
 
 
-def _run_loader(command: Sequence[str], folder: Path, request: bytes, sink: int, stop: Stop) -> int:
+def _run_loader(command: Sequence[str], folder: Path, request: bytes, sink: int, stop: CancellationToken) -> int:
     # The request is in no file, as plugins may hold tokens. The pipe's end tells the child that we are gone.
     with subprocess.Popen([*command, str(folder)], stdin=subprocess.PIPE, stdout=sink, stderr=sink, bufsize=0) as child:
         try:
             assert child.stdin is not None
             rest = memoryview(b"%08x" % len(request) + request)
-            with stop.ends(child.kill):
+            with stop.on_cancel(child.kill):
                 with suppress(BrokenPipeError):  # its status tells why it ended
                     while rest:
                         rest = rest[os.write(child.stdin.fileno(), rest) :]
@@ -442,7 +466,7 @@ def _run_loader(command: Sequence[str], folder: Path, request: bytes, sink: int,
             raise
 
 
-def _raise(report: Mapping[str, str], printed: str) -> NoReturn:
+def _raise_report(report: Mapping[str, str], printed: str) -> NoReturn:
     parts = [report["message"], report.get("traceback", "").rstrip()]
     if printed.strip():
         parts.append("what it printed:\n" + printed.rstrip())
@@ -450,12 +474,12 @@ def _raise(report: Mapping[str, str], printed: str) -> NoReturn:
     raise kinds.get(report["kind"], ScriptFailed)("\n".join(part for part in parts if part))
 
 
-def parse(path: Path) -> ast.Module:
-    name = str(path) if len(str(path)) <= LONGEST else f"{str(path)[: LONGEST // 2]}…"
+def parse_script(path: Path) -> ast.Module:
+    name = str(path) if len(str(path)) <= MAX_PATH_LENGTH else f"{str(path)[: MAX_PATH_LENGTH // 2]}…"
     try:
-        source = read_bytes(path, MOST)
+        source = read_bytes(path, MAX_SCRIPT_BYTES)
     except FileNotFoundError:
-        raise ScriptError(f"no such script: {name}{_neighbours(path)}") from None
+        raise ScriptError(f"no such script: {name}{_suggest_script(path)}") from None
     except IsADirectoryError:
         raise ScriptError(f"{name} is a folder; name a script in it") from None
     except OSError as error:
@@ -465,7 +489,7 @@ def parse(path: Path) -> ast.Module:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the loader's compile shows them, once
-            tree = parsed(source, str(path))
+            tree = parse_source(source, str(path))
             compile(
                 tree, str(path), "exec", dont_inherit=True
             )  # finds what the grammar lets pass, such as a stray return
@@ -482,47 +506,47 @@ def parse(path: Path) -> ast.Module:
     return tree
 
 
-def _neighbours(path: Path) -> str:
+def _suggest_script(path: Path) -> str:
     if not is_dir(path.parent):
         return ""
     try:
-        others = [other.stem for other in entries(path.parent) if other.suffix == ".py"]
+        others = [other.stem for other in list_entries(path.parent) if other.suffix == ".py"]
     except OSError:
         return ""
     close = difflib.get_close_matches(path.stem, others, n=1)
     return f"; did you mean '{close[0]}.py'?" if close else ""
 
 
-def _suggest(name: str, known: Sequence[str]) -> str:
+def _suggest_name(name: str, known: Sequence[str]) -> str:
     close = difflib.get_close_matches(name, known, n=1)
     if close:
         return f"; did you mean {close[0]!r}?"
     return f"; it has {', '.join(known)}" if known else ""
 
 
-def _top_level(body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
+def _top_level_statements(body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
     """Statements that run when the script is imported, those under ``if`` and ``try`` included."""
     for statement in body:
         yield statement
         if isinstance(statement, ast.If):
             if not _is_main_guard(statement.test):
-                yield from _top_level(statement.body)
-            yield from _top_level(statement.orelse)
+                yield from _top_level_statements(statement.body)
+            yield from _top_level_statements(statement.orelse)
         elif isinstance(statement, ast.Try | ast.TryStar):
             for block in (statement.body, *(h.body for h in statement.handlers), statement.orelse):
-                yield from _top_level(block)
-            yield from _top_level(statement.finalbody)
+                yield from _top_level_statements(block)
+            yield from _top_level_statements(statement.finalbody)
 
 
 def _is_main_guard(test: ast.expr) -> bool:
     return ast.unparse(test) in ("__name__ == '__main__'", "'__main__' == __name__")
 
 
-def _bindings(tree: ast.Module, wanted: Sequence[str] = DECORATORS) -> tuple[set[str], set[str]]:
+def _find_bindings(tree: ast.Module, wanted: Sequence[str] = DECORATOR_NAMES) -> tuple[set[str], set[str]]:
     """Names under which the script knows our package, and those decorators of it themselves."""
     modules: set[str] = set()
     names: set[str] = set()
-    for statement in _top_level(tree.body):
+    for statement in _top_level_statements(tree.body):
         if isinstance(statement, ast.Import):
             for alias in statement.names:
                 root = alias.name.partition(".")[0]
@@ -541,7 +565,9 @@ def _bindings(tree: ast.Module, wanted: Sequence[str] = DECORATORS) -> tuple[set
     return modules, names
 
 
-def _is_ours(decorator: ast.expr, modules: set[str], names: set[str], wanted: Sequence[str] = DECORATORS) -> bool:
+def _is_own_decorator(
+    decorator: ast.expr, modules: set[str], names: set[str], wanted: Sequence[str] = DECORATOR_NAMES
+) -> bool:
     target = decorator.func if isinstance(decorator, ast.Call) else decorator
     match target:
         case ast.Name(id=name):
@@ -551,22 +577,22 @@ def _is_ours(decorator: ast.expr, modules: set[str], names: set[str], wanted: Se
     return False
 
 
-def _describe(
+def _describe_function(
     function: ast.FunctionDef | ast.AsyncFunctionDef, decorator: ast.expr, types: Mapping[str, Any]
 ) -> FunctionInfo:
     keywords = decorator.keywords if isinstance(decorator, ast.Call) else []
     return FunctionInfo(
         name=function.name,
-        params=tuple(_params(function.args)),
+        params=tuple(_parse_parameters(function.args)),
         doc=ast.get_docstring(function) or "",
         line=function.lineno,
-        is_generator=_yields(function),
+        is_generator=_is_generator(function),
         timeout=next((ast.unparse(k.value) for k in keywords if k.arg == "timeout"), None),
         types=types,
     )
 
 
-def _params(args: ast.arguments) -> Iterator[Param]:
+def _parse_parameters(args: ast.arguments) -> Iterator[Param]:
     def param(arg: ast.arg, default: ast.expr | None, kind: ParamKind, required: bool) -> Param:
         annotation = None if arg.annotation is None else ast.unparse(arg.annotation)
         return Param(arg.arg, annotation, None if default is None else ast.unparse(default), required, kind)
@@ -583,7 +609,7 @@ def _params(args: ast.arguments) -> Iterator[Param]:
         yield param(args.kwarg, None, "var_keyword", False)
 
 
-def _yields(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+def _is_generator(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
     """Whether the function's own body yields; functions within it have yields of their own."""
     todo: list[ast.AST] = list(function.body)
     while todo:
@@ -595,7 +621,7 @@ def _yields(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
     return False
 
 
-_BOOLS = ("true", "false")
+_BOOL_TEXTS = ("true", "false")
 
 FieldKind = Literal["text", "choice", "switch"]
 
@@ -623,10 +649,10 @@ class ArgumentField:
     choices: tuple[str, ...] = ()
     help: str = ""
     is_path: bool = False
-    _wants: Any = field(default=Any, repr=False)
+    _type: Any = field(default=Any, repr=False)
 
     @property
-    def look(self) -> str:
+    def placeholder(self) -> str:
         """What stands in the empty field: how the signature has it."""
         if self.default is not None:
             return f"{self.type} = {self.default}" if self.type else self.default
@@ -637,51 +663,51 @@ class ArgumentField:
         """Of a switch: how it stands where nothing is given."""
         return self.default == "True"
 
-    def amiss(self, text: str) -> str:
+    def validation_error(self, text: str) -> str:
         """Why a text is no value of it, in words; "" where it may be one."""
         try:
-            if is_told(self._wants) and not (self.default == "None" and text in ("None", "null")):
-                convert(text, self._wants)
+            if is_checkable(self._type) and not (self.default == "None" and text in ("None", "null")):
+                convert(text, self._type)
         except ValueError as error:
-            why = f": {error}" if isinstance(error, Refused) else ""
-            return f"wants {wanted(self._wants)}, not {text!r}{why}"
+            why = f": {error}" if isinstance(error, ArgumentValueError) else ""
+            return f"wants {describe_type(self._type)}, not {text!r}{why}"
         return ""
 
-    def missing(self, text: str, script: Path) -> str:
+    def missing_path_error(self, text: str, script: Path) -> str:
         """Of a path: that there is nothing there, in words; "" else. One that is not whole begins at the folder that
         ranks of the script work in."""
         if not self.is_path or not text or (text in ("None", "null") and not self.required):
             return ""
-        there = exists(Path(workdir(script) or "", expanded(text)))
+        there = exists(Path(choose_workdir(script) or "", expand_user(text)))
         return "" if there else f"there is no {text} on this machine"
 
-    def choice_of(self, text: str) -> str | None:
+    def match_choice(self, text: str) -> str | None:
         """The one of its choices that a text means; None where it means none."""
         if text in self.choices:
             return text
         try:
-            value = convert(text, self._wants)
-            return next((each for each in self.choices if convert(each, self._wants) == value), None)
+            value = convert(text, self._type)
+            return next((each for each in self.choices if convert(each, self._type) == value), None)
         except ValueError:
             return None
 
 
 def argument_fields(info: FunctionInfo) -> list[ArgumentField]:
     """A field for each parameter of a function; ``**kwargs``, of which nobody knows the names, has none."""
-    told = _told_by(info.doc)
-    return [_field(info, each, told.get(each.name, "")) for each in info.params if each.kind != "var_keyword"]
+    told = _parameter_docs(info.doc)
+    return [_make_field(info, each, told.get(each.name, "")) for each in info.params if each.kind != "var_keyword"]
 
 
-def _field(info: FunctionInfo, param: Param, said: str) -> ArgumentField:
+def _make_field(info: FunctionInfo, param: Param, said: str) -> ArgumentField:
     kind = source_type(param.annotation, param.default, info.types)
     choices: tuple[str, ...] = ()
     form: FieldKind = "text"
     if param.kind == "var_positional":
-        kind = many(kind)
+        kind = list_type(kind)
     elif kind is bool and param.default in ("True", "False"):
         form = "switch"
     else:
-        choices = tuple(dict.fromkeys(_choices(kind)))
+        choices = tuple(dict.fromkeys(_list_choices(kind)))
         if choices and param.default == "None" and "None" not in choices:
             choices = (*choices, "None")
         if not all(map(str.isprintable, choices)):  # fields hand their text to the terminal as it is
@@ -696,36 +722,36 @@ def _field(info: FunctionInfo, param: Param, said: str) -> ArgumentField:
         required=param.required,
         choices=choices,
         help=said,
-        is_path=param.kind != "var_positional" and _is_path(kind),
-        _wants=kind,
+        is_path=param.kind != "var_positional" and _is_path_type(kind),
+        _type=kind,
     )
 
 
-def _choices(kind: Any) -> Iterator[str]:
+def _list_choices(kind: Any) -> Iterator[str]:
     """The texts of all values of a type; none where they cannot be listed."""
     origin, inner = typing.get_origin(kind), typing.get_args(kind)
     if origin is Literal:
         yield from (each.name if isinstance(each, enum.Enum) else str(each) for each in inner)
     elif origin in (Union, UnionType):
-        listed = [list(_choices(each)) for each in inner]
+        listed = [list(_list_choices(each)) for each in inner]
         if all(listed) and set(inner) != {NoneType}:
             yield from (text for each in listed for text in each)
     elif kind is bool:
-        yield from _BOOLS
+        yield from _BOOL_TEXTS
     elif kind is NoneType:
         yield "None"
     elif isinstance(kind, type) and issubclass(kind, enum.Enum) and not issubclass(kind, enum.Flag):
         yield from kind.__members__
 
 
-def _is_path(kind: Any) -> bool:
+def _is_path_type(kind: Any) -> bool:
     if typing.get_origin(kind) in (Union, UnionType):
         alternatives = [each for each in typing.get_args(kind) if each not in (NoneType, str)]
-        return bool(alternatives) and all(map(_is_path, alternatives))
+        return bool(alternatives) and all(map(_is_path_type, alternatives))
     return isinstance(kind, type) and issubclass(kind, PurePath)
 
 
-def _told_by(doc: str) -> dict[str, str]:
+def _parameter_docs(doc: str) -> dict[str, str]:
     """What a docstring says of parameters, as Google or Sphinx write them: the first line of each."""
     found = dict(re.findall(r"^ *:param(?: [^:\n]+)? \*{0,2}(\w+): *(\S.*)$", doc, re.MULTILINE))
     _, _, within = doc.partition("Args:\n")
@@ -737,25 +763,25 @@ def _told_by(doc: str) -> dict[str, str]:
     return found
 
 
-def check_travels(script: Path) -> None:
+def check_script_folder(script: Path) -> None:
     """Refuse a script whose folder is sent nowhere, such as the person's home, and that imports modules of it.
 
     Raises:
         UsageError: it is such a one; names them.
     """
-    folder = resolved(script).parent
-    if not (why := unfit(folder)):
+    folder = resolve_path(script).parent
+    if not (why := unusable_reason(folder)):
         return
-    if beside := sorted(set(_beside(script, folder))):
+    if beside := sorted(set(_local_imports(script, folder))):
         raise UsageError(
             f"{script} imports {', '.join(beside)} from beside itself, and other machines are not sent that folder "
             f"({why}): put the script and what it imports into a folder of their own"
         )
 
 
-def _beside(script: Path, folder: Path) -> Iterator[str]:
+def _local_imports(script: Path, folder: Path) -> Iterator[str]:
     try:
-        tree = parsed(read_bytes(script))
+        tree = parse_source(read_bytes(script))
     except (OSError, ValueError, SyntaxError, RecursionError, MemoryError):
         return  # whoever loads it tells
     for node in ast.walk(tree):

@@ -28,37 +28,51 @@ from typing import Any
 from skyward_core.model.errors import PoolError, ScriptError, UsageError
 from skyward_core.model.script_interpreter import Interpreter
 from skyward_core.node.bootstrap import image_environment as environment
-from skyward_core.node.bootstrap.host_inspection import doubt
-from skyward_core.node.bootstrap.image_environment import MADE, locked
-from skyward_core.store.state_folder import ENVIRONMENTS, home
+from skyward_core.node.bootstrap.host_inspection import distrust_reason
+from skyward_core.node.bootstrap.image_environment import MADE_FILE, open_lock_file
+from skyward_core.store.state_folder import ENVIRONMENTS_FOLDER, state_home
 from skyward_core.tasks import missing_packages
-from skyward_core.tasks.bounded_subprocess import Silence, Stop, answer
-from skyward_core.tasks.client_interpreter import OWN, is_own, own
-from skyward_core.tasks.packages.inline_metadata import InlineMetadata, inline_metadata
-from skyward_core.tasks.packages.package_specs import local_packages
-from skyward_core.tasks.packages.project_root import OLDEST, is_usable, numbers, satisfies, up_to_project
+from skyward_core.tasks.bounded_subprocess import CancellationToken, QueryTimeout, run_bounded
+from skyward_core.tasks.client_interpreter import OWN_SOURCE, is_own_environment, own_interpreter
+from skyward_core.tasks.packages.inline_metadata import InlineMetadata, read_inline_metadata
+from skyward_core.tasks.packages.package_specs import find_local_packages
+from skyward_core.tasks.packages.project_root import (
+    MIN_PYTHON,
+    folders_up_to_project,
+    is_satisfiable,
+    parse_version,
+    satisfies,
+)
 from skyward_core.util.light_dataclass import Value, value
-from skyward_core.util.terminal_safe_text import field
-from skyward_core.util.user_files import entries, exists, expanded, found_by, is_dir, read_text, resolved
+from skyward_core.util.terminal_safe_text import sanitize_line
+from skyward_core.util.user_files import (
+    exists,
+    expand_user,
+    find_matching,
+    is_dir,
+    list_entries,
+    read_text,
+    resolve_path,
+)
 
-NEWEST = 20  # the minor version up to which others are looked for
+NEWEST_MINOR = 20  # the minor version up to which others are looked for
 # Without site: nothing of the environment's runs, only because somebody looks at a plan.
-_ASK = (
+_VERSION_CODE = (
     "import json, sys; n = sys.implementation.name; "
     "print(json.dumps([sys.executable, sys.prefix, list(sys.version_info[:3]), n]))"
 )
-OURS = "cpython"  # nodes are sent its bytecode
-_FIND = "import sys; from importlib.util import find_spec; print(find_spec(sys.argv[1]) is not None)"
-_SITES = ("lib/python3*/site-packages", "lib64/python3*/site-packages", "lib/python3/dist-packages",
+REQUIRED_IMPLEMENTATION = "cpython"  # nodes are sent its bytecode
+_FIND_MODULE_CODE = "import sys; from importlib.util import find_spec; print(find_spec(sys.argv[1]) is not None)"
+_SITE_PATTERNS = ("lib/python3*/site-packages", "lib64/python3*/site-packages", "lib/python3/dist-packages",
           "local/lib/python3*/dist-packages")  # fmt: skip
-CONFIG = "pyvenv.cfg"
-_MOST = 1 << 16  # bytes of a file that says a version
-_NAMED = re.compile(r"python(3\.\d+)")
-_FULL = re.compile(r"\d+\.\d+\.\d+")
+VENV_CONFIG_FILE = "pyvenv.cfg"
+_MAX_FILE_BYTES = 1 << 16  # bytes of a file that says a version
+_PYTHON_NAME = re.compile(r"python(3\.\d+)")
+_FULL_VERSION = re.compile(r"\d+\.\d+\.\d+")
 
 
 @value
-class KnownPython(Value):
+class PythonInfo(Value):
     """An interpreter: its program, the folder of its environment, and its version, such as "3.12.1".
 
     A version that only files were read for may lack its last number, or be empty.
@@ -69,170 +83,176 @@ class KnownPython(Value):
     version: str
 
 
-class NoPython(ValueError):
+class UnusablePython(ValueError):
     """A program that is none which could run a script; says why, without its name."""
 
 
-def own_base() -> KnownPython:
+def own_base_python() -> PythonInfo:
     """The one that ours is an environment of: it stays where a tool's environment is made anew with each release."""
     base = getattr(sys, "_base_executable", "") or sys.executable
-    return KnownPython(os.path.realpath(base), sys.base_prefix, _text(sys.version_info[:3]))
+    return PythonInfo(os.path.realpath(base), sys.base_prefix, _join_version(sys.version_info[:3]))
 
 
-def ask(path: str) -> KnownPython:
+def query_python(path: str) -> PythonInfo:
     """Run a program to learn which Python it is: for launches alone, because it may be a project's.
 
     Raises:
         NoPython: it cannot be run, is no Python, or one that is too old.
     """
-    found = _stat(path)
-    return _ask(path, (found.st_mtime_ns, found.st_ino, found.st_size))
+    found = _stat_program(path)
+    return _query_cached(path, (found.st_mtime_ns, found.st_ino, found.st_size))
 
 
-def read(path: str) -> KnownPython:
+def read_python(path: str) -> PythonInfo:
     """Return what files say about an interpreter; nothing is run, so that a plan executes nothing of a project.
 
     Raises:
         NoPython: It cannot be run, is not CPython, or is too old, as far as files say that.
     """
-    _stat(path)
+    _stat_program(path)
     if not os.access(path, os.X_OK):
-        raise NoPython("it cannot be run: Permission denied")
-    environment = _environment_of(path)
-    said = config_of(environment) if environment else {}
-    implementation = said.get("implementation", OURS).lower()
+        raise UnusablePython("it cannot be run: Permission denied")
+    environment = _find_environment(path)
+    said = read_venv_config(environment) if environment else {}
+    implementation = said.get("implementation", REQUIRED_IMPLEMENTATION).lower()
     real = os.path.realpath(path)
-    known = KnownPython(path, environment or str(Path(real).parent.parent), _version_by_files(path, real, said))
-    return _usable(known, implementation)
+    known = PythonInfo(path, environment or str(Path(real).parent.parent), _find_version(path, real, said))
+    return _require_usable(known, implementation)
 
 
-def _stat(path: str) -> os.stat_result:
+def _stat_program(path: str) -> os.stat_result:
     try:
         return os.stat(path)
     except OSError as error:
-        raise NoPython(error.strerror or str(error)) from None
+        raise UnusablePython(error.strerror or str(error)) from None
     except ValueError as error:  # a name that no file can have
-        raise NoPython(str(error)) from None
+        raise UnusablePython(str(error)) from None
 
 
-def config_of(environment: str) -> dict[str, str]:
+def read_venv_config(environment: str) -> dict[str, str]:
     """Return the entries of an environment's ``pyvenv.cfg``."""
     try:
-        lines = read_text(Path(environment, CONFIG), errors="replace", most=_MOST).splitlines()
+        lines = read_text(Path(environment, VENV_CONFIG_FILE), errors="replace", most=_MAX_FILE_BYTES).splitlines()
     except OSError:
         return {}
     return {name.strip().lower(): text.strip() for name, _, text in (line.partition("=") for line in lines)}
 
 
-def _version_by_files(path: str, real: str, config: Mapping[str, str]) -> str:
+def _find_version(path: str, real: str, config: Mapping[str, str]) -> str:
     """Return the version of an interpreter by its environment's configuration, else by names; "" if none says it."""
     prefix = Path(real).parent.parent
     # The program decides: an environment whose link leads to another Python keeps its old configuration.
-    minor = next((found[1] for each in (real, path) if (found := _NAMED.fullmatch(Path(each).name))), "")
+    minor = next((found[1] for each in (real, path) if (found := _PYTHON_NAME.fullmatch(Path(each).name))), "")
     told = (config.get("version", ""), config.get("version_info", ""), prefix.name)
-    for version in (found[0] for each in told if (found := _FULL.search(each))):
-        if not minor or numbers(version)[:2] == numbers(minor):
+    for version in (found[0] for each in told if (found := _FULL_VERSION.search(each))):
+        if not minor or parse_version(version)[:2] == parse_version(minor):
             return version
     if not minor:
-        names = {each.name for each in found_by(prefix, "lib/python3.*") if _NAMED.fullmatch(each.name)}
+        names = {each.name for each in find_matching(prefix, "lib/python3.*") if _PYTHON_NAME.fullmatch(each.name)}
         minor = names.pop().removeprefix("python") if len(names) == 1 else ""
     try:
-        header = read_text(prefix / "include" / f"python{minor}" / "patchlevel.h", errors="replace", most=_MOST)
+        header = read_text(
+            prefix / "include" / f"python{minor}" / "patchlevel.h", errors="replace", most=_MAX_FILE_BYTES
+        )
     except OSError:
         return minor
     exact = re.search(r'PY_VERSION\s+"(\d+\.\d+\.\d+)', header)
     return exact[1] if exact else minor
 
 
-def _usable(known: KnownPython, implementation: str) -> KnownPython:
-    if implementation != OURS:
-        raise NoPython(f"it is {field(implementation)}, and CPython is needed")
-    if known.version and numbers(known.version) < OLDEST:
-        raise NoPython(f"it is Python {known.version}, and {_text(OLDEST)} or later is needed")
+def _require_usable(known: PythonInfo, implementation: str) -> PythonInfo:
+    if implementation != REQUIRED_IMPLEMENTATION:
+        raise UnusablePython(f"it is {sanitize_line(implementation)}, and CPython is needed")
+    if known.version and parse_version(known.version) < MIN_PYTHON:
+        raise UnusablePython(f"it is Python {known.version}, and {_join_version(MIN_PYTHON)} or later is needed")
     return known
 
 
 @lru_cache(maxsize=64)  # a form asks as often as somebody types
-def _ask(path: str, unchanged: tuple[int, ...]) -> KnownPython:
+def _query_cached(path: str, unchanged: tuple[int, ...]) -> PythonInfo:
     try:
-        done = answer([path, "-I", "-S", "-c", _ASK], unchanged)
-    except Silence as error:
-        raise NoPython(f"it has not said its version for {error.seconds:g} s") from None
+        done = run_bounded([path, "-I", "-S", "-c", _VERSION_CODE], unchanged)
+    except QueryTimeout as error:
+        raise UnusablePython(f"it has not said its version for {error.seconds:g} s") from None
     except OSError as error:
-        raise NoPython(f"it cannot be run: {error.strerror or error}") from None
+        raise UnusablePython(f"it cannot be run: {error.strerror or error}") from None
     try:
         program, prefix, version, implementation = json.loads(done.stdout)
-        known = KnownPython(str(program or path), _environment_of(str(program or path)) or str(prefix), _text(version))
+        known = PythonInfo(
+            str(program or path),
+            _find_environment(str(program or path)) or str(prefix),
+            _join_version(version),
+        )
     except (ValueError, TypeError):
         said = done.stderr.decode(errors="replace").strip().splitlines()
-        raise NoPython(f"it is no Python that we can use ({said[0] if said else 'it says nothing'})") from None
-    return _usable(known, str(implementation))
+        raise UnusablePython(f"it is no Python that we can use ({said[0] if said else 'it says nothing'})") from None
+    return _require_usable(known, str(implementation))
 
 
-def program_of(environment: Path) -> Path | None:
+def find_program(environment: Path) -> Path | None:
     """The interpreter in the folder of an environment; None where there is none."""
     programs = (environment / "bin" / name for name in ("python", "python3"))
     return next((each for each in programs if os.path.lexists(each)), None)
 
 
-def others(environ: Mapping[str, str]) -> Iterator[str]:
+def find_other_pythons(environ: Mapping[str, str]) -> Iterator[str]:
     """Programs of other versions that may be here, of the newest first: by name in PATH, then what pyenv and uv have
     installed."""
     # Shims ask their manager which version is meant here, and that takes longer than all the rest. A relative entry
     # leads to whatever lies in the folder that we are in: nobody has asked for that by its name.
     entries = environ.get("PATH", os.defpath).split(os.pathsep)
     search = os.pathsep.join(each for each in entries if each.startswith("/") and Path(each).name != "shims")
-    for minor in range(NEWEST, OLDEST[1] - 1, -1):
+    for minor in range(NEWEST_MINOR, MIN_PYTHON[1] - 1, -1):
         if found := shutil.which(f"python3.{minor}", path=search):
             yield os.path.realpath(found) if Path(found).is_symlink() else found
-    folders = [folder for place in _places(environ) for folder in found_by(place, "*/bin/python3")]
-    yield from map(str, sorted(folders, key=lambda path: _version_in(path.parents[1].name), reverse=True))
+    folders = [folder for place in _python_folders(environ) for folder in find_matching(place, "*/bin/python3")]
+    yield from map(str, sorted(folders, key=lambda path: _parse_folder_version(path.parents[1].name), reverse=True))
 
 
-def _places(environ: Mapping[str, str]) -> Iterator[Path]:
-    own = expanded(environ.get("HOME") or "~")
+def _python_folders(environ: Mapping[str, str]) -> Iterator[Path]:
+    own = expand_user(environ.get("HOME") or "~")
     yield Path(environ.get("PYENV_ROOT") or own / ".pyenv") / "versions"
     data = Path(environ.get("XDG_DATA_HOME") or own / ".local/share")
     yield Path(environ.get("UV_PYTHON_INSTALL_DIR") or data / "uv/python")
 
 
-def _version_in(name: str) -> tuple[int, ...]:
+def _parse_folder_version(name: str) -> tuple[int, ...]:
     """``"3.12.1"``, ``"cpython-3.12.1-linux-x86_64-gnu"`` -> its numbers."""
     digits = name.lstrip("abcdefghijklmnopqrstuvwxyz-")
-    return numbers(digits)
+    return parse_version(digits)
 
 
-def _environment_of(program: str) -> str:
+def _find_environment(program: str) -> str:
     folder = Path(program).parent.parent
-    return str(folder) if exists(folder / CONFIG) else ""
+    return str(folder) if exists(folder / VENV_CONFIG_FILE) else ""
 
 
-def _text(version: object) -> str:
+def _join_version(version: object) -> str:
     return ".".join(map(str, version))  # type: ignore[call-overload]
 
 
-def missing_in(interpreter: Interpreter, modules: Sequence[str]) -> list[str]:
+def find_missing_modules(interpreter: Interpreter, modules: Sequence[str]) -> list[str]:
     """Return the modules of these that an interpreter does not have, by its folders of packages; nothing is run.
 
     None are missing if its environment is still to be made, or if it has no folders of packages that are known.
     """
-    if is_own(interpreter.prefix):
+    if is_own_environment(interpreter.prefix):
         return [name for name in modules if missing_packages.is_missing(name)]
-    path = list(_import_path(interpreter)) if modules and not interpreter.base else []
+    path = list(_find_import_path(interpreter)) if modules and not interpreter.base else []
     return [name for name in modules if path and PathFinder.find_spec(name, path) is None]
 
 
-def has(interpreter: Interpreter, module: str) -> bool:
+def has_module(interpreter: Interpreter, module: str) -> bool:
     """Check whether an interpreter has a module, by running it: for launches alone.
 
     Raises:
         ScriptError: It does not answer.
     """
-    if is_own(interpreter.prefix):
+    if is_own_environment(interpreter.prefix):
         return not missing_packages.is_missing(module)
     try:
-        done = answer([interpreter.path, "-I", "-c", _FIND, module], ())
-    except Silence as error:
+        done = run_bounded([interpreter.path, "-I", "-c", _FIND_MODULE_CODE, module], ())
+    except QueryTimeout as error:
         why = str(error)
     except OSError as error:
         why = f"it cannot be run: {error.strerror or error}"
@@ -244,25 +264,25 @@ def has(interpreter: Interpreter, module: str) -> bool:
     raise ScriptError(f"Which packages {interpreter.path} has is not known: {why}")
 
 
-def _import_path(interpreter: Interpreter) -> Iterator[str]:
+def _find_import_path(interpreter: Interpreter) -> Iterator[str]:
     """Return the folders in which an interpreter finds packages, as files say."""
     prefix = Path(interpreter.prefix)
-    sites = [site for pattern in _SITES for site in found_by(prefix, pattern)]
-    config = config_of(interpreter.prefix)
+    sites = [site for pattern in _SITE_PATTERNS for site in find_matching(prefix, pattern)]
+    config = read_venv_config(interpreter.prefix)
     if config.get("include-system-site-packages") == "true":
         base = Path(config.get("home", "")).parent
-        sites += [site for pattern in _SITES for site in found_by(base, pattern)]
+        sites += [site for pattern in _SITE_PATTERNS for site in find_matching(base, pattern)]
     for site in sites:
         yield str(site)
-        yield from _added(site)
-    for package in local_packages({}, interpreter.prefix, interpreter.minor):
+        yield from _pth_folders(site)
+    for package in find_local_packages({}, interpreter.prefix, interpreter.minor):
         yield package.entry
 
 
-def _added(site: Path) -> Iterator[str]:
+def _pth_folders(site: Path) -> Iterator[str]:
     """Return the folders that ``.pth`` files add; their lines of code are not run."""
     try:
-        files = [each for each in entries(site) if each.suffix == ".pth"]
+        files = [each for each in list_entries(site) if each.suffix == ".pth"]
     except OSError:
         return
     for file in files:
@@ -273,13 +293,15 @@ def _added(site: Path) -> Iterator[str]:
         yield from (str(site / line) for line in lines if line.strip() and is_dir(site / line))
 
 
-Ask = Callable[[str], KnownPython]
+QueryPython = Callable[[str], PythonInfo]
 
-VENV = ".venv"
-SHELLS = ("VIRTUAL_ENV", "CONDA_PREFIX")  # variables
+VENV_FOLDER = ".venv"
+ENVIRONMENT_VARIABLES = ("VIRTUAL_ENV", "CONDA_PREFIX")  # variables
 
 
-def interpreter_of(script: Path, python: str | os.PathLike[str] | None = None, *, ask: Ask = read) -> Interpreter:
+def choose_interpreter(
+    script: Path, python: str | os.PathLike[str] | None = None, *, ask: QueryPython = read_python
+) -> Interpreter:
     """Choose the interpreter of a script.
 
     Args:
@@ -290,24 +312,26 @@ def interpreter_of(script: Path, python: str | os.PathLike[str] | None = None, *
         UsageError: what the person says is no interpreter that could be used.
         ScriptError: what the script, its project or the shell says cannot be used; says why, and what to do.
     """
-    return choose(script, python, os.environ, ask)
+    return resolve_interpreter(script, python, os.environ, ask)
 
 
-def choose(script: Path, python: str | os.PathLike[str] | None, environ: Mapping[str, str], ask: Ask) -> Interpreter:
+def resolve_interpreter(
+    script: Path, python: str | os.PathLike[str] | None, environ: Mapping[str, str], ask: QueryPython
+) -> Interpreter:
     """The same, by other variables than the process has (``environ``), and by who else tells what a program is."""
-    metadata = inline_metadata(script)
+    metadata = read_inline_metadata(script)
     if python is not None:
-        return _said(script, os.fspath(python), metadata, environ, ask)
+        return _from_option(script, os.fspath(python), metadata, environ, ask)
     if metadata is not None:
-        return _inline(script, metadata, environ, ask)
-    found, notes = _of_project(script)
+        return _from_metadata(script, metadata, environ, ask)
+    found, notes = _find_project_venv(script)
     if found is not None:
-        return _venv(found, _source_of(found), notes, ask)
-    return _of_shell(environ, notes, ask)
+        return _from_venv(found, _venv_source(found), notes, ask)
+    return _from_shell(environ, notes, ask)
 
 
 @value
-class OfferedPython(Value):
+class InterpreterOption(Value):
     """An interpreter that a person may choose.
 
     Attributes:
@@ -319,80 +343,83 @@ class OfferedPython(Value):
     source: str = ""
 
 
-def offered(script: Path | None, environ: Mapping[str, str]) -> list[OfferedPython]:
+def list_interpreters(script: Path | None, environ: Mapping[str, str]) -> list[InterpreterOption]:
     """What there is to choose from for a script, in the order in which one is chosen; none of them is run.
 
     Args:
         script: None where none is named yet.
         environ: the process's variables.
     """
-    found: dict[str, OfferedPython] = {}
-    for path, source in _offered(script, environ):
+    found: dict[str, InterpreterOption] = {}
+    for path, source in _find_interpreters(script, environ):
         where = os.path.abspath(path)  # noqa: PTH100  an environment's program is a link, and no other for that
-        found.setdefault(where, OfferedPython(where, source))
+        found.setdefault(where, InterpreterOption(where, source))
     return list(found.values())
 
 
-def _offered(script: Path | None, environ: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    venv, _ = (None, ()) if script is None else _of_project(script)
-    folders = [(venv, _source_of(venv))] if venv else []
-    folders += [(Path(said), name) for name in SHELLS if (said := environ.get(name))]
+def _find_interpreters(script: Path | None, environ: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    venv, _ = (None, ()) if script is None else _find_project_venv(script)
+    folders = [(venv, _venv_source(venv))] if venv else []
+    folders += [(Path(said), name) for name in ENVIRONMENT_VARIABLES if (said := environ.get(name))]
     for folder, source in folders:
-        if (program := program_of(folder)) is not None:
+        if (program := find_program(folder)) is not None:
             yield str(program), source
-    yield sys.executable, OWN
-    for path in others(environ):
+    yield sys.executable, OWN_SOURCE
+    for path in find_other_pythons(environ):
         yield path, ""
 
 
-def _source_of(venv: Path) -> str:
-    return f"{VENV} of project {venv.parent.name or venv.parent}"
+def _venv_source(venv: Path) -> str:
+    return f"{VENV_FOLDER} of project {venv.parent.name or venv.parent}"
 
 
-def _said(
-    script: Path, python: str, metadata: InlineMetadata | None, environ: Mapping[str, str], ask: Ask
+def _from_option(
+    script: Path, python: str, metadata: InlineMetadata | None, environ: Mapping[str, str], ask: QueryPython
 ) -> Interpreter:
     if not python.strip():
         raise UsageError("--python names no interpreter: give a path, or a name in PATH")
-    path = expanded(python)
+    path = expand_user(python)
     if is_dir(path):
-        inside = program_of(path)
+        inside = find_program(path)
         advice = f"name the interpreter in it, {inside}" if inside else "name an interpreter"
         raise UsageError(f"--python {python} is a folder: {advice}")
     if os.sep not in python:
         named = shutil.which(python, path=environ.get("PATH", os.defpath))
         if named is None and not exists(path):
             raise UsageError(
-                f"--python {python}: there is no program of that name in PATH; give {_instead(python, environ, ask)}"
+                f"--python {python}: there is no program of that name in PATH; give "
+                f"{_suggest_python(python, environ, ask)}"
             )
         path = Path(named or path)
     try:
         known = ask(str(path.absolute()))
-    except NoPython as error:
+    except UnusablePython as error:
         raise UsageError(f"--python {python:.200} cannot be used: {error}") from None
     notes = (f"the inline metadata of {script.name} is not used, as --python says otherwise",) if metadata else ()
     return Interpreter(known.path, known.prefix, known.version, "--python", notes=notes)
 
 
-def _instead(python: str, environ: Mapping[str, str], ask: Ask) -> str:
+def _suggest_python(python: str, environ: Mapping[str, str], ask: QueryPython) -> str:
     """What to give in place of a name that no program has: of a version, an interpreter of it that is here."""
     if not re.fullmatch(r"\d+(\.\d+)+", python):
         return "a path"
-    wanted = numbers(python)
-    for program in (own_base().path, *others(environ)):
-        with suppress(NoPython):
-            if numbers(ask(program).version)[: len(wanted)] == wanted:
+    wanted = parse_version(python)
+    for program in (own_base_python().path, *find_other_pythons(environ)):
+        with suppress(UnusablePython):
+            if parse_version(ask(program).version)[: len(wanted)] == wanted:
                 return program
     return f"a path; no Python {python} was found here"
 
 
-def _inline(script: Path, metadata: InlineMetadata, environ: Mapping[str, str], ask: Ask) -> Interpreter:
+def _from_metadata(script: Path, metadata: InlineMetadata, environ: Mapping[str, str], ask: QueryPython) -> Interpreter:
     asks = f"The inline metadata of {script}"
-    base = base_for(metadata.requires_python, asks, environ, ask)
-    return made_of(base, metadata.environment, f"inline metadata of {script.name}")
+    base = find_base(metadata.requires_python, asks, environ, ask)
+    return make_interpreter(base, metadata.environment, f"inline metadata of {script.name}")
 
 
-def made_of(base: KnownPython, asked: Mapping[str, Any], source: str, notes: tuple[str, ...] = ()) -> Interpreter:
+def make_interpreter(
+    base: PythonInfo, asked: Mapping[str, Any], source: str, notes: tuple[str, ...] = ()
+) -> Interpreter:
     """The interpreter of an environment that is made for a script before it is loaded, with what is asked for alone.
 
     Args:
@@ -404,8 +431,8 @@ def made_of(base: KnownPython, asked: Mapping[str, Any], source: str, notes: tup
     from skyward_core.node.bootstrap import image_environment as environment  # most scripts have none
 
     image = {**asked, "alone": True}
-    key = environment.key(image, base.path, numbers(base.version)[:2])
-    folder = home() / ENVIRONMENTS / f"env-{key}"
+    key = environment.environment_key(image, base.path, parse_version(base.version)[:2])
+    folder = state_home() / ENVIRONMENTS_FOLDER / f"env-{key}"
     return Interpreter(
         str(folder / "bin" / "python"),
         str(folder),
@@ -417,12 +444,12 @@ def made_of(base: KnownPython, asked: Mapping[str, Any], source: str, notes: tup
     )
 
 
-def base_for(
+def find_base(
     wanted: str,
     asks: str,
     environ: Mapping[str, str] = os.environ,
-    ask: Ask = read,
-) -> KnownPython:
+    ask: QueryPython = read_python,
+) -> PythonInfo:
     """What an environment is made of: our own version where that will do, else the newest that will.
 
     Args:
@@ -432,58 +459,59 @@ def base_for(
     Raises:
         ScriptError: there is none here.
     """
-    base = own_base()
+    base = own_base_python()
     if satisfies(base.version, wanted):
         return base
     seen = {base.version}
-    for program in others(environ):
+    for program in find_other_pythons(environ):
         try:
             known = ask(program)
-        except NoPython:
+        except UnusablePython:
             continue
         if satisfies(known.version, wanted):
             return known
         seen.add(known.version)
-    if not is_usable(wanted):
-        oldest = ".".join(map(str, OLDEST))
+    if not is_satisfiable(wanted):
+        oldest = ".".join(map(str, MIN_PYTHON))
         raise ScriptError(f'{asks} asks for Python "{wanted}", and {oldest} or later is needed')
     raise ScriptError(
-        f'{asks} asks for Python "{wanted}", and there is none here (there is {", ".join(sorted(seen, key=numbers))}): '
+        f'{asks} asks for Python "{wanted}", and there is none here '
+        f"(there is {', '.join(sorted(seen, key=parse_version))}): "
         "install one, for instance with uv python install"
     )
 
 
-def _of_project(script: Path) -> tuple[Path | None, tuple[str, ...]]:
+def _find_project_venv(script: Path) -> tuple[Path | None, tuple[str, ...]]:
     """The ``.venv`` beside a script or in a folder above it, up to its project's; and why one was passed over."""
-    for folder in up_to_project(resolved(script).parent):
-        found = folder / VENV
+    for folder in folders_up_to_project(resolve_path(script).parent):
+        found = folder / VENV_FOLDER
         if not os.path.lexists(found):
             continue
-        if why := doubt(str(found)):
+        if why := distrust_reason(str(found)):
             return None, (f"{found} was passed over: {why}",)
         return found, ()
     return None, ()
 
 
-def _of_shell(environ: Mapping[str, str], notes: tuple[str, ...], ask: Ask) -> Interpreter:
-    for name in SHELLS:
+def _from_shell(environ: Mapping[str, str], notes: tuple[str, ...], ask: QueryPython) -> Interpreter:
+    for name in ENVIRONMENT_VARIABLES:
         said = environ.get(name)
         if not said:
             continue
         if not is_dir(said):  # of a shell that has outlived it
             notes = (*notes, f"{name} was passed over: there is no folder {said}")
             continue
-        if is_own(said):  # the shell is ready for this program, which says nothing of scripts
+        if is_own_environment(said):  # the shell is ready for this program, which says nothing of scripts
             break
-        return _venv(Path(said), name, notes, ask)
-    return own(notes)
+        return _from_venv(Path(said), name, notes, ask)
+    return own_interpreter(notes)
 
 
-def _venv(folder: Path, source: str, notes: tuple[str, ...], ask: Ask) -> Interpreter:
-    if is_own(str(folder)):
-        return own(notes, source, chosen=True)
-    program = program_of(folder)
-    remedy = "make it anew, or remove it" if source.startswith(VENV) else f"make it anew, or unset {source}"
+def _from_venv(folder: Path, source: str, notes: tuple[str, ...], ask: QueryPython) -> Interpreter:
+    if is_own_environment(str(folder)):
+        return own_interpreter(notes, source, chosen=True)
+    program = find_program(folder)
+    remedy = "make it anew, or remove it" if source.startswith(VENV_FOLDER) else f"make it anew, or unset {source}"
     if program is None:
         raise ScriptError(f"{folder} ({source}) has no bin/python: {remedy}")
     if not exists(program):
@@ -493,20 +521,20 @@ def _venv(folder: Path, source: str, notes: tuple[str, ...], ask: Ask) -> Interp
         )
     try:
         known = ask(str(program))
-    except NoPython as error:
+    except UnusablePython as error:
         raise ScriptError(f"{program} ({source}) cannot be used: {error}; {remedy}") from None
     return Interpreter(known.path, known.prefix, known.version, source, notes=notes)
 
 
 OWN_PACKAGES = ("skyward_core",)
 # What projects may have themselves, and then in their version: behind all that they have.
-NEEDED, WISHED = ("cloudpickle",), ("pynvml",)
+REQUIRED_PACKAGES, OPTIONAL_PACKAGES = ("cloudpickle",), ("pynvml",)
 Files = tuple[tuple[str, bytes], ...]
-ENDINGS = (".py", ".json")
+SUFFIXES = (".py", ".json")
 
 
 @value
-class OwnPackages(Value):
+class LibraryPathEntries(Value):
     """Entries for an import path.
 
     Attributes:
@@ -518,29 +546,29 @@ class OwnPackages(Value):
     last: str
 
 
-def own_packages() -> OwnPackages:
+def library_path_entries() -> LibraryPathEntries:
     """Have the folder, and count it as used.
 
     Raises:
         PoolError: it cannot be written, or a package that belongs there is not installed.
     """
     try:
-        return _own_packages(_files())
+        return _make_library_entries(_read_library_files())
     except OSError as error:
         raise PoolError(f"What scripts of other interpreters need of this library cannot be kept: {error}") from error
 
 
-def _own_packages(files: Files) -> OwnPackages:
-    folder = home() / ENVIRONMENTS / f"env-{_name(files)}"
+def _make_library_entries(files: Files) -> LibraryPathEntries:
+    folder = state_home() / ENVIRONMENTS_FOLDER / f"env-{_hash_files(files)}"
     folder.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     # Nobody makes room there while it is locked.
-    with locked(folder) as lock:
+    with open_lock_file(folder) as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         try:
-            os.utime(folder / MADE)
+            os.utime(folder / MADE_FILE)
         except FileNotFoundError:
             _make_package_folder(folder, files)
-    return OwnPackages(str(folder / "first"), str(folder / "last"))
+    return LibraryPathEntries(str(folder / "first"), str(folder / "last"))
 
 
 def _make_package_folder(folder: Path, files: Files) -> None:
@@ -550,29 +578,31 @@ def _make_package_folder(folder: Path, files: Files) -> None:
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         path.write_bytes(data)
-    (folder / MADE).touch()
+    (folder / MADE_FILE).touch()
 
 
 @cache
-def _files() -> Files:
+def _read_library_files() -> Files:
     """Path in the folder, and content; read once."""
     parts = (
         ("first", OWN_PACKAGES),
-        ("last", NEEDED),
-        ("last", [name for name in WISHED if find_spec(name)]),
+        ("last", REQUIRED_PACKAGES),
+        ("last", [name for name in OPTIONAL_PACKAGES if find_spec(name)]),
     )
-    return tuple((f"{part}/{name}", path.read_bytes()) for part, packages in parts for name, path in _sources(packages))
+    return tuple(
+        (f"{part}/{name}", path.read_bytes()) for part, packages in parts for name, path in _iter_sources(packages)
+    )
 
 
 @cache
-def _name(files: Files) -> str:
+def _hash_files(files: Files) -> str:
     digest = hashlib.sha256()
     for name, data in files:
         digest.update(f"{name}\0{len(data)}\0".encode() + data)
     return digest.hexdigest()[:16]
 
 
-def _sources(packages: tuple[str, ...] | list[str]) -> Iterator[tuple[str, Path]]:
+def _iter_sources(packages: tuple[str, ...] | list[str]) -> Iterator[tuple[str, Path]]:
     for package in packages:
         spec = find_spec(package)
         if spec is None or spec.origin is None:
@@ -582,17 +612,17 @@ def _sources(packages: tuple[str, ...] | list[str]) -> Iterator[tuple[str, Path]
             yield origin.name, origin
             continue
         above = origin.parent.parent
-        found = (path for path in origin.parent.rglob("*") if path.name.endswith(ENDINGS) and path.is_file())
+        found = (path for path in origin.parent.rglob("*") if path.name.endswith(SUFFIXES) and path.is_file())
         for path in sorted(found):
             yield str(path.relative_to(above)), path
 
 
-Said = Callable[[str], None]
-KEPT = 2000  # characters of what a failed process has printed
-ENDS = 40  # twentieths of a second that killed installers may take to end
+ReportLine = Callable[[str], None]
+MAX_ERROR_CHARACTERS = 2000  # characters of what a failed process has printed
+REMOVAL_TRIES = 40  # twentieths of a second that killed installers may take to end
 
 
-def have(interpreter: Interpreter, said: Said, stop: Stop) -> None:
+def ensure_interpreter(interpreter: Interpreter, said: ReportLine, stop: CancellationToken) -> None:
     """Have an interpreter where it says that it is: one whose environment is made for a script is made now. One that
     is there counts as used.
 
@@ -606,16 +636,16 @@ def have(interpreter: Interpreter, said: Said, stop: Stop) -> None:
     """
     if not interpreter.base:
         return
-    root = home() / ENVIRONMENTS
+    root = state_home() / ENVIRONMENTS_FOLDER
     root.mkdir(parents=True, exist_ok=True, mode=0o700)
-    version = numbers(interpreter.version)[:2]
-    if not environment.ready(interpreter.environment, root, interpreter.base, version):
+    version = parse_version(interpreter.version)[:2]
+    if not environment.find_ready_environment(interpreter.environment, root, interpreter.base, version):
         said(f"making the environment of the {interpreter.source} with Python {interpreter.version}")
-        _make(interpreter, root, said, stop)
+        _make_environment(interpreter, root, said, stop)
 
 
-def _make(interpreter: Interpreter, root: Path, said: Said, stop: Stop) -> None:
-    command = environment.own_command(interpreter.base, "image_environment", own_packages().first)
+def _make_environment(interpreter: Interpreter, root: Path, said: ReportLine, stop: CancellationToken) -> None:
+    command = environment.module_command(interpreter.base, "image_environment", library_path_entries().first)
     wanted = {"image": dict(interpreter.environment), "root": str(root), "env": {}, "cwd": ""}
     answer: dict[str, Any] = {}
     with (
@@ -630,46 +660,46 @@ def _make(interpreter: Interpreter, root: Path, said: Said, stop: Stop) -> None:
     ):
         try:
             assert process.stdin is not None and process.stdout is not None
-            with stop.ends(lambda: _kill(process)):
+            with stop.on_cancel(lambda: _kill_group(process)):
                 with suppress(BrokenPipeError):  # its end tells why
                     process.stdin.write(json.dumps(wanted).encode())  # addresses may hold secrets
                     process.stdin.close()
                 for line in process.stdout:
-                    told = _told(line)
+                    told = _parse_line(line)
                     if "line" in told:
                         said(str(told["line"]))
                     else:
                         answer = dict(told) or answer
                 process.wait()
         except BaseException:
-            _kill(process)
+            _kill_group(process)
             process.wait()
-            _remove(Path(interpreter.prefix))
+            _remove_environment(Path(interpreter.prefix))
             raise
         if not answer.get("python"):
-            _kill(process)
+            _kill_group(process)
         errors.seek(0)
-        last_words = errors.read().decode(errors="replace").strip()[-KEPT:]
+        last_words = errors.read().decode(errors="replace").strip()[-MAX_ERROR_CHARACTERS:]
     if not answer.get("python"):
         why = answer.get("error") or last_words or "its process ended without a word"
         raise PoolError(f"The environment of the {interpreter.source} cannot be made on this machine: {why}")
 
 
-def _kill(process: subprocess.Popen[bytes]) -> None:
+def _kill_group(process: subprocess.Popen[bytes]) -> None:
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
 
 
-def _remove(folder: Path) -> None:
+def _remove_environment(folder: Path) -> None:
     """Remove an environment that was given up half made, unless somebody else goes on with it. Its installers were
     killed, and may need a moment to end."""
-    with environment.locked(folder) as lock:
-        for _ in range(ENDS):
+    with environment.open_lock_file(folder) as lock:
+        for _ in range(REMOVAL_TRIES):
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 return
-            if (folder / environment.MADE).exists() or folder.is_symlink():
+            if (folder / environment.MADE_FILE).exists() or folder.is_symlink():
                 return
             shutil.rmtree(folder, ignore_errors=True)
             if not folder.exists():
@@ -677,7 +707,7 @@ def _remove(folder: Path) -> None:
             time.sleep(0.05)
 
 
-def _told(line: bytes) -> Mapping[str, Any]:
+def _parse_line(line: bytes) -> Mapping[str, Any]:
     """A line of the process; a start-up file of the interpreter's may print what it likes."""
     try:
         told = json.loads(line)

@@ -28,12 +28,12 @@ from typing import Any, get_type_hints
 
 from skyward_core.model.errors import NotPicklableError
 from skyward_core.runtime import import_hooks
-from skyward_core.tasks.guarded_user_code import repr_of
+from skyward_core.tasks.guarded_user_code import safe_repr
 
 loading = False
 """Whether a script is being loaded: pools it opens must not start."""
 
-CLOUDPICKLE = 3  # the oldest version that a project may have of its own
+MIN_CLOUDPICKLE = 3  # the oldest version that a project may have of its own
 _DEFINITIONS = (
     ast.FunctionDef,
     ast.AsyncFunctionDef,
@@ -59,7 +59,7 @@ class LoadError(Exception):
         self.trace = trace
 
 
-def load(path: Path) -> ModuleType:
+def load_script(path: Path) -> ModuleType:
     """Execute a script as a module, without its pools, and return the module.
 
     Raises:
@@ -89,19 +89,19 @@ def load(path: Path) -> ModuleType:
             except PoolInScript:
                 only_definitions = True
             except SystemExit as error:
-                where = f"{path} calls sys.exit({repr_of(error.code)}) at line {_line(error, filename)}"
+                where = f"{path} calls sys.exit({safe_repr(error.code)}) at line {_error_line(error, filename)}"
                 advice = 'put that under if __name__ == "__main__":'
                 raise LoadError("failed", f"{where} when it is loaded; {advice}") from error
             except BaseException as error:
-                where = f"{path} failed at line {_line(error, filename)}"
-                message = f"{where}: {_brief(error)}{_what_to_do(error)}"
-                raise LoadError("failed", message, _trace(error, filename)) from error
+                where = f"{path} failed at line {_error_line(error, filename)}"
+                message = f"{where}: {_error_summary(error)}{_error_advice(error)}"
+                raise LoadError("failed", message, _format_traceback(error, filename)) from error
     finally:
         loading = False
     return module
 
 
-def call(module: ModuleType, function: str, values: Mapping[str, Any]) -> Any:
+def make_call(module: ModuleType, function: str, values: Mapping[str, Any]) -> Any:
     """Call the script's decorated function, which gives a pending call and runs nothing of it.
 
     Raises:
@@ -113,11 +113,11 @@ def call(module: ModuleType, function: str, values: Mapping[str, Any]) -> Any:
     if target is None:
         raise LoadError("script", f"{module.__file__} defines no {function} when it is loaded")
     try:
-        args, kwargs = _bind(target, _typed(target, function, values))
+        args, kwargs = _bind_arguments(target, _convert_values(target, function, values))
         inspect.signature(target).bind(*args, **kwargs)
         pending = target(*args, **kwargs)
     except TypeError as error:
-        trace = _trace(error, str(module.__file__))
+        trace = _format_traceback(error, str(module.__file__))
         raise LoadError("script", f"{function} cannot be called so: {error}", trace) from error
     if not isinstance(pending, PendingFunction):
         raise LoadError(
@@ -128,52 +128,52 @@ def call(module: ModuleType, function: str, values: Mapping[str, Any]) -> Any:
     return pending
 
 
-def _typed(target: Any, function: str, values: Mapping[str, Any]) -> dict[str, Any]:
+def _convert_values(target: Any, function: str, values: Mapping[str, Any]) -> dict[str, Any]:
     """The values, with those made that only the script's own types can make.
 
     Raises:
         LoadError: a text is no value of its parameter's type.
     """
-    from skyward_core.tasks.argument_parsing import Text, typed
+    from skyward_core.tasks.argument_parsing import RawArgument, convert_argument
 
-    if not any(isinstance(value, Text) for value in values.values()):
+    if not any(isinstance(value, RawArgument) for value in values.values()):
         return dict(values)
     parameters = inspect.signature(target).parameters
     rest = next((p for p in parameters.values() if p.kind is p.VAR_KEYWORD), None)
     made = dict(values)
     for name, value in values.items():
         parameter = parameters.get(name, rest)
-        if isinstance(value, Text) and parameter is not None:
+        if isinstance(value, RawArgument) and parameter is not None:
             try:
-                made[name] = typed(name, str(value), _kind(target, parameter), function)
+                made[name] = convert_argument(name, str(value), _parameter_type(target, parameter), function)
             except ValueError as error:
                 raise LoadError("usage", str(error)) from error
     return made
 
 
-def _kind(target: Any, parameter: inspect.Parameter) -> Any:
+def _parameter_type(target: Any, parameter: inspect.Parameter) -> Any:
     """The type of a parameter, by its annotation or its default; ``Any`` where neither can be made sense of."""
-    from skyward_core.tasks.source_annotations import many, of_default
+    from skyward_core.tasks.source_annotations import default_type, list_type
 
     empty = parameter.empty
     if parameter.annotation is empty:
-        return of_default(None if parameter.default is empty else parameter.default)
+        return default_type(None if parameter.default is empty else parameter.default)
     described = SimpleNamespace(__annotations__={"it": parameter.annotation})
     names = getattr(inspect.unwrap(target), "__globals__", {})
     try:
         kind = get_type_hints(described, names, include_extras=True)["it"]
     except Exception:  # noqa: BLE001  a name that is there for type checkers only: the text is taken as it is
         return Any
-    return many(kind) if parameter.kind is parameter.VAR_POSITIONAL else kind
+    return list_type(kind) if parameter.kind is parameter.VAR_POSITIONAL else kind
 
 
 def main(folder: str) -> None:
     """Serve the request in the folder, leave the report and the task there, and end this process."""
-    request = _request()
+    request = _read_request()
     os.dup2(2, 1)  # what the script prints must not mix with what our caller prints
     report: dict[str, str] = {"kind": "task"}
     try:
-        _serve(request, Path(folder))
+        _serve_request(request, Path(folder))
     except LoadError as error:
         report = {"kind": error.kind, "message": str(error), "traceback": error.trace}
     except NotPicklableError as error:
@@ -187,12 +187,12 @@ def main(folder: str) -> None:
     os._exit(0)
 
 
-def _serve(request: bytes, folder: Path) -> None:
+def _serve_request(request: bytes, folder: Path) -> None:
     import cloudpickle
 
-    if int(cloudpickle.__version__.partition(".")[0]) < CLOUDPICKLE:
+    if int(cloudpickle.__version__.partition(".")[0]) < MIN_CLOUDPICKLE:
         here = f"{sys.executable} has cloudpickle {cloudpickle.__version__}"
-        raise LoadError("script", f"{here}, and {CLOUDPICKLE} or later is needed: install it there anew")
+        raise LoadError("script", f"{here}, and {MIN_CLOUDPICKLE} or later is needed: install it there anew")
 
     from skyward_core.tasks import missing_packages
     from skyward_core.tasks.function_pickling import make_tasks
@@ -208,9 +208,9 @@ def _serve(request: bytes, folder: Path) -> None:
         how = {"module": bool(values["module"]), "torchrun": bool(values.get("torchrun"))}
         pendings = [script(values["module"] or name, values["args"], **how)]
     else:
-        module = load(Path(name))
+        module = load_script(Path(name))
         cloudpickle.register_pickle_by_value(module)
-        pendings = [call(module, function, values) for values in calls]
+        pendings = [make_call(module, function, values) for values in calls]
     try:
         tasks = list(make_tasks(tuple(pendings), plugins, folder))
     except NotPicklableError:
@@ -220,7 +220,7 @@ def _serve(request: bytes, folder: Path) -> None:
     write_tasks(tasks, folder)
 
 
-def _request() -> bytes:
+def _read_request() -> bytes:
     """What the parent asks for; from here on this process ends with it."""
     watched = os.dup(0)
     with open(os.devnull, "rb") as nothing:
@@ -249,7 +249,7 @@ def _module_name(path: Path) -> str:
     return f"{name}_script" if taken else name
 
 
-def _what_to_do(error: BaseException) -> str:
+def _error_advice(error: BaseException) -> str:
     from skyward_core.tasks import missing_packages
 
     if isinstance(error, ImportError) and "no known parent package" in str(error):
@@ -257,7 +257,7 @@ def _what_to_do(error: BaseException) -> str:
     if isinstance(error, ModuleNotFoundError):
         name = str(error.name or "").partition(".")[0]
         if name and missing_packages.is_missing(name):
-            return f"; {missing_packages.advice(name)}"
+            return f"; {missing_packages.install_advice(name)}"
     return ""
 
 
@@ -271,7 +271,7 @@ def _future_flags(tree: ast.Module) -> int:
     return flags
 
 
-def _bind(target: Any, values: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+def _bind_arguments(target: Any, values: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
     """Values by name as a call: those of positional-only parameters and of ``*args`` go by position."""
     kwargs = dict(values)
     args: list[Any] = []
@@ -292,7 +292,7 @@ def _bind(target: Any, values: Mapping[str, Any]) -> tuple[list[Any], dict[str, 
     return args, kwargs
 
 
-def _own(error: BaseException, filename: str) -> TracebackType | None:
+def _script_traceback(error: BaseException, filename: str) -> TracebackType | None:
     """The traceback from the script's first frame on."""
     trace = error.__traceback__
     while trace is not None and trace.tb_frame.f_code.co_filename != filename:
@@ -300,14 +300,14 @@ def _own(error: BaseException, filename: str) -> TracebackType | None:
     return trace
 
 
-def _line(error: BaseException, filename: str) -> int | str:
-    trace = _own(error, filename)
+def _error_line(error: BaseException, filename: str) -> int | str:
+    trace = _script_traceback(error, filename)
     return trace.tb_lineno if trace else "?"
 
 
-def _trace(error: BaseException, filename: str) -> str:
-    return "".join(traceback.format_exception(type(error), error, _own(error, filename)))
+def _format_traceback(error: BaseException, filename: str) -> str:
+    return "".join(traceback.format_exception(type(error), error, _script_traceback(error, filename)))
 
 
-def _brief(error: BaseException) -> str:
+def _error_summary(error: BaseException) -> str:
     return traceback.format_exception_only(error)[-1].strip()

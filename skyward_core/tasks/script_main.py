@@ -12,8 +12,8 @@ from types import CodeType, ModuleType
 from zipfile import is_zipfile
 
 from skyward_core.model.errors import ScriptError, UsageError
-from skyward_core.tasks.script_inspection import parse
-from skyward_core.util.user_files import is_dir, is_file, resolved
+from skyward_core.tasks.script_inspection import parse_script
+from skyward_core.util.user_files import is_dir, is_file, resolve_path
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class MainModule:
     folder: str
     spec: ModuleSpec | None = None
 
-    def made(self) -> ModuleType:
+    def make_module(self) -> ModuleType:
         """The module, whose code has not run."""
         module = ModuleType("__main__")
         module.__file__ = self.file
@@ -44,7 +44,7 @@ class MainModule:
         return module
 
 
-def of_path(path: Path) -> MainModule:
+def load_main_from_path(path: Path) -> MainModule:
     """What ``python PATH`` runs.
 
     Raises:
@@ -52,15 +52,15 @@ def of_path(path: Path) -> MainModule:
     """
     is_archive = path.suffix != ".py" and is_file(path) and is_zipfile(path)
     if is_archive or (is_dir(path) and is_file(path / "__main__.py")):
-        return _within(path)
-    tree = parse(path)
+        return _load_archive(path)
+    tree = parse_script(path)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # parse has compiled it once already
         code = compile(tree, str(path), "exec", dont_inherit=True)
-    return MainModule(code, str(path.absolute()), str(path), str(resolved(path).parent))
+    return MainModule(code, str(path.absolute()), str(path), str(resolve_path(path).parent))
 
 
-def of_module(name: str) -> MainModule:
+def load_main_from_module(name: str) -> MainModule:
     """What ``python -m NAME`` runs, looked for as that does; packages above it are imported.
 
     Raises:
@@ -78,24 +78,24 @@ def of_module(name: str) -> MainModule:
     except (ImportError, ValueError) as error:  # a relative name, or one of a module that is none of its own
         raise UsageError(f"there is no module {name} to run: {error}") from error
     if spec is None:
-        raise UsageError(f"package {name} has no __main__ to run" if name in sys.modules else _none(name))
-    return _of_spec(spec, str(spec.origin), "")
+        raise UsageError(f"package {name} has no __main__ to run" if name in sys.modules else _no_module_message(name))
+    return _load_spec(spec, str(spec.origin), "")
 
 
-def _none(name: str) -> str:
+def _no_module_message(name: str) -> str:
     if name.endswith(".py"):
         return f"there is no module {name}: -m takes a module's name, and a file stands without -m"
     return f"there is no module {name} to run, looked for in {sys.path[0] or '.'} and where packages are"
 
 
-def _within(path: Path) -> MainModule:
+def _load_archive(path: Path) -> MainModule:
     spec = PathFinder.find_spec("__main__", [str(path)])
     if spec is None:
         raise ScriptError(f"{path} is an archive without a __main__.py: name a script")
-    return _of_spec(spec, str(path), str(path))
+    return _load_spec(spec, str(path), str(path))
 
 
-def _of_spec(spec: ModuleSpec, argument: str, folder: str) -> MainModule:
+def _load_spec(spec: ModuleSpec, argument: str, folder: str) -> MainModule:
     get_code = getattr(spec.loader, "get_code", None)
     code = None if get_code is None else get_code(spec.name)
     if code is None:

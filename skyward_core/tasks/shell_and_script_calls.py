@@ -10,13 +10,13 @@ from pathlib import Path
 
 from skyward_core.model.errors import ScriptError, UsageError
 from skyward_core.model.function import PendingFunction
-from skyward_core.runtime.shell_and_scripts import ShellCommand, WholeScript
+from skyward_core.runtime.shell_and_scripts import ScriptRunner, ShellCommand
 from skyward_core.util.redaction import secret_values
 from skyward_core.util.user_files import read_bytes
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _PROGRAM = re.compile(r"[\w./+-]+")
-LONGEST_NAME = 40  # characters
+MAX_NAME_LENGTH = 40  # characters
 
 
 def shell(
@@ -48,7 +48,7 @@ def shell(
         UsageError: there is no command, or what is given is none; or a variable's name or value is none.
         ValueError: ``timeout`` is not more than 0.
     """
-    text = command if isinstance(command, str) else _joined(command)
+    text = command if isinstance(command, str) else _join_command(command)
     if not text.strip():
         raise UsageError("which command? sky.shell() was given an empty one")
     for variable, said in (env or {}).items():
@@ -58,7 +58,7 @@ def shell(
             raise UsageError(f"env: {variable} has no value; leave it out, or give it an empty text")
         if isinstance(said, bytes | bytearray):
             raise UsageError(f"env: {variable} is given bytes: give a text (.decode())")
-    given = {name: _text(value) for name, value in (env or {}).items()}
+    given = {name: _to_text(value) for name, value in (env or {}).items()}
     for variable, value in given.items():
         if "\0" in value:
             raise UsageError(f"env: what {variable} holds has a zero byte in it, which no variable can have")
@@ -66,11 +66,13 @@ def shell(
         raise UsageError("the command has a zero byte in it, which no shell reads")
     if isinstance(secrets, str):
         raise UsageError("secrets is a list of values, not one text")
-    run = ShellCommand(text, name or _called(text), given, os.fspath(cwd), (*secret_values(given), *map(str, secrets)))
+    run = ShellCommand(
+        text, name or _program_name(text), given, os.fspath(cwd), (*secret_values(given), *map(str, secrets))
+    )
     return PendingFunction(run, (), None).with_timeout(timeout)
 
 
-def values_here(option: str, said: Mapping[str, str | None]) -> dict[str, str]:
+def resolve_variables(option: str, said: Mapping[str, str | None]) -> dict[str, str]:
     """Variables with their values; those without one have this shell's.
 
     Args:
@@ -91,7 +93,7 @@ def values_here(option: str, said: Mapping[str, str | None]) -> dict[str, str]:
     return found
 
 
-def _joined(words: object) -> str:
+def _join_command(words: object) -> str:
     """A command of its words, as a shell reads it.
 
     Raises:
@@ -109,22 +111,22 @@ def _joined(words: object) -> str:
     for number, word in enumerate(words, 1):
         if word is None or isinstance(word, bytes | bytearray):
             raise UsageError(f"word {number} of the command is {type(word).__name__}, not a text: {word!r:.40}")
-        found.append(_text(word))
+        found.append(_to_text(word))
     if found and not found[0].strip():
         raise UsageError("which command? the first word of it, the program, is empty")
     return shlex.join(found)
 
 
-def _text(value: object) -> str:
+def _to_text(value: object) -> str:
     return os.fspath(value) if isinstance(value, os.PathLike) else str(value)
 
 
-def _called(text: str) -> str:
+def _program_name(text: str) -> str:
     """The program that a command begins with: what stands behind it may be nobody's business."""
     for line in text.splitlines():
         words = [word for word in line.split() if "=" not in word]
         if words and not words[0].startswith("#") and _PROGRAM.fullmatch(words[0]):
-            return words[0].rpartition("/")[2][:LONGEST_NAME] or "shell"
+            return words[0].rpartition("/")[2][:MAX_NAME_LENGTH] or "shell"
     return "shell"
 
 
@@ -161,13 +163,13 @@ def script(
     if module:
         if not all(part.isidentifier() for part in str(path).split(".")):
             raise ScriptError(f"{path} is no name of a module; a script is run without module=True")
-        run = WholeScript(str(path), b"", words)
+        run = ScriptRunner(str(path), b"", words)
     else:
-        from skyward_core.tasks.script_inspection import parse
+        from skyward_core.tasks.script_inspection import parse_script
 
         file = Path(os.path.abspath(path))  # noqa: PTH100  a link keeps its own name, as Python has it
-        parse(file)
-        run = WholeScript(str(file), read_bytes(file), words)
+        parse_script(file)
+        run = ScriptRunner(str(file), read_bytes(file), words)
         if not run.source:
             run.source = b"\n"  # an empty script is one
     run.torchrun = bool(torchrun)

@@ -13,25 +13,27 @@ from typing import Any, Literal, Optional, Union, get_args
 
 # Python 3.11 counts how deep trees are for all threads together: where one lets another go on in the middle of making a
 # tree, as it does to collect garbage, the first fails with "AST constructor recursion depth mismatch".
-_ONE_AT_A_TIME = threading.Lock()
+_parse_lock = threading.Lock()
 
 
-def parsed(source: str | bytes, name: str = "<unknown>") -> ast.Module:
+def parse_source(source: str | bytes, name: str = "<unknown>") -> ast.Module:
     """The tree of a source.
 
     Raises:
         SyntaxError, ValueError, RecursionError, MemoryError: there is none.
     """
-    with _ONE_AT_A_TIME:
+    with _parse_lock:
         return ast.parse(source, name)
 
 
-_ENUMS: dict[str, type[enum.Enum]] = {
+_ENUM_CLASSES: dict[str, type[enum.Enum]] = {
     name: getattr(enum, name) for name in ("Enum", "IntEnum", "StrEnum", "Flag", "IntFlag")
 }
-_PLAIN: dict[str, Any] = {kind.__name__: kind for kind in (str, int, float, bool, bytes, Path, date, datetime, object)}
-_PLAIN |= {"Any": Any, "PathLike": Path}
-_CONTAINERS: dict[str, Any] = {
+_PLAIN_TYPES: dict[str, Any] = {
+    kind.__name__: kind for kind in (str, int, float, bool, bytes, Path, date, datetime, object)
+}
+_PLAIN_TYPES |= {"Any": Any, "PathLike": Path}
+_CONTAINER_TYPES: dict[str, Any] = {
     "list": list,
     "List": list,
     "Sequence": list,
@@ -50,7 +52,7 @@ _CONTAINERS: dict[str, Any] = {
 }
 
 
-class Unknown:
+class UnknownType:
     """Stands for a type that the source alone does not tell."""
 
 
@@ -63,18 +65,18 @@ def source_type(annotation: str | None, default: str | None = None, own: Mapping
     """
     if annotation is not None:
         try:
-            return _type(ast.parse(annotation.strip(), mode="eval").body, own)
+            return _resolve_type(ast.parse(annotation.strip(), mode="eval").body, own)
         except SyntaxError:  # a quoted annotation may be any words
             return Any
     if default is None:
         return Any
     try:
-        return of_default(ast.literal_eval(default))
+        return default_type(ast.literal_eval(default))
     except ValueError:  # a name, say, of an enum's member
-        return Unknown
+        return UnknownType
 
 
-def of_default(sample: Any) -> Any:
+def default_type(sample: Any) -> Any:
     """The type that a parameter without annotation has by its default; ``Any`` where that says nothing."""
     if sample is None:
         return Any
@@ -82,64 +84,64 @@ def of_default(sample: Any) -> Any:
     return int | float if type(sample) is int else type(sample)
 
 
-def own_types(classes: Sequence[ast.ClassDef]) -> dict[str, Any]:
-    """Classes of a script by name: its enums, made of their source, and :class:`Unknown` for all others."""
-    return {each.name: _enum(each) or Unknown for each in classes}
+def script_types(classes: Sequence[ast.ClassDef]) -> dict[str, Any]:
+    """Classes of a script by name: its enums, made of their source, and :class:`UnknownType` for all others."""
+    return {each.name: _make_enum(each) or UnknownType for each in classes}
 
 
-def many(kind: Any) -> Any:
+def list_type(kind: Any) -> Any:
     """The type of the list that ``*args`` of a type make."""
     return list[kind]
 
 
-def is_known(kind: Any) -> bool:
+def is_convertible(kind: Any) -> bool:
     """Whether values of that type can be made without the script: nothing in it is of the script's own."""
-    if isinstance(kind, type) and (kind is Unknown or issubclass(kind, enum.Enum)):
+    if isinstance(kind, type) and (kind is UnknownType or issubclass(kind, enum.Enum)):
         return False
-    return all(is_known(part) for part in get_args(kind))
+    return all(is_convertible(part) for part in get_args(kind))
 
 
-def is_told(kind: Any) -> bool:
+def is_checkable(kind: Any) -> bool:
     """Whether a text can at least be checked against that type."""
-    return kind is not Unknown and all(is_told(part) for part in get_args(kind))
+    return kind is not UnknownType and all(is_checkable(part) for part in get_args(kind))
 
 
-def _type(node: ast.expr, own: Mapping[str, Any]) -> Any:
+def _resolve_type(node: ast.expr, own: Mapping[str, Any]) -> Any:
     match node:
         case ast.Constant(value=None):
             return type(None)
         case ast.Constant(value=str(quoted)):
             return source_type(quoted, None, own)
         case ast.BinOp(op=ast.BitOr()):
-            return Union[_type(node.left, own), _type(node.right, own)]  # noqa: UP007  types, not syntax
+            return Union[_resolve_type(node.left, own), _resolve_type(node.right, own)]  # noqa: UP007  types, not syntax
         case ast.Subscript(value=outer, slice=ast.Tuple(elts=inner)):
-            return _generic(_name(outer), inner, own)
+            return _resolve_generic(_dotted_name(outer), inner, own)
         case ast.Subscript(value=outer, slice=only):
-            return _generic(_name(outer), [only], own)
-    name = _name(node)
-    return own.get(name) or _PLAIN.get(name) or _CONTAINERS.get(name, Unknown)
+            return _resolve_generic(_dotted_name(outer), [only], own)
+    name = _dotted_name(node)
+    return own.get(name) or _PLAIN_TYPES.get(name) or _CONTAINER_TYPES.get(name, UnknownType)
 
 
-def _generic(name: str, inner: Sequence[ast.expr], own: Mapping[str, Any]) -> Any:
+def _resolve_generic(name: str, inner: Sequence[ast.expr], own: Mapping[str, Any]) -> Any:
     if name == "Literal":
         try:
             return Literal[tuple(ast.literal_eval(choice) for choice in inner)]
         except ValueError:
-            return Unknown
+            return UnknownType
     if name == "Annotated":
-        return _type(inner[0], own)
-    parts = tuple(... if _is_ellipsis(part) else _type(part, own) for part in inner)
+        return _resolve_type(inner[0], own)
+    parts = tuple(... if _is_ellipsis(part) else _resolve_type(part, own) for part in inner)
     if name == "Optional":
         return Optional[parts[0]]  # noqa: UP045
     if name == "Union":
         return Union[parts]  # noqa: UP007
-    container = _CONTAINERS.get(name)
+    container = _CONTAINER_TYPES.get(name)
     if container is None or (container is dict and len(parts) != 2):
-        return Unknown
+        return UnknownType
     return container[parts]
 
 
-def _name(node: ast.expr) -> str:
+def _dotted_name(node: ast.expr) -> str:
     if isinstance(node, ast.Attribute):
         return node.attr
     return node.id if isinstance(node, ast.Name) else ""
@@ -149,19 +151,19 @@ def _is_ellipsis(node: ast.expr) -> bool:
     return isinstance(node, ast.Constant) and node.value is ...
 
 
-def _enum(node: ast.ClassDef) -> type[enum.Enum] | None:
+def _make_enum(node: ast.ClassDef) -> type[enum.Enum] | None:
     """An enum like the script's, where its source tells all that it takes."""
-    base = next((_ENUMS[name] for each in node.bases if (name := _name(each)) in _ENUMS), None)
+    base = next((_ENUM_CLASSES[name] for each in node.bases if (name := _dotted_name(each)) in _ENUM_CLASSES), None)
     members: dict[str, Any] = {}
     for statement in node.body:
         match statement:
             case ast.Assign(targets=[ast.Name(id=name)], value=value):
-                members[name] = _member(value)
+                members[name] = _enum_value(value)
             case ast.Assign() | ast.AnnAssign():
                 return None
             case ast.FunctionDef(name="_missing_" | "_generate_next_value_" | "__new__" | "__init__" | "__str__"):
                 return None  # it may take more, or other values
-    if base is None or not members or Unknown in members.values():
+    if base is None or not members or UnknownType in members.values():
         return None
     try:
         with warnings.catch_warnings():
@@ -173,10 +175,10 @@ def _enum(node: ast.ClassDef) -> type[enum.Enum] | None:
     return made
 
 
-def _member(value: ast.expr) -> Any:
-    if isinstance(value, ast.Call) and _name(value.func) == "auto":
+def _enum_value(value: ast.expr) -> Any:
+    if isinstance(value, ast.Call) and _dotted_name(value.func) == "auto":
         return enum.auto()
     try:
         return ast.literal_eval(value)
     except ValueError:
-        return Unknown
+        return UnknownType

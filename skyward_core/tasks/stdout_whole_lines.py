@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from skyward_core.views.log_collapsing import LiveLines
 
 # Seconds that others wait for the end of a line that the script has begun; a prompt's never comes.
-PATIENCE = 1.0
+LOCK_TIMEOUT = 1.0
 
 # One for all: a process has one standard output.
 _turn = threading.Condition()
@@ -28,7 +28,7 @@ def _renew_lock() -> None:
 os.register_at_fork(after_in_child=_renew_lock)
 
 
-class WholeLines:
+class SharedStdout:
     """A text stream that passes on what it is given, and lets others write between its lines.
 
     ``print("a", "b")`` writes four pieces; a rank's line may stand only after the last of them.
@@ -39,15 +39,15 @@ class WholeLines:
 
     def __init__(self, out: TextIO) -> None:
         self._out = out
-        self._unfinished = False
+        self._has_partial_line = False
         self._users = 0
-        self._below: tuple[LiveLines, TextIO] | None = None  # what is drawn below the last line, and where
+        self._live_block: tuple[LiveLines, TextIO] | None = None  # what is drawn below the last line, and where
 
     def write(self, text: str) -> int:
         with _turn:
-            self._take_away()
+            self._erase_live_block()
             if text:
-                self._unfinished = not text.endswith("\n")
+                self._has_partial_line = not text.endswith("\n")
             written = self._out.write(text)
             _turn.notify_all()
         return written
@@ -67,11 +67,11 @@ class WholeLines:
         """
         out = to or self._out
         with _turn:
-            if lines and not _turn.wait_for(lambda: not self._unfinished, PATIENCE):
+            if lines and not _turn.wait_for(lambda: not self._has_partial_line, LOCK_TIMEOUT):
                 lines = f"\n{lines}"
-                self._unfinished = False
-            self._take_away()
-            put(out, lines)
+                self._has_partial_line = False
+            self._erase_live_block()
+            write_escaped(out, lines)
 
     def draw_below(self, live: LiveLines, lines: Callable[[], list[str]], to: TextIO) -> None:
         """Draw lines that have not ended below all others, until something is written or they are taken away; not where
@@ -85,26 +85,26 @@ class WholeLines:
             OSError, ValueError: nobody reads any more, or the stream is closed.
         """
         with _turn:
-            if self._below is not None and self._below[0] is not live:
-                self._take_away()  # of another pool
-            if not self._unfinished and (drawn := live.drawn(lines())):
-                self._below = live, to
-                put(to, drawn)
+            if self._live_block is not None and self._live_block[0] is not live:
+                self._erase_live_block()  # of another pool
+            if not self._has_partial_line and (drawn := live.render(lines())):
+                self._live_block = live, to
+                write_escaped(to, drawn)
 
-    def take_away(self) -> None:
+    def clear_live_block(self) -> None:
         """Draw nothing below any more. If the terminal takes nothing for ``PATIENCE``, the next write removes it."""
-        if _turn.acquire(timeout=PATIENCE):
+        if _turn.acquire(timeout=LOCK_TIMEOUT):
             try:
-                self._take_away()
+                self._erase_live_block()
             finally:
                 _turn.release()
 
-    def _take_away(self) -> None:
-        if self._below is not None:
-            (live, to), self._below = self._below, None
-            if away := live.erased():
+    def _erase_live_block(self) -> None:
+        if self._live_block is not None:
+            (live, to), self._live_block = self._live_block, None
+            if away := live.render_erase():
                 with suppress(OSError, ValueError):  # the script may be printing, to another stream
-                    put(to, away)
+                    write_escaped(to, away)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return getattr, (sys, "stdout")  # on a node, it stands for the node's
@@ -113,7 +113,7 @@ class WholeLines:
         return getattr(self._out, name)
 
 
-def put(out: TextIO, text: str) -> None:
+def write_escaped(out: TextIO, text: str) -> None:
     """Write and flush; characters that the stream's encoding lacks are escaped.
 
     Raises:
@@ -131,21 +131,22 @@ def put(out: TextIO, text: str) -> None:
 def is_stdout(file: object) -> bool:
     """Whether a file is the script's own ``sys.stdout``, behind a stand-in or not."""
     out = sys.stdout
-    return file is (out._out if isinstance(out, WholeLines) else out)
+    return file is (out._out if isinstance(out, SharedStdout) else out)
 
 
-def stand_in() -> WholeLines:
-    """Put a ``WholeLines`` in the place of ``sys.stdout``, or find the one that is there; ``release`` it after use."""
+def install() -> SharedStdout:
+    """Put a ``SharedStdout`` in the place of ``sys.stdout``, or find the one that is there; ``release`` it "
+    "after use."""
     with _turn:
         out = sys.stdout
-        if not isinstance(out, WholeLines):
-            out = WholeLines(out)
+        if not isinstance(out, SharedStdout):
+            out = SharedStdout(out)
             sys.stdout = cast(TextIO, out)
         out._users += 1
         return out
 
 
-def release(out: WholeLines) -> None:
+def uninstall(out: SharedStdout) -> None:
     """Undo one ``stand_in``; the last one puts the script's own ``sys.stdout`` back, unless another is there now."""
     with _turn:
         out._users -= 1

@@ -20,13 +20,13 @@ from pathlib import Path
 from types import CodeType
 
 from skyward_core.model.errors import PoolError
-from skyward_core.node.bootstrap.host_inspection import others_write
+from skyward_core.node.bootstrap.host_inspection import is_writable_by_others
 from skyward_core.util.light_dataclass import Value, value
 
 DIGEST = 32  # bytes of SHA-256: what a power cut left half written is nothing
 
 
-def load(name: str, variant: str) -> bytes:
+def load_archive(name: str, variant: str) -> bytes:
     """An archive, or b"" if it was not kept, is of another content, or may be of a stranger's making.
 
     Args:
@@ -35,26 +35,26 @@ def load(name: str, variant: str) -> bytes:
     """
     try:
         with open(_path(variant), "rb") as file:
-            kept = file.read() if _is_believed(os.fstat(file.fileno())) else b""
+            kept = file.read() if _is_trusted(os.fstat(file.fileno())) else b""
     except (OSError, NotImplementedError):
         return b""
     archive = kept[DIGEST:]
     return archive if kept[:DIGEST] == _digest(name, archive) else b""
 
 
-def store(name: str, variant: str, archive: bytes) -> None:
+def store_archive(name: str, variant: str, archive: bytes) -> None:
     """Keep an archive for the next start; whole or not at all. Where that is not to be, nothing happens."""
     if sys.dont_write_bytecode:
         return
-    from skyward_core.store.atomic_file import write_whole  # late: most starts find one here
+    from skyward_core.store.atomic_file import write_atomic  # late: most starts find one here
 
     with suppress(OSError, NotImplementedError):
-        write_whole(Path(_path(variant)), _digest(name, archive) + archive, mode=0o644)
+        write_atomic(Path(_path(variant)), _digest(name, archive) + archive, mode=0o644)
 
 
-def _is_believed(found: os.stat_result) -> bool:
+def _is_trusted(found: os.stat_result) -> bool:
     """Whether nobody could have written a file who could not have written the code; nodes will run it."""
-    return not others_write(found) and found.st_uid in (0, os.getuid(), os.stat(__file__).st_uid)
+    return not is_writable_by_others(found) and found.st_uid in (0, os.getuid(), os.stat(__file__).st_uid)
 
 
 def _path(variant: str) -> str:
@@ -69,7 +69,7 @@ UNCHECKED_HASH = 0b01
 CO_OPTIMIZED, CO_HAS_DOCSTRING = 0x1, 0x4000000  # flags of code objects; the second one since Python 3.14
 PACKAGES = ("skyward_core", "cloudpickle")
 # What nodes load when they start: it comes compiled, and lies in the file as it is read.
-LOADED = (
+LOADED_AT_START = (
     "cloudpickle/",
     "skyward_core/__init__.py",
     "skyward_core/model/__init__.py",
@@ -105,7 +105,7 @@ LOADED = (
 # What some nodes load. No node can keep what it compiles; but bytecode is larger than source, and that of the rest
 # would be sent in vain.
 COMPILED = (
-    *LOADED,
+    *LOADED_AT_START,
     "pynvml.py",
     "skyward_core/model/outcomes.py",
     "skyward_core/node/",
@@ -119,7 +119,7 @@ NVML = "nvml"  # the variant
 # What takes GPUs that are free: where there is no NVIDIA driver it is in the rest.
 WITH_DRIVER = ("skyward_core/node/gpu_locks.py",)
 # What they load only where a person asks for it: bytecode is more than twice as large, and all starts would send it.
-SELDOM = (
+RARELY_LOADED = (
     *WITH_DRIVER,
     "skyward_core/node/agent/output_files.py",
     "skyward_core/node/agent/partial_gangs.py",
@@ -160,7 +160,7 @@ SELDOM = (
 )
 # What only clients load, as a script in a rank may be one; what measures machines, once somebody wants to know; and
 # what runs commands, and programs that take longer to start than this takes to come.
-REST = (
+LATE_FILES = (
     "skyward_core/__main__.py",
     "skyward_core/model/metric_series.py",
     "skyward_core/model/offers.py",
@@ -182,8 +182,8 @@ REST = (
 LEVEL = 2  # of compression: 1 ms more than level 1, once per release, for 2 % fewer bytes on each line
 REST_LEVEL = 9  # nobody waits for that
 # Code that only app and command line use; nothing that is sent imports it.
-STAYS = "skyward_core/client"
-STAY = (
+CLIENT_PACKAGE = "skyward_core/client"
+CLIENT_FILES = (
     "skyward_core/store/run_logs.py",
     "skyward_core/store/settings_editing.py",
     "skyward_core/store/user_settings.py",
@@ -193,17 +193,17 @@ STAY = (
     "skyward_core/views/stack_groups.py",
     "skyward_core/views/sweep_trials.py",
 )
-_BEGINS = ("/__init__.py", ".py")
-COMPILING = 120.0  # seconds that another Python may take for it
+_PACKAGE_FILES = ("/__init__.py", ".py")
+COMPILE_TIMEOUT = 120.0  # seconds that another Python may take for it
 _compiling = threading.Lock()  # all hosts of a pool want the same
 MINOR = f"{sys.version_info[0]}.{sys.version_info[1]}"
 TAG = str(sys.implementation.cache_tag)
-TYPES = "_types.py"  # what frames hold, for type checkers: nothing loads them when it runs
-ENDINGS = (".py", ".json")  # the catalogue of accelerators is data
+TYPE_STUBS_SUFFIX = "_types.py"  # what frames hold, for type checkers: nothing loads them when it runs
+SOURCE_SUFFIXES = (".py", ".json")  # the catalogue of accelerators is data
 # Every process on a node reads the names of all files, and the generated one is a quarter of all there is: where
 # these come compiled, that is enough. Tracebacks of user code show no line of them.
 SOURCELESS = (
-    *LOADED,
+    *LOADED_AT_START,
     "pynvml.py",
     "skyward_core/model/outcomes.py",
     "skyward_core/node/",
@@ -239,18 +239,18 @@ class Bundle(Value):
 
         One file is written in less time than many, and is there whole or not at all.
         """
-        return self._packed(self.variant, lambda path: not path.startswith(self._later))
+        return self._packed(self.variant, lambda path: not path.startswith(self._late_prefixes))
 
     @cached_property
     def rest(self) -> bytes:
         """The rest as one compressed stream, which is a quarter smaller than files compressed one by one."""
-        return self._packed(f"{self.variant}-rest", lambda path: path.startswith(self._later), REST_LEVEL)
+        return self._packed(f"{self.variant}-rest", lambda path: path.startswith(self._late_prefixes), REST_LEVEL)
 
     @property
-    def _later(self) -> tuple[str, ...]:
-        return REST if self.variant == NVML else (*REST, *WITH_DRIVER)
+    def _late_prefixes(self) -> tuple[str, ...]:
+        return LATE_FILES if self.variant == NVML else (*LATE_FILES, *WITH_DRIVER)
 
-    def have_bytecode(self, program: str) -> None:
+    def compile_bytecode(self, program: str) -> None:
         """Have what comes compiled compiled by another Python than ours, which alone can. Where it is not here, hosts
         get the sources, and each of their processes does it anew.
 
@@ -260,20 +260,20 @@ class Bundle(Value):
         import subprocess  # once a release
 
         with _compiling:
-            if load(self.name, self._word(self.variant)) or not os.access(program, os.X_OK):
+            if load_archive(self.name, self._archive_variant(self.variant)) or not os.access(program, os.X_OK):
                 return
             pairs = zip(self.files, self.origins, strict=True)
-            lacking = [at for (path, _), at in pairs if _comes_compiled(path) and not _bytecode(at, self.tag)]
+            lacking = [at for (path, _), at in pairs if _is_sent_compiled(path) and not _bytecode(at, self.tag)]
             command = [program, "-I", "-S", "-m", "compileall", "-q", "-i", "-"]
             wanted = "\n".join(lacking).encode()
             with suppress(OSError, subprocess.TimeoutExpired):
-                subprocess.run(command, input=wanted, capture_output=True, check=False, timeout=COMPILING)
+                subprocess.run(command, input=wanted, capture_output=True, check=False, timeout=COMPILE_TIMEOUT)
 
-    def _word(self, variant: str) -> str:
+    def _archive_variant(self, variant: str) -> str:
         return variant if self.tag == TAG else f"{variant}.{self.tag}"
 
     def _packed(self, variant: str, belongs: Callable[[str], bool], level: int = LEVEL) -> bytes:
-        if kept := load(self.name, self._word(variant)):
+        if kept := load_archive(self.name, self._archive_variant(variant)):
             return kept
         complete = True
         loaded: dict[str, bytes] = {}
@@ -281,9 +281,9 @@ class Bundle(Value):
         for (path, data), origin in zip(self.files, self.origins, strict=True):
             if not belongs(path):
                 continue
-            code = _bytecode(origin, self.tag) if _comes_compiled(path) else b""
-            complete = complete and bool(code or not _comes_compiled(path))
-            part = loaded if path.startswith(LOADED) else others
+            code = _bytecode(origin, self.tag) if _is_sent_compiled(path) else b""
+            complete = complete and bool(code or not _is_sent_compiled(path))
+            part = loaded if path.startswith(LOADED_AT_START) else others
             if not code or not path.startswith(SOURCELESS):
                 part[path] = data
             if code:
@@ -292,7 +292,7 @@ class Bundle(Value):
             loaded, others = loaded | others, {}
         archive = _archive(loaded, others, level)
         if complete:  # else bytecode may be here the next time
-            store(self.name, self._word(variant), archive)
+            store_archive(self.name, self._archive_variant(variant), archive)
         return archive
 
 
@@ -322,39 +322,39 @@ def bundle_for(nvml: bool, minor: str = MINOR) -> Bundle:
         PoolError: a package that belongs in it is not installed, or cannot be copied for another Python.
     """
     if minor != MINOR:
-        return _of_other(nvml, minor)
+        return _bundle_for_other(nvml, minor)
     return bundle_with_nvml() if nvml else bundle()
 
 
 @cache
 def bundle() -> Bundle:
     """The bundle of the packages that this process runs; made once."""
-    return _bundle("plain", PACKAGES, Bundle(MINOR, (), (), ""))
+    return _make_bundle("plain", PACKAGES, Bundle(MINOR, (), (), ""))
 
 
 @cache
 def bundle_with_nvml() -> Bundle:
     """The same, with what asks an NVIDIA driver."""
-    return _bundle(NVML, ["pynvml"], bundle())
+    return _make_bundle(NVML, ["pynvml"], bundle())
 
 
 @cache
-def _of_other(nvml: bool, minor: str) -> Bundle:
+def _bundle_for_other(nvml: bool, minor: str) -> Bundle:
     """The one for another Python than ours."""
-    from skyward_core.tasks.script_interpreter_selection import own_packages  # most pools have ours
+    from skyward_core.tasks.script_interpreter_selection import library_path_entries  # most pools have ours
 
-    places = own_packages()
+    places = library_path_entries()
     if not nvml:
         nothing = Bundle(minor, (), (), "", f"cpython-{minor.replace('.', '')}")
-        return _bundle("plain", PACKAGES, nothing, (places.first, places.last))
-    return _bundle(NVML, ["pynvml"], _of_other(False, minor), (places.last,))
+        return _make_bundle("plain", PACKAGES, nothing, (places.first, places.last))
+    return _make_bundle(NVML, ["pynvml"], _bundle_for_other(False, minor), (places.last,))
 
 
-def _comes_compiled(path: str) -> bool:
-    return path.startswith(COMPILED) and not path.startswith(SELDOM)
+def _is_sent_compiled(path: str) -> bool:
+    return path.startswith(COMPILED) and not path.startswith(RARELY_LOADED)
 
 
-def _bundle(variant: str, packages: Sequence[str], more_than: Bundle, places: Sequence[str] = ()) -> Bundle:
+def _make_bundle(variant: str, packages: Sequence[str], more_than: Bundle, places: Sequence[str] = ()) -> Bundle:
     """One of what packages are installed, or of what is in some places of them."""
     sources = sorted(source for name in packages for source in _files_of(name, places))
     files = tuple((path, _read(source)) for path, source in sources)
@@ -415,7 +415,7 @@ def _cache_of(source: str, tag: str) -> str:
 def _files_of(package: str, places: Sequence[str]) -> list[tuple[str, str]]:
     """Path in the archive and path here. A start waits for this, and pathlib would take four times as long."""
     if places:
-        possible = (f"{place}/{package}{end}" for place in places for end in _BEGINS)
+        possible = (f"{place}/{package}{end}" for place in places for end in _PACKAGE_FILES)
         origin = next(filter(os.path.exists, possible), "")
     else:
         spec = importlib.util.find_spec(package)
@@ -430,11 +430,11 @@ def _files_of(package: str, places: Sequence[str]) -> list[tuple[str, str]]:
         if "__pycache__" in folders:
             folders.remove("__pycache__")
         inside = package + folder[len(above) :]
-        if inside == STAYS:
+        if inside == CLIENT_PACKAGE:
             folders.clear()
             continue
-        goes = [name for name in names if name.endswith(ENDINGS) and not name.endswith(TYPES)]
-        found += [(path, f"{folder}/{name}") for name in goes if (path := f"{inside}/{name}") not in STAY]
+        goes = [name for name in names if name.endswith(SOURCE_SUFFIXES) and not name.endswith(TYPE_STUBS_SUFFIX)]
+        found += [(path, f"{folder}/{name}") for name in goes if (path := f"{inside}/{name}") not in CLIENT_FILES]
     return found
 
 

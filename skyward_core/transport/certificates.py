@@ -24,7 +24,7 @@ NO_END = datetime(9999, 12, 31, 23, 59, 59)
 
 
 @value
-class Papers(Value):
+class TlsCredentials(Value):
     """What a node, or the client, shows to the others, and checks them by; all PEM.
 
     Attributes:
@@ -37,7 +37,7 @@ class Papers(Value):
     certificate: str
     key: str
 
-    def to_json(self) -> frame_types.PapersKeys:
+    def to_json(self) -> frame_types.CredentialKeys:
         return {"authority": self.authority, "certificate": self.certificate, "key": self.key}
 
     def __repr__(self) -> str:
@@ -52,14 +52,14 @@ class Authority:
         self._key = ec.generate_private_key(ec.SECP256R1())
         self._certificate = self._sign(self._name, self._key.public_key(), is_authority=True)
 
-    def issue(self, holder: str) -> Papers:
+    def issue(self, holder: str) -> TlsCredentials:
         """A new key for a node (:func:`node_name`) or the client (``tls_stream.CLIENT``), certified."""
         key = ec.generate_private_key(ec.SECP256R1())
         certificate = self._sign(_name(holder), key.public_key(), is_authority=False)
         private = key.private_bytes(
             serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
         )
-        return Papers(_pem(self._certificate), _pem(certificate), private.decode())
+        return TlsCredentials(_pem(self._certificate), _pem(certificate), private.decode())
 
     def _sign(self, name: x509.Name, key: ec.EllipticCurvePublicKey, *, is_authority: bool) -> x509.Certificate:
         builder = (

@@ -10,8 +10,8 @@ from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from skyward_core.protocol.tls_stream import LineError, TlsLine, Whole
-from skyward_core.transport.downloads import IncomingOutput, Landing
+from skyward_core.protocol.tls_stream import CompleteFile, TlsConnection, TlsConnectionError
+from skyward_core.transport.downloads import IncomingOutput, ResultDownload
 from skyward_core.util.light_dataclass import Value, value
 
 if TYPE_CHECKING:
@@ -30,8 +30,8 @@ class Endpoint(Value):
 
 
 # Seconds that a line is used: RFC 8446 (5.5) wants other keys after some 400 GB, and Python cannot ask for them.
-LIFE = 120.0
-IDLE = 30.0  # seconds that a line may wait; it takes a thread of its node's, and a megabyte at each end
+MAX_AGE = 120.0
+IDLE_TIMEOUT = 30.0  # seconds that a line may wait; it takes a thread of its node's, and a megabyte at each end
 
 
 class IdleStreams:
@@ -44,9 +44,9 @@ class IdleStreams:
     def __init__(self, most: int) -> None:
         self._most = most
         self._lock = threading.Lock()
-        self._lines: list[tuple[float, Endpoint, TlsLine]] = []  # since when, to where; the latest at the end
+        self._lines: list[tuple[float, Endpoint, TlsConnection]] = []  # since when, to where; the latest at the end
 
-    def take(self, node: Endpoint) -> TlsLine | None:
+    def acquire(self, node: Endpoint) -> TlsConnection | None:
         """A line to a node, if one waits. Nobody has looked whether the node is still there."""
         with self._lock:
             for at in reversed(range(len(self._lines))):
@@ -54,13 +54,13 @@ class IdleStreams:
                     return self._lines.pop(at)[2]
         return None
 
-    def keep(self, node: Endpoint, line: TlsLine) -> None:
+    def release(self, node: Endpoint, line: TlsConnection) -> None:
         """Have a line wait, all of whose requests have been answered in full; or close it, if it is old or there are
         enough."""
-        self.expire(IDLE)
+        self.expire(IDLE_TIMEOUT)
         now = monotonic()
         with self._lock:
-            if len(self._lines) < self._most and now - line.made < LIFE:
+            if len(self._lines) < self._most and now - line.connected_at < MAX_AGE:
                 self._lines.append((now, node, line))
                 return
         line.close()
@@ -85,18 +85,18 @@ class Transfer:
     """One file on its way.
 
     Args:
-        papers: the client's (see :func:`skyward_core.protocol.tls_stream.context`).
+        papers: the client's (see :func:`skyward_core.protocol.tls_stream.make_ssl_context`).
         kept: whose lines it may take, and gets its own.
     """
 
     def __init__(self, node: Endpoint, papers: ssl.SSLContext, kept: IdleStreams) -> None:
         self._node = node
-        self._papers = papers
-        self._kept = kept
-        self._line: TlsLine | None = None
+        self._tls_context = papers
+        self._idle_streams = kept
+        self._line: TlsConnection | None = None
         self._stopped = False
 
-    def put(self, source: Path, name: str) -> None:
+    def upload(self, source: Path, name: str) -> None:
         """Bring a file to the node, as ``blobs/<name>``: whole, or not at all.
 
         Raises:
@@ -104,16 +104,16 @@ class Transfer:
             OSError: the node did not take it, and says why; or it cannot be read here.
         """
 
-        def bring(line: TlsLine) -> None:
+        def bring(line: TlsConnection) -> None:
             with open(source, "rb", buffering=0) as file:
-                whole = Whole(file.fileno())
-                line.ask({"t": "put", "name": name, "size": whole.size})
-                line.send(file.fileno(), 0, whole)
-                line.hear()
+                whole = CompleteFile(file.fileno())
+                line.request({"t": "put", "name": name, "size": whole.size})
+                line.send_file(file.fileno(), 0, whole)
+                line.receive_frame()
 
-        self._do(bring)
+        self._run(bring)
 
-    def get(self, name: str, landing: Landing) -> None:
+    def download_result(self, name: str, landing: ResultDownload) -> None:
         """Bring a result here; goes on where an earlier attempt, of whatever kind, stopped.
 
         Raises:
@@ -121,19 +121,19 @@ class Transfer:
             OSError: the node has not got it, or it cannot be written here.
         """
 
-        def take(line: TlsLine) -> None:
-            comes: FileComes = line.ask({"t": "result", "name": name, "at": landing.at})
+        def take(line: TlsConnection) -> None:
+            comes: FileComes = line.request({"t": "result", "name": name, "at": landing.at})
             size = comes["size"]
             if size != landing.size:
-                raise LineError(f"it has {size:,} bytes of {landing.size:,}")
-            while room := landing.room():
-                line.fill(room)
-                landing.filled(len(room))
+                raise TlsConnectionError(f"it has {size:,} bytes of {landing.size:,}")
+            while room := landing.next_buffer():
+                line.read_into(room)
+                landing.advance(len(room))
 
         with closing(landing):
-            self._do(take)
+            self._run(take)
 
-    def take(self, path: str, incoming: IncomingOutput) -> None:
+    def download_output(self, path: str, incoming: IncomingOutput) -> None:
         """Bring a file that ranks wrote here; goes on where an earlier attempt, of whatever kind, stopped.
 
         Raises:
@@ -141,44 +141,44 @@ class Transfer:
             OSError: it is no more as it was, or it cannot be written here.
         """
 
-        def take(line: TlsLine) -> None:
+        def take(line: TlsConnection) -> None:
             asked = {"t": "output", "path": path, "version": incoming.version, "at": incoming.at}
-            comes: FileComes = line.ask(asked)
+            comes: FileComes = line.request(asked)
             if comes["size"] != incoming.size:
-                raise LineError(f"it has {comes['size']:,} bytes of {incoming.size:,}")
-            for piece in line.pieces(incoming.size - incoming.at):
+                raise TlsConnectionError(f"it has {comes['size']:,} bytes of {incoming.size:,}")
+            for piece in line.read_chunks(incoming.size - incoming.at):
                 incoming.write(piece)
-            whole: FileWhole = line.hear()
+            whole: FileWhole = line.receive_frame()
             incoming.sha256 = whole["sha256"]
 
-        self._do(take)
+        self._run(take)
 
-    def _do(self, work: Callable[[TlsLine], None]) -> None:
+    def _run(self, work: Callable[[TlsConnection], None]) -> None:
         """Take a line that waits, and a new one if that turns out to be no good any more; or a new one at once."""
-        if (line := self._kept.take(self._node)) is not None:
+        if (line := self._idle_streams.acquire(self._node)) is not None:
             try:
-                return self._over(line, work)
-            except LineError:
+                return self._run_on(line, work)
+            except TlsConnectionError:
                 if self._stopped:
                     raise
-        self._over(TlsLine.to(self._node.place, self._papers, CONNECT_TIMEOUT), work)
+        self._run_on(TlsConnection.connect(self._node.place, self._tls_context, CONNECT_TIMEOUT), work)
 
-    def _over(self, line: TlsLine, work: Callable[[TlsLine], None]) -> None:
+    def _run_on(self, line: TlsConnection, work: Callable[[TlsConnection], None]) -> None:
         try:
             self._line = line
             if line.peer != self._node.name:
-                raise LineError(f"{line.peer or 'somebody'} answers in place of {self._node.name}")
+                raise TlsConnectionError(f"{line.peer or 'somebody'} answers in place of {self._node.name}")
             if self._stopped:
-                raise LineError("it was stopped")
+                raise TlsConnectionError("it was stopped")
             work(line)
         except BaseException:
             line.close()  # who knows what is still to come over it
             raise
         self._line = None
-        self._kept.keep(self._node, line)
+        self._idle_streams.release(self._node, line)
 
     def stop(self) -> None:
-        """End it; its thread gets a :class:`LineError` soon."""
+        """End it; its thread gets a :class:`TlsConnectionError` soon."""
         self._stopped = True
         if self._line is not None:
             self._line.close()

@@ -13,13 +13,13 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
-from skyward_core.protocol.tls_stream import PIECE as STREAM_PIECE
+from skyward_core.protocol.tls_stream import CHUNK_BYTES as STREAM_PIECE
 
 PARTS = ".skyward-parts"  # the folder for them, beside what has come: to rename is no copy there
 PIECE = 1 << 20
 
 
-class OnItsWay(OSError):
+class DownloadInProgress(OSError):
     """Another process is just fetching the same file.
 
     Attributes:
@@ -57,10 +57,10 @@ class IncomingOutput:
         self._path = self._parts / f"{_hash(name)}.{_hash(version)}"
         self._file = self._open()
         try:
-            self._have_alone()
-            self._begin()
+            self._lock()
+            self._resume()
         except BaseException:
-            self._shut()
+            self._close_file()
             raise
 
     def _open(self) -> int:
@@ -71,12 +71,12 @@ class IncomingOutput:
                 try:
                     self._parts.mkdir(parents=True, mode=0o700)
                 except FileExistsError:
-                    refuse_others(self._parts)
+                    check_folder_owner(self._parts)
                     if not stat.S_ISDIR(self._parts.lstat().st_mode):
                         raise
                 return os.open(self._path, flags, 0o666)
 
-    def _have_alone(self) -> None:
+    def _lock(self) -> None:
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             # Whoever had it locked when we opened it may have put it in its place since.
@@ -84,9 +84,9 @@ class IncomingOutput:
                 return
         except (BlockingIOError, FileNotFoundError):
             pass
-        raise OnItsWay(os.fstat(self._file).st_size)
+        raise DownloadInProgress(os.fstat(self._file).st_size)
 
-    def _begin(self) -> None:
+    def _resume(self) -> None:
         """Take up what is there, which was written in order; what is there of an earlier state nobody goes on with."""
         for other in self._parts.glob(f"{self._path.stem}.*"):
             if other != self._path:
@@ -94,11 +94,11 @@ class IncomingOutput:
         self._digest = hashlib.sha256()
         self.at = os.fstat(self._file).st_size
         if self.at > self.size:
-            self._anew()
+            self._restart()
         for place in range(0, self.at, PIECE):
             self._digest.update(os.pread(self._file, min(PIECE, self.at - place), place))
 
-    def _anew(self) -> None:
+    def _restart(self) -> None:
         os.ftruncate(self._file, 0)
         self._digest, self.at = hashlib.sha256(), 0
 
@@ -124,10 +124,10 @@ class IncomingOutput:
         """
         if self.at == self.size and self._digest.hexdigest() == self.sha256:
             return
-        self._anew()
+        self._restart()
         raise OSError("what came is not what was sent: its SHA-256 is another")
 
-    def put(self, target: Path, changed_at: float, *, instead: bool) -> None:
+    def move_to(self, target: Path, changed_at: float, *, instead: bool) -> None:
         """Give the file, now whole, its name.
 
         Args:
@@ -142,9 +142,9 @@ class IncomingOutput:
         if instead:
             self._path.replace(target)
         else:
-            _without_overwriting(self._path, target)
+            _move_without_overwriting(self._path, target)
 
-    def is_like(self, target: Path) -> bool:
+    def has_same_content(self, target: Path) -> bool:
         """Whether a file holds the same."""
         if not target.is_file() or target.stat().st_size != self.size:
             return False
@@ -157,21 +157,21 @@ class IncomingOutput:
     def drop(self) -> None:
         """Leave nothing of it."""
         self._path.unlink(missing_ok=True)
-        self.leave()
+        self.release()
 
-    def leave(self) -> None:
+    def release(self) -> None:
         """Let others go on with it."""
-        self._shut()
+        self._close_file()
         with suppress(OSError):  # others are on their way
             self._parts.rmdir()
 
-    def _shut(self) -> None:
+    def _close_file(self) -> None:
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
 
 
-def refuse_others(folder: Path) -> None:
+def check_folder_owner(folder: Path) -> None:
     """See that a folder, or a link in its place, is no stranger's where everybody may make one of that name: they could
     change what comes there.
 
@@ -188,7 +188,7 @@ def _hash(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:32]
 
 
-def _without_overwriting(source: Path, target: Path) -> None:
+def _move_without_overwriting(source: Path, target: Path) -> None:
     try:
         target.hardlink_to(source)
     except FileExistsError:
@@ -201,9 +201,9 @@ def _without_overwriting(source: Path, target: Path) -> None:
         source.unlink()
 
 
-LONG = 1 << 20  # bytes from which a run of them is worth a place of its own
+MIN_BUFFER_SIZE = 1 << 20  # bytes from which a run of them is worth a place of its own
 
-_KEPT = (pickle.BINBYTES, pickle.BINBYTES8, pickle.BYTEARRAY8)
+_BUFFER_OPCODES = (pickle.BINBYTES, pickle.BINBYTES8, pickle.BYTEARRAY8)
 _LENGTHS = dict.fromkeys((pickle.BINBYTES, pickle.BINUNICODE), 4) | dict.fromkeys(
     (pickle.FRAME, pickle.BINBYTES8, pickle.BYTEARRAY8, pickle.BINUNICODE8), 8
 )
@@ -219,12 +219,12 @@ _SHORT = dict.fromkeys(
 ) | {pickle.PROTO: 1, pickle.BINGET: 1, pickle.BININT1: 1, pickle.BININT2: 2}  # fmt: skip
 
 
-def _ours(path: str, flags: int) -> int:
+def _open_private(path: str, flags: int) -> int:
     """Values may be secret: what is made is for nobody else to read."""
     return os.open(path, flags, 0o600)
 
 
-class Landing:
+class ResultDownload:
     """A pickle on its way here: its bytes go, in order, where :meth:`room` says.
 
     Args:
@@ -248,23 +248,25 @@ class Landing:
         else:
             self.path = path
             self.at = path.stat().st_size if path.exists() else 0
-        self._rooms = filter(len, self._parts() if in_place else self._copied(b"", max(0, size - self.at)))
-        self._room = next(self._rooms, memoryview(b""))
+        self._buffers = filter(
+            len, self._pickle_buffers() if in_place else self._file_buffers(b"", max(0, size - self.at))
+        )
+        self._buffer = next(self._buffers, memoryview(b""))
 
-    def room(self) -> memoryview:
+    def next_buffer(self) -> memoryview:
         """Where the next bytes belong: some of them, and at least one while any are missing."""
-        return self._room[: min(STREAM_PIECE, self.size - self.at)]
+        return self._buffer[: min(STREAM_PIECE, self.size - self.at)]
 
-    def filled(self, count: int) -> None:
+    def advance(self, count: int) -> None:
         """So many bytes are in that room.
 
         Raises:
             OSError: the file cannot be written.
         """
         self.at += count
-        self._room = self._room[count:]
-        if not self._room:
-            self._room = next(self._rooms, self._room)
+        self._buffer = self._buffer[count:]
+        if not self._buffer:
+            self._buffer = next(self._buffers, self._buffer)
 
     def write(self, data: bytes | memoryview) -> None:
         """Take bytes that are elsewhere.
@@ -274,11 +276,11 @@ class Landing:
         """
         rest = memoryview(data)
         while rest:
-            room = self.room()[: len(rest)]
+            room = self.next_buffer()[: len(rest)]
             if not room:
                 raise OSError(f"more came than the {self.size:,} bytes that it was said to have")
             room[:] = rest[: len(room)]
-            self.filled(len(room))
+            self.advance(len(room))
             rest = rest[len(room) :]
 
     def close(self) -> None:
@@ -296,26 +298,26 @@ class Landing:
         self.path.unlink(missing_ok=True)
         return loaded
 
-    def _parts(self) -> Iterator[memoryview]:
+    def _pickle_buffers(self) -> Iterator[memoryview]:
         """Rooms for a pickle, part by part."""
         head = memoryview(bytearray(9))
         while self.at < self.size:
             yield head[:1]
             code = bytes(head[:1])
             if code not in _LENGTHS and code not in _SHORT:  # none of our pickler's: the file takes the rest as it is
-                yield from self._copied(code, self.size - self.at)
+                yield from self._file_buffers(code, self.size - self.at)
                 return
             end = 1 + (_LENGTHS.get(code) or _SHORT[code])
             yield head[1:end]
             length = int.from_bytes(head[1:end], "little") if code in _LENGTHS else 0
-            kept = code in _KEPT and LONG <= length <= self.size - self.at
-            if kept and (place := self._place(code, length)):
-                self._put(pickle.NEXT_BUFFER)
+            kept = code in _BUFFER_OPCODES and MIN_BUFFER_SIZE <= length <= self.size - self.at
+            if kept and (place := self._allocate(code, length)):
+                self._write_file(pickle.NEXT_BUFFER)
                 yield place
             else:
-                yield from self._copied(bytes(head[:end]), length)
+                yield from self._file_buffers(bytes(head[:end]), length)
 
-    def _place(self, code: bytes, length: int) -> memoryview | None:
+    def _allocate(self, code: bytes, length: int) -> memoryview | None:
         """Where a run stays; none where memory is short, as it may not be when it is loaded."""
         made: BytesIO | bytearray
         try:
@@ -326,7 +328,7 @@ class Landing:
         self._long.append(made)
         return memoryview(made) if isinstance(made, bytearray) else made.getbuffer()
 
-    def _copied(self, head: bytes, length: int) -> Iterator[memoryview]:
+    def _file_buffers(self, head: bytes, length: int) -> Iterator[memoryview]:
         """Rooms for what goes to the file, behind what is here already."""
         rest = len(head) + length
         buffer = memoryview(bytearray(min(STREAM_PIECE, rest)))
@@ -335,13 +337,13 @@ class Landing:
         while rest:
             piece = buffer[: min(STREAM_PIECE, rest)]
             yield piece[begin:]
-            self._put(piece)
+            self._write_file(piece)
             rest -= len(piece)
             begin = 0
 
-    def _put(self, data: bytes | memoryview) -> None:
+    def _write_file(self, data: bytes | memoryview) -> None:
         if self._file is None:
-            self._file = open(self.path, "ab", buffering=0, opener=_ours)  # noqa: SIM115  closed in close()
+            self._file = open(self.path, "ab", buffering=0, opener=_open_private)  # noqa: SIM115  closed in close()
         rest = memoryview(data)
         while rest:
             rest = rest[self._file.write(rest) :]

@@ -19,11 +19,20 @@ from typing import Any
 from skyward_core.model.errors import PoolError
 from skyward_core.model.script_interpreter import Interpreter
 from skyward_core.protocol.node_paths import NodePaths
-from skyward_core.store.debug_log import logger, timed
-from skyward_core.store.state_folder import ENVIRONMENTS, home
+from skyward_core.store.debug_log import get_logger, log_duration
+from skyward_core.store.state_folder import ENVIRONMENTS_FOLDER, state_home
 from skyward_core.tasks import client_interpreter
-from skyward_core.tasks.client_interpreter import is_own
-from skyward_core.transport.transport import MINOR, Flow, Gate, OnData, OnLost, Report, check_python, installs
+from skyward_core.tasks.client_interpreter import is_own_environment
+from skyward_core.transport.transport import (
+    MINOR,
+    FlowControl,
+    OnData,
+    OnLost,
+    Report,
+    StartBarrier,
+    check_python,
+    needs_install,
+)
 from skyward_core.util.light_dataclass import Value, value
 from skyward_core.util.user_files import exists
 
@@ -41,7 +50,7 @@ main()
 """
 
 
-class Starter:
+class AgentStarter:
     """Runs while somebody is inside its ``with`` block; blocks may nest, from any thread.
 
     Entering costs nothing but a process: it gets ready while the client goes on. It raises PoolError where there can
@@ -51,13 +60,13 @@ class Starter:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._users = 0
-        self._interpreter: _Interpreter | None = None
+        self._interpreter: _ForkServer | None = None
 
     def __enter__(self) -> None:
         with self._lock:
             if self._interpreter is None:
                 try:
-                    self._interpreter = _Interpreter()
+                    self._interpreter = _ForkServer()
                 except OSError as error:
                     raise PoolError(f"no process can be started for the agents: {error}") from error
             self._users += 1
@@ -84,7 +93,7 @@ class Starter:
         return answer
 
 
-class _Interpreter(asyncio.Protocol):
+class _ForkServer(asyncio.Protocol):
     """The process, and what it says, read on the loop of who first asks it."""
 
     def __init__(self) -> None:
@@ -98,13 +107,13 @@ class _Interpreter(asyncio.Protocol):
         self._loop: asyncio.AbstractEventLoop | None = None
         self._opening: asyncio.Task[asyncio.WriteTransport] | None = None
         self._waiting: dict[str, asyncio.Future[dict[str, Any]]] = {}
-        self._said = b""
-        self._last_words = ""
+        self._unread = b""
+        self._stderr_text = ""
 
     async def ask(self, request: dict[str, Any]) -> dict[str, Any]:
         """Send a request and wait for its answer."""
         if self._process.returncode is not None:
-            return {"ok": False, "error": self._last_words}
+            return {"ok": False, "error": self._stderr_text}
         if self._opening is None:
             self._loop = asyncio.get_running_loop()
             self._opening = self._loop.create_task(self._open(self._loop))
@@ -119,7 +128,7 @@ class _Interpreter(asyncio.Protocol):
         return stdin
 
     def data_received(self, data: bytes) -> None:
-        *lines, self._said = (self._said + data).split(b"\n")
+        *lines, self._unread = (self._unread + data).split(b"\n")
         for line in lines:
             answer: dict[str, Any] = json.loads(line)
             waiting = self._waiting.pop(answer["folder"], None)
@@ -130,11 +139,11 @@ class _Interpreter(asyncio.Protocol):
         """It has ended, as it should or not: its last words are for those who still wait."""
         if self._process.stderr is not None:
             with self._process.stderr as errors:
-                self._last_words = errors.read().decode(errors="replace").strip()
+                self._stderr_text = errors.read().decode(errors="replace").strip()
         self._process.wait()
         for waiting in self._waiting.values():
             if not waiting.done():
-                waiting.set_result({"ok": False, "error": self._last_words})
+                waiting.set_result({"ok": False, "error": self._stderr_text})
 
     def close(self) -> None:
         """Let it end. What it is asked still gets its answer."""
@@ -151,7 +160,7 @@ def _close(opened: asyncio.Task[asyncio.WriteTransport]) -> None:
 
 
 @value
-class Ground(Value):
+class RankEnvironment(Value):
     """One pool's.
 
     Attributes:
@@ -174,7 +183,7 @@ class Ground(Value):
     behind: tuple[str, ...]
 
 
-async def ground(config: Mapping[str, Any], said: Callable[[str], None]) -> Ground:
+async def prepare_environment(config: Mapping[str, Any], said: Callable[[str], None]) -> RankEnvironment:
     """What an agent's config asks for; an environment that is not there is made.
 
     Args:
@@ -185,9 +194,9 @@ async def ground(config: Mapping[str, Any], said: Callable[[str], None]) -> Grou
     """
     found = config.get("interpreter")
     chosen = Interpreter.from_json(found) if found else None
-    if chosen is None or is_own(chosen.prefix) or _is_replaced(chosen):
+    if chosen is None or is_own_environment(chosen.prefix) or _is_replaced(chosen):
         behind = (ROOT, *(config.get("path") or sys.path))
-        return Ground(
+        return RankEnvironment(
             sys.executable,
             sys.version_info[:2],
             True,
@@ -198,80 +207,77 @@ async def ground(config: Mapping[str, Any], said: Callable[[str], None]) -> Grou
             behind,
         )
     from skyward_core.node.bootstrap import image_environment
-    from skyward_core.tasks.bounded_subprocess import Stop
-    from skyward_core.tasks.script_interpreter_selection import (
-        have,  # most pools run on what runs this
-        own_packages,
-    )
+    from skyward_core.tasks.bounded_subprocess import CancellationToken
+    from skyward_core.tasks.script_interpreter_selection import ensure_interpreter, library_path_entries
 
     if chosen.base:
-        stop = Stop()
+        stop = CancellationToken()
         try:
-            await asyncio.to_thread(have, chosen, said, stop)
+            await asyncio.to_thread(ensure_interpreter, chosen, said, stop)
         finally:
-            stop.ask()  # who takes the start back wants no environment
+            stop.cancel()  # who takes the start back wants no environment
     if not exists(chosen.path):
         raise PoolError(
             f"{chosen.path} ({chosen.source}), with which the ranks of this pool run, is not there any more: make it "
             "anew, or make the pool anew"
         )
-    ours = await asyncio.to_thread(own_packages)
+    ours = await asyncio.to_thread(library_path_entries)
     image = config.get("image") or {}
     local = [entry for _, entry in image.get("folders") or ()]
-    made = tuple(image_environment.wanted_by(chosen.environment)) if chosen.base else None
+    made = tuple(image_environment.list_requirements(chosen.environment)) if chosen.base else None
     version = tuple(map(int, chosen.minor.split(".")))
     behind = tuple(filter(None, (image.get("workdir"), *local, ours.last)))
-    return Ground(
+    return RankEnvironment(
         chosen.path,
         version,
         False,
         made,
         ours.first,
         ours.first,
-        tuple(client_interpreter.scripts()),
+        tuple(client_interpreter.script_folders()),
         behind,
     )
 
 
-def entries(there: Ground) -> tuple[str, ...]:
+def extra_import_path(there: RankEnvironment) -> tuple[str, ...]:
     """What an environment that is made over an interpreter must have on its import path to find what that finds.
 
     Raises:
         PoolError: the interpreter cannot be run.
     """
-    from skyward_core.tasks.packages.package_specs import local_packages
+    from skyward_core.tasks.packages.package_specs import find_local_packages
 
     version = ".".join(map(str, there.version))
-    local = tuple(each.entry for each in local_packages({}, str(Path(there.python).parents[1]), version))
-    return local if there.own else (*_own_entries(there.python), *local)
+    local = tuple(each.entry for each in find_local_packages({}, str(Path(there.python).parents[1]), version))
+    return local if there.own else (*_query_import_path(there.python), *local)
 
 
-def packages_of(there: Ground) -> dict[str, str]:
-    """The packages that an interpreter has by itself, as ``installed_packages.installed_on`` tells them.
+def packages_of(there: RankEnvironment) -> dict[str, str]:
+    """The packages that an interpreter has by itself, as ``installed_packages.list_packages`` tells them.
 
     Raises:
         OSError: it cannot tell.
     """
-    from skyward_core.node.bootstrap.installed_packages import installed_on
+    from skyward_core.node.bootstrap.installed_packages import list_packages
 
     if there.own:
-        return installed_on(there.behind)
+        return list_packages(there.behind)
     packages = Path(there.python).parents[1] / "lib" / f"python{'.'.join(map(str, there.version))}"
     try:
         changed = (packages / "site-packages").stat().st_mtime_ns
     except OSError:
         changed = 0
-    return _told_packages(there.python, there.root, changed)
+    return _query_packages(there.python, there.root, changed)
 
 
 @lru_cache(maxsize=8)
-def _told_packages(python: str, root: str, _changed: int) -> dict[str, str]:
-    from skyward_core.node.bootstrap.image_environment import installed_with
+def _query_packages(python: str, root: str, _changed: int) -> dict[str, str]:
+    from skyward_core.node.bootstrap.image_environment import list_installed_packages
 
-    return installed_with(python, root)
+    return list_installed_packages(python, root)
 
 
-def _own_entries(python: str) -> tuple[str, ...]:
+def _query_import_path(python: str) -> tuple[str, ...]:
     """What an interpreter itself has on its import path, as text."""
     import json
     import subprocess
@@ -292,12 +298,12 @@ def _is_replaced(chosen: Interpreter) -> bool:
     return not chosen.chosen and not there and chosen.minor == MINOR
 
 
-_log = logger("local")
+_log = get_logger("local")
 
 BUFFER = 1 << 18
 
 
-class SocketPipe(Flow, asyncio.BufferedProtocol):
+class SocketPipe(FlowControl, asyncio.BufferedProtocol):
     """A Unix socket as a ``transport.Pipe``."""
 
     def __init__(self, on_data: OnData, on_lost: OnLost) -> None:
@@ -346,57 +352,57 @@ class LocalTransport:
     direct = None
     sent: dict[str, tuple[int, int]] | None = None
 
-    def __init__(self, folder: Path, socket: Path, starter: Starter) -> None:
+    def __init__(self, folder: Path, socket: Path, starter: AgentStarter) -> None:
         self.folder = folder
         self.socket = socket
         self._starter = starter
-        self._there: Ground | None = None
+        self._environment: RankEnvironment | None = None
 
     async def prepare(
-        self, config: dict[str, Any], report: Report, gate: Gate | None = None, *, first: bool = False
+        self, config: dict[str, Any], report: Report, gate: StartBarrier | None = None, *, first: bool = False
     ) -> dict[str, str] | None:
         report("running", f"starting an agent in {self.folder}")
         image = config.get("image") or {}
         check_python(image, config.get("interpreter"))
-        there = self._there = await self._ground(config, report, gate)
+        there = self._environment = await self._get_environment(config, report, gate)
         python, detail, behind = there.python, "", list(there.behind)
         installed: dict[str, str] | None = None
-        asked = installs(image)
+        asked = needs_install(image)
         if asked:
             for phase in ("connected", "synced"):
                 report(phase)
             report("installed", detail="looking at the environment")
-            python, detail, installed = await self._interpreter(there, config, report, gate)
+            python, detail, installed = await self._prepare_interpreter(there, config, report, gate)
             if python != there.python:
-                behind += await asyncio.to_thread(entries, there)
+                behind += await asyncio.to_thread(extra_import_path, there)
         request = config | {
             "folder": str(self.folder),
             "socket": str(self.socket),
             "bundle": there.first,
-            "path_before": self._entries(list(there.before)),
-            "path": self._entries(behind),
+            "path_before": self._existing_entries(list(there.before)),
+            "path": self._existing_entries(behind),
             "python": python,
             "cwd": config.get("cwd") or str(Path.cwd()),
-            "env": self._threads(config) | config.get("env", {}),
+            "env": self._thread_variables(config) | config.get("env", {}),
         }
-        with timed(_log, f"{self.folder}: starting an agent"):
+        with log_duration(_log, f"{self.folder}: starting an agent"):
             await self._starter.start(request)
         for phase in () if asked else ("connected", "synced"):
             report(phase)
         report("installed", detail=detail)
         if there.made is not None:
-            from skyward_core.node.bootstrap.image_environment import installed_with
+            from skyward_core.node.bootstrap.image_environment import list_installed_packages
 
-            return await asyncio.to_thread(installed_with, there.python) | (installed or {})
+            return await asyncio.to_thread(list_installed_packages, there.python) | (installed or {})
         return installed
 
     async def installed(self) -> dict[str, str] | None:
-        if self._there is None:
+        if self._environment is None:
             return None
-        return await asyncio.to_thread(packages_of, self._there)
+        return await asyncio.to_thread(packages_of, self._environment)
 
     @staticmethod
-    async def _ground(config: dict[str, Any], report: Report, gate: Gate | None) -> Ground:
+    async def _get_environment(config: dict[str, Any], report: Report, gate: StartBarrier | None) -> RankEnvironment:
         """The same for all nodes of a start."""
         loop = asyncio.get_running_loop()
 
@@ -404,11 +410,11 @@ class LocalTransport:
             loop.call_soon_threadsafe(report, "running", line)
 
         if gate is None:
-            return await ground(config, said)
-        return await gate.share("ground", lambda: asyncio.ensure_future(ground(config, said)))
+            return await prepare_environment(config, said)
+        return await gate.compute_once("ground", lambda: asyncio.ensure_future(prepare_environment(config, said)))
 
-    async def _interpreter(
-        self, there: Ground, config: dict[str, Any], report: Report, gate: Gate | None
+    async def _prepare_interpreter(
+        self, there: RankEnvironment, config: dict[str, Any], report: Report, gate: StartBarrier | None
     ) -> tuple[str, str, dict[str, str] | None]:
         """The same for all nodes of a start."""
         pass
@@ -416,7 +422,7 @@ class LocalTransport:
         async def work() -> tuple[str, str, dict[str, str] | None]:
             image, cwd = config["image"], config.get("cwd") or str(Path.cwd())
             try:
-                return await interpreter(
+                return await prepare_interpreter(
                     image, config.get("env", {}), cwd, lambda line: report("installed", detail=line), there
                 )
             except OSError as error:
@@ -424,15 +430,15 @@ class LocalTransport:
 
         if gate is None:
             return await work()
-        return await gate.share("interpreter", lambda: asyncio.ensure_future(work()))
+        return await gate.compute_once("interpreter", lambda: asyncio.ensure_future(work()))
 
     @staticmethod
-    def _entries(path: list[str]) -> list[str]:
+    def _existing_entries(path: list[str]) -> list[str]:
         """Those of an import path that are there; "" is our working folder."""
         return list(dict.fromkeys(str(Path(entry).absolute()) for entry in path if exists(entry)))
 
     @staticmethod
-    def _threads(config: dict[str, Any]) -> dict[str, str]:
+    def _thread_variables(config: dict[str, Any]) -> dict[str, str]:
         """All nodes share this machine's cores: every rank gets its part of them, not all."""
         if "OMP_NUM_THREADS" in os.environ:
             return {}
@@ -440,18 +446,20 @@ class LocalTransport:
         ranks = config["nodes"] * (per_node if isinstance(per_node, int) else 1)  # "gpu": told once it runs
         return {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // max(1, ranks)))}
 
-    async def send_folder(self, cwd: str, image: Mapping[str, Any], gate: Gate, said: Callable[[str], None]) -> None:
+    async def send_folder(
+        self, cwd: str, image: Mapping[str, Any], gate: StartBarrier, said: Callable[[str], None]
+    ) -> None:
         return None
 
-    async def way_to(self, address: str, port: int) -> tuple[str, int]:
+    async def forward_port(self, address: str, port: int) -> tuple[str, int]:
         return address, port
 
-    async def settle(self) -> None:
+    async def finish_uploads(self) -> None:
         return None
 
     async def open(self, on_data: OnData, on_lost: OnLost) -> SocketPipe:
         loop = asyncio.get_running_loop()
-        with timed(_log, f"{self.folder}: connecting to its agent"):
+        with log_duration(_log, f"{self.folder}: connecting to its agent"):
             _, pipe = await loop.create_unix_connection(lambda: SocketPipe(on_data, on_lost), str(self.socket))
         return pipe
 
@@ -491,8 +499,12 @@ _EXTRAS = re.compile(r"^(?P<name>\s*[\w.-]+)\s*\[(?P<extras>[^\]]*)\]")
 LONGEST = 1 << 20  # bytes of a line that an installer prints
 
 
-async def interpreter(
-    image: Mapping[str, Any], env: Mapping[str, str], cwd: str, said: Callable[[str], None], there: Ground
+async def prepare_interpreter(
+    image: Mapping[str, Any],
+    env: Mapping[str, str],
+    cwd: str,
+    said: Callable[[str], None],
+    there: RankEnvironment,
 ) -> tuple[str, str, dict[str, str] | None]:
     """The interpreter to run ranks with, how it came to that, in words, and the packages that are installed there where
     the image asks for some.
@@ -508,36 +520,42 @@ async def interpreter(
         PoolError: the environment cannot be made; holds the installer's last lines.
     """
     from skyward_core.node.bootstrap import image_environment
-    from skyward_core.node.bootstrap.host_inspection import NVIDIA
-    from skyward_core.node.bootstrap.missing_requirements import lacking
+    from skyward_core.node.bootstrap.host_inspection import NVIDIA_DEVICES
+    from skyward_core.node.bootstrap.missing_requirements import unmet_requirements
 
-    absent = await asyncio.to_thread(_absent, image.get("apt") or ())
+    absent = await asyncio.to_thread(_missing_apt_packages, image.get("apt") or ())
     if absent and not (image.get("allow_apt") and os.getuid() == 0):
-        raise _refused(absent)
-    more = [each for each in image_environment.wanted_by(image) if each not in (there.made or ())]
+        raise _apt_error(absent)
+    more = [each for each in image_environment.list_requirements(image) if each not in (there.made or ())]
     pip = [str(each) for each in image.get("pip") or ()]
-    image = {**image, "pip": pip if any(map(os.path.exists, NVIDIA)) else without_cuda(pip)}
-    wanted = image_environment.wanted_by(image)
+    image = {**image, "pip": pip if any(map(os.path.exists, NVIDIA_DEVICES)) else without_cuda(pip)}
+    wanted = image_environment.list_requirements(image)
     if not image.get("setup") and not absent:
-        lacks = lacking if there.own else partial(image_environment.lacking_in, there.python, root=there.root)
+        lacks = (
+            unmet_requirements
+            if there.own
+            else partial(image_environment.find_unmet_requirements, there.python, root=there.root)
+        )
         missing = await asyncio.to_thread(lacks, wanted) if more else []
         if not missing:
             return (
                 there.python,
                 "all packages are here" if wanted else "nothing to install",
-                await asyncio.to_thread(image_environment.installed_with, there.python) if wanted else None,
+                await asyncio.to_thread(image_environment.list_installed_packages, there.python) if wanted else None,
             )
-    root = home() / ENVIRONMENTS
+    root = state_home() / ENVIRONMENTS_FOLDER
     root.mkdir(parents=True, exist_ok=True, mode=0o700)
-    if made := image_environment.ready(image, root, there.python, there.version, there.root):
-        found = await asyncio.to_thread(image_environment.installed_with, made) if wanted else None
+    if made := image_environment.find_ready_environment(image, root, there.python, there.version, there.root):
+        found = await asyncio.to_thread(image_environment.list_installed_packages, made) if wanted else None
         return made, "the environment is there already", found
     order = {"image": image, "root": str(root), "env": dict(env), "cwd": cwd}
-    made, found = await _make(image_environment.own_command(there.python, "image_environment", there.root), order, said)
+    made, found = await _run_builder(
+        image_environment.module_command(there.python, "image_environment", there.root), order, said
+    )
     return made, f"environment made in {root}", found if wanted else None
 
 
-def _absent(packages: Sequence[str]) -> list[str]:
+def _missing_apt_packages(packages: Sequence[str]) -> list[str]:
     from skyward_core.node.bootstrap.image_environment import has_package
 
     return [package for package in packages if not has_package(package)]
@@ -545,23 +563,25 @@ def _absent(packages: Sequence[str]) -> list[str]:
 
 def without_cuda(requirements: Sequence[str]) -> list[str]:
     """Requirements as a machine without an NVIDIA driver can use them: ``jax[cuda12]`` is ``jax`` there."""
-    return [_EXTRAS.sub(_plain, text, count=1) for text in requirements]
+    return [_EXTRAS.sub(_strip_cuda_extra, text, count=1) for text in requirements]
 
 
-def _plain(found: re.Match[str]) -> str:
+def _strip_cuda_extra(found: re.Match[str]) -> str:
     extras = [each.strip() for each in found["extras"].split(",")]
     left = ",".join(each for each in extras if "cuda" not in each.lower())
     return found["name"] + (f"[{left}]" if left else "")
 
 
-def _refused(packages: Sequence[str]) -> PoolError:
+def _apt_error(packages: Sequence[str]) -> PoolError:
     return PoolError(
         f"Image(apt=...): {', '.join(packages)} would be installed for all of this machine, not for a pool. Install it "
         "by hand, or let a pool of root's do so with Options(allow_apt=True)"
     )
 
 
-async def _make(command: list[str], wanted: dict[str, Any], said: Callable[[str], None]) -> tuple[str, dict[str, str]]:
+async def _run_builder(
+    command: list[str], wanted: dict[str, Any], said: Callable[[str], None]
+) -> tuple[str, dict[str, str]]:
     process = await asyncio.create_subprocess_exec(
         *command,
         stdin=asyncio.subprocess.PIPE,
@@ -573,12 +593,12 @@ async def _make(command: list[str], wanted: dict[str, Any], said: Callable[[str]
     made = ""
     try:
         # Variables may be secrets: they come by standard input.
-        errors = asyncio.ensure_future(_rest(process.stderr))
-        answer = await _converse(process, wanted, said)
+        errors = asyncio.ensure_future(_read_all(process.stderr))
+        answer = await _exchange(process, wanted, said)
         await process.wait()
         if made := str(answer.get("python") or ""):
             return made, dict(answer.get("installed") or {})
-        why = answer.get("error") or (await errors).decode(errors="replace").strip()[-2000:] or _ended(process)
+        why = answer.get("error") or (await errors).decode(errors="replace").strip()[-2000:] or _describe_exit(process)
         raise PoolError(f"The environment of the image cannot be made on this machine: {why}")
     finally:
         if not made:  # what it has started may live on where it was killed, and write into the next attempt's folder
@@ -587,13 +607,13 @@ async def _make(command: list[str], wanted: dict[str, Any], said: Callable[[str]
             await process.wait()
 
 
-def _ended(process: asyncio.subprocess.Process) -> str:
+def _describe_exit(process: asyncio.subprocess.Process) -> str:
     code = process.returncode or 0
     by = signal.Signals(-code).name if -code in set(signal.Signals) else str(code)
     return f"the process that makes it was ended by {by}" if code < 0 else f"it ended with exit code {code}"
 
 
-async def _converse(
+async def _exchange(
     process: asyncio.subprocess.Process, wanted: dict[str, Any], said: Callable[[str], None]
 ) -> dict[str, Any]:
     """What the process says last."""
@@ -602,7 +622,7 @@ async def _converse(
         await process.stdin.drain()  # type: ignore[union-attr]
         process.stdin.close()  # type: ignore[union-attr]
     answer: dict[str, Any] = {}
-    while line := await _line(process.stdout):
+    while line := await _read_line(process.stdout):
         try:
             told = json.loads(line)
         except ValueError:
@@ -616,7 +636,7 @@ async def _converse(
     return answer
 
 
-async def _line(stream: asyncio.StreamReader | None) -> bytes:
+async def _read_line(stream: asyncio.StreamReader | None) -> bytes:
     """The next line, b"" at the end; one that is too long to be an answer is passed over."""
     while stream is not None:
         with suppress(ValueError):
@@ -624,5 +644,5 @@ async def _line(stream: asyncio.StreamReader | None) -> bytes:
     return b""
 
 
-async def _rest(stream: asyncio.StreamReader | None) -> bytes:
+async def _read_all(stream: asyncio.StreamReader | None) -> bytes:
     return await stream.read() if stream is not None else b""

@@ -11,7 +11,7 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from skyward_core.model.errors import UsageError
 from skyward_core.model.script_interpreter import Interpreter
-from skyward_core.tasks.client_interpreter import is_own
+from skyward_core.tasks.client_interpreter import is_own_environment
 
 MINOR = f"{sys.version_info[0]}.{sys.version_info[1]}"
 
@@ -22,7 +22,7 @@ OnLost = Callable[[Exception | None], None]
 Report = Callable[..., None]  # report(phase, detail="", retry_at=None, address="")
 
 
-class Gate:
+class StartBarrier:
     """What the nodes of one start have in common: where they wait for each other (nobody passes before all have
     come), and what is made once for all of them.
 
@@ -33,15 +33,15 @@ class Gate:
     def __init__(self, nodes: int) -> None:
         self.missing = set(range(nodes))
         self._open = asyncio.Event()
-        self._shared: dict[Any, Any] = {}
+        self._results: dict[Any, Any] = {}
 
-    def share(self, key: Any, make: Callable[[], T]) -> T:
+    def compute_once(self, key: Any, make: Callable[[], T]) -> T:
         """What the first node to ask has made, for all."""
-        if key not in self._shared:
-            self._shared[key] = make()
-        return self._shared[key]  # type: ignore[no-any-return]
+        if key not in self._results:
+            self._results[key] = make()
+        return self._results[key]  # type: ignore[no-any-return]
 
-    async def arrive(self, node: int) -> None:
+    async def wait(self, node: int) -> None:
         """Be there, and wait for the others; a node may come again after it had to start anew."""
         self.missing.discard(node)
         if not self.missing:
@@ -49,7 +49,7 @@ class Gate:
         await self._open.wait()
 
 
-class Flow:
+class FlowControl:
     """Whether the other side takes more: what asyncio and asyncssh tell of it."""
 
     def __init__(self) -> None:
@@ -81,19 +81,19 @@ def check_python(image: Mapping[str, Any], interpreter: Mapping[str, Any] | None
     if not wanted or re.fullmatch(rf"{re.escape(minor)}(\.\d+)?", wanted):
         return
     asked = f"Image(python={wanted!r}): functions travel as bytecode, so the nodes' Python must be the one that"
-    if chosen is None or is_own(chosen.prefix):
+    if chosen is None or is_own_environment(chosen.prefix):
         raise UsageError(f"{asked} runs here, {minor}. Start skyward from Python {wanted}, or leave python out.")
     raise UsageError(
         f"{asked} loads the script, {chosen}. Have it loaded with Python {wanted} (--python), or leave python out."
     )
 
 
-def installs(image: Mapping[str, Any]) -> bool:
+def needs_install(image: Mapping[str, Any]) -> bool:
     """Whether an image asks for more than files and variables."""
     return any(image.get(part) for part in ("pip", "apt", "setup", "pinned"))
 
 
-def image_elsewhere(image: Mapping[str, Any], interpreter: Mapping[str, Any] | None) -> dict[str, Any]:
+def image_for_hosts(image: Mapping[str, Any], interpreter: Mapping[str, Any] | None) -> dict[str, Any]:
     """An image for other machines than this one, with what the script's inline metadata asks for.
 
     Args:
@@ -102,15 +102,15 @@ def image_elsewhere(image: Mapping[str, Any], interpreter: Mapping[str, Any] | N
     Raises:
         UsageError: the image, or the script, has packages of a folder that is here alone.
     """
-    _refuse_folders(image.get("find_links") or (), "image")
+    _reject_local_folders(image.get("find_links") or (), "image")
     if not interpreter:
         return dict(image)
     chosen = Interpreter.from_json(interpreter)
-    _refuse_folders(chosen.environment.get("find_links") or (), chosen.source)
-    return with_scripts(image, chosen)
+    _reject_local_folders(chosen.environment.get("find_links") or (), chosen.source)
+    return with_script_requirements(image, chosen)
 
 
-def with_scripts(image: Mapping[str, Any], chosen: Interpreter) -> dict[str, Any]:
+def with_script_requirements(image: Mapping[str, Any], chosen: Interpreter) -> dict[str, Any]:
     """An image with what the inline metadata of the script asks for that an interpreter was chosen for."""
     asked = chosen.environment
     lists = ("pip", "pip_indexes", *(["find_links"] if "find_links" in asked else []))
@@ -121,7 +121,7 @@ def with_scripts(image: Mapping[str, Any], chosen: Interpreter) -> dict[str, Any
     return dict(image) | joined | places
 
 
-def _refuse_folders(links: Sequence[str], source: str) -> None:
+def _reject_local_folders(links: Sequence[str], source: str) -> None:
     for link in links:
         if link.startswith("file:"):
             raise UsageError(f"The {source} takes packages from {link}, which other machines do not have: use an index")
@@ -137,7 +137,7 @@ class Pipe(Protocol):
     def close(self) -> None: ...
 
 
-class Errands(Protocol):
+class HostCommands(Protocol):
     """An open way to have things done on a host, in the process that waits there for them (``node.bootstrap``)."""
 
     async def ask(self, do: str, payload: bytes = b"", **values: Any) -> Any:
@@ -152,7 +152,7 @@ class Errands(Protocol):
 
 
 @runtime_checkable
-class TakesErrands(Protocol):
+class SupportsHostCommands(Protocol):
     """A transport by which things can be done on a node's host beside its agent.
 
     ``interpreter``: that of the node's ranks, once it is prepared.
@@ -160,7 +160,7 @@ class TakesErrands(Protocol):
 
     interpreter: str
 
-    async def channel(self) -> Errands:
+    async def channel(self) -> HostCommands:
         """A way that the caller closes."""
 
 
@@ -180,7 +180,7 @@ class Transport(Protocol):
         """The address of the machine that the connection really goes to; None where something is in between."""
 
     async def prepare(
-        self, config: dict[str, Any], report: Report, gate: Gate | None = None, *, first: bool = False
+        self, config: dict[str, Any], report: Report, gate: StartBarrier | None = None, *, first: bool = False
     ) -> dict[str, str] | None:
         """Reach the node and have its agent running: starts one, or finds the one that runs.
 
@@ -191,7 +191,7 @@ class Transport(Protocol):
 
         Returns:
             The packages of its environment, version by name, where the image asks for some; see
-            ``installed_packages.installed_on``.
+            ``installed_packages.list_packages``.
 
         Raises:
             PoolError: the node cannot be reached or cannot run an agent; says why and what to do.
@@ -201,7 +201,9 @@ class Transport(Protocol):
         """The packages of the ranks' interpreter, as ``prepare`` gives them, where its image asked for none; None where
         that cannot be told from here."""
 
-    async def send_folder(self, cwd: str, image: Mapping[str, Any], gate: Gate, said: Callable[[str], None]) -> None:
+    async def send_folder(
+        self, cwd: str, image: Mapping[str, Any], gate: StartBarrier, said: Callable[[str], None]
+    ) -> None:
         """Bring the node's copy of the working folder up to date, where it has one of its own.
 
         Args:
@@ -214,7 +216,7 @@ class Transport(Protocol):
             PoolError: it cannot travel, or the node cannot be reached.
         """
 
-    async def way_to(self, address: str, port: int) -> tuple[str, int]:
+    async def forward_port(self, address: str, port: int) -> tuple[str, int]:
         """Address and port here at which a port of the node is reached, until ``close``: on loopback, or its own.
 
         Args:
@@ -224,7 +226,7 @@ class Transport(Protocol):
             OSError: there is no way to it.
         """
 
-    async def settle(self) -> None:
+    async def finish_uploads(self) -> None:
         """Have done, in bounded time, what ``prepare`` has put off until nobody waits for it; ``close`` gives it up."""
 
     async def open(self, on_data: OnData, on_lost: OnLost) -> Pipe:

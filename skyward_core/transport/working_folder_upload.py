@@ -26,14 +26,14 @@ from functools import cache
 from pathlib import Path, PurePosixPath
 from typing import IO, NamedTuple
 
-from skyward_core.node.bootstrap.receive_working_folder import PIECE, VANISHED, Item, to_json
+from skyward_core.node.bootstrap.receive_working_folder import PIECE, VANISHED, FolderItem, to_json
 from skyward_core.protocol.output_file_patterns import BY_PRODUCTS
-from skyward_core.store.state_folder import StateInside
-from skyward_core.tasks.bounded_subprocess import git
+from skyward_core.store.state_folder import NestedStateFolders
+from skyward_core.tasks.bounded_subprocess import git_command
 from skyward_core.util.light_dataclass import Value, value
-from skyward_core.util.user_files import UnusableFile, found_by, is_dir, read_text
+from skyward_core.util.user_files import UnusableFile, find_matching, is_dir, read_text
 
-NAME = ".gitignore"
+IGNORE_FILE = ".gitignore"
 
 
 @value
@@ -42,7 +42,7 @@ class Rule(Value):
 
     pattern: re.Pattern[str]
     folders_only: bool
-    keeps: bool
+    is_negated: bool
 
 
 def walk(folder: Path, never: Callable[[str], bool]) -> Iterator[str]:
@@ -50,11 +50,11 @@ def walk(folder: Path, never: Callable[[str], bool]) -> Iterator[str]:
     left: list[tuple[Path, str, tuple[Rule, ...]]] = [(folder, "", ())]
     while left:  # folders may lie deeper in one another than functions may call each other
         at, below, rules = left.pop()
-        rules += _rules(at / NAME, below)
+        rules += _rules(at / IGNORE_FILE, below)
         with os.scandir(at) as entries:
             for entry in entries:
                 path, is_folder = below + entry.name, entry.is_dir(follow_symlinks=False)
-                if never(path) or _ignored(path, is_folder, rules):
+                if never(path) or _is_ignored(path, is_folder, rules):
                     continue
                 if is_folder:
                     left.append((Path(entry.path), f"{path}/", rules))
@@ -62,11 +62,11 @@ def walk(folder: Path, never: Callable[[str], bool]) -> Iterator[str]:
                     yield path
 
 
-def _ignored(path: str, is_folder: bool, rules: tuple[Rule, ...]) -> bool:
+def _is_ignored(path: str, is_folder: bool, rules: tuple[Rule, ...]) -> bool:
     """The last rule that fits decides; of what lies in an ignored folder nobody asks."""
     fitting = (r for r in reversed(rules) if (is_folder or not r.folders_only) and r.pattern.fullmatch(path))
     rule = next(fitting, None)
-    return rule is not None and not rule.keeps
+    return rule is not None and not rule.is_negated
 
 
 def _rules(file: Path, below: str) -> tuple[Rule, ...]:
@@ -87,7 +87,7 @@ def _rule(line: str, below: str) -> Rule | None:
     text = text.removesuffix("/")
     anywhere = "" if "/" in text else "(?:.*/)?"
     try:
-        pattern = re.compile(re.escape(below) + anywhere + _translated(text.removeprefix("/")), re.DOTALL)
+        pattern = re.compile(re.escape(below) + anywhere + _translate_glob(text.removeprefix("/")), re.DOTALL)
     except re.error:  # git takes such a line for one that fits nothing
         return None
     return Rule(pattern, folders_only, keeps)
@@ -100,11 +100,11 @@ _PIECES = re.compile(
 )
 
 
-def _translated(glob: str) -> str:
-    return "".join(map(_piece, _PIECES.finditer(glob)))
+def _translate_glob(glob: str) -> str:
+    return "".join(map(_translate_token, _PIECES.finditer(glob)))
 
 
-def _piece(match: re.Match[str]) -> str:
+def _translate_token(match: re.Match[str]) -> str:
     kinds = {"folders": "(?:.*/)?", "all": ".*", "some": "[^/]*", "one": "[^/]"}
     if match.lastgroup in kinds:
         return kinds[match.lastgroup]
@@ -129,11 +129,11 @@ SECRET = (".env", ".env.*", ".envrc", "*.pem", "*.key", "id_rsa*", "id_dsa*", "i
 GONE = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
 
 
-class TooLarge(ValueError):
+class FolderTooLarge(ValueError):
     """The working folder holds more than may travel."""
 
 
-class Unreadable(ValueError):
+class FileUnreadable(ValueError):
     """The working folder holds what we may not, or cannot, read."""
 
     def __init__(self, error: OSError, path: Path) -> None:
@@ -143,7 +143,7 @@ class Unreadable(ValueError):
         )
 
 
-def name_of(folder: Path) -> str:
+def copy_name(folder: Path) -> str:
     """What the folder's copy is called on a node: the same for the same folder of the same client."""
     owner = f"{getpass.getuser()}@{socket.gethostname()}:{folder}"
     return f"{folder.name or 'root'}-{hashlib.sha256(os.fsencode(owner)).hexdigest()[:10]}"
@@ -152,12 +152,12 @@ def name_of(folder: Path) -> str:
 class Manifest(NamedTuple):
     """What travels of a folder, by path; what does not for its name alone; patterns that name nothing there."""
 
-    items: list[Item]
+    items: list[FolderItem]
     withheld: list[str]
     unmatched: list[str]
 
 
-def manifest(folder: Path, includes: Sequence[str] = (), excludes: Sequence[str] = ()) -> Manifest:
+def build_manifest(folder: Path, includes: Sequence[str] = (), excludes: Sequence[str] = ()) -> Manifest:
     """The files that travel.
 
     Args:
@@ -169,18 +169,20 @@ def manifest(folder: Path, includes: Sequence[str] = (), excludes: Sequence[str]
         TooLarge: names what takes the room.
         Unreadable: names what cannot be looked at.
     """
-    state = StateInside(folder)
-    listed = [path for path in _listed(folder, excludes) if not _matches(path, BY_PRODUCTS) and not state.holds(path)]
+    state = NestedStateFolders(folder)
+    listed = [
+        path for path in _list_files(folder, excludes) if not _matches(path, BY_PRODUCTS) and not state.contains(path)
+    ]
     wanted = [path for path in listed if not is_secret(path)]
     unmatched = []
     for pattern in includes:
         named = is_secret(pattern) or _matches(pattern, (".git",))
-        if not (there := found_by(folder, pattern)):
+        if not (there := find_matching(folder, pattern)):
             unmatched.append(pattern)
         for found in there:
-            inside = [found] if not is_dir(found) else [p for p in found_by(found, "**/*") if not is_dir(p)]
+            inside = [found] if not is_dir(found) else [p for p in find_matching(found, "**/*") if not is_dir(p)]
             below = (path.relative_to(folder).as_posix() for path in inside)
-            paths = [path for path in below if not state.holds(path)]
+            paths = [path for path in below if not state.contains(path)]
             wanted += [path for path in paths if named or not (is_secret(path) or _matches(path, (".git",)))]
     items = []
     for path in sorted(set(wanted)):
@@ -192,18 +194,18 @@ def manifest(folder: Path, includes: Sequence[str] = (), excludes: Sequence[str]
         except GONE:
             continue  # git still lists a file that was removed
         except PermissionError as error:
-            raise Unreadable(error, folder / path) from error
+            raise FileUnreadable(error, folder / path) from error
         if link or stat.S_ISREG(found_as.st_mode):  # pipes and sockets are of this machine
             mode = stat.S_IMODE(found_as.st_mode) & 0o755
-            items.append(Item(path, 0 if link else found_as.st_size, found_as.st_mtime_ns, mode, link))
-    _refuse_too_large(folder, items)
+            items.append(FolderItem(path, 0 if link else found_as.st_size, found_as.st_mtime_ns, mode, link))
+    _check_size(folder, items)
     withheld = sorted(path for path in set(listed) - set(wanted) if not _matches(path, excludes))
     return Manifest(items, withheld, unmatched)
 
 
-def without_files(folder: Path, includes: Sequence[str]) -> list[str]:
+def unmatched_patterns(folder: Path, includes: Sequence[str]) -> list[str]:
     """Patterns that name nothing in a folder, as :class:`Manifest` has them; the folder is not listed for that."""
-    return [pattern for pattern in includes if not found_by(folder, pattern)]
+    return [pattern for pattern in includes if not find_matching(folder, pattern)]
 
 
 def is_secret(path: str) -> bool:
@@ -215,17 +217,17 @@ def is_secret(path: str) -> bool:
 def _matches(path: str, patterns: Sequence[str]) -> bool:
     parts = PurePosixPath(path).parts
     prefixes = ["/".join(parts[: n + 1]) for n in range(len(parts))]
-    fits = _one_of(tuple(patterns)).match
+    fits = _combined_pattern(tuple(patterns)).match
     return any(fits(candidate) for candidate in (*prefixes, *parts))
 
 
 @cache
-def _one_of(patterns: tuple[str, ...]) -> re.Pattern[str]:
+def _combined_pattern(patterns: tuple[str, ...]) -> re.Pattern[str]:
     """What fits where one of the patterns does: many files are looked at while somebody waits."""
     return re.compile("|".join(fnmatch.translate(pattern.rstrip("/")) for pattern in patterns) or r"(?!)")
 
 
-def _listed(folder: Path, excludes: Sequence[str]) -> list[str]:
+def _list_files(folder: Path, excludes: Sequence[str]) -> list[str]:
     """Paths of the folder's files without what .gitignore names; git knows that best, where there is one."""
     listed = None
     if shutil.which("git") is not None:
@@ -240,12 +242,12 @@ def _listed(folder: Path, excludes: Sequence[str]) -> list[str]:
         try:
             return list(walk(folder, lambda path: _matches(path, (*BY_PRODUCTS, *excludes))))
         except PermissionError as error:
-            raise Unreadable(error, Path(error.filename)) from error
+            raise FileUnreadable(error, Path(error.filename)) from error
     paths = []
     for path in listed.decode("utf-8", "surrogateescape").split("\0"):
         if path and is_dir(folder / path) and not (folder / path).is_symlink():
             below = folder / path  # another repository inside of this one
-            paths += [f"{path.rstrip('/')}/{inner}" for inner in _listed(below, ())]
+            paths += [f"{path.rstrip('/')}/{inner}" for inner in _list_files(below, ())]
         elif path:
             paths.append(path)
     return paths
@@ -253,11 +255,11 @@ def _listed(folder: Path, excludes: Sequence[str]) -> list[str]:
 
 def _git(folder: Path, *arguments: str) -> bytes | None:
     """What git prints; None where it fails, over its configuration for one."""
-    done = subprocess.run(git(str(folder), *arguments), capture_output=True, check=False)
+    done = subprocess.run(git_command(str(folder), *arguments), capture_output=True, check=False)
     return done.stdout if done.returncode == 0 else None
 
 
-def _refuse_too_large(folder: Path, items: Sequence[Item]) -> None:
+def _check_size(folder: Path, items: Sequence[FolderItem]) -> None:
     total = sum(item.size for item in items)
     if total <= LIMIT:
         return
@@ -267,15 +269,15 @@ def _refuse_too_large(folder: Path, items: Sequence[Item]) -> None:
         by_top[top] = by_top.get(top, 0) + item.size
     largest = sorted(by_top.items(), key=lambda pair: -pair[1])[:3]
     named = ", ".join(f"{name} ({size / 1e6:,.0f} MB)" for name, size in largest)
-    raise TooLarge(
+    raise FolderTooLarge(
         f"The working folder {folder} holds {total / 1e9:.1f} GB; at most {LIMIT / 1e9:.0f} GB travels "
         f"with a pool. Largest in it: {named}. Leave it out with Image(excludes=[...]) or .gitignore, or "
         "name a smaller folder with Image(workdir=...)."
     )
 
 
-def pack(folder: Path, items: Sequence[Item], target: IO[bytes]) -> None:
-    """Write the files' contents one after another, as ``receive_working_folder.Copy.apply`` takes them.
+def pack(folder: Path, items: Sequence[FolderItem], target: IO[bytes]) -> None:
+    """Write the files' contents one after another, as ``receive_working_folder.FolderCopy.apply`` takes them.
 
     Each is a row of pieces, which begin with their length (four bytes, network order); a length of 0 ends it. One
     that has vanished meanwhile is a single piece of the length ``receive_working_folder.VANISHED``.
@@ -288,7 +290,7 @@ def pack(folder: Path, items: Sequence[Item], target: IO[bytes]) -> None:
         if item.link:
             continue
         try:
-            for data in _pieces(folder / item.path):
+            for data in _read_pieces(folder / item.path):
                 target.write(PIECE.pack(len(data)) + data)
         except GONE:
             target.write(PIECE.pack(VANISHED))
@@ -296,7 +298,7 @@ def pack(folder: Path, items: Sequence[Item], target: IO[bytes]) -> None:
         target.write(PIECE.pack(0))
 
 
-def _pieces(path: Path) -> Iterator[bytes]:
+def _read_pieces(path: Path) -> Iterator[bytes]:
     """What is in a file.
 
     Raises:
@@ -315,7 +317,7 @@ def _pieces(path: Path) -> Iterator[bytes]:
     except OSError as error:
         if error.errno == errno.ENXIO:  # a socket
             raise FileNotFoundError(errno.ENOENT, "it is no file", str(path)) from error
-        raise Unreadable(error, path) from error
+        raise FileUnreadable(error, path) from error
 
 
 class Snapshot:
@@ -338,7 +340,7 @@ class Snapshot:
         self._hashes: dict[int, str] = {}
         self._packing: dict[tuple[int, ...], asyncio.Future[bytes]] = {}
 
-    async def files(self) -> tuple[list[Item], bytes]:
+    async def files(self) -> tuple[list[FolderItem], bytes]:
         """The files, and the same as what travels.
 
         Raises:
@@ -347,11 +349,11 @@ class Snapshot:
         """
         return await asyncio.shield(self._listing)
 
-    def _list(self, includes: Sequence[str], excludes: Sequence[str]) -> tuple[list[Item], bytes]:
-        items, self.withheld, self.unmatched = manifest(self.folder, includes, excludes)
+    def _list(self, includes: Sequence[str], excludes: Sequence[str]) -> tuple[list[FolderItem], bytes]:
+        items, self.withheld, self.unmatched = build_manifest(self.folder, includes, excludes)
         return items, to_json(items)
 
-    async def differ(self, hashes: Mapping[int, str]) -> list[int]:
+    async def find_changed(self, hashes: Mapping[int, str]) -> list[int]:
         """Those of the files (by index) that have another content than these hashes tell, or vanished meanwhile.
 
         Raises:
@@ -363,7 +365,7 @@ class Snapshot:
             for index in hashes.keys() - self._hashes.keys():
                 try:
                     digest = hashlib.blake2b()  # as node.boot.working_copy.file_hash does
-                    for piece in _pieces(self.folder / items[index].path):
+                    for piece in _read_pieces(self.folder / items[index].path):
                         digest.update(piece)
                     self._hashes[index] = digest.hexdigest()
                 except GONE:

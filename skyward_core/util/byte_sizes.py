@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 
-def size_in_words(size: float) -> str:
+def format_size(size: float) -> str:
     """``4,000`` -> ``4 kB``: three digits, in the unit that leaves the fewest; whole bytes."""
     if size < 999.5:  # what rounds to 1000 is one of the next unit
         return f"{size:.0f} bytes"

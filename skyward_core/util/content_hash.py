@@ -6,11 +6,11 @@ import hashlib
 import re
 from typing import Any
 
-NAME = re.compile(r"[0-9a-f]{32}")
-BLOB = "blob-"  # what files are called first on the client, before all of their content is known
+HASH_PATTERN = re.compile(r"[0-9a-f]{32}")
+BLOB_PREFIX = "blob-"  # what files are called first on the client, before all of their content is known
 
 
-class Hash:
+class ContentHash:
     """SHA-256, cut to the 128 bits of a name: OpenSSL computes it with the CPU's own instructions where it has them,
     in half the time of BLAKE2."""
 
@@ -20,12 +20,12 @@ class Hash:
     def update(self, data: Any) -> None:
         self._sha.update(data)
 
-    def name(self) -> str:
+    def hexdigest(self) -> str:
         return self._sha.hexdigest()[:32]
 
 
-def name_of(data: Any) -> str:
+def hash_bytes(data: Any) -> str:
     """The name of what is in memory."""
-    made = Hash()
+    made = ContentHash()
     made.update(data)
-    return made.name()
+    return made.hexdigest()

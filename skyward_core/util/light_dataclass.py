@@ -32,26 +32,26 @@ def value(cls: Any = None, /, *, kw_only: bool = False, frozen: bool = False) ->
 
     def make(raw: type[T]) -> type[T]:
         made: Any = dataclass(slots=not frozen, eq=False, repr=False, init=False, kw_only=kw_only)(raw)
-        made.__init__ = _first(made)
+        made.__init__ = _lazy_init(made)
         if frozen:
             made.__dataclass_params__.frozen = True
             made.__signature__ = _Signature()
-            made.__setattr__ = _refusing(made, "assign to", object.__setattr__)
-            made.__delattr__ = _refusing(made, "delete", object.__delattr__)
+            made.__setattr__ = _frozen_setter(made, "assign to", object.__setattr__)
+            made.__delattr__ = _frozen_setter(made, "delete", object.__delattr__)
         return made  # type: ignore[no-any-return]
 
     return make if cls is None else make(cls)
 
 
-def _first(made: Any) -> Callable[..., None]:
+def _lazy_init(made: Any) -> Callable[..., None]:
     def __init__(self: Any, *args: Any, **named: Any) -> None:
-        made.__init__ = compiled = _compiled(made)
+        made.__init__ = compiled = _compile_init(made)
         compiled(self, *args, **named)
 
     return __init__
 
 
-def _refusing(made: Any, what: str, change: Callable[..., None]) -> Callable[..., None]:
+def _frozen_setter(made: Any, what: str, change: Callable[..., None]) -> Callable[..., None]:
     def refuse(self: Any, name: str, *value: object) -> None:
         if type(self) is made or name in made.__dataclass_fields__:
             raise FrozenInstanceError(f"cannot {what} field {name!r}")
@@ -68,21 +68,21 @@ class _Signature:
             raise AttributeError("__signature__")
         from inspect import signature
 
-        whole = signature(_compiled(owner))
+        whole = signature(_compile_init(owner))
         return whole.replace(parameters=list(whole.parameters.values())[1:])
 
 
-class _Made:
+class _FactoryDefault:
     def __repr__(self) -> str:
         return "<factory>"
 
 
-_MADE = _Made()  # stands for a default that is made for each value anew
+_FACTORY_DEFAULT = _FactoryDefault()  # stands for a default that is made for each value anew
 
 
-def _compiled(made: Any) -> Callable[..., None]:
+def _compile_init(made: Any) -> Callable[..., None]:
     """The ``__init__`` that ``dataclass`` would write."""
-    names: dict[str, Any] = {"_MADE": _MADE, "_put": object.__setattr__}
+    names: dict[str, Any] = {"_MADE": _FACTORY_DEFAULT, "_put": object.__setattr__}
     put = "_put(self, {0!r}, {1})" if made.__dataclass_params__.frozen else "self.{0} = {1}"
     parameters: list[str] = []
     lines: list[str] = []

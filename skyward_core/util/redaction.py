@@ -11,23 +11,23 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-SHORTEST = 8  # characters; shorter values are too common in other words to be blanked
-TELLING = 12  # bytes of a secret's beginning that are blanked also where the rest was cut off
-FEW = 4  # different characters; a value of fewer is a ruler or a placeholder
+MIN_SECRET_LENGTH = 8  # characters; shorter values are too common in other words to be blanked
+MIN_PREFIX_LENGTH = 12  # bytes of a secret's beginning that are blanked also where the rest was cut off
+MIN_DISTINCT_CHARACTERS = 4  # different characters; a value of fewer is a ruler or a placeholder
 
-_NAMES = re.compile(
+_SECRET_NAMES = re.compile(
     r"TOKEN(?!IZ)|SECRET|PASSW|PASSPHRASE|CREDENTIAL"
     r"|(?:API|ACCESS|ACCOUNT|PRIVATE|ENCRYPTION|SIGNING|MASTER|LICENSE|DEPLOY|AUTH|STORAGE)_?KEY"
     r"|(?:^|_)(?:PAT|PASS|CREDS|PWD|AUTH|CONNECTION_STRING|AUTH_CONFIG)$",
     re.IGNORECASE,
 )
 # These tell where a secret is, of what kind, how many there may be, or which folder one works in.
-_OTHERS = re.compile(
+_NOT_SECRET_NAMES = re.compile(
     r"_(?:FILE|PATH|DIR|HOME|URL|URI|ENDPOINT|HOST|PORT|NAME|USER|TYPE|KIND|BACKEND|PROVIDER|PROFILE|REGION|TTL|"
     r"TIMEOUT|EXPIRY|EXPIRES|LIMIT|COUNT|SOCK)$|^(?:MAX|MIN|NUM)_|^PWD$",
     re.IGNORECASE,
 )
-_COMMON = frozenset(
+_COMMON_WORDS = frozenset(
     ["disabled", "required", "optional", "password", "passw0rd", "changeme", "undefined", "localhost", "production",
      "development", "anonymous", "username", "postgres", "keyring", "interactive"]
 )  # fmt: skip
@@ -41,45 +41,45 @@ def secret_values(env: Mapping[str, str]) -> list[str]:
 
     Paths and words that stand in any log are none, whatever their variable is called: lines would only be damaged.
     """
-    named = [value for name, value in env.items() if is_secret_name(name) and not _is_plain(value)]
+    named = [value for name, value in env.items() if is_secret_name(name) and not _is_common_value(value)]
     return [*named, *url_secrets(list(env.values()))]
 
 
 def is_secret_name(name: str) -> bool:
     """Whether an environment variable's name says that its value is secret."""
-    return bool(_NAMES.search(name)) and not _OTHERS.search(name)
+    return bool(_SECRET_NAMES.search(name)) and not _NOT_SECRET_NAMES.search(name)
 
 
-def _is_plain(value: str) -> bool:
+def _is_common_value(value: str) -> bool:
     if value.startswith(("~/", "./", "../", "file:")):
         return True
     if value.startswith("/"):  # so does every 64th key in base64, but no folder has its name
         return Path("/", value.split("/")[1]).is_dir()
-    return value.lower() in _COMMON or len(set(value)) < FEW
+    return value.lower() in _COMMON_WORDS or len(set(value)) < MIN_DISTINCT_CHARACTERS
 
 
 def url_secrets(value: Any) -> list[str]:
     """Passwords, and tokens in their place, of all URLs in a value of JSON's types; as written and as meant."""
     found = []
-    for text in _texts(value):
+    for text in _iter_strings(value):
         for match in _URL.finditer(text):
             from urllib.parse import unquote
 
-            secret = (match["rest"] or "")[1:] or ("" if _is_only_user(match) else match["user"])
+            secret = (match["rest"] or "")[1:] or ("" if _is_plain_user(match) else match["user"])
             found += [secret, unquote(secret)]
     return list(dict.fromkeys(filter(None, found)))
 
 
-def without_credentials(text: str) -> str:
+def strip_credentials(text: str) -> str:
     """A text with passwords, and tokens in their place, taken out of the URLs in it."""
 
     def shortened(match: re.Match[str]) -> str:
-        return f"{match['scheme']}://" + (f"{match['user']}@" if _is_only_user(match) else "")
+        return f"{match['scheme']}://" + (f"{match['user']}@" if _is_plain_user(match) else "")
 
     return _URL.sub(shortened, text)
 
 
-def for_keeping(env: Mapping[str, str]) -> Callable[[str], str]:
+def make_sanitizer(env: Mapping[str, str]) -> Callable[[str], str]:
     """What makes a text one that may be written down: without credentials in its URLs, and, where there is a URL in it,
     with the values of secret variables blanked, wherever in the URL they stand.
 
@@ -89,36 +89,36 @@ def for_keeping(env: Mapping[str, str]) -> Callable[[str], str]:
     redactor = Redactor(secret_values(env))
 
     def kept(text: str) -> str:
-        return redactor.text(without_credentials(text)) if "://" in text else text
+        return redactor.redact_text(strip_credentials(text)) if "://" in text else text
 
     return kept
 
 
-def _is_only_user(match: re.Match[str]) -> bool:
+def _is_plain_user(match: re.Match[str]) -> bool:
     """Whether what stands before the host is no secret: over ssh, say, a user's name; over http a token may."""
     return not match["scheme"].lower().endswith(("http", "https"))
 
 
-def each_text(value: Any, change: Callable[[str], str]) -> Any:
+def map_strings(value: Any, change: Callable[[str], str]) -> Any:
     """A value of JSON's types with every string in it, keys too, changed."""
     if isinstance(value, str):
         return change(value)
     if isinstance(value, Mapping):
-        return {change(key): each_text(part, change) for key, part in value.items()}
+        return {change(key): map_strings(part, change) for key, part in value.items()}
     if isinstance(value, list | tuple):
-        return [each_text(part, change) for part in value]
+        return [map_strings(part, change) for part in value]
     return value
 
 
-def _texts(value: Any) -> Iterator[str]:
+def _iter_strings(value: Any) -> Iterator[str]:
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping):
         for part in value.values():
-            yield from _texts(part)
+            yield from _iter_strings(part)
     elif isinstance(value, list | tuple):
         for part in value:
-            yield from _texts(part)
+            yield from _iter_strings(part)
 
 
 class Redactor:
@@ -131,7 +131,7 @@ class Redactor:
     def __init__(self, values: Iterable[str] = ()) -> None:
         self._values: list[bytes] = []
         self._starts: set[bytes] = set()  # beginnings that are too short to be looked for
-        self._sieve: Sieve | None = None
+        self._prefilter: SecretPrefilter | None = None
         self.reach = 0
         self.add(values)
 
@@ -140,70 +140,70 @@ class Redactor:
 
     def add(self, values: Iterable[str]) -> None:
         """Blank these as well, from now on; those shorter than ``SHORTEST`` are left out."""
-        long = [value for value in values if len(value) >= SHORTEST]
+        long = [value for value in values if len(value) >= MIN_SECRET_LENGTH]
         if not long:
             return
-        from skyward_core.util.secret_encodings import (
-            disguises,  # late: most agents know no secret, and start faster without
-        )
+        from skyward_core.util.secret_encodings import encoded_forms
 
-        new = {form for value in long for form in disguises(value)} - set(self._values)
+        new = {form for value in long for form in encoded_forms(value)} - set(self._values)
         if not new:
             return
         self._values += sorted(new)
-        self._starts |= {form[:length] for form in new for length in range(1, min(len(form), TELLING))}
-        self._sieve = None
+        self._starts |= {form[:length] for form in new for length in range(1, min(len(form), MIN_PREFIX_LENGTH))}
+        self._prefilter = None
         self.reach = max(len(value) - 1 for value in self._values)
 
-    def data(self, data: bytes) -> bytes:
+    def redact_bytes(self, data: bytes) -> bytes:
         """The same bytes, as many, with secrets blanked, also those that break off after ``TELLING`` bytes."""
-        if not self._may_hold(data):
+        if not self._may_contain(data):
             return data
         blanked: bytearray | None = None
         for value in self._values:
-            at = data.find(value[:TELLING])
+            at = data.find(value[:MIN_PREFIX_LENGTH])
             while at >= 0:
-                end = at + TELLING
+                end = at + MIN_PREFIX_LENGTH
                 while end - at < len(value) and data[end : end + 1] == value[end - at : end - at + 1]:
                     end += 1
                 end = min(end, at + len(value))
                 blanked = blanked or bytearray(data)
                 blanked[at:end] = b"*" * (end - at)
-                at = data.find(value[:TELLING], end)
+                at = data.find(value[:MIN_PREFIX_LENGTH], end)
         return data if blanked is None else bytes(blanked)
 
-    def text(self, text: str) -> str:
+    def redact_text(self, text: str) -> str:
         """See :meth:`data`."""
-        return self.data(text.encode("utf-8", "surrogatepass")).decode("utf-8", "surrogatepass")
+        return self.redact_bytes(text.encode("utf-8", "surrogatepass")).decode("utf-8", "surrogatepass")
 
-    def json(self, value: Any) -> Any:
+    def redact_json(self, value: Any) -> Any:
         """A value of JSON's types with every string in it, keys too, as :meth:`text` makes it."""
-        return each_text(value, self.text)
+        return map_strings(value, self.redact_text)
 
-    def begun(self, data: bytes) -> int:
+    def partial_secret_length(self, data: bytes) -> int:
         """How many of the last bytes may be the beginning of a secret of which the rest is still to come."""
         last = data[-self.reach :] if self.reach else b""
-        longest = max((_overlap(last, value) for value in self._values), default=0) if self._may_hold(last) else 0
-        short = next((n for n in range(min(TELLING - 1, len(data)), 0, -1) if data[-n:] in self._starts), 0)
+        longest = (
+            max((_overlap_length(last, value) for value in self._values), default=0) if self._may_contain(last) else 0
+        )
+        short = next((n for n in range(min(MIN_PREFIX_LENGTH - 1, len(data)), 0, -1) if data[-n:] in self._starts), 0)
         return max(longest, short)
 
-    def _may_hold(self, data: bytes) -> bool:
-        if self._sieve is None and self._values:
-            self._sieve = Sieve([value[:TELLING] for value in self._values])
-        return self._sieve is not None and self._sieve.may_hold(data)
+    def _may_contain(self, data: bytes) -> bool:
+        if self._prefilter is None and self._values:
+            self._prefilter = SecretPrefilter([value[:MIN_PREFIX_LENGTH] for value in self._values])
+        return self._prefilter is not None and self._prefilter.may_contain(data)
 
 
-def _overlap(data: bytes, value: bytes) -> int:
+def _overlap_length(data: bytes, value: bytes) -> int:
     """How many of the last bytes are a beginning of a value: ``TELLING`` or more of them, and not the whole; or 0."""
-    at = data.find(value[:TELLING])
+    at = data.find(value[:MIN_PREFIX_LENGTH])
     while at >= 0:
         if len(data) - at < len(value) and value.startswith(data[at:]):
             return len(data) - at
-        at = data.find(value[:TELLING], at + 1)
+        at = data.find(value[:MIN_PREFIX_LENGTH], at + 1)
     return 0
 
 
-class Sieve:
+class SecretPrefilter:
     """Tells at once, of nearly all data, that none of many words is in it; looks at it once for all of them.
 
     Bytes are taken in pairs, so that a regular expression's set of characters is one of 65,536 pairs: a word has
@@ -219,7 +219,7 @@ class Sieve:
         row = (min(map(len, plain)) - 1) // 2
         self._search = re.compile(f"[{''.join(map(re.escape, sorted(pairs)))}]" * row).search
 
-    def may_hold(self, data: bytes) -> bool:
+    def may_contain(self, data: bytes) -> bool:
         """False where no word is in the data; nearly always only there."""
         even = len(data) & ~1
         return self._search(data[:even].translate(self._ASCII).decode("utf-16-le")) is not None

@@ -17,13 +17,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
-MOST = 16 << 20  # bytes; the largest locks of real projects have a few megabytes
-MOST_BY_HAND = 1_000_000  # bytes of a skyward.toml
-MOST_OF_OURS = 1 << 28  # bytes of a file that this program has written, such as the sheet of a large sweep
-DEEPEST = 100  # levels of tables and lists
-NO_PATH = (OSError, ValueError, RuntimeError)  # raised for text that is not a path
+MAX_BYTES = 16 << 20  # bytes; the largest locks of real projects have a few megabytes
+MAX_SETTINGS_BYTES = 1_000_000  # bytes of a skyward.toml
+MAX_OWN_BYTES = 1 << 28  # bytes of a file that this program has written, such as the sheet of a large sweep
+MAX_DEPTH = 100  # levels of tables and lists
+PATH_ERRORS = (OSError, ValueError, RuntimeError)  # raised for text that is not a path
 
-_KINDS = {
+_FILE_KINDS = {
     stat.S_IFIFO: "a named pipe",
     stat.S_IFCHR: "a device",
     stat.S_IFBLK: "a device",
@@ -56,25 +56,25 @@ def is_dir(path: str | Path) -> bool:
     return os.path.isdir(Path(path))  # noqa: PTH112
 
 
-def expanded(path: str | Path) -> Path:
+def expand_user(path: str | Path) -> Path:
     """Return a path with the home folder in place of ``~``; unchanged if there is no such user."""
     try:
         return Path(path).expanduser()
-    except NO_PATH:
+    except PATH_ERRORS:
         return Path(path)
 
 
-def resolved(path: str | Path) -> Path:
+def resolve_path(path: str | Path) -> Path:
     """Return a path without links; if that is not possible, the absolute path, or what it is in a removed folder."""
     try:
         return Path(path).resolve()
-    except NO_PATH:
+    except PATH_ERRORS:
         with suppress(OSError):
             return Path(os.path.normpath(path)).absolute()
         return Path(path)
 
 
-def found_by(folder: Path, pattern: str) -> list[Path]:
+def find_matching(folder: Path, pattern: str) -> list[Path]:
     """Return the files and folders that a glob pattern names below a folder.
 
     Raises:
@@ -88,7 +88,7 @@ def found_by(folder: Path, pattern: str) -> list[Path]:
         raise ValueError(str(error)) from error
 
 
-def entries(folder: Path) -> list[Path]:
+def list_entries(folder: Path) -> list[Path]:
     """Return what a folder holds.
 
     Raises:
@@ -100,7 +100,7 @@ def entries(folder: Path) -> list[Path]:
         raise UnusableFile(errno.EINVAL, str(error)) from error
 
 
-def read_bytes(path: str | Path, most: int = MOST) -> bytes:
+def read_bytes(path: str | Path, most: int = MAX_BYTES) -> bytes:
     """Return the content of a regular file; nothing of the null device.
 
     Args:
@@ -111,12 +111,12 @@ def read_bytes(path: str | Path, most: int = MOST) -> bytes:
         OSError: It cannot be read, is too long, or is not a regular file.
     """
     try:
-        with open(path, "rb", opener=_without_waiting) as file:
+        with open(path, "rb", opener=_open_nonblocking) as file:
             found = os.fstat(file.fileno())
             if stat.S_ISCHR(found.st_mode) and os.path.samestat(found, os.stat(os.devnull)):
                 return b""  # the usual way to name no file, as in "UserKnownHostsFile /dev/null"
             if not stat.S_ISREG(found.st_mode):
-                kind = _KINDS.get(stat.S_IFMT(found.st_mode), "something else")
+                kind = _FILE_KINDS.get(stat.S_IFMT(found.st_mode), "something else")
                 raise UnusableFile(errno.EINVAL, f"it is {kind}, not a regular file")
             data = file.read(most + 1) or b""
     except ValueError as error:
@@ -130,7 +130,7 @@ def read_bytes(path: str | Path, most: int = MOST) -> bytes:
     return data
 
 
-def read_text(path: str | Path, encoding: str = "utf-8", errors: str = "strict", *, most: int = MOST) -> str:
+def read_text(path: str | Path, encoding: str = "utf-8", errors: str = "strict", *, most: int = MAX_BYTES) -> str:
     """Return the text of a regular file, with newlines as Python reads them.
 
     Raises:
@@ -140,7 +140,7 @@ def read_text(path: str | Path, encoding: str = "utf-8", errors: str = "strict",
     return io.TextIOWrapper(io.BytesIO(read_bytes(path, most)), encoding, errors).read()
 
 
-def toml_of(text: str) -> dict[str, Any]:
+def parse_toml(text: str) -> dict[str, Any]:
     """Return what a TOML text says.
 
     Raises:
@@ -149,29 +149,29 @@ def toml_of(text: str) -> dict[str, Any]:
     import tomllib  # most starts read no TOML
 
     try:
-        return _not_deep(tomllib.loads(text))
+        return _check_depth(tomllib.loads(text))
     except RecursionError:
-        raise ValueError(_TOO_DEEP) from None
+        raise ValueError(_DEPTH_ERROR) from None
 
 
-def json_of(text: str | bytes) -> Any:
+def parse_json(text: str | bytes) -> Any:
     """Return what a JSON text says.
 
     Raises:
         ValueError: It is not JSON, or nested too deep.
     """
     try:
-        return _not_deep(json.loads(text))
+        return _check_depth(json.loads(text))
     except RecursionError:
-        raise ValueError(_TOO_DEEP) from None
+        raise ValueError(_DEPTH_ERROR) from None
 
 
-_TOO_DEEP = f"it is nested more than {DEEPEST} levels deep"
+_DEPTH_ERROR = f"it is nested more than {MAX_DEPTH} levels deep"
 
 
-def _not_deep(value: T) -> T:
+def _check_depth(value: T) -> T:
     level: list[Any] = [value]
-    for _ in range(DEEPEST):
+    for _ in range(MAX_DEPTH):
         level = [
             inner
             for each in level
@@ -180,8 +180,8 @@ def _not_deep(value: T) -> T:
         ]
         if not level:
             return value
-    raise ValueError(_TOO_DEEP)
+    raise ValueError(_DEPTH_ERROR)
 
 
-def _without_waiting(path: str, flags: int) -> int:
+def _open_nonblocking(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NONBLOCK)

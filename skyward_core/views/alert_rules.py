@@ -10,22 +10,22 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, get_args
 
 from skyward_core.model.alerts import Alert as Alert
-from skyward_core.model.metric_series import throttle_words
+from skyward_core.model.metric_series import describe_throttling
 from skyward_core.model.outcomes import AlertKind
-from skyward_core.views.machine_metrics import filled, slowed, xid_words
-from skyward_core.views.outliers import median, outliers
+from skyward_core.views.machine_metrics import describe_xid, memory_share, slowdown_bits
+from skyward_core.views.outliers import find_outliers, median
 
 if TYPE_CHECKING:
-    from skyward_core.views.machine_metrics import MachineBook
+    from skyward_core.views.machine_metrics import MachineMetrics
     from skyward_core.views.pool_view import PoolView, RunView
-    from skyward_core.views.rank_metrics import Signs
+    from skyward_core.views.rank_metrics import SeriesDiagnostics
 
 KINDS: tuple[AlertKind, ...] = get_args(AlertKind)
-AGAIN = 300.0  # seconds within which what comes back is the same, and not new
-OFF = 0.1  # of the median, that a rank's pace has to be worse by
+REPEAT_SECONDS = 300.0  # seconds within which what comes back is the same, and not new
+MIN_LAG = 0.1  # of the median, that a rank's pace has to be worse by
 
 
-class Lags:
+class LagTracker:
     """Since when ranks of one run lag: each stretch of theirs is weighed once, however often somebody looks."""
 
     def __init__(self) -> None:
@@ -33,7 +33,7 @@ class Lags:
         # one began in which it did.
         self._weighed: dict[tuple[str, int], tuple[float, float, float]] = {}
 
-    def since(self, name: str, rank: int, signs: Mapping[int, Signs]) -> float:
+    def lag_start(self, name: str, rank: int, signs: Mapping[int, SeriesDiagnostics]) -> float:
         """Since when a rank that lags does: the beginning of the first stretch of its own in which it did, by what the
         others had at that time. By the times of the numbers alone, so that whoever looks later is told the same. A
         pause of less than ``AGAIN`` seconds counts for nothing."""
@@ -45,84 +45,88 @@ class Lags:
             for other, paces in others:
                 if place := bisect_right(paces, began, key=itemgetter(0)):
                     values[other] = paces[place - 1][1]
-            if rank in _lagging(values, signs):
-                since = began if began - last >= AGAIN else since
+            if rank in _lagging_ranks(values, signs):
+                since = began if began - last >= REPEAT_SECONDS else since
                 last = began
             weighed = began
         self._weighed[name, rank] = weighed, since, last
         newest = mine.paces[-1][0] if mine.next_at is None else mine.next_at
-        return since if newest - last < AGAIN else newest
+        return since if newest - last < REPEAT_SECONDS else newest
 
 
-def alerts_of(pool: PoolView, run: RunView, now: float, lags: Lags | None = None) -> list[Alert]:
+def find_alerts(pool: PoolView, run: RunView, now: float, lags: LagTracker | None = None) -> list[Alert]:
     """All that is amiss with a run, the worst first; of one that has ended, only numbers that are none.
 
     Args:
         lags: the run's, of who looks again and again.
     """
-    found = [*_not_finite(pool, run)]
+    found = [*_non_finite_alerts(pool, run)]
     if run.state == "running":
-        found += [*_stalled(pool, run, now), *_slow(pool, run, lags or Lags()), *_at_rest(pool, run)]
+        found += [
+            *_stall_alerts(pool, run, now),
+            *_straggler_alerts(pool, run, lags or LagTracker()),
+            *_plateau_alerts(pool, run),
+        ]
         if pool.machines is not None:
-            found += _machines(pool.machines, run.opened_at, now)
-    return ordered(found)
+            found += _machine_alerts(pool.machines, run.opened_at, now)
+    return sort_alerts(found)
 
 
-def ordered(alerts: Iterable[Alert]) -> list[Alert]:
+def sort_alerts(alerts: Iterable[Alert]) -> list[Alert]:
     """The worst kind first, and of each kind the oldest."""
     return sorted(alerts, key=lambda alert: (KINDS.index(alert.kind), alert.since))
 
 
-def _not_finite(pool: PoolView, run: RunView) -> Iterator[Alert]:
-    for rank, name, signs in pool.metrics.signs(run.id):
+def _non_finite_alerts(pool: PoolView, run: RunView) -> Iterator[Alert]:
+    for rank, name, signs in pool.metrics.diagnostics(run.id):
         if (at := signs.bad_at) is not None:
             step = signs.bad_step
             place = f"value {signs.bad_place + 1:,}" if step is None or step - step else f"step {step:,.0f}"
-            yield Alert("nan", rank, None, None, name, at, f"{name} is {signs.bad_word} from {place} on")
+            yield Alert("nan", rank, None, None, name, at, f"{name} is {signs.non_finite_label} from {place} on")
 
 
-def _at_rest(pool: PoolView, run: RunView) -> Iterator[Alert]:
-    for rank, name, signs in pool.metrics.signs(run.id):
+def _plateau_alerts(pool: PoolView, run: RunView) -> Iterator[Alert]:
+    for rank, name, signs in pool.metrics.diagnostics(run.id):
         if (since := signs.rests_since) is not None:
             yield Alert("plateau", rank, None, None, name, since, f"{name} gets no better")
 
 
-def _stalled(pool: PoolView, run: RunView, now: float) -> Iterator[Alert]:
+def _stall_alerts(pool: PoolView, run: RunView, now: float) -> Iterator[Alert]:
     for task in list(run.tasks.values()):
         if task.state != "running" or task.began_at is None:
             continue
         if task.node < len(pool.nodes) and pool.nodes[task.node].link_up is False:
             continue  # what it says does not reach us
-        quiet = pool.rhythms.quiet(run.id, task.rank, task.began_at, now)
+        quiet = pool.activity.unusual_silence(run.id, task.rank, task.began_at, now)
         if quiet is not None:
             yield Alert("stall", task.rank, None, None, "", now - quiet, "is quieter than it usually is")
 
 
-def _slow(pool: PoolView, run: RunView, lags: Lags) -> Iterator[Alert]:
+def _straggler_alerts(pool: PoolView, run: RunView, lags: LagTracker) -> Iterator[Alert]:
     """Whose pace is far from all others', to the worse: of its last values, so that one hiccup is none."""
     paces: dict[str, dict[int, float]] = {}
-    told: dict[str, dict[int, Signs]] = {}
-    for rank, name, signs in pool.metrics.signs(run.id):
-        if signs.kind in ("time", "rate") and (pace := signs.lately()) is not None:
+    told: dict[str, dict[int, SeriesDiagnostics]] = {}
+    for rank, name, signs in pool.metrics.diagnostics(run.id):
+        if signs.kind in ("time", "rate") and (pace := signs.recent_median()) is not None:
             paces.setdefault(name, {})[rank] = pace
             told.setdefault(name, {})[rank] = signs
     for name, values in paces.items():
-        for rank in _lagging(values, told[name]):
+        for rank in _lagging_ranks(values, told[name]):
             words = f"{name} {values[rank]:.4g}, all others about {median(values.values()):.4g}"
-            yield Alert("straggler", rank, None, None, name, lags.since(name, rank, told[name]), words)
+            yield Alert("straggler", rank, None, None, name, lags.lag_start(name, rank, told[name]), words)
 
 
-def _lagging(values: Mapping[int, float], signs: Mapping[int, Signs]) -> list[int]:
+def _lagging_ranks(values: Mapping[int, float], signs: Mapping[int, SeriesDiagnostics]) -> list[int]:
     """Whose pace is far from the others', to the worse."""
     middle, found = median(values.values()), []
-    for rank in outliers(values):
+    for rank in find_outliers(values):
         worse = values[rank] - middle if signs[rank].kind == "time" else middle - values[rank]
-        if worse > OFF * abs(middle):
+        if worse > MIN_LAG * abs(middle):
             found.append(rank)
     return found
 
 
-def _machines(book: MachineBook, began: float, now: float) -> Iterator[Alert]:
+def _machine_alerts(book: MachineMetrics, began: float, now: float) -> Iterator[Alert]:
     for node, machine in book.nodes.items():
         if not machine.is_fresh(now):
             continue
@@ -130,19 +134,19 @@ def _machines(book: MachineBook, began: float, now: float) -> Iterator[Alert]:
             # Who measures keeps an error in mind for good: one of before the run may long be mended.
             told = track.xid_at if track.xid and track.xid_at >= began else None
             if (since := min(filter(None, (track.lost_since, told)), default=None)) is not None:
-                signs = [xid_words(track.xid)] if told is not None else []
+                signs = [describe_xid(track.xid)] if told is not None else []
                 signs += ["lost by the driver"] if track.lost_since is not None else []
                 yield Alert("gpu", None, node, gpu, "", since, ", ".join(signs))
             if (since := track.full_since) is not None:
                 name = "memory_used" if gpu is None else "mem_used"
-                part = f"{100 * filled(track.latest):.0f} %"
+                part = f"{100 * memory_share(track.latest):.0f} %"
                 yield Alert("memory", None, node, gpu, name, since, f"memory {part} full")
             if (since := track.slowed_since) is not None:
-                said = f"slowed: {throttle_words(slowed(track.latest))}"
+                said = f"slowed: {describe_throttling(slowdown_bits(track.latest))}"
                 yield Alert("throttled", None, node, gpu, "throttle", since, said)
 
 
-def told_by(pool: PoolView, run: RunView, now: float) -> tuple[object, ...]:
+def alerts_cache_key(pool: PoolView, run: RunView, now: float) -> tuple[object, ...]:
     """What alerts are told by: where it is as it was, they are. While a run goes on, silence tells each second."""
     machines = pool.machines.version if pool.machines is not None else 0
     return run.id, run.version, pool.metrics.version, machines, int(now) if run.state == "running" else None
@@ -156,22 +160,24 @@ class AlertWatch:
 
     def __init__(self) -> None:
         self._run = ""
-        self._lags = Lags()
+        self._lags = LagTracker()
         self._lasting: dict[tuple[object, ...], tuple[float, float]] = {}  # since when; when it was seen last
 
-    def look(self, pool: PoolView, run: RunView, now: float) -> tuple[list[Alert], list[Alert]]:
+    def check(self, pool: PoolView, run: RunView, now: float) -> tuple[list[Alert], list[Alert]]:
         """All there is, the worst first, and what of it is new."""
         if run.id != self._run:
-            self._run, self._lasting, self._lags = run.id, {}, Lags()
+            self._run, self._lasting, self._lags = run.id, {}, LagTracker()
         found, new = [], []
-        for alert in alerts_of(pool, run, now, self._lags):
-            since, seen = self._lasting.get(alert.key, (alert.since, -AGAIN))
-            if now - seen >= AGAIN:
+        for alert in find_alerts(pool, run, now, self._lags):
+            since, seen = self._lasting.get(alert.key, (alert.since, -REPEAT_SECONDS))
+            if now - seen >= REPEAT_SECONDS:
                 since = alert.since
                 new.append(alert)
             # By its numbers' times alone a straggler is known from the first, whoever looks and since when.
             since = alert.since if alert.kind == "straggler" else min(since, alert.since)
             self._lasting[alert.key] = since, now
             found.append(Alert(alert.kind, alert.rank, alert.node, alert.gpu, alert.name, since, alert.words))
-        self._lasting = {key: (since, seen) for key, (since, seen) in self._lasting.items() if now - seen < AGAIN}
-        return ordered(found), new
+        self._lasting = {
+            key: (since, seen) for key, (since, seen) in self._lasting.items() if now - seen < REPEAT_SECONDS
+        }
+        return sort_alerts(found), new

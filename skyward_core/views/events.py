@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 from skyward_core.model import outcomes
 from skyward_core.model.errors import Hint
-from skyward_core.model.outcomes import ErrorInfo, Outcome, RootCause, Summary, plain
+from skyward_core.model.outcomes import ErrorInfo, Outcome, RootCause, Summary, to_json_types
 from skyward_core.util.light_dataclass import Value, value
 
 
@@ -244,11 +244,11 @@ for _kind in (
 
 def to_json(event: Event) -> dict[str, Any]:
     """The event as JSON types, with its kind under "event"."""
-    data = {"event": event.written_as or type(event).__name__} | plain(event)
+    data = {"event": event.written_as or type(event).__name__} | to_json_types(event)
     if (hint := data.get("hint")) is not None:
-        data["hint"] = plain(hint)
+        data["hint"] = to_json_types(hint)
     if isinstance(event, QueueNews):
-        data["waiting"] = [plain(each) for each in event.waiting]
+        data["waiting"] = [to_json_types(each) for each in event.waiting]
     return data
 
 

@@ -15,15 +15,15 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import ClassVar, NamedTuple, Protocol, overload
 
-from skyward_core.util.terminal_safe_text import colored, is_clean
+from skyward_core.util.terminal_safe_text import is_plain_ascii, sanitize_colored
 
-ALL = 64_000_000  # bytes that all stores of one room may take together, where nobody says otherwise
-LEAST = 16 << 10  # bytes that each of them may have, however many there are
-A_LINE = 64  # bytes that a line takes beside its characters, where it is a text of its own
-LARGE = 64  # lines of a piece that is held as it came; smaller ones are put together
+TOTAL_BYTES = 64_000_000  # bytes that all stores of one room may take together, where nobody says otherwise
+MIN_STORE_BYTES = 16 << 10  # bytes that each of them may have, however many there are
+LINE_OVERHEAD = 64  # bytes that a line takes beside its characters, where it is a text of its own
+LAZY_LINES = 64  # lines of a piece that is held as it came; smaller ones are put together
 
 
-class Room:
+class MemoryBudget:
     """What several stores may take together, in equal parts.
 
     Attributes:
@@ -31,23 +31,23 @@ class Room:
     """
 
     __slots__ = ("_stores",)
-    most: ClassVar[int] = ALL
+    total_bytes: ClassVar[int] = TOTAL_BYTES
 
     def __init__(self) -> None:
         self._stores = 0
 
-    def enter(self) -> None:
+    def add_store(self) -> None:
         """One more store."""
         self._stores += 1
 
-    def leave(self, stores: int) -> None:
+    def remove_stores(self, stores: int) -> None:
         """Some of them are no more."""
         self._stores -= stores
 
     @property
-    def each(self) -> int:
+    def store_bytes(self) -> int:
         """Bytes of one store."""
-        return max(LEAST, self.most // max(1, self._stores))
+        return max(MIN_STORE_BYTES, self.total_bytes // max(1, self._stores))
 
 
 class LineStore:
@@ -65,7 +65,7 @@ class LineStore:
 
     __slots__ = ("_capacity", "_gathered", "_pieces", "_room", "_size", "_sizes", "_starts", "end", "first")
 
-    def __init__(self, capacity: int, room: Room | None = None) -> None:
+    def __init__(self, capacity: int, room: MemoryBudget | None = None) -> None:
         self.first = 0
         self.end = 0
         self._capacity = capacity
@@ -73,7 +73,7 @@ class LineStore:
         self._sizes: deque[int] = deque()  # of the pieces, in bytes
         self._size = 0
         if room is not None:
-            room.enter()
+            room.add_store()
         self._starts: deque[int] = deque()
         self._pieces: deque[tuple[str, Sequence[str]]] = deque()  # what stands before each line, and the lines
         self._gathered: list[str] | None = None  # the last piece, where it is ours to add to
@@ -84,30 +84,30 @@ class LineStore:
         Args:
             prefix: what stands before each of them.
         """
-        if len(lines) >= LARGE:
-            self._begin(prefix, lines)
+        if len(lines) >= LAZY_LINES:
+            self._start_piece(prefix, lines)
             self._gathered = None
         elif lines:
-            if self._gathered is None or len(self._gathered) >= LARGE:
+            if self._gathered is None or len(self._gathered) >= LAZY_LINES:
                 self._gathered = []
-                self._begin("", self._gathered)
+                self._start_piece("", self._gathered)
             self._gathered.extend([prefix + line for line in lines] if prefix else lines)
-            self._grow(sum(map(len, lines)) + (A_LINE + len(prefix)) * len(lines))
+            self._grow(sum(map(len, lines)) + (LINE_OVERHEAD + len(prefix)) * len(lines))
         self.end += len(lines)
         self.first = max(self.first, self.end - self._capacity)
-        most = self._room.each if self._room is not None else self._size
+        most = self._room.store_bytes if self._room is not None else self._size
         while len(self._starts) > 1 and (self._starts[1] <= self.first or self._size > most):
             self._starts.popleft()
             self._pieces.popleft()
             self._size -= self._sizes.popleft()
             self.first = max(self.first, self._starts[0])
 
-    def _begin(self, prefix: str, lines: Sequence[str]) -> None:
+    def _start_piece(self, prefix: str, lines: Sequence[str]) -> None:
         self._starts.append(self.end)
         self._pieces.append((prefix, lines))
         self._sizes.append(0)
         if lines:
-            self._grow(getattr(lines, "size", 0) or sum(map(len, lines)) + A_LINE * len(lines))
+            self._grow(getattr(lines, "size", 0) or sum(map(len, lines)) + LINE_OVERHEAD * len(lines))
 
     def _grow(self, size: int) -> None:
         self._sizes[-1] += size
@@ -128,15 +128,18 @@ class LineStore:
             yield from [prefix + line for line in some] if prefix else some
 
 
-FLOOR = 60.0  # seconds of silence that mean nothing
+MIN_SILENCE = 60.0  # seconds of silence that mean nothing
 SILENCE_OF_NEW_RANKS = 300.0  # the same of a rank of which next to nothing has been heard
-TIMES = 5  # as long as it usually is quiet
-KNOWN = 3  # signs after which "usually" means something
-FADES = 0.9  # of what was usual is left with each sign: how a run begins is not how it goes on
-APART = 1.5  # seconds between two words on what it took of the processor
-WORKS = 0.1  # of a processor that code takes which does more than wait: threads that look after things take a bit, too
-RUNS = 64  # of one pool
-BACK = 2.0  # seconds by which lines that came later may be older, though nobody has set their node's clock
+SILENCE_FACTOR = 5  # as long as it usually is quiet
+MIN_SIGNS = 3  # signs after which "usually" means something
+USUAL_DECAY = 0.9  # of what was usual is left with each sign: how a run begins is not how it goes on
+CPU_SAMPLE_SECONDS = 1.5  # seconds between two words on what it took of the processor
+# Of a processor that code takes which does more than wait: threads that look after things take a bit, too.
+WORKING_SHARE = 0.1
+MAX_RUNS = 64  # of one pool
+MAX_REORDER_SECONDS = (
+    2.0  # seconds by which lines that came later may be older, though nobody has set their node's clock
+)
 
 
 class Clocks(NamedTuple):
@@ -151,7 +154,7 @@ class Clocks(NamedTuple):
     ahead: Callable[[int], float]
 
 
-class _HeardFile(NamedTuple):
+class _FileClock(NamedTuple):
     """What ranks print into one file, in the order in which they do.
 
     Attributes:
@@ -165,7 +168,7 @@ class _HeardFile(NamedTuple):
     step: float
 
 
-class Rhythm:
+class RankActivity:
     """Of one rank in one run.
 
     Attributes:
@@ -181,34 +184,34 @@ class Rhythm:
         self.usual = 0.0
         self.signs = 0
 
-    def went_on(self, at: float) -> None:
+    def on_resumed(self, at: float) -> None:
         """It stood still until then, or waited for one that did: no silence of its own, and nothing that is usual."""
         self.last = max(self.last, at)
         if self._sign:
             self._sign = max(self._sign, at)
 
-    def clock_was_set(self, seconds: float) -> None:
+    def shift_clock(self, seconds: float) -> None:
         """What it was heard at is so much later."""
         self.last += seconds
         self._sign += seconds if self._sign else 0.0
 
-    def heard(self, at: float) -> None:
+    def record_activity(self, at: float) -> None:
         """There was a line, or a number."""
         pause, self.last = at - self.last, max(self.last, at)
         if at - self._sign < 1:  # all that comes within a second is one sign
             return
         if self._sign:
-            self.usual = max(pause, self.usual * FADES)
+            self.usual = max(pause, self.usual * USUAL_DECAY)
             self.signs += 1
         self._sign = at
 
     @property
-    def patience(self) -> float:
+    def silence_threshold(self) -> float:
         """Seconds of silence that are nothing to speak of."""
-        return max(FLOOR if self.signs >= KNOWN else SILENCE_OF_NEW_RANKS, TIMES * self.usual)
+        return max(MIN_SILENCE if self.signs >= MIN_SIGNS else SILENCE_OF_NEW_RANKS, SILENCE_FACTOR * self.usual)
 
 
-class Rhythms:
+class PoolActivity:
     """Of all ranks of a pool, in its latest runs. One thread writes, others may read.
 
     Attributes:
@@ -217,15 +220,15 @@ class Rhythms:
     """
 
     def __init__(self) -> None:
-        self.stands = False
+        self.is_paused = False
         self.clocks: Clocks | None = None
-        self._sources: dict[str, _HeardFile] = {}
-        self._went_on = 0.0
-        self._runs: dict[str, dict[int, Rhythm]] = {}
-        self._spent: dict[int, tuple[float, float]] = {}  # when, and what of the processor by then
-        self._worked: dict[int, float] = {}
+        self._sources: dict[str, _FileClock] = {}
+        self._resumed_at = 0.0
+        self._runs: dict[str, dict[int, RankActivity]] = {}
+        self._cpu_times: dict[int, tuple[float, float]] = {}  # when, and what of the processor by then
+        self._worked_at: dict[int, float] = {}
 
-    def heard(self, run: str, rank: int, at: float, source: str = "") -> None:
+    def record_activity(self, run: str, rank: int, at: float, source: str = "") -> None:
         """A rank has said something in a run.
 
         Args:
@@ -233,85 +236,85 @@ class Rhythms:
             source: the file that it stands in.
         """
         if source and self.clocks is not None:
-            at = self._by_our_clock(self.clocks, rank, at, source)
+            at = self._to_client_time(self.clocks, rank, at, source)
         ranks = self._runs.get(run)
         if ranks is None:
-            if len(self._runs) >= RUNS:
-                self._runs = dict(list(self._runs.items())[1 - RUNS :])
+            if len(self._runs) >= MAX_RUNS:
+                self._runs = dict(list(self._runs.items())[1 - MAX_RUNS :])
             ranks = self._runs.setdefault(run, {})
         rhythm = ranks.get(rank)
         if rhythm is None:
-            rhythm = ranks.setdefault(rank, Rhythm())
-        rhythm.heard(at)
+            rhythm = ranks.setdefault(rank, RankActivity())
+        rhythm.record_activity(at)
 
     @staticmethod
-    def _step_of(known: _HeardFile | None, clocks: Clocks, at: float, ahead: float) -> float:
+    def _clock_step(known: _FileClock | None, clocks: Clocks, at: float, ahead: float) -> float:
         """By how much more our clock is ahead of a node's than is known."""
         step = known.step if known is not None and known.ahead == ahead else 0.0
-        set_back = known is not None and at < known.newest - BACK
+        set_back = known is not None and at < known.newest - MAX_REORDER_SECONDS
         late = clocks.now() - ahead - at
         return late if set_back or late < step else step  # nothing comes before it is printed
 
-    def _by_our_clock(self, clocks: Clocks, rank: int, at: float, source: str) -> float:
+    def _to_client_time(self, clocks: Clocks, rank: int, at: float, source: str) -> float:
         """When something was printed that comes now, or has waited for us. Lines of a file are in order: where one is
         older than the one before it, or not printed yet, somebody has set the node's clock."""
         ahead = clocks.ahead(rank)
-        step = self._step_of(self._sources.get(source), clocks, at, ahead)
-        self._sources[source] = _HeardFile(at, ahead, step)
+        step = self._clock_step(self._sources.get(source), clocks, at, ahead)
+        self._sources[source] = _FileClock(at, ahead, step)
         return at + ahead + step
 
-    def clock_was_set(self, seconds: float) -> None:
+    def shift_clock(self, seconds: float) -> None:
         """Somebody has set our clock forward by so much: what was heard is no longer ago for that."""
-        self._went_on += seconds
-        self._worked = {rank: at + seconds for rank, at in self._worked.items()}
-        self._spent = {rank: (at + seconds, spent) for rank, (at, spent) in self._spent.items()}
+        self._resumed_at += seconds
+        self._worked_at = {rank: at + seconds for rank, at in self._worked_at.items()}
+        self._cpu_times = {rank: (at + seconds, spent) for rank, (at, spent) in self._cpu_times.items()}
         for ranks in list(self._runs.values()):
             for rhythm in list(ranks.values()):
-                rhythm.clock_was_set(seconds)
+                rhythm.shift_clock(seconds)
 
-    def spent(self, rank: int, seconds: float, at: float) -> None:
+    def record_cpu_time(self, rank: int, seconds: float, at: float) -> None:
         """What a rank has taken of the processor by now: whoever works is not quiet."""
-        before, spent = self._spent.get(rank, (at, seconds))
-        if at - before < APART and rank in self._spent:
+        before, spent = self._cpu_times.get(rank, (at, seconds))
+        if at - before < CPU_SAMPLE_SECONDS and rank in self._cpu_times:
             return  # too near to say how much that is
-        self._spent[rank] = (at, seconds)
-        if seconds - spent > WORKS * (at - before):
-            self._worked[rank] = at
+        self._cpu_times[rank] = (at, seconds)
+        if seconds - spent > WORKING_SHARE * (at - before):
+            self._worked_at[rank] = at
 
-    def stand(self, still: bool, at: float) -> None:
+    def set_paused(self, still: bool, at: float) -> None:
         """Some rank stands still, or none does any more; told with each phase of any.
 
         Args:
             at: Unix time by our clock.
         """
-        if self.stands and not still:
-            self._went_on = at
+        if self.is_paused and not still:
+            self._resumed_at = at
             for ranks in list(self._runs.values()):
                 for rhythm in list(ranks.values()):
-                    rhythm.went_on(at)
-        self.stands = still
+                    rhythm.on_resumed(at)
+        self.is_paused = still
 
-    def quiet(self, run: str, rank: int, began: float, now: float) -> float | None:
+    def unusual_silence(self, run: str, rank: int, began: float, now: float) -> float | None:
         """For how many seconds a rank has been quiet, if that is longer than it usually is.
 
         Args:
             began: when its function did.
         """
-        if self.stands:
+        if self.is_paused:
             return None
         rhythm = self._runs.get(run, {}).get(rank) or _NEVER
-        silent = now - max(rhythm.last, began, self._worked.get(rank, 0.0), self._went_on)
-        return silent if silent > rhythm.patience else None
+        silent = now - max(rhythm.last, began, self._worked_at.get(rank, 0.0), self._resumed_at)
+        return silent if silent > rhythm.silence_threshold else None
 
 
-_NEVER = Rhythm()
+_NEVER = RankActivity()
 
 
 LINE_LIMIT = 64 * 1024  # bytes of one line kept for showing; the file keeps it whole
 RUNS_KEPT = 8  # runs of which a book has lines apart; older ones are in their files
 
 
-class About(NamedTuple):
+class LineInfo(NamedTuple):
     """What is known of a line beside its text.
 
     Attributes:
@@ -331,10 +334,10 @@ class Line(NamedTuple):
 
     number: int
     text: str
-    about: About
+    about: LineInfo
 
 
-UNKNOWN = About("out")
+UNKNOWN = LineInfo("out")
 
 
 class Ring(Protocol):
@@ -362,14 +365,14 @@ class LogRing:
         "_abouts", "_lines", "_lock", "_partials", "_starts", "capacity", "version",
     )  # fmt: skip
 
-    def __init__(self, capacity: int = 10_000, room: Room | None = None) -> None:
+    def __init__(self, capacity: int = 10_000, room: MemoryBudget | None = None) -> None:
         self.capacity = capacity
         self.version = 0
         self._lines = LineStore(capacity, room)
-        self._partials: dict[str, Lines] = {}
+        self._partials: dict[str, LineSplitter] = {}
         # Neighbours often have the same: numbers of the lines from which on a line is so, and how it is.
         self._starts: list[int] = []
-        self._abouts: list[About] = []
+        self._abouts: list[LineInfo] = []
         self._lock = threading.Lock()
 
     @property
@@ -385,19 +388,19 @@ class LogRing:
     def feed(self, data: bytes, stream: str = "out") -> Sequence[str]:
         """Take bytes of one stream; return the lines they completed."""
         lines = self.split(data, stream)
-        self.extend(lines, About(stream))
+        self.extend(lines, LineInfo(stream))
         return lines
 
     def split(self, data: bytes, source: str) -> Sequence[str]:
         """Take bytes of one source of lines; return those that they completed, which are not appended yet."""
         partial = self._partials.get(source)
         if partial is None:
-            partial = self._partials[source] = Lines()
-        lines = partial.take(data)
+            partial = self._partials[source] = LineSplitter()
+        lines = partial.split_lazily(data)
         self.version += 1
         return lines
 
-    def extend(self, lines: Sequence[str], about: About = UNKNOWN, prefix: str = "") -> None:
+    def extend(self, lines: Sequence[str], about: LineInfo = UNKNOWN, prefix: str = "") -> None:
         """Append whole lines, which nobody changes any more; ``prefix`` stands before each of them."""
         with self._lock:
             if lines and (not self._abouts or self._abouts[-1] != about):
@@ -436,13 +439,13 @@ class LogRing:
         """The unfinished last line of each stream (a progress bar, a prompt), as it would show now."""
         return [text for partial in list(self._partials.values()) if (text := partial.preview())]
 
-    def _follow(self, other: LogRing, source: str) -> None:
+    def _share_partial(self, other: LogRing, source: str) -> None:
         """Show what another ring holds unfinished of a source as our own."""
         if (partial := other._partials.get(source)) is not None:
             self._partials[source] = partial
         self.version += 1
 
-    def cut(self, source: str) -> Sequence[str]:
+    def end_partial_line(self, source: str) -> Sequence[str]:
         """End the unfinished line of a source; return it, if there is one."""
         partial = self._partials.pop(source, None)
         return partial.end() if partial is not None else []
@@ -451,10 +454,10 @@ class LogRing:
 # A bar below another one is drawn by going down, and up again (tqdm's inner bars): no line has ended by that.
 _UP = b"\x1b[A"
 _BELOW = re.compile(rb"(?<!\n)(\n++)\r([^\n]*?)((?:\x1b\[A)+)")
-DEEPEST = 8  # bars below one another
+MAX_BAR_DEPTH = 8  # bars below one another
 
 
-class Lines:
+class LineSplitter:
     """Cuts bytes into lines, whatever pieces they come in; holds the unfinished one, bounded, and what is drawn below
     it."""
 
@@ -468,41 +471,44 @@ class Lines:
 
     def split(self, data: bytes) -> list[str]:
         """Take bytes; return the lines they completed, as a terminal would show them."""
-        return list(self.take(data))
+        return list(self.split_lazily(data))
 
-    def take(self, data: bytes) -> Sequence[str]:
+    def split_lazily(self, data: bytes) -> Sequence[str]:
         """The same, for who may never read them."""
         if _UP in data:
             data = _BELOW.sub(self._draw_below, data)
         body, newline, rest = data.rpartition(b"\n")
         if not newline:
-            self._keep(data)
+            self._extend_partial(data)
             return []
         if self._below:
             self._below = {}
         if self._cut or self._returned:
             first, newline, body = body.partition(b"\n")
-            self._keep(first)
-            lines: Sequence[str] = [_clipped(self._head, self._cut), *(_texts(body) if newline else ())]
+            self._extend_partial(first)
+            lines: Sequence[str] = [
+                _decode_clipped(self._head, self._cut),
+                *(_decode_lines(body) if newline else ()),
+            ]
             self._cut, self._returned = 0, False
         else:
-            lines = _late(self._head + body)
+            lines = _lazy_lines(self._head + body)
         self._head = b""
         if rest:
-            self._keep(rest)
+            self._extend_partial(rest)
         return lines
 
     def preview(self) -> str:
         """The unfinished line as it shows now; a character that is not all there yet is left out."""
-        return colored(utf_8_decode(self._drawn(), "replace", False)[0])
+        return sanitize_colored(utf_8_decode(self._visible_bytes(), "replace", False)[0])
 
     def end(self) -> list[str]:
         """The unfinished line, if there is one, which ends here; whoever else holds this object sees it end, too."""
-        text = _clipped(self._head if self._cut else self._drawn(), self._cut)
+        text = _decode_clipped(self._head if self._cut else self._visible_bytes(), self._cut)
         self._head, self._cut, self._returned, self._below = b"", 0, False, {}
         return [text] if text else []
 
-    def _drawn(self) -> bytes:
+    def _visible_bytes(self) -> bytes:
         if not self._below:
             return self._head
         return b"  ".join([self._head, *(text for _, text in sorted(self._below.items()))])
@@ -513,12 +519,12 @@ class Lines:
         depth = len(back) // len(_UP)
         text = text.rstrip().rpartition(b"\r")[2].rstrip()
         kept = {each: bar for each, bar in self._below.items() if each != depth}  # others may have a copy of us
-        if text and depth <= DEEPEST:  # else it was taken away
+        if text and depth <= MAX_BAR_DEPTH:  # else it was taken away
             kept[depth] = text[:LINE_LIMIT]
         self._below = kept
         return newlines[depth:]
 
-    def _keep(self, data: bytes) -> None:
+    def _extend_partial(self, data: bytes) -> None:
         # A bar that redraws itself with carriage returns never ends its line: keep only what shows.
         drawn = data.rstrip(b"\r")
         if drawn:
@@ -532,7 +538,7 @@ class Lines:
         self._returned = data.endswith(b"\r") or (self._returned and not data)
 
 
-class _Unread(Sequence[str]):
+class _LazyLines(Sequence[str]):
     """Many lines of which perhaps none is ever looked at: a flood leaves the ring faster than anybody reads."""
 
     __slots__ = ("_body", "_count", "_lines")
@@ -550,7 +556,7 @@ class _Unread(Sequence[str]):
     def text(self) -> str | None:
         """All of them, where they are as they came: a terminal acts on nothing in them, and none is long."""
         body = self._body
-        if not body or b"\r" in body or not is_clean(body) or _may_be_long(body):
+        if not body or b"\r" in body or not is_plain_ascii(body) or _may_be_long(body):
             return None
         return body.decode("ascii")
 
@@ -570,28 +576,28 @@ class _Unread(Sequence[str]):
     def _read(self) -> list[str]:
         body = self._body  # before we look whether it is still needed: another thread may be reading, too
         if self._lines is None:
-            self._lines = _texts(body)
+            self._lines = _decode_lines(body)
             self._body = b""
         return self._lines
 
 
-def text_of(lines: Sequence[str]) -> str:
+def join_lines(lines: Sequence[str]) -> str:
     """Whole lines as one text; of many that nobody has read, without reading each."""
-    if isinstance(lines, _Unread) and (text := lines.text()) is not None:
+    if isinstance(lines, _LazyLines) and (text := lines.text()) is not None:
         return text
     return "\n".join(lines)
 
 
-def _late(body: bytes) -> Sequence[str]:
+def _lazy_lines(body: bytes) -> Sequence[str]:
     count = body.count(b"\n") + 1
-    return _texts(body) if count < LARGE else _Unread(body, count)
+    return _decode_lines(body) if count < LAZY_LINES else _LazyLines(body, count)
 
 
-def _texts(body: bytes) -> list[str]:
+def _decode_lines(body: bytes) -> list[str]:
     if b"\r" in body or _may_be_long(body):
-        return [_text(line) for line in body.split(b"\n")]
+        return [_decode_line(line) for line in body.split(b"\n")]
     lines = body.decode("utf-8", "replace").split("\n")
-    return lines if is_clean(body) else [colored(line) for line in lines]
+    return lines if is_plain_ascii(body) else [sanitize_colored(line) for line in lines]
 
 
 def _may_be_long(body: bytes) -> bool:
@@ -601,18 +607,18 @@ def _may_be_long(body: bytes) -> bool:
     return any(body.find(b"\n", at, at + step) < 0 for at in range(0, len(body) - step, step))
 
 
-def _text(line: bytes) -> str:
+def _decode_line(line: bytes) -> str:
     if b"\r" in line:
         line = line.rstrip(b"\r").rpartition(b"\r")[2]
-    return _clipped(line[:LINE_LIMIT], max(0, len(line) - LINE_LIMIT))
+    return _decode_clipped(line[:LINE_LIMIT], max(0, len(line) - LINE_LIMIT))
 
 
-def _clipped(line: bytes, cut: int) -> str:
-    text = colored(utf_8_decode(line, "replace", not cut)[0])
+def _decode_clipped(line: bytes, cut: int) -> str:
+    text = sanitize_colored(utf_8_decode(line, "replace", not cut)[0])
     return f"{text} … [{cut:,} more bytes in the log file]" if cut else text
 
 
-class LogBook:
+class LogBuffers:
     """The logs of one pool: a ring per rank, and all ranks merged in order of arrival; the same for each of the latest
     runs.
 
@@ -620,14 +626,14 @@ class LogBook:
         version: raised by all that is taken.
     """
 
-    def __init__(self, capacity: int = 10_000, room: Room | None = None) -> None:
+    def __init__(self, capacity: int = 10_000, room: MemoryBudget | None = None) -> None:
         self.capacity = capacity
         self.version = 0
-        self._room = room or Room()
+        self._room = room or MemoryBudget()
         self.merged = LogRing(capacity)
         self.ranks: dict[int, LogRing] = {}
-        self._runs: dict[str, LogBook] = {}
-        self.rhythms = Rhythms()  # what is heard goes there, too
+        self._runs: dict[str, LogBuffers] = {}
+        self.activity = PoolActivity()  # what is heard goes there, too
         self._latest: dict[str, str] = {}  # source and stream -> the run whose lines came last
 
     def rank(self, rank: int) -> LogRing:
@@ -637,11 +643,11 @@ class LogBook:
             ring = self.ranks.setdefault(rank, LogRing(self.capacity, self._room))
         return ring
 
-    def of(self, run: str) -> LogBook:
+    def for_run(self, run: str) -> LogBuffers:
         """What has come of one run, made when first asked for; numbers of lines count from 0 in each."""
         book = self._runs.get(run)
         if book is None:
-            book = self._runs.setdefault(run, LogBook(self.capacity, self._room))
+            book = self._runs.setdefault(run, LogBuffers(self.capacity, self._room))
         return book
 
     def has(self, run: str) -> bool:
@@ -654,7 +660,7 @@ class LogBook:
         """Take bytes of a rank's stream ("out" or "err"); return the lines they completed.
 
         Args:
-            at, run: see :class:`About`.
+            at, run: see :class:`LineInfo`.
             source: which of a rank's workers wrote them: each has lines of its own.
         """
         self.version += 1
@@ -662,32 +668,32 @@ class LogBook:
         key = f"{source or rank}.{stream}"
         if run and run != (before := self._latest.get(key, run)):
             # What a run left unfinished is its own last line, and no beginning of the next run's first.
-            self._append(rank, ring.cut(key), About(stream, at, before))
+            self._append(rank, ring.end_partial_line(key), LineInfo(stream, at, before))
         if run and run not in self._runs:
-            self._forget()
+            self._drop_old_runs()
         lines = ring.split(data, key)
-        self._append(rank, lines, About(stream, at, run))
+        self._append(rank, lines, LineInfo(stream, at, run))
         if run:
             self._latest[key] = run
             if at is not None and data:
-                self.rhythms.heard(run, rank, at, source)
-            self.of(run).rank(rank)._follow(ring, key)
+                self.activity.record_activity(run, rank, at, source)
+            self.for_run(run).rank(rank)._share_partial(ring, key)
         return lines
 
-    def _append(self, rank: int, lines: Sequence[str], about: About) -> None:
+    def _append(self, rank: int, lines: Sequence[str], about: LineInfo) -> None:
         if not lines:
             return
-        for book in (self, self.of(about.run)) if about.run else (self,):
+        for book in (self, self.for_run(about.run)) if about.run else (self,):
             book.rank(rank).extend(lines, about)
-            book.merged.extend(lines, about, prefix_of(rank))
+            book.merged.extend(lines, about, rank_prefix(rank))
 
-    def _forget(self) -> None:
+    def _drop_old_runs(self) -> None:
         """Make room for one more run; those that may still print stay."""
         over = [run for run in self._runs if run not in self._latest.values()]
         for run in over[: max(0, len(self._runs) - RUNS_KEPT + 1)]:
-            self._room.leave(len(self._runs.pop(run).ranks))
+            self._room.remove_stores(len(self._runs.pop(run).ranks))
 
 
-def prefix_of(rank: int) -> str:
+def rank_prefix(rank: int) -> str:
     """``3`` -> ``r003| ``."""
     return f"r{rank:03d}| "

@@ -21,11 +21,11 @@ from time import monotonic
 from typing import NamedTuple
 from unicodedata import east_asian_width
 
-from skyward_core.util.terminal_safe_text import paragraph
-from skyward_core.views.log_buffer import About, Line, Lines, LogRing, prefix_of
+from skyward_core.util.terminal_safe_text import sanitize_paragraph
+from skyward_core.views.log_buffer import Line, LineInfo, LineSplitter, LogRing, rank_prefix
 
-MOST = 100_000  # lines that are held; of more, what was to wait goes at once
-LENGTH = 8 << 20  # characters of these
+MAX_HELD_LINES = 100_000  # lines that are held; of more, what was to wait goes at once
+MAX_HELD_CHARS = 8 << 20  # characters of these
 
 Key = tuple[str, str]  # stream and text
 
@@ -35,7 +35,7 @@ class HeldLine(NamedTuple):
 
     rank: int
     text: str
-    about: About
+    about: LineInfo
     at: float
 
     @property
@@ -60,7 +60,7 @@ class HeldLines:
     def __len__(self) -> int:
         return self._size
 
-    def put(self, rank: int, text: str, about: About, at: float) -> None:
+    def put(self, rank: int, text: str, about: LineInfo, at: float) -> None:
         """Take a rank's next line."""
         line = HeldLine(rank, text, about, at)
         queue = self._queues.setdefault(rank, deque())
@@ -70,25 +70,25 @@ class HeldLines:
         ranks = self._places.setdefault(line.key, {})
         ranks[rank] = ranks.get(rank, 0) + 1
         if len(queue) == 1:
-            self._is_first(line)
+            self._mark_first(line)
 
-    def due(self, until: float) -> Iterator[HeldLine]:
+    def release_until(self, until: float) -> Iterator[HeldLine]:
         """Give out all that came until then, with what has to come before, or beside it."""
-        while self._size and (line := self._next(until)) is not None:
+        while self._size and (line := self._next_line(until)) is not None:
             ranks = sorted(self._first[line.key])
-            yield from [self._take(rank) for rank in ranks]
+            yield from [self._pop_line(rank) for rank in ranks]
 
-    def rest(self) -> Iterator[HeldLine]:
+    def release_all(self) -> Iterator[HeldLine]:
         """Give out all."""
-        return self.due(float("inf"))
+        return self.release_until(float("inf"))
 
-    def _next(self, until: float) -> HeldLine | None:
+    def _next_line(self, until: float) -> HeldLine | None:
         """A line whose key is to be given out now, with all that have it first."""
         best = self._peek()
         if best is not None and best.at <= until:
             return best
         oldest = min((queue[0] for queue in self._queues.values() if queue), key=lambda line: line.at)
-        if oldest.at > until and self._size <= MOST and self._length <= LENGTH:
+        if oldest.at > until and self._size <= MAX_HELD_LINES and self._length <= MAX_HELD_CHARS:
             return None
         # It waits for ranks that have something else to say before.
         return best or max(
@@ -106,7 +106,7 @@ class HeldLines:
             heapq.heappop(self._ready)
         return None
 
-    def _is_first(self, line: HeldLine) -> None:
+    def _mark_first(self, line: HeldLine) -> None:
         first = self._first.setdefault(line.key, set())
         first.add(line.rank)
         if len(first) == len(self._places[line.key]):
@@ -114,7 +114,7 @@ class HeldLines:
             at = min(self._queues[rank][0].at for rank in first)
             heapq.heappush(self._ready, (at, self._count, line.key))
 
-    def _take(self, rank: int) -> HeldLine:
+    def _pop_line(self, rank: int) -> HeldLine:
         queue = self._queues[rank]
         line = queue.popleft()
         self._size -= 1
@@ -129,19 +129,19 @@ class HeldLines:
         if not first:
             del self._first[line.key]
         if queue:
-            self._is_first(queue[0])
+            self._mark_first(queue[0])
         return line
 
 
-MOMENT = 10.0  # seconds by the nodes' clocks between the first line of a row and another one
-HOLD = 1.0  # seconds for which a line waits for the same one of other ranks
-CHANGES = 64  # updates of which it is known from which row on they changed labels
-TRIED = 32  # rows of equal text that are looked at for one line; those further on are left alone
-NAMED = 4  # single ranks and ranges that a label names
+JOIN_SECONDS = 10.0  # seconds by the nodes' clocks between the first line of a row and another one
+HOLD_SECONDS = 1.0  # seconds for which a line waits for the same one of other ranks
+MAX_CHANGES = 64  # updates of which it is known from which row on they changed labels
+MAX_TRIED_ROWS = 32  # rows of equal text that are looked at for one line; those further on are left alone
+MAX_NAMED_RANGES = 4  # single ranks and ranges that a label names
 
 
 @dataclass(slots=True)
-class Folded:
+class FoldedLine:
     """One text, and who said it.
 
     Attributes:
@@ -152,16 +152,12 @@ class Folded:
 
     number: int
     text: str
-    about: About
+    about: LineInfo
     ranks: int
     shown: str = ""
 
-    def says(self, rank: int) -> bool:
-        """Whether a line of that rank is in it."""
-        return bool(self.ranks >> rank & 1)
 
-
-class Fold:
+class LineFolder:
     """Folds lines into rows as they come; of the rows the last ``capacity`` are held.
 
     The cost of a line does not depend on how many ranks there are, and hardly on how many rows.
@@ -171,60 +167,60 @@ class Fold:
         self.first = 0  # number of the oldest row held
         self.end = 0
         self._capacity = capacity
-        self._rows: dict[int, Folded] = {}
+        self._rows: dict[int, FoldedLine] = {}
         self._equal: dict[tuple[str, str], list[int]] = {}  # stream and text -> numbers of rows
         self._last: dict[int, int] = {}  # rank -> number of the row that its last line is in
 
-    def add(self, rank: int, text: str, about: About) -> Folded:
+    def add(self, rank: int, text: str, about: LineInfo) -> FoldedLine:
         """Take a rank's next line; return the row that has it."""
         key = about.stream, text
         numbers = self._equal.setdefault(key, [])
-        row = self._joinable(numbers, self._last.get(rank, -1), about)
+        row = self._find_joinable(numbers, self._last.get(rank, -1), about)
         if row is None:
-            row = self._begin(Folded(self.end, text, about, 0))
+            row = self._append_row(FoldedLine(self.end, text, about, 0))
             self._equal.setdefault(key, numbers).append(row.number)
         row.ranks |= 1 << rank
         row.shown = ""
         self._last[rank] = row.number
         return row
 
-    def remark(self, text: str) -> None:
+    def add_remark(self, text: str) -> None:
         """Add a row that nobody said."""
-        self._begin(Folded(self.end, text, About("out"), 0))
+        self._append_row(FoldedLine(self.end, text, LineInfo("out"), 0))
 
-    def read(self, start: int, stop: int) -> Iterator[Folded]:
+    def read(self, start: int, stop: int) -> Iterator[FoldedLine]:
         """Rows by number; those that are not held are left out."""
         return (self._rows[number] for number in range(max(start, self.first), min(stop, self.end)))
 
-    def settled(self, now: float) -> Iterator[Folded]:
+    def release_settled(self, now: float) -> Iterator[FoldedLine]:
         """Let go of the oldest rows, as long as no line of that time or later can join them."""
         while self.first < self.end:
             at = self._rows[self.first].about.at
-            if at is None or now - at <= MOMENT:
+            if at is None or now - at <= JOIN_SECONDS:
                 return
-            yield self._drop()
+            yield self._drop_oldest()
 
-    def rest(self) -> Iterator[Folded]:
+    def release_all(self) -> Iterator[FoldedLine]:
         """Let go of all rows."""
         while self.first < self.end:
-            yield self._drop()
+            yield self._drop_oldest()
 
-    def _joinable(self, numbers: list[int], last: int, about: About) -> Folded | None:
+    def _find_joinable(self, numbers: list[int], last: int, about: LineInfo) -> FoldedLine | None:
         place = bisect_right(numbers, last)
-        for number in numbers[place : place + TRIED]:
+        for number in numbers[place : place + MAX_TRIED_ROWS]:
             row = self._rows[number]
-            if about.at is None or row.about.at is None or abs(about.at - row.about.at) <= MOMENT:
+            if about.at is None or row.about.at is None or abs(about.at - row.about.at) <= JOIN_SECONDS:
                 return row
         return None
 
-    def _begin(self, row: Folded) -> Folded:
+    def _append_row(self, row: FoldedLine) -> FoldedLine:
         self._rows[row.number] = row
         self.end += 1
         while self.end - self.first > self._capacity:
-            self._drop()
+            self._drop_oldest()
         return row
 
-    def _drop(self) -> Folded:
+    def _drop_oldest(self) -> FoldedLine:
         row = self._rows.pop(self.first)
         self.first += 1
         if row.ranks:
@@ -248,22 +244,22 @@ class CollapsedRing:
     def __init__(self, source: LogRing) -> None:
         self.source = source
         self.version = 0
-        self._fold = Fold(source.capacity)
+        self._folder = LineFolder(source.capacity)
         self._seen = 0
         self._state: tuple[int, int] | None = None
         self._world = 0
         self._held = HeldLines()
-        self._changes: deque[tuple[int, int]] = deque(maxlen=CHANGES)  # version, and from which row on
+        self._changes: deque[tuple[int, int]] = deque(maxlen=MAX_CHANGES)  # version, and from which row on
 
     @property
     def first(self) -> int:
         """Number of the oldest row still held."""
-        return self._fold.first
+        return self._folder.first
 
     @property
     def end(self) -> int:
         """Number of the row that comes next."""
-        return self._fold.end
+        return self._folder.end
 
     def update(self, world: int, now: float | None = None) -> None:
         """Take the lines that came since the last call; those of the last moment are shown by a later one.
@@ -280,17 +276,20 @@ class CollapsedRing:
         changed = before = self.end
         if world != self._world:
             self._world, changed = world, self.first
-            for row in self._fold.read(0, self.end):
+            for row in self._folder.read(0, self.end):
                 row.shown = ""
         lines = self.source.read(self._seen, self.source.end)
         if lines and (missing := lines[0].number - self._seen):
-            changed = min(changed, self._give(self._held.rest()))
-            self._fold.remark(f"⋯ {missing:,} lines before this are not held here")
+            changed = min(changed, self._fold_lines(self._held.release_all()))
+            self._folder.add_remark(f"⋯ {missing:,} lines before this are not held here")
         for line in lines:
             rank, text = split_prefix(line.text)
             self._held.put(rank, text, line.about, now)
             self._seen = line.number + 1
-        changed = min(changed, self._give(self._held.rest() if first else self._held.due(now - HOLD)))
+        changed = min(
+            changed,
+            self._fold_lines(self._held.release_all() if first else self._held.release_until(now - HOLD_SECONDS)),
+        )
         if changed < before or self.end > before or version != state[0]:  # unfinished lines may be others
             self.version += 1
             self._changes.append((self.version, changed))
@@ -303,11 +302,11 @@ class CollapsedRing:
             return self.first
         return min(row for number, row in self._changes if number > version)
 
-    def _give(self, lines: Iterator[HeldLine]) -> int:
+    def _fold_lines(self, lines: Iterator[HeldLine]) -> int:
         """Fold lines; the number of the first row that changed."""
         changed = self.end
         for line in lines:
-            changed = min(changed, self._fold.add(line.rank, line.text, line.about).number)
+            changed = min(changed, self._folder.add(line.rank, line.text, line.about).number)
         return changed
 
     def lines(self, start: int, stop: int) -> list[str]:
@@ -316,20 +315,20 @@ class CollapsedRing:
 
     def read(self, start: int, stop: int) -> list[Line]:
         """Rows as lines."""
-        return [Line(row.number, self._shown(row), row.about) for row in self._fold.read(start, stop)]
+        return [Line(row.number, self._row_text(row), row.about) for row in self._folder.read(start, stop)]
 
     def pending(self) -> list[str]:
         """The unfinished last line of each rank."""
         return self.source.pending()
 
-    def _shown(self, row: Folded) -> str:
-        row.shown = row.shown or shown(row, self._world)
+    def _row_text(self, row: FoldedLine) -> str:
+        row.shown = row.shown or format_row(row, self._world)
         return row.shown
 
 
-def shown(row: Folded, world: int) -> str:
+def format_row(row: FoldedLine, world: int) -> str:
     """A row as a line of text."""
-    return f"{label(row.ranks, world):{len(str(world)) + 1}}| {row.text}" if row.ranks else row.text
+    return f"{format_ranks(row.ranks, world):{len(str(world)) + 1}}| {row.text}" if row.ranks else row.text
 
 
 def split_prefix(line: str) -> tuple[int, str]:
@@ -338,7 +337,7 @@ def split_prefix(line: str) -> tuple[int, str]:
     return int(prefix[1:]), text
 
 
-def label(ranks: int, world: int) -> str:
+def format_ranks(ranks: int, world: int) -> str:
     """Who said it: ``x32``, ``r5 r17``, ``r0-r7``, ``x30, not r5 r17``; of many, the first few.
 
     Args:
@@ -351,11 +350,11 @@ def label(ranks: int, world: int) -> str:
         return f"x{count}"
     did, did_not = _ranges(ranks), _ranges(missing)
     if missing and 2 * count > world and len(did_not) <= len(did):
-        return f"x{count}, not {_named(did_not)}"
-    return _named(did) if len(did) <= NAMED else f"x{count}: {_named(did)}"
+        return f"x{count}, not {_join_ranges(did_not)}"
+    return _join_ranges(did) if len(did) <= MAX_NAMED_RANGES else f"x{count}: {_join_ranges(did)}"
 
 
-def members(ranks: int) -> list[int]:
+def list_ranks(ranks: int) -> list[int]:
     """The ranks of a bit for each."""
     return [rank for rank in range(ranks.bit_length()) if ranks >> rank & 1]
 
@@ -375,14 +374,14 @@ def _ranges(ranks: int) -> list[str]:
     return found
 
 
-def _named(ranges: list[str]) -> str:
-    return " ".join(ranges[:NAMED]) + (" …" if len(ranges) > NAMED else "")
+def _join_ranges(ranges: list[str]) -> str:
+    return " ".join(ranges[:MAX_NAMED_RANGES]) + (" …" if len(ranges) > MAX_NAMED_RANGES else "")
 
 
-AWAY = "\r\x1b[J"
+ERASE = "\r\x1b[J"
 
 
-def begun(ranks: Iterable[tuple[int, Lines]], *, prefixed: bool = True) -> list[str]:
+def partial_lines(ranks: Iterable[tuple[int, LineSplitter]], *, prefixed: bool = True) -> list[str]:
     """The lines that show now, by rank: text, without colours.
 
     Args:
@@ -390,8 +389,8 @@ def begun(ranks: Iterable[tuple[int, Lines]], *, prefixed: bool = True) -> list[
     """
     found = []
     for rank, lines in sorted(ranks, key=lambda each: each[0]):
-        if text := paragraph(lines.preview()).rstrip():
-            found.append(f"{prefix_of(rank)}{text}" if prefixed else text)
+        if text := sanitize_paragraph(lines.preview()).rstrip():
+            found.append(f"{rank_prefix(rank)}{text}" if prefixed else text)
     return found
 
 
@@ -404,32 +403,32 @@ class LiveLines:
 
     def __init__(self, size: Callable[[], os.terminal_size]) -> None:
         self._size = size
-        self._shown: list[str] = []
+        self._drawn_lines: list[str] = []
 
-    def drawn(self, lines: list[str]) -> str:
+    def render(self, lines: list[str]) -> str:
         """What to write so that these are shown in place of those before; "" where they are already."""
         columns, rows = self._size()
         room = max(1, rows // 2)
         if len(lines) > room:
             kept = lines[: room - 1]
             lines = [*kept, f"… and {len(lines) - len(kept)} more ranks"]
-        lines = [clipped(line, columns - 1) for line in lines]
-        if lines == self._shown:
+        lines = [clip_cells(line, columns - 1) for line in lines]
+        if lines == self._drawn_lines:
             return ""
-        away = self.erased()
-        self._shown = lines
+        away = self.render_erase()
+        self._drawn_lines = lines
         back = f"\x1b[{len(lines) - 1}A" if len(lines) > 1 else ""
         return f"{away}{chr(10).join(lines)}\r{back}" if lines else away
 
-    def erased(self) -> str:
+    def render_erase(self) -> str:
         """What to write so that none is shown; "" where none is."""
-        if not self._shown:
+        if not self._drawn_lines:
             return ""
-        self._shown = []
-        return AWAY
+        self._drawn_lines = []
+        return ERASE
 
 
-def clipped(text: str, cells: int) -> str:
+def clip_cells(text: str, cells: int) -> str:
     """Cut to a number of cells of a terminal, with an ellipsis where something went."""
     taken = 0
     for at, character in enumerate(text):

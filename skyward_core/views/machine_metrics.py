@@ -10,37 +10,41 @@ from dataclasses import dataclass
 from math import fsum, isfinite, nan
 from typing import Any, NamedTuple
 
-from skyward_core.model.metric_series import GPU, NODE, throttle_words
-from skyward_core.util.terminal_safe_text import field as safe
+from skyward_core.model.metric_series import (
+    GPU_METRIC_DEFINITIONS,
+    NODE_METRIC_DEFINITIONS,
+    describe_throttling,
+)
+from skyward_core.util.terminal_safe_text import sanitize_line as safe
 from skyward_core.views.outliers import Trace
-from skyward_core.views.rank_metrics import LATEST, MOST
+from skyward_core.views.rank_metrics import MAX_TIME, MAX_VALUE
 
-POINTS = 1024  # of one machine's history; beyond that every other point goes
-NAMES = 48  # of one machine or GPU
-GPUS = 64  # of one machine, slices among them
-NAME = 40  # characters of a figure's name
-_KNOWN = NODE.keys() | GPU.keys()
+MAX_POINTS = 1024  # of one machine's history; beyond that every other point goes
+MAX_NAMES = 48  # of one machine or GPU
+MAX_GPUS = 64  # of one machine, slices among them
+MAX_NAME_LENGTH = 40  # characters of a figure's name
+_KNOWN = NODE_METRIC_DEFINITIONS.keys() | GPU_METRIC_DEFINITIONS.keys()
 _NUMBERS = {int, float}
-FRESH = 10.0  # seconds after which a figure is not of now
+FRESH_SECONDS = 10.0  # seconds after which a figure is not of now
 SET_BACK = 1.0  # seconds that what comes is older than what came last where the machine's clock was set back
-FULL = 0.95  # of a memory
+FULL_SHARE = 0.95  # of a memory
 # Hardware slowdown, too hot (by driver, by hardware), power brake. A power cap is how a GPU is run at full load.
-SLOWED = 0x08 | 0x20 | 0x40 | 0x80
+SLOWDOWN_BITS = 0x08 | 0x20 | 0x40 | 0x80
 
 
-def filled(figures: Mapping[str, float]) -> float:
+def memory_share(figures: Mapping[str, float]) -> float:
     """The part of a machine's or a GPU's memory that is in use; 0 where that is not told."""
     used = figures.get("mem_used", figures.get("memory_used"))
     whole = figures.get("mem_total", figures.get("memory_total"))
     return used / whole if used is not None and whole else 0.0
 
 
-def slowed(figures: Mapping[str, float]) -> int:
+def slowdown_bits(figures: Mapping[str, float]) -> int:
     """Why a GPU is slowed down, of the reasons that are trouble: bits as NVML has them."""
-    return int(figures.get("throttle", 0)) & SLOWED
+    return int(figures.get("throttle", 0)) & SLOWDOWN_BITS
 
 
-class Track:
+class MetricHistory:
     """Figures of one machine, or one GPU, over time: a row for each time, in one array.
 
     A history that is full is thinned to every other row, and from then on takes half as many: it always spans the
@@ -80,11 +84,11 @@ class Track:
         """Take what was measured at once."""
         self.latest, self.latest_at = figures, at
         self.seen += 1
-        if filled(figures) <= FULL:
+        if memory_share(figures) <= FULL_SHARE:
             self.full_since = None
         elif self.full_since is None:
             self.full_since = at
-        if not slowed(figures):
+        if not slowdown_bits(figures):
             self.slowed_since = None
         elif self.slowed_since is None:
             self.slowed_since = at
@@ -99,13 +103,13 @@ class Track:
             self._rows = self._rows[: len(self._at) * len(self.names)]
         if (self.seen - 1) % self._stride:
             return
-        if len(self._at) >= POINTS:
+        if len(self._at) >= MAX_POINTS:
             self._thin()
         if tuple(figures) == self.names:  # as nearly always
             self._rows.extend(figures.values())
         else:
             if new := [name for name in figures if name not in self.names]:
-                self._widen(new[: NAMES - len(self.names)])
+                self._add_columns(new[: MAX_NAMES - len(self.names)])
             self._rows.extend([figures.get(name, nan) for name in self.names])
         self._at.append(at)  # last: who reads meanwhile goes by the times
 
@@ -117,7 +121,7 @@ class Track:
         self._at, self._rows = self._at[::2], kept
         self._stride *= 2
 
-    def _widen(self, names: Sequence[str]) -> None:
+    def _add_columns(self, names: Sequence[str]) -> None:
         """Have room for more figures; before, there were none of them."""
         width, empty = len(self.names), array("d", [nan]) * len(names)
         wider = array("d")
@@ -130,7 +134,7 @@ class Track:
         """The first and the last time at which it was measured, as far as that is kept."""
         return (self._at[0], self._at[-1]) if self._at else (0.0, 0.0)
 
-    def greatest(self, name: str) -> float:
+    def maximum(self, name: str) -> float:
         """The greatest value that a figure has had, as far as that is kept; 0.0 where it had none."""
         names, rows = self.names, self._rows
         if name not in names:
@@ -163,17 +167,17 @@ class MachineView:
         why: nothing, or nothing of its GPUs, comes; in words.
     """
 
-    host: Track
-    gpus: list[Track]
+    host: MetricHistory
+    gpus: list[MetricHistory]
     devices: list[Device]
     why: str = ""
 
     def is_fresh(self, now: float) -> bool:
         """Whether its figures are of now."""
-        return now - self.host.latest_at < FRESH
+        return now - self.host.latest_at < FRESH_SECONDS
 
 
-class MachineBook:
+class MachineMetrics:
     """Those of a pool, by node. One thread writes, others may read.
 
     Attributes:
@@ -188,11 +192,11 @@ class MachineBook:
         """A node's; made when it is first spoken of."""
         found = self.nodes.get(node)
         if found is None:
-            found = MachineView(Track(), [], [])
+            found = MachineView(MetricHistory(), [], [])
             self.nodes = dict(sorted([*self.nodes.items(), (node, found)]))  # replaced: others iterate over it
         return found
 
-    def explain(self, node: int, why: str) -> None:
+    def set_silence_reason(self, node: int, why: str) -> None:
         """Why nothing comes of a node, or "": something does."""
         self.machine(node).why = safe(why)
         self.version += 1
@@ -210,27 +214,27 @@ class MachineBook:
             except (ValueError, RecursionError):
                 continue
             if isinstance(told, dict):
-                self._take(machine, told, ahead)
+                self._add_sample(machine, told, ahead)
         self.version += 1
 
-    def _take(self, machine: MachineView, told: dict[str, Any], ahead: float) -> None:
+    def _add_sample(self, machine: MachineView, told: dict[str, Any], ahead: float) -> None:
         at = told.get("at")
-        if not (isinstance(at, int | float) and 0 <= at < LATEST):
+        if not (isinstance(at, int | float) and 0 <= at < MAX_TIME):
             return
         at += ahead
         devices, gpus, why = told.get("devices"), told.get("gpus"), told.get("why")
         if isinstance(devices, list):
-            machine.devices = [_device(each) for each in devices[:GPUS]]
-        machine.host.add(at, _figures(told.get("node")))
+            machine.devices = [_parse_device(each) for each in devices[:MAX_GPUS]]
+        machine.host.add(at, _parse_metrics(told.get("node")))
         machine.why = safe(why) if isinstance(why, str) else ""
-        for number, each in enumerate(gpus[:GPUS] if isinstance(gpus, list) else ()):
+        for number, each in enumerate(gpus[:MAX_GPUS] if isinstance(gpus, list) else ()):
             if number == len(machine.gpus):
-                machine.gpus.append(Track())
-            machine.gpus[number].add(at, _figures(each))
+                machine.gpus.append(MetricHistory())
+            machine.gpus[number].add(at, _parse_metrics(each))
 
     # -- over all ----------------------------------------------------------------------------------------
 
-    def tracks(self) -> Iterator[tuple[int, int | None, Track]]:
+    def tracks(self) -> Iterator[tuple[int, int | None, MetricHistory]]:
         """Node, GPU or None, and figures, of everything that was measured."""
         for node, machine in self.nodes.items():
             yield node, None, machine.host
@@ -242,7 +246,7 @@ class MachineBook:
         return {(node, gpu): track.latest[name] for node, gpu, track in self.tracks() if name in track.latest}
 
 
-def _figures(told: Any) -> dict[str, float]:
+def _parse_metrics(told: Any) -> dict[str, float]:
     """What may be kept of figures that somebody tells."""
     if not isinstance(told, dict):
         return {}
@@ -255,20 +259,20 @@ def _figures(told: Any) -> dict[str, float]:
             pass
     found: dict[str, float] = {}
     for name, value in told.items():
-        if type(value) in _NUMBERS and -MOST < value < MOST and len(found) < NAMES:
-            found[safe(name)[:NAME]] = float(value)
+        if type(value) in _NUMBERS and -MAX_VALUE < value < MAX_VALUE and len(found) < MAX_NAMES:
+            found[safe(name)[:MAX_NAME_LENGTH]] = float(value)
     return found
 
 
-def _device(told: Any) -> Device:
+def _parse_device(told: Any) -> Device:
     known = told if isinstance(told, dict) else {}
     return Device(*(safe(str(known.get(name, "")))[:80] for name in ("id", "model")))
 
 
-STALE = 60.0  # seconds before a failure, beyond which figures tell nothing of it
-LATER = 10.0  # seconds after it in which what the driver writes into the kernel's log is of it
-NEARLY = 0.9  # of a memory, that is worth a word
-HOT = 85.0  # °C
+STALE_SECONDS = 60.0  # seconds before a failure, beyond which figures tell nothing of it
+LATE_ERROR_SECONDS = 10.0  # seconds after it in which what the driver writes into the kernel's log is of it
+HIGH_SHARE = 0.9  # of a memory, that is worth a word
+HOT_CELSIUS = 85.0  # °C
 # What people look up, of https://docs.nvidia.com/deploy/xid-errors.
 XIDS = {
     13: "graphics engine exception", 31: "memory page fault", 43: "stopped by its program's error",
@@ -279,13 +283,13 @@ XIDS = {
 }  # fmt: skip
 
 
-def xid_words(number: float) -> str:
+def describe_xid(number: float) -> str:
     """``Xid 79 (the GPU has fallen off the bus)``."""
     meaning = XIDS.get(int(number))
     return f"Xid {number:.0f}" + (f" ({meaning})" if meaning else "")
 
 
-class LastFigures:
+class FailureMetrics:
     """Those of one node.
 
     Args:
@@ -310,51 +314,58 @@ class LastFigures:
     def gpus(self) -> Sequence[Mapping[str, float]]:
         found = []
         for figures, track in zip(self._gpus, self._machine.gpus, strict=False):
-            found.append({name: value for name, value in figures.items() if name != "xid"} | self._signs(track))
+            found.append({name: value for name, value in figures.items() if name != "xid"} | self._late_errors(track))
         return found
 
-    def _signs(self, track: Track) -> dict[str, float]:
+    def _late_errors(self, track: MetricHistory) -> dict[str, float]:
         """What was told of a GPU until shortly after the failure."""
-        signs = {"xid": track.xid} if track.xid and track.xid_at <= self.failed_at + LATER else {}
-        if track.latest_at <= self.failed_at + LATER and track.latest.get("lost"):
+        signs = {"xid": track.xid} if track.xid and track.xid_at <= self.failed_at + LATE_ERROR_SECONDS else {}
+        if track.latest_at <= self.failed_at + LATE_ERROR_SECONDS and track.latest.get("lost"):
             signs["lost"] = 1.0
         return signs
 
-    def words(self) -> list[str]:
+    def describe(self) -> list[str]:
         """What is worth a word, the worst first; at least how much of the memory was in use."""
-        bad = [said for number, figures in enumerate(self.gpus) for said in _of_gpu(number, figures)]
-        part = filled(self.host)
+        bad = [said for number, figures in enumerate(self.gpus) for said in _describe_gpu(number, figures)]
+        part = memory_share(self.host)
         memory = [f"memory {100 * part:.0f} % full"] if part else []
         pressure = self.host.get("memory_pressure", 0.0)
         more = [f"waited for memory in {pressure:.0f} % of the time"] if pressure >= 10 else []
-        fullest = max(self.gpus, key=filled, default={})
-        of_gpus = [f"GPU memory {100 * filled(fullest):.0f} % at most"] if filled(fullest) and not bad else []
-        return [*memory, *more, *bad, *of_gpus] if part > NEARLY else [*bad, *memory, *more, *of_gpus]
+        fullest = max(self.gpus, key=memory_share, default={})
+        of_gpus = (
+            [f"GPU memory {100 * memory_share(fullest):.0f} % at most"] if memory_share(fullest) and not bad else []
+        )
+        return [*memory, *more, *bad, *of_gpus] if part > HIGH_SHARE else [*bad, *memory, *more, *of_gpus]
 
     def to_json(self) -> dict[str, Any]:
-        told = {"node": self.node, "at": self.at, "before": self.failed_at - self.at, "words": self.words()}
+        told = {
+            "node": self.node,
+            "at": self.at,
+            "before": self.failed_at - self.at,
+            "words": self.describe(),
+        }
         return told | {"host": dict(self.host), "gpus": [dict(figures) for figures in self.gpus]}
 
 
-def last_figures(node: int, machine: MachineView | None, failed_at: float) -> LastFigures | None:
+def capture_failure_metrics(node: int, machine: MachineView | None, failed_at: float) -> FailureMetrics | None:
     """A machine's latest figures, as those before a failure just now; None where there are none of about then."""
-    if machine is None or not machine.host.latest or abs(failed_at - machine.host.latest_at) > STALE:
+    if machine is None or not machine.host.latest or abs(failed_at - machine.host.latest_at) > STALE_SECONDS:
         return None
-    return LastFigures(node, machine, failed_at)
+    return FailureMetrics(node, machine, failed_at)
 
 
-def _of_gpu(number: int, figures: Mapping[str, float]) -> list[str]:
+def _describe_gpu(number: int, figures: Mapping[str, float]) -> list[str]:
     said = []
     if xid := figures.get("xid"):
-        said.append(xid_words(xid))
+        said.append(describe_xid(xid))
     if figures.get("lost"):
         said.append("lost by the driver")
-    if filled(figures) > NEARLY:
-        said.append(f"memory {100 * filled(figures):.0f} % full")
-    if bits := slowed(figures):
-        said.append(f"slowed: {throttle_words(bits)}")
+    if memory_share(figures) > HIGH_SHARE:
+        said.append(f"memory {100 * memory_share(figures):.0f} % full")
+    if bits := slowdown_bits(figures):
+        said.append(f"slowed: {describe_throttling(bits)}")
     if figures.get("ecc"):
         said.append(f"{figures['ecc']:.0f} ECC errors")
-    if figures.get("temp", 0.0) >= HOT:
+    if figures.get("temp", 0.0) >= HOT_CELSIUS:
         said.append(f"{figures['temp']:.0f} °C")
     return [f"GPU {number} {', '.join(said)}"] if said else []

@@ -40,19 +40,19 @@ class NotificationWatch:
         self._asked: dict[str, float | None] = {}  # pool -> the deadline of the question about its budget
         self._stopped: dict[str, set[int]] = {}  # pool -> ranks that wait at a breakpoint
 
-    def look(self, pools: Iterable[PoolView], now: float) -> list[Notification]:
+    def check(self, pools: Iterable[PoolView], now: float) -> list[Notification]:
         """What has come since the last look; costs next to nothing for pools that are over."""
         found: list[Notification] = []
         for pool in pools:
             followed = pool.key in self._starting or any(key == pool.key for key, _ in self._running)
             if pool.is_over and not followed:
                 continue
-            found += self._of_start(pool, now)
-            found += self._of_runs(pool, now)
-            found += self._of_questions(pool)
+            found += self._start_notifications(pool, now)
+            found += self._run_notifications(pool, now)
+            found += self._pause_notifications(pool)
         return found
 
-    def _of_start(self, pool: PoolView, now: float) -> Iterable[Notification]:
+    def _start_notifications(self, pool: PoolView, now: float) -> Iterable[Notification]:
         if pool.state == "starting":
             self._starting.add(pool.key)
         elif pool.key in self._starting:
@@ -61,7 +61,7 @@ class NotificationWatch:
                 took = now - pool.created_at
                 yield Notification("failed", pool.name, what="the start", detail=pool.detail, seconds=took)
 
-    def _of_runs(self, pool: PoolView, now: float) -> Iterable[Notification]:
+    def _run_notifications(self, pool: PoolView, now: float) -> Iterable[Notification]:
         for run in list(pool.runs.values()):
             key = pool.key, run.id
             if run.state == "running":
@@ -72,9 +72,9 @@ class NotificationWatch:
             elif key in self._running:
                 self._running.discard(key)
                 if run.state != "left":  # it goes on without us
-                    yield of_run(run, pool.name, now)
+                    yield run_notification(run, pool.name, now)
 
-    def _of_questions(self, pool: PoolView) -> Iterable[Notification]:
+    def _pause_notifications(self, pool: PoolView) -> Iterable[Notification]:
         asked = pool.budget_state == "asked" and pool.is_live
         if asked and self._asked.get(pool.key, 0.0) != pool.budget_ends_at:
             self._asked[pool.key] = pool.budget_ends_at
@@ -88,17 +88,17 @@ class NotificationWatch:
             yield Notification("breakpoint", pool.name, what=f"rank {min(new)}{more}")
 
 
-def of_run(run: RunView, pool: str, now: float) -> Notification:
+def run_notification(run: RunView, pool: str, now: float) -> Notification:
     """That a run has ended."""
     kind: NotificationKind = run.state if run.state in ("done", "cancelled", "lost") else "failed"
     returned = run.counts.get("returned", 0)
     detail = f"{returned:,}/{run.total:,} returned"
     if run.root_cause is not None and kind == "failed":
-        detail = _cause(run.root_cause)
+        detail = _describe_cause(run.root_cause)
     return Notification(kind, pool, run.id, run.function, detail, (run.ended_at or now) - run.opened_at)
 
 
-def _cause(cause: RootCause) -> str:
+def _describe_cause(cause: RootCause) -> str:
     first = next((line.strip() for line in cause.message.splitlines() if line.strip()), "")
     what = f"{cause.type}: {first}".rstrip(": ") if cause.outcome == "raised" else first
-    return f"{cause.who}{cause.outcome}: {what}".rstrip(": ")
+    return f"{cause.rank_prefix}{cause.outcome}: {what}".rstrip(": ")

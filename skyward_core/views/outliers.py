@@ -10,10 +10,10 @@ from typing import NamedTuple, TypeVar
 
 Key = TypeVar("Key", bound=Hashable)
 
-FAR = 3.5  # of the modified z-score; what Iglewicz and Hoaglin recommend
-FAR_FROM_EQUALS = 3.0  # the same by the mean deviation, where most are equal: one of four has 3.19 at most
-LEAST = 4  # values of which one can be said to be odd
-APART = 0.05  # of the median: who differs by less is not odd, however much alike the others are
+MAX_SCORE = 3.5  # of the modified z-score; what Iglewicz and Hoaglin recommend
+MAX_MEAN_SCORE = 3.0  # the same by the mean deviation, where most are equal: one of four has 3.19 at most
+MIN_VALUES = 4  # values of which one can be said to be odd
+MIN_DEVIATION = 0.05  # of the median: who differs by less is not odd, however much alike the others are
 _OF_MEDIAN, _OF_MEAN = 0.6745, 0.7979  # of a normal distribution's deviation, to be comparable
 
 
@@ -33,7 +33,7 @@ class Band(NamedTuple):
     high: list[float]
 
 
-def band(lines: Sequence[Trace], columns: int) -> Band:
+def compute_band(lines: Sequence[Trace], columns: int) -> Band:
     """Least, median and greatest value of all lines in each of ``columns`` parts of the time that they span.
 
     Least and greatest are of all values in the part, the median of each line's last one there. A line that has none
@@ -53,7 +53,7 @@ def band(lines: Sequence[Trace], columns: int) -> Band:
     highs: list[list[float]] = [[] for _ in ends]
     middles: list[list[float]] = [[] for _ in ends]
     own = [False] * columns
-    usual = pauses(filled)
+    usual = mean_pauses(filled)
     for line, pause in zip(filled, usual, strict=True):
         _spread(line, ends, pause, own, (lows, middles, highs))
     found = Band([], [], [], [])
@@ -74,7 +74,7 @@ def median(values: Iterable[float]) -> float:
     return ranked[half] if len(ranked) % 2 else ranked[half - 1] / 2 + ranked[half] / 2
 
 
-def pauses(lines: Sequence[Trace]) -> list[float]:
+def mean_pauses(lines: Sequence[Trace]) -> list[float]:
     """Seconds between two values of each line, on the average; of one that has a single value, as those of others."""
     known = [(line.at[-1] - line.at[0]) / (len(line.at) - 1) if len(line.at) > 1 else None for line in lines]
     several = [pause for pause in known if pause is not None]
@@ -128,7 +128,7 @@ def _spread(
         highs.append(high)
 
 
-def outliers(values: Mapping[Key, float], apart: float = 0.0) -> list[Key]:
+def find_outliers(values: Mapping[Key, float], apart: float = 0.0) -> list[Key]:
     """Whose value is far from all others', the farthest first, by the median absolute deviation; what is no finite
     number is, unless none is.
 
@@ -140,7 +140,7 @@ def outliers(values: Mapping[Key, float], apart: float = 0.0) -> list[Key]:
     """
     finite = {key: value for key, value in values.items() if isfinite(value)}
     odd = [key for key in values if key not in finite] if finite else []
-    if len(finite) < LEAST:
+    if len(finite) < MIN_VALUES:
         return odd
     # In parts of the greatest, so that no difference is infinite.
     unit = max(map(abs, finite.values())) or 1.0
@@ -148,12 +148,12 @@ def outliers(values: Mapping[Key, float], apart: float = 0.0) -> list[Key]:
     middle = median(scaled.values())
     away = {key: abs(value - middle) for key, value in scaled.items()}
     deviation = median(away.values())
-    scale, far = (_OF_MEDIAN / deviation if deviation > 1e-12 else 0.0), FAR
+    scale, far = (_OF_MEDIAN / deviation if deviation > 1e-12 else 0.0), MAX_SCORE
     if not scale:
-        far = FAR_FROM_EQUALS
+        far = MAX_MEAN_SCORE
         mean = sum(away.values()) / len(away)
         scale = _OF_MEAN / mean if mean > 1e-12 else 0.0
-    least = max(apart / unit, APART * abs(middle))
+    least = max(apart / unit, MIN_DEVIATION * abs(middle))
     found = [key for key, distance in away.items() if distance * scale > far and distance > least]
     return odd + sorted(found, key=lambda key: -away[key])
 
@@ -161,7 +161,7 @@ def outliers(values: Mapping[Key, float], apart: float = 0.0) -> list[Key]:
 LEAST_STEP = 2.0**-20  # seconds
 
 
-class _Reached(NamedTuple):
+class _ScanPosition(NamedTuple):
     """How far a line was looked at: all columns before ``column`` are done with it.
 
     Attributes:
@@ -180,14 +180,14 @@ _Span = tuple[float, float, float]
 """Least, last and greatest of a line's values in a column."""
 
 
-class KeptBand:
+class IncrementalBand:
     """As :func:`band` makes one, but that its columns stay while time goes on: where there is no more room,
     they are made twice as long."""
 
     def __init__(self) -> None:
-        self._begin(0.0, 0.0, 0)
+        self._reset(0.0, 0.0, 0)
 
-    def _begin(self, first: float, last: float, columns: int) -> None:
+    def _reset(self, first: float, last: float, columns: int) -> None:
         """Look at everything anew."""
         fraction, power = frexp(max((last - first) / columns, LEAST_STEP)) if columns else (0.5, 0)
         step = 2.0 ** (power - (fraction == 0.5))  # the least power of two that is no less
@@ -196,12 +196,12 @@ class KeptBand:
         self._lows, self._highs = [inf] * columns, [-inf] * columns
         self._middles = [array("d") for _ in range(columns)]
         self._own = [False] * columns
-        self._reached: dict[int, _Reached] = {}
-        self._shown: list[_Span | None] = [None] * columns
+        self._reached: dict[int, _ScanPosition] = {}
+        self._column_spans: list[_Span | None] = [None] * columns
         self._changed: set[int] = set()
-        self._unsure: dict[int, list[_Span]] = {}  # by column: of lines of which more may come there
+        self._provisional: dict[int, list[_Span]] = {}  # by column: of lines of which more may come there
 
-    def of(self, lines: Mapping[int, Trace], columns: int) -> Band:
+    def update(self, lines: Mapping[int, Trace], columns: int) -> Band:
         """The band over lines in at most so many parts of the time that they span.
 
         Args:
@@ -212,28 +212,28 @@ class KeptBand:
             return Band([], [], [], [])
         first = min(line.at[0] for line in filled.values())
         last = max(line.at[-1] for line in filled.values())
-        if not self._go_on(filled, first, last, columns):
-            self._begin(first, last, columns)
+        if not self._can_extend(filled, first, last, columns):
+            self._reset(first, last, columns)
         many = bisect_left(self._ends, last) + 1
-        self._changed |= self._unsure.keys()
-        self._unsure, own = {}, set()
-        for (rank, line), pause in zip(filled.items(), pauses(list(filled.values())), strict=True):
-            column = self._take(rank, line)
-            if self._rest(line, self._reached[rank], column, line.at[-1] + pause, many):
+        self._changed |= self._provisional.keys()
+        self._provisional, own = {}, set()
+        for (rank, line), pause in zip(filled.items(), mean_pauses(list(filled.values())), strict=True):
+            column = self._add_values(rank, line)
+            if self._add_tail(line, self._reached[rank], column, line.at[-1] + pause, many):
                 own.add(column)
-            self._lead(line, line.at[0] - pause)
-        for column in self._changed | self._unsure.keys():
-            self._shown[column] = self._work_out(column, own)
+            self._add_lead(line, line.at[0] - pause)
+        for column in self._changed | self._provisional.keys():
+            self._column_spans[column] = self._compute_column(column, own)
         self._changed = set()
         found = Band([], [], [], [])
         for column, end in enumerate(self._ends[:many]):
-            if (shown := self._shown[column]) is not None:
+            if (shown := self._column_spans[column]) is not None:
                 found.at.append(min(end, last))
                 for each, value in zip(found[1:], shown, strict=True):
                     each.append(value)
         return found
 
-    def _go_on(self, filled: Mapping[int, Trace], first: float, last: float, columns: int) -> bool:
+    def _can_extend(self, filled: Mapping[int, Trace], first: float, last: float, columns: int) -> bool:
         """Whether these are the lines of before, and there is room for what has come."""
         if columns != self._columns or first != self._first or last > self._ends[-1]:
             return False
@@ -245,16 +245,16 @@ class KeptBand:
                 return False
         return True
 
-    def _take(self, rank: int, line: Trace) -> int:
+    def _add_values(self, rank: int, line: Trace) -> int:
         """Have the columns know what a line is in those that it has left behind; the one in which it ends."""
         at, values = line
         ends, newest = self._ends, at[-1]
-        place = self._reached.get(rank) or _Reached(bisect_left(ends, at[0]), 0, 0.0, None)
+        place = self._reached.get(rank) or _ScanPosition(bisect_left(ends, at[0]), 0, 0.0, None)
         column, begin, _, before = place
         while ends[column] < newest:
             stop = bisect_right(at, ends[column], begin)
             if stop > begin:
-                span = _span(values, begin, stop)
+                span = _finite_span(values, begin, stop)
                 before = None if span is None else span[1]
                 self._own[column] |= span is not None
                 begin = stop
@@ -266,34 +266,34 @@ class KeptBand:
                 self._highs[column] = max(self._highs[column], span[2])
                 self._changed.add(column)
             column += 1
-        self._reached[rank] = _Reached(column, begin, at[begin - 1] if begin else 0.0, before)
+        self._reached[rank] = _ScanPosition(column, begin, at[begin - 1] if begin else 0.0, before)
         return column
 
-    def _rest(self, line: Trace, place: _Reached, column: int, late: float, many: int) -> bool:
+    def _add_tail(self, line: Trace, place: _ScanPosition, column: int, late: float, many: int) -> bool:
         """What a line is in the column in which it ends, and for a pause after that; whether it has a number there."""
-        span = _span(line.values, place.begin, len(line.at))
+        span = _finite_span(line.values, place.begin, len(line.at))
         if span is None:
             return False
-        self._unsure.setdefault(column, []).append(span)
+        self._provisional.setdefault(column, []).append(span)
         for after in range(column + 1, many):
             if self._ends[after] > late:
                 break
-            self._unsure.setdefault(after, []).append((span[1], span[1], span[1]))
+            self._provisional.setdefault(after, []).append((span[1], span[1], span[1]))
         return True
 
-    def _lead(self, line: Trace, early: float) -> None:
+    def _add_lead(self, line: Trace, early: float) -> None:
         """What a line is for a pause before its first value."""
         begins = bisect_left(self._ends, line.at[0])
         begin = bisect_left(self._ends, early, 0, begins)
         if begin < begins and (first := next(filter(isfinite, line.values), None)) is not None:
             for column in range(begin, begins):
-                self._unsure.setdefault(column, []).append((first, first, first))
+                self._provisional.setdefault(column, []).append((first, first, first))
 
-    def _work_out(self, column: int, own: set[int]) -> _Span | None:
+    def _compute_column(self, column: int, own: set[int]) -> _Span | None:
         """Least, median and greatest there; None where no line has a value of its own."""
         if not (self._own[column] or column in own):
             return None
-        unsure = self._unsure.get(column, ())
+        unsure = self._provisional.get(column, ())
         return (
             min(self._lows[column], *(span[0] for span in unsure), inf),
             median([*self._middles[column], *(span[1] for span in unsure)]),
@@ -301,7 +301,7 @@ class KeptBand:
         )
 
 
-def _span(values: array[float], begin: int, stop: int) -> _Span | None:
+def _finite_span(values: array[float], begin: int, stop: int) -> _Span | None:
     """Of the finite ones among some values; None where there is none."""
     if stop == begin + 1:
         value = values[begin]

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from skyward_core.protocol.node_paths import MARKS
-from skyward_core.protocol.output_order_marks import BEFORE, WIDTH, Mark, decode
+from skyward_core.protocol.output_order_marks import BEFORE, MARK_BYTES, Mark, decode_marks
 
 STREAMS = ("out", "err")
-PIECE = 256 << 10  # bytes that are read of a file at once
+PIECE_BYTES = 256 << 10  # bytes that are read of a file at once
 
 Place = tuple[int, int]  # offsets in the files of both streams
 
@@ -36,7 +36,7 @@ class Piece(NamedTuple):
     run: str
 
 
-class Weaver:
+class StreamMerger:
     """Takes marks and bytes of both streams, each in its order; gives the bytes in the order of their writing.
 
     Args:
@@ -46,7 +46,7 @@ class Weaver:
     def __init__(self, place: Place = (0, 0)) -> None:
         self._last: Mark | None = None
         self._marks: deque[Mark] = deque()
-        self._held = {stream: _Held(at) for stream, at in zip(STREAMS, place, strict=True)}
+        self._held = {stream: _HeldBytes(at) for stream, at in zip(STREAMS, place, strict=True)}
 
     @property
     def place(self) -> Place:
@@ -54,53 +54,53 @@ class Weaver:
         return self._held["out"].at, self._held["err"].at
 
     @property
-    def holds(self) -> bool:
+    def has_held_bytes(self) -> bool:
         """Whether bytes are here that wait for marks, or for the other stream."""
         return any(held.size for held in self._held.values())
 
     @property
-    def lacks(self) -> str:
+    def missing_input(self) -> str:
         """What must come before anything more can be given: "out", "err" or "marks"."""
         if not self._marks:
             return "marks"
         return "out" if self._held["out"].at < self._marks[0].out else "err"
 
-    def learn(self, marks: bytes) -> None:
+    def add_marks(self, marks: bytes) -> None:
         """Take whole lines of the file of marks."""
-        for mark in decode(marks):
+        for mark in decode_marks(marks):
             while self._marks and (last := self._marks[-1]).at < mark.at and _is_beyond(last, mark):
                 self._marks.pop()  # the files were cut back
             self._marks.append(mark)
 
-    def take(self, stream: str, offset: int, data: bytes) -> None:
+    def add_bytes(self, stream: str, offset: int, data: bytes) -> None:
         """Take bytes of a stream. Where some are missing before them, they are never waited for."""
         self._held[stream].put(offset, data)
 
-    def ready(self) -> Iterator[Piece]:
+    def pop_ready(self) -> Iterator[Piece]:
         """What can be given by now."""
         out, err = self._held["out"], self._held["err"]
         while self._marks:
             mark = self._marks[0]
             if mark.out >= out.at and mark.err >= err.at:
-                about = self._about(mark)
-                yield from out.cut("out", mark.out, about)
+                about = self._time_and_run(mark)
+                yield from out.pop_until("out", mark.out, about)
                 if out.at < mark.out:
                     return
-                yield from err.cut("err", mark.err, about)
+                yield from err.pop_until("err", mark.err, about)
                 if err.at < mark.err:
                     return
             if self._last is None or mark.at >= self._last.at:
                 self._last = mark
             self._marks.popleft()
 
-    def rest(self) -> Iterator[Piece]:
+    def pop_all(self) -> Iterator[Piece]:
         """All that is here, whatever may still come."""
-        yield from self.ready()
-        about = self._about(self._marks[0] if self._marks else None)
+        yield from self.pop_ready()
+        about = self._time_and_run(self._marks[0] if self._marks else None)
         for stream, held in self._held.items():
-            yield from held.cut(stream, held.at + held.size, about)
+            yield from held.pop_until(stream, held.at + held.size, about)
 
-    def _about(self, mark: Mark | None) -> tuple[float | None, str]:
+    def _time_and_run(self, mark: Mark | None) -> tuple[float | None, str]:
         """Time and run of the bytes between the last mark and the next."""
         told = self._last if self._last is not None and self._last.kind == BEFORE else mark or self._last
         return (None, "") if told is None else (told.at, told.run)
@@ -110,7 +110,7 @@ def _is_beyond(one: Mark, other: Mark) -> bool:
     return one.out > other.out or one.err > other.err
 
 
-class _Held:
+class _HeldBytes:
     """Bytes of one stream that have come and were not given yet; the first of them has offset ``at``."""
 
     def __init__(self, at: int) -> None:
@@ -128,7 +128,7 @@ class _Held:
             self._chunks.append(data)
             self.size += len(data)
 
-    def cut(self, stream: str, end: int, about: tuple[float | None, str]) -> Iterator[Piece]:
+    def pop_until(self, stream: str, end: int, about: tuple[float | None, str]) -> Iterator[Piece]:
         """Give bytes up to an offset, as far as they are here."""
         while self.size and self.at < end:
             chunk = self._chunks[0]
@@ -143,7 +143,7 @@ class _Held:
             yield piece
 
 
-def weave(folder: Path, stem: str, start: Place, end: Place, piece: int = PIECE) -> Iterator[Piece]:
+def merge_streams(folder: Path, stem: str, start: Place, end: Place, piece: int = PIECE_BYTES) -> Iterator[Piece]:
     """What a worker wrote between two places, from stored files; little of it is in memory at any time.
 
     Args:
@@ -151,26 +151,26 @@ def weave(folder: Path, stem: str, start: Place, end: Place, piece: int = PIECE)
         start, end: offsets in the files of both streams; a file may also end sooner, or not be there.
         piece: bytes of each file that are in memory at once.
     """
-    weaver = Weaver(start)
+    weaver = StreamMerger(start)
     streams = {
         name: _PieceFile(folder / f"{stem}.{name}", at, to) for name, at, to in zip(STREAMS, start, end, strict=True)
     }
     path = folder / f"{stem}{MARKS}"
-    marks = _PieceFile(path, _place_before(path, start))
+    marks = _PieceFile(path, _mark_offset_before(path, start))
     while True:
-        yield from weaver.ready()
-        name = weaver.lacks
+        yield from weaver.pop_ready()
+        name = weaver.missing_input
         if name == "marks":
             if lines := marks.read(piece):
-                weaver.learn(lines + marks.line())
+                weaver.add_marks(lines + marks.line())
                 continue
-        elif _feed(weaver, name, streams[name], piece):
+        elif _feed_merger(weaver, name, streams[name], piece):
             continue
         break
     for name in STREAMS:
-        while _feed(weaver, name, streams[name], piece):
-            yield from weaver.rest()
-    yield from weaver.rest()
+        while _feed_merger(weaver, name, streams[name], piece):
+            yield from weaver.pop_all()
+    yield from weaver.pop_all()
 
 
 class _PieceFile:
@@ -190,7 +190,7 @@ class _PieceFile:
         """The next bytes; none at the end, or where there is no such file any more."""
         if self._end is not None:
             size = min(size, self._end - self.at)
-        if size <= 0 or (file := _opened(self._path)) is None:
+        if size <= 0 or (file := _open_existing(self._path)) is None:
             return b""
         with file:
             file.seek(self.at)
@@ -201,37 +201,37 @@ class _PieceFile:
     def line(self) -> bytes:
         """The rest of a line of marks."""
         before = self.at
-        rest, newline, _ = self.read(WIDTH).partition(b"\n")
+        rest, newline, _ = self.read(MARK_BYTES).partition(b"\n")
         self.at = before + len(rest + newline)
         return rest + newline
 
 
-def _feed(weaver: Weaver, name: str, source: _PieceFile, size: int) -> bool:
+def _feed_merger(weaver: StreamMerger, name: str, source: _PieceFile, size: int) -> bool:
     """Give the weaver some more of a stream, if there is more."""
     if data := source.read(size):
-        weaver.take(name, source.at - len(data), data)
+        weaver.add_bytes(name, source.at - len(data), data)
     return bool(data)
 
 
-def start_of_last(folder: Path, stem: str, end: Place, size: int) -> Place:
+def find_tail_start(folder: Path, stem: str, end: Place, size: int) -> Place:
     """A place before ``end`` from where about ``size`` bytes are left, and where a mark is."""
-    marks = _opened(folder / f"{stem}{MARKS}")
+    marks = _open_existing(folder / f"{stem}{MARKS}")
     if marks is not None:
         with marks:
-            low, high = 0, marks.seek(0, 2) // WIDTH
+            low, high = 0, marks.seek(0, 2) // MARK_BYTES
             while low < high:
                 middle = (low + high) // 2
-                mark = _mark_at(marks, middle)
+                mark = _read_mark(marks, middle)
                 if mark is not None and end[0] - mark.out + end[1] - mark.err > size:
                     low = middle + 1
                 else:
                     high = middle
-            if (mark := _mark_at(marks, low)) is not None and mark.out <= end[0] and mark.err <= end[1]:
+            if (mark := _read_mark(marks, low)) is not None and mark.out <= end[0] and mark.err <= end[1]:
                 return max(mark.out, end[0] - size), max(mark.err, end[1] - size)
     return max(0, end[0] - size), max(0, end[1] - size)
 
 
-def place_of_end(folder: Path, stem: str) -> Place:
+def end_place(folder: Path, stem: str) -> Place:
     """Where both of a worker's files end now; 0 where one is not there."""
     out, err = (_size(folder / f"{stem}.{name}") for name in STREAMS)
     return out, err
@@ -244,29 +244,29 @@ def _size(path: Path) -> int:
         return 0
 
 
-def _place_before(path: Path, start: Place) -> int:
+def _mark_offset_before(path: Path, start: Place) -> int:
     """Where the last mark is that lies before a place, for what it tells of the bytes after it."""
-    if (marks := _opened(path)) is None:
+    if (marks := _open_existing(path)) is None:
         return 0
     with marks:
-        low, high = 0, marks.seek(0, 2) // WIDTH
+        low, high = 0, marks.seek(0, 2) // MARK_BYTES
         while low < high:
             middle = (low + high) // 2
-            mark = _mark_at(marks, middle)
+            mark = _read_mark(marks, middle)
             if mark is not None and mark.out <= start[0] and mark.err <= start[1]:
                 low = middle + 1
             else:
                 high = middle
-    return max(0, low - 2) * WIDTH
+    return max(0, low - 2) * MARK_BYTES
 
 
-def _mark_at(marks: BinaryIO, number: int) -> Mark | None:
-    marks.seek(number * WIDTH)
-    found = decode(marks.read(2 * WIDTH))  # one that was cut short moves all behind it
+def _read_mark(marks: BinaryIO, number: int) -> Mark | None:
+    marks.seek(number * MARK_BYTES)
+    found = decode_marks(marks.read(2 * MARK_BYTES))  # one that was cut short moves all behind it
     return found[0] if found else None
 
 
-def _opened(path: Path) -> BinaryIO | None:
+def _open_existing(path: Path) -> BinaryIO | None:
     try:
         return path.open("rb")
     except FileNotFoundError:

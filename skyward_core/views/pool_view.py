@@ -32,17 +32,17 @@ from skyward_core.model.outcomes import (
 )
 from skyward_core.util.light_dataclass import Value
 from skyward_core.util.light_dataclass import value as dataclass_value
-from skyward_core.util.terminal_safe_text import field as safe
-from skyward_core.util.terminal_safe_text import paragraph, value
+from skyward_core.util.terminal_safe_text import sanitize_json, sanitize_paragraph
+from skyward_core.util.terminal_safe_text import sanitize_line as safe
 from skyward_core.views import events
-from skyward_core.views.log_buffer import LogBook, Rhythms
-from skyward_core.views.rank_metrics import MetricBook
+from skyward_core.views.log_buffer import LogBuffers, PoolActivity
+from skyward_core.views.rank_metrics import MetricStore
 
 if TYPE_CHECKING:
-    from skyward_core.views.machine_metrics import LastFigures, MachineBook
+    from skyward_core.views.machine_metrics import FailureMetrics, MachineMetrics
 
 
-TEXT = 200  # characters of an argument that are kept
+MAX_TEXT = 200  # characters of an argument that are kept
 
 
 @dataclass_value
@@ -74,7 +74,7 @@ class TrialSheet(Value):
     ranks: int = 1
 
     @classmethod
-    def of_texts(cls, combinations: Sequence[Sequence[str]], *, gang: bool = False, nodes: int = 0) -> TrialSheet:
+    def from_texts(cls, combinations: Sequence[Sequence[str]], *, gang: bool = False, nodes: int = 0) -> TrialSheet:
         """Of combinations of texts ``name=value``, of which none has run."""
         split = [[pair.partition("=")[::2] for pair in each] for each in combinations]
         names = tuple(name.strip() for name, _ in split[0])
@@ -83,7 +83,7 @@ class TrialSheet(Value):
     @classmethod
     def new(cls, names: Sequence[str], rows: Sequence[Sequence[str]]) -> TrialSheet:
         """Of which none has run."""
-        short = tuple(tuple(text[:TEXT] for text in row) for row in rows)
+        short = tuple(tuple(text[:MAX_TEXT] for text in row) for row in rows)
         return cls(tuple(names), short, tuple(range(len(short))), {})
 
     def missing(self, run: str, returned: Container[int]) -> TrialSheet:
@@ -100,7 +100,7 @@ class TrialSheet(Value):
 
     # -- by gangs ------------------------------------------------------------------------------------------
 
-    def begun_by(self, client: int, ids: Sequence[str]) -> TrialSheet:
+    def with_client(self, client: int, ids: Sequence[str]) -> TrialSheet:
         """The same for a sweep by gangs that begins now.
 
         Args:
@@ -165,12 +165,12 @@ class TrialSheet(Value):
 
 
 PHASES: tuple[NodePhase, ...] = get_args(NodePhase)
-RUNS_KEPT = 64  # runs of one pool held in memory; the ledger has them all
-NODE_LINES = 40  # details of one node that are held
-Said = tuple[tuple[float, NodePhase, str], ...]
-FIGURES_KEPT = 16  # nodes of one run of which the last figures before a failure are held
+MAX_RUNS = 64  # runs of one pool held in memory; the ledger has them all
+MAX_NODE_DETAILS = 40  # details of one node that are held
+NodeDetails = tuple[tuple[float, NodePhase, str], ...]
+MAX_FAILURE_METRICS = 16  # nodes of one run of which the last figures before a failure are held
 FAILED = ("raised", "exited", "lost")  # how ranks end that were not stopped because of others
-TASKS_KEPT = 4096  # outcomes of one run held in memory; failures are always among them
+MAX_TASKS = 4096  # outcomes of one run held in memory; failures are always among them
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -193,10 +193,10 @@ class NodeView(Value):
     notice: NoticeKind | Literal[""] = ""
     notice_at: float = 0.0
     notice_ends_at: float | None = None
-    said: Said = ()
+    said: NodeDetails = ()
 
     @property
-    def is_taken_back(self) -> bool:
+    def is_preempted(self) -> bool:
         """Whether its machine is about to go."""
         return self.notice not in ("", "rebalance")
 
@@ -217,23 +217,23 @@ class TaskView(Value):
     outcome: Outcome | None = None
     items: int = 0
     last_item: Summary | None = None
-    told: Outcome | None = None
-    last_told: Summary | None = None
+    raw_outcome: Outcome | None = None
+    raw_last_item: Summary | None = None
 
     def __post_init__(self) -> None:
         if self.outcome is not None:
-            self.end(self.outcome)
+            self.set_outcome(self.outcome)
 
-    def end(self, outcome: Outcome) -> None:
+    def set_outcome(self, outcome: Outcome) -> None:
         """Take how it ended."""
-        self.state, self.told, self.outcome = outcome.kind, outcome, _safe_outcome(outcome)
+        self.state, self.raw_outcome, self.outcome = outcome.kind, outcome, _safe_outcome(outcome)
         if outcome.items and outcome.last is not None:
-            self.give(outcome.items - 1, outcome.last)
+            self.add_item(outcome.items - 1, outcome.last)
 
-    def give(self, seq: int, item: Summary) -> None:
+    def add_item(self, seq: int, item: Summary) -> None:
         """Take the ``seq``-th value that it yielded."""
         self.items = max(self.items, seq + 1)
-        self.last_told, self.last_item = item, _safe_summary(item)
+        self.raw_last_item, self.last_item = item, _safe_summary(item)
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -253,7 +253,7 @@ class RunView(Value):
     root_cause: RootCause | None = None
     outputs: dict[str, str] = field(default_factory=dict)  # where files of its ranks are here; why not, or ""
     nodes: tuple[int, ...] = ()  # that it runs on, where these are not all
-    figures: dict[int, LastFigures] = field(
+    figures: dict[int, FailureMetrics] = field(
         default_factory=dict, compare=False
     )  # by node: what it was measured at before a rank of it failed
     job: str = ""  # the job that it is a step of
@@ -264,17 +264,17 @@ class RunView(Value):
     def __post_init__(self) -> None:
         self.pool, self.function = safe(self.pool), safe(self.function)
         if self.root_cause is not None:
-            self.end(self.state, self.ended_at, self.root_cause)
+            self.set_end(self.state, self.ended_at, self.root_cause)
 
-    def end(self, state: RunStatus, at: float | None, cause: RootCause | None) -> None:
+    def set_end(self, state: RunStatus, at: float | None, cause: RootCause | None) -> None:
         """Take how it ended, and when."""
         self.state, self.ended_at = state, at
         if cause is not None:
-            cause = replace(cause, type=safe(cause.type), message=paragraph(cause.message))
+            cause = replace(cause, type=safe(cause.type), message=sanitize_paragraph(cause.message))
         self.root_cause = cause
 
     @property
-    def cause_figures(self) -> LastFigures | None:
+    def cause_metrics(self) -> FailureMetrics | None:
         """What the machine of the root cause was measured at last before it."""
         cause = self.root_cause
         tasks = list(self.tasks.values()) if cause is not None else []
@@ -313,10 +313,10 @@ class PoolView(Value):
     nodes: list[NodeView] = field(default_factory=list)
     runs: dict[str, RunView] = field(default_factory=dict)
     rank_phases: dict[int, tuple[str, float]] = field(default_factory=dict)  # before a function runs, and since
-    logs: LogBook = field(default_factory=LogBook)
-    metrics: MetricBook = field(default_factory=MetricBook)
-    rhythms: Rhythms = field(default_factory=Rhythms, compare=False, repr=False)  # of what both have heard
-    machines: MachineBook | None = None  # None until somebody has them measured
+    logs: LogBuffers = field(default_factory=LogBuffers)
+    metrics: MetricStore = field(default_factory=MetricStore)
+    activity: PoolActivity = field(default_factory=PoolActivity, compare=False, repr=False)  # of what both have heard
+    machines: MachineMetrics | None = None  # None until somebody has them measured
     price_hourly: float = 0.0
     priced_at: float = 0.0  # since when it is that
     spent_before: float = 0.0  # dollars, at the prices before
@@ -337,9 +337,9 @@ class PoolView(Value):
 
     def __post_init__(self) -> None:
         self.name, self.provider = safe(self.name), safe(self.provider)
-        self.detail = paragraph(self.detail)
-        self.spec, self.receipt = value(self.spec), value(self.receipt)
-        self.logs.rhythms = self.metrics.rhythms = self.rhythms
+        self.detail = sanitize_paragraph(self.detail)
+        self.spec, self.receipt = sanitize_json(self.spec), sanitize_json(self.receipt)
+        self.logs.activity = self.metrics.activity = self.activity
 
     @property
     def changes(self) -> int:
@@ -347,7 +347,7 @@ class PoolView(Value):
         return self.version + self.logs.version + self.metrics.version
 
     @property
-    def rents(self) -> bool:
+    def has_unknown_price(self) -> bool:
         """Whether its machines cost money of which nobody says how much."""
         return bool(self.spec.get("rents")) and not self.price_hourly
 
@@ -386,11 +386,11 @@ class PoolView(Value):
         return self.state not in ("gone", "failed")
 
     @property
-    def is_precious(self) -> bool:
+    def needs_confirmation(self) -> bool:
         """Whether its end is no small thing: it costs money, a run goes on, or results are there that nobody has
         fetched."""
         runs = self.runs.values()
-        costs = self.price_hourly > 0 or self.rents
+        costs = self.price_hourly > 0 or self.has_unknown_price
         return costs or bool(self.unfetched) or any(run.state == "running" for run in runs)
 
     @property
@@ -409,7 +409,7 @@ class PoolView(Value):
         until = now if self.ended_at is None else self.ended_at
         return self.spent_before + self.price_hourly * max(0.0, until - self.priced_at) / 3600
 
-    def will_cost(self) -> float | None:
+    def planned_cost(self) -> float | None:
         """Dollars that it will have cost when its time to live is over; None where it has none."""
         ttl = self.spec.get("options", {}).get("ttl")
         return None if ttl is None else self.spent(self.created_at + ttl)
@@ -473,7 +473,7 @@ _handler: Callable[[Any], Callable[[events.Event, PoolView], None]] = cache(_app
 
 @_apply.register(events.PoolOpened)
 def _(event: events.PoolOpened, view: PoolView) -> None:
-    view.spec = value(event.spec)
+    view.spec = sanitize_json(event.spec)
     view.provider = view.spec.get("provider", "")
     view.created_at = event.created_at
     if not view.spent_before:
@@ -486,7 +486,7 @@ def _(event: events.PoolOpened, view: PoolView) -> None:
 
 @_apply.register(events.PoolState)
 def _(event: events.PoolState, view: PoolView) -> None:
-    view.state, view.detail, view.hint = event.state, paragraph(event.detail), event.hint
+    view.state, view.detail, view.hint = event.state, sanitize_paragraph(event.detail), event.hint
 
 
 @_apply.register(events.NodePhase)
@@ -499,33 +499,33 @@ def _(event: events.NodePhase, view: PoolView) -> None:
         first = event.node * view.ranks_per_node  # nobody tells of its ranks any more
         gone = range(first, first + view.ranks_per_node)
         view.rank_phases = {rank: phase for rank, phase in view.rank_phases.items() if rank not in gone}
-        _note_standing(view, event.at)
+        _update_paused(view, event.at)
     node.detail, node.retry_at = safe(event.detail), event.retry_at
-    node.said = _with_said(node.said, event)
+    node.said = _add_detail(node.said, event)
     node.address = safe(event.address) or node.address
 
 
-def _with_said(said: Said, event: events.NodePhase) -> Said:
+def _add_detail(said: NodeDetails, event: events.NodePhase) -> NodeDetails:
     detail = safe(event.detail)
     if not detail or (said and said[-1][1:] == (event.phase, detail)):
         return said
-    return (*said, (event.at, event.phase, detail))[-NODE_LINES:]
+    return (*said, (event.at, event.phase, detail))[-MAX_NODE_DETAILS:]
 
 
-def recall_said(view: PoolView, earlier: Iterable[events.NodePhase]) -> None:
+def restore_node_details(view: PoolView, earlier: Iterable[events.NodePhase]) -> None:
     """Have each node know what was said of it before anybody told this view of it."""
-    told: dict[int, Said] = {}
+    told: dict[int, NodeDetails] = {}
     for event in earlier:
-        told[event.node] = _with_said(told.get(event.node, ()), event)
+        told[event.node] = _add_detail(told.get(event.node, ()), event)
     for node in view.nodes:
-        node.said = (*told.get(node.index, ()), *node.said)[-NODE_LINES:]
+        node.said = (*told.get(node.index, ()), *node.said)[-MAX_NODE_DETAILS:]
     view.version += 1
 
 
 @_apply.register(events.NodeNotice)
 def _(event: events.NodeNotice, view: PoolView) -> None:
     node = view.nodes[event.node]
-    if event.kind != "rebalance" or not node.is_taken_back:
+    if event.kind != "rebalance" or not node.is_preempted:
         node.notice, node.notice_at, node.notice_ends_at = event.kind, event.at, event.ends_at
 
 
@@ -573,7 +573,7 @@ def _drop_oldest_runs(view: PoolView, current: RunView, is_newest: bool = False)
         is_newest: Whether older runs that go on take the places of ended ones. While nodes report earlier runs,
             runs that ended long ago still seem to go on.
     """
-    spare = max(0, len(view.runs) - RUNS_KEPT)
+    spare = max(0, len(view.runs) - MAX_RUNS)
     others = [each for each in view.runs.values() if each is not current]
     ended = [each.id for each in (others if is_newest else others[:spare]) if each.state != "running"]
     if over := ended[:spare]:
@@ -597,12 +597,12 @@ def _(event: events.QueueNews, view: PoolView) -> None:
 def _(event: events.RankPhase, view: PoolView) -> None:
     phases = {rank: phase for rank, phase in view.rank_phases.items() if rank != event.rank}
     view.rank_phases = phases | ({event.rank: (safe(event.phase), event.at)} if event.phase else {})
-    _note_standing(view, event.at)
+    _update_paused(view, event.at)
 
 
-def _note_standing(view: PoolView, at: float) -> None:
+def _update_paused(view: PoolView, at: float) -> None:
     """Whether some rank stands still at a breakpoint, as far as is known now."""
-    view.rhythms.stand(any(phase == "paused" for phase, _ in view.rank_phases.values()), at)
+    view.activity.set_paused(any(phase == "paused" for phase, _ in view.rank_phases.values()), at)
 
 
 @_apply.register(events.RankBegan)
@@ -623,9 +623,9 @@ def _(event: events.ItemYielded, view: PoolView) -> None:
         task = run.tasks.get(event.index) or _task(run, event.index, event.rank, view.node_of(event.rank))
         if task.outcome is None:
             task.state = "running"
-        task.give(event.seq, event.summary)
+        task.add_item(event.seq, event.summary)
         if event.summary.is_json and isinstance(event.summary.json, dict):
-            view.metrics.note(run.id, event.rank, event.at, event.summary.json, event.seq)
+            view.metrics.add_values(run.id, event.rank, event.at, event.summary.json, event.seq)
         run.version += 1
 
 
@@ -639,25 +639,23 @@ def _(event: events.RankEnded, view: PoolView) -> None:
             out = replace(out, seconds=max(0.0, event.at - task.began_at))
         if task.outcome is not None:
             run.counts[task.outcome.kind] -= 1
-        task.end(out)
+        task.set_outcome(out)
         run.counts = run.counts | {out.kind: run.counts.get(out.kind, 0) + 1}
         run.version += 1
-        if out.kind in FAILED and view.machines is not None and len(run.figures) < FIGURES_KEPT:
-            from skyward_core.views.machine_metrics import (
-                last_figures,  # late: most processes never measure machines
-            )
+        if out.kind in FAILED and view.machines is not None and len(run.figures) < MAX_FAILURE_METRICS:
+            from skyward_core.views.machine_metrics import capture_failure_metrics
 
-            found = last_figures(out.node, view.machines.nodes.get(out.node), event.at)
+            found = capture_failure_metrics(out.node, view.machines.nodes.get(out.node), event.at)
             if found is not None and out.node not in run.figures:
                 run.figures = run.figures | {out.node: found}
-        if len(run.tasks) > TASKS_KEPT and out.kind == "returned":
+        if len(run.tasks) > MAX_TASKS and out.kind == "returned":
             del run.tasks[out.index]
 
 
 @_apply.register(events.RunEnded)
 def _(event: events.RunEnded, view: PoolView) -> None:
     if run := view.runs.get(event.run):
-        run.end(event.state, event.at, event.root_cause)
+        run.set_end(event.state, event.at, event.root_cause)
         run.version += 1
         _drop_oldest_runs(view, run)
 
@@ -674,14 +672,14 @@ def _(event: events.UnfetchedNews, view: PoolView) -> None:
 
 @_apply.register(events.OutputFetched)
 def _(event: events.OutputFetched, view: PoolView) -> None:
-    if (run := view.runs.get(event.run)) is not None and len(run.outputs) < TASKS_KEPT:
+    if (run := view.runs.get(event.run)) is not None and len(run.outputs) < MAX_TASKS:
         run.outputs = run.outputs | {safe(event.target): safe(event.error)}
         run.version += 1
 
 
 @_apply.register(events.PoolEnded)
 def _(event: events.PoolEnded, view: PoolView) -> None:
-    view.receipt = value(event.receipt)
+    view.receipt = sanitize_json(event.receipt)
     view.state = "gone" if not event.receipt.get("unaccounted") else "failed"
     view.ended_at = event.at if view.state == "gone" else None
     for node in view.nodes:
@@ -693,12 +691,12 @@ def _task(run: RunView, index: int, rank: int, node: int) -> TaskView:
     task = run.tasks.get(index)
     if task is None:
         task = TaskView(index, rank, node)
-        run.tasks = run.tasks | {index: task} if len(run.tasks) < 512 else _added(run.tasks, task)
+        run.tasks = run.tasks | {index: task} if len(run.tasks) < 512 else _insert_task(run.tasks, task)
     task.rank, task.node = rank, node
     return task
 
 
-def _added(tasks: dict[int, TaskView], task: TaskView) -> dict[int, TaskView]:
+def _insert_task(tasks: dict[int, TaskView], task: TaskView) -> dict[int, TaskView]:
     # Copying for every one of thousands of tasks would cost more than the tasks; readers of big runs use counts.
     tasks[task.index] = task
     return tasks
@@ -710,7 +708,7 @@ _PLAIN = frozenset((int, float, bool, type(None)))
 def _safe_outcome(outcome: Outcome) -> Outcome:
     error, summary = outcome.error, outcome.summary
     if error is not None:
-        error = ErrorInfo(safe(error.type), paragraph(error.message), paragraph(error.traceback))
+        error = ErrorInfo(safe(error.type), sanitize_paragraph(error.message), sanitize_paragraph(error.traceback))
     if summary is not None:
         summary = _safe_summary(summary)
     numbers = outcome.numbers
@@ -724,7 +722,7 @@ def _safe_outcome(outcome: Outcome) -> Outcome:
 def _safe_summary(summary: Summary) -> Summary:
     if type(summary.json) in _PLAIN and summary.type.isprintable() and summary.text.isprintable():
         return summary
-    kind, text, json = safe(summary.type), safe(summary.text), value(summary.json)
+    kind, text, json = safe(summary.type), safe(summary.text), sanitize_json(summary.json)
     if kind == summary.type and text == summary.text and json == summary.json:
         return summary  # nearly always: then nothing is held twice
     return replace(summary, type=kind, text=text, json=json)

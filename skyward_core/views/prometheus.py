@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from math import isinf, isnan
 
-from skyward_core.model.metric_series import GPU, NODE, Curve
+from skyward_core.model.metric_series import GPU_METRIC_DEFINITIONS, NODE_METRIC_DEFINITIONS, Curve
 
 PREFIX = "skyward"
 NUMBERS = f"{PREFIX}_rank_number"  # what ranks log: names of theirs are no names of metrics, so that they are labels
@@ -20,7 +20,7 @@ _UNITS = {
 }
 
 
-def text_of(curves: Iterable[Curve], labels: Mapping[str, str]) -> str:
+def format_prometheus(curves: Iterable[Curve], labels: Mapping[str, str]) -> str:
     """The newest value of each curve.
 
     Args:
@@ -52,7 +52,11 @@ def _lines(families: Mapping[str, tuple[str, list[tuple[dict[str, str], float]]]
 def _family(curve: Curve) -> tuple[str, str]:
     if curve.rank is not None:
         return NUMBERS, "what ranks log, by name"
-    of, known = ("node", NODE.get(curve.name)) if curve.gpu is None else ("gpu", GPU.get(curve.name))
+    of, known = (
+        ("node", NODE_METRIC_DEFINITIONS.get(curve.name))
+        if curve.gpu is None
+        else ("gpu", GPU_METRIC_DEFINITIONS.get(curve.name))
+    )
     if known is None:  # an agent of a newer release knows more
         plain = "".join(each if each.isascii() and each.isalnum() else "_" for each in curve.name)
         return f"{PREFIX}_{of}_{plain}", "a figure that this release does not know"

@@ -10,20 +10,20 @@ from collections.abc import Iterator, Mapping
 from math import isfinite
 from typing import Any, Literal
 
-from skyward_core.util.terminal_safe_text import field as safe
-from skyward_core.views.log_buffer import Rhythms
-from skyward_core.views.outliers import Trace, median, outliers
+from skyward_core.util.terminal_safe_text import sanitize_line as safe
+from skyward_core.views.log_buffer import PoolActivity
+from skyward_core.views.outliers import Trace, find_outliers, median
 
 Kind = Literal["loss", "time", "rate", ""]
 
-CALM = 20  # finite values after which one that was none is over
-BLOCK = 50  # values of which the median counts as one
-REST = 4  # such medians in which nothing got better
-REST_SECONDS = 300.0  # they span at least that: who logs twenty times a second has 200 values in ten
-LEAST_FALL = 0.01  # of the first median that it has to have fallen by; what never fell is no training
-BETTER = 0.001  # of the whole fall, that counts as better
-PACE = 8  # values whose median is a pace: one hiccup is none
-PACES = 256  # of them that are kept; beyond that two become one
+RECOVERY_COUNT = 20  # finite values after which one that was none is over
+BLOCK_SIZE = 50  # values of which the median counts as one
+PLATEAU_BLOCKS = 4  # such medians in which nothing got better
+PLATEAU_SECONDS = 300.0  # they span at least that: who logs twenty times a second has 200 values in ten
+MIN_FALL = 0.01  # of the first median that it has to have fallen by; what never fell is no training
+MIN_IMPROVEMENT = 0.001  # of the whole fall, that counts as better
+PACE_SIZE = 8  # values whose median is a pace: one hiccup is none
+MAX_PACES = 256  # of them that are kept; beyond that two become one
 
 _LOSS = re.compile(r"(^|[^a-z])(loss|nll|ppl|perplexity)($|[^a-z])")
 _TIME = re.compile(
@@ -33,7 +33,7 @@ _TIME = re.compile(
 _RATE = re.compile(r"(/|_per_)(s|sec|second)$|(^|[^a-z])throughput($|[^a-z])")
 
 
-def kind_of(name: str) -> Kind:
+def classify_metric(name: str) -> Kind:
     """What a number is, by its name: a loss, the time of a step, a rate, or nothing that is known."""
     lower = name.lower()
     if _LOSS.search(lower):
@@ -43,7 +43,7 @@ def kind_of(name: str) -> Kind:
     return "rate" if _RATE.search(lower) else ""
 
 
-class Signs:
+class SeriesDiagnostics:
     """Of one name of one rank in one run.
 
     Attributes:
@@ -63,7 +63,7 @@ class Signs:
     )  # fmt: skip
 
     def __init__(self, name: str) -> None:
-        self.kind: Kind = kind_of(name)
+        self.kind: Kind = classify_metric(name)
         self.seen = 0
         self.bad, self.bad_place = 0.0, 0
         self.bad_at: float | None = None
@@ -74,10 +74,10 @@ class Signs:
         self._first = self._best = 0.0
         self._best_at: float | None = None
         self._worse = 0
-        self._recent: deque[float] = deque(maxlen=PACE)
+        self._recent: deque[float] = deque(maxlen=PACE_SIZE)
         self.paces: tuple[tuple[float, float], ...] = ()
         self.next_at: float | None = None
-        self._each = PACE  # values of a stretch
+        self._each = PACE_SIZE  # values of a stretch
 
     def add(self, at: float, value: float, step: float | None) -> None:
         """Take the next value."""
@@ -90,66 +90,66 @@ class Signs:
             return
         if self.bad_at is not None:
             self._good += 1
-            if self._good >= CALM:
+            if self._good >= RECOVERY_COUNT:
                 self.bad_at = None
         self._recent.append(value)
         if self.kind == "loss":
             self._block.append(value)
-            if len(self._block) >= BLOCK:
-                self._weigh(median(self._block), at)
+            if len(self._block) >= BLOCK_SIZE:
+                self._check_plateau(median(self._block), at)
                 self._block = []
         elif self.kind:
-            self._pace(at, value)
+            self._add_pace(at, value)
 
-    def _pace(self, at: float, value: float) -> None:
+    def _add_pace(self, at: float, value: float) -> None:
         since = self.next_at = at if self.next_at is None else self.next_at
         self._block.append(value)
         if len(self._block) < self._each:
             return
         paces = (*self.paces, (since, median(self._block)))
-        if len(paces) >= PACES:
+        if len(paces) >= MAX_PACES:
             pairs = zip(paces[::2], paces[1::2], strict=True)
             paces = tuple((since, (one + other) / 2) for (since, one), (_, other) in pairs)
             self._each *= 2
         self.paces, self.next_at, self._block = paces, None, []
 
-    def _weigh(self, now: float, at: float) -> None:
+    def _check_plateau(self, now: float, at: float) -> None:
         if self._best_at is None:
             self._first = self._best = now
             self._best_at = at
             return
-        if self._best - now > BETTER * max(self._first - now, 0.0) and now < self._best:
+        if self._best - now > MIN_IMPROVEMENT * max(self._first - now, 0.0) and now < self._best:
             self._best, self._best_at, self._worse = now, at, 0
             self.rests_since = None
             return
         self._worse += 1
-        fell = self._first - self._best > LEAST_FALL * abs(self._first)
-        if fell and self._worse >= REST and at - self._best_at >= REST_SECONDS:
+        fell = self._first - self._best > MIN_FALL * abs(self._first)
+        if fell and self._worse >= PLATEAU_BLOCKS and at - self._best_at >= PLATEAU_SECONDS:
             self.rests_since = self._best_at
 
-    def lately(self) -> float | None:
+    def recent_median(self) -> float | None:
         """The median of its last values that are finite: of a pace, what that is now. None where there are too few to
         tell it from a hiccup."""
         recent = list(self._recent)
-        return median(recent) if len(recent) >= PACE else None
+        return median(recent) if len(recent) >= PACE_SIZE else None
 
-    def all_beyond(self, value: float) -> bool:
+    def is_all_beyond(self, value: float) -> bool:
         """Whether its last values that are finite are all above that, or all below."""
         recent = list(self._recent)
         return bool(recent) and (min(recent) > value or max(recent) < value)
 
     @property
-    def bad_word(self) -> str:
+    def non_finite_label(self) -> str:
         """``NaN``, ``inf``, ``-inf``."""
         return "NaN" if self.bad != self.bad else str(self.bad)
 
 
-POINTS = 512  # of one name's history; beyond that every other point goes
-NAMES = 64  # of one rank in one run
-RUNS = 64  # of one pool
-LATEST = 1 << 40  # seconds since 1970 beyond which a clock's word is none
-MOST = 1e308
-LINE = 1 << 16  # bytes of a line that has no end yet; longer than any that a rank writes
+MAX_POINTS = 512  # of one name's history; beyond that every other point goes
+MAX_NAMES = 64  # of one rank in one run
+MAX_RUNS = 64  # of one pool
+MAX_TIME = 1 << 40  # seconds since 1970 beyond which a clock's word is none
+MAX_VALUE = 1e308
+MAX_LINE_BYTES = 1 << 16  # bytes of a line that has no end yet; longer than any that a rank writes
 
 
 class Series:
@@ -167,7 +167,7 @@ class Series:
     __slots__ = ("_seen", "_stride", "latest", "latest_at", "line", "signs")
 
     def __init__(self, name: str) -> None:
-        self.signs = Signs(name)
+        self.signs = SeriesDiagnostics(name)
         self.line = Trace(array("d"), array("d"))
         self.latest = self.latest_at = 0.0
         self._stride = 1
@@ -177,7 +177,7 @@ class Series:
         self.latest, self.latest_at = value, at
         self.signs.add(at, value, step)
         if self._seen % self._stride == 0:
-            if len(self.line.at) >= POINTS:
+            if len(self.line.at) >= MAX_POINTS:
                 self.line = Trace(self.line.at[::2], self.line.values[::2])
                 self._stride *= 2
             self.line.values.append(value)
@@ -185,7 +185,7 @@ class Series:
         self._seen += 1
 
 
-class MetricBook:
+class MetricStore:
     """All numbers of a pool, by run, rank and name. One thread writes, others may read.
 
     Attributes:
@@ -194,10 +194,10 @@ class MetricBook:
 
     def __init__(self) -> None:
         self.version = 0
-        self.rhythms = Rhythms()  # what is heard goes there, too
+        self.activity = PoolActivity()  # what is heard goes there, too
         self._runs: dict[str, dict[int, dict[str, Series]]] = {}
         self._yielded: dict[tuple[str, int], int] = {}
-        self._begun: dict[str, bytes] = {}  # by file: a line of which the end has not come
+        self._partial_lines: dict[str, bytes] = {}  # by file: a line of which the end has not come
 
     def feed(self, name: str, rank: int, data: bytes) -> None:
         """Take the next bytes of a metrics file; a line that is none (its beginning was cut off) is passed over.
@@ -205,8 +205,8 @@ class MetricBook:
         Args:
             name: of the file; lines of each are put together by themselves.
         """
-        *lines, rest = (self._begun.get(name, b"") + data).split(b"\n")
-        self._begun[name] = rest if len(rest) <= LINE else b""
+        *lines, rest = (self._partial_lines.get(name, b"") + data).split(b"\n")
+        self._partial_lines[name] = rest if len(rest) <= MAX_LINE_BYTES else b""
         for line in lines:
             try:
                 told = json.loads(line)
@@ -214,11 +214,11 @@ class MetricBook:
                 seq = None if "seq" not in told else int(told["seq"])
             except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
                 continue
-            if not 0 <= at < LATEST:
+            if not 0 <= at < MAX_TIME:
                 continue
-            self.note(run, rank, at, values, seq, name)
+            self.add_values(run, rank, at, values, seq, name)
 
-    def note(
+    def add_values(
         self,
         run: str,
         rank: int,
@@ -241,28 +241,28 @@ class MetricBook:
         numbers = {k: v for k, v in values.items() if _is_number(v)}
         if not numbers:
             return
-        if run not in self._runs and len(self._runs) >= RUNS:
-            self._runs = dict(list(self._runs.items())[1 - RUNS :])
+        if run not in self._runs and len(self._runs) >= MAX_RUNS:
+            self._runs = dict(list(self._runs.items())[1 - MAX_RUNS :])
             self._yielded = {key: seq for key, seq in self._yielded.items() if key[0] in self._runs}
         series = self._runs.setdefault(run, {}).setdefault(rank, {})
         step = numbers.get("step")
         for told, value in numbers.items():
             name = safe(str(told))
             if name not in series:
-                if len(series) >= NAMES:
+                if len(series) >= MAX_NAMES:
                     continue
                 series[name] = Series(name)
             series[name].add(at, float(value), step)
-        self.rhythms.heard(run, rank, at, source)
+        self.activity.record_activity(run, rank, at, source)
         self.version += 1
 
     def latest(self, run: str, rank: int) -> dict[str, float]:
         """The newest value of every name of a rank, in the order in which the names came."""
-        return {name: one.latest for name, one in list(self._of(run, rank).items())}
+        return {name: one.latest for name, one in list(self._series_by_name(run, rank).items())}
 
     def latest_since(self, run: str, rank: int, at: float) -> dict[str, float]:
         """The same of those that came at a time or after it."""
-        found = list(self._of(run, rank).items())
+        found = list(self._series_by_name(run, rank).items())
         return {name: one.latest for name, one in found if one.latest_at >= at}
 
     def history(self, run: str, rank: int, name: str) -> list[tuple[float, float]]:
@@ -271,7 +271,7 @@ class MetricBook:
 
     def trace(self, run: str, rank: int, name: str) -> Trace:
         """The same in arrays of its own."""
-        found = self._of(run, rank).get(name)
+        found = self._series_by_name(run, rank).get(name)
         if found is None:
             return Trace(array("d"), array("d"))
         at, values = found.line
@@ -280,32 +280,36 @@ class MetricBook:
 
     def traces(self, run: str, name: str) -> dict[int, Trace]:
         """One name's numbers of every rank that sent it."""
-        return {rank: self.trace(run, rank, name) for rank in self.ranks(run) if name in self._of(run, rank)}
+        return {
+            rank: self.trace(run, rank, name) for rank in self.ranks(run) if name in self._series_by_name(run, rank)
+        }
 
     def first_trace(self, run: str, name: str) -> Trace:
         """One name's numbers of the lowest rank that sent it."""
-        return self.trace(run, next((r for r in self.ranks(run) if name in self._of(run, r)), 0), name)
+        return self.trace(run, next((r for r in self.ranks(run) if name in self._series_by_name(run, r)), 0), name)
 
-    def latest_of(self, run: str, name: str) -> dict[int, float]:
+    def latest_by_rank(self, run: str, name: str) -> dict[int, float]:
         """One name's newest value of every rank that sent it."""
-        found = {rank: self._of(run, rank).get(name) for rank in self.ranks(run)}
+        found = {rank: self._series_by_name(run, rank).get(name) for rank in self.ranks(run)}
         return {rank: one.latest for rank, one in found.items() if one is not None}
 
-    def odd_ranks(self, run: str, name: str) -> list[int]:
+    def outlier_ranks(self, run: str, name: str) -> list[int]:
         """Whose last few values of a name are far from all others', the farthest first: their median is, and all lie on
         the same side of what the others have, so that neither a hiccup nor noise is odd. Ranks that have sent fewer are
         left out; one whose newest is no finite number is odd, however many came before."""
-        found = {rank: one for rank in self.ranks(run) if (one := self._of(run, rank).get(name)) is not None}
+        found = {
+            rank: one for rank in self.ranks(run) if (one := self._series_by_name(run, rank).get(name)) is not None
+        }
         values: dict[int, float] = {}
         for rank, one in found.items():
-            value = one.signs.lately() if isfinite(one.latest) else one.latest
+            value = one.signs.recent_median() if isfinite(one.latest) else one.latest
             if value is not None:
                 values[rank] = value
-        odd = outliers(values)
+        odd = find_outliers(values)
         middle = median([value for value in values.values() if isfinite(value)]) if odd else 0.0
-        return [rank for rank in odd if not isfinite(values[rank]) or found[rank].signs.all_beyond(middle)]
+        return [rank for rank in odd if not isfinite(values[rank]) or found[rank].signs.is_all_beyond(middle)]
 
-    def signs(self, run: str) -> Iterator[tuple[int, str, Signs]]:
+    def diagnostics(self, run: str) -> Iterator[tuple[int, str, SeriesDiagnostics]]:
         """Rank, name and what its values tell, of all that ranks sent in a run."""
         for rank, names in sorted(self._runs.get(run, {}).items()):
             for name, series in list(names.items()):
@@ -313,23 +317,23 @@ class MetricBook:
 
     def names(self, run: str) -> list[str]:
         """All names that ranks sent in a run, in the order in which they came, lowest rank first."""
-        return list(dict.fromkeys(name for rank in self.ranks(run) for name in list(self._of(run, rank))))
+        return list(dict.fromkeys(name for rank in self.ranks(run) for name in list(self._series_by_name(run, rank))))
 
     def ranks(self, run: str) -> list[int]:
         """The ranks that have sent numbers in a run."""
         return sorted(self._runs.get(run, {}))
 
-    def _of(self, run: str, rank: int) -> dict[str, Series]:
+    def _series_by_name(self, run: str, rank: int) -> dict[str, Series]:
         return self._runs.get(run, {}).get(rank, {})
 
 
 def _is_number(value: object) -> bool:
     if isinstance(value, int) and not isinstance(value, bool):
-        return -MOST < value < MOST  # whole numbers may be longer than what a float can hold
+        return -MAX_VALUE < value < MAX_VALUE  # whole numbers may be longer than what a float can hold
     return isinstance(value, float)
 
 
-def numbers_line(values: Mapping[str, float]) -> str:
+def format_metrics(values: Mapping[str, float]) -> str:
     """``step 1,234  loss 2.31``: four significant digits of what is no whole number."""
     return "  ".join(
         f"{name} {int(value):,}" if isfinite(value) and value == int(value) and abs(value) < 1e15

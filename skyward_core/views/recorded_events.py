@@ -13,9 +13,9 @@ from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from skyward_core.protocol.node_paths import METRICS
-from skyward_core.protocol.validators import is_count, is_log, is_number, is_plain, is_rank, is_run
+from skyward_core.protocol.validators import is_count, is_log_name, is_number, is_plain, is_rank, is_run_id
 from skyward_core.views import events
-from skyward_core.views.machine_metrics import MachineBook
+from skyward_core.views.machine_metrics import MachineMetrics
 from skyward_core.views.pool_view import PoolView, TrialSheet, apply
 
 TEXT = 1 << 20  # characters of a text
@@ -29,7 +29,7 @@ class MisfitError(ValueError):
     """A value is not what its field says."""
 
 
-def event_of(data: Any) -> events.Event | None:
+def parse_event(data: Any) -> events.Event | None:
     """The event that ``events.to_json`` made this of; None where it is none, or of a kind not known here."""
     kind: Any = (
         events.Event.kinds.get(data["event"]) if isinstance(data, dict) and type(data.get("event")) is str else None
@@ -37,13 +37,13 @@ def event_of(data: Any) -> events.Event | None:
     if kind is None:
         return None
     try:
-        event = _maker(kind)(data)
+        event = _make_parser(kind)(data)
     except MisfitError:
         return None
     run, total, receipt = (getattr(event, name, None) for name in ("run", "total", "receipt"))
     good = (
         0 <= event.at < LATEST
-        and (run is None or is_run(run))
+        and (run is None or is_run_id(run))
         and (total is None or is_count(total))
         and (receipt is None or _is_receipt(receipt))
         and (not isinstance(event, events.PoolOpened) or _is_spec(event.spec))
@@ -77,26 +77,26 @@ def _is_spec(spec: Mapping[str, Any]) -> bool:
     )
 
 
-Maker = Callable[[Any], Any]
+Parser = Callable[[Any], Any]
 """Gives a value as its type hint says; raises MisfitError where it is none such."""
 
 
 @cache
-def _maker(hint: Any) -> Maker:
+def _make_parser(hint: Any) -> Parser:
     """That of a hint: worked out once, as a journal has thousands of events."""
     if is_dataclass(hint):
-        return _object(hint)
+        return _object_parser(hint)
     origin, parts = get_origin(hint), get_args(hint)
     if origin in (Union, UnionType):
-        return _one_of(hint, list(map(_maker, parts)))
+        return _union_parser(hint, list(map(_make_parser, parts)))
     if origin in (dict, Mapping):
-        return _table(hint, *map(_maker, parts))
+        return _mapping_parser(hint, *map(_make_parser, parts))
     if origin is Sequence:
-        return _list(hint, _maker(parts[0]))
-    return _plain(hint, _check(hint, origin, parts))
+        return _list_parser(hint, _make_parser(parts[0]))
+    return _plain_parser(hint, _type_check(hint, origin, parts))
 
 
-def _check(hint: Any, origin: Any, parts: tuple[Any, ...]) -> Callable[[Any], object]:
+def _type_check(hint: Any, origin: Any, parts: tuple[Any, ...]) -> Callable[[Any], object]:
     if origin is Literal:
         return lambda value: type(value) is str and value in parts
     if hint is float:
@@ -110,7 +110,7 @@ def _check(hint: Any, origin: Any, parts: tuple[Any, ...]) -> Callable[[Any], ob
     return lambda value: type(value) is hint  # also that of None
 
 
-def _plain(hint: Any, good: Callable[[Any], object]) -> Maker:
+def _plain_parser(hint: Any, good: Callable[[Any], object]) -> Parser:
     def make(value: Any) -> Any:
         if not good(value):
             raise MisfitError(f"{value!r:.80} is no {hint}")
@@ -119,7 +119,7 @@ def _plain(hint: Any, good: Callable[[Any], object]) -> Maker:
     return make
 
 
-def _table(hint: Any, key: Maker, each: Maker) -> Maker:
+def _mapping_parser(hint: Any, key: Parser, each: Parser) -> Parser:
     def make(value: Any) -> Any:
         if type(value) is not dict:
             raise MisfitError(f"{value!r:.80} is no {hint}")
@@ -128,7 +128,7 @@ def _table(hint: Any, key: Maker, each: Maker) -> Maker:
     return make
 
 
-def _list(hint: Any, each: Maker) -> Maker:
+def _list_parser(hint: Any, each: Parser) -> Parser:
     def make(value: Any) -> Any:
         if type(value) is not list:
             raise MisfitError(f"{value!r:.80} is no {hint}")
@@ -137,7 +137,7 @@ def _list(hint: Any, each: Maker) -> Maker:
     return make
 
 
-def _one_of(hint: Any, makers: Sequence[Maker]) -> Maker:
+def _union_parser(hint: Any, makers: Sequence[Parser]) -> Parser:
     def make(value: Any) -> Any:
         for each in makers:
             try:
@@ -149,9 +149,9 @@ def _one_of(hint: Any, makers: Sequence[Maker]) -> Maker:
     return make
 
 
-def _object(kind: Any) -> Maker:
+def _object_parser(kind: Any) -> Parser:
     hints = get_type_hints(kind)
-    makers = {field.name: _maker(hints[field.name]) for field in fields(kind)}
+    makers = {field.name: _make_parser(hints[field.name]) for field in fields(kind)}
     wanted = {field.name for field in fields(kind) if field.default is MISSING and field.default_factory is MISSING}
 
     def make(value: Any) -> Any:
@@ -168,54 +168,54 @@ def _object(kind: Any) -> Maker:
 Entry = dict[str, Any]
 STREAMS = ("out", "err")
 ROWS, SHEETS = 4_096, 1_024  # of a sweep, and sweeps of a record
-AHEAD = 1e7  # seconds that clocks may differ
+MAX_CLOCK_DIFFERENCE = 1e7  # seconds that clocks may differ
 
 
-def of_event(event: events.Event) -> Entry:
+def event_entry(event: events.Event) -> Entry:
     """Something that happened."""
     return {"at": event.at, "k": "event", "event": events.to_json(event)}
 
 
-def of_log(at: float, stem: str, stream: str, run: str, data: bytes) -> Entry:
+def log_entry(at: float, stem: str, stream: str, run: str, data: bytes) -> Entry:
     """What a worker printed; ``stem`` is its files' name without the ending."""
-    return {"at": at, "k": "log", "of": stem, "stream": stream, "run": run, "text": _text(data)}
+    return {"at": at, "k": "log", "of": stem, "stream": stream, "run": run, "text": _to_text(data)}
 
 
-def of_numbers(at: float, name: str, data: bytes) -> Entry:
+def metrics_entry(at: float, name: str, data: bytes) -> Entry:
     """Whole lines of a file of the numbers that a rank logged."""
-    return {"at": at, "k": "numbers", "of": name, "text": _text(data)}
+    return {"at": at, "k": "numbers", "of": name, "text": _to_text(data)}
 
 
-def of_figures(at: float, node: int, data: bytes, ahead: float) -> Entry:
-    """Lines of samples of a node's machine; see ``machine_metrics.MachineBook.feed``."""
-    return {"at": at, "k": "figures", "node": node, "ahead": ahead, "text": _text(data)}
+def machine_entry(at: float, node: int, data: bytes, ahead: float) -> Entry:
+    """Lines of samples of a node's machine; see ``machine_metrics.MachineMetrics.feed``."""
+    return {"at": at, "k": "figures", "node": node, "ahead": ahead, "text": _to_text(data)}
 
 
-def of_silence(at: float, node: int, why: str) -> Entry:
+def silence_entry(at: float, node: int, why: str) -> Entry:
     """Why nothing is measured of a node's machine, or "": something is."""
     return {"at": at, "k": "silence", "node": node, "why": why}
 
 
-def of_work(at: float, spent: Mapping[int, float]) -> Entry:
+def cpu_time_entry(at: float, spent: Mapping[int, float]) -> Entry:
     """What ranks had taken of the processor by then, in seconds."""
     return {"at": at, "k": "work", "spent": {str(rank): seconds for rank, seconds in spent.items()}}
 
 
-def of_sheet(at: float, run: str, sheet: TrialSheet) -> Entry:
+def sheet_entry(at: float, run: str, sheet: TrialSheet) -> Entry:
     """What a run was a sweep of; of one by gangs, its first."""
     return {"at": at, "k": "sheet", "run": run, "sheet": sheet.to_json()}
 
 
-def time_of(entry: Entry) -> float | None:
+def entry_time(entry: Entry) -> float | None:
     """When it was; None where it does not say."""
     at: Any = entry.get("at")
     return at if is_number(at) and 0 <= at < LATEST else None
 
 
-def feed(view: PoolView, entry: Entry) -> bool:
+def apply_entry(view: PoolView, entry: Entry) -> bool:
     """Bring a view up to date with an entry; whether it was one that can be understood."""
-    at, kind = time_of(entry), entry.get("k")
-    take = _TAKERS.get(kind) if isinstance(kind, str) else None
+    at, kind = entry_time(entry), entry.get("k")
+    take = _APPLIERS.get(kind) if isinstance(kind, str) else None
     if at is None or take is None:
         return False
     try:
@@ -225,74 +225,74 @@ def feed(view: PoolView, entry: Entry) -> bool:
         return False
 
 
-def _take_event(view: PoolView, entry: Entry, at: float) -> bool:
-    event = event_of(entry.get("event"))
+def _apply_event(view: PoolView, entry: Entry, at: float) -> bool:
+    event = parse_event(entry.get("event"))
     if event is not None:
         apply(view, event)
     return event is not None
 
 
-def _take_log(view: PoolView, entry: Entry, at: float) -> bool:
-    stem, stream, run, data = entry["of"], entry["stream"], entry["run"], _data(entry["text"])
-    good = stream in STREAMS and is_log(f"{stem}.{stream}") and (run == "" or is_run(run))
+def _apply_log(view: PoolView, entry: Entry, at: float) -> bool:
+    stem, stream, run, data = entry["of"], entry["stream"], entry["run"], _to_bytes(entry["text"])
+    good = stream in STREAMS and is_log_name(f"{stem}.{stream}") and (run == "" or is_run_id(run))
     if good:
-        view.logs.feed(_rank_of(stem), stream, data, at, run or view.only_run, stem)
+        view.logs.feed(_parse_rank(stem), stream, data, at, run or view.only_run, stem)
     return bool(good)
 
 
-def _take_numbers(view: PoolView, entry: Entry, at: float) -> bool:
+def _apply_metrics(view: PoolView, entry: Entry, at: float) -> bool:
     name = entry["of"]
-    good = is_log(name) and name.endswith(METRICS)
+    good = is_log_name(name) and name.endswith(METRICS)
     if good:
-        view.metrics.feed(name, _rank_of(name), _data(entry["text"]))
+        view.metrics.feed(name, _parse_rank(name), _to_bytes(entry["text"]))
     return bool(good)
 
 
-def _take_figures(view: PoolView, entry: Entry, at: float) -> bool:
+def _apply_machine_samples(view: PoolView, entry: Entry, at: float) -> bool:
     node, ahead = entry["node"], entry["ahead"]
-    good = _is_node(node) and is_number(ahead) and abs(ahead) < AHEAD
+    good = _is_node(node) and is_number(ahead) and abs(ahead) < MAX_CLOCK_DIFFERENCE
     if good:
-        _book(view).feed(node, _data(entry["text"]), ahead)
+        _machine_metrics(view).feed(node, _to_bytes(entry["text"]), ahead)
     return good
 
 
-def _take_silence(view: PoolView, entry: Entry, at: float) -> bool:
+def _apply_silence(view: PoolView, entry: Entry, at: float) -> bool:
     node, why = entry["node"], entry["why"]
     good = _is_node(node) and type(why) is str
     if good:
-        _book(view).explain(node, why)
+        _machine_metrics(view).set_silence_reason(node, why)
     return good
 
 
-def _take_work(view: PoolView, entry: Entry, at: float) -> bool:
+def _apply_cpu_time(view: PoolView, entry: Entry, at: float) -> bool:
     for rank, seconds in entry["spent"].items():
         if is_number(seconds):
-            view.rhythms.spent(int(rank), seconds, at)
+            view.activity.record_cpu_time(int(rank), seconds, at)
     return True
 
 
-def _take_sheet(view: PoolView, entry: Entry, at: float) -> bool:
+def _apply_sheet(view: PoolView, entry: Entry, at: float) -> bool:
     run, sheet = entry["run"], TrialSheet.from_json(entry["sheet"])
-    good = is_run(run) and len(sheet.rows) <= ROWS and len(view.sheets) < SHEETS
+    good = is_run_id(run) and len(sheet.rows) <= ROWS and len(view.sheets) < SHEETS
     if good:
         view.sheets[run] = sheet
     return bool(good)
 
 
-_TAKERS = {
-    "event": _take_event,
-    "log": _take_log,
-    "numbers": _take_numbers,
-    "figures": _take_figures,
-    "silence": _take_silence,
-    "work": _take_work,
-    "sheet": _take_sheet,
+_APPLIERS = {
+    "event": _apply_event,
+    "log": _apply_log,
+    "numbers": _apply_metrics,
+    "figures": _apply_machine_samples,
+    "silence": _apply_silence,
+    "work": _apply_cpu_time,
+    "sheet": _apply_sheet,
 }
 
 
-def _book(view: PoolView) -> MachineBook:
+def _machine_metrics(view: PoolView) -> MachineMetrics:
     if view.machines is None:
-        view.machines = MachineBook()
+        view.machines = MachineMetrics()
     return view.machines
 
 
@@ -300,15 +300,15 @@ def _is_node(node: Any) -> bool:
     return type(node) is int and 0 <= node < NODES
 
 
-def _rank_of(name: str) -> int:
+def _parse_rank(name: str) -> int:
     return int(name[1:].partition(".")[0])
 
 
-def _text(data: bytes) -> str:
+def _to_text(data: bytes) -> str:
     return data.decode("utf-8", "surrogateescape")
 
 
-def _data(text: str) -> bytes:
+def _to_bytes(text: str) -> bytes:
     try:
         return text.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:  # halves of characters that no bytes were

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 
 from skyward_core.model.stack_values import RankStack, StackFrame, Stacks, ThreadStack
 from skyward_core.util import terminal_safe_text
-from skyward_core.util.terminal_safe_text import field
+from skyward_core.util.terminal_safe_text import sanitize_line
 
-SHOWN = 3  # groups that are named on one line
+MAX_SHOWN = 3  # groups that are named on one line
 
 # Where ranks wait for one another: end of the file's path, and functions there; none for any.
 _JAX = "assert_equal broadcast_one_to_all process_allgather reached_preemption_sync_point sync_global_devices"
@@ -84,15 +84,15 @@ class StackGroup:
 
     stacks: tuple[RankStack, ...]
     frames: tuple[StackFrame, ...]
-    said: str
+    state_text: str
     collective: Collective | None
 
     @property
     def ranks(self) -> str:
-        return in_ranges(each.rank for each in self.stacks)
+        return format_ranges(each.rank for each in self.stacks)
 
 
-def in_ranges(numbers: Iterable[int]) -> str:
+def format_ranges(numbers: Iterable[int]) -> str:
     """``0-2,5`` for 0, 1, 2 and 5."""
     parts: list[list[int]] = []
     for number in sorted(set(numbers)):
@@ -103,16 +103,16 @@ def in_ranges(numbers: Iterable[int]) -> str:
     return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in parts)
 
 
-def work_of(stack: RankStack) -> ThreadStack | None:
+def user_thread(stack: RankStack) -> ThreadStack | None:
     """The thread that runs the person's function: the main thread, or, where calls run in threads, one of these."""
     own = [thread for thread in stack.threads if not thread.child]
     for thread in own:
-        if (thread is own[0] or thread.name == "task") and own_frames(thread.frames):
+        if (thread is own[0] or thread.name == "task") and user_frames(thread.frames):
             return thread
     return own[0] if own else None
 
 
-def own_frames(frames: Sequence[StackFrame]) -> tuple[StackFrame, ...]:
+def user_frames(frames: Sequence[StackFrame]) -> tuple[StackFrame, ...]:
     """What the person's function and its callees are at, without what of ours called the function.
 
     What an import goes through says nothing, and is left out, as in Python's own tracebacks.
@@ -139,22 +139,26 @@ def _is_ours(frame: StackFrame) -> bool:
     )
 
 
-def collective_of(frames: Sequence[StackFrame]) -> Collective | None:
+def find_collective(frames: Sequence[StackFrame]) -> Collective | None:
     """What the ranks do together that a stack is inside of; the outermost call, which the person's code has made."""
-    named = [Collective(_called(each), library) for each in frames if (library := _found(each, _COLLECTIVES))]
+    named = [
+        Collective(_collective_name(each), library)
+        for each in frames
+        if (library := _match_library(each, _COLLECTIVES))
+    ]
     if named:
         return named[-1]
     if frames and is_library(frames[0].file) and _NATIVE.search(frames[0].file):
         inner = [each for each in takewhile(lambda each: is_library(each.file), frames) if _NATIVE.search(each.file)]
         return Collective((inner or frames)[-1].function, "torch")
-    waits = [(each, library) for each in frames if (library := _found(each, _WAITS))]
+    waits = [(each, library) for each in frames if (library := _match_library(each, _WAITS))]
     if not waits:
         return None
     frame, library = waits[-1]
-    return Collective(_PROGRAM if library == "jax" else _called(frame), library, is_named=False)
+    return Collective(_PROGRAM if library == "jax" else _collective_name(frame), library, is_named=False)
 
 
-def _called(frame: StackFrame) -> str:
+def _collective_name(frame: StackFrame) -> str:
     if frame.file.endswith("rendezvous.py"):
         return "init_process_group"
     name = _name(frame)
@@ -169,7 +173,7 @@ def _name(frame: StackFrame) -> str:
     return frame.function.rpartition(".")[2]
 
 
-def _found(frame: StackFrame, table: Sequence[tuple[str, str, frozenset[str]]]) -> str:
+def _match_library(frame: StackFrame, table: Sequence[tuple[str, str, frozenset[str]]]) -> str:
     for ending, library, functions in table:
         if frame.file.endswith(ending) and (not functions or _name(frame) in functions):
             is_local = ending == _C10D and _name(frame).lstrip("_").startswith(_LOCAL)
@@ -177,36 +181,36 @@ def _found(frame: StackFrame, table: Sequence[tuple[str, str, frozenset[str]]]) 
     return ""
 
 
-def merged(first: Stacks, second: Stacks) -> Stacks:
+def merge_stacks(first: Stacks, second: Stacks) -> Stacks:
     """What was told the second time in place of the first, of ranks that were asked again."""
     new = {(each.rank, each.number): each for each in second.ranks}
     ranks = tuple(new.get((each.rank, each.number), each) for each in first.ranks)
     return Stacks(second.at, ranks, second.run, second.returned, first.idle)
 
 
-def groups(stacks: Stacks) -> list[StackGroup]:
+def group_stacks(stacks: Stacks) -> list[StackGroup]:
     """Equal stacks together: those of most ranks first, what is not known last.
 
     Idle ranks outside the run are included if ranks of the run wait for others.
     """
-    made = _grouped(stacks, stacks.ranks)
+    made = _group_equal(stacks, stacks.ranks)
     if stacks.idle and any(group.collective is not None and group.collective.is_named for group in made):
-        made = _grouped(stacks, (*stacks.ranks, *stacks.idle))
+        made = _group_equal(stacks, (*stacks.ranks, *stacks.idle))
     return made
 
 
-def _grouped(stacks: Stacks, ranks: Iterable[RankStack]) -> list[StackGroup]:
+def _group_equal(stacks: Stacks, ranks: Iterable[RankStack]) -> list[StackGroup]:
     found: dict[object, list[RankStack]] = {}
     frames: dict[object, tuple[StackFrame, ...]] = {}
     for stack in ranks:
-        thread = None if _has_returned(stack, stacks) else work_of(stack)
-        own = own_frames(thread.frames) if thread is not None else ()
+        thread = None if _has_returned(stack, stacks) else user_thread(stack)
+        own = user_frames(thread.frames) if thread is not None else ()
         # Nodes may have the same code in different places.
-        key: object = tuple(each._replace(file=short_file(each.file)) for each in own) or _said(stack, stacks)
+        key: object = tuple(each._replace(file=short_file(each.file)) for each in own) or _describe_state(stack, stacks)
         found.setdefault(key, []).append(stack)
         frames[key] = own
     made = [
-        StackGroup(tuple(some), frames[key], "" if frames[key] else str(key), collective_of(frames[key]))
+        StackGroup(tuple(some), frames[key], "" if frames[key] else str(key), find_collective(frames[key]))
         for key, some in found.items()
     ]
     return sorted(made, key=lambda group: (not group.frames, -len(group.stacks), group.stacks[0].rank))
@@ -217,7 +221,7 @@ def _has_returned(stack: RankStack, stacks: Stacks) -> bool:
     return bool(stacks.run) and stack.rank in stacks.returned and stacks.run not in stack.runs
 
 
-def _said(stack: RankStack, stacks: Stacks) -> str:
+def _describe_state(stack: RankStack, stacks: Stacks) -> str:
     if _has_returned(stack, stacks) and stack.at != "gone":
         return "its function has come to its end"
     if stack.why:
@@ -230,9 +234,9 @@ def _said(stack: RankStack, stacks: Stacks) -> str:
     }.get(stack.at, "it waits for something to run")
 
 
-def verdict(stacks: Stacks) -> list[str]:
+def summarize_collectives(stacks: Stacks) -> list[str]:
     """Who is inside which collective, and who is not: a line for each; none where no rank is inside of one."""
-    every = groups(stacks)
+    every = group_stacks(stacks)
     inside: dict[Collective, list[StackGroup]] = {}
     for group in every:
         if group.collective is not None:
@@ -240,45 +244,47 @@ def verdict(stacks: Stacks) -> list[str]:
     lines = []
     for collective, some in inside.items():
         inside_it = {stack.rank for group in some for stack in group.stacks}
-        ranks = in_ranges(inside_it)
+        ranks = format_ranges(inside_it)
         others = []
         for group in every:  # a rank may have further processes, for tasks, which are idle
             if group not in some and (missing := [each for each in group.stacks if each.rank not in inside_it]):
                 others.append(replace(group, stacks=tuple(missing)))
-        away = "; ".join(f"{_ranks(group.ranks)} not: {where(group)}" for group in others[:SHOWN])
-        if len(others) > SHOWN:
-            away += f"; {_ranks(in_ranges(s.rank for g in others[SHOWN:] for s in g.stacks))} not either"
-        verb = "is" if _one(ranks) else "are"
-        lines.append(f"{_ranks(ranks)} {verb} in {collective}{_where_from(some)}; {away or 'so is every rank'}")
+        away = "; ".join(
+            f"{_format_ranks(group.ranks)} not: {describe_location(group)}" for group in others[:MAX_SHOWN]
+        )
+        if len(others) > MAX_SHOWN:
+            away += f"; {_format_ranks(format_ranges(s.rank for g in others[MAX_SHOWN:] for s in g.stacks))} not either"
+        verb = "is" if _is_single(ranks) else "are"
+        lines.append(f"{_format_ranks(ranks)} {verb} in {collective}{_call_sites(some)}; {away or 'so is every rank'}")
     return lines
 
 
-def _where_from(some: Sequence[StackGroup]) -> str:
+def _call_sites(some: Sequence[StackGroup]) -> str:
     """Lines of the person's code from which they came there, where these differ: they may not mean the same one."""
-    calls = dict.fromkeys(_place(frame) for group in some if (frame := calling(group.frames)))
-    return f" (from {', '.join(list(calls)[:SHOWN])})" if len(calls) > 1 else ""
+    calls = dict.fromkeys(_frame_location(frame) for group in some if (frame := calling_frame(group.frames)))
+    return f" (from {', '.join(list(calls)[:MAX_SHOWN])})" if len(calls) > 1 else ""
 
 
-def where(group: StackGroup) -> str:
+def describe_location(group: StackGroup) -> str:
     """Where the ranks of a group are, in a few words."""
     if not group.frames:
-        return group.said
+        return group.state_text
     if group.collective is not None:
         return f"in {group.collective}"
-    frame = calling(group.frames)
-    if frame is None and (module := _imported(group.frames)):
+    frame = calling_frame(group.frames)
+    if frame is None and (module := _imported_package(group.frames)):
         return f"importing {module}"
     frame = frame or group.frames[0]
-    return f"{field(frame.function)}, {_place(frame)}"
+    return f"{sanitize_line(frame.function)}, {_frame_location(frame)}"
 
 
-def _imported(frames: Sequence[StackFrame]) -> str:
+def _imported_package(frames: Sequence[StackFrame]) -> str:
     """The package whose code is loaded, by the outermost import; "" where none is."""
     file = next((each.file for each in reversed(frames) if each.function == "<module>"), "")
     return short_file(file).partition("/")[0].removesuffix(".py")
 
 
-def calling(frames: Sequence[StackFrame]) -> StackFrame | None:
+def calling_frame(frames: Sequence[StackFrame]) -> StackFrame | None:
     """The innermost frame that is no library's."""
     return next((each for each in frames if each.file and not is_library(each.file)), None)
 
@@ -299,15 +305,15 @@ def _is_of_skyward(file: str) -> bool:
     return "/skyward_core/" in file or file.startswith("skyward_core/")
 
 
-def _place(frame: StackFrame) -> str:
-    return f"{field(frame.file.rpartition('/')[2])}:{frame.line}"
+def _frame_location(frame: StackFrame) -> str:
+    return f"{sanitize_line(frame.file.rpartition('/')[2])}:{frame.line}"
 
 
-def _ranks(ranges: str) -> str:
-    return f"rank {ranges}" if _one(ranges) else f"ranks {ranges}"
+def _format_ranks(ranges: str) -> str:
+    return f"rank {ranges}" if _is_single(ranges) else f"ranks {ranges}"
 
 
-def _one(ranges: str) -> bool:
+def _is_single(ranges: str) -> bool:
     return ranges.isdecimal()
 
 
@@ -315,21 +321,21 @@ def short_file(file: str, folders: Collection[str] = ()) -> str:
     """A file's path without what says nothing: of a package from its name on, of the person's below a folder."""
     for mark in ("site-packages/", "dist-packages/"):
         if mark in file:
-            return field(file.rpartition(mark)[2])
+            return sanitize_line(file.rpartition(mark)[2])
     _, found, tail = file.rpartition("/lib/python3.")
     if found:
-        return field(tail.partition("/")[2])
+        return sanitize_line(tail.partition("/")[2])
     for folder in folders:
         if folder and file.startswith(folder.rstrip("/") + "/"):
-            return field(file[len(folder.rstrip("/")) + 1 :])
-    return field(file)
+            return sanitize_line(file[len(folder.rstrip("/")) + 1 :])
+    return sanitize_line(file)
 
 
 def frame_line(frame: StackFrame, folders: Collection[str] = ()) -> str:
     """``function  file:line``, fit to be shown."""
     if not frame.file:
-        return field(frame.function)
-    return f"{field(frame.function)}  {short_file(frame.file, folders)}:{frame.line}"
+        return sanitize_line(frame.function)
+    return f"{sanitize_line(frame.function)}  {short_file(frame.file, folders)}:{frame.line}"
 
 
 def as_text(stacks: Stacks, folders: Collection[str] = (), *, threads: bool = False) -> list[str]:
@@ -339,13 +345,13 @@ def as_text(stacks: Stacks, folders: Collection[str] = (), *, threads: bool = Fa
         folders: whose files are named from there on.
         threads: all threads of each rank, not only the one that runs its function.
     """
-    lines = verdict(stacks)
-    for group in groups(stacks):
+    lines = summarize_collectives(stacks)
+    for group in group_stacks(stacks):
         if lines:
             lines.append("")
         lines.append(head_line(group))
         if threads and group.frames:
-            lines += threads_of(group, folders)
+            lines += thread_lines(group, folders)
         else:
             lines += [f"    {frame_line(frame, folders)}" for frame in group.frames]
     return lines
@@ -356,10 +362,10 @@ def head_line(group: StackGroup) -> str:
     count = f" ({len(group.stacks)})" if len(group.stacks) > 1 else ""
     ways = sorted({stack.how for stack in group.stacks} - {"", "py-spy"})
     by = " [asked by a signal]" if ways else ""
-    return f"{_ranks(group.ranks)}{count}: {field(where(group))}{by}"
+    return f"{_format_ranks(group.ranks)}{count}: {sanitize_line(describe_location(group))}{by}"
 
 
-def threads_of(group: StackGroup, folders: Collection[str] = ()) -> list[str]:
+def thread_lines(group: StackGroup, folders: Collection[str] = ()) -> list[str]:
     """All threads of all processes of a group, as lines."""
     return [line for stack in group.stacks for line in _all_threads(stack, folders)]
 
@@ -367,11 +373,11 @@ def threads_of(group: StackGroup, folders: Collection[str] = ()) -> list[str]:
 def _all_threads(stack: RankStack, folders: Collection[str]) -> list[str]:
     lines = [f"  rank {stack.rank}, process {stack.pid}"]
     for thread in stack.threads:
-        if thread is not stack.threads[0] and not own_frames(thread.frames):
+        if thread is not stack.threads[0] and not user_frames(thread.frames):
             continue  # a thread of ours
         of_child = f" of child {thread.child}" if thread.child else ""
         gil = ", holds the GIL" if thread.holds_gil else ""
-        lines.append(f"    thread {field(thread.name) or '?'}{of_child}{gil}")
+        lines.append(f"    thread {sanitize_line(thread.name) or '?'}{of_child}{gil}")
         lines += [f"        {frame_line(frame, folders)}" for frame in thread.frames]
     return lines
 
@@ -409,27 +415,27 @@ class Profile:
         return sum(count for _, count in self.stacks)
 
 
-def parsed(raw: str) -> Profile:
+def parse_profile(raw: str) -> Profile:
     """Of what py-spy writes raw; lines that are none of it are passed over."""
     found: Counter[tuple[StackFrame, ...]] = Counter()
     for line in raw.splitlines():
         stack, _, count = line.rpartition(" ")
         if not (count.isascii() and count.isdecimal() and len(count) < 10 and stack):
             continue
-        frames = own_frames([_frame(each) for each in reversed(stack.split(";"))])
+        frames = user_frames([_parse_frame(each) for each in reversed(stack.split(";"))])
         if frames:
             found[frames] += int(count)
     return Profile(tuple(found.most_common()))
 
 
-def _frame(text: str) -> StackFrame:
+def _parse_frame(text: str) -> StackFrame:
     known = _FRAME.fullmatch(text)
     if known is None or len(known[3]) > 9:
         return StackFrame(text, "", 0)
     return StackFrame(known[1], known[2], int(known[3]))
 
 
-def hottest(profile: Profile, most: int = 20) -> list[HotLine]:
+def hottest_lines(profile: Profile, most: int = 20) -> list[HotLine]:
     """The lines that took most, by what ran in them itself."""
     own: Counter[StackFrame] = Counter()
     total: Counter[StackFrame] = Counter()
@@ -441,13 +447,13 @@ def hottest(profile: Profile, most: int = 20) -> list[HotLine]:
     return sorted(lines, key=lambda line: (-line.own, -line.total, line.frame))[:most]
 
 
-def table(profile: Profile, most: int = 20) -> list[tuple[str, str, str]]:
+def profile_table(profile: Profile, most: int = 20) -> list[tuple[str, str, str]]:
     """The same as rows of text: share of the time in it, share with what it called, and where it is."""
     whole = max(1, profile.samples)
     rows = [("itself", "with calls", "line")]
     rows += [
         (f"{line.own / whole:.1%}", f"{line.total / whole:.1%}", frame_line(line.frame))
-        for line in hottest(profile, most)
+        for line in hottest_lines(profile, most)
     ]
     return rows
 
@@ -462,7 +468,10 @@ def speedscope(profile: Profile, name: str) -> str:
         "name": name,
         "exporter": "skyward",
         "shared": {
-            "frames": [{"name": field(each.function), "file": field(each.file), "line": each.line} for each in places]
+            "frames": [
+                {"name": sanitize_line(each.function), "file": sanitize_line(each.file), "line": each.line}
+                for each in places
+            ]
         },
         "profiles": [
             {
@@ -515,7 +524,7 @@ def flame_graph(profile: Profile, name: str) -> str:
     head = (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}" font-family="monospace" '
         f'font-size="11"><rect width="100%" height="100%" fill="#fff"/>'
-        f'<text x="4" y="12">{escape(field(name))}: {root.count:,} looks</text>'
+        f'<text x="4" y="12">{escape(sanitize_line(name))}: {root.count:,} looks</text>'
     )
     return "\n".join([head, *boxes, "</svg>\n"])
 
@@ -534,9 +543,10 @@ def _box(frame: StackFrame, left: float, top: int, width: float, share: float) -
 def as_json(profile: Profile, most: int = 200) -> dict[str, Sequence[Any] | int]:
     """The hottest lines as an object."""
     lines = [
-        {"function": field(each.frame.function), "file": field(each.frame.file), "line": each.frame.line,
+        {"function": sanitize_line(each.frame.function), "file": sanitize_line(each.frame.file),
+         "line": each.frame.line,
          "own": each.own, "total": each.total}
-        for each in hottest(profile, most)
+        for each in hottest_lines(profile, most)
     ]  # fmt: skip
     return {"samples": profile.samples, "lines": lines}
 
@@ -552,24 +562,24 @@ def stack_as_json(stacks: Stacks) -> dict[str, Any]:
     told = {
         "at": stacks.at,
         "run": stacks.run,
-        "collectives": verdict(stacks),
+        "collectives": summarize_collectives(stacks),
         "groups": [
             {
                 "ranks": sorted({each.rank for each in group.stacks}),
                 "collective": group.collective.name if group.collective else None,
                 "frames": [list(frame) for frame in group.frames],
-                "said": group.said,
+                "said": group.state_text,
             }
-            for group in groups(stacks)
+            for group in group_stacks(stacks)
         ],
-        "ranks": [_rank(each) for each in stacks.ranks],
+        "ranks": [_rank_json(each) for each in stacks.ranks],
     }
-    shown: dict[str, Any] = terminal_safe_text.value(told)
+    shown: dict[str, Any] = terminal_safe_text.sanitize_json(told)
     return shown
 
 
-def _rank(stack: RankStack) -> dict[str, Any]:
-    thread = work_of(stack)
+def _rank_json(stack: RankStack) -> dict[str, Any]:
+    thread = user_thread(stack)
     return {
         "rank": stack.rank,
         "number": stack.number,
@@ -579,7 +589,7 @@ def _rank(stack: RankStack) -> dict[str, Any]:
         "runs": list(stack.runs),
         "how": stack.how,
         "why": stack.why,
-        "frames": [list(frame) for frame in own_frames(thread.frames)] if thread else [],
+        "frames": [list(frame) for frame in user_frames(thread.frames)] if thread else [],
         "threads": [
             {
                 "name": each.name,

@@ -8,9 +8,9 @@ from math import isfinite, isnan
 from statistics import median
 from typing import Any, NamedTuple
 
-from skyward_core.util.terminal_safe_text import field as safe
+from skyward_core.util.terminal_safe_text import sanitize_line as safe
 from skyward_core.views.pool_view import PoolView, RunView, TaskView, TrialSheet
-from skyward_core.views.rank_metrics import MetricBook
+from skyward_core.views.rank_metrics import MetricStore
 
 PLACE, RANKS, STATE, TIME, RESULT = "#", "ranks", "outcome", "time", "result"
 """Columns that tables have, of ranks where each row has some of a node's; the others are called as arguments and
@@ -77,7 +77,7 @@ class TrialTable:
     by_ranks: bool = False
 
     @property
-    def before(self) -> int:
+    def outcome_column(self) -> int:
         """How many columns stand before the outcome's."""
         return 1 + len(self.names) + self.by_ranks
 
@@ -96,7 +96,7 @@ class TrialTable:
             taken.add(shown[-1])
         return (*own, *shown)
 
-    def sorted(self, by: str, *, falling: bool = False) -> list[TrialRow]:
+    def sorted_rows(self, by: str, *, falling: bool = False) -> list[TrialRow]:
         """The rows by a column, or by a key of their results. Numbers come before texts, what is missing comes last.
 
         Raises:
@@ -104,7 +104,7 @@ class TrialTable:
         """
         columns = self.columns
         at = columns.index(by) if by in columns else None
-        keys = {row.place: _rank(self._key(row, by, at)) for row in self.rows}
+        keys = {row.place: _sort_key(self._sort_value(row, by, at)) for row in self.rows}
         if at is None and all(key[0] == _MISSING for key in keys.values()):
             raise KeyError(by)
         there = [row for row in self.rows if keys[row.place][0] != _MISSING]
@@ -112,7 +112,7 @@ class TrialTable:
         there.sort(key=lambda row: keys[row.place], reverse=falling)
         return there + missing
 
-    def measured(self, by: str, otherwise: Sequence[str] = ()) -> tuple[str, dict[int, float]]:
+    def comparison_values(self, by: str, otherwise: Sequence[str] = ()) -> tuple[str, dict[int, float]]:
         """A number to compare rows by, as (its name, the finite ones by place): that of a column, or of the result
         where the column is none that a trial brought about. ("", {}) where there is none.
 
@@ -120,12 +120,12 @@ class TrialTable:
             otherwise: names of what they logged, for trials whose results are no numbers.
         """
         columns = self.columns
-        own = self.before
+        own = self.outcome_column
         wanted = [by] if by in columns[own + 1 :] else []
         named = zip(self.numbers, columns[own + 2 :], strict=False)
         logged = [column for name, column in named if name in otherwise]
         for name in dict.fromkeys((*wanted, columns[-1], *logged)):
-            keys = {row.place: _rank(self._key(row, name, columns.index(name))) for row in self.rows}
+            keys = {row.place: _sort_key(self._sort_value(row, name, columns.index(name))) for row in self.rows}
             found = {place: float(key[1]) for place, key in keys.items() if key[0] == _NUMBER}
             if finite := {place: value for place, value in found.items() if isfinite(value)}:
                 return (self._result_name if name == columns[-1] else name), finite
@@ -138,7 +138,7 @@ class TrialTable:
         names = (next(iter(value), "") for value in values if isinstance(value, dict))
         return safe(str(next(names, RESULT)))
 
-    def _key(self, row: TrialRow, by: str, at: int | None) -> Any:
+    def _sort_value(self, row: TrialRow, by: str, at: int | None) -> Any:
         """What a row is sorted by: what stands in a column, or a key of its result."""
         value = row.value
         if at is None:
@@ -150,7 +150,7 @@ class TrialTable:
 
 
 @dataclass(frozen=True, slots=True)
-class TrialBoard:
+class TrialTableSource:
     """What a table is made of beside the run itself.
 
     Attributes:
@@ -165,7 +165,7 @@ class TrialBoard:
         self,
         run: str,
         tasks: Mapping[int, TaskView],
-        book: MetricBook,
+        book: MetricStore,
         runs: Mapping[str, RunView] | None = None,
     ) -> TrialTable:
         """The table as it is now.
@@ -185,23 +185,23 @@ class TrialBoard:
             found = self.earlier.get((of, task)) if of != run else None
             if found is None:
                 held = tasks if of == run else runs[of].tasks if runs and of in runs else {}
-                found = of_gang(held.values()) if self.sheet.gang else held.get(task)
+                found = representative_task(held.values()) if self.sheet.gang else held.get(task)
             live = {}
             if found is not None and found.state == "running" and found.began_at is not None:
                 live = book.latest_since(of, found.rank, found.began_at)
-            ranks = () if found is None else block_of(self.sheet, found.rank)
+            ranks = () if found is None else ranks_of_block(self.sheet, found.rank)
             rows.append(TrialRow(at, tuple(map(safe, texts)), found, of if found is not None else "", live, ranks))
         numbers = dict.fromkeys(name for row in rows for name in row.numbers)
         return TrialTable(tuple(map(safe, self.sheet.names)), tuple(numbers), rows, self.sheet.ranks > 1)
 
 
-def block_of(sheet: TrialSheet, rank: int) -> Sequence[int]:
+def ranks_of_block(sheet: TrialSheet, rank: int) -> Sequence[int]:
     """The ranks that ran a row together, by one of them; none where one did by itself."""
     first = rank // sheet.ranks * sheet.ranks
     return range(first, first + sheet.ranks) if sheet.ranks > 1 and rank >= 0 else ()
 
 
-def of_gang(tasks: Iterable[TaskView]) -> TaskView | None:
+def representative_task(tasks: Iterable[TaskView]) -> TaskView | None:
     """What stands for all ranks of a run: one that failed, else one that goes on, else the first of them."""
     ranks = sorted(tasks, key=lambda task: task.index)
     failed = [task for task in ranks if task.state in ("raised", "exited", "lost")]
@@ -212,7 +212,7 @@ def of_gang(tasks: Iterable[TaskView]) -> TaskView | None:
 _NUMBER, _TEXT, _MISSING = range(3)
 
 
-def _rank(key: Any) -> tuple[int, Any]:
+def _sort_key(key: Any) -> tuple[int, Any]:
     """Something of which any two can be compared."""
     if key is None:
         return _MISSING, 0
@@ -226,8 +226,8 @@ def _rank(key: Any) -> tuple[int, Any]:
     return _TEXT, str(key)
 
 
-LATE = 1.5  # times what most others took
-AT_LEAST = 1.0  # seconds more than these
+LATE_FACTOR = 1.5  # times what most others took
+MIN_LATE_SECONDS = 1.0  # seconds more than these
 
 
 class StepOnNode(NamedTuple):
@@ -248,7 +248,7 @@ class StepOnNode(NamedTuple):
     late: bool = False
 
 
-def steps_of(pool: PoolView, run: RunView | None) -> list[RunView]:
+def steps_of_job(pool: PoolView, run: RunView | None) -> list[RunView]:
     """The runs of the job that a run is a step of, in their order; none where it is of no job."""
     if run is None or not run.job:
         return []
@@ -256,7 +256,7 @@ def steps_of(pool: PoolView, run: RunView | None) -> list[RunView]:
     return sorted(found, key=lambda each: each.opened_at)
 
 
-def on_nodes(steps: Sequence[RunView], now: float) -> Mapping[int, list[StepOnNode]]:
+def steps_by_node(steps: Sequence[RunView], now: float) -> Mapping[int, list[StepOnNode]]:
     """What each node has of each step.
 
     Args:
@@ -271,32 +271,32 @@ def on_nodes(steps: Sequence[RunView], now: float) -> Mapping[int, list[StepOnNo
         for task in tasks:
             by_node.setdefault(task.node, []).append(task)
         for node, own in by_node.items():
-            seconds = [spent for task in own if (spent := _spent(task, now)) is not None]
-            state, spent = _state(own), max(seconds, default=None)
+            seconds = [spent for task in own if (spent := _elapsed_seconds(task, now)) is not None]
+            state, spent = _node_state(own), max(seconds, default=None)
             late = (
                 state == "running"
                 and usual is not None
                 and spent is not None
-                and spent > max(LATE * usual, usual + AT_LEAST)
+                and spent > max(LATE_FACTOR * usual, usual + MIN_LATE_SECONDS)
             )
             found.setdefault(node, []).append(StepOnNode(run.id, run.function, state, spent, late))
     return found
 
 
-def _state(tasks: Sequence[TaskView]) -> str:
+def _node_state(tasks: Sequence[TaskView]) -> str:
     """Of a node: the worst of its ranks that have ended, unless one goes on."""
     states = [task.state for task in tasks]
     order = ("raised", "exited", "lost", "running", "collateral", "waiting", "returned")
     return next((state for state in order if state in states), "waiting")
 
 
-def _spent(task: TaskView, now: float) -> float | None:
+def _elapsed_seconds(task: TaskView, now: float) -> float | None:
     if task.outcome is not None:
         return task.outcome.seconds
     return None if task.began_at is None else max(0.0, now - task.began_at)
 
 
-def last_words(pool: PoolView, steps: Sequence[RunView], most: int = 3) -> list[str]:
+def failure_lines(pool: PoolView, steps: Sequence[RunView], most: int = 3) -> list[str]:
     """Of a job that failed: which node at what, how it ended there, and the last lines that it printed.
 
     Args:
@@ -308,5 +308,5 @@ def last_words(pool: PoolView, steps: Sequence[RunView], most: int = 3) -> list[
     cause = failed.root_cause
     node = next((task.node for task in failed.tasks.values() if task.rank == cause.rank), -1)
     lines = [f"n{node} {failed.function}: {cause.message or cause.outcome}"]
-    ring = pool.logs.of(failed.id).rank(cause.rank)
+    ring = pool.logs.for_run(failed.id).rank(cause.rank)
     return [*lines, *(f"  {line}" for line in ring.lines(ring.end - most, ring.end) if line.strip())]

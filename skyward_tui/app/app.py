@@ -25,20 +25,20 @@ from textual.screen import Screen
 from textual.worker import NoActiveWorker, WorkerFailed, get_current_worker
 
 from skyward_core.client import settings
-from skyward_core.client.settings import Notify, OwnSettings
+from skyward_core.client.settings import NotifySettings, UserSettings
 from skyward_core.model.errors import SkywardError
 from skyward_core.views.notification_rules import Notification, NotificationWatch
-from skyward_tui.app.garbage_collection import look_if_due
+from skyward_tui.app.garbage_collection import collect_if_due
 from skyward_tui.notifications import Notifier
-from skyward_tui.shutdown import Ends, beside
-from skyward_tui.text.error_hints import words_of
-from skyward_tui.ui.actions import bindings, first_key, of, usable, with_keys
-from skyward_tui.ui.app_interface import AppFace, AtOnce, settled
+from skyward_tui.shutdown import ShutdownSignals, run_in_daemon_thread
+from skyward_tui.text.error_hints import format_error
+from skyward_tui.ui.actions import actions_in, bindings, first_key, resolve_keymap, with_keys
+from skyward_tui.ui.app_interface import AppInterface, ImmediateRepaint, wait_shielded
 from skyward_tui.ui.host_key_questions import HostKeyQuestions
-from skyward_tui.ui.saved_state import KeptScreen, KeptState, Unusable, kept_state, write_down
-from skyward_tui.ui.suspend import sweep
-from skyward_tui.ui.themes import OWN, SKYWARD, UNCOLOURED, legible, muted
-from skyward_tui.ui.type_ahead import Palette, TypedAhead
+from skyward_tui.ui.saved_state import InvalidStateFile, SavedState, ScreenState, load_state, save_state
+from skyward_tui.ui.suspend import remove_stale_logs
+from skyward_tui.ui.themes import OWN_THEMES, SKYWARD, UNCOLOURED, ensure_contrast, muted
+from skyward_tui.ui.type_ahead import KeyQueue, Palette
 from skyward_tui.widgets.header_and_hints import MIN_HEIGHT, MIN_WIDTH
 
 if TYPE_CHECKING:
@@ -52,13 +52,13 @@ if TYPE_CHECKING:
     from textual.widget import Widget
     from textual.worker import Worker
 
-    from skyward_core.client.run_history import FoundInLogs
-    from skyward_core.client.session_protocol import Front, ServerKey
+    from skyward_core.client.run_history import LineMatch
+    from skyward_core.client.session_protocol import ServerKey, SessionProtocol
     from skyward_core.views.pool_view import PoolView, RunView
     from skyward_tui.dialogs.confirmations import BudgetScreen
     from skyward_tui.dialogs.host_key_and_secret import HostKeyScreen
     from skyward_tui.launch_form.form import Form
-    from skyward_tui.ui.saved_state import KeptScreen
+    from skyward_tui.ui.saved_state import ScreenState
 
 
 class BudgetQuestions:
@@ -76,10 +76,10 @@ class BudgetQuestions:
     ) -> None:
         self._show = show
         self._answered = answered
-        self._asked: dict[str, float | None] = {}  # pool -> the deadline that it was asked with
+        self._asked_deadlines: dict[str, float | None] = {}  # pool -> the deadline that it was asked with
         self._open: BudgetScreen | None = None
 
-    def look(self, pools: Iterable[PoolView]) -> None:
+    def update(self, pools: Iterable[PoolView]) -> None:
         """Ask where there is something to be asked; take back what somebody else has answered."""
         waiting = [pool for pool in pools if pool.budget_state == "asked" and pool.is_live]
         if self._open is not None:
@@ -88,12 +88,12 @@ class BudgetQuestions:
                 self._open.dismiss("later")
             return
         for pool in waiting:
-            if self._asked.get(pool.key, 0.0) != pool.budget_ends_at:
-                self._asked[pool.key] = pool.budget_ends_at
-                self._ask(pool)
+            if self._asked_deadlines.get(pool.key, 0.0) != pool.budget_ends_at:
+                self._asked_deadlines[pool.key] = pool.budget_ends_at
+                self.on_answer(pool)
                 return
 
-    def _ask(self, pool: PoolView) -> None:
+    def on_answer(self, pool: PoolView) -> None:
         def said(answer: str | None) -> None:
             screen, self._open = self._open, None
             if screen is not None and answer in screen.budgets:
@@ -107,7 +107,7 @@ class BudgetQuestions:
 PATIENCE = 5.0  # seconds for the home's disk, which holds nobody up who quits
 
 
-class DressedApp(AppFace):
+class ThemedApp(AppInterface):
     """An app that looks as its person wants it.
 
     Args:
@@ -125,21 +125,21 @@ class DressedApp(AppFace):
 
     def __init__(self, theme: str, plain: bool) -> None:
         super().__init__()
-        self.own = OwnSettings()
+        self.user_settings = UserSettings()
         self.remarks: list[str] = []
         self._asked_theme, self._plain = theme, plain
-        self._kept = KeptState()
+        self._saved_state = SavedState()
         self._changed: dict[str, str] = {}
-        self._changed_screens: dict[str, KeptScreen] = {}
-        self._writing = asyncio.Lock()
-        self._painters: list[LineFilter] = []
-        self._worn = SKYWARD.name
+        self._changed_screens: dict[str, ScreenState] = {}
+        self._write_lock = asyncio.Lock()
+        self._line_filters: list[LineFilter] = []
+        self._current_theme_name = SKYWARD.name
         self.add_class(f"-theme-{SKYWARD.name}", update=False)  # as Textual does where a theme comes later
 
     @property
     def available_themes(self) -> dict[str, Theme]:
         """Textual's, and ours."""
-        return {**super().available_themes, **{each.name: each for each in OWN}}
+        return {**super().available_themes, **{each.name: each for each in OWN_THEMES}}
 
     @property
     def current_theme(self) -> Theme:
@@ -148,116 +148,118 @@ class DressedApp(AppFace):
             self._current = super().current_theme
         return self._current
 
-    def dress(self) -> None:
+    def apply_appearance(self) -> None:
         """Look as the person wants it, before anything is painted."""
         try:
-            self.own = settings.own_settings()
-            self._kept = kept_state()
+            self.user_settings = settings.load_user_settings()
+            self._saved_state = load_state()
         except SkywardError:
             pass  # there is no home, which the session says
-        except Unusable as unusable:
+        except InvalidStateFile as unusable:
             self.remarks.append(str(unusable))
-        self.remarks += self.own.refused
+        self.remarks += self.user_settings.refused
         self._level = self.animation_level
         self._move_and_paint()
         if os.environ.get("NO_COLOR") and not self._asked_theme:
-            from skyward_tui.ui.terminal_driver import Colourless
+            from skyward_tui.ui.terminal_driver import ColourRemover
 
-            self._painters.append(Colourless())
+            self._line_filters.append(ColourRemover())
             self.theme = UNCOLOURED
         self.no_color = self.theme == UNCOLOURED
         if self.no_color:
             return
-        name, wrong = self._kept.theme_of(self.own.theme, self._asked_theme, self.available_themes)
+        name, wrong = self._saved_state.resolve_theme(
+            self.user_settings.theme, self._asked_theme, self.available_themes
+        )
         self.remarks += [wrong] if wrong else []
         self.theme = name or SKYWARD.name
 
     def _move_and_paint(self) -> None:
-        self.animation_level = self._level if self.own.motion else "none"
-        is_plain = self._plain or self.own.ascii
-        if is_plain or self._painters:
+        self.animation_level = self._level if self.user_settings.motion else "none"
+        is_plain = self._plain or self.user_settings.ascii
+        if is_plain or self._line_filters:
             from skyward_tui.ui.terminal_driver import (
                 PlainAscii,  # late: few need it, and the app is starting
             )
 
-            self._painters = [each for each in self._painters if not isinstance(each, PlainAscii)]
-            self._painters += [PlainAscii()] if is_plain else []
+            self._line_filters = [each for each in self._line_filters if not isinstance(each, PlainAscii)]
+            self._line_filters += [PlainAscii()] if is_plain else []
 
-    def dress_again(self, own: OwnSettings) -> None:
+    def update_appearance(self, own: UserSettings) -> None:
         """Look as the settings say now."""
-        before, self.own = self.own, own
+        before, self.user_settings = self.user_settings, own
         self._move_and_paint()
-        if self.own.ascii != before.ascii:
+        if self.user_settings.ascii != before.ascii:
             for screen in self.screen_stack:
                 for each in (screen, *screen.walk_children()):
                     each.refresh()
-        if self.own.theme != before.theme and not (self._asked_theme or self.no_color):
-            name = self.own.theme or SKYWARD.name
+        if self.user_settings.theme != before.theme and not (self._asked_theme or self.no_color):
+            name = self.user_settings.theme or SKYWARD.name
             if name in self.available_themes:
-                self._worn = name  # no choice of the palette's
+                self._current_theme_name = name  # no choice of the palette's
                 self.theme = name
 
     @property
-    def moves(self) -> bool:
-        return self.own.motion and not self.no_color
+    def has_motion(self) -> bool:
+        return self.user_settings.motion and not self.no_color
 
-    def keep_what_is_chosen(self) -> None:
+    def track_theme_choice(self) -> None:
         """From now on another theme is the person's choice."""
-        self._worn = self.theme
-        self.theme_changed_signal.subscribe(self, self._theme_chosen)
+        self._current_theme_name = self.theme
+        self.theme_changed_signal.subscribe(self, self._save_theme_choice)
 
-    def _theme_chosen(self, theme: Theme) -> None:
+    def _save_theme_choice(self, theme: Theme) -> None:
         """Keep what the person has chosen, for the next start."""
-        if theme.name == self._worn:
+        if theme.name == self._current_theme_name:
             return
         if self.no_color:
-            self.theme = self._worn
+            self.theme = self._current_theme_name
             return self.flash("NO_COLOR is set, and no theme shows; --theme NAME shows one all the same")
-        self._worn = theme.name
-        self._changed |= {"theme": theme.name, "over": self.own.theme}
-        self.run_worker(self.write_down(), group="keep")
+        self._current_theme_name = theme.name
+        self._changed |= {"theme": theme.name, "over": self.user_settings.theme}
+        self.run_worker(self.save_state(), group="keep")
         return None
 
-    def kept_of(self, scope: str) -> KeptScreen:
-        return self._kept.screens.get(scope, {})
+    def saved_screen_state(self, scope: str) -> ScreenState:
+        return self._saved_state.screens.get(scope, {})
 
-    def keep(self, scope: str, screen: KeptScreen) -> None:
-        if screen != self.kept_of(scope):
-            self._change(scope, screen)
-            self.run_worker(self.write_down(), group="keep", exclusive=False)
+    def save_screen_state(self, scope: str, screen: ScreenState) -> None:
+        if screen != self.saved_screen_state(scope):
+            self._set_screen_state(scope, screen)
+            self.run_worker(self.save_state(), group="keep", exclusive=False)
 
-    async def forget(self, scope: str) -> bool:
+    async def forget_screen_state(self, scope: str) -> bool:
         """Keep nothing of a screen any more; says whether the next start will know."""
-        self._change(scope, {})
-        return await self.write_down()
+        self._set_screen_state(scope, {})
+        return await self.save_state()
 
-    def _change(self, scope: str, screen: KeptScreen) -> None:
-        self._kept = self._kept._replace(screens={**self._kept.screens, scope: screen})
+    def _set_screen_state(self, scope: str, screen: ScreenState) -> None:
+        self._saved_state = self._saved_state._replace(screens={**self._saved_state.screens, scope: screen})
         self._changed_screens[scope] = screen
 
-    async def write_down(self) -> bool:
+    async def save_state(self) -> bool:
         """Keep what has changed for the next start, one change after the other; another app's changes stay. Says
         whether it is kept."""
-        async with self._writing:
+        async with self._write_lock:
             changed, screens = self._changed, self._changed_screens
             if not (changed or screens):
                 return True
             self._changed, self._changed_screens = {}, {}
             try:
-                await asyncio.wait_for(beside(partial(write_down, changed, screens)), PATIENCE)
+                await asyncio.wait_for(run_in_daemon_thread(partial(save_state, changed, screens)), PATIENCE)
             except (OSError, TimeoutError, SkywardError) as error:
-                self.flash(f"how the app looks is not kept: {words_of(error)}", "error")
+                self.flash(f"how the app looks is not kept: {format_error(error)}", "error")
                 return False
             return True
 
     def get_css_variables(self) -> dict[str, str]:
         """The theme's, in which states can be read."""
-        self.theme_variables = legible(super().get_css_variables(), ansi=self.current_theme.ansi)
+        self.theme_variables = ensure_contrast(super().get_css_variables(), ansi=self.current_theme.ansi)
         return self.theme_variables
 
     def get_line_filters(self) -> Sequence[LineFilter]:
         """Textual's, but that no colours means none, and no greys."""
-        return [*filter(_is_no_grey, super().get_line_filters()), *self._painters]
+        return [*filter(_is_no_grey, super().get_line_filters()), *self._line_filters]
 
     def get_theme_variable_defaults(self) -> dict[str, str]:
         """What our screens need of a theme beyond Textual's own variables."""
@@ -273,17 +275,17 @@ def _is_no_grey(each: LineFilter) -> bool:
 LAST = "last"  # in what is kept, beside the screens' own scopes
 
 
-class OpeningApp(DressedApp):
+class NavigationApp(ThemedApp):
     """What one screen calls to have another one opened."""
 
-    def keep_place(self) -> None:
+    def save_last_screen(self) -> None:
         """Keep which screen is left, for the next start."""
         from skyward_tui.screens.base_screen import BaseScreen
 
-        places = (screen.place for screen in reversed(self.screen_stack) if isinstance(screen, BaseScreen))
-        self.keep(LAST, next(filter(None, places), {}))
+        places = (screen.reopen_state for screen in reversed(self.screen_stack) if isinstance(screen, BaseScreen))
+        self.save_screen_state(LAST, next(filter(None, places), {}))
 
-    async def open_last(self, still: Callable[[], bool]) -> bool:
+    async def open_last_screen(self, still: Callable[[], bool]) -> bool:
         """Open the screen that was left last, one step from the list of pools; says whether that is settled. It is not
         while its pool is not listed.
 
@@ -293,12 +295,12 @@ class OpeningApp(DressedApp):
         Args:
             still: whether it is still wanted, once the place is forgotten.
         """
-        shows = self._shows(self.kept_of(LAST))
-        if shows is not None and self.kept_of(LAST) and await self.forget(LAST) and still():
+        shows = self._opener_for(self.saved_screen_state(LAST))
+        if shows is not None and self.saved_screen_state(LAST) and await self.forget_screen_state(LAST) and still():
             shows()
         return shows is not None
 
-    def _shows(self, place: KeptScreen) -> Callable[[], None] | None:
+    def _opener_for(self, place: ScreenState) -> Callable[[], None] | None:
         """What opens a place; None while its pool is not listed."""
         if place.get("screen") == "history":
             return partial(self.show_history, inbox=place.get("inbox") is True)
@@ -307,7 +309,7 @@ class OpeningApp(DressedApp):
         pool, run = self.find_pool(str(place.get("pool"))), str(place.get("run", ""))
         if pool is None:
             return None
-        if pool.is_over and any(other.is_precious and not other.is_over for other in self.pools()):
+        if pool.is_over and any(other.needs_confirmation and not other.is_over for other in self.pools()):
             return lambda: None  # what goes on, and may cost money, comes before what is over
         # A run that the pool does not know of any more; one that is over has not been asked yet.
         return partial(self.show_run, pool.key, run if pool.is_over or run in pool.runs else "")
@@ -322,7 +324,7 @@ class OpeningApp(DressedApp):
         else:
             self.push_screen(RunScreen(key))
 
-    def show_run(self, pool: str, run: str, found: FoundInLogs | None = None) -> None:
+    def show_run(self, pool: str, run: str, found: LineMatch | None = None) -> None:
         from skyward_tui.screens.run import RunScreen
 
         self.push_screen(RunScreen(pool, run or None, found))
@@ -343,9 +345,9 @@ class OpeningApp(DressedApp):
         self.push_screen(LaunchScreen(pool, form))
 
     def show_leftovers(self) -> None:
-        from skyward_tui.screens.leftovers import SweepScreen
+        from skyward_tui.screens.leftovers import LeftoversScreen
 
-        self.push_screen(SweepScreen(self.leftovers))
+        self.push_screen(LeftoversScreen(self.leftovers))
 
     def show_hosts(self) -> None:
         from skyward_tui.screens.hosts import HostsScreen
@@ -378,11 +380,11 @@ class OpeningApp(DressedApp):
         self.push_screen(DifferencesScreen(title, lines))
 
 
-class FailingApp(OpeningApp):
+class CrashHandlingApp(NavigationApp):
     """An app that tells its person what becomes of pools where it fails.
 
     Args:
-        theme: as :class:`DressedApp` takes it.
+        theme: as :class:`ThemedApp` takes it.
         plain: the same.
 
     Attributes:
@@ -393,7 +395,7 @@ class FailingApp(OpeningApp):
 
     def __init__(self, theme: str, plain: bool) -> None:
         super().__init__(theme, plain)
-        self._began = time.time()
+        self._started_at = time.time()
 
     def _handle_exception(self, error: Exception) -> None:
         """Show in its panel what a worker failed at; Textual ends the app for anything else."""
@@ -410,11 +412,11 @@ class FailingApp(OpeningApp):
         from textual.content import Content
 
         from skyward_core.client import bug_report
-        from skyward_core.util.terminal_safe_text import field
+        from skyward_core.util.terminal_safe_text import sanitize_line
         from skyward_tui.screens.base_screen import BaseScreen
 
         bug_report.log_failure(worker.name, error)
-        what = field(f"{type(error).__name__}: {error}")
+        what = sanitize_line(f"{type(error).__name__}: {error}")
         if (box := _box_of(worker.node)) is not None:
             box.border_subtitle = Content.styled(f"✗ {what}", "$text-error")
         screen = next((each for each in worker.node.ancestors_with_self if isinstance(each, BaseScreen)), self)
@@ -422,15 +424,15 @@ class FailingApp(OpeningApp):
 
     def _fatal_error(self) -> None:  # Textual calls it where nobody handles an error
         if (error := sys.exception()) is not None:
-            from skyward_tui.app.crash_report import failed
+            from skyward_tui.app.crash_report import render_crash
 
-            self.panic(failed(error, self.pools(), self._began))
+            self.panic(render_crash(error, self.pools(), self._started_at))
 
     def panic(self, *renderables: RenderableType) -> None:
         """End, and leave this on the terminal, with nothing that acts there: an error may quote what a rank said."""
-        from skyward_tui.app.crash_report import Harmless
+        from skyward_tui.app.crash_report import SanitizedRenderable
 
-        super().panic(*map(Harmless, renderables))
+        super().panic(*map(SanitizedRenderable, renderables))
 
 
 def _box_of(node: DOMNode) -> Widget | None:
@@ -451,7 +453,10 @@ S = TypeVar("S")
 FRAMES, FRAMES_OVER_SSH = 10, 5  # paints a second
 REFRESH_SECONDS = 1.0
 LIVELY_SECONDS = 1.0  # for which a key, or work that has ended, may still change what is shown
-AGAIN_SECONDS = (0.6, 1.6)  # after news: panels look now and then at what keeps coming, and at the last of it
+REPEAT_SECONDS = (
+    0.6,
+    1.6,
+)  # after news: panels look now and then at what keeps coming, and at the last of it
 REST_SECONDS = 0.3  # without news or keys, after which is asked as seldom as over SSH
 STILL_SECONDS = 10.0  # for which a screen may stay as it is at most, should the clock stand still
 FIRST_LOOK_SECONDS = 10.0  # until pools are listed, for which the ledger alone is read
@@ -459,13 +464,13 @@ DETACH_SECONDS = 5.0
 SWITCH_INTERVAL = 0.0005  # seconds
 
 
-def _new_session() -> Front:
+def _new_session() -> SessionProtocol:
     from skyward_core.client.session import Session
 
     return Session()
 
 
-class SkywardApp(FailingApp):
+class SkywardApp(CrashHandlingApp):
     """Launch, watch and tear down pools.
 
     Args:
@@ -493,7 +498,7 @@ class SkywardApp(FailingApp):
 
     def __init__(
         self,
-        session_factory: Callable[[], Front] = _new_session,
+        session_factory: Callable[[], SessionProtocol] = _new_session,
         clock: Callable[[], float] = time.time,
         *,
         read_only: bool = False,
@@ -514,23 +519,25 @@ class SkywardApp(FailingApp):
         self.failures = 0
         self.replay = None
         self.host_keys = HostKeyQuestions(self.post_message, self._show_host_key)
-        self.budgets = BudgetQuestions(self._show_budget, self._heed_budget)
-        self.at_once = AtOnce()
+        self.budgets = BudgetQuestions(self._show_budget, self._apply_budget)
+        self.immediate_repaint = ImmediateRepaint()
         self._session_factory = session_factory
         self._refresh_error = ""
-        self._ends = Ends()
+        self._shutdown_signals = ShutdownSignals()
         self._leaving = False
-        self._returns = not self.REPLAYS  # to the screen that was left last, before anybody goes elsewhere
-        self._returning = asyncio.Lock()
+        self._reopens_last = not self.REPLAYS  # to the screen that was left last, before anybody goes elsewhere
+        self._reopen_lock = asyncio.Lock()
         self._lively_until = time.monotonic() + LIVELY_SECONDS
-        self._pumped: tuple[tuple[object, ...] | None, float] = (None, 0.0)
-        self._again: list[float] = []  # when the screen gets its pulse again, the next one last
-        self._touched = time.monotonic()  # when somebody pressed a key, or moved the mouse
-        self._watch = NotificationWatch()
+        self._last_refresh: tuple[tuple[object, ...] | None, float] = (None, 0.0)
+        self._refresh_times: list[float] = []  # when the screen gets its pulse again, the next one last
+        self._last_input_at = time.monotonic()  # when somebody pressed a key, or moved the mouse
+        self._notification_watch = NotificationWatch()
         # From a thread of its own a command tells what is wrong with it.
-        self._notifier = Notifier(Notify(), self._to_terminal, partial(self.call_later, self._command_failed))
-        self._typed = TypedAhead(self, self._hear)
-        self._early: list[events.Event] | None = []  # what was typed before there was anything to act on
+        self._notifier = Notifier(
+            NotifySettings(), self._write_to_terminal, partial(self.call_later, self._command_failed)
+        )
+        self._key_queue = KeyQueue(self, self._dispatch_event)
+        self._early_events: list[events.Event] | None = []  # what was typed before there was anything to act on
         if "SSH_CONNECTION" in os.environ:
             self.animation_level = "none"
 
@@ -542,7 +549,7 @@ class SkywardApp(FailingApp):
     ) -> bool:
         """Do what a key means; of who may only look, refuse what is more than that."""
         scope = getattr(default_namespace, "SCOPE", "") or getattr(self.screen, "SCOPE", "")
-        if self.read_only and any(each.call == action and not each.looks for each in of(scope)):
+        if self.read_only and any(each.call == action and not each.is_read_only for each in actions_in(scope)):
             self.flash(self.REFUSAL, "error")
             return True
         return await super().run_action(action, default_namespace, namespaces)
@@ -558,8 +565,8 @@ class SkywardApp(FailingApp):
     # Start and pump
 
     def on_load(self) -> None:
-        self._ends.heed(self._end)
-        self.dress()
+        self._shutdown_signals.install(self._quit)
+        self.apply_appearance()
 
     def get_default_screen(self) -> Screen[Any]:
         from skyward_tui.screens.pool_list import PoolsScreen
@@ -567,9 +574,9 @@ class SkywardApp(FailingApp):
         return PoolsScreen()
 
     def on_mount(self) -> None:
-        self.keep_what_is_chosen()
-        self.run_worker(self._keep_pumping(), group="paint")
-        self.run_worker(self._keep_looking(), group="refresh")
+        self.track_theme_choice()
+        self.run_worker(self._refresh_loop(), group="paint")
+        self.run_worker(self._poll_pools(), group="refresh")
         # The terminal of an app that comes back from the shell is empty; only what changes is painted otherwise.
         self.app_resume_signal.subscribe(self, lambda _: self.refresh(layout=True))
 
@@ -581,31 +588,31 @@ class SkywardApp(FailingApp):
         """Keep what is typed before the ledger is read, for then."""
         is_typed = isinstance(event, events.Key | events.Paste) and not event.is_forwarded
         if is_typed or isinstance(event, events.MouseDown):
-            self._returns = False
-        if is_typed and self._early is not None:
-            self._early.append(event)
+            self._reopens_last = False
+        if is_typed and self._early_events is not None:
+            self._early_events.append(event)
         elif is_typed:
-            await self._typed.take(event)
+            await self._key_queue.enqueue(event)
         else:
-            await self._hear(event)
+            await self._dispatch_event(event)
 
-    async def _hear(self, event: events.Event) -> None:
+    async def _dispatch_event(self, event: events.Event) -> None:
         if isinstance(event, events.InputEvent | events.Resize):
-            self._touched = time.monotonic()
-            self._enliven()
-            self.at_once.heed(event)
+            self._last_input_at = time.monotonic()
+            self._mark_active()
+            self.immediate_repaint.on_input(event)
         await super().on_event(event)
 
     def on_worker_state_changed(self, event: Worker.StateChanged) -> None:
         # These two come every second; what they find is seen by the pools.
         if event.worker.group not in ("refresh", "paint"):
-            self._enliven()
+            self._mark_active()
 
-    def _enliven(self) -> None:
+    def _mark_active(self) -> None:
         self._lively_until = time.monotonic() + LIVELY_SECONDS
 
-    def _hear_early_keys(self) -> None:
-        early, self._early = self._early or [], None
+    def _replay_early_keys(self) -> None:
+        early, self._early_events = self._early_events or [], None
         for event in early:
             # A terminal that was not ours yet has made a line's end of it.
             is_enter = isinstance(event, events.Key) and event.key == "ctrl+j"
@@ -613,41 +620,41 @@ class SkywardApp(FailingApp):
 
     async def _open_session(self) -> None:
         from skyward_core.model.errors import SkywardError
-        from skyward_core.util.terminal_safe_text import paragraph
-        from skyward_tui.text.error_hints import words_of
+        from skyward_core.util.terminal_safe_text import sanitize_paragraph
+        from skyward_tui.text.error_hints import format_error
 
         defect: Exception | None = None
         try:
             self.session = await asyncio.to_thread(self._session_factory)
-            refused = self._heed()
-            self.session.ask_about_budgets()
+            refused = self._apply_other_settings()
+            self.session.enable_budget_prompts()
             if said := "; ".join(filter(None, (self.session.notice, *self.remarks, *refused))):
                 self.flash(said, "error")
             await self._list_pools()
         except (SkywardError, OSError) as error:
-            self.session_error = paragraph(words_of(error))
+            self.session_error = sanitize_paragraph(format_error(error))
         except Exception as error:  # noqa: BLE001  raised again below
-            self.session_error = paragraph(f"{type(error).__name__}: {error}")
+            self.session_error = sanitize_paragraph(f"{type(error).__name__}: {error}")
             defect = error
-        self._pump()
-        await self._return()
-        self._hear_early_keys()
+        self._refresh_screen()
+        await self._reopen_last_screen()
+        self._replay_early_keys()
         if defect is not None:
             raise defect
         self.refresh_pools()
-        self.look_for_failures()
-        self.look_for_leftovers()
-        await sweep()
+        self.count_failures()
+        self.scan_leftovers()
+        await remove_stale_logs()
 
-    async def _keep_pumping(self) -> None:
+    async def _refresh_loop(self) -> None:
         while True:
-            await asyncio.sleep(self._pause)
-            self._pump()
+            await asyncio.sleep(self._refresh_interval)
+            self._refresh_screen()
 
     @property
-    def _pause(self) -> float:
+    def _refresh_interval(self) -> float:
         """Seconds until it is asked again what there is to paint; more where nothing has happened of late."""
-        rests = time.monotonic() > max(self._lively_until, self._pumped[1] + REST_SECONDS)
+        rests = time.monotonic() > max(self._lively_until, self._last_refresh[1] + REST_SECONDS)
         return 1 / (FRAMES_OVER_SSH if rests or "SSH_CONNECTION" in os.environ else FRAMES)
 
     async def _list_pools(self) -> None:
@@ -655,48 +662,48 @@ class SkywardApp(FailingApp):
         if self.session is None:
             return
         # What is wrong with it the next look tells, which comes at once.
-        look = asyncio.gather(settled(self.session.refresh()), return_exceptions=True)
+        look = asyncio.gather(wait_shielded(self.session.refresh()), return_exceptions=True)
         until = time.monotonic() + FIRST_LOOK_SECONDS
         while not (look.done() or self.pools() or time.monotonic() > until):
             await asyncio.wait({look}, timeout=0.02)
 
-    def _pump(self) -> None:
+    def _refresh_screen(self) -> None:
         """Give the screen in front its pulse where something has come, or time has changed what it tells. An app that
         nobody touches costs next to nothing."""
         from skyward_tui.screens.base_screen import BaseScreen
 
-        screen, pools, clock = self._front(BaseScreen), self.pools(), self.clock()
-        beat = None if screen is None else screen.beat(clock)
+        screen, pools, clock = self._topmost_screen(BaseScreen), self.pools(), self.clock()
+        beat = None if screen is None else screen.refresh_token(clock)
         state = [(pool.key, pool.state, pool.changes) for pool in pools], id(screen), beat
-        now, (before, since) = time.monotonic(), self._pumped
+        now, (before, since) = time.monotonic(), self._last_refresh
         if state != before:
             if before is None or state[0] != before[0]:
-                self._again = [now + after for after in reversed(AGAIN_SECONDS)]
-        elif self._again and now > self._again[-1]:
-            self._again.pop()
+                self._refresh_times = [now + after for after in reversed(REPEAT_SECONDS)]
+        elif self._refresh_times and now > self._refresh_times[-1]:
+            self._refresh_times.pop()
         elif self._lively_until < now < since + STILL_SECONDS:
             return
-        self._pumped = state, now
+        self._last_refresh = state, now
         # While the app shuts down its screens lose their widgets one by one.
         if self.is_running and screen is not None and screen.is_mounted:
-            screen.pulse(clock)
+            screen.tick(clock)
             if not self.read_only:
-                self.budgets.look(pools)
-        for told in self._watch.look(pools, clock):
-            self.call_person(told)
+                self.budgets.update(pools)
+        for told in self._notification_watch.check(pools, clock):
+            self.notify_user(told)
 
-    def _front(self, kind: type[S]) -> S | None:
+    def _topmost_screen(self, kind: type[S]) -> S | None:
         """The topmost screen of a kind; dialogs may lie over it."""
         return next((screen for screen in reversed(self.screen_stack) if isinstance(screen, kind)), None)
 
-    async def _keep_looking(self) -> None:
+    async def _poll_pools(self) -> None:
         """Look for pools once a second. One that does not answer holds nobody up: the next look passes it by."""
         looks: set[asyncio.Task[None]] = set()
         try:
             while True:
                 await asyncio.sleep(REFRESH_SECONDS)
-                look_if_due(time.monotonic() - self._touched)
-                looks.add(look := asyncio.create_task(self._look_for_pools(patient=True)))
+                collect_if_due(time.monotonic() - self._last_input_at)
+                looks.add(look := asyncio.create_task(self._fetch_pools(patient=True)))
                 look.add_done_callback(looks.discard)
         finally:
             for look in looks:
@@ -705,61 +712,61 @@ class SkywardApp(FailingApp):
     @work(group="refresh")
     async def refresh_pools(self) -> None:
         """Look for pools that others made, and for those that are over, now."""
-        await self._look_for_pools(patient=False)
-        await self._return()  # to a pool that is over, which are listed now
+        await self._fetch_pools(patient=False)
+        await self._reopen_last_screen()  # to a pool that is over, which are listed now
 
-    async def _return(self) -> None:
+    async def _reopen_last_screen(self) -> None:
         """Open the screen that was left last, as soon as there is one."""
-        async with self._returning:
-            if self._may_return():
-                self._returns = not await self.open_last(self._may_return)
+        async with self._reopen_lock:
+            if self._can_reopen():
+                self._reopens_last = not await self.open_last_screen(self._can_reopen)
 
-    def _may_return(self) -> bool:
-        return self._returns and self.session is not None and len(self.screen_stack) == 1
+    def _can_reopen(self) -> bool:
+        return self._reopens_last and self.session is not None and len(self.screen_stack) == 1
 
-    async def _look_for_pools(self, *, patient: bool) -> None:
+    async def _fetch_pools(self, *, patient: bool) -> None:
         """With ``patient`` pass those by that did not answer of late, until they are due."""
         from skyward_core.model.errors import SkywardError
-        from skyward_tui.text.error_hints import words_of
+        from skyward_tui.text.error_hints import format_error
 
         if self.session is None:
             return
         failed = ""
         try:
-            await settled(self.session.refresh(over=True, patient=patient))
+            await wait_shielded(self.session.refresh(over=True, patient=patient))
         except (SkywardError, OSError) as error:
-            failed = words_of(error)
+            failed = format_error(error)
         if failed and failed != self._refresh_error:
             self.flash(f"looking for pools failed: {failed}", "error")
         self._refresh_error = failed
 
     @work(group="failures", exclusive=True)
-    async def look_for_failures(self) -> None:
+    async def count_failures(self) -> None:
         """Nothing waits for it; a ledger that cannot be read is told of by who needs it."""
         from skyward_core.model.errors import SkywardError
 
         if self.session is not None:
             with suppress(SkywardError, OSError):
-                found = await settled(self.session.failures())
+                found = await wait_shielded(self.session.failures())
                 self.failures = len(found)
 
     @work(group="leftovers", exclusive=True)
-    async def look_for_leftovers(self) -> None:
+    async def scan_leftovers(self) -> None:
         """Nothing waits for it, and nothing is changed by it."""
         from skyward_core.model.errors import SkywardError
-        from skyward_tui.text.error_hints import words_of
-        from skyward_tui.text.receipts_and_leftovers import doubts_of, line_of
+        from skyward_tui.text.error_hints import format_error
+        from skyward_tui.text.receipts_and_leftovers import leftovers_line, unchecked_line
 
         if self.session is None:
             return
         try:
-            found = await settled(self.session.sweep())
+            found = await wait_shielded(self.session.scan_leftovers())
         except (SkywardError, OSError) as error:
-            return self.flash(f"could not look for what is left: {words_of(error)}")
+            return self.flash(f"could not look for what is left: {format_error(error)}")
         self.leftovers = found
-        if line := line_of(found, f"{first_key('pools.sweep', self.keys)} in the list of pools shows it"):
+        if line := leftovers_line(found, f"{first_key('pools.sweep', self.keys)} in the list of pools shows it"):
             self.flash(line, "error")
-        elif doubts := doubts_of(found):
+        elif doubts := unchecked_line(found):
             self.flash(doubts)
 
     # What screens ask of it
@@ -767,71 +774,71 @@ class SkywardApp(FailingApp):
     def pools(self) -> list[PoolView]:
         return [] if self.session is None else self.session.pools()
 
-    def own_time(self) -> float:
+    def wall_time(self) -> float:
         return self.clock()
 
     def find_pool(self, key: str) -> PoolView | None:
         return next((pool for pool in self.pools() if pool.key == key), None)
 
-    def heed_settings(self, own: OwnSettings) -> None:
-        self.dress_again(own)
-        self._heed()
+    def apply_settings(self, own: UserSettings) -> None:
+        self.update_appearance(own)
+        self._apply_other_settings()
 
-    def _heed(self) -> list[str]:
+    def _apply_other_settings(self) -> list[str]:
         """Have the person's keys, and what else they have set; gives what of the keys cannot be had, in words."""
-        self.keys, refused = usable(self.own.keys)
+        self.keys, refused = resolve_keymap(self.user_settings.keys)
         self.set_keymap(self.keys)
-        self._notifier.ways = self.own.notify
-        settings.hold_logs(self.own.memory_of_logs)
+        self._notifier.ways = self.user_settings.notify
+        settings.limit_log_memory(self.user_settings.memory_of_logs)
         return refused
 
     def flash(self, text: str, kind: str = "info") -> None:
         from skyward_tui.screens.base_screen import BaseScreen
 
-        if (screen := self._front(BaseScreen)) is not None:
+        if (screen := self._topmost_screen(BaseScreen)) is not None:
             screen.flash(text, kind)
 
     def copy(self, text: str, what: str) -> None:
         if not text:
             return self.flash(f"no {what} to copy")
         super().copy_to_clipboard(text)  # by OSC 52, which no terminal answers
-        self._pass_on(text, what)
+        self._copy_to_clipboard_manager(text, what)
         return None
 
     def copy_to_clipboard(self, text: str) -> None:
         self.copy(text, "text")
 
     @work(exclusive=True, group="copy")
-    async def _pass_on(self, text: str, what: str) -> None:
-        from skyward_tui.ui.terminal_driver import NotCopied, pass_on
+    async def _copy_to_clipboard_manager(self, text: str, what: str) -> None:
+        from skyward_tui.ui.terminal_driver import CopyError, copy_to_multiplexer
 
         try:
-            remark = await asyncio.to_thread(pass_on, text)
-        except NotCopied as error:
+            remark = await asyncio.to_thread(copy_to_multiplexer, text)
+        except CopyError as error:
             return self.flash(with_keys(f"could not copy {what}: {error}", self.keys), "error")
         said = f"copied {what} ({len(text):,} characters)"
         return self.flash(f"{said}, {remark}" if remark else said, "done")
 
-    def call_person(self, told: Notification) -> None:
-        self._notifier.tell_unless_seen(told, self.app_focus, time.monotonic() - self._touched)
+    def notify_user(self, told: Notification) -> None:
+        self._notifier.notify_unless_seen(told, self.app_focus, time.monotonic() - self._last_input_at)
 
     def _command_failed(self, why: str) -> None:
         self.flash(why, "error")
 
-    def _to_terminal(self, text: str) -> None:
+    def _write_to_terminal(self, text: str) -> None:
         if self._driver is not None and not self.is_headless:
             self._driver.write(text)
 
     @on(HostKeyQuestions.QuestionsChanged)
     def _ask_about_host_keys(self) -> None:
-        self.host_keys.show()
+        self.host_keys.update_dialog()
 
     def _show_host_key(self, key: ServerKey, judged: Callable[[bool | None], None]) -> HostKeyScreen:
         from skyward_tui.dialogs.host_key_and_secret import HostKeyScreen
 
         screen = HostKeyScreen(key)
         self.push_screen(screen, judged)
-        self.call_person(Notification("hostkey", "", what=key.pattern))
+        self.notify_user(Notification("hostkey", "", what=key.pattern))
         return screen
 
     def _show_budget(self, pool: PoolView, said: Callable[[str | None], None]) -> BudgetScreen:
@@ -842,23 +849,23 @@ class SkywardApp(FailingApp):
         return screen
 
     @work(group="budget")
-    async def _heed_budget(self, pool: PoolView, budget: float | None) -> None:
+    async def _apply_budget(self, pool: PoolView, budget: float | None) -> None:
         from skyward_core.model.errors import SkywardError
-        from skyward_tui.text.error_hints import words_of
+        from skyward_tui.text.error_hints import format_error
 
         if self.session is None:
             return
         try:
             if budget is None:
-                await settled(self.session.down(pool.key))
+                await wait_shielded(self.session.tear_down(pool.key))
             else:
-                await settled(self.session.raise_budget(pool.key, budget))
+                await wait_shielded(self.session.raise_budget(pool.key, budget))
         except (SkywardError, OSError) as error:
-            self.flash(words_of(error), "error")
+            self.flash(format_error(error), "error")
 
     def on_unmount(self) -> None:
         self.host_keys.close()
-        self._ends.heed_no_more()
+        self._shutdown_signals.restore()
 
     # Actions
 
@@ -867,14 +874,14 @@ class SkywardApp(FailingApp):
         from skyward_tui.screens.base_screen import BaseScreen
 
         if not isinstance(self.screen, HelpScreen):
-            below = self._front(BaseScreen)
+            below = self._topmost_screen(BaseScreen)
             self.push_screen(HelpScreen("" if below is None else below.SCOPE))
 
     def action_about(self) -> None:
-        from skyward_tui.app.crash_report import about
+        from skyward_tui.app.crash_report import system_report
         from skyward_tui.dialogs.dialog import ChoiceScreen
 
-        text = about(self)
+        text = system_report(self)
         choices = [("close", "Close", False), ("copy", "Copy it", False)]
         asked = ChoiceScreen("about", text, choices, escape="close")
         self.push_screen(asked, lambda chosen: self.copy(text, "it") if chosen == "copy" else None)
@@ -884,12 +891,12 @@ class SkywardApp(FailingApp):
             self.push_screen(Palette(id="--command-palette"))
 
     def action_jump(self) -> None:
-        from skyward_tui.dialogs.jump_menu import JumpScreen, places
+        from skyward_tui.dialogs.jump_menu import JumpScreen, jump_targets
 
         below = self.screen
         if isinstance(below, JumpScreen | CommandPalette):
             return
-        if not (there := places(below)):
+        if not (there := jump_targets(below)):
             return self.flash("there is nothing here to jump to")
         self.push_screen(JumpScreen(there), lambda chosen: below.set_focus(chosen) if chosen else None)
         return None
@@ -906,7 +913,7 @@ class SkywardApp(FailingApp):
         """Quit at once where nothing is up, else ask what becomes of the pools."""
         live = [pool.name for pool in self.pools() if not pool.is_over]
         if not live:
-            self._end()
+            self._quit()
             return
         from skyward_tui.dialogs.confirmations import QuitScreen
 
@@ -915,51 +922,51 @@ class SkywardApp(FailingApp):
 
     def _quit_as(self, choice: str | None) -> None:
         if choice == "keep":
-            self._end()
+            self._quit()
         elif choice == "down":
             from skyward_tui.dialogs.confirmations import TeardownScreen
 
             keys = [pool.key for pool in self.pools() if not pool.is_over]
-            self.push_screen(TeardownScreen(keys, asked=True), self._quit_if)
+            self.push_screen(TeardownScreen(keys, asked=True), self._quit_if_gone)
 
-    def _quit_if(self, all_gone: bool | None) -> None:
+    def _quit_if_gone(self, all_gone: bool | None) -> None:
         if all_gone:
-            self._end()
+            self._quit()
 
-    def terminal_gone(self) -> None:
-        self._ends.come(signal.SIGHUP)
+    def on_terminal_lost(self) -> None:
+        self._shutdown_signals.trigger(signal.SIGHUP)
 
-    def _end(self, status: int = 0) -> None:
+    def _quit(self, status: int = 0) -> None:
         """End; who is told so again goes on as before."""
         if not self._leaving:
             self._leaving = True
-            self._leave(status)
+            self._detach_and_exit(status)
 
     @work(group="leave")
-    async def _leave(self, status: int) -> None:
+    async def _detach_and_exit(self, status: int) -> None:
         """Let go of the pools and end; a link that hangs holds nobody up."""
         if self.session is not None:
             if self.host_keys.close():
-                await self._starts_ended()
+                await self._wait_for_starts()
             with suppress(TimeoutError):
-                await asyncio.wait_for(beside(self.session.detach), DETACH_SECONDS)
-        self._keep_screens()
+                await asyncio.wait_for(run_in_daemon_thread(self.session.detach), DETACH_SECONDS)
+        self._save_screens()
         if not self.REPLAYS:
-            self.keep_place()
-        await self.write_down()
+            self.save_last_screen()
+        await self.save_state()
         # Textual composes nothing for an app that is to exit: a screen that opens just now would miss its own widgets.
         while not (self.screen_stack and self.screen.is_mounted):
             await asyncio.sleep(0.01)
         self.exit(return_code=status)
 
-    def _keep_screens(self) -> None:
+    def _save_screens(self) -> None:
         from skyward_tui.screens.base_screen import BaseScreen
 
         for screen in self.screen_stack:
-            if isinstance(screen, BaseScreen) and screen.is_mounted and (kept := screen.kept()):
-                self.keep(screen.SCOPE, kept)
+            if isinstance(screen, BaseScreen) and screen.is_mounted and (kept := screen.saved_state()):
+                self.save_screen_state(screen.SCOPE, kept)
 
-    async def _starts_ended(self) -> None:
+    async def _wait_for_starts(self) -> None:
         """A start that was refused a host key on the way out ends, and the ledger knows it."""
         deadline = time.monotonic() + DETACH_SECONDS
         while time.monotonic() < deadline and any(p.state in ("starting", "stopping") for p in self.pools()):

@@ -19,12 +19,12 @@ from rich.traceback import Traceback
 
 import skyward_core
 from skyward_core.client import bug_report, settings
-from skyward_core.util.terminal_safe_text import in_place
+from skyward_core.util.terminal_safe_text import sanitize_in_place
 from skyward_core.views.pool_view import PoolView
 from skyward_tui.text.number_format import count
 
 if TYPE_CHECKING:
-    from skyward_tui.ui.app_interface import AppFace
+    from skyward_tui.ui.app_interface import AppInterface
 
 
 PACKAGES = Path(__file__).parents[1], Path(skyward_core.__file__).parent
@@ -33,7 +33,7 @@ UPDATED = "skyward-tui's own files were changed while it was open, as an update 
 DEFECT = "skyward-tui failed by itself, which is a defect of it. What stands above belongs into a report."
 
 
-def failed(error: BaseException, pools: Sequence[PoolView], began: float) -> RenderableType:
+def render_crash(error: BaseException, pools: Sequence[PoolView], began: float) -> RenderableType:
     """Where it failed, and below it what that means for the person.
 
     Variables are left out: passwords and environments stand in some, and this is what people put into a report.
@@ -45,10 +45,10 @@ def failed(error: BaseException, pools: Sequence[PoolView], began: float) -> Ren
     where = Traceback.from_exception(
         type(error), error, error.__traceback__, show_locals=False, suppress=(rich, textual)
     )
-    return Group(where, Padding(Text("\n\n".join(_words(pools, began))), (1, 0)))
+    return Group(where, Padding(Text("\n\n".join(_crash_text(pools, began))), (1, 0)))
 
 
-class Harmless:
+class SanitizedRenderable:
     """Something as it is painted, but for characters in it that would act on a terminal, which show as a mark."""
 
     def __init__(self, shown: RenderableType) -> None:
@@ -58,10 +58,10 @@ class Harmless:
         for segment in console.render(self._shown, options):
             if not segment.control:
                 lines = segment.text.split("\n")
-                yield Segment("\n".join(map(in_place, lines)), segment.style)
+                yield Segment("\n".join(map(sanitize_in_place, lines)), segment.style)
 
 
-def _words(pools: Sequence[PoolView], began: float) -> list[str]:
+def _crash_text(pools: Sequence[PoolView], began: float) -> list[str]:
     up = [pool.name for pool in pools if not pool.is_over]
     words = [UPDATED if _are_newer(began) else DEFECT]
     if up:
@@ -77,26 +77,32 @@ def _are_newer(began: float) -> bool:
         return True
 
 
-_TOLD = ("TERM", "TERM_PROGRAM", "COLORTERM", "NO_COLOR", "LANG")  # variables that say what the terminal is
-_BETWEEN = {"SSH_CONNECTION": "over ssh", "TMUX": "in tmux", "STY": "in GNU screen"}
+_REPORTED_VARIABLES = (
+    "TERM",
+    "TERM_PROGRAM",
+    "COLORTERM",
+    "NO_COLOR",
+    "LANG",
+)  # variables that say what the terminal is
+_CONNECTIONS = {"SSH_CONNECTION": "over ssh", "TMUX": "in tmux", "STY": "in GNU screen"}
 
 
-def about(app: AppFace) -> str:
+def system_report(app: AppInterface) -> str:
     """Lines to be read and to be copied, without secrets that are known as such."""
     pools = app.pools()
     up = sum(not pool.is_over for pool in pools)
-    size, own = app.size, app.own
+    size, own = app.size, app.user_settings
     told = {
         "skyward-tui": f"{metadata.version('skyward-tui')}, Textual {metadata.version('textual')}",
         "Python": f"{platform.python_version()}, {platform.platform()}",
         "terminal": ", ".join([
             f"{size.width}x{size.height}",
-            *(f"{name}={os.environ[name]}" for name in _TOLD if name in os.environ),
-            *(words for name, words in _BETWEEN.items() if name in os.environ),
+            *(f"{name}={os.environ[name]}" for name in _REPORTED_VARIABLES if name in os.environ),
+            *(words for name, words in _CONNECTIONS.items() if name in os.environ),
         ]),
         "looks": f"{app.theme}{', plain ASCII' if own.ascii else ''}{'' if own.motion else ', no motion'}",
         "pools": f"{up} up, {count(len(pools) - up, 'other')} listed{', read-only' if app.read_only else ''}",
-        "state folder": str(settings.file().parent),
+        "state folder": str(settings.settings_path().parent),
         "more": "skyward-tui debug-dump packs checks, ledger and log",
     }  # fmt: skip
-    return bug_report.cleaner()("\n".join(f"{name + ':':<14}{words}" for name, words in told.items()))
+    return bug_report.make_cleaner()("\n".join(f"{name + ':':<14}{words}" for name, words in told.items()))

@@ -11,13 +11,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 DUE = 40  # rounds of looking through what is new, after which all is looked through once nobody is there
-PUT_OFF = 2_000  # of them after which it is not put off any longer; that is hours of keys without a pause
+MAX_DEFERRED = 2_000  # of them after which it is not put off any longer; that is hours of keys without a pause
 REST_SECONDS = 1.0  # for which nobody has done anything: nobody is there
-_looks_before = -1  # of this process, before it was put off
+_collections_before = -1  # of this process, before it was put off
 
 
 @contextmanager
-def kept_for_good() -> Iterator[None]:
+def freeze_imports() -> Iterator[None]:
     """What is imported meanwhile is here to stay, and never looked through."""
     gc.disable()
     try:
@@ -27,15 +27,15 @@ def kept_for_good() -> Iterator[None]:
         gc.enable()
 
 
-def put_off() -> None:
+def defer_collection() -> None:
     """From now on look through what is new only, until :func:`look_if_due` says otherwise. What is new is little: three
     thousandths of a second at most."""
-    global _looks_before
-    _looks_before = gc.get_stats()[2]["collections"]
-    gc.set_threshold(700, 10, PUT_OFF)
+    global _collections_before
+    _collections_before = gc.get_stats()[2]["collections"]
+    gc.set_threshold(700, 10, MAX_DEFERRED)
 
 
-def look_if_due(rested: float) -> None:
+def collect_if_due(rested: float) -> None:
     """Look through all, where that was put off for long enough, and somebody who did something did so a while ago.
 
     What is there the first time is what the app, its session and its screens are made of: that is here to stay, too.
@@ -43,9 +43,9 @@ def look_if_due(rested: float) -> None:
     Args:
         rested: seconds since then.
     """
-    is_first = gc.get_stats()[2]["collections"] == _looks_before
+    is_first = gc.get_stats()[2]["collections"] == _collections_before
     due = DUE // 4 if is_first else DUE
-    if rested > REST_SECONDS and gc.get_threshold()[2] == PUT_OFF and gc.get_count()[2] >= due:
+    if rested > REST_SECONDS and gc.get_threshold()[2] == MAX_DEFERRED and gc.get_count()[2] >= due:
         gc.collect()
         if is_first:
             gc.freeze()

@@ -10,7 +10,7 @@ from skyward_tui.app.app import SkywardApp
 from skyward_tui.ui.actions import bindings
 
 if TYPE_CHECKING:
-    from skyward_core.client.session_protocol import Front
+    from skyward_core.client.session_protocol import SessionProtocol
 
 SHORT_STEP, LONG_STEP = 10.0, 60.0  # seconds of the record
 
@@ -31,18 +31,18 @@ class ReplayApp(SkywardApp):
         super().__init__(self._open, self._time_of_record, read_only=True, theme=theme, plain=plain)
         self._record = record
 
-    def _open(self) -> Front:
-        from skyward_core.client.replay_session import Playback, Replay, opened
+    def _open(self) -> SessionProtocol:
+        from skyward_core.client.replay_session import Playback, Replay, open_recording
 
-        playback = Playback(opened(self._record))
+        playback = Playback(open_recording(self._record))
         front = Replay(playback)
         self.replay = playback
         return front
 
     def _time_of_record(self) -> float:
-        return time.time() if self.replay is None else self.replay.shown_at()
+        return time.time() if self.replay is None else self.replay.displayed_time()
 
-    def own_time(self) -> float:
+    def wall_time(self) -> float:
         return time.time()
 
     async def _open_session(self) -> None:
@@ -52,7 +52,7 @@ class ReplayApp(SkywardApp):
 
     def action_ask_quit(self) -> None:
         """There is no pool of which somebody could have to be asked."""
-        self._end()
+        self._quit()
 
     # How it is played
 
@@ -62,7 +62,7 @@ class ReplayApp(SkywardApp):
 
     def action_replay_speed(self, factor: float) -> None:
         if self.replay is not None:
-            self.replay.faster(factor)
+            self.replay.multiply_speed(factor)
 
     def action_replay_skip(self, steps: int) -> None:
         if self.replay is not None:
@@ -73,5 +73,5 @@ class ReplayApp(SkywardApp):
             self.replay.skip(steps * LONG_STEP)
 
     def action_replay_failure(self) -> None:
-        if self.replay is not None and not self.replay.to_failure():
+        if self.replay is not None and not self.replay.seek_failure():
             self.flash("no run fails in this record")

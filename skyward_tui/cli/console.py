@@ -11,11 +11,11 @@ from typing import Any, BinaryIO, TextIO
 
 import click
 
-from skyward_core.util.terminal_safe_text import RESET, closed, paragraph
-from skyward_core.views.log_buffer import Lines, prefix_of
-from skyward_core.views.log_collapsing import LiveLines, begun
+from skyward_core.util.terminal_safe_text import RESET, reset_colors, sanitize_paragraph
+from skyward_core.views.log_buffer import LineSplitter, rank_prefix
+from skyward_core.views.log_collapsing import LiveLines, partial_lines
 from skyward_tui.cli.output_stream import StandardStream
-from skyward_tui.text.error_hints import words_of
+from skyward_tui.text.error_hints import format_error
 
 _HUES = (36, 33, 35, 32, 34, 96, 93, 95)  # cyan, yellow, magenta, green, blue, and the bright ones
 
@@ -33,51 +33,51 @@ class Console:
         self._printers: list[LogPrinter] = []
         self._erasers: list[Callable[[], None]] = []
 
-    def say(self, text: str, *codes: int) -> None:
+    def print_line(self, text: str, *codes: int) -> None:
         """A part of what was asked for, in the colours of some SGR codes where the terminal wants any."""
-        text = paragraph(text)
-        if codes and wants_color(self._main):
+        text = sanitize_paragraph(text)
+        if codes and is_color_enabled(self._main):
             text = f"\x1b[{';'.join(map(str, codes))}m{text}{RESET}"
         self._print(text, self._main)
 
     def note(self, text: str) -> None:
         """What happens meanwhile."""
-        self._print(paragraph(text), sys.stderr)
+        self._print(sanitize_paragraph(text), sys.stderr)
 
     def confirm(self, question: str) -> bool:
         """Ask the person at the terminal for a yes."""
-        self._erase()
-        return click.confirm(paragraph(question), err=True)
+        self._erase_live()
+        return click.confirm(sanitize_paragraph(question), err=True)
 
     def ask(self, question: str) -> str:
         """Ask the person at the terminal for a line."""
-        self._erase()
-        return str(click.prompt(paragraph(question), err=True, default="", show_default=False))
+        self._erase_live()
+        return str(click.prompt(sanitize_paragraph(question), err=True, default="", show_default=False))
 
     def ask_secret(self, question: str) -> str:
         """Ask the person at the terminal for what nobody may read: it is not shown."""
-        self._erase()
-        return str(click.prompt(paragraph(question), err=True, hide_input=True))
+        self._erase_live()
+        return str(click.prompt(sanitize_paragraph(question), err=True, hide_input=True))
 
     def result(self, value: dict[str, Any]) -> None:
         """The object that a program asked for; nothing without ``as_json``."""
         if self.as_json:
             self._print(json.dumps(value), sys.stdout)
 
-    def fail(self, error: Exception) -> None:
+    def report_error(self, error: Exception) -> None:
         """What went wrong; as an object too, for a command that has no better one to give after it."""
-        text = words_of(error)
+        text = format_error(error)
         self.note(f"error: {text}")
         self.result({"error": {"type": type(error).__name__, "message": text}})
 
-    def logs(self, stream: TextIO | None = None, *, prefix: bool = True) -> LogPrinter:
+    def log_printer(self, stream: TextIO | None = None, *, prefix: bool = True) -> LogPrinter:
         """What prints ranks' logs, where the rest goes or to another stream."""
         stream = stream or self._main
         draws = stream.isatty() and os.environ.get("TERM") != "dumb"
         live = LiveLines(shutil.get_terminal_size) if draws else None
         printer = LogPrinter(
             stream.buffer,
-            wants_color(stream),
+            is_color_enabled(stream),
             stream.isatty(),
             prefix,
             live,
@@ -87,7 +87,7 @@ class Console:
         self._printers.append(printer)
         return printer
 
-    def _erase(self) -> None:
+    def _erase_live(self) -> None:
         """Take away what is drawn for now: something is about to be printed, and all may share one terminal."""
         self._erase_but(None)
 
@@ -113,9 +113,9 @@ class Console:
         return sys.stdin.isatty() and sys.stderr.isatty()
 
     @property
-    def unread(self) -> bool:
+    def has_no_reader(self) -> bool:
         """Whether the reader of what is printed is gone."""
-        return any(isinstance(each, StandardStream) and each.reader_left for each in (self._main, sys.stderr))
+        return any(isinstance(each, StandardStream) and each.has_lost_reader for each in (self._main, sys.stderr))
 
     @property
     def shows_notes(self) -> bool:
@@ -128,7 +128,7 @@ class Console:
         return self.as_json and not (isinstance(sys.stdout, StandardStream) and sys.stdout.has_failed)
 
     def _print(self, text: str, stream: TextIO) -> None:
-        self._erase()
+        self._erase_live()
         print(text, file=stream, flush=True)
 
 
@@ -158,19 +158,19 @@ class LogPrinter:
         self._encoding = encoding
         self._live = live
         self._erase_all = erase or self._erase_own
-        self._newest: dict[int, Lines] = {}  # of each rank the stream that said something last
+        self._newest: dict[int, LineSplitter] = {}  # of each rank the stream that said something last
         self._sink = sink
         self._prefixed = prefix
         self._color = color
         self._terminal = terminal
-        self._shown: dict[tuple[int, str], Lines] = {}
+        self._shown: dict[tuple[int, str], LineSplitter] = {}
         self._unfinished: dict[tuple[int, str], list[bytes]] = {}
 
     def feed(self, rank: int, stream: str, data: bytes) -> None:
         """Take bytes of a rank's stream; print the lines they complete."""
         if self._terminal:
-            self._newest[rank] = lines = self._shown.setdefault((rank, stream), Lines())
-            self._show(rank, lines.split(data))
+            self._newest[rank] = lines = self._shown.setdefault((rank, stream), LineSplitter())
+            self._print_lines(rank, lines.split(data))
             return
         if not data:
             return
@@ -179,7 +179,7 @@ class LogPrinter:
         if not newline:
             pieces.append(data)
             return
-        self._pass_on(rank, b"".join([*pieces, head]))
+        self._write(rank, b"".join([*pieces, head]))
         pieces[:] = [tail] if tail else []
 
     def flush(self) -> None:
@@ -190,13 +190,13 @@ class LogPrinter:
     def _draw(self) -> None:
         if self._live is None:
             return
-        if drawn := self._live.drawn(begun(self._newest.items(), prefixed=self._prefixed)):
+        if drawn := self._live.render(partial_lines(self._newest.items(), prefixed=self._prefixed)):
             self._erase_all(self)
             self._sink.write(drawn.encode(*self._encoding))
 
     def erase(self) -> None:
         """Take away what is drawn of lines that have not ended."""
-        if self._live is not None and (away := self._live.erased()):
+        if self._live is not None and (away := self._live.render_erase()):
             self._sink.write(away.encode(*self._encoding))
             self._sink.flush()
 
@@ -209,32 +209,32 @@ class LogPrinter:
         self._newest.clear()
         for (rank, _), lines in self._shown.items():
             if lines.preview().strip():  # else a bar that was taken away
-                self._show(rank, lines.split(b"\n"))
+                self._print_lines(rank, lines.split(b"\n"))
         for (rank, _), pieces in self._unfinished.items():
             if pieces:
-                self._pass_on(rank, b"".join(pieces))
+                self._write(rank, b"".join(pieces))
         self._unfinished.clear()
         self.flush()
 
-    def _show(self, rank: int, lines: list[str]) -> None:
+    def _print_lines(self, rank: int, lines: list[str]) -> None:
         if not lines:
             return
         self._erase_all(None)
         prefix = self._prefix(rank)
-        text = "".join([f"{prefix}{closed(line)}\n" for line in lines])
+        text = "".join([f"{prefix}{reset_colors(line)}\n" for line in lines])
         self._sink.write(text.encode(*self._encoding))
 
-    def _pass_on(self, rank: int, body: bytes) -> None:
+    def _write(self, rank: int, body: bytes) -> None:
         prefix = self._prefix(rank).encode()
         self._sink.write(prefix + body.replace(b"\n", b"\n" + prefix) + b"\n")
 
     def _prefix(self, rank: int) -> str:
         if not self._prefixed:
             return ""
-        text = prefix_of(rank)
+        text = rank_prefix(rank)
         return f"\x1b[{_HUES[rank % len(_HUES)]}m{text}{RESET}" if self._color else text
 
 
-def wants_color(stream: TextIO) -> bool:
+def is_color_enabled(stream: TextIO) -> bool:
     """Whether to colour: on a terminal that can, unless NO_COLOR says no (https://no-color.org)."""
     return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"

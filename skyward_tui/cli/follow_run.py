@@ -17,9 +17,9 @@ from typing import Any, Literal, TypeVar
 
 from rich.cells import cell_len
 
-from skyward_core.model.errors import what_of
+from skyward_core.model.errors import error_message
 from skyward_core.model.outcomes import Outcome
-from skyward_core.util.terminal_safe_text import RESET, field
+from skyward_core.util.terminal_safe_text import RESET, sanitize_line
 from skyward_core.views.events import (
     Event,
     NodeLink,
@@ -33,51 +33,51 @@ from skyward_core.views.events import (
     RunEnded,
     RunOpened,
 )
-from skyward_core.views.log_buffer import prefix_of
+from skyward_core.views.log_buffer import rank_prefix
 from skyward_core.views.pool_view import PoolView, RunView
-from skyward_core.views.rank_metrics import numbers_line
-from skyward_tui.cli.console import Console, wants_color
+from skyward_core.views.rank_metrics import format_metrics
+from skyward_tui.cli.console import Console, is_color_enabled
 from skyward_tui.cli.output_stream import StandardStream
 from skyward_tui.cli.run_report import COLORS, GLYPHS
 from skyward_tui.text.ansi_colours import plain
-from skyward_tui.text.error_hints import detail_of
+from skyward_tui.text.error_hints import format_detail
 from skyward_tui.text.number_format import clip, count, duration, hourly, money
 
-UNSURE = 1 << 20  # bytes of a rank that are held until it is known whose they are; of more, the latest
+MAX_BUFFERED_BYTES = 1 << 20  # bytes of a rank that are held until it is known whose they are; of more, the latest
 
 Piece = tuple[str, bytes]  # a stream, and what came of it
 
 
-class _HeldOfRank:
-    __slots__ = ("is_cut", "pieces", "size")
+class _RankBuffer:
+    __slots__ = ("is_truncated", "pieces", "size")
 
     def __init__(self) -> None:
         self.pieces: deque[Piece] = deque()
         self.size = 0
-        self.is_cut = False
+        self.is_truncated = False
 
 
-class UnsureLines:
+class UnattributedLines:
     """Those of all ranks."""
 
     def __init__(self) -> None:
-        self._ranks: dict[int, _HeldOfRank] = {}
+        self._ranks: dict[int, _RankBuffer] = {}
 
-    def hold(self, rank: int, stream: str, data: bytes) -> None:
+    def buffer(self, rank: int, stream: str, data: bytes) -> None:
         """Keep a piece, and of the rank's older ones what there is room for beside it."""
-        held = self._ranks.setdefault(rank, _HeldOfRank())
+        held = self._ranks.setdefault(rank, _RankBuffer())
         held.pieces.append((stream, data))
         held.size += len(data)
-        while held.size > UNSURE:
+        while held.size > MAX_BUFFERED_BYTES:
             _, oldest = held.pieces.popleft()
             held.size -= len(oldest)
-            held.is_cut = True
+            held.is_truncated = True
 
-    def is_cut(self, rank: int) -> bool:
+    def is_truncated(self, rank: int) -> bool:
         """Whether older pieces of a rank were left out of what is held of it."""
-        return rank in self._ranks and self._ranks[rank].is_cut
+        return rank in self._ranks and self._ranks[rank].is_truncated
 
-    def take(self, rank: int) -> Iterable[Piece]:
+    def pop(self, rank: int) -> Iterable[Piece]:
         """What is held of a rank, in order, and is held no more."""
         held = self._ranks.pop(rank, None)
         return held.pieces if held is not None else ()
@@ -87,37 +87,37 @@ class UnsureLines:
         self._ranks.pop(rank, None)
 
 
-class BeforeAnswer:
+class PendingLaunchEvents:
     """What comes while a launch is not answered, in order: all that ranks do, and of each rank's lines the latest."""
 
     def __init__(self) -> None:
         self._items: dict[int, Any] = {}  # by their number: the order in which they came
-        self._many = 0
+        self._next_number = 0
         self._ranks: dict[int, deque[tuple[int, int]]] = {}  # numbers of a rank's lines, and their bytes
         self._sizes: dict[int, int] = {}
-        self._cut: set[tuple[int, str]] = set()
+        self._truncated: set[tuple[int, str]] = set()
 
-    def hold(self, item: object) -> None:
+    def buffer(self, item: object) -> None:
         """Keep what a rank did."""
-        self._items[self._many] = item
-        self._many += 1
+        self._items[self._next_number] = item
+        self._next_number += 1
 
-    def hold_lines(self, rank: int, run: str, stream: str, data: bytes) -> None:
+    def buffer_lines(self, rank: int, run: str, stream: str, data: bytes) -> None:
         """Keep a piece of a rank's lines, and of its older ones what there is room for beside it."""
         lines = self._ranks.setdefault(rank, deque())
-        lines.append((self._many, len(data)))
+        lines.append((self._next_number, len(data)))
         self._sizes[rank] = self._sizes.get(rank, 0) + len(data)
-        self.hold((rank, run, stream, data))
-        while self._sizes[rank] > UNSURE:
+        self.buffer((rank, run, stream, data))
+        while self._sizes[rank] > MAX_BUFFERED_BYTES:
             number, size = lines.popleft()
             self._sizes[rank] -= size
             _, of, *_ = self._items.pop(number)
-            self._cut.add((rank, of))
+            self._truncated.add((rank, of))
 
     @property
-    def cut(self) -> Collection[tuple[int, str]]:
+    def truncated(self) -> Collection[tuple[int, str]]:
         """Ranks, and runs as far as they are known, of which pieces were left out."""
-        return self._cut
+        return self._truncated
 
     def __iter__(self) -> Iterator[object]:
         return iter(self._items.values())
@@ -150,26 +150,28 @@ class Follower:
 
     def __init__(self, console: Console) -> None:
         self._console = console
-        self.live: LiveBlock | None = None  # told of in place of all that ranks print
+        self.live: LiveStatus | None = None  # told of in place of all that ranks print
         self._inbox: SimpleQueue[Any] = SimpleQueue()
-        self._printer = console.logs()
+        self._printer = console.log_printer()
         self._asking = False
         self._leaving = False
-        self._alone = False  # our reader has left, or the terminal is gone, and that was told
+        self._has_lost_terminal = False  # our reader has left, or the terminal is gone, and that was told
         self.on_trial: Callable[[str, Outcome], None] | None = None  # told of each task that ends, after its run
         self.on_run: Callable[[RunOpened | RunEnded], None] | None = None
         self.on_queue: Callable[[], None] | None = None  # told that runs wait for nodes, or do not any more
         # Whether a rank's lines of a run are shown; None where that is not known yet.
-        self.prints: Callable[[int, str], bool | None] | None = None
-        self._begun: dict[int, set[str]] = {}  # by rank: runs that are at it
+        self.is_output_ours: Callable[[int, str], bool | None] | None = None
+        self._runs_by_rank: dict[int, set[str]] = {}  # by rank: runs that are at it
         # What is still there when a command ends is another run's: the end of a rank of ours would have had it shown.
-        self._unsure = UnsureLines()
+        self._unattributed = UnattributedLines()
         self.queued: frozenset[str] = frozenset()  # runs that waited for nodes when what is shown now came
         self._waiting: dict[int, str] = {}  # by node: what it is at, not told yet
-        self._told: dict[int, str] = {}  # by node: what was told last
-        self._stopped: set[int] = set()  # ranks whose first breakpoint was told
-        self._later: BeforeAnswer | None = None  # what ranks did while it is not known whose it is
-        self._held: PoolState | None = None  # said of a start that may fail with just that, which is told as the error
+        self._noted_waiting: dict[int, str] = {}  # by node: what was told last
+        self._paused_ranks: set[int] = set()  # ranks whose first breakpoint was told
+        self._pending_launch: PendingLaunchEvents | None = None  # what ranks did while it is not known whose it is
+        self._held_state: PoolState | None = (
+            None  # said of a start that may fail with just that, which is told as the error
+        )
 
     def on_event(self, event: Event) -> None:
         """Take an event of a pool; called on the session's thread."""
@@ -180,12 +182,12 @@ class Follower:
         self._inbox.put((rank, run, stream, data))
 
     @contextmanager
-    def signals(self) -> Iterator[None]:
+    def catch_signals(self) -> Iterator[None]:
         """Turn SIGINT, SIGTERM and SIGHUP into :class:`Interrupted`; those ignored from outside stay so."""
         before = {number: signal.getsignal(number) for number in _SIGNALS}
         for number, handler in before.items():
             if handler is not signal.SIG_IGN:
-                signal.signal(number, self._signalled)
+                signal.signal(number, self._on_signal)
         try:
             yield
         finally:
@@ -202,20 +204,20 @@ class Follower:
             Interrupted: a signal came; the future goes on.
         """
         future.add_done_callback(self._inbox.put)
-        while (item := self._next(0.0)) is not future:
+        while (item := self._next_item(0.0)) is not future:
             if isinstance(item, signal.Signals):
                 if heed:
                     raise Interrupted(item)
                 self._console.note(MUST_FINISH)
             else:
                 self._show(item)
-                if self._console.unread and heed and not self._alone:
-                    self._alone = True
+                if self._console.has_no_reader and heed and not self._has_lost_terminal:
+                    self._has_lost_terminal = True
                     raise Interrupted(signal.SIGPIPE)
         error = None if future.cancelled() else future.exception()
-        if self._held and error and self._held.detail == what_of(error):
-            self._held = None
-        self._release()
+        if self._held_state and error and self._held_state.detail == error_message(error):
+            self._held_state = None
+        self._flush_held()
         return future.result()
 
     def wait_until(self, come: Callable[[], bool], most: float = math.inf) -> bool:
@@ -229,14 +231,14 @@ class Follower:
         """
         until = time.monotonic() + most
         while not come():
-            if (item := self._next(until)) is None:
+            if (item := self._next_item(until)) is None:
                 return come()
             if isinstance(item, signal.Signals):
                 raise Interrupted(item)
             self._show(item)
         return True
 
-    def _next(self, until: float = math.inf) -> object:
+    def _next_item(self, until: float = math.inf) -> object:
         """What comes next; None where nothing has at that time of the monotonic clock."""
         while True:
             if self._inbox.empty():  # whatever came last: nothing printed waits for what comes next
@@ -246,8 +248,8 @@ class Follower:
             try:
                 item: object = self._inbox.get(timeout=PATIENCE)
             except Empty:
-                self._release()
-                self._tell_waiting()
+                self._flush_held()
+                self._note_waiting()
                 if time.monotonic() >= until:
                     return None
             else:
@@ -257,7 +259,7 @@ class Follower:
         """Print what is still in the inbox, and last lines that never ended."""
         while not self._inbox.empty():
             self._show(self._inbox.get())
-        self._release()
+        self._flush_held()
         self._printer.finish()
         if self.live is not None:
             self.live.close()
@@ -285,9 +287,9 @@ class Follower:
         )
         self._asking = True
         try:
-            while (answer := _answer(question)) not in _ANSWERS:
+            while (answer := _read_answer(question)) not in _ANSWERS:
                 question = "d, c or t? "
-            if self._console.unread:
+            if self._console.has_no_reader:
                 raise Interrupted(signal.SIGHUP)
         except OSError:
             raise Interrupted(signal.SIGHUP) from None
@@ -298,30 +300,30 @@ class Follower:
             self._asking = False
         return _ANSWERS[answer]
 
-    def _signalled(self, number: int, frame: FrameType | None) -> None:
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
         if number == signal.SIGHUP:
             # Of one terminal that vanishes the system tells, and the shell, and whatever is written: it is no second
             # wish of anybody.
-            if self._alone:
+            if self._has_lost_terminal:
                 return
-            self._alone = True
+            self._has_lost_terminal = True
         if self._asking:
             raise KeyboardInterrupt if number == signal.SIGINT else Interrupted(number)
         self._inbox.put(signal.Signals(number))
-        if any([each.give_up() for each in (sys.stdout, sys.stderr) if isinstance(each, StandardStream)]):
+        if any([each.discard() for each in (sys.stdout, sys.stderr) if isinstance(each, StandardStream)]):
             raise TimeoutError
 
     def _show(self, item: object) -> None:
         match item:
-            case (int(rank), str(run), str(stream), bytes(data)) if self._later is not None:
-                self._later.hold_lines(rank, run, stream, data)
-            case RankBegan() | RankEnded() if self._later is not None:
-                self._later.hold(item)
-            case (int(rank), str(run), str(stream), bytes(data)) if self.prints and not (
-                is_ours := self.prints(rank, run)
+            case (int(rank), str(run), str(stream), bytes(data)) if self._pending_launch is not None:
+                self._pending_launch.buffer_lines(rank, run, stream, data)
+            case RankBegan() | RankEnded() if self._pending_launch is not None:
+                self._pending_launch.buffer(item)
+            case (int(rank), str(run), str(stream), bytes(data)) if self.is_output_ours and not (
+                is_ours := self.is_output_ours(rank, run)
             ):
                 if is_ours is None:
-                    self._unsure.hold(rank, stream, data)
+                    self._unattributed.buffer(rank, stream, data)
             case (int(rank), str(), str(stream), bytes(data)):
                 self._print(rank, stream, data)
             case NodePhase(phase="ready" | "gone"):
@@ -330,80 +332,80 @@ class Follower:
                 again = "; it is tried again" if item.retry_at is not None else ""
                 self._waiting[item.node] = f"n{item.node} {item.phase}: {item.detail}".rstrip(": ") + again
                 if again:
-                    self._tell_waiting()
+                    self._note_waiting()
             case NodeLink(up=False) if not self._leaving:
-                self._release()
+                self._flush_held()
                 self._console.note(f"n{item.node} link down: {item.detail}".rstrip(": "))
-            case RankPhase(phase="paused") if item.rank not in self._stopped:
-                self._stopped.add(item.rank)
-                self._release()
+            case RankPhase(phase="paused") if item.rank not in self._paused_ranks:
+                self._paused_ranks.add(item.rank)
+                self._flush_held()
                 self._console.note(f"rank {item.rank} is at a breakpoint: skyward-tui debug {item.pool}:{item.rank}")
             case OutputFetched():
-                self._release()
-                what = f"{field(item.path)} of node {item.node}"
-                failed = f"{what} was not fetched: {field(item.error)}"
-                self._console.note(failed if item.error else f"fetched {what} to {field(item.target)}")
+                self._flush_held()
+                what = f"{sanitize_line(item.path)} of node {item.node}"
+                failed = f"{what} was not fetched: {sanitize_line(item.error)}"
+                self._console.note(failed if item.error else f"fetched {what} to {sanitize_line(item.target)}")
             case RankBegan(rank=rank, run=run):
-                self._begun.setdefault(rank, set()).add(run)
-                if self.prints and self.prints(rank, run):
-                    self._show_held(rank)
+                self._runs_by_rank.setdefault(rank, set()).add(run)
+                if self.is_output_ours and self.is_output_ours(rank, run):
+                    self._show_buffered(rank)
             case RankEnded(outcome=outcome, run=run):
-                self._begun.get(outcome.rank, set()).discard(run)
-                if self.prints and self.prints(outcome.rank, run):
-                    self._show_held(outcome.rank)
+                self._runs_by_rank.get(outcome.rank, set()).discard(run)
+                if self.is_output_ours and self.is_output_ours(outcome.rank, run):
+                    self._show_buffered(outcome.rank)
                 else:  # they are that run's: its lines come before its end
-                    self._unsure.drop(outcome.rank)
+                    self._unattributed.drop(outcome.rank)
                 if self.on_trial is not None:
-                    self._release()
+                    self._flush_held()
                     self.on_trial(run, outcome)
             case RunOpened() | RunEnded() if self.on_run is not None:
-                self._release()
+                self._flush_held()
                 self.on_run(item)
             case QueueNews():
                 self.queued = frozenset(each.run for each in item.waiting)
                 if self.on_queue is not None:
-                    self._release()
+                    self._flush_held()
                     self.on_queue()
             case PoolState(state=state):
                 self._leaving |= state == "stopping"
                 if item.detail:
-                    self._release()
-                    self._held = item
+                    self._flush_held()
+                    self._held_state = item
                     if state != "starting":
-                        self._release()
+                        self._flush_held()
 
     @contextmanager
-    def until_known(self) -> Iterator[None]:
+    def buffer_until_known(self) -> Iterator[None]:
         """Keep what ranks print and do until it is over: until then a run that was just begun is not known as ours, and
         on a busy machine its lines, and its end, come first. On a pool of our own all is ours, and nothing is kept."""
-        if self.prints is None:
+        if self.is_output_ours is None:
             yield
             return
-        later = self._later = BeforeAnswer()
+        later = self._pending_launch = PendingLaunchEvents()
         try:
             yield
         finally:
-            self._later = None
-            if cut := {rank for rank, run in later.cut if self.prints(rank, run) is not False}:
-                self._tell_cut(cut)
+            self._pending_launch = None
+            if cut := {rank for rank, run in later.truncated if self.is_output_ours(rank, run) is not False}:
+                self._note_truncated(cut)
             for item in later:
                 self._show(item)
 
-    def is_at(self, rank: int, run: str) -> bool:
+    def is_running(self, rank: int, run: str) -> bool:
         """Whether a rank has begun its part of a run, and not ended it, when what is shown now came."""
-        return run in self._begun.get(rank, ())
+        return run in self._runs_by_rank.get(rank, ())
 
-    def _show_held(self, rank: int) -> None:
-        if self._unsure.is_cut(rank):
-            self._tell_cut([rank])
-        for stream, data in self._unsure.take(rank):
+    def _show_buffered(self, rank: int) -> None:
+        if self._unattributed.is_truncated(rank):
+            self._note_truncated([rank])
+        for stream, data in self._unattributed.pop(rank):
             self._print(rank, stream, data)
 
-    def _tell_cut(self, ranks: Collection[int]) -> None:
+    def _note_truncated(self, ranks: Collection[int]) -> None:
         """Say that not all lines of some ranks are shown."""
         if self.live is not None:  # no lines are shown
             return
-        self._release()
+        self._flush_held()
         whose = f"rank {min(ranks)}" + (f" (and {count(len(ranks) - 1, 'rank')} more)" if len(ranks) > 1 else "")
         self._console.note(
             f"{whose} printed more than is held until it is known whose it is: older lines are left out here "
@@ -412,28 +414,28 @@ class Follower:
 
     def _print(self, rank: int, stream: str, data: bytes) -> None:
         if self.live is not None:
-            self.live.hear(rank, data)
+            self.live.on_output(rank, data)
         else:
-            self._release()
+            self._flush_held()
             self._printer.feed(rank, stream, data)
 
-    def _release(self) -> None:
+    def _flush_held(self) -> None:
         """Say what was held back."""
-        if (item := self._held) is not None:
-            self._held = None
-            self._console.note(f"pool {item.pool} {item.state}: {detail_of(item)}")
+        if (item := self._held_state) is not None:
+            self._held_state = None
+            self._console.note(f"pool {item.pool} {item.state}: {format_detail(item)}")
 
-    def _tell_waiting(self) -> None:
+    def _note_waiting(self) -> None:
         """Say what is waited for, once for each piece of news: an attempt that failed as the one before is none."""
         for node, line in self._waiting.items():
-            self._release()
-            if self._told.get(node) != line:
+            self._flush_held()
+            if self._noted_waiting.get(node) != line:
                 self._console.note(line)
-        self._told |= self._waiting
+        self._noted_waiting |= self._waiting
         self._waiting.clear()
 
 
-def _answer(question: str) -> str:
+def _read_answer(question: str) -> str:
     """What the person at the terminal answers.
 
     Raises:
@@ -453,7 +455,7 @@ _ORDER = ("raised", "exited", "lost", "collateral", "running", "waiting", "retur
 Row = tuple[str, int | None]  # a line, and the SGR code it may be coloured with
 
 
-def rows(pool: PoolView, run: RunView | None, said: str, now: float) -> list[Row]:
+def status_rows(pool: PoolView, run: RunView | None, said: str, now: float) -> list[Row]:
     """How a pool and a run of it are, in lines.
 
     Args:
@@ -461,7 +463,7 @@ def rows(pool: PoolView, run: RunView | None, said: str, now: float) -> list[Row
         now: Unix time in seconds.
     """
     where = f"pool {pool.name} {pool.state}  {pool.nodes_ready}/{count(len(pool.nodes), 'node')}"
-    if pool.price_hourly or pool.rents:
+    if pool.price_hourly or pool.has_unknown_price:
         where += f"  {hourly(pool)} spent {money(pool.spent(now))}"
     if run is None:
         phases = Counter(node.phase for node in pool.nodes)
@@ -474,13 +476,13 @@ def rows(pool: PoolView, run: RunView | None, said: str, now: float) -> list[Row
     ended = f"{run.ended:,}/{run.total:,} ended  {duration(now - run.opened_at)}"
     found: list[Row] = [(f"● {run.function} ({run.id})  {ended}  {where}", 1), (f"  {tally}", bad)]
     if ranks := pool.metrics.ranks(run.id):
-        found.append((f"  {prefix_of(ranks[0])}{numbers_line(pool.metrics.latest(run.id, ranks[0]))}", None))
+        found.append((f"  {rank_prefix(ranks[0])}{format_metrics(pool.metrics.latest(run.id, ranks[0]))}", None))
     if said:
         found.append((f"  {said}", 2))
     return found
 
 
-class LiveBlock:
+class LiveStatus:
     """Draws them on standard error, a terminal.
 
     Args:
@@ -489,18 +491,18 @@ class LiveBlock:
     """
 
     def __init__(self, console: Console, look: Callable[[str], Sequence[Row]]) -> None:
-        self._look = look
+        self._render_rows = look
         self._shown: list[str] = []
         self._drawn_at = 0.0
-        self._said = ""
+        self._last_line = ""
         self._open = True
         console.share_terminal(self.erase)
 
-    def hear(self, rank: int, data: bytes) -> None:
+    def on_output(self, rank: int, data: bytes) -> None:
         """A rank has printed something, which is told by its last line alone."""
         lines = [line for line in data.decode("utf-8", "replace").splitlines() if line.strip()]
         if lines:
-            self._said = f"{prefix_of(rank)}{field(plain(lines[-1]))}"
+            self._last_line = f"{rank_prefix(rank)}{sanitize_line(plain(lines[-1]))}"
 
     def draw(self) -> None:
         """Draw them, where they have changed and were not drawn just now."""
@@ -508,25 +510,25 @@ class LiveBlock:
         if not self._open or (self._shown and now - self._drawn_at < PERIOD):
             return
         columns, height = shutil.get_terminal_size()
-        found = [(clip(text, columns - 1), code) for text, code in self._look(self._said)][: height - 1]
+        found = [(clip(text, columns - 1), code) for text, code in self._render_rows(self._last_line)][: height - 1]
         texts = [text for text, _ in found]
         self._drawn_at = now
         if texts == self._shown:
             return
-        colored = wants_color(sys.stderr)
+        colored = is_color_enabled(sys.stderr)
         drawn = "".join(
             f"\x1b[{code}m{text}{RESET}\n" if colored and code is not None else f"{text}\n" for text, code in found
         )
-        self._write(self._away() + drawn)  # at once: there is no time at which nothing is there
+        self._write(self._erase_sequence() + drawn)  # at once: there is no time at which nothing is there
         self._shown = texts
 
     def erase(self) -> None:
         """Take them away: something is about to be printed."""
         if self._shown:
-            self._write(self._away())
+            self._write(self._erase_sequence())
             self._shown = []
 
-    def _away(self) -> str:
+    def _erase_sequence(self) -> str:
         if not self._shown:
             return ""
         # A terminal that has become narrower since shows a line in several.
@@ -541,7 +543,7 @@ class LiveBlock:
 
     def open(self) -> None:
         """Draw again from now on, of what comes next."""
-        self._open, self._said = True, ""
+        self._open, self._last_line = True, ""
 
     def close(self) -> None:
         """Take them away until there is something else to tell of."""

@@ -12,28 +12,28 @@ import click
 
 from skyward_tui.cli.output_stream import StandardStream
 from skyward_tui.cli.shared_options import (
-    OTHERS,
+    TORCHRUN_OPTIONS,
+    NodeSelection,
     NodesOption,
     RanksOption,
     ScriptCommand,
-    SomeNodes,
-    console_of,
-    file_of,
-    judged,
-    nodes_of,
-    of_accelerator,
-    of_json,
-    of_market,
-    of_offers,
-    of_packages,
-    of_place,
-    of_pool,
-    of_ranks,
-    of_settings,
-    of_variables,
-    of_watch,
-    others,
-    ranks_of,
+    accelerator_option,
+    ignored_option_notes,
+    json_option,
+    market_options,
+    module_file,
+    offer_options,
+    open_console,
+    package_options,
+    parse_nnodes,
+    parse_nproc,
+    place_options,
+    pool_options,
+    rank_options,
+    settings_option,
+    torchrun_options,
+    variable_options,
+    watch_option,
 )
 from skyward_tui.terminal_info import is_dumb
 
@@ -47,11 +47,11 @@ if TYPE_CHECKING:
 @click.option("-a", "--arg", "arguments", metavar="NAME=VALUE", multiple=True, help="Another argument; repeatable.")
 @click.option("--pool", metavar="NAME", help="Run on this pool, which is up, and not on its own.")
 @click.option("--missing", is_flag=True, help="Of a sweep over arguments: run what has no result yet.")
-@of_variables
+@variable_options
 @click.option("--detach", is_flag=True, help="Leave as soon as the function runs; implies --keep.")
 @click.option("--dry-run", is_flag=True, help="Only tell what would be made and run, and what it would cost.")
-@of_watch
-@of_json
+@watch_option
+@json_option
 def rerun(
     run: str,
     script_args: tuple[str, ...],
@@ -73,14 +73,14 @@ def rerun(
 
     RUN is a run's id or a pool's name (its latest run), or as much of one as tells it from others.
     """
-    with console_of(as_json) as console:
+    with open_console(as_json) as console:
         from skyward_tui.cli.commands.history import rerun as execute
 
         said: dict[str, Any] = {}
         if env or secrets:
-            from skyward_core.client.launch.job_launch import said_variables
+            from skyward_core.client.launch.job_launch import parse_variables
 
-            said = {"env": said_variables("--env", env), "secrets": said_variables("--secret", secrets)}
+            said = {"env": parse_variables("--env", env), "secrets": parse_variables("--secret", secrets)}
         return execute(
             run, arguments, script_args, pool, console,
             missing=missing, detach=detach, dry_run=dry_run, watch=watch, **said,
@@ -93,7 +93,7 @@ def rerun(
 @click.option("--since", metavar="TIME", help='How far back: "12h", "7d", "4w".  [default: all]')
 @click.option("--in-logs", is_flag=True, help="Look for the words in what runs printed and gave, too.")
 @click.option("--all", "everything", is_flag=True, help="Also what is older than the newest hundred.")
-@of_json
+@json_option
 def history(
     words: tuple[str, ...], failed: bool, since: str | None, in_logs: bool, everything: bool, as_json: bool
 ) -> int:
@@ -106,7 +106,7 @@ def history(
     """
     if in_logs and not words:
         raise click.UsageError("--in-logs looks for words: give one")
-    with console_of(as_json) as console:
+    with open_console(as_json) as console:
         import time
 
         from skyward_core.model.argument_checks import duration
@@ -122,7 +122,7 @@ def history(
 @click.command()
 @click.argument("left", metavar="RUN")
 @click.argument("right", metavar="RUN")
-@of_json
+@json_option
 def compare(left: str, right: str, as_json: bool) -> int:
     """Show two runs side by side.
 
@@ -130,7 +130,7 @@ def compare(left: str, right: str, as_json: bool) -> int:
 
     RUN is a run's id or a pool's name (its latest run), or as much of one as tells it from others.
     """
-    with console_of(as_json) as console:
+    with open_console(as_json) as console:
         from skyward_tui.cli.commands.history import compare as execute
 
         return execute(left, right, console)
@@ -139,7 +139,7 @@ def compare(left: str, right: str, as_json: bool) -> int:
 @click.command()
 @click.option("--dismiss", metavar="RUN", multiple=True, help="Tell of this one no more; repeatable.")
 @click.option("--dismiss-all", is_flag=True, help="Tell of none of these any more.")
-@of_json
+@json_option
 def failures(dismiss: tuple[str, ...], dismiss_all: bool, as_json: bool) -> int:
     """List failures of late that nobody has dismissed.
 
@@ -147,7 +147,7 @@ def failures(dismiss: tuple[str, ...], dismiss_all: bool, as_json: bool) -> int:
     """
     if dismiss and dismiss_all:
         raise click.UsageError("name the failures to dismiss, or give --dismiss-all")
-    with console_of(as_json) as console:
+    with open_console(as_json) as console:
         from skyward_tui.cli.commands.history import failures as execute
 
         return execute(console, dismiss=dismiss, dismiss_all=dismiss_all)
@@ -157,13 +157,13 @@ def failures(dismiss: tuple[str, ...], dismiss_all: bool, as_json: bool) -> int:
 @click.argument("run", metavar="RUN|POOL")
 @click.option("--signal", is_flag=True, help="Ask ranks that cannot be read by a signal.")
 @click.option("--threads", is_flag=True, help="Show all threads, not only those that run the function.")
-@of_json
+@json_option
 def stacks(run: str, signal: bool, threads: bool, as_json: bool) -> int:
     """Show where every rank is: its Python stack.
 
     Equal stacks are shown once, with their ranks, and above them who is inside which collective and who is not.
     """
-    with console_of(as_json) as console:
+    with open_console(as_json) as console:
         from skyward_tui.cli.commands.debug import stacks as execute
 
         return execute(run, console, signal=signal, threads=threads)
@@ -173,13 +173,13 @@ def stacks(run: str, signal: bool, threads: bool, as_json: bool) -> int:
 @click.argument("rank", metavar="RUN:RANK")
 @click.option("--seconds", type=click.FloatRange(1, 600), default=10, show_default=True, help="For how long.")
 @click.option("--to", metavar="DIR", help="Where the files come to.  [default: the current folder]")
-@of_json
+@json_option
 def profile(rank: str, seconds: float, to: str | None, as_json: bool) -> int:
     """Show where a rank spends its time, by py-spy.
 
     The hottest lines, a file for speedscope.app, and a flame graph. The rank is not stopped.
     """
-    with console_of(as_json) as console:
+    with open_console(as_json) as console:
         from skyward_tui.cli.commands.debug import profile as execute
 
         return execute(rank, seconds, to, console)
@@ -192,7 +192,7 @@ def debug(rank: str) -> int:
 
     Its pdb has this terminal, until you leave it with q or Ctrl-D: the rank goes on then.
     """
-    with console_of(False) as console:
+    with open_console(False) as console:
         from skyward_tui.cli.commands.debug import debug as execute
 
         return execute(rank, console)
@@ -201,10 +201,10 @@ def debug(rank: str) -> int:
 @click.command()
 @click.argument("pool")
 @click.option("--once", is_flag=True, help="One table, and no more.")
-@of_json
+@json_option
 def top(pool: str, once: bool, as_json: bool) -> int:
     """Show what a pool's machines do, every second."""
-    with console_of(as_json) as console:
+    with open_console(as_json) as console:
         from skyward_tui.cli.commands.metrics import top as execute
 
         return execute(pool, once, console)
@@ -214,10 +214,10 @@ def top(pool: str, once: bool, as_json: bool) -> int:
 @click.argument("run")
 @click.option("--prometheus", is_flag=True, help="The newest, in Prometheus' text format.")
 @click.option("-o", "--output", metavar="FILE", help="Write all: .csv, .json or .parquet.")
-@of_json
+@json_option
 def metrics(run: str, prometheus: bool, output: str | None, as_json: bool) -> int:
     """Show what a run's ranks logged and its machines did."""
-    with console_of(as_json) as console:
+    with open_console(as_json) as console:
         from skyward_tui.cli.commands.metrics import metrics as execute
 
         return execute(run, prometheus, output, console)
@@ -226,8 +226,8 @@ def metrics(run: str, prometheus: bool, output: str | None, as_json: bool) -> in
 @click.command()
 @click.argument("file", metavar="TASK.YAML")
 @click.option("-c", "--pool", "pool", metavar="POOL", help="The pool's name; one that is up is used as it is.")
-@of_place
-@of_variables
+@place_options
+@variable_options
 @click.option("--no-setup", is_flag=True, help="Do not run the file's setup.")
 @click.option("--detach", is_flag=True, help="Leave as soon as the job runs.")
 @click.option(
@@ -255,8 +255,8 @@ def metrics(run: str, prometheus: bool, output: str | None, as_json: bool) -> in
     help="A parameter of a plugin, such as torch.backend=gloo; repeatable.",
 )
 @click.option("--dry-run", is_flag=True, help="Only tell what would be made and run.")
-@of_watch
-@of_json
+@watch_option
+@json_option
 def launch(
     file: str,
     env: tuple[str, ...],
@@ -277,32 +277,32 @@ def launch(
     Files and working folder are brought to all nodes; then setup runs on all of them, then run. The pool stays up, and
     ends itself when nobody has used it for a while.
     """
-    with console_of(as_json) as console:
-        from skyward_core.client.launch.job_launch import JobFile, request_of, said_variables
+    with open_console(as_json) as console:
+        from skyward_core.client.launch.job_launch import JobFile, make_job_request, parse_variables
         from skyward_tui.cli.commands.jobs import launch as execute
 
         if detach and down and idle_minutes is None:
             raise click.UsageError("--detach leaves the job running, and --down ends its pool: give -i MIN with both")
         job = JobFile.from_yaml(
-            Path(file), env=said_variables("--env", env), secrets=said_variables("--secret", secrets)
+            Path(file), env=parse_variables("--env", env), secrets=parse_variables("--secret", secrets)
         )
         idle = None if idle_minutes is None else idle_minutes * 60
-        request = request_of(job, idle_timeout=idle, **said)
+        request = make_job_request(job, idle_timeout=idle, **said)
         ends = down and idle is None
         return execute(request, console, setup=not no_setup, detach=detach, down=ends, dry_run=dry_run, watch=watch)
 
 
 @click.command("exec", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
-@of_variables
+@variable_options
 @click.option(
     "--nodes",
     metavar="N|LIST",
-    type=SomeNodes(),
+    type=NodeSelection(),
     help="Run a command on so many nodes, or on these (0,2); it waits until they are free.",
 )
 @click.option("--detach", is_flag=True, help="Leave as soon as it runs.")
-@of_watch
-@of_json
+@watch_option
+@json_option
 @click.argument("pool")
 @click.argument("words", metavar="TASK.YAML | [--] COMMAND...", nargs=-1, required=True, type=click.UNPROCESSED)
 def exec_(
@@ -320,8 +320,8 @@ def exec_(
     Of a file its working folder is brought anew, and its run is run; its setup is not. A command runs on every rank:
     exec POOL nvidia-smi -L. Its exit status is that of the first rank that failed.
     """
-    with console_of(as_json) as console:
-        from skyward_core.client.launch.job_launch import said_variables, values_here
+    with open_console(as_json) as console:
+        from skyward_core.client.launch.job_launch import parse_variables, resolve_variables
         from skyward_tui.cli.commands.jobs import execute
 
         if words[0].startswith("-") and words[0] != "--":
@@ -337,7 +337,7 @@ def exec_(
             raise click.UsageError(
                 f"options of exec stand before the pool: exec {' '.join(words[1:])} {pool} {words[0]}"
             )
-        given, hidden = said_variables("--env", env), said_variables("--secret", secrets)
+        given, hidden = parse_variables("--env", env), parse_variables("--secret", secrets)
         if is_file:
             if nodes is not None:
                 raise click.UsageError(f"{words[0]} says on how many nodes it runs, by num_nodes: leave out --nodes")
@@ -345,21 +345,21 @@ def exec_(
 
             job = JobFile.from_yaml(Path(words[0]), env=given, secrets=hidden)
             return execute(pool, (), console, job=job, env={}, secrets={}, detach=detach, watch=watch)
-        values = values_here("--env", given), values_here("--secret", hidden)
+        values = resolve_variables("--env", given), resolve_variables("--secret", hidden)
         said: dict[str, Any] = {"env": values[0], "secrets": values[1]}
         return execute(pool, words, console, **said, detach=detach, watch=watch, nodes=nodes)
 
 
 @click.command()
 @click.argument("pool")
-@of_json
+@json_option
 def queue(pool: str, as_json: bool) -> int:
     """Show which runs have a pool's nodes, and which wait.
 
     Of those that wait it says why. First come, first served: a run that waits is before all that came after it.
     "cancel RUN" takes one out.
     """
-    with console_of(as_json) as console:
+    with open_console(as_json) as console:
         from skyward_tui.cli.commands.jobs import queue as execute
 
         return execute(pool, console)
@@ -368,13 +368,13 @@ def queue(pool: str, as_json: bool) -> int:
 @click.command()
 @click.argument("source", metavar="SRC")
 @click.argument("target", metavar="DST")
-@of_json
+@json_option
 def cp(source: str, target: str, as_json: bool) -> int:
     """Copy files and folders to a node, or from it.
 
     One of SRC and DST is POOL:PATH, or POOL:RANK:PATH for the node of that rank; PATH is from the login's home.
     """
-    with console_of(as_json) as console:
+    with open_console(as_json) as console:
         from skyward_tui.cli.commands.copy import copy as execute
 
         return execute(source, target, console)
@@ -388,15 +388,15 @@ def forward(target: str, ports: tuple[str, ...]) -> int:
 
     A tensorboard or a notebook on the head is then at http://127.0.0.1:PORT, for this machine alone, until ctrl-c.
     """
-    with console_of(False) as console:
+    with open_console(False) as console:
         from skyward_tui.cli.commands.hosts import forward as execute
 
         return execute(target, ports, console)
 
 
 @click.command()
-@of_offers
-@of_json
+@offer_options
+@json_option
 def offers(as_json: bool, **asked: Any) -> int:
     """List the machines that could be rented, and their prices.
 
@@ -404,7 +404,7 @@ def offers(as_json: bool, **asked: Any) -> int:
     those without one. A price is that of an hour of a machine with its disk and its public address. Ends with 1 where
     nothing fits.
     """
-    with console_of(as_json) as console:
+    with open_console(as_json) as console:
         from skyward_tui.cli.commands.offers import offers as execute
 
         return execute(console, **asked)
@@ -418,14 +418,14 @@ def capacity() -> None:
 @capacity.command("buy")
 @click.argument("offering")
 @click.option("--price", metavar="$", type=float, help="What it costs, as offers --block says it.")
-@of_settings
-@of_json
+@settings_option
+@json_option
 def buy(offering: str, price: float | None, settings: tuple[str, ...], as_json: bool) -> int:
     """Buy what offers --block has listed, by its id.
 
     It is paid at once, and not given back. At a terminal the price is asked for; elsewhere --price has to say it.
     """
-    with console_of(as_json) as console:
+    with open_console(as_json) as console:
         from skyward_tui.cli.commands.offers import buy as execute
 
         return execute(offering, price, settings, console)
@@ -434,13 +434,13 @@ def buy(offering: str, price: float | None, settings: tuple[str, ...], as_json: 
 @capacity.command("clear")
 @click.argument("offering")
 @click.option("-y", "--yes", is_flag=True, help="Without a word at the terminal.")
-@of_json
+@json_option
 def clear(offering: str, yes: bool, as_json: bool) -> int:
     """Let an offering be bought again whose purchase nobody heard of.
 
     The account is asked first: what it shows, or cannot tell, is not cleared.
     """
-    with console_of(as_json) as console:
+    with open_console(as_json) as console:
         from skyward_tui.cli.commands.offers import clear as execute
 
         return execute(offering, yes, console)
@@ -448,15 +448,15 @@ def clear(offering: str, yes: bool, as_json: bool) -> int:
 
 @capacity.command("ls")
 @click.option("--provider", metavar="NAME", default="aws", show_default=True, help="Whose account.")
-@of_settings
-@of_json
+@settings_option
+@json_option
 def held(provider: str, settings: tuple[str, ...], as_json: bool) -> int:
     """List what is held for the account, and what was bought from here.
 
     Ends with 3 where nobody knows whether something was bought.
     """
-    with console_of(as_json) as console:
-        from skyward_tui.cli.commands.offers import ls as execute
+    with open_console(as_json) as console:
+        from skyward_tui.cli.commands.offers import list_offerings as execute
 
         return execute(provider, settings, console)
 
@@ -464,14 +464,14 @@ def held(provider: str, settings: tuple[str, ...], as_json: bool) -> int:
 @click.command()
 @click.option("--since", metavar="TIME", default="30d", show_default=True, help='How far back: "12h", "30d", "4w".')
 @click.option("--by", type=click.Choice(["pool", "function", "day"]), default="pool", show_default=True)
-@of_json
+@json_option
 def costs(since: str, by: str, as_json: bool) -> int:
     """Add up what pools have cost.
 
     Machines are counted from when they were made to when they began to end, replaced ones too, at the prices that were
     known when they were made. What the provider bills is what counts.
     """
-    with console_of(as_json) as console:
+    with open_console(as_json) as console:
         from skyward_core.model.argument_checks import duration
         from skyward_tui.cli.commands.offers import costs as execute
 
@@ -484,11 +484,11 @@ def costs(since: str, by: str, as_json: bool) -> int:
 
 @click.command()
 @click.option("--provider", metavar="NAME", help="Look through its account only, such as aws.")
-@of_settings
+@settings_option
 @click.option("--all-regions", is_flag=True, help="Look in all regions, not only where pools have been.")
 @click.option("--ledger", "ledgers", metavar="ID", multiple=True, help="Also what this other ledger made; repeatable.")
 @click.option("-y", "--yes", is_flag=True, help="End what is left without asking.")
-@of_json
+@json_option
 def sweep(
     provider: str | None,
     settings: tuple[str, ...],
@@ -503,7 +503,7 @@ def sweep(
     no ledger here has. Nothing is ended without --yes, or a yes at the terminal. What has no tag of ours, and what
     other ledgers made, is never touched.
     """
-    with console_of(as_json) as console:
+    with open_console(as_json) as console:
         from skyward_tui.cli.commands.leftovers import sweep as execute
 
         return execute(provider, settings, all_regions, ledgers, yes, console)
@@ -511,14 +511,14 @@ def sweep(
 
 @click.command()
 @click.argument("names", metavar="[GROUP|HOST]...", nargs=-1)
-@of_json
+@json_option
 def hosts(names: tuple[str, ...], as_json: bool) -> int:
     """Show who uses the GPUs of your hosts.
 
     Of each GPU: whether it is free, or by whose process and with how much memory it is used. Without names those of all
     groups of skyward.toml are shown. Nothing is left on the hosts. Ends with 1 where one does not answer.
     """
-    with console_of(as_json) as console:
+    with open_console(as_json) as console:
         from skyward_tui.cli.commands.hosts import hosts as execute
 
         return execute(names, console)
@@ -530,7 +530,7 @@ DEMO = Path(__file__).parents[1].joinpath("demo.skyrec")  # tests/demo_record ma
 @click.command()
 @click.argument("run", metavar="RUN|POOL")
 @click.option("-o", "--output", metavar="FILE", help="The file to write; overwrites nothing.  [default: NAME.skyrec]")
-@of_json
+@json_option
 def record(run: str, output: str | None, as_json: bool) -> int:
     """Pack the record of a pool or a run into one file.
 
@@ -538,7 +538,7 @@ def record(run: str, output: str | None, as_json: bool) -> int:
 
     RUN is a run's id or a pool's name, or as much of one as tells it from others.
     """
-    with console_of(as_json) as console:
+    with open_console(as_json) as console:
         from skyward_tui.cli.commands.record import record as execute
 
         return execute(run, output, console)
@@ -553,7 +553,7 @@ def replay(record: Path, dump: bool) -> int:
     It can be paused, played faster and slower, and gone to any time of; nothing can be changed.
     """
     if dump:
-        with console_of(False) as console:
+        with open_console(False) as console:
             from skyward_tui.cli.commands.record import dump as execute
 
             return execute(record, console)
@@ -563,10 +563,10 @@ def replay(record: Path, dump: bool) -> int:
 def played(record: Path, theme: str | None = None, plain: bool = False) -> int:
     """Play a record until the person leaves; the exit status."""
     has_terminal()
-    with console_of(False):
-        from skyward_core.client.replay_session import opened
+    with open_console(False):
+        from skyward_core.client.replay_session import open_recording
 
-        opened(record)  # what is none is refused before the terminal is the app's
+        open_recording(record)  # what is none is refused before the terminal is the app's
     from skyward_tui.app.replay_app import ReplayApp
     from skyward_tui.app.splash_screen import run
 
@@ -616,10 +616,10 @@ def shim() -> None:
 
 @shim.command()
 @of_python
-@of_json
+@json_option
 def install(python: str | None, as_json: bool) -> int:
     """Write the alias module into an environment; refused where another `skyward` is installed."""
-    with console_of(as_json) as console:
+    with open_console(as_json) as console:
         from skyward_tui.cli.commands.shim import install as execute
 
         return execute(python, console)
@@ -627,10 +627,10 @@ def install(python: str | None, as_json: bool) -> int:
 
 @shim.command()
 @of_python
-@of_json
+@json_option
 def remove(python: str | None, as_json: bool) -> int:
     """Take the alias module away."""
-    with console_of(as_json) as console:
+    with open_console(as_json) as console:
         from skyward_tui.cli.commands.shim import remove as execute
 
         return execute(python, console)
@@ -655,7 +655,7 @@ def main() -> NoReturn:
         out.restore()
         err.restore()
     gc.freeze()
-    sys.exit(status if isinstance(status, int) and status else int(out.is_missed))
+    sys.exit(status if isinstance(status, int) and status else int(out.has_lost_output))
 
 
 def _ask_for_log(context: click.Context, option: click.Parameter, asked: bool) -> None:
@@ -726,29 +726,29 @@ def cli(context: click.Context, read_only: bool, demo: bool, theme: str | None, 
     "--gang-ranks", metavar="N", type=click.IntRange(1),
     help="The same, said in ranks: each combination on the nodes that have N of them, or on N ranks of a node.",
 )  # fmt: skip
-@of_place
+@place_options
 @click.option(
     "-n", "--nodes", metavar="N|MIN:MAX", type=NodesOption(),
     help="Machines; of a range as many as can be had.  [default: 1, or all hosts]",
 )  # fmt: skip
 @click.option("--ranks-per-node", metavar="N|gpu", type=RanksOption(), help="Processes on each machine.  [default: 1]")
-@of_accelerator
-@of_market
-@of_ranks
+@accelerator_option
+@market_options
+@rank_options
 @click.option("-m", "--module", "as_module", is_flag=True, help="SCRIPT is a module's name, run whole as by python -m.")
 @click.option("--python", metavar="PATH", help="Load the script with this Python, not with its project's.")
-@of_packages
+@package_options
 @click.option("--one", is_flag=True, help="Run on one node only.")
 @click.option(
     "--torchrun", is_flag=True,
     help="Of a whole script: have it find torchrun's variables where there is one rank, too.",
 )  # fmt: skip
-@of_pool
+@pool_options
 @click.option("--detach", is_flag=True, help="Leave as soon as the function runs; implies --keep.")
 @click.option("--timeout", metavar="S", type=click.FloatRange(0, min_open=True), help="Seconds a rank may take.")
 @click.option("--dry-run", is_flag=True, help="Only tell what would be made and run, and what it would cost.")
-@of_watch
-@of_json
+@watch_option
+@json_option
 @click.pass_context
 def run(
     context: click.Context,
@@ -769,23 +769,28 @@ def run(
     The pool is made for it and torn down after it. ctrl-c asks whether to detach, cancel or tear down; off a
     terminal it cancels, as SIGTERM does. A second one tears down.
     """
-    with console_of(as_json) as console:
+    with open_console(as_json) as console:
         from skyward_core.client.launch.launch_request import LaunchRequest
         from skyward_tui.cli.commands.run import run as execute
         from skyward_tui.cli.commands.run import run_command
-        from skyward_tui.cli.shared_options import OWN_WORDS, arguments_of, commands_named, own_words
-        from skyward_tui.launch_form.form import located
+        from skyward_tui.cli.shared_options import (
+            SCRIPT_ARGUMENTS,
+            function_arguments,
+            script_arguments,
+            script_commands,
+        )
+        from skyward_tui.launch_form.form import expand_example
 
         if as_module:
-            said["module"], target = target, str(file_of(target))
-            context.meta[OWN_WORDS] = context.meta[OWN_WORDS] or []
-        target = located(target)
-        if not as_module and (commands := commands_named(target)):
+            said["module"], target = target, str(module_file(target))
+            context.meta[SCRIPT_ARGUMENTS] = context.meta[SCRIPT_ARGUMENTS] or []
+        target = expand_example(target)
+        if not as_module and (commands := script_commands(target)):
             return run_command(context, target, commands, console)
-        said["script_args"] = own = own_words(context, target)
+        said["script_args"] = own = script_arguments(context, target)
         if own is None:
             options = [name for each in context.command.params for name in each.opts if name.startswith("--")]
-            said["arguments"] = [*said["arguments"], *arguments_of(target, context.args, options)]
+            said["arguments"] = [*said["arguments"], *function_arguments(target, context.args, options)]
         return execute(LaunchRequest.from_options(target, **said), console, dry_run=dry_run, watch=watch)
 
 
@@ -796,17 +801,17 @@ def run(
     help="Processes on each machine.  [default: 1]",
 )  # fmt: skip
 @click.option("-m", "--module", "as_module", is_flag=True, help="TRAIN.PY is a module's name, as of python -m.")
-@others
-@of_place
-@of_accelerator
-@of_market
-@of_ranks
+@torchrun_options
+@place_options
+@accelerator_option
+@market_options
+@rank_options
 @click.option("--python", metavar="PATH", help="Run the script with this Python, not with its project's.")
-@of_packages
-@of_pool
+@package_options
+@pool_options
 @click.option("--detach", is_flag=True, help="Leave as soon as the script runs; implies --keep.")
-@of_watch
-@of_json
+@watch_option
+@json_option
 @click.argument("training_script", metavar="TRAIN.PY")
 @click.argument("script_args", metavar="[ARGS]...", nargs=-1, type=click.UNPROCESSED)
 def torchrun(
@@ -823,33 +828,33 @@ def torchrun(
     torchrun's own options are all known. What one of them cannot mean here is said, or refused. What stands behind the
     script is the script's own.
     """
-    notes = list(judged(said))
-    asked = {name: value for name, value in said.items() if name.replace("_", "-") not in OTHERS}
-    shape = nproc_per_node, nodes_of(nnodes)
-    with console_of(as_json) as console:
-        from skyward_core.client.launch.discovery import DEFAULT
+    notes = list(ignored_option_notes(said))
+    asked = {name: value for name, value in said.items() if name.replace("_", "-") not in TORCHRUN_OPTIONS}
+    shape = nproc_per_node, parse_nnodes(nnodes)
+    with open_console(as_json) as console:
+        from skyward_core.client.launch.discovery import DEFAULT_PROVIDER
         from skyward_core.client.launch.launch_request import LaunchRequest
         from skyward_tui.cli.commands.run import run as execute
 
         for note in notes:
             console.note(note)
         if not asked["pool"] or shape != ("1", None):
-            is_here = not asked["hosts"] and asked["provider"] in (None, DEFAULT)
-            asked |= {"nodes": shape[1], "ranks_per_node": ranks_of(nproc_per_node, is_here=is_here)}
+            is_here = not asked["hosts"] and asked["provider"] in (None, DEFAULT_PROVIDER)
+            asked |= {"nodes": shape[1], "ranks_per_node": parse_nproc(nproc_per_node, is_here=is_here)}
         asked["torchrun"] = shape[1] in (None, 1) and nproc_per_node in ("1", "gpu", "auto", "cpu")
         if as_module:
             asked["module"] = training_script
-            training_script = str(file_of(training_script))
+            training_script = str(module_file(training_script))
         return execute(LaunchRequest.from_options(training_script, **asked), console, watch=watch)
 
 
 @cli.command()
 @click.option("--all", "everything", is_flag=True, help="Also the pools that are over.")
-@of_json
+@json_option
 def ls(everything: bool, as_json: bool) -> int:
     """List the pools that are up, with their runs."""
-    with console_of(as_json) as console:
-        from skyward_tui.cli.commands.pools_and_logs import ls as execute
+    with open_console(as_json) as console:
+        from skyward_tui.cli.commands.pools_and_logs import list_pools as execute
 
         return execute(everything, console)
 
@@ -859,7 +864,7 @@ def ls(everything: bool, as_json: bool) -> int:
 @click.option("--rank", metavar="R", type=click.IntRange(min=0), help="This rank only, without prefixes.")
 @click.option("-f", "--follow", is_flag=True, help="Go on with what is still printed until the run ends.")
 @click.option("--collapse", is_flag=True, help="Equal lines of ranks as one, with who said it.")
-@of_json
+@json_option
 def logs(run: str, rank: int | None, follow: bool, collapse: bool, as_json: bool) -> int:
     """Print what a run's ranks printed, also when the pool is gone.
 
@@ -868,7 +873,7 @@ def logs(run: str, rank: int | None, follow: bool, collapse: bool, as_json: bool
     What they wrote to standard output is written to standard output. What they wrote to standard error is written
     to standard error.
     """
-    with console_of(as_json) as console:
+    with open_console(as_json) as console:
         from skyward_tui.cli.commands.pools_and_logs import logs as execute
 
         return execute(run, rank, follow, collapse, console)
@@ -883,7 +888,7 @@ def logs(run: str, rank: int | None, follow: bool, collapse: bool, as_json: bool
 )
 @click.option("--diff", metavar="R,R", help="Only in what two ranks' results, or tasks', differ.")
 @click.option("-o", "--output", metavar="FILE", help="Write them: .csv, .json, .parquet or .pickle.")
-@of_json
+@json_option
 def results(run: str, sort: str | None, diff: str | None, output: str | None, as_json: bool) -> int:
     """Show the outcomes of a run, and end with its exit status.
 
@@ -891,7 +896,7 @@ def results(run: str, sort: str | None, diff: str | None, output: str | None, as
 
     RUN is a run's id or a pool's name (its latest run), or as much of one as tells it from others.
     """
-    with console_of(as_json) as console:
+    with open_console(as_json) as console:
         from skyward_tui.cli.commands.pools_and_logs import results as execute
 
         return execute(run, console, sort, diff, output)
@@ -900,7 +905,7 @@ def results(run: str, sort: str | None, diff: str | None, output: str | None, as
 @cli.command()
 @click.argument("run")
 @click.option("--node", metavar="N", type=click.IntRange(min=0), help="Of this node, not of the first.")
-@of_json
+@json_option
 def lock(run: str, node: int | None, as_json: bool) -> int:
     """Print the lock of what was installed for a run.
 
@@ -908,7 +913,7 @@ def lock(run: str, node: int | None, as_json: bool) -> int:
 
     RUN is a run's id or a pool's name (its latest run), or as much of one as tells it from others.
     """
-    with console_of(as_json) as console:
+    with open_console(as_json) as console:
         from skyward_tui.cli.commands.pools_and_logs import lock as execute
 
         return execute(run, node, console)
@@ -917,13 +922,13 @@ def lock(run: str, node: int | None, as_json: bool) -> int:
 @cli.command()
 @click.argument("run", metavar="RUN|POOL")
 @click.argument("patterns", metavar="[PATTERN]...", nargs=-1)
-@of_json
+@json_option
 def files(run: str, patterns: tuple[str, ...], as_json: bool) -> int:
     """List the files that ranks wrote on their nodes.
 
     Of a run, or of all of a pool's time. PATTERN is a path below the working folder, or such as "out/**" or "*.pt".
     """
-    with console_of(as_json) as console:
+    with open_console(as_json) as console:
         from skyward_tui.cli.commands.pools_and_logs import files as execute
 
         return execute(run, patterns, console)
@@ -933,13 +938,13 @@ def files(run: str, patterns: tuple[str, ...], as_json: bool) -> int:
 @click.argument("run", metavar="RUN|POOL")
 @click.argument("patterns", metavar="[PATTERN]...", nargs=-1)
 @click.option("--to", metavar="DIR", help="Where they come to.  [default: outputs/RUN, or outputs/POOL]")
-@of_json
+@json_option
 def fetch(run: str, patterns: tuple[str, ...], to: str | None, as_json: bool) -> int:
     """Bring files here that ranks wrote on their nodes.
 
     Each comes once, whole, and over nothing that did not come from there; what was cut off is gone on with.
     """
-    with console_of(as_json) as console:
+    with open_console(as_json) as console:
         from skyward_tui.cli.commands.pools_and_logs import fetch as execute
 
         return execute(run, patterns, to, console)
@@ -947,11 +952,11 @@ def fetch(run: str, patterns: tuple[str, ...], to: str | None, as_json: bool) ->
 
 @cli.command()
 @click.argument("pool")
-@of_watch
-@of_json
+@watch_option
+@json_option
 def attach(pool: str, watch: bool, as_json: bool) -> int:
     """Watch what runs on a pool, until it ends."""
-    with console_of(as_json) as console:
+    with open_console(as_json) as console:
         from skyward_tui.cli.commands.run import attach as execute
 
         return execute(pool, console, watch=watch)
@@ -959,10 +964,10 @@ def attach(pool: str, watch: bool, as_json: bool) -> int:
 
 @cli.command()
 @click.argument("run")
-@of_json
+@json_option
 def cancel(run: str, as_json: bool) -> int:
     """Stop a run on all its ranks; the pool stays up."""
-    with console_of(as_json) as console:
+    with open_console(as_json) as console:
         from skyward_tui.cli.commands.down import cancel as execute
 
         return execute(run, console)
@@ -974,7 +979,7 @@ def cancel(run: str, as_json: bool) -> int:
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @click.option("--discard", is_flag=True, help="Give up results that nobody has fetched.")
 @click.option("--now", is_flag=True, help="End rented machines at once, with all that is on them.")
-@of_json
+@json_option
 def down(pools: tuple[str, ...], everything: bool, yes: bool, discard: bool, now: bool, as_json: bool) -> int:
     """Tear pools down, and show the receipts.
 
@@ -983,7 +988,7 @@ def down(pools: tuple[str, ...], everything: bool, yes: bool, discard: bool, now
     """
     if bool(pools) == everything:
         raise click.UsageError("name the pools to tear down, or give --all")
-    with console_of(as_json) as console:
+    with open_console(as_json) as console:
         from skyward_tui.cli.commands.down import down as execute
 
         return execute(pools, everything, yes, discard, console, now=now)
@@ -993,13 +998,13 @@ def down(pools: tuple[str, ...], everything: bool, yes: bool, discard: bool, now
 @click.argument("host")
 @click.option("--known-hosts", metavar="FILE", help="The file to look in and write to, in place of the usual.")
 @click.option("-y", "--yes", is_flag=True, help="Accept the key without asking.")
-@of_json
+@json_option
 def trust(host: str, known_hosts: str | None, yes: bool, as_json: bool) -> int:
     """Show the fingerprint of a host's key, and accept the key.
 
     One that differs from a key that is known is refused.
     """
-    with console_of(as_json) as console:
+    with open_console(as_json) as console:
         from skyward_tui.cli.commands.hosts import trust as execute
 
         return execute(host, known_hosts, yes, console)
@@ -1011,7 +1016,7 @@ def trust(host: str, known_hosts: str | None, yes: bool, as_json: bool) -> int:
 @click.option("--include", is_flag=True, help="Put the pools' names into ~/.ssh/config, for plain ssh.")
 def ssh(pool: str, node: int, include: bool) -> int:
     """Open a shell on a node of a pool."""
-    with console_of(False) as console:
+    with open_console(False) as console:
         from skyward_tui.cli.commands.hosts import shell as execute
 
         return execute(pool, node, include, console)
@@ -1020,7 +1025,7 @@ def ssh(pool: str, node: int, include: bool) -> int:
 @cli.command()
 @click.argument("name", required=False)
 @click.option("--copy", is_flag=True, help="Copy it into the current folder; overwrites nothing.")
-@of_json
+@json_option
 def examples(name: str | None, copy: bool, as_json: bool) -> int:
     """List the packaged examples, or show one.
 
@@ -1028,7 +1033,7 @@ def examples(name: str | None, copy: bool, as_json: bool) -> int:
     """
     if copy and name is None:
         raise click.UsageError("name the example to copy")
-    with console_of(as_json) as console:
+    with open_console(as_json) as console:
         from skyward_tui.cli.commands import examples as commands
 
         return commands.listing(console) if name is None else commands.show(name, copy, console)
@@ -1038,23 +1043,23 @@ def examples(name: str | None, copy: bool, as_json: bool) -> int:
 @click.option("--older", metavar="TIME", default="90d", show_default=True, help="Pools that ended so long ago.")
 @click.option("--most", metavar="SIZE", default="20 GB", show_default=True, help="And the oldest beyond this size.")
 @click.option("-n", "--dry-run", is_flag=True, help="Only tell what would go.")
-@of_json
+@json_option
 def prune(older: str, most: str, dry_run: bool, as_json: bool) -> int:
     """Remove logs, results and records of pools that are long over.
 
     What hosts keep that nobody has fetched stays. The same happens by itself once a day.
     """
-    with console_of(as_json) as console:
+    with open_console(as_json) as console:
         from skyward_tui.cli.commands.down import prune as execute
 
         return execute(older, most, dry_run, console)
 
 
 @cli.command()
-@of_json
+@json_option
 def doctor(as_json: bool) -> int:
     """Check Python, terminal, folders, ledger and providers."""
-    with console_of(as_json) as console:
+    with open_console(as_json) as console:
         from skyward_tui.cli.commands.doctor import doctor as execute
 
         return execute(console)
@@ -1062,14 +1067,14 @@ def doctor(as_json: bool) -> int:
 
 @cli.command("debug-dump")
 @click.argument("path", required=False)
-@of_json
+@json_option
 def debug_dump(path: str | None, as_json: bool) -> int:
     """Pack log, ledger, versions and checks for a bug report.
 
     PATH is the zip file to write, by default a new one in the current folder; overwrites nothing. Secrets that are
     known as such are blanked; look at it before you send it.
     """
-    with console_of(as_json) as console:
+    with open_console(as_json) as console:
         from skyward_tui.cli.commands.doctor import debug_dump as execute
 
         return execute(path, console)

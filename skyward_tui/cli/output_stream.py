@@ -38,7 +38,7 @@ class StandardStream(io.TextIOWrapper):
                 how[each] = getattr(self._before, each)
         self._is_required = self._before is not None and name == "stdout"
         self._is_reported = False
-        codecs.register_error(_REPLACING, _replaced)
+        codecs.register_error(_REPLACING, _replace_unencodable)
         super().__init__(io.BufferedWriter(self._sink), errors=_REPLACING, **how)
         setattr(sys, name, self)
 
@@ -48,16 +48,16 @@ class StandardStream(io.TextIOWrapper):
         return self._sink.failure is not None
 
     @property
-    def reader_left(self) -> bool:
+    def has_lost_reader(self) -> bool:
         """Whether the pipe's reader or the terminal is gone."""
         failure = self._sink.failure
         gone = failure is not None and failure.errno == errno.EIO and self._sink.is_terminal
         return gone or isinstance(failure, ConnectionError)
 
     @property
-    def is_missed(self) -> bool:
+    def has_lost_output(self) -> bool:
         """Whether something that the user asked for could not be written."""
-        return self.has_failed and not self.reader_left and self._is_required
+        return self.has_failed and not self.has_lost_reader and self._is_required
 
     def require(self) -> None:
         """Count it as a failure, too, if the stream was closed from the start."""
@@ -65,18 +65,18 @@ class StandardStream(io.TextIOWrapper):
 
     def report(self) -> None:
         """Write to standard error, once, that this cannot be written."""
-        if self.is_missed and not self._is_reported and (failure := self._sink.failure):
+        if self.has_lost_output and not self._is_reported and (failure := self._sink.failure):
             self._is_reported = True
             sys.stderr.write(f"error: standard output cannot be written: {failure.strerror}\n")
             sys.stderr.flush()
 
-    def give_up(self) -> bool:
+    def discard(self) -> bool:
         """Drop everything from now on if the reader takes nothing; for the handler of a signal.
 
         Returns:
             Whether a write is under way, which the handler has to end by an ``OSError``.
         """
-        return self._sink.give_up()
+        return self._sink.discard()
 
     def restore(self) -> None:
         """Write what is buffered, and put the stream back that ``sys`` had before."""
@@ -118,14 +118,14 @@ class _Sink(io.RawIOBase):
             self._output.report()
         return len(data)
 
-    def give_up(self) -> bool:
+    def discard(self) -> bool:
         if self.failure is None and not select.select([], [self._number], [], _STALLED)[1]:
             self.failure = TimeoutError(errno.ETIMEDOUT, "its reader takes nothing")
             return self._is_writing
         return False
 
 
-def _replaced(error: UnicodeError) -> tuple[str, int]:
+def _replace_unencodable(error: UnicodeError) -> tuple[str, int]:
     """Replace what an encoding lacks; an error handler of codecs."""
     if not isinstance(error, UnicodeEncodeError):
         raise error

@@ -11,13 +11,13 @@ from skyward_core.client.run_history import PoolRow, RunRow
 from skyward_core.client.session import Session
 from skyward_core.model.errors import PoolError, UsageError
 from skyward_tui.cli.console import Console
-from skyward_tui.text.error_hints import detail_of, words_of
+from skyward_tui.text.error_hints import format_detail, format_error
 
 SHOWN = 5  # of things that a word may mean
 
 
 @contextmanager
-def opened(console: Console) -> Iterator[Session]:
+def open_session(console: Console) -> Iterator[Session]:
     """A session for one command; all pools go on when it ends."""
     session = Session()
     if session.notice:
@@ -28,16 +28,16 @@ def opened(console: Console) -> Iterator[Session]:
         session.detach()
 
 
-def up(session: Session, pools: Sequence[str]) -> list[PoolRow]:
+def live_pools(session: Session, pools: Sequence[str]) -> list[PoolRow]:
     """The pools of those names or keys, each once; all of them are up.
 
     Raises:
         UsageError: one of them is not.
     """
-    live = {word: row for row in session.ledger.live() for word in (row.name, row.key)}
+    live = {word: row for row in session.ledger.live_pools() for word in (row.name, row.key)}
     for pool in pools:
         if pool not in live:
-            over = session.ledger.find(pool)
+            over = session.ledger.find_pool(pool)
             if over is not None and over.ended_at is not None:
                 when = time.strftime("%Y-%m-%d %H:%M", time.localtime(over.ended_at))
                 raise UsageError(
@@ -53,21 +53,21 @@ def up(session: Session, pools: Sequence[str]) -> list[PoolRow]:
     return list({live[pool].key: live[pool] for pool in pools}.values())
 
 
-def recorded(session: Session, run: str) -> RunRow:
+def find_run(session: Session, run: str) -> RunRow:
     """A run as the ledger has it.
 
     Raises:
         UsageError: it has none of that name.
     """
-    row = _now(session, session.ledger.run(run))
+    row = _refresh_run(session, session.ledger.run(run))
     if row is None:
-        if session.ledger.find(run) is not None:
+        if session.ledger.find_pool(run) is not None:
             raise UsageError(f"{run!r} is a pool; write the run's id, which skyward-tui ls --all shows")
         raise UsageError(f"no run {run!r}; skyward-tui ls --all shows pools and their runs")
     return row
 
 
-def meant(session: Session, word: str) -> RunRow:
+def resolve_run(session: Session, word: str) -> RunRow:
     """The run that a person means: by its id, or the latest one of a pool, by its name or key; either may be shortened
     as far as it stays the only one.
 
@@ -75,19 +75,19 @@ def meant(session: Session, word: str) -> RunRow:
         UsageError: nothing fits, or more than one thing does.
     """
     ledger = session.ledger
-    if (run := _now(session, ledger.run(word))) is not None:
+    if (run := _refresh_run(session, ledger.run(word))) is not None:
         return run
-    if (pool := ledger.find(word)) is not None:
-        return _latest(session, pool)
-    runs, names = ledger.runs_beginning(word), ledger.names_beginning(word)
+    if (pool := ledger.find_pool(word)) is not None:
+        return _latest_run(session, pool)
+    runs, names = ledger.runs_with_prefix(word), ledger.pool_names_with_prefix(word)
     if len(runs) + len(names) > 1:
         fitting = [*names, *(f"{run.run} ({run.function})" for run in runs)]
         shown = ", ".join(fitting[:SHOWN]) + (" …" if len(fitting) > SHOWN else "")
         raise UsageError(f"{word!r} may mean {shown}: write more of it")
     if runs:
-        return recorded(session, runs[0].run)
-    if names and (pool := ledger.find(names[0])) is not None:
-        return _latest(session, pool)
+        return find_run(session, runs[0].run)
+    if names and (pool := ledger.find_pool(names[0])) is not None:
+        return _latest_run(session, pool)
     raise UsageError(f"no run or pool {word!r}; skyward-tui ls --all shows pools and their runs")
 
 
@@ -97,55 +97,55 @@ def live_run(session: Session, word: str) -> tuple[PoolRow, str]:
     Raises:
         UsageError: there is none such, or it has ended.
     """
-    pool = session.ledger.find(word)
+    pool = session.ledger.find_pool(word)
     if pool is not None:
-        (pool,) = up(session, [word])
+        (pool,) = live_pools(session, [word])
         runs = session.ledger.runs(pool.token)
         return pool, runs[-1].run if runs else ""
-    row = meant(session, word)
+    row = resolve_run(session, word)
     pool = session.ledger.pool(row.token)
     if pool.ended_at is not None:
         raise UsageError(f"pool {pool.name} has ended, and its ranks with it")
     return pool, row.run
 
 
-def _now(session: Session, row: RunRow | None) -> RunRow | None:
+def _refresh_run(session: Session, row: RunRow | None) -> RunRow | None:
     """Return a run as it is now, if its pool answers: the ledger may not have recorded its end yet."""
     if row is None:
         return None
-    session.look_again([session.ledger.pool(row.token).key]).result()
+    session.probe_pools([session.ledger.pool(row.token).key]).result()
     return session.ledger.run(row.run)
 
 
-def _latest(session: Session, pool: PoolRow) -> RunRow:
-    session.look_again([pool.key]).result()
+def _latest_run(session: Session, pool: PoolRow) -> RunRow:
+    session.probe_pools([pool.key]).result()
     runs = session.ledger.runs(pool.token)
     if not runs:
         raise UsageError(f"pool {pool.name} has had no run")
     return runs[-1]
 
 
-def note_silent(session: Session, console: Console) -> None:
+def note_unreachable(session: Session, console: Console) -> None:
     """Record in the ledger what has become of all pools, and name those that do not answer."""
-    for pool in session.look_again().result():
+    for pool in session.probe_pools().result():
         if pool.state != "starting":
-            console.note(f"pool {pool.name} does not answer, and is shown as it was last seen: {detail_of(pool)}")
+            console.note(f"pool {pool.name} does not answer, and is shown as it was last seen: {format_detail(pool)}")
 
 
-def fetched(session: Session, row: RunRow, console: Console) -> RunRow:
+def fetch_run(session: Session, row: RunRow, console: Console) -> RunRow:
     """A run as the ledger has it once what waits for it is brought here: on the nodes of its pool, where it is over and
     has no client, or on the hosts of one that has ended; what cannot be had now is told of."""
     live = session.ledger.pool(row.token).ended_at is None
-    if live or any(row.run in kept.runs for kept in session.ledger.kept(row.token)):
+    if live or any(row.run in kept.runs for kept in session.ledger.retained_results(row.token)):
         try:
             for line in (session.fetch_run(row.run) if live else session.fetch(row.token)).result():
                 console.note(line)
         except PoolError as error:
-            console.note(words_of(error))
-    return recorded(session, row.run)
+            console.note(format_error(error))
+    return find_run(session, row.run)
 
 
-def with_kept(session: Session, pools: Sequence[str]) -> tuple[list[PoolRow], list[PoolRow]]:
+def live_and_retained_pools(session: Session, pools: Sequence[str]) -> tuple[list[PoolRow], list[PoolRow]]:
     """The pools of those names or keys that are up, and those that have ended and left something on their hosts.
 
     A name means the pool that is up; where none is, all that had it.
@@ -153,8 +153,8 @@ def with_kept(session: Session, pools: Sequence[str]) -> tuple[list[PoolRow], li
     Raises:
         UsageError: there is no such pool.
     """
-    left = {kept.token: session.ledger.pool(kept.token) for kept in session.kept()}.values()
-    live = {row.name for row in session.ledger.live()}
+    left = {kept.token: session.ledger.pool(kept.token) for kept in session.retained_results()}.values()
+    live = {row.name for row in session.ledger.live_pools()}
     ended = [row for row in left if row.key in pools or (row.name in pools and row.name not in live)]
     found = {word for row in ended for word in (row.name, row.key)} - live
-    return up(session, [pool for pool in pools if pool not in found]), ended
+    return live_pools(session, [pool for pool in pools if pool not in found]), ended

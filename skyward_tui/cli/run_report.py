@@ -9,27 +9,27 @@ from skyward_core.client.run_history import Receipt
 from skyward_core.client.session import Session
 from skyward_core.model import errors
 from skyward_core.model.errors import LedgerError
-from skyward_core.util.terminal_safe_text import field
-from skyward_core.views.log_buffer import prefix_of
+from skyward_core.util.terminal_safe_text import sanitize_line
+from skyward_core.views.log_buffer import rank_prefix
 from skyward_core.views.pool_view import PoolView, RunView, TaskView
-from skyward_core.views.result_agreement import differences, disagreements
+from skyward_core.views.result_agreement import compare_results, find_disagreements
 from skyward_tui.cli.console import Console
-from skyward_tui.text.number_format import clip, count, failure, number, one_line, took
+from skyward_tui.text.number_format import clip, count, failure, number, one_line, precise_duration
 from skyward_tui.text.number_format import table as table
-from skyward_tui.text.run_rows import difference_table, two_of
+from skyward_tui.text.run_rows import difference_table, parse_rank_pair
 
 GLYPHS = {"returned": "✓", "raised": "✗", "exited": "✗", "lost": "!", "collateral": "⊘", "running": "●"}
 COLORS = {"returned": 32, "raised": 31, "exited": 31, "lost": 31, "collateral": 2}
 
 
-def status_of(run: RunView) -> int:
+def exit_status(run: RunView) -> int:
     """What a command ends with that saw this run end."""
     if run.state in ("done", "cancelled"):
         return errors.OK if run.state == "done" else errors.INTERRUPTED
-    return errors.of_root_cause(run.root_cause)
+    return errors.root_cause_exit_code(run.root_cause)
 
 
-def unfetched(pool: PoolView, run: str) -> str:
+def unfetched_text(pool: PoolView, run: str) -> str:
     """What nobody has fetched of a run of a pool that is up, in words, or ""."""
     size = pool.unfetched.get(run)
     return "" if size is None else f" (not fetched: {size:,} bytes)"
@@ -40,9 +40,17 @@ def run_table(run: RunView) -> list[tuple[str, int | None]]:
     tasks = [task for _, task in sorted(run.tasks.items())]
     rows = [("rank", "node", "outcome", "time", "result")]
     for task in tasks:
-        name = prefix_of(task.rank)[:4] if run.kind == "broadcast" else f"#{task.index} {prefix_of(task.rank)[:4]}"
+        name = rank_prefix(task.rank)[:4] if run.kind == "broadcast" else f"#{task.index} {rank_prefix(task.rank)[:4]}"
         state = f"{GLYPHS.get(task.state, '◌')} {task.state}"
-        rows.append((name, f"n{task.node}", state, took(task.outcome.seconds) if task.outcome else "", note_of(task)))
+        rows.append(
+            (
+                name,
+                f"n{task.node}",
+                state,
+                precise_duration(task.outcome.seconds) if task.outcome else "",
+                outcome_note(task),
+            )
+        )
     lines = table(rows)
     return [
         (lines[0], 1),
@@ -50,7 +58,7 @@ def run_table(run: RunView) -> list[tuple[str, int | None]]:
     ]
 
 
-def note_of(task: TaskView) -> str:
+def outcome_note(task: TaskView) -> str:
     """What a task gave back or died of, in a line."""
     outcome = task.outcome
     if outcome is None:
@@ -74,9 +82,9 @@ def aggregate_lines(run: RunView) -> list[str]:
 def disagreement_lines(run: RunView) -> list[str]:
     """Which ranks gave another number or array than most."""
     return [
-        f"ranks disagree in {field(each.name)}: most have {clip(one_line(each.usual), 60)}, "
-        + ", ".join(f"{prefix_of(rank)[:4]} {clip(one_line(text), 60)}" for rank, text in each.ranks.items())
-        for each in disagreements(run)
+        f"ranks disagree in {sanitize_line(each.name)}: most have {clip(one_line(each.usual), 60)}, "
+        + ", ".join(f"{rank_prefix(rank)[:4]} {clip(one_line(text), 60)}" for rank, text in each.ranks.items())
+        for each in find_disagreements(run)
     ]
 
 
@@ -86,8 +94,8 @@ def show_difference(run: RunView, said: str, console: Console) -> None:
     Raises:
         UsageError: these are no two of them.
     """
-    pair = two_of(run, said)
-    found, equal = differences(*(task.outcome.summary if task.outcome else None for task in pair))
+    pair = parse_rank_pair(run, said)
+    found, equal = compare_results(*(task.outcome.summary if task.outcome else None for task in pair))
     names = [f"r{task.index}" if run.kind == "broadcast" else f"#{task.index}" for task in pair]
     rows = [{"at": each.at, "left": each.left, "right": each.right, "by": each.by} for each in found]
     console.result({"run": run.id, "left": pair[0].index, "right": pair[1].index, "rows": rows, "equal": equal})
@@ -97,7 +105,7 @@ def show_difference(run: RunView, said: str, console: Console) -> None:
         if task.state != "returned":
             console.note(f"{name} has no result: {task.state}")
     for at, line in enumerate(difference_table(names, found, equal)):
-        console.say(clip(line, console.width), *([1] if not at and found else []))
+        console.print_line(clip(line, console.width), *([1] if not at and found else []))
 
 
 def failure_lines(run: RunView) -> list[str]:
@@ -106,12 +114,12 @@ def failure_lines(run: RunView) -> list[str]:
     if cause is None:
         return []
     said = failure(cause.outcome, cause.type, cause.message)
-    who = f"{prefix_of(cause.rank)[:4]} " if cause.who else ""
+    who = f"{rank_prefix(cause.rank)[:4]} " if cause.rank_prefix else ""
     lines = [f"root cause: {who}{cause.outcome}: {said}"]
-    if (figures := run.cause_figures) is not None:
-        from skyward_tui.text.hardware_cells import figures_line  # late: few runs fail
+    if (figures := run.cause_metrics) is not None:
+        from skyward_tui.text.hardware_cells import metrics_line  # late: few runs fail
 
-        lines.append(figures_line(figures))
+        lines.append(metrics_line(figures))
     task = next((t for t in run.tasks.values() if t.rank == cause.rank and t.state == cause.outcome), None)
     trace = task.outcome.error.traceback if task and task.outcome and task.outcome.error else ""
     return [*lines, *trace.rstrip().splitlines()]
@@ -123,35 +131,35 @@ def receipt_line(receipt: Receipt) -> str:
     if receipt.kept:
         more += f"\n  skyward-tui down {receipt.pool} fetches what is kept; with --discard it is given up"
     if receipt.ok:
-        return f"pool {receipt.pool} is down: {receipt} ({took(receipt.seconds)}){more}"
+        return f"pool {receipt.pool} is down: {receipt} ({precise_duration(receipt.seconds)}){more}"
     if not receipt.unaccounted:
         return f"pool {receipt.pool} is down, but that is not written down, so it is still listed: {receipt}{more}"
     return f"pool {receipt.pool} is NOT verified down, it may still run and cost money: {receipt}{more}"
 
 
-def keep_unshown(session: Session, pool: str, receipt: Receipt) -> None:
+def queue_receipt(session: Session, pool: str, receipt: Receipt) -> None:
     """Let the next ``ls`` print the receipt of a pool unless it is printed now; see :func:`drop_shown`.
 
     Args:
         pool: its key.
     """
     with suppress(LedgerError):  # the receipt itself says then that the ledger cannot be written
-        if row := session.ledger.find(pool):
-            session.ledger.not_shown(row.token, receipt_line(receipt))
+        if row := session.ledger.find_pool(pool):
+            session.ledger.save_receipt_text(row.token, receipt_line(receipt))
 
 
-def drop_shown(session: Session, tokens: Iterable[str]) -> None:
+def drop_receipts(session: Session, tokens: Iterable[str]) -> None:
     """Record that the receipts of these pools have been printed."""
     with suppress(LedgerError):  # the next ``ls`` prints them again
-        session.ledger.shown(tokens)
+        session.ledger.mark_receipts_printed(tokens)
 
 
 def show_run(run: RunView, console: Console) -> None:
     """The result table, the aggregate and what failed."""
     for line, color in run_table(run):
-        console.say(clip(line, console.width), *([color] if color else []))
+        console.print_line(clip(line, console.width), *([color] if color else []))
     for line in aggregate_lines(run):
-        console.say(line)
+        console.print_line(line)
     for line in disagreement_lines(run):
         console.note(line)
     for line in failure_lines(run):

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 Decorated = Callable[..., Any]
 
 
-def _all(options: Sequence[Callable[[Decorated], Decorated]]) -> Callable[[Decorated], Decorated]:
+def _combine_options(options: Sequence[Callable[[Decorated], Decorated]]) -> Callable[[Decorated], Decorated]:
     def decorate(command: Decorated) -> Decorated:
         for option in reversed(options):
             command = option(command)
@@ -33,20 +33,20 @@ def _all(options: Sequence[Callable[[Decorated], Decorated]]) -> Callable[[Decor
     return decorate
 
 
-of_settings = click.option(
+settings_option = click.option(
     "--set", "settings", metavar="KEY=VALUE", multiple=True, help="A setting of the provider; repeatable."
 )
-of_place = _all(
+place_options = _combine_options(
     (
         click.option("--provider", metavar="NAME", help="Where machines come from, such as ssh.  [default: local]"),
         click.option("--hosts", metavar="HOST,...", help="Hosts to reach over SSH, or a group of skyward.toml."),
-        of_settings,
+        settings_option,
     )
 )
-of_accelerator = click.option(
+accelerator_option = click.option(
     "--accelerator", metavar="NAME[:N]", help="What each machine carries, such as A100-80GB:8."
 )
-of_ranks = _all(
+rank_options = _combine_options(
     (
         click.option("--plugin", "plugins", metavar="NAME", multiple=True, help="A plugin, such as torch; repeatable."),
         click.option(
@@ -65,7 +65,7 @@ of_ranks = _all(
         ),
     )
 )
-of_packages = _all(
+package_options = _combine_options(
     (
         click.option(
             "--image-set",
@@ -83,7 +83,7 @@ of_packages = _all(
         click.option("--project", is_flag=True, help="Install what the project's pyproject.toml depends on."),
     )
 )
-of_pool = _all(
+pool_options = _combine_options(
     (
         click.option("--pool", metavar="NAME", help="The pool's name; one that is up is used, and stays up."),
         click.option("--keep", is_flag=True, help="Leave the pool up afterwards."),
@@ -91,7 +91,7 @@ of_pool = _all(
     )
 )
 # Of a pool that is made for a run.
-of_market = _all(
+market_options = _combine_options(
     (
         click.option("--allocation", metavar="MARKET", help="on-demand, spot, spot-if-available or cheapest of both."),
         click.option(
@@ -111,7 +111,7 @@ of_market = _all(
     )
 )
 # Of machines that are looked for, and not made.
-of_offers = _all(
+offer_options = _combine_options(
     (
         click.option("--accelerator", metavar="NAME[:N]", help="What a machine has to carry, such as H100:8."),
         click.option(
@@ -133,12 +133,12 @@ of_offers = _all(
 )
 
 
-of_watch = click.option(
+watch_option = click.option(
     "--watch", is_flag=True, help="Tell how it is in a few lines, in place of all that ranks print."
 )
 
 
-_of_variables = (
+_variable_options = (
     click.option("--env", "env", metavar="NAME[=VALUE]", multiple=True, help="A variable of the job; repeatable."),
     click.option(
         "--secret",
@@ -150,13 +150,13 @@ _of_variables = (
 )
 
 
-def of_variables(command: Any) -> Any:
-    for option in reversed(_of_variables):
+def variable_options(command: Any) -> Any:
+    for option in reversed(_variable_options):
         command = option(command)
     return command
 
 
-def number_of_nodes(text: str) -> int | str:
+def parse_node_count(text: str) -> int | str:
     """A number, or a range in its shortest form.
 
     Raises:
@@ -179,7 +179,7 @@ class NodesOption(click.ParamType[int | str]):
 
     def convert(self, value: Any, param: Any, ctx: Any) -> int | str:
         try:
-            return number_of_nodes(str(value))
+            return parse_node_count(str(value))
         except ValueError as error:
             self.fail(str(error), param, ctx)
 
@@ -197,7 +197,7 @@ class RanksOption(click.ParamType[int | str]):
         self.fail(f"{value!r} is neither a number from 1 to 64 nor gpu", param, ctx)
 
 
-class SomeNodes(click.ParamType["int | tuple[int, ...]"]):
+class NodeSelection(click.ParamType["int | tuple[int, ...]"]):
     """A number of a pool's nodes, or a list of them: of two at least, or one with a comma behind it."""
 
     name = "N|LIST"
@@ -214,14 +214,14 @@ class SomeNodes(click.ParamType["int | tuple[int, ...]"]):
         self.fail(f"{value!r} is neither a number of nodes nor a list of them, such as 2 or 0,2", param, ctx)
 
 
-MEETS = "the ranks meet at node 0 of the pool, at a port that is free there"
-LOGS = "every rank's log is shown with the rank in front, and kept: skyward-tui logs shows it, --rank one rank's"
-WATCHED = "each node's agent sees at once how a rank ends"
-ONE_POOL = "one command starts all nodes: run it once, and leave this out"
+RENDEZVOUS_NOTE = "the ranks meet at node 0 of the pool, at a port that is free there"
+LOGS_NOTE = "every rank's log is shown with the rank in front, and kept: skyward-tui logs shows it, --rank one rank's"
+WATCHED_NOTE = "each node's agent sees at once how a rank ends"
+ONE_POOL_NOTE = "one command starts all nodes: run it once, and leave this out"
 
 
 @dataclass(frozen=True)
-class Other:
+class TorchrunOption:
     """An option of torchrun that is taken and does nothing here, or is refused; ``why`` says it."""
 
     why: str
@@ -231,34 +231,34 @@ class Other:
     nothing: str = ""  # a value of it that asks for nothing
 
 
-OTHERS: Mapping[str, Other] = {
-    "standalone": Other("", is_flag=True),
-    "run-path": Other("", is_flag=True),
-    "rdzv-backend": Other(MEETS, nothing="c10d"),
-    "rdzv-endpoint": Other(MEETS),
-    "rdzv-id": Other("TORCHELASTIC_RUN_ID is the pool's name"),
-    "rdzv-conf": Other(MEETS),
-    "master-addr": Other(MEETS, nothing="127.0.0.1"),
-    "master-port": Other(MEETS),
-    "local-addr": Other("the provider knows each node's address"),
-    "node-rank": Other(ONE_POOL, refused=True, nothing="0"),
-    "max-restarts": Other("a run that fails is not started again", nothing="0"),
-    "monitor-interval": Other(WATCHED),
-    "start-method": Other("every rank is a fresh interpreter", nothing="spawn"),
-    "event-log-handler": Other(WATCHED, nothing="null"),
-    "role": Other("ROLE_NAME is default", nothing="default"),
-    "no-python": Other("ranks run Python scripts alone", refused=True, is_flag=True),
-    "log-dir": Other(LOGS),
-    "redirects": Other(LOGS, short="-r", nothing="0"),
-    "tee": Other(LOGS, short="-t", nothing="0"),
-    "local-ranks-filter": Other(LOGS),
-    "duplicate-stdout-filters": Other(LOGS),
-    "duplicate-stderr-filters": Other(LOGS),
-    "logs-specs": Other("logs have no other form here", refused=True),
-    "numa-binding": Other("ranks are bound to no processors", refused=True),
-    "signals-to-handle": Other("a pool passes SIGTERM on, when its run is cancelled"),
-    "shutdown-timeout": Other("a rank has 5 s from SIGTERM to SIGKILL"),
-    "virtual-local-rank": Other(
+TORCHRUN_OPTIONS: Mapping[str, TorchrunOption] = {
+    "standalone": TorchrunOption("", is_flag=True),
+    "run-path": TorchrunOption("", is_flag=True),
+    "rdzv-backend": TorchrunOption(RENDEZVOUS_NOTE, nothing="c10d"),
+    "rdzv-endpoint": TorchrunOption(RENDEZVOUS_NOTE),
+    "rdzv-id": TorchrunOption("TORCHELASTIC_RUN_ID is the pool's name"),
+    "rdzv-conf": TorchrunOption(RENDEZVOUS_NOTE),
+    "master-addr": TorchrunOption(RENDEZVOUS_NOTE, nothing="127.0.0.1"),
+    "master-port": TorchrunOption(RENDEZVOUS_NOTE),
+    "local-addr": TorchrunOption("the provider knows each node's address"),
+    "node-rank": TorchrunOption(ONE_POOL_NOTE, refused=True, nothing="0"),
+    "max-restarts": TorchrunOption("a run that fails is not started again", nothing="0"),
+    "monitor-interval": TorchrunOption(WATCHED_NOTE),
+    "start-method": TorchrunOption("every rank is a fresh interpreter", nothing="spawn"),
+    "event-log-handler": TorchrunOption(WATCHED_NOTE, nothing="null"),
+    "role": TorchrunOption("ROLE_NAME is default", nothing="default"),
+    "no-python": TorchrunOption("ranks run Python scripts alone", refused=True, is_flag=True),
+    "log-dir": TorchrunOption(LOGS_NOTE),
+    "redirects": TorchrunOption(LOGS_NOTE, short="-r", nothing="0"),
+    "tee": TorchrunOption(LOGS_NOTE, short="-t", nothing="0"),
+    "local-ranks-filter": TorchrunOption(LOGS_NOTE),
+    "duplicate-stdout-filters": TorchrunOption(LOGS_NOTE),
+    "duplicate-stderr-filters": TorchrunOption(LOGS_NOTE),
+    "logs-specs": TorchrunOption("logs have no other form here", refused=True),
+    "numa-binding": TorchrunOption("ranks are bound to no processors", refused=True),
+    "signals-to-handle": TorchrunOption("a pool passes SIGTERM on, when its run is cancelled"),
+    "shutdown-timeout": TorchrunOption("a rank has 5 s from SIGTERM to SIGKILL"),
+    "virtual-local-rank": TorchrunOption(
         "--nproc-per-node gpu shows each rank its own GPU alone, and LOCAL_RANK counts",
         refused=True,
         is_flag=True,
@@ -266,9 +266,9 @@ OTHERS: Mapping[str, Other] = {
 }
 
 
-def others(command: Callable[..., Any]) -> Callable[..., Any]:
+def torchrun_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Give a command these options, unseen in its help, which lists those that do something."""
-    for name, other in OTHERS.items():
+    for name, other in TORCHRUN_OPTIONS.items():
         spelled = {f"--{name}": None, f"--{name.replace('-', '_')}": None} | (
             {other.short: None} if other.short else {}
         )
@@ -279,7 +279,7 @@ def others(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
-def judged(said: Mapping[str, Any]) -> Iterator[str]:
+def ignored_option_notes(said: Mapping[str, Any]) -> Iterator[str]:
     """What to say of those that were given.
 
     Args:
@@ -288,7 +288,7 @@ def judged(said: Mapping[str, Any]) -> Iterator[str]:
     Raises:
         click.UsageError: one cannot be meant here.
     """
-    for name, other in OTHERS.items():
+    for name, other in TORCHRUN_OPTIONS.items():
         value = said.get(name.replace("-", "_"))
         if value in (None, False, "", other.nothing) or not other.why:
             continue
@@ -301,19 +301,19 @@ def _refuse(name: str, why: str) -> NoReturn:
     raise click.UsageError(f"--{name}: {why}")
 
 
-def nodes_of(text: str | None) -> int | str | None:
+def parse_nnodes(text: str | None) -> int | str | None:
     """``--nnodes`` as a number, or a range as ``run --nodes`` takes it; None where nothing was said.
 
     Raises:
         click.UsageError: it is neither.
     """
     try:
-        return None if text is None else number_of_nodes(text)
+        return None if text is None else parse_node_count(text)
     except ValueError as error:
         _refuse("nnodes", str(error))
 
 
-def ranks_of(text: str, *, is_here: bool) -> int | Literal["gpu"]:
+def parse_nproc(text: str, *, is_here: bool) -> int | Literal["gpu"]:
     """``--nproc-per-node`` as ranks of each node.
 
     Args:
@@ -333,7 +333,7 @@ def ranks_of(text: str, *, is_here: bool) -> int | Literal["gpu"]:
     return int(text)
 
 
-def file_of(module: str) -> Path:
+def module_file(module: str) -> Path:
     """The file of a module below the current folder, which ``-m`` runs.
 
     Raises:
@@ -346,11 +346,11 @@ def file_of(module: str) -> Path:
     raise click.UsageError(f"-m {module}: there is neither {here}.py nor {here}/__main__.py in the current folder")
 
 
-of_json = click.option("--json", "as_json", is_flag=True, help="End stdout with one JSON object.")
+json_option = click.option("--json", "as_json", is_flag=True, help="End stdout with one JSON object.")
 
 
 @contextmanager
-def console_of(as_json: bool) -> Iterator[Console]:
+def open_console(as_json: bool) -> Iterator[Console]:
     """Where the command's output goes; an error ends there as one line, and in the exit status."""
     from skyward_core.model import errors
     from skyward_core.model.errors import SkywardError
@@ -360,17 +360,17 @@ def console_of(as_json: bool) -> Iterator[Console]:
     if as_json and isinstance(sys.stdout, StandardStream):
         sys.stdout.require()
     try:
-        _begin_log(console)
+        _start_log(console)
         yield console
     except SkywardError as error:
-        console.fail(error)
-        sys.exit(errors.of_error(error))
+        console.report_error(error)
+        sys.exit(errors.error_exit_code(error))
     except OSError as error:
-        console.fail(error)
+        console.report_error(error)
         sys.exit(errors.FAILED)
 
 
-def _begin_log(console: Console) -> None:
+def _start_log(console: Console) -> None:
     if not os.environ.get("SKYWARD_LOG"):
         return
     from skyward_core.client import settings
@@ -379,9 +379,9 @@ def _begin_log(console: Console) -> None:
         console.note(said)
 
 
-OWN_WORDS = "own_words"
+SCRIPT_ARGUMENTS = "own_words"
 """Where a context has the words behind ``--``; None where there is no ``--``."""
-LIKE = 0.75  # how alike two options are of which one may have been meant: --epochs is not --detach
+SIMILARITY_CUTOFF = 0.75  # how alike two options are of which one may have been meant: --epochs is not --detach
 
 
 class ScriptCommand(click.Command):
@@ -398,7 +398,7 @@ class ScriptCommand(click.Command):
             args, own = args[:at], args[at + 1 :]
             if own and not self._names_script(ctx, args) and _is_script(own[0]):
                 args, own = [*args, f"./{own[0]}" if own[0].startswith("-") else own[0]], own[1:] or None
-        ctx.meta[OWN_WORDS] = own
+        ctx.meta[SCRIPT_ARGUMENTS] = own
         ctx.meta["script"] = next(filter(_is_script, args), None)
         return super().parse_args(ctx, args)
 
@@ -412,25 +412,25 @@ class ScriptCommand(click.Command):
         target = ctx.meta.get("script")
         for function in _functions(target) if target else ():
             with formatter.section(f"Arguments of {function.name}"):
-                rows = list(_described(function))
+                rows = list(_function_signature(function))
                 formatter.write_dl(rows) if rows else formatter.write_text("It takes none.")
 
 
-def commands_named(target: str) -> list[str]:
+def script_commands(target: str) -> list[str]:
     """The commands of ``sky.app`` that a script has, of which one is to be run; none where a function is meant that is
     none of them.
 
     Raises:
         ScriptError: the script cannot be read.
     """
-    from skyward_core.client.launch.discovery import commands_of, split_target
+    from skyward_core.client.launch.discovery import list_commands, split_target
 
     path, function = split_target(target)
-    names = [each.name for each in commands_of(path)] if is_file(path) else []
+    names = [each.name for each in list_commands(path)] if is_file(path) else []
     return names if function is None or function in names else []
 
 
-def own_words(context: click.Context, target: str) -> list[str] | None:
+def script_arguments(context: click.Context, target: str) -> list[str] | None:
     """What a script that is run as a whole is given; None where a function of it is called.
 
     Raises:
@@ -438,7 +438,7 @@ def own_words(context: click.Context, target: str) -> list[str] | None:
     """
     from skyward_core.client.launch.discovery import has_functions, split_target
 
-    own: list[str] | None = context.meta[OWN_WORDS]
+    own: list[str] | None = context.meta[SCRIPT_ARGUMENTS]
     path, function = split_target(target)
     if own is None and function is None and is_file(path) and not has_functions(path):
         own = []
@@ -449,7 +449,7 @@ def own_words(context: click.Context, target: str) -> list[str] | None:
     return own
 
 
-def arguments_of(target: str, left: Sequence[str], own: Sequence[str]) -> list[str]:
+def function_arguments(target: str, left: Sequence[str], own: Sequence[str]) -> list[str]:
     """Flags of a function as texts ``name=value``: ``--epochs 5``, ``--epochs=5``, ``--fast``, ``--no-fast``.
 
     Args:
@@ -478,7 +478,7 @@ def arguments_of(target: str, left: Sequence[str], own: Sequence[str]) -> list[s
         if known is None and name.startswith("no_") and _is_flag(params.get(name[3:])) and not equals:
             texts.append(f"{name[3:]}=false")
         elif known is None and not takes_all:
-            raise click.UsageError(_unknown(flag, function, list(params), own))
+            raise click.UsageError(_unknown_flag_error(flag, function, list(params), own))
         elif equals:
             texts.append(f"{name}={value}")
         elif _is_flag(known) and (not words or words[0].startswith("--")):
@@ -490,9 +490,9 @@ def arguments_of(target: str, left: Sequence[str], own: Sequence[str]) -> list[s
     return texts
 
 
-def _unknown(flag: str, function: FunctionInfo, params: Sequence[str], own: Sequence[str]) -> str:
+def _unknown_flag_error(flag: str, function: FunctionInfo, params: Sequence[str], own: Sequence[str]) -> str:
     flags = [_flag(name) for name in params]
-    close = get_close_matches(flag, [*flags, *own], n=1, cutoff=LIKE)
+    close = get_close_matches(flag, [*flags, *own], n=1, cutoff=SIMILARITY_CUTOFF)
     takes = f"{function.name} has no such argument: it takes {', '.join(flags) or 'none'}"
     return f"there is no option {flag}, and {takes}" + (f"; did you mean {close[0]}?" if close else "")
 
@@ -505,7 +505,7 @@ def _is_flag(param: Any) -> bool:
     return param is not None and (param.annotation == "bool" or param.default in ("True", "False"))
 
 
-def _described(function: FunctionInfo) -> Iterator[tuple[str, str]]:
+def _function_signature(function: FunctionInfo) -> Iterator[tuple[str, str]]:
     from skyward_core.client.launch.discovery import argument_fields
 
     fields = {each.name: each for each in argument_fields(function)}
@@ -522,12 +522,17 @@ def _described(function: FunctionInfo) -> Iterator[tuple[str, str]]:
 
 
 def _functions(target: str) -> list[FunctionInfo]:
-    from skyward_core.client.launch.discovery import commands_of, find_function, list_functions, split_target
+    from skyward_core.client.launch.discovery import (
+        find_function,
+        list_commands,
+        list_functions,
+        split_target,
+    )
     from skyward_core.model.errors import ScriptError
 
     path, name = split_target(target)
     try:
-        if commands := [each for each in commands_of(path) if name in (None, each.name)]:
+        if commands := [each for each in list_commands(path) if name in (None, each.name)]:
             return commands
         return list_functions(path) if name is None else [find_function(path, name)]
     except ScriptError:  # whoever runs it is told

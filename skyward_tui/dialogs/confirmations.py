@@ -14,16 +14,16 @@ from textual.content import Content
 from textual.widgets import Button
 
 from skyward_core.model.errors import SkywardError
-from skyward_core.util.byte_sizes import size_in_words
+from skyward_core.util.byte_sizes import format_size
 from skyward_core.views.pool_view import PoolView
-from skyward_tui.dialogs.dialog import ChoiceScreen, TypedWord
-from skyward_tui.text.error_hints import words_of
+from skyward_tui.dialogs.dialog import ChoiceScreen, TypedConfirmation
+from skyward_tui.text.error_hints import format_error
 from skyward_tui.text.number_format import count, duration, hourly, money
-from skyward_tui.text.receipts_and_leftovers import lines_of, receipt_line, receipt_lines, size_of
+from skyward_tui.text.receipts_and_leftovers import receipt_line, receipt_lines, total_size, unfetched_lines
 from skyward_tui.ui.actions import bindings
-from skyward_tui.ui.app_interface import settled
-from skyward_tui.ui.style_sheets import beside
-from skyward_tui.ui.themes import node_look
+from skyward_tui.ui.app_interface import wait_shielded
+from skyward_tui.ui.style_sheets import read_style_sheet
+from skyward_tui.ui.themes import node_style
 
 if TYPE_CHECKING:
     from skyward_core.client.run_history import Receipt
@@ -31,11 +31,11 @@ if TYPE_CHECKING:
 
 
 _NODES_SHOWN = 12
-_ASKED = ("up", "degraded")  # states of pools whose nodes can tell what their ranks wrote
+_ASKABLE_STATES = ("up", "degraded")  # states of pools whose nodes can tell what their ranks wrote
 EVERYTHING = sys.maxsize  # bytes
 
 
-class TeardownScreen(TypedWord[bool]):
+class TeardownScreen(TypedConfirmation[bool]):
     """Tears pools down after confirmation; returns whether every one is verified gone.
 
     Their nodes are asked meanwhile what nobody has fetched. Where some of it would be lost, whoever has confirmed says
@@ -51,19 +51,19 @@ class TeardownScreen(TypedWord[bool]):
     """
 
     BINDINGS = bindings("teardown")
-    DEFAULT_CSS = beside(__file__, "teardown")
+    DEFAULT_CSS = read_style_sheet(__file__, "teardown")
     CONFIRMS = "#down, .fetch"
 
     def __init__(self, pools: list[str], *, asked: bool = False) -> None:
         super().__init__()
-        self._asked = asked
+        self._is_confirmed = asked
         self._keys = pools
         self.heading = f"Tear down {_name(pools[0]) if len(pools) == 1 else count(len(pools), 'pool')}?"
         self._receipts: dict[str, Receipt | str] = {}
-        self._left: dict[str, Unfetched | str] = {}  # by pool; or why it cannot be told
-        self._told = False  # whether all of them have told
+        self._unfetched: dict[str, Unfetched | str] = {}  # by pool; or why it cannot be told
+        self._has_unfetched = False  # whether all of them have told
         self._waits = False  # whether the person has confirmed, and waits for that
-        self._began = False
+        self._has_started = False
 
     @property
     def _views(self) -> list[PoolView]:
@@ -73,7 +73,7 @@ class TeardownScreen(TypedWord[bool]):
     @cached_property
     def word(self) -> str:
         """What must be typed, whatever becomes of the pools meanwhile; empty where a press of the button is enough."""
-        if not any(view.is_precious for view in self._views):
+        if not any(view.needs_confirmation for view in self._views):
             return ""
         return _name(self._keys[0]) if len(self._keys) == 1 else str(len(self._keys))
 
@@ -90,7 +90,7 @@ class TeardownScreen(TypedWord[bool]):
     def _question(self) -> Content:
         now = self.app.clock()
         lines = [self._facts(view, now) for view in self._views]
-        if not self._told:
+        if not self._has_unfetched:
             lines.append(Content.styled("  asking their nodes what nobody has fetched …", "$muted"))
         if self._waits:
             lines.append(Content.styled("  Tear down again does not wait for that.", "$text-warning"))
@@ -104,7 +104,7 @@ class TeardownScreen(TypedWord[bool]):
     @property
     def _must_choose(self) -> bool:
         """Whether files would be lost that somebody may want."""
-        return any(not isinstance(left, str) and left.is_too_much for left in self._left.values())
+        return any(not isinstance(left, str) and left.exceeds_limit for left in self._unfetched.values())
 
     def _facts(self, view: PoolView, now: float) -> Content:
         nodes = view.node_count
@@ -124,44 +124,44 @@ class TeardownScreen(TypedWord[bool]):
         return Content.assemble(*parts)
 
     def _files(self, view: PoolView) -> Iterator[tuple[str, str]]:
-        left = self._left.get(view.key)
+        left = self._unfetched.get(view.key)
         if isinstance(left, str):
             yield f"! what its ranks wrote is not known: {left}", "$text-warning"
         elif left is not None:
-            yield from lines_of(left)
+            yield from unfetched_lines(left)
 
     # Asking what nobody has fetched
 
     @work
     async def _ask_nodes(self) -> None:
         session = self.app.session
-        asked = [view.key for view in self._views if view.state in _ASKED] if session is not None else []
+        asked = [view.key for view in self._views if view.state in _ASKABLE_STATES] if session is not None else []
         futures = {key: session.unfetched_files(key) for key in asked} if session is not None else {}
         for key, future in futures.items():
             try:
-                left: Unfetched = await settled(future)
-                self._left[key] = left
+                left: Unfetched = await wait_shielded(future)
+                self._unfetched[key] = left
             except (SkywardError, OSError) as error:
-                self._left[key] = words_of(error)
-        self._told = True
-        if self._began or not self.is_attached:
+                self._unfetched[key] = format_error(error)
+        self._has_unfetched = True
+        if self._has_started or not self.is_attached:
             return
         self._show_question()
         if self._waits:
             self._waits = False
-            self._begin()
+            self._on_confirmed()
 
     def _show_question(self, more: Content | None = None) -> None:
         shown = [self._question(), *([] if more is None else [more])]
-        self.show(Content("\n").join(shown))
-        if self._must_choose and not self._began:
-            self._offer()
+        self.show_facts(Content("\n").join(shown))
+        if self._must_choose and not self._has_started:
+            self._offer_fetch()
 
-    def _offer(self) -> None:
+    def _offer_fetch(self) -> None:
         """Ask by buttons how much is fetched."""
-        much = [left for left in self._left.values() if not isinstance(left, str) and left.is_too_much]
-        self.query_one("#all", Button).label = f"Fetch all {size_of([f for left in much for f in left.others])}"
-        self.query_one("#some", Button).label = f"Up to {size_in_words(float(sum(left.room for left in much)))}"
+        much = [left for left in self._unfetched.values() if not isinstance(left, str) and left.exceeds_limit]
+        self.query_one("#all", Button).label = f"Fetch all {total_size([f for left in much for f in left.others])}"
+        self.query_one("#some", Button).label = f"Up to {format_size(float(sum(left.room for left in much)))}"
         before = self.query_one("#down")
         for button in self.query(".fetch"):
             button.remove_class("hidden")
@@ -173,58 +173,58 @@ class TeardownScreen(TypedWord[bool]):
 
     def on_mount(self) -> None:
         self._ask_nodes()
-        if self._asked and not self.word:
-            self._begin()
+        if self._is_confirmed and not self.word:
+            self._on_confirmed()
 
-    def confirmed(self) -> None:
-        self._begin()
+    def confirm(self) -> None:
+        self._on_confirmed()
 
-    def refused(self, said: str) -> None:
+    def reject(self, said: str) -> None:
         hint = Content.styled(f"✗ not torn down: {said}. {self.key_of('dialog.close')} closes", "$text-error")
         self._show_question(hint)
 
     def on_button_pressed(self, event: Button.Pressed) -> None:
         match event.button.id:
             case "down":
-                self._begin()
+                self._on_confirmed()
             case "all":
-                self._go(EVERYTHING)
+                self._start(EVERYTHING)
             case "some":
-                self._go(None)
+                self._start(None)
             case "none":
-                self._go(0)
+                self._start(0)
             case _:
                 self.action_close()
 
     def action_close(self) -> None:
         """Closing does not stop a teardown that has begun; it goes on and says how it ended."""
-        if not self._began:
+        if not self._has_started:
             names = ", ".join(_name(key) for key in self._keys)
             self.app.flash(f"not torn down: {names}")
-        self.dismiss(self._began and self._is_over and self._all_gone)
+        self.dismiss(self._has_started and self._is_finished and self._all_gone)
 
     # Going down
 
-    def _begin(self) -> None:
+    def _on_confirmed(self) -> None:
         """The person has confirmed: go on, or ask what is left to ask."""
-        if not self._told and not self._waits:
+        if not self._has_unfetched and not self._waits:
             self._waits = True
             self._show_question()
-        elif self._must_choose and not self._began:
-            self._offer()
+        elif self._must_choose and not self._has_started:
+            self._offer_fetch()
             self.query_one("#all").focus()
         else:
-            self._go(None)
+            self._start(None)
 
-    def _go(self, keep_outputs: int | None) -> None:
+    def _start(self, keep_outputs: int | None) -> None:
         """Begin.
 
         Args:
             keep_outputs: bytes of files that are brought here before; None for what the pools' options say.
         """
-        if self._began or self.app.session is None:
+        if self._has_started or self.app.session is None:
             return
-        self._began = True
+        self._has_started = True
         self.box.border_title = "Tearing down"
         for answer in self.query("#answer"):
             answer.add_class("hidden")
@@ -242,23 +242,23 @@ class TeardownScreen(TypedWord[bool]):
         session = self.app.session
         if session is None:
             return
-        futures = {key: session.down(key, keep_outputs=keep_outputs) for key in self._keys}
+        futures = {key: session.tear_down(key, keep_outputs=keep_outputs) for key in self._keys}
         for key, future in futures.items():
             try:
-                verified: Receipt = await settled(future)
+                verified: Receipt = await wait_shielded(future)
                 self._receipts[key] = verified
             except (SkywardError, OSError) as error:
-                self._receipts[key] = words_of(error)
+                self._receipts[key] = format_error(error)
         for key, receipt in self._receipts.items():
-            self.app.flash(f"{_name(key)}: {_said(receipt)}", "done" if _is_gone(receipt) else "error")
-        if any(view.rents or view.price_hourly for view in self._views):
-            self.app.look_for_leftovers()
+            self.app.flash(f"{_name(key)}: {_receipt_text(receipt)}", "done" if _is_gone(receipt) else "error")
+        if any(view.has_unknown_price or view.price_hourly for view in self._views):
+            self.app.scan_leftovers()
         if self.is_attached:
             self._show_progress()
             self.query_one("#cancel", Button).label = "Close"
 
     @property
-    def _is_over(self) -> bool:
+    def _is_finished(self) -> bool:
         return len(self._receipts) == len(self._keys)
 
     @property
@@ -270,11 +270,11 @@ class TeardownScreen(TypedWord[bool]):
         if any(not isinstance(each, str) and each.unaccounted for each in self._receipts.values()):
             again = f"\n{self.key_of('pools.down')} tears down once more, where what is unaccounted can be reached"
             blocks.append(Content.styled(again, "$text-warning"))
-        self.show(Content("\n").join(blocks))
-        if self._is_over:
+        self.show_facts(Content("\n").join(blocks))
+        if self._is_finished:
             title = "Something may be left"
             if self._all_gone:
-                title = "Torn down" if any(map(_says_more, self._receipts.values())) else "Torn down, nothing left"
+                title = "Torn down" if any(map(_has_details, self._receipts.values())) else "Torn down, nothing left"
             self.box.border_title = title
             self.box.set_class(self._all_gone, "-gone")
 
@@ -288,12 +288,12 @@ def _is_gone(receipt: Receipt | str) -> bool:
     return not isinstance(receipt, str) and receipt.ok
 
 
-def _says_more(receipt: Receipt | str) -> bool:
+def _has_details(receipt: Receipt | str) -> bool:
     """Whether something lies somewhere, or is lost."""
     return not isinstance(receipt, str) and bool(receipt.notes or receipt.kept or receipt.lost)
 
 
-def _said(receipt: Receipt | str) -> str:
+def _receipt_text(receipt: Receipt | str) -> str:
     """The receipt as one line; an error as it is."""
     return receipt if isinstance(receipt, str) else receipt_line(receipt)
 
@@ -307,7 +307,7 @@ def _progress(name: str, view: PoolView | None, receipt: Receipt | str | None) -
         elif node.phase == "gone":
             state = "✓ gone", "$text-success"
         else:
-            state = f"◍ stopping ({node_look(node.phase).word})", "$text-warning"
+            state = f"◍ stopping ({node_style(node.phase).word})", "$text-warning"
         parts += [(f"\n  n{node.index:<4}", ""), state, (f"  {node.detail}", "$muted")]
     if len(nodes) > _NODES_SHOWN:
         gone = sum(node.phase == "gone" for node in nodes)
@@ -336,7 +336,7 @@ class QuitScreen(ChoiceScreen):
         super().__init__("Quit?", text, choices, escape="cancel")
 
 
-MORE = {"some": 1.5, "much": 3.0}  # times the budget that was
+BUDGET_FACTORS = {"some": 1.5, "much": 3.0}  # times the budget that was
 
 
 class BudgetScreen(ChoiceScreen):
@@ -356,7 +356,7 @@ class BudgetScreen(ChoiceScreen):
             f"If nobody answers, it is torn down at {ends}."
         )
         self.pool = pool
-        self.budgets = {name: budget * times for name, times in MORE.items()}
+        self.budgets = {name: budget * times for name, times in BUDGET_FACTORS.items()}
         more = [(name, f"Allow {money(dollars)}", False) for name, dollars in self.budgets.items()]
         choices = [("later", "Not now", False), *more, ("down", "Tear down", True)]
         super().__init__("Budget spent", text, choices, escape="later")

@@ -15,9 +15,9 @@ from textual.widgets import Button, Input, OptionList, Static
 from textual.widgets.option_list import Option
 
 from skyward_tui.ui.actions import bindings, first_key
-from skyward_tui.ui.app_interface import AppFace
-from skyward_tui.ui.style_sheets import beside
-from skyward_tui.ui.type_ahead import LeftOnce
+from skyward_tui.ui.app_interface import AppInterface
+from skyward_tui.ui.style_sheets import read_style_sheet
+from skyward_tui.ui.type_ahead import DismissOnceScreen
 from skyward_tui.widgets.form_fields import TextLine
 
 Result = TypeVar("Result")
@@ -25,7 +25,7 @@ Result = TypeVar("Result")
 LEAST_BUTTON, PADDED = 12, 2  # cells of a button, and those around its label
 
 
-class Dialog(ModalScreen[Result], LeftOnce[Result]):
+class Dialog(ModalScreen[Result], DismissOnceScreen[Result]):
     """A box to be answered. Escape closes it, arrows go from button to button; what stands first has the focus, so
     the answer that does no harm is the first one.
 
@@ -35,8 +35,8 @@ class Dialog(ModalScreen[Result], LeftOnce[Result]):
 
     BINDINGS = bindings("dialog")
     BOX: ClassVar[type[Widget]] = Vertical
-    DEFAULT_CSS = beside(__file__, "base")
-    app = getters.app(AppFace)
+    DEFAULT_CSS = read_style_sheet(__file__, "base")
+    app = getters.app(AppInterface)
     heading: str = ""
 
     def compose(self) -> ComposeResult:
@@ -82,11 +82,11 @@ class Dialog(ModalScreen[Result], LeftOnce[Result]):
 
     def on_resize(self) -> None:
         """What has the focus stays in sight."""
-        self.call_after_refresh(self.fit)
+        self.call_after_refresh(self.fit_to_screen)
         if self.focused is not None:
             self.call_after_refresh(self.focused.scroll_visible, animate=False)
 
-    def fit(self) -> None:
+    def fit_to_screen(self) -> None:
         """Buttons that have no room side by side stand below each other. Facts that have none can be reached by tab,
         and scrolled by keys; those that have some are no stop on the way."""
         for row in self.query("#buttons"):
@@ -107,7 +107,7 @@ class Picker(Dialog[str | None]):
     ENTER: ClassVar[str]  # what that key does
     PLACEHOLDER: ClassVar[str]
     BINDINGS = bindings("files")
-    DEFAULT_CSS = beside(__file__, "picker")
+    DEFAULT_CSS = read_style_sheet(__file__, "picker")
 
     def body(self) -> ComposeResult:
         narrow = TextLine(placeholder=self.PLACEHOLDER, compact=True)
@@ -125,11 +125,11 @@ class Picker(Dialog[str | None]):
         """List what fits to what was typed."""
         raise NotImplementedError
 
-    def take(self, picked: str) -> None:
+    def accept(self, picked: str) -> None:
         """Do what is to be done with the option of this id."""
         raise NotImplementedError
 
-    def say(self, text: str) -> None:
+    def add_note(self, text: str) -> None:
         """Stand a line in the list that cannot be picked."""
         self.query_one(OptionList).add_option(Option(Content.styled(text, "$muted"), disabled=True))
 
@@ -139,7 +139,7 @@ class Picker(Dialog[str | None]):
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
         # The second half of a double click may arrive after the list was refilled.
         if event.option in event.option_list.options:
-            self.take(event.option_id or "")
+            self.accept(event.option_id or "")
 
     def action_step(self, step: int) -> None:
         listed = self.query_one(OptionList)
@@ -198,14 +198,14 @@ class ChoiceScreen(Dialog[str]):
         self.dismiss(self._escape)
 
 
-class TypedWord(Dialog[Result]):
+class TypedConfirmation(Dialog[Result]):
     """Its body has the facts, ``#text`` in ``#facts``, and below them the field.
 
     Attributes:
         CONFIRMS: the buttons that wait for the word.
     """
 
-    DEFAULT_CSS = beside(__file__, "typed_word")
+    DEFAULT_CSS = read_style_sheet(__file__, "typed_word")
     CONFIRMS: ClassVar[str] = ""
 
     @property
@@ -213,11 +213,11 @@ class TypedWord(Dialog[Result]):
         """What must be typed; "" where a press of a button is enough."""
         raise NotImplementedError
 
-    def confirmed(self) -> None:
+    def confirm(self) -> None:
         """The word was typed."""
         raise NotImplementedError
 
-    def refused(self, said: str) -> None:
+    def reject(self, said: str) -> None:
         """Something else was, in words."""
         raise NotImplementedError
 
@@ -228,10 +228,10 @@ class TypedWord(Dialog[Result]):
             answer.cursor_blink = False
             yield answer
 
-    def show(self, text: Content) -> None:
+    def show_facts(self, text: Content) -> None:
         """Other facts."""
         self.query_one("#text", Static).update(text)
-        self.call_after_refresh(self.fit)
+        self.call_after_refresh(self.fit_to_screen)
 
     def on_input_changed(self, event: Input.Changed) -> None:
         for button in self.query(self.CONFIRMS).results(Button):
@@ -240,6 +240,6 @@ class TypedWord(Dialog[Result]):
     def on_input_submitted(self, event: Input.Submitted) -> None:
         typed = event.value.strip()
         if typed == self.word:
-            self.confirmed()
+            self.confirm()
         else:
-            self.refused(f"{typed!r} is not {self.word!r}" if typed else "nothing was typed")
+            self.reject(f"{typed!r} is not {self.word!r}" if typed else "nothing was typed")

@@ -12,8 +12,8 @@ from textual.widget import Widget
 from textual.widgets import Static
 
 from skyward_tui.dialogs.dialog import Dialog
-from skyward_tui.ui.actions import SCOPES, bindings, of, scopes_of
-from skyward_tui.ui.style_sheets import beside
+from skyward_tui.ui.actions import SCOPES, actions_in, bindings, scopes_of
+from skyward_tui.ui.style_sheets import read_style_sheet
 
 KEYS = 18  # columns that keys have; what they do stands behind, on all its lines
 MIN_WORDS = 20  # columns for what they do, however small the terminal is
@@ -34,7 +34,7 @@ class HelpScreen(Dialog[None]):
 
     BINDINGS = bindings("help")
     BOX: ClassVar[type[Widget]] = VerticalScroll
-    DEFAULT_CSS = beside(__file__, "help")
+    DEFAULT_CSS = read_style_sheet(__file__, "help")
     heading = "keys"
 
     def __init__(self, scope: str = "") -> None:
@@ -72,7 +72,7 @@ class HelpScreen(Dialog[None]):
         others = (scope for scope in SCOPES if scope not in (*first, "replay", "app"))
         for scope in [*first, "app", *others]:
             parts.append((f"\n{SCOPES[scope]}\n", "bold $text-accent"))
-            for action in of(scope):
+            for action in actions_in(scope):
                 keys = " ".join(action.shown_keys(self.app.keys))
                 danger = "  (asks first)" if action.dangerous else ""
                 lines = textwrap.wrap(f"{action.help}{danger}", max(MIN_WORDS, width - KEYS))

@@ -14,14 +14,14 @@ from textual.widgets import Button, Input, Label
 from skyward_tui.dialogs.dialog import Dialog
 from skyward_tui.text.number_format import count
 from skyward_tui.ui.actions import bindings
-from skyward_tui.ui.style_sheets import beside
+from skyward_tui.ui.style_sheets import read_style_sheet
 
 if TYPE_CHECKING:
     from skyward_core.client.session_protocol import ServerKey
 
 
 MOST_OF_SCREEN = 0.94  # that a dialog takes, as its style has it
-ROOMY = 20  # rows of it in which lines may be left empty around what it says
+ROOMY_ROWS = 20  # rows of it in which lines may be left empty around what it says
 _AROUND, _PADDING = 4, 2  # rows of its border and its buttons, and those that are left empty
 
 
@@ -43,7 +43,7 @@ class HostKeyScreen(Dialog[bool]):
     """
 
     BINDINGS = bindings("hostkey")
-    DEFAULT_CSS = beside(__file__, "host_key")
+    DEFAULT_CSS = read_style_sheet(__file__, "host_key")
     heading = "Unknown host key"
     more: var[int] = var(0, init=False)
 
@@ -63,24 +63,24 @@ class HostKeyScreen(Dialog[bool]):
 
     def on_mount(self) -> None:
         self.watch_more(self.more)
-        self._share_rows()
+        self._fit_rows()
 
     def on_resize(self) -> None:
-        self._share_rows()
+        self._fit_rows()
         super().on_resize()
 
-    def _share_rows(self) -> None:
+    def _fit_rows(self) -> None:
         """However few lines there are, the fingerprint is above the buttons, and these below it."""
         rows = int(self.size.height * MOST_OF_SCREEN)
-        tight = rows < ROOMY
+        tight = rows < ROOMY_ROWS
         self.set_class(tight, "-tight")
         for facts in self.query("#facts"):  # none yet, where the terminal's size is told before
             facts.styles.max_height = rows - _AROUND - (0 if tight else _PADDING)
 
     def _question(self) -> Content:
         key = self.key
-        look = f"ssh-keygen -lf /etc/ssh/ssh_host_{key.kind.lower()}_key.pub"
-        rows = [("host", key.host), ("key type", key.kind), ("fingerprint", key.fingerprint)]
+        look = f"ssh-keygen -lf /etc/ssh/ssh_host_{key.key_type.lower()}_key.pub"
+        rows = [("host", key.host), ("key type", key.key_type), ("fingerprint", key.fingerprint)]
         if (key.name, key.port) != (key.host, 22) and f"{key.name}:{key.port}" != key.host:
             rows.insert(1, ("reached at", f"{key.name} port {key.port}"))
         goes_on, ends = (", and the pool's start goes on", ", and the start ends") if self._starts else ("", "")
@@ -106,19 +106,19 @@ class HostKeyScreen(Dialog[bool]):
         """Close without an answer; under another dialog, as soon as that one has closed."""
         self._withdrawn = True
         if self.app.screen is self:  # a dialog below others counts as "current", too
-            self._answer(False)
+            self._answer_once(False)
 
     def on_screen_resume(self) -> None:
         if self._withdrawn:
-            self._answer(False)
+            self._answer_once(False)
 
     def on_button_pressed(self, event: Button.Pressed) -> None:
-        self._answer(event.button.id == "accept")
+        self._answer_once(event.button.id == "accept")
 
     def action_answer(self, accepted: bool) -> None:
-        self._answer(accepted)
+        self._answer_once(accepted)
 
-    def _answer(self, accepted: bool) -> None:
+    def _answer_once(self, accepted: bool) -> None:
         # A person's answer and a withdrawal may come at the same time.
         if not self._answered:
             self._answered = True
@@ -153,7 +153,7 @@ class SecretsScreen(Dialog[dict[str, str] | None]):
         if empty:
             empty[0].focus()
         else:
-            self._give()
+            self._submit()
 
     def on_button_pressed(self, event: Button.Pressed) -> None:
         if event.button.id == "go":
@@ -161,7 +161,7 @@ class SecretsScreen(Dialog[dict[str, str] | None]):
         else:
             self.dismiss(None)
 
-    def _give(self) -> None:
+    def _submit(self) -> None:
         values = (each.value for each in self.query(Input))
         self.dismiss(dict(zip(self._names, values, strict=True)))
 

@@ -12,8 +12,8 @@ from textual.widget import Widget
 from textual.widgets import Label
 
 from skyward_tui.ui.actions import bindings
-from skyward_tui.ui.app_interface import AppFace
-from skyward_tui.ui.style_sheets import beside
+from skyward_tui.ui.app_interface import AppInterface
+from skyward_tui.ui.style_sheets import read_style_sheet
 
 LETTERS = "asdfghjklqwertyuiopzxcvbnm1234567890"
 
@@ -26,17 +26,17 @@ class JumpScreen(ModalScreen[Widget]):
     """
 
     BINDINGS = bindings("jump")
-    DEFAULT_CSS = beside(__file__, "jump")
-    app = getters.app(AppFace)
+    DEFAULT_CSS = read_style_sheet(__file__, "jump")
+    app = getters.app(AppInterface)
 
     def __init__(self, there: Iterable[Widget]) -> None:
         super().__init__()
-        self._there = dict(zip(LETTERS, there, strict=False))
+        self._targets = dict(zip(LETTERS, there, strict=False))
         self._laid_out_for: Size | None = None
-        self._left = False
+        self._is_dismissed = False
 
     def compose(self) -> ComposeResult:
-        for letter, widget in self._there.items():
+        for letter, widget in self._targets.items():
             label = Label(f" {letter} ", markup=False)
             label.styles.offset = widget.region.offset
             yield label
@@ -47,27 +47,27 @@ class JumpScreen(ModalScreen[Widget]):
             return
         event.stop()
         event.prevent_default()
-        self._leave(self._there.get(event.character or ""))
+        self._dismiss_once(self._targets.get(event.character or ""))
 
     def on_click(self) -> None:
-        self._leave()
+        self._dismiss_once()
 
     def on_resize(self, event: events.Resize) -> None:
         self._laid_out_for = self._laid_out_for or event.size
         if event.size != self._laid_out_for:  # the letters would lie elsewhere
-            self._leave()
+            self._dismiss_once()
 
     def action_close(self) -> None:
-        self._leave()
+        self._dismiss_once()
 
-    def _leave(self, chosen: Widget | None = None) -> None:
+    def _dismiss_once(self, chosen: Widget | None = None) -> None:
         """Once, however many keys come before it is gone."""
-        if not self._left:
-            self._left = True
+        if not self._is_dismissed:
+            self._is_dismissed = True
             self.dismiss(chosen)
 
 
-def places(screen: Screen[object]) -> list[Widget]:
+def jump_targets(screen: Screen[object]) -> list[Widget]:
     """What can have the focus and is in sight, from the top to the bottom."""
     seen = screen._compositor.visible_widgets
     there = [widget for widget in screen.focus_chain if widget in seen and widget.region.area]

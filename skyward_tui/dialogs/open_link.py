@@ -8,21 +8,21 @@ import sys
 from skyward_core.model.errors import SkywardError
 from skyward_core.views.pool_view import PoolView
 from skyward_tui.dialogs.dialog import ChoiceScreen
-from skyward_tui.text.error_hints import words_of
-from skyward_tui.ui.app_interface import AppFace, settled
+from skyward_tui.text.error_hints import format_error
+from skyward_tui.ui.app_interface import AppInterface, wait_shielded
 
-SCREENS = ("DISPLAY", "WAYLAND_DISPLAY")  # without one a browser would want this terminal
+DISPLAY_VARIABLES = ("DISPLAY", "WAYLAND_DISPLAY")  # without one a browser would want this terminal
 
 
-async def show_pages(app: AppFace, pool: PoolView | None) -> None:
+async def open_dashboard(app: AppInterface, pool: PoolView | None) -> None:
     """Open the page that answers, or the one that is chosen of several, and say where it is."""
     session = app.session
     if pool is None or session is None or not pool.is_live:
         return app.flash("the pool is not up any more: there is no page to open")
     try:
-        found = await settled(session.dashboards(pool.key))
+        found = await wait_shielded(session.dashboards(pool.key))
     except SkywardError as error:
-        return app.flash(words_of(error), "error")
+        return app.flash(format_error(error), "error")
     if not found:
         return app.flash(
             f"no page answers on the head of pool {pool.name}: looked for are its plugins', a TensorBoard "
@@ -32,7 +32,7 @@ async def show_pages(app: AppFace, pool: PoolView | None) -> None:
 
     def opened(name: str | None) -> None:
         if address := addresses.get(name or ""):
-            if sys.platform == "darwin" or any(os.environ.get(each) for each in SCREENS):
+            if sys.platform == "darwin" or any(os.environ.get(each) for each in DISPLAY_VARIABLES):
                 app.open_url(address)
             app.flash(f"{name}: {address}")
 

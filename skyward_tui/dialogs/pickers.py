@@ -18,25 +18,25 @@ from textual.widgets.option_list import Option
 
 from skyward_core import accelerators
 from skyward_core.client.launch.discovery import (
-    NoPython,
-    OfferedPython,
-    interpreter_of,
+    InterpreterOption,
+    UnusablePython,
+    choose_interpreter,
     known_python,
-    offered,
+    list_interpreters,
 )
 from skyward_core.model.errors import SkywardError
 from skyward_core.model.offers import OfferList
-from skyward_core.util.terminal_safe_text import field
-from skyward_core.util.user_files import entries, expanded, is_dir, is_file, resolved
+from skyward_core.util.terminal_safe_text import sanitize_line
+from skyward_core.util.user_files import expand_user, is_dir, is_file, list_entries, resolve_path
 from skyward_tui.dialogs.dialog import ChoiceScreen, Dialog, Picker
-from skyward_tui.launch_form.form import Form, examples
-from skyward_tui.launch_form.recent_launches import RECENT, example_row, lacking_of_examples, recent_row
-from skyward_tui.shutdown import beside as in_thread
+from skyward_tui.launch_form.form import Form, example_paths
+from skyward_tui.launch_form.recent_launches import MAX_SHOWN, example_row, missing_packages, recent_row
+from skyward_tui.shutdown import run_in_daemon_thread as in_thread
 from skyward_tui.terminal_info import current_folder
-from skyward_tui.text.error_hints import words_of
+from skyward_tui.text.error_hints import format_error
 from skyward_tui.text.hardware_cells import OFFERS_HEAD as HEAD
 from skyward_tui.text.hardware_cells import OfferRow, offer_rows
-from skyward_tui.text.number_format import fit, one_line
+from skyward_tui.text.number_format import fit_width, one_line
 from skyward_tui.ui.actions import bindings
 
 if TYPE_CHECKING:
@@ -59,19 +59,19 @@ class AcceleratorsScreen(Picker):
         self._ask = ask
         self._offers: Sequence[OfferRow] = ()
         self._notes: Sequence[str] = ()
-        self._wanted: list[str] = []  # of the rows, in their order
+        self._option_values: list[str] = []  # of the rows, in their order
 
     def on_mount(self) -> None:
         if self._ask is not None:
             self._notes = ("asking what is offered …",)
-            self._look(self._ask)
+            self._load_offers(self._ask)
 
     @work
-    async def _look(self, ask: Callable[[], OfferList]) -> None:
+    async def _load_offers(self, ask: Callable[[], OfferList]) -> None:
         try:
             found = await in_thread(ask)
         except (SkywardError, OSError) as error:
-            self._notes = (words_of(error),)
+            self._notes = (format_error(error),)
         else:
             self._offers, self._notes = offer_rows(found.offers), found.notes
         if self.is_attached:
@@ -80,35 +80,35 @@ class AcceleratorsScreen(Picker):
     def fill(self, typed: str) -> None:
         listed = self.query_one(OptionList)
         listed.clear_options()
-        self._wanted = []
-        found = [row for row in self._offers if row.has(typed)]
+        self._option_values = []
+        found = [row for row in self._offers if row.matches(typed)]
         if not typed.strip() and (usual := next(filter(lambda row: row.is_usual, found), None)):
-            self.say("the cheapest 8 × 80 GB")
-            self._add(usual.wanted, Content(f"  {usual.told}"))
+            self.add_note("the cheapest 8 × 80 GB")
+            self._add(usual.accelerator, Content(f"  {usual.label}"))
         for note in self._notes:
-            self.say(one_line(field(note)))
+            self.add_note(one_line(sanitize_line(note)))
         if found:
-            self.say(f"  {HEAD}")
+            self.add_note(f"  {HEAD}")
         for row in found:
-            self._add(row.wanted, Content(f"  {row.told}"))
+            self._add(row.accelerator, Content(f"  {row.label}"))
         entries = accelerators.search(typed)
         if self._ask is not None and entries:
-            self.say("of the catalogue, whether it is offered or not")
+            self.add_note("of the catalogue, whether it is offered or not")
         for entry in entries:
             self._add(entry.name, _row(entry))
-        if not self._wanted:
-            self.say(f"no accelerator of the catalogue fits {typed.strip()!r}")
+        if not self._option_values:
+            self.add_note(f"no accelerator of the catalogue fits {typed.strip()!r}")
         listed.action_first()
 
     def _add(self, wanted: str, row: Content) -> None:
-        self.query_one(OptionList).add_option(Option(row, id=str(len(self._wanted))))
-        self._wanted.append(wanted)
+        self.query_one(OptionList).add_option(Option(row, id=str(len(self._option_values))))
+        self._option_values.append(wanted)
 
     def on_input_submitted(self) -> None:
         self.query_one(OptionList).action_select()
 
-    def take(self, picked: str) -> None:
-        self.dismiss(self._wanted[int(picked)])
+    def accept(self, picked: str) -> None:
+        self.dismiss(self._option_values[int(picked)])
 
 
 def _row(entry: accelerators.Entry) -> Content:
@@ -154,7 +154,7 @@ class FilesScreen(Picker):
     @work
     async def _look_for_packages(self) -> None:
         """Say what examples need and cannot find here; a Python that hangs is not waited for with the list."""
-        self._lacking = await in_thread(lacking_of_examples)
+        self._lacking = await in_thread(missing_packages)
         for key, path in self._entries.items():
             if self._lacking.get(path) and self.display:
                 self.query_one(OptionList).replace_option_prompt(key, self._example(path))
@@ -170,19 +170,19 @@ class FilesScreen(Picker):
         typed = typed.strip()
         folder, part = self._folder, typed
         if "/" in typed or typed.startswith("~"):
-            path = expanded(typed)
+            path = expand_user(typed)
             folder, part = (path, "") if typed.endswith("/") else (path.parent, path.name)
             folder = self._folder / folder
         elif not self._walks:
             self._list_recent(part)
-            found_examples = [path for path in examples() if part.lower() in path.stem]
+            found_examples = [path for path in example_paths() if part.lower() in path.stem]
             if found_examples:
-                self.say("packaged examples")
+                self.add_note("packaged examples")
             for path in found_examples:
                 self._add(path, self._example(path))
-        self.say(field(str(folder)))
+        self.add_note(sanitize_line(str(folder)))
         try:
-            found = sorted(entries(folder), key=lambda path: (is_file(path), path.name.lower()))
+            found = sorted(list_entries(folder), key=lambda path: (is_file(path), path.name.lower()))
         except OSError as error:
             listed.add_option(Option(Content.styled(f"  {error.strerror or error}", "$text-error"), disabled=True))
             found = []
@@ -192,15 +192,15 @@ class FilesScreen(Picker):
             is_folder = is_dir(path)
             wanted = is_folder or path.suffix in (".py", ".yaml", ".yml")
             if wanted and not path.name.startswith((".", "__")) and part.lower() in path.name.lower():
-                self._add(path, Content(f"  {field(path.name)}{'/' if is_folder else ''}"))
+                self._add(path, Content(f"  {sanitize_line(path.name)}{'/' if is_folder else ''}"))
         if part and not self._entries and is_dir(folder):
-            self.say(f"  no script or folder has {part!r} in its name")
+            self.add_note(f"  no script or folder has {part!r} in its name")
         listed.action_first()
 
     def _list_recent(self, part: str) -> None:
-        found = [form for form in self._recent if part.lower() in Path(form.script).name.lower()][:RECENT]
+        found = [form for form in self._recent if part.lower() in Path(form.script).name.lower()][:MAX_SHOWN]
         if found:
-            self.say("recent launches")
+            self.add_note("recent launches")
         for form in found:
             self._launches[str(len(self._entries))] = form
             self._add(Path(form.script), recent_row(form))
@@ -209,22 +209,22 @@ class FilesScreen(Picker):
         key = str(len(self._entries))
         self._entries[key] = path
         # A field of the form holds its text as it is, and hands it to the terminal so.
-        unfit = str(path) != field(str(path))
+        unfit = str(path) != sanitize_line(str(path))
         self.query_one(OptionList).add_option(Option(label, id=key, disabled=unfit))
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
-        typed = expanded(event.value.strip())
+        typed = expand_user(event.value.strip())
         if event.value.strip() and is_file(self._folder / typed):
             self.dismiss(str(self._folder / typed))
         else:
             self.query_one(OptionList).action_select()
 
-    def take(self, picked: str) -> None:
+    def accept(self, picked: str) -> None:
         path, self.again = self._entries[picked], self._launches.get(picked)
         if not is_dir(path):
             self.dismiss(str(path))
             return
-        self._folder, self._walks = resolved(path), True
+        self._folder, self._walks = resolve_path(path), True
         narrow = self.query_one(Input)
         narrow.focus()
         if narrow.value:
@@ -233,16 +233,16 @@ class FilesScreen(Picker):
             self.fill("")
 
 
-AT_ONCE = 4  # interpreters that are looked up at a time: their disks may be slow
-BY_ITSELF = OfferedPython("", "found for the script")
+MAX_CONCURRENT = 4  # interpreters that are looked up at a time: their disks may be slow
+AUTOMATIC_PYTHON = InterpreterOption("", "found for the script")
 
 
-class _Told(NamedTuple):
+class _InterpreterInfo(NamedTuple):
     """What is known of an interpreter: its version, why it is offered, what is amiss."""
 
     version: str
-    why: str = ""
-    amiss: str = ""
+    reason: str = ""
+    problem: str = ""
 
 
 class PythonsScreen(Picker):
@@ -259,24 +259,26 @@ class PythonsScreen(Picker):
     def __init__(self, script: Path | None) -> None:
         super().__init__()
         self._script = script
-        self._offered = [BY_ITSELF]
-        self._told: dict[str, _Told] = {}  # by path
-        self._asks = asyncio.Semaphore(AT_ONCE)
+        self._offered = [AUTOMATIC_PYTHON]
+        self._interpreter_info: dict[str, _InterpreterInfo] = {}  # by path
+        self._asks = asyncio.Semaphore(MAX_CONCURRENT)
 
     def on_mount(self) -> None:
-        self._look()
+        self._find_interpreters()
 
     @work
-    async def _look(self) -> None:
-        self._offered += await in_thread(lambda: offered(self._script, os.environ))
+    async def _find_interpreters(self) -> None:
+        self._offered += await in_thread(lambda: list_interpreters(self._script, os.environ))
         if self.display:
             self.fill(self.query_one(Input).value)
-        await asyncio.gather(*map(self._ask, self._offered))
+        await asyncio.gather(*map(self._inspect, self._offered))
 
-    async def _ask(self, each: OfferedPython) -> None:
+    async def _inspect(self, each: InterpreterOption) -> None:
         async with self._asks:
-            told = self._told[each.path] = await in_thread(lambda: _ask(self._script, each.path))
-        if told.amiss and not each.source:
+            told = self._interpreter_info[each.path] = await in_thread(
+                lambda: _inspect_interpreter(self._script, each.path)
+            )
+        if told.problem and not each.source:
             self._offered.remove(each)  # it is too old, as a rule, and nobody thinks of it
         if not self.display:  # it is being closed
             return
@@ -297,37 +299,37 @@ class PythonsScreen(Picker):
             if typed.lower() in row.plain.lower():
                 listed.add_option(Option(row, id=each.path))
         if not listed.option_count:
-            listed.add_option(Option(Content(f"  {typed}"), id=str(expanded(typed))))
+            listed.add_option(Option(Content(f"  {typed}"), id=str(expand_user(typed))))
         listed.action_first()
 
-    def _row(self, each: OfferedPython) -> Content:
-        told = self._told.get(each.path, _Told("…"))
-        why = told.why or each.source or "installed here"
-        behind = (told.amiss, "$text-warning") if told.amiss else (field(each.path), "$muted")
-        return Content.assemble(f"  {told.version:<8} {field(why)}  ", behind)
+    def _row(self, each: InterpreterOption) -> Content:
+        told = self._interpreter_info.get(each.path, _InterpreterInfo("…"))
+        why = told.reason or each.source or "installed here"
+        behind = (told.problem, "$text-warning") if told.problem else (sanitize_line(each.path), "$muted")
+        return Content.assemble(f"  {told.version:<8} {sanitize_line(why)}  ", behind)
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
-        typed = expanded(event.value.strip())
+        typed = expand_user(event.value.strip())
         if event.value.strip() and is_file(typed):
             self.dismiss(str(typed))
         else:
             self.query_one(OptionList).action_select()
 
-    def take(self, picked: str) -> None:
+    def accept(self, picked: str) -> None:
         self.dismiss(picked)
 
 
-def _ask(script: Path | None, path: str) -> _Told:
+def _inspect_interpreter(script: Path | None, path: str) -> _InterpreterInfo:
     """Return what files say about an interpreter."""
     try:
         if path:
-            return _Told(known_python(path).version or "?")
+            return _InterpreterInfo(known_python(path).version or "?")
         if script is None:
-            return _Told("")
-        found = interpreter_of(script)
-        return _Told(found.version, f"{BY_ITSELF.source}: {found.source}")
-    except (NoPython, SkywardError) as error:
-        return _Told("✗", amiss=field(one_line(str(error))))
+            return _InterpreterInfo("")
+        found = choose_interpreter(script)
+        return _InterpreterInfo(found.version, f"{AUTOMATIC_PYTHON.source}: {found.source}")
+    except (UnusablePython, SkywardError) as error:
+        return _InterpreterInfo("✗", problem=sanitize_line(one_line(str(error))))
 
 
 _NAME = 24  # cells of a name, at least
@@ -364,15 +366,15 @@ class PresetsScreen(Picker):
         for number, name in enumerate(self._listed):
             listed.add_option(Option(_preset_row(self.presets[name]), id=str(number)))
         if not self.presets:
-            self.say(f"none yet: {self.key_of('launch.save')} in the form saves what it says")
+            self.add_note(f"none yet: {self.key_of('launch.save')} in the form saves what it says")
         elif not self._listed:
-            self.say(f"no preset has {typed.strip()!r} in its name")
+            self.add_note(f"no preset has {typed.strip()!r} in its name")
         listed.action_first()
 
     def on_input_submitted(self) -> None:
         self.query_one(OptionList).action_select()
 
-    def take(self, picked: str) -> None:
+    def accept(self, picked: str) -> None:
         self.dismiss(self._listed[int(picked)])
 
     def action_delete(self) -> None:
@@ -380,9 +382,9 @@ class PresetsScreen(Picker):
         if cursor is None or cursor >= len(self._listed):
             return
         preset = self.presets[self._listed[cursor]]
-        self.app.push_screen(_question(preset), self._deleting(preset))
+        self.app.push_screen(_question(preset), self._on_delete_answer(preset))
 
-    def _deleting(self, preset: Preset) -> Callable[[str | None], None]:
+    def _on_delete_answer(self, preset: Preset) -> Callable[[str | None], None]:
         def answered(choice: str | None) -> None:
             if choice == "delete":
                 self._delete(preset)
@@ -396,16 +398,16 @@ class PresetsScreen(Picker):
         try:
             await in_thread(lambda: delete(preset))
         except (SkywardError, OSError) as error:
-            self.app.flash(f"not deleted: {words_of(error)}", "error")
+            self.app.flash(f"not deleted: {format_error(error)}", "error")
             return
-        self.app.flash(f"deleted preset {preset.name} of {_near(preset.file)}", "done")
+        self.app.flash(f"deleted preset {preset.name} of {_relative_path(preset.file)}", "done")
         self.presets.pop(preset.name, None)
         if self.display:
             self.fill(self.query_one(Input).value)
 
 
 def _question(preset: Preset) -> ChoiceScreen:
-    text = f"Delete preset {field(preset.name)} of {field(str(preset.file))}?"
+    text = f"Delete preset {sanitize_line(preset.name)} of {sanitize_line(str(preset.file))}?"
     return ChoiceScreen("Delete a preset", text, [("keep", "Keep it", False), ("delete", "Delete", True)], "keep")
 
 
@@ -417,12 +419,12 @@ def _preset_row(preset: Preset) -> Content:
     arguments = entry.get("arguments") or entry.get("script_args")
     words += [shlex.join(map(str, arguments))] if isinstance(arguments, list) else []
     words += [f"{name} {entry[name]}" for name in ("provider", "nodes", "accelerator") if name in entry]
-    name = field(preset.name)
-    shown = fit(name, max(_NAME, cell_len(name)))
-    return Content.assemble(f"  {shown}  ", (field("  ".join(filter(None, words))), "$muted"))
+    name = sanitize_line(preset.name)
+    shown = fit_width(name, max(_NAME, cell_len(name)))
+    return Content.assemble(f"  {shown}  ", (sanitize_line("  ".join(filter(None, words))), "$muted"))
 
 
-def _near(path: Path) -> str:
+def _relative_path(path: Path) -> str:
     return str(path.relative_to(current_folder())) if path.is_relative_to(current_folder()) else str(path)
 
 
@@ -448,18 +450,18 @@ class ThemePicker(Picker):
         fitting = [name for name in self._names if typed.strip().casefold() in name.casefold()]
         listed.add_options(Option(name, id=name) for name in fitting)
         if not fitting:
-            self.say(f"no theme has {typed.strip()} in its name")
+            self.add_note(f"no theme has {typed.strip()} in its name")
         else:
             listed.highlighted = fitting.index(self._now) if self._now in fitting else 0
 
     def on_input_submitted(self) -> None:
         self.query_one(OptionList).action_select()
 
-    def take(self, picked: str) -> None:
+    def accept(self, picked: str) -> None:
         self.dismiss(picked)
 
 
-class _Waiting(Static, can_focus=True):
+class _KeyPrompt(Static, can_focus=True):
     """Has the focus, so that no button takes the key."""
 
 
@@ -475,15 +477,15 @@ class KeyScreen(Dialog[str | None]):
     def __init__(self, doing: str) -> None:
         super().__init__()
         self._doing = doing
-        self._left = False
+        self._is_dismissed = False
 
     def body(self) -> ComposeResult:
-        yield _Waiting(f"{self._doing}\n\nPress the key that is to do that; esc leaves it as it is.", markup=False)
+        yield _KeyPrompt(f"{self._doing}\n\nPress the key that is to do that; esc leaves it as it is.", markup=False)
 
     def on_key(self, event: events.Key) -> None:
         event.stop()
         event.prevent_default()
-        if self._left:  # several keys may come before it is gone
+        if self._is_dismissed:  # several keys may come before it is gone
             return
-        self._left = True
+        self._is_dismissed = True
         self.dismiss(None if event.key == "escape" else event.key)

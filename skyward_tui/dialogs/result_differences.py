@@ -12,7 +12,7 @@ from textual.widget import Widget
 from textual.widgets import Static
 
 from skyward_tui.dialogs.dialog import Dialog
-from skyward_tui.ui.style_sheets import beside
+from skyward_tui.ui.style_sheets import read_style_sheet
 
 
 class DifferencesScreen(Dialog[None]):
@@ -24,7 +24,7 @@ class DifferencesScreen(Dialog[None]):
     """
 
     BOX: ClassVar[type[Widget]] = VerticalScroll
-    DEFAULT_CSS = beside(__file__, "differences")
+    DEFAULT_CSS = read_style_sheet(__file__, "differences")
 
     def __init__(self, heading: str, lines: Sequence[str]) -> None:
         super().__init__()

@@ -13,11 +13,11 @@ from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from skyward_core.client.launch.discovery import DEFAULT, available, parsed
+from skyward_core.client.launch.discovery import DEFAULT_PROVIDER, available, parse_source
 from skyward_core.client.launch.launch_request import PACKAGES, LaunchRequest
 from skyward_core.model.errors import ScriptError, SkywardError, SpecError, UsageError
-from skyward_core.util.terminal_safe_text import field as safe_field
-from skyward_core.util.user_files import exists, expanded
+from skyward_core.util.terminal_safe_text import sanitize_line as safe_field
+from skyward_core.util.user_files import exists, expand_user
 from skyward_core.views.pool_view import PoolView
 from skyward_tui.terminal_info import current_folder
 from skyward_tui.text.number_format import count, one_line
@@ -34,12 +34,12 @@ PROJECT = "project"
 """The choice of ``pyproject.toml``, which is looked for and not named."""
 
 
-def choice_of(field: str, path: str = "") -> str:
+def format_choice(field: str, path: str = "") -> str:
     """A choice as a text: which field of a request names the packages, and by which file; "" for none."""
     return field if field in ("", PROJECT) else f"{field} {path}"
 
 
-def named_by(field: str) -> Callable[[str], str | None]:
+def choice_reader(field: str) -> Callable[[str], str | None]:
     """Reads the file out of a choice, where it is one for that field of a request."""
 
     def read(choice: str) -> str | None:
@@ -49,7 +49,7 @@ def named_by(field: str) -> Callable[[str], str | None]:
     return read
 
 
-def choices_for(script: Path | None, chosen: str) -> list[tuple[str, str]]:
+def package_choices(script: Path | None, chosen: str) -> list[tuple[str, str]]:
     """What can be chosen for a script, as (label, choice): nothing first, then what its project has.
 
     Args:
@@ -59,19 +59,21 @@ def choices_for(script: Path | None, chosen: str) -> list[tuple[str, str]]:
     from skyward_core.client.launch.discovery import has_own_block, packages_for
 
     if script is None:
-        return [("none named", ""), *_kept(chosen, ())]
-    found = [(Path(each.path).name, choice_of(each.field, near(each.path))) for each in packages_for(script)]
+        return [("none named", ""), *_chosen_option(chosen, ())]
+    found = [
+        (Path(each.path).name, format_choice(each.field, relative_path(each.path))) for each in packages_for(script)
+    ]
     nothing = "its own block" if has_own_block(script) else "none named" if found else "none found"
-    return [(nothing, ""), *found, *_kept(chosen, [choice for _, choice in found])]
+    return [(nothing, ""), *found, *_chosen_option(chosen, [choice for _, choice in found])]
 
 
-def _kept(chosen: str, listed: list[str] | tuple[()]) -> list[tuple[str, str]]:
+def _chosen_option(chosen: str, listed: list[str] | tuple[()]) -> list[tuple[str, str]]:
     if not chosen or chosen in listed:
         return []
     return [(Path(chosen.partition(" ")[2]).name or "pyproject.toml", chosen)]
 
 
-def near(path: str) -> str:
+def relative_path(path: str) -> str:
     """The path from here where it is below."""
     folder = current_folder()
     return str(Path(path).relative_to(folder)) if Path(path).is_relative_to(folder) else path
@@ -81,27 +83,27 @@ FOLDER = Path(__file__).parents[1] / "examples"
 PREFIX = "example:"
 
 
-def examples() -> list[Path]:
+def example_paths() -> list[Path]:
     """Their paths, by name."""
     return sorted(path for path in FOLDER.glob("*.py") if not path.name.startswith("_"))
 
 
 @lru_cache
-def about(path: Path) -> str:
+def script_summary(path: Path) -> str:
     """The first line of a script's docstring, without its markup."""
     try:
-        return (ast.get_docstring(parsed(path.read_bytes())) or "").partition("\n")[0].replace("``", "")
+        return (ast.get_docstring(parse_source(path.read_bytes())) or "").partition("\n")[0].replace("``", "")
     except (OSError, SyntaxError, ValueError):
         return ""
 
 
-def example(name: str) -> Path:
+def example_path(name: str) -> Path:
     """The path of an example.
 
     Raises:
         UsageError: there is none of that name; says which there are.
     """
-    known = {path.stem: path for path in examples()}
+    known = {path.stem: path for path in example_paths()}
     if name not in known:
         close = get_close_matches(name, known, n=1)
         hint = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(known)}"
@@ -109,7 +111,7 @@ def example(name: str) -> Path:
     return known[name]
 
 
-def located(target: str) -> str:
+def expand_example(target: str) -> str:
     """``example:ddp`` and ``example:ddp:train`` with the example's path in its place; anything else as it is.
 
     Raises:
@@ -118,16 +120,16 @@ def located(target: str) -> str:
     if not target.startswith(PREFIX) or exists(target):
         return target
     name, colon, function = target.removeprefix(PREFIX).partition(":")
-    return f"{example(name)}{colon}{function}"
+    return f"{example_path(name)}{colon}{function}"
 
 
-def meant(script: Path) -> str:
+def suggest_example(script: Path) -> str:
     """The example that a script which is not there was perhaps meant to be; "" where there is none."""
-    there = exists(script) or script.stem not in {path.stem for path in examples()}
+    there = exists(script) or script.stem not in {path.stem for path in example_paths()}
     return "" if there else f"{PREFIX}{script.stem}"
 
 
-def named(script: str) -> str:
+def script_argument(script: str) -> str:
     """A script as it is written on the command line: an example by its name."""
     path = Path(script)
     return f"{PREFIX}{path.stem}" if path.parent == FOLDER else script
@@ -189,7 +191,7 @@ class ProviderChoice:
     costs: bool = False
 
     @property
-    def names_machines(self) -> bool:
+    def has_named_machines(self) -> bool:
         """Whether its settings say which machines, and so how many."""
         return any(setting.names_machines for setting in self.fields.values())
 
@@ -251,7 +253,7 @@ class Form:
     python: str = ""
     pool: str = ""
     name: str = ""
-    provider: str = DEFAULT
+    provider: str = DEFAULT_PROVIDER
     settings: Mapping[str, str] = field(default_factory=dict)
     accelerator: str = ""
     allocation: str = ""
@@ -281,7 +283,7 @@ def path_of(script: str) -> Path:
     Raises:
         UsageError: it names an example that there is not.
     """
-    return expanded(located(script.strip()))
+    return expand_user(expand_example(script.strip()))
 
 
 def is_job(script: str) -> bool:
@@ -302,7 +304,7 @@ def functions_of(script: str) -> list[FunctionInfo]:
     try:
         return list_functions(path) if has_functions(path := path_of(script)) else []
     except ScriptError as error:
-        example = f"; there is an example of that name: {found}" if (found := meant(path)) else ""
+        example = f"; there is an example of that name: {found}" if (found := suggest_example(path)) else ""
         raise FieldError("script", f"{error}{example}") from error
     except SkywardError as error:
         raise FieldError("script", str(error)) from error
@@ -319,7 +321,7 @@ def _pairs(text: str) -> list[str]:
         return [text]
 
 
-def patterns_of(text: str) -> list[str]:
+def split_patterns(text: str) -> list[str]:
     """Patterns as they are typed: apart by spaces or commas, unless these stand in quotation marks.
 
     Raises:
@@ -333,7 +335,7 @@ def patterns_of(text: str) -> list[str]:
 
 def _patterns(text: str) -> list[str]:
     try:
-        return patterns_of(text)
+        return split_patterns(text)
     except ValueError:  # somebody is typing a quotation
         return [text]
 
@@ -346,7 +348,7 @@ def _number(text: str) -> Any:
         return _text(text)
 
 
-def _amount(text: str) -> Any:
+def _money(text: str) -> Any:
     """As :func:`_number`, with cents."""
     try:
         return int(text)
@@ -415,8 +417,8 @@ _POOL_ROWS: dict[str, _Row] = {  # those that have no say where a pool is used t
     "ranks_per_node": _Row("ranks", _ranks),
     "accelerator": _Row("accelerator"),
     "plugins": _Row("plugins", tuple),
-    "lock": _Row("packages", named_by("lock")),
-    "requirements": _Row("packages", named_by("requirements")),
+    "lock": _Row("packages", choice_reader("lock")),
+    "requirements": _Row("packages", choice_reader("requirements")),
     PROJECT: _Row("packages", lambda text: text == PROJECT),
     "outputs": _Row("outputs", _patterns),
     "debug_wait": _Row("debug_wait"),
@@ -424,21 +426,21 @@ _POOL_ROWS: dict[str, _Row] = {  # those that have no say where a pool is used t
 }
 _MARKET_ROWS: dict[str, _Row] = {  # of providers that have offers
     "allocation": _Row("allocation"),
-    "max_hourly_cost": _Row("max_hourly", _amount),
+    "max_hourly_cost": _Row("max_hourly", _money),
     "selection": _Row("selection"),
     "wait_for_capacity": _Row("wait"),
 }
-_MONEY_ROWS: dict[str, _Row] = {"budget": _Row("budget", _amount)}  # of those whose machines cost something
+_MONEY_ROWS: dict[str, _Row] = {"budget": _Row("budget", _money)}  # of those whose machines cost something
 
 
-def rows_of(provider: str) -> dict[str, _Row]:
+def field_rows(provider: str) -> dict[str, _Row]:
     """What is asked of a pool that is made with a provider."""
     choice = provider_choices().get(provider)
     market = _MARKET_ROWS if choice and choice.chooses else {}
     return _ROWS | _POOL_ROWS | market | (_MONEY_ROWS if choice and choice.costs else {})
 
 
-def request_of(form: Form) -> LaunchRequest:
+def build_request(form: Form) -> LaunchRequest:
     """What the form asks for.
 
     Raises:
@@ -446,9 +448,9 @@ def request_of(form: Form) -> LaunchRequest:
     """
     from skyward_core.client.launch.launch_request import LaunchRequest
 
-    rows = _ROWS if form.pool else rows_of(form.provider)
+    rows = _ROWS if form.pool else field_rows(form.provider)
     said = {name: row.read(getattr(form, row.field)) for name, row in rows.items()}
-    of_new = {"settings": dict(settings_of(form)), "plugin_settings": dict(_parameters_of(form))}
+    of_new = {"settings": dict(provider_settings(form)), "plugin_settings": dict(_parameters_of(form))}
     pool = {"pool": _name_of(form.pool)} if form.pool else of_new
     whole = {"function": None, "arguments": (), "script_args": said["arguments"]}
     # A function that is chosen in a whole script's place has no use for torchrun's variables.
@@ -456,7 +458,7 @@ def request_of(form: Form) -> LaunchRequest:
     return LaunchRequest(script=str(path_of(form.script)), **said | pool | call)
 
 
-def _used(form: Form, pools: Collection[PoolView]) -> PoolView | None:
+def _live_pool(form: Form, pools: Collection[PoolView]) -> PoolView | None:
     """The live pool that the form names."""
     return next((pool for pool in pools if pool.key == form.pool and pool.is_live), None)
 
@@ -466,10 +468,10 @@ def _name_of(pool: str) -> str:
     return pool.partition(".")[0]
 
 
-def settings_of(form: Form) -> Iterator[tuple[str, str]]:
+def provider_settings(form: Form) -> Iterator[tuple[str, str]]:
     """What the provider's fields say, by the settings' names."""
-    for id, setting in fields_of(form.provider).items():
-        text = setting.written(form.settings.get(id, ""))
+    for id, setting in setting_fields(form.provider).items():
+        text = setting.normalize(form.settings.get(id, ""))
         if text or (setting.required and setting.option):
             yield setting.name, text
 
@@ -481,13 +483,13 @@ def _parameters_of(form: Form) -> Iterator[tuple[str, str]]:
             yield name, text
 
 
-def fields_of(provider: str) -> Mapping[str, Setting]:
+def setting_fields(provider: str) -> Mapping[str, Setting]:
     """The settings of a provider, by their fields' ids."""
     choice = provider_choices().get(provider)
     return choice.fields if choice else {}
 
 
-def check(form: Form, pools: Collection[PoolView], *, launching: bool = False) -> LaunchPlan:
+def plan_launch(form: Form, pools: Collection[PoolView], *, launching: bool = False) -> LaunchPlan:
     """Turn the form into a launch.
 
     Args:
@@ -497,35 +499,35 @@ def check(form: Form, pools: Collection[PoolView], *, launching: bool = False) -
         FieldError: names the first field that is wrong.
     """
     try:
-        return _checked(form, {pool.name: pool for pool in pools if pool.is_live}, launching=launching)
+        return _check_plan(form, {pool.name: pool for pool in pools if pool.is_live}, launching=launching)
     except SkywardError as error:
-        id = _id_of(error.field, form)
+        id = _field_id(error.field, form)
         message = error.reason if isinstance(error, SpecError) else str(error)
         said = _not_a_number(id, form) if id in _NUMBERS else message
         raise FieldError(id, said, error.field.partition("arguments.")[2]) from error
 
 
-def _checked(form: Form, live: Mapping[str, PoolView], *, launching: bool) -> LaunchPlan:
-    form = _with_what_runs(form)
+def _check_plan(form: Form, live: Mapping[str, PoolView], *, launching: bool) -> LaunchPlan:
+    form = _with_function(form)
     _check_words("arguments", shlex.split, form.arguments)
-    request_of(form).call()  # first what stands above the pool
+    build_request(form).call()  # first what stands above the pool
     if form.pool:
-        used = _used(form, live.values())
+        used = _live_pool(form, live.values())
         if used is None:
             name = _name_of(form.pool)
             raise FieldError("pool", f"pool {name} is not up any more; choose another or a new one")
-        return request_of(form).plan(launching=launching).on(used).with_gangs()
+        return build_request(form).plan(launching=launching).on_pool(used).with_gangs()
     if not form.name.strip():
         form = replace(form, name=free_name(path_of(form.script), live))
     elif form.name.strip() in live:
         raise FieldError("name", f"a pool named {form.name.strip()} is already up: use it, or give another name")
-    for id, setting in fields_of(form.provider).items():
-        if setting.required and not setting.written(form.settings.get(id, "")):
+    for id, setting in setting_fields(form.provider).items():
+        if setting.required and not setting.normalize(form.settings.get(id, "")):
             look = setting.field() if setting.field else None
             raise FieldError(id, (look and look.missing) or f"{setting.name} is needed: {setting.help}")
     _check_words("image-fields", shlex.split, form.image)
-    _check_words("outputs", patterns_of, form.outputs)
-    plan = request_of(form).plan(launching=launching).asking().giving_way()
+    _check_words("outputs", split_patterns, form.outputs)
+    plan = build_request(form).plan(launching=launching).with_prompts().with_low_priority()
     _check_numbers(form, plan)
     return plan.with_gangs()
 
@@ -537,7 +539,7 @@ def _check_words(id: str, split: Callable[[str], object], text: str) -> None:
         raise FieldError(id, str(error)) from error
 
 
-def _with_what_runs(form: Form) -> Form:
+def _with_function(form: Form) -> Form:
     """A form that names no function means the script's first, or all of a script that has none."""
     if (form.function or form.whole) and form.script.strip():
         return form
@@ -561,9 +563,9 @@ def _not_a_number(id: str, form: Form) -> str:
     return f"{what}: a whole number from 1 to {most:,},{range_of} not {getattr(form, id).strip() or 'nothing'}"
 
 
-def _id_of(field: str, form: Form) -> str:
+def _field_id(field: str, form: Form) -> str:
     """The form's field that stands for one of a request."""
-    own = fields_of(form.provider)
+    own = setting_fields(form.provider)
     of_setting = {f"settings.{setting.name}": id for id, setting in own.items()}
     if field == "provider" or field.startswith("settings."):
         return of_setting.get(field, next(iter(own), "provider"))
@@ -571,7 +573,7 @@ def _id_of(field: str, form: Form) -> str:
         return "image-fields"
     if field == "plugin_settings":
         return "plugin-fields"
-    row = rows_of(form.provider).get(field.partition(".")[0])
+    row = field_rows(form.provider).get(field.partition(".")[0])
     if row is not None and row.field in _BOXES:
         return "options"
     return row.field if row else "script"
@@ -588,9 +590,9 @@ def free_name(script: Path, taken: Collection[str]) -> str:
 def _job_options(form: Form) -> Iterator[str]:
     if pool := _name_of(form.pool) or form.name.strip():
         yield from ("-c", pool)
-    if not form.pool and form.provider != DEFAULT:
+    if not form.pool and form.provider != DEFAULT_PROVIDER:
         yield from ("--provider", form.provider)
-        for name, text in settings_of(form):
+        for name, text in provider_settings(form):
             yield from ("--set", f"{name}={text}")
     for word in _pairs(form.arguments):
         yield from ("--env", word)
@@ -601,7 +603,7 @@ def python_script(form: Form, pools: Collection[PoolView]) -> str:
     if is_job(form.script):
         return f"import skyward_core as sky\n\ntask = sky.Task.from_yaml({str(path_of(form.script))!r})\n"
     try:
-        return request_of(form).snippet(_used(form, pools))
+        return build_request(form).snippet(_live_pool(form, pools))
     except SkywardError as error:
         return f"# {one_line(str(error))}"
 
@@ -611,16 +613,16 @@ def command_line(form: Form) -> str:
     if is_job(form.script):
         return shlex.join(["skyward-tui", "launch", form.script.strip(), *_job_options(form)])
     try:
-        request = request_of(form)
-        called = named(request.script) if form.script.strip() else "SCRIPT"
+        request = build_request(form)
+        called = script_argument(request.script) if form.script.strip() else "SCRIPT"
         return request.command_line("skyward-tui", "run", called=called)
     except SkywardError as error:
         return f"# {one_line(str(error))}"
 
 
-def given(line: str) -> dict[str, str] | None:
+def parse_arguments(line: str) -> dict[str, str] | None:
     """Texts by name, of two of one name the first; None where somebody is still typing a quotation."""
-    words = _words(line)
+    words = _split_words(line)
     if words is None:
         return None
     found: dict[str, str] = {}
@@ -630,14 +632,14 @@ def given(line: str) -> dict[str, str] | None:
     return found
 
 
-def with_argument(line: str, name: str, text: str | None, order: Sequence[str]) -> str:
+def set_argument(line: str, name: str, text: str | None, order: Sequence[str]) -> str:
     """The line where one of them is otherwise; the same where a quotation in it has no end.
 
     Args:
         text: what it is; None where it is not given any more.
         order: names as the function has them, by which a new one finds its place.
     """
-    words = _words(line)
+    words = _split_words(line)
     if words is None:
         return line
     places = [number for number, word in enumerate(words) if _name(word) == name]
@@ -656,7 +658,7 @@ def with_argument(line: str, name: str, text: str | None, order: Sequence[str]) 
     return " ".join(map(_quoted, words))
 
 
-def _words(line: str) -> list[str] | None:
+def _split_words(line: str) -> list[str] | None:
     try:
         return shlex.split(line)
     except ValueError:
@@ -674,30 +676,35 @@ def _quoted(word: str) -> str:
     return f"{name}={shlex.quote(text)}" if text else word
 
 
-def amiss(asked: ArgumentField, text: str) -> str:
+def value_list_error(asked: ArgumentField, text: str) -> str:
     """Why a text is no list of values of an argument, in words; "" where it is one."""
     try:
-        values = values_of(asked.name, text)
+        values = split_values(asked.name, text)
     except UsageError as error:
         return str(error)
-    return next((why for value in values if (why := asked.amiss(value))), "")
+    return next((why for value in values if (why := asked.validation_error(value))), "")
 
 
-def mean_a_sweep(asked: Sequence[ArgumentField], line: str) -> bool:
+def is_sweep(asked: Sequence[ArgumentField], line: str) -> bool:
     """Whether an argument is given what is no value of it, and several that are.
 
     Args:
         line: of all arguments, as it is typed.
     """
-    texts = given(line) or {}
+    texts = parse_arguments(line) or {}
     for each in asked:
         text = texts.get(each.name)
-        if text and each.amiss(text) and not amiss(each, text) and len(values_of(each.name, text)) > 1:
+        if (
+            text
+            and each.validation_error(text)
+            and not value_list_error(each, text)
+            and len(split_values(each.name, text)) > 1
+        ):
             return True
     return False
 
 
-def values_of(name: str, text: str) -> list[str]:
+def split_values(name: str, text: str) -> list[str]:
     """The values of one argument, as texts.
 
     Raises:
@@ -723,7 +730,7 @@ _WRITTEN: Mapping[str, Callable[[Any], Any]] = {
     "sweep": bool,
     "torchrun": bool,
     "keep": bool,
-    "provider": lambda name: name or DEFAULT,
+    "provider": lambda name: name or DEFAULT_PROVIDER,
     "ranks_per_node": lambda ranks: _written(ranks or 1),
     "allocation": lambda market: "" if market == "on-demand" else _written(market),
     "selection": lambda order: "" if order == "cheapest" else _written(order),
@@ -733,13 +740,13 @@ _WRITTEN: Mapping[str, Callable[[Any], Any]] = {
 }
 
 
-def without_field(request: LaunchRequest) -> list[str]:
+def fieldless_options(request: LaunchRequest) -> list[str]:
     """What is said in a request, and has no field in the form: names of its own, and of settings of the provider."""
-    provider = request.provider or DEFAULT
-    rows = rows_of(provider)
+    provider = request.provider or DEFAULT_PROVIDER
+    rows = field_rows(provider)
     own = {"script", "script_args", "settings", "plugin_settings", "detach", *rows}
     said = [each.name for each in fields(request) if each.name not in own and getattr(request, each.name)]
-    shown = {setting.name for setting in fields_of(provider).values()}
+    shown = {setting.name for setting in setting_fields(provider).values()}
     no_field = [
         name
         for name, text in request.plugin_settings.items()
@@ -748,7 +755,7 @@ def without_field(request: LaunchRequest) -> list[str]:
     return said + [name for name in request.settings if name not in shown] + no_field
 
 
-def form_of(request: LaunchRequest) -> Form:
+def form_from_request(request: LaunchRequest) -> Form:
     """The form that asks for the same.
 
     Raises:
@@ -756,21 +763,21 @@ def form_of(request: LaunchRequest) -> Form:
     """
     values = {
         row.field: _WRITTEN.get(name, _written)(getattr(request, name))
-        for name, row in rows_of(request.provider or DEFAULT).items()
+        for name, row in field_rows(request.provider or DEFAULT_PROVIDER).items()
         if name not in (*PACKAGES, "gang", "gang_nodes", "gang_ranks")
     }
     values["gang"] = ALL_NODES if request.gang else _written(request.gang_nodes)
     if request.gang_ranks is not None:
         values["gang"] = f"{request.gang_ranks} {RANKS}"
     values["packages"] = next(
-        (choice_of(name, str(given)) for name in PACKAGES if (given := getattr(request, name))), ""
+        (format_choice(name, str(given)) for name in PACKAGES if (given := getattr(request, name))), ""
     )
     if request.script_args is not None:
         values |= {"whole": True, "arguments": shlex.join(request.script_args)}
-    ids = {setting.name: id for id, setting in fields_of(values["provider"]).items()}
+    ids = {setting.name: id for id, setting in setting_fields(values["provider"]).items()}
     # What is left as soon as it runs: nobody waits for the app.
     values["keep"] = request.keep or request.detach
-    lacking = without_field(request)
+    lacking = fieldless_options(request)
     if str(path_of(request.script)) != request.script:
         lacking.append("script")
     if lacking:
@@ -781,7 +788,7 @@ def form_of(request: LaunchRequest) -> Form:
     return form if request.shapes_pool else replace(form, pool=request.pool or "", name="")
 
 
-def save(name: str, form: Form) -> Path:
+def save_preset(name: str, form: Form) -> Path:
     """Keep what the form says of a new pool; gives the file.
 
     Raises:
@@ -790,29 +797,29 @@ def save(name: str, form: Form) -> Path:
     """
     from skyward_core.client.launch import presets
 
-    request = request_of(replace(form, pool=""))
-    return presets.save(name, replace(request, script=named(request.script)))
+    request = build_request(replace(form, pool=""))
+    return presets.save(name, replace(request, script=script_argument(request.script)))
 
 
-def form_of_preset(preset: Preset) -> tuple[Form, list[str]]:
+def form_from_preset(preset: Preset) -> tuple[Form, list[str]]:
     """The form filled in, and what could not be, in words."""
-    from skyward_core.client.launch.presets import NOWHERE, without_unknown
+    from skyward_core.client.launch.presets import NO_SCRIPT, drop_unknown
 
     request, said = preset.request()
     try:
         request = replace(request, script=str(path_of(request.script)))
     except SkywardError as error:  # an example that there is not any more
         said.append(str(error))
-        request = replace(request, script=NOWHERE)
-    request, more = without_unknown(request)
+        request = replace(request, script=NO_SCRIPT)
+    request, more = drop_unknown(request)
     said += more
-    strange = without_field(request)
+    strange = fieldless_options(request)
     said += [f"the form has no field for {safe_field(name)}" for name in strange]
     settings_said = (*request.settings, *request.plugin_settings)
     blank: dict[str, Any] = {name: None for name in strange if name not in settings_said}
     blank |= {name: "" for name in ("module",) if name in blank}
     settings = {name: text for name, text in request.settings.items() if name not in strange}
     given = {name: text for name, text in request.plugin_settings.items() if name not in strange}
-    form = form_of(replace(request, settings=settings, plugin_settings=given, **blank))
+    form = form_from_request(replace(request, settings=settings, plugin_settings=given, **blank))
     name = request.pool or ""
-    return replace(form, script="" if request.script == NOWHERE else form.script, pool="", name=name), said
+    return replace(form, script="" if request.script == NO_SCRIPT else form.script, pool="", name=name), said

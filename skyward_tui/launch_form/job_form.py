@@ -9,18 +9,25 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from skyward_core.client.launch.discovery import DEFAULT
+from skyward_core.client.launch.discovery import DEFAULT_PROVIDER
 from skyward_core.model.errors import JobFileError, SkywardError, UsageError
-from skyward_core.util.terminal_safe_text import field as safe
+from skyward_core.util.terminal_safe_text import sanitize_line as safe
 from skyward_core.views.pool_view import PoolView
-from skyward_tui.launch_form.form import FieldError, Form, fields_of, given, path_of, settings_of
+from skyward_tui.launch_form.form import (
+    FieldError,
+    Form,
+    parse_arguments,
+    path_of,
+    provider_settings,
+    setting_fields,
+)
 from skyward_tui.terminal_info import current_folder
-from skyward_tui.text.number_format import NO_RUN, between, count
+from skyward_tui.text.number_format import NO_RUN, count, count_range
 
 if TYPE_CHECKING:
     from skyward_core.client.launch.discovery import ArgumentField, Task
     from skyward_core.client.launch.job_launch import JobFile, JobRequest
-    from skyward_core.client.launch.job_records import KeptShell
+    from skyward_core.client.launch.job_records import ShellRecord
     from skyward_core.model.specs import PoolSpec
 
 _UNKNOWN = "asked for when it is launched"  # stands for a secret meanwhile
@@ -55,10 +62,10 @@ class JobPlan:
 def variables(script: str) -> list[ArgumentField]:
     """The file's variables as fields; none where it cannot be read, which its plan tells."""
     from skyward_core.client.launch.discovery import ArgumentField
-    from skyward_core.client.launch.job_launch import variables_of
+    from skyward_core.client.launch.job_launch import read_variables
 
     try:
-        envs, _ = variables_of(path_of(script))
+        envs, _ = read_variables(path_of(script))
     except SkywardError:
         return []
     return [
@@ -80,14 +87,14 @@ def job_plan(
     Raises:
         FieldError: names the field that is wrong; of the file it says the line.
     """
-    from skyward_core.client.launch.job_launch import JobFile, JobRequest, variables_of
+    from skyward_core.client.launch.job_launch import JobFile, JobRequest, read_variables
 
     path = path_of(form.script)
-    said = given(form.arguments)
+    said = parse_arguments(form.arguments)
     if said is None:
         raise FieldError("arguments", "a quotation has no end")
     try:
-        envs, hidden = variables_of(path)
+        envs, hidden = read_variables(path)
         here: dict[str, str | None] = {name: None for name, text in envs.items() if text is None and name in os.environ}
         open_ones = [name for name, text in hidden.items() if text is None]
         lacks = tuple(name for name in open_ones if name not in os.environ)
@@ -111,8 +118,8 @@ def job_plan(
             job=job,
             pool=form.name.strip() or None,
             # What the file says of clouds holds, as long as nobody has chosen otherwise.
-            provider=None if form.provider == DEFAULT else form.provider,
-            settings=dict(settings_of(form)),
+            provider=None if form.provider == DEFAULT_PROVIDER else form.provider,
+            settings=dict(provider_settings(form)),
             budget=_amount(form.budget),
             wait_for_capacity=form.wait.strip() or None,
         )
@@ -124,7 +131,7 @@ def job_plan(
     return JobPlan(job, request, spec, notes, lacks, form.keep)
 
 
-def form_of_shell(found: KeptShell, run: str) -> Form:
+def form_from_shell(found: ShellRecord, run: str) -> Form:
     """The form that runs a kept job again: of its file where that says what it said, else of what was kept of it.
 
     Args:
@@ -133,11 +140,11 @@ def form_of_shell(found: KeptShell, run: str) -> Form:
     Raises:
         UsageError: the form cannot say all of it, as of a command, or its paths are seen from another folder.
     """
-    from skyward_core.client.launch.job_records import KeptJob
+    from skyward_core.client.launch.job_records import JobRecord
 
-    found.check()
+    found.check_rerunnable()
     again = f"skyward-tui rerun {run} runs it again as it was"
-    if not isinstance(found, KeptJob):
+    if not isinstance(found, JobRecord):
         raise UsageError(f"run {run} is of {safe(found.label)}, for which the form has no field: {again}")
     if found.cwd != current_folder():
         raise UsageError(
@@ -148,12 +155,12 @@ def form_of_shell(found: KeptShell, run: str) -> Form:
         raise UsageError(f"it was launched with {what}, which the form cannot say: {again}")
     if found.plugins:
         raise UsageError(f"it was launched with --plugin, which the form of a job cannot say: {again}")
-    provider = found.provider or DEFAULT
-    ids = {setting.name: id for id, setting in fields_of(provider).items()}
+    provider = found.provider or DEFAULT_PROVIDER
+    ids = {setting.name: id for id, setting in setting_fields(provider).items()}
     if strange := [name for name in found.settings if name not in ids]:
         raise UsageError(f"the form has no field for {', '.join(strange)}: {again}")
     return Form(
-        script=str(found.path if found.is_unchanged else found.file(run)),
+        script=str(found.path if found.is_unchanged else found.write_file(run)),
         arguments=shlex.join(f"{name}={text}" for name, text in found.env.items()),
         provider=provider,
         settings={ids[name]: text for name, text in found.settings.items()},
@@ -177,7 +184,7 @@ def job_rows(plan: JobPlan) -> list[tuple[str, str]]:
     if isinstance(pool, PoolView):
         told.append(("uses", f"pool {pool.name}: {count(len(pool.nodes), 'node')}, {job.num_nodes} of them for it"))
     else:
-        nodes = between(pool.least_nodes, pool.most_nodes, pool.provider.machine)
+        nodes = count_range(pool.least_nodes, pool.most_nodes, pool.provider.machine)
         told.append(("creates", f"pool {pool.name}: {nodes}"))
         if pool.accelerator is not None:
             told.append(("needs", str(pool.accelerator)))
@@ -204,8 +211,8 @@ def job_steps(plan: JobPlan, folder: Path) -> list[Task]:
     Raises:
         SkywardError: a file that it brings cannot be read.
     """
-    from skyward_core.client.launch.job_launch import tasks_of, tasks_on
+    from skyward_core.client.launch.job_launch import job_tasks, pool_job_tasks
 
     if isinstance(plan.pool, PoolView):
-        return tasks_on(plan.job, plan.pool, folder)
-    return list(tasks_of(plan.job, folder))
+        return pool_job_tasks(plan.job, plan.pool, folder)
+    return list(job_tasks(plan.job, folder))

@@ -11,27 +11,34 @@ from typing import Any
 from textual.content import Content
 
 from skyward_core.client import settings
-from skyward_core.client.launch.discovery import missing_of
+from skyward_core.client.launch.discovery import missing_frameworks
 from skyward_core.model.errors import ScriptError
-from skyward_core.util.terminal_safe_text import field
-from skyward_core.util.user_files import expanded, json_of
-from skyward_tui.launch_form.form import Form, about, choice_of, examples, named, path_of
+from skyward_core.util.terminal_safe_text import sanitize_line
+from skyward_core.util.user_files import expand_user, parse_json
+from skyward_tui.launch_form.form import (
+    Form,
+    example_paths,
+    format_choice,
+    path_of,
+    script_argument,
+    script_summary,
+)
 from skyward_tui.text.number_format import one_line
 
 NAME = "recent"
-MOST = 30
+MAX_STORED = 30
 
 
-def recent() -> list[Form]:
+def recent_forms() -> list[Form]:
     """They, newest first; none where the file is not there or makes no sense."""
     try:
-        entries = json_of(settings.remembered(NAME))
-        return [_form(entry) for entry in entries]
+        entries = parse_json(settings.load_state(NAME))
+        return [_parse_form(entry) for entry in entries]
     except (OSError, ValueError, TypeError, AttributeError):
         return []  # it only saves typing
 
 
-def remember(form: Form) -> None:
+def add_recent(form: Form) -> None:
     """Note a launch, in place of an earlier one of the same script, function and arguments.
 
     Raises:
@@ -40,30 +47,30 @@ def remember(form: Form) -> None:
     form = replace(
         form,
         script=str(path_of(form.script).absolute()),
-        python=_absolute(form.python),
-        packages=_by_whole_path(form.packages),
+        python=_absolute_python(form.python),
+        packages=_absolute_packages(form.packages),
         pool="",
     )
-    others = [other for other in recent() if _what(other) != _what(form)]
-    settings.remember(NAME, json.dumps([asdict(each) for each in [form, *others][:MOST]]))
+    others = [other for other in recent_forms() if _launch_key(other) != _launch_key(form)]
+    settings.save_state(NAME, json.dumps([asdict(each) for each in [form, *others][:MAX_STORED]]))
 
 
-def _absolute(python: str) -> str:
+def _absolute_python(python: str) -> str:
     """The same interpreter from every folder; a name is looked for in PATH."""
-    return str(expanded(python.strip()).absolute()) if os.sep in python else python.strip()
+    return str(expand_user(python.strip()).absolute()) if os.sep in python else python.strip()
 
 
-def _by_whole_path(packages: str) -> str:
+def _absolute_packages(packages: str) -> str:
     """The same choice from every folder."""
     field, _, path = packages.partition(" ")
-    return choice_of(field, str(expanded(path).absolute()) if path else "")
+    return format_choice(field, str(expand_user(path).absolute()) if path else "")
 
 
-def _what(form: Form) -> tuple[str, str, str]:
+def _launch_key(form: Form) -> tuple[str, str, str]:
     return form.script, form.function, form.arguments
 
 
-def _form(entry: dict[str, Any]) -> Form:
+def _parse_form(entry: dict[str, Any]) -> Form:
     if "hosts" in entry:  # as earlier releases wrote it
         entry = {"settings": {"hosts": entry["hosts"]}} | entry
     sample = asdict(Form()) | {"plugins": []}
@@ -76,30 +83,30 @@ def _form(entry: dict[str, Any]) -> Form:
     return Form(**values | {"plugins": tuple(values.get("plugins", ()))})
 
 
-RECENT = 8  # launches shown
+MAX_SHOWN = 8  # launches shown
 
 
 def recent_row(form: Form) -> Content:
     """An earlier launch in a line."""
-    script = named(form.script)
+    script = script_argument(form.script)
     called = script if script != form.script else Path(script).name
     label = f"  {called}:{form.function}  " if form.function else f"  {called}  "
-    return Content.assemble(field(label), (field(one_line(form.arguments)), "$muted"))
+    return Content.assemble(sanitize_line(label), (sanitize_line(one_line(form.arguments)), "$muted"))
 
 
 def example_row(path: Path, lacks: str = "") -> Content:
     """A packaged example in a line, with what it lacks."""
-    return Content.assemble(f"  {path.stem:<12}", (lacks, "$text-warning"), (about(path), "$muted"))
+    return Content.assemble(f"  {path.stem:<12}", (lacks, "$text-warning"), (script_summary(path), "$muted"))
 
 
-def lacking_of_examples() -> dict[Path, str]:
+def missing_packages() -> dict[Path, str]:
     """What each needs and cannot find here, in words; this may start a Python."""
-    return {path: _lacks(path) for path in examples()}
+    return {path: _missing_text(path) for path in example_paths()}
 
 
-def _lacks(path: Path) -> str:
+def _missing_text(path: Path) -> str:
     try:
-        lacking = missing_of(path)
+        lacking = missing_frameworks(path)
     except ScriptError:  # whoever picks it is told
         return ""
     return f"needs {', '.join(lacking)}  " if lacking else ""

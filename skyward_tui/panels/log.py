@@ -14,33 +14,33 @@ from textual.containers import Container, Vertical
 from textual.content import Content
 from textual.widgets import Input, Static
 
-from skyward_core.client.run_history import FoundInLogs, StoredLines
+from skyward_core.client.run_history import LineMatch, StoredLines
 from skyward_core.model.errors import UsageError
 from skyward_core.model.outcomes import Outcome
 from skyward_core.views.log_buffer import LogRing, Ring
 from skyward_core.views.log_collapsing import CollapsedRing
 from skyward_core.views.pool_view import PoolView, RunView
-from skyward_tui.external_editor import edit_named
+from skyward_tui.external_editor import open_in_editor
 from skyward_tui.panels.log_pane import NEAR, Files, LogPane, Matcher
-from skyward_tui.panels.panel import Chosen, RunPanel, Saved
+from skyward_tui.panels.panel import PanelExport, RunPanel, RunSelection
 from skyward_tui.panels.ranks import RankChosen
-from skyward_tui.text.error_hints import detail_of
+from skyward_tui.text.error_hints import format_detail
 from skyward_tui.text.number_format import count, failure, one_line
 from skyward_tui.ui.actions import first_key, with_keys
-from skyward_tui.ui.panel_table import Row
-from skyward_tui.ui.style_sheets import beside
-from skyward_tui.ui.suspend import page
-from skyward_tui.ui.themes import look
-from skyward_tui.ui.themes import look as look_of
+from skyward_tui.ui.panel_table import PanelSpec
+from skyward_tui.ui.style_sheets import read_style_sheet
+from skyward_tui.ui.suspend import open_pager
+from skyward_tui.ui.themes import state_style
+from skyward_tui.ui.themes import state_style as look_of
 from skyward_tui.widgets.form_fields import TextLine
-from skyward_tui.widgets.rank_state import FAILURES, link_note, nothing_yet, rank_states
+from skyward_tui.widgets.rank_state import FAILURES, link_note, no_output_reason, rank_states
 
-_OF_DAY = re.compile(r"(?:(\d{4}-\d\d-\d\d)[ T])?(\d{1,2}):(\d\d)(?::(\d\d(?:\.\d+)?))?")
-_BEFORE = re.compile(r"-\s*(\d+(?:\.\d+)?)\s*([smhd]?)")
+_TIME_OF_DAY = re.compile(r"(?:(\d{4}-\d\d-\d\d)[ T])?(\d{1,2}):(\d\d)(?::(\d\d(?:\.\d+)?))?")
+_RELATIVE_TIME = re.compile(r"-\s*(\d+(?:\.\d+)?)\s*([smhd]?)")
 _SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
-def moment(text: str, newest: float) -> float | None:
+def parse_time(text: str, newest: float) -> float | None:
     """A time as a Unix time in seconds; None where it is none.
 
     Args:
@@ -50,9 +50,9 @@ def moment(text: str, newest: float) -> float | None:
             time zone.
     """
     text = text.strip()
-    if said := _BEFORE.fullmatch(text):
+    if said := _RELATIVE_TIME.fullmatch(text):
         return newest - float(said[1]) * _SECONDS[said[2]]
-    said = _OF_DAY.fullmatch(text)
+    said = _TIME_OF_DAY.fullmatch(text)
     if said is None:
         return None
     last = datetime.fromtimestamp(newest)
@@ -76,7 +76,7 @@ ROWS, ROWS_SHORT = 10, 5  # of a traceback: its last ones
 class CauseLines(Static):
     """The last lines of a rank's traceback, and how to read all of it."""
 
-    DEFAULT_CSS = beside(__file__, "cause_lines")
+    DEFAULT_CSS = read_style_sheet(__file__, "cause_lines")
 
     def __init__(self) -> None:
         super().__init__()
@@ -92,7 +92,7 @@ class CauseLines(Static):
             key: what shows all failures, as a person reads it.
             short: whether lines are few.
         """
-        outcome = None if run is None or rank is None or not run.counts.get("raised") else _raised(run, rank)
+        outcome = None if run is None or rank is None or not run.counts.get("raised") else _raised_outcome(run, rank)
         shown = (outcome and outcome.error, key, short)
         if shown == self._shown:
             return
@@ -105,12 +105,13 @@ class CauseLines(Static):
             said = failure(outcome.kind, error.type, one_line(error.message))
             lines = error.traceback.strip().splitlines()[-(ROWS_SHORT if short else ROWS) :]
             head = Content.assemble(
-                (f"{look('raised').glyph} {said}", "bold $text-error"), (f"  {key} shows all", "$muted")
+                (f"{state_style('raised').glyph} {said}", "bold $text-error"),
+                (f"  {key} shows all", "$muted"),
             )
             self.update(Content("\n").join([head, *(Content.styled(line, "$text-error") for line in lines)]))
 
 
-def _raised(run: RunView, rank: int) -> Outcome | None:
+def _raised_outcome(run: RunView, rank: int) -> Outcome | None:
     """How the rank's latest function ended, where it raised and left a traceback."""
     tasks = [task for task in list(run.tasks.values()) if task.rank == rank and task.outcome is not None]
     outcome = max(tasks, key=lambda task: task.began_at or 0.0).outcome if tasks else None
@@ -120,7 +121,7 @@ def _raised(run: RunView, rank: int) -> Outcome | None:
 
 
 MOST = 4
-NARROWEST = 32  # cells that a log beside others has at least, where there is room for two of that
+MIN_COLUMN_WIDTH = 32  # cells that a log beside others has at least, where there is room for two of that
 
 
 class LogColumn(Vertical):
@@ -156,7 +157,7 @@ class LogPanes(Container):
         current: the one that is looked at.
     """
 
-    DEFAULT_CSS = beside(__file__, "log_panes")
+    DEFAULT_CSS = read_style_sheet(__file__, "log_panes")
 
     def __init__(self) -> None:
         self.columns = [LogColumn(0, id="pane")]
@@ -172,10 +173,10 @@ class LogPanes(Container):
         return [column.rank for column in self.columns]
 
     @property
-    def several(self) -> bool:
+    def has_several(self) -> bool:
         return len(self.columns) > 1
 
-    def choose(self, rank: int) -> None:
+    def select_rank(self, rank: int) -> None:
         """Look at the log of a rank: at the one that is there, else the one that is looked at becomes it."""
         found = next((column for column in self.columns if column.rank == rank), None)
         if found is not None and found is not self.current:
@@ -187,7 +188,7 @@ class LogPanes(Container):
         for column in self.columns:
             column.set_class(column is self.current, "-current")
 
-    def add(self, rank: int) -> LogColumn:
+    def add_rank(self, rank: int) -> LogColumn:
         """Put the log of another rank beside them."""
         column = LogColumn(rank)
         column.pane.wrap, column.pane.times = self.current.pane.wrap, self.current.pane.times
@@ -199,7 +200,7 @@ class LogPanes(Container):
     def remove_rank(self, rank: int) -> None:
         """Take the log of a rank away, unless it is the only one."""
         gone = next((column for column in self.columns if column.rank == rank), None)
-        if gone is None or not self.several:
+        if gone is None or not self.has_several:
             return
         had_focus = gone.pane.has_focus
         place = self.columns.index(gone)
@@ -211,7 +212,7 @@ class LogPanes(Container):
         gone.remove()
         self._arrange()
 
-    def show_one(self, alone: bool) -> None:
+    def set_single(self, alone: bool) -> None:
         """Whether only the one that is looked at is shown."""
         for column in self.columns:
             column.display = column is self.current or not alone
@@ -222,7 +223,7 @@ class LogPanes(Container):
 
     def _arrange(self, shown: int | None = None) -> None:
         many = sum(column.display for column in self.columns) if shown is None else shown
-        across = next((n for n in (many, 2) if many % n == 0 and self.size.width // n >= NARROWEST), 1)
+        across = next((n for n in (many, 2) if many % n == 0 and self.size.width // n >= MIN_COLUMN_WIDTH), 1)
         if self.styles.grid_size_columns != across:
             self.styles.grid_size_columns = across
         self.set_class(many > 1, "-several")
@@ -231,16 +232,16 @@ class LogPanes(Container):
 _GAP = "{run.previous_rank} and {run.next_rank} show each rank from its first line, {run.save} saves all"
 _TALL = 24  # rows from which more of a traceback has room
 _NEAR_END = 400  # lines in which a traceback is looked for
-_NAMED = 6  # ranks with errors that the title names
+_MAX_NAMED_RANKS = 6  # ranks with errors that the title names
 _TRACEBACK = "Traceback (most recent call last)"
 
 
 class LogPanel(RunPanel):
     """Logs with their title and a prompt below them; what keys do is done to the one that is looked at."""
 
-    DEFAULT_CSS = beside(__file__, "log")
+    DEFAULT_CSS = read_style_sheet(__file__, "log")
 
-    def __init__(self, row: Row, show: Callable[[], None]) -> None:
+    def __init__(self, row: PanelSpec, show: Callable[[], None]) -> None:
         self.panes = LogPanes()
         super().__init__(row, show, self.pane)
         self._aligned = False
@@ -248,7 +249,7 @@ class LogPanel(RunPanel):
         self._merged = False
         self._world = 0
         self._run: RunView | None = None
-        self._sought: FoundInLogs | None = None  # until another rank is looked at
+        self._sought: LineMatch | None = None  # until another rank is looked at
         self.cause = CauseLines()
         self.prompt = TextLine(compact=True, id="prompt", select_on_focus=True)
         self._subject = ""
@@ -270,69 +271,69 @@ class LogPanel(RunPanel):
 
     # What it shows
 
-    def look(self, pool: PoolView, run: RunView | None, now: float, chosen: Chosen) -> bool:
+    def update_view(self, pool: PoolView, run: RunView | None, now: float, chosen: RunSelection) -> bool:
         self._merged, self._world, self._run = chosen.merged, pool.world_size, run
         if self._sought is not None and (chosen.merged or chosen.rank != self._sought.rank):
             self._sought = None
-        self.panes.choose(chosen.rank)
-        self._put_beside()
-        self.panes.show_one(chosen.merged)
+        self.panes.select_rank(chosen.rank)
+        self._restore_columns()
+        self.panes.set_single(chosen.merged)
         self.main = self.pane
         if chosen.merged:
-            changed = self._look_at_all(pool, run, chosen)
+            changed = self._show_merged(pool, run, chosen)
         else:
             self._folded = None
             # Each is looked at, whatever the others have.
-            changed = any([self._look_at_rank(column, pool, run) for column in self.panes.columns])
+            changed = any([self._show_rank(column, pool, run) for column in self.panes.columns])
         rank = None if chosen.merged else chosen.rank
         self.cause.show(run, rank, first_key("run.errors", self.app.keys), short=self.size.height < _TALL)
         self._subject = self._subject_of(pool, run, chosen)
-        self.describe()
+        self.update_titles()
         for column in [self.panes.current] if chosen.merged else self.panes.columns:
             if not column.pane.window.ring.end or column.pane.window.filter is not None:
-                self._explain_silence(column, pool, run, now, chosen)
+                self._explain_empty(column, pool, run, now, chosen)
         return changed
 
-    def _look_at_all(self, pool: PoolView, run: RunView | None, chosen: Chosen) -> bool:
-        book = pool.logs if run is None else pool.logs.of(run.id)
+    def _show_merged(self, pool: PoolView, run: RunView | None, chosen: RunSelection) -> bool:
+        book = pool.logs if run is None else pool.logs.for_run(run.id)
         ring: Ring = book.merged
         if chosen.collapsed:
             ring = self._collapsed(book.merged, pool.world_size)
         else:
             self._folded = None
         self.pane.gap_hint = with_keys(_GAP, self.app.keys)
-        self.pane.set_only(failed_ranks(run) if chosen.failed else None)
+        self.pane.set_ranks(failed_ranks(run) if chosen.failed else None)
         self.pane.show(ring, merged=True)
-        return self.pane.pump()
+        return self.pane.repaint_if_changed()
 
-    def _look_at_rank(self, column: LogColumn, pool: PoolView, run: RunView | None) -> bool:
-        book = pool.logs if run is None else pool.logs.of(run.id)
+    def _show_rank(self, column: LogColumn, pool: PoolView, run: RunView | None) -> bool:
+        book = pool.logs if run is None else pool.logs.for_run(run.id)
         column.pane.gap_hint = ""
-        column.pane.set_only(None)
-        files = None if run is None else self._files_of(run, column.rank)
+        column.pane.set_ranks(None)
+        files = None if run is None else self._stored_lines(run, column.rank)
         sought = self._sought if self._sought is not None and self._sought.rank == column.rank else None
         column.pane.show(book.rank(column.rank), files=files, goal=None if sought is None else sought.number)
-        return column.pane.pump()
+        return column.pane.repaint_if_changed()
 
     @property
-    def at_rest(self) -> bool:
+    def is_untouched(self) -> bool:
         """Whether nobody has moved in it, looks for something, or compares."""
         pane = self.pane
         searched = pane.window.search is not None or pane.window.filter is not None
-        alone = not self.panes.several
-        return alone and pane.following and not searched and not self.has_class("-asking")
+        alone = not self.panes.has_several
+        return alone and pane.is_following and not searched and not self.has_class("-asking")
 
-    def lead(self) -> bool:
+    def scroll_to_failure(self) -> bool:
         """Have the newest traceback that the rank printed in view; whether there is one near the end."""
         ring = self.pane.window.ring
         begin = max(ring.first, ring.end - _NEAR_END)
         lines = ring.lines(begin, ring.end)
         found = [number for number, text in enumerate(lines, begin) if text.startswith(_TRACEBACK)]
         if found:
-            self.pane.bring_up(found[-1])
+            self.pane.scroll_to_line(found[-1])
         return bool(found)
 
-    def seek(self, found: FoundInLogs) -> None:
+    def scroll_to_match(self, found: LineMatch) -> None:
         if found.number is not None:
             self._sought = found
             self.pane.set_filter(None)
@@ -345,60 +346,62 @@ class LogPanel(RunPanel):
         self._folded.update(world)
         return self._folded
 
-    def _subject_of(self, pool: PoolView, run: RunView | None, chosen: Chosen) -> str:
+    def _subject_of(self, pool: PoolView, run: RunView | None, chosen: RunSelection) -> str:
         if chosen.merged:
             subject = f"{self.heading}  all ranks{', collapsed' if chosen.collapsed else ''}"
             if chosen.failed:
                 ranks = [f"r{rank}" for rank in failed_ranks(run)]
-                named = " ".join(ranks[:_NAMED]) + (" …" if len(ranks) > _NAMED else "")
+                named = " ".join(ranks[:_MAX_NAMED_RANKS]) + (" …" if len(ranks) > _MAX_NAMED_RANKS else "")
                 subject = f"{self.heading}  ranks with errors: {named or 'none so far'}"
         else:
             node = pool.nodes[chosen.rank // pool.ranks_per_node] if pool.nodes else None
             subject = f"{self.heading}  rank {chosen.rank}"
             if node is not None and (note := link_note(node)):
                 subject += f"  ! {note}"
-            if self.panes.several:
+            if self.panes.has_several:
                 subject += f"  of {len(self.panes.columns)} side by side"
                 subject += ", aligned by time" if self._aligned else ""
         if not pool.is_live:
             subject += f"  pool {look_of(pool.state).word}"
         return subject
 
-    def _files_of(self, run: RunView, rank: int) -> Files | None:
+    def _stored_lines(self, run: RunView, rank: int) -> Files | None:
         """What reads the rank's lines in that run from the files; all ranks merged are not in one."""
         session = self.app.session
         if session is None:
             return None
-        return lambda: StoredLines.of(session.run_logs(run.id), rank, whole=run.state != "running")
+        return lambda: StoredLines.for_rank(session.run_logs(run.id), rank, whole=run.state != "running")
 
-    def _explain_silence(
-        self, column: LogColumn, pool: PoolView, run: RunView | None, now: float, chosen: Chosen
+    def _explain_empty(
+        self, column: LogColumn, pool: PoolView, run: RunView | None, now: float, chosen: RunSelection
     ) -> None:
         """Say why there is no line to see."""
         if run is None:
             column.explained = None
-            column.pane.empty_text = one_line(detail_of(pool)) or with_keys(self.row.empty, self.app.keys)
+            column.pane.empty_text = one_line(format_detail(pool)) or with_keys(self.row.empty, self.app.keys)
             return
         state = (pool.version, run.id, run.version, run.state, int(now), chosen, column.rank)
         if state != column.explained:
             column.explained = state
             ranks = range(pool.world_size)
             asked = ranks if chosen.merged else ranks[column.rank : column.rank + 1]
-            column.pane.empty_text = nothing_yet(rank_states(pool, run, now, asked), run)
+            column.pane.empty_text = no_output_reason(rank_states(pool, run, now, asked), run)
 
-    def describe(self) -> None:
+    def update_titles(self) -> None:
         """Bring the titles up to date."""
         pane = self.pane
         wrap = "  wrap" if pane.wrap else ""
         reading = "  reading files …" if pane.is_reading else ""
-        title = Content.assemble(self._subject, "  ", _how(pane), wrap, reading)
-        self.retitle(title, Content(_looked_for(pane)))
-        if self.panes.several and not self._merged:
+        title = Content.assemble(self._subject, "  ", _mode_text(pane), wrap, reading)
+        self.set_titles(title, Content(_search_text(pane)))
+        if self.panes.has_several and not self._merged:
             for column in self.panes.columns:
-                looked_for = _looked_for(column.pane)
-                column.head(Content.assemble(f" rank {column.rank}  ", _how(column.pane), f"  {looked_for}".rstrip()))
+                looked_for = _search_text(column.pane)
+                column.head(
+                    Content.assemble(f" rank {column.rank}  ", _mode_text(column.pane), f"  {looked_for}".rstrip())
+                )
 
-    def kept(self) -> Mapping[str, str | bool]:
+    def saved_state(self) -> Mapping[str, str | bool]:
         beside = " ".join(str(rank) for rank in self.panes.ranks[1:])
         pane = self.pane
         kept: dict[str, str | bool] = {"wrap": pane.wrap, "times": pane.times, "filter": pane.filter_text}
@@ -414,12 +417,12 @@ class LogPanel(RunPanel):
 
     # Side by side
 
-    def _put_beside(self) -> None:
+    def _restore_columns(self) -> None:
         """Those that stood there when the screen was left, once there is a pool with such ranks."""
         if self._beside and self._world:
             for rank in self._beside[: MOST - 1]:
                 if rank < self._world and rank not in self.panes.ranks:
-                    self.panes.add(rank)
+                    self.panes.add_rank(rank)
             self._beside = []
 
     def action_beside(self) -> None:
@@ -429,10 +432,10 @@ class LogPanel(RunPanel):
         others = (rank for rank in range(shown[-1] + 1, shown[-1] + self._world))
         offered = next((rank % self._world for rank in others if rank % self._world not in shown), None)
         question = f"Rank to put beside rank {self.panes.current.rank}, or to take away (0 to {last})"
-        self.app.ask(question, "" if offered is None else str(offered), self._turn_beside)
+        self.app.ask(question, "" if offered is None else str(offered), self._toggle_column)
         return None
 
-    def _turn_beside(self, answer: str | None) -> None:
+    def _toggle_column(self, answer: str | None) -> None:
         if answer is None:
             return
         if not answer.isdecimal() or int(answer) >= self._world:
@@ -440,48 +443,48 @@ class LogPanel(RunPanel):
         rank = int(answer)
         self.show()
         if rank in self.panes.ranks:
-            if not self.panes.several:
+            if not self.panes.has_several:
                 return self.app.flash(f"rank {rank} is the one that is shown")
-            return self._take_away(rank)
+            return self._remove_column(rank)
         if len(self.panes.columns) == MOST:
             return self.app.flash(
                 with_keys(f"{MOST} logs stand side by side at most; {{run.alone}} takes one away", self.app.keys)
             )
-        pane = self.panes.add(rank).pane
+        pane = self.panes.add_rank(rank).pane
         self.post_message(RankChosen(rank, False))
         self.screen.call_after_refresh(pane.focus)
         return None
 
     def action_alone(self) -> None:
-        if not self.panes.several:
+        if not self.panes.has_several:
             return self.app.flash(with_keys("one log is shown; {run.beside} puts another beside it", self.app.keys))
-        return self._take_away(self.panes.current.rank)
+        return self._remove_column(self.panes.current.rank)
 
-    def _take_away(self, rank: int) -> None:
+    def _remove_column(self, rank: int) -> None:
         self.panes.remove_rank(rank)
         self.post_message(RankChosen(self.panes.current.rank, False))
 
     def on_descendant_focus(self, event: events.DescendantFocus) -> None:
-        for column in self.panes.columns if self.panes.several and not self._merged else ():
+        for column in self.panes.columns if self.panes.has_several and not self._merged else ():
             if event.widget is column.pane and column is not self.panes.current:
                 self.post_message(RankChosen(column.rank, False))
 
     def action_align(self) -> None:
         self._aligned = not self._aligned
         if self._aligned:
-            if not self.panes.several:
+            if not self.panes.has_several:
                 self.app.flash(with_keys("{run.beside} puts another rank's log beside it first", self.app.keys))
             self._align()
 
     def _align(self) -> None:
         """Have all others stand where the one that is looked at does, by time."""
         pane = self.pane
-        at = pane.time_shown
+        at = pane.top_line_time
         for column in self.panes.columns if self._aligned and not self._merged else ():
             if column.pane is pane:
                 continue
-            if pane.following:
-                if not column.pane.following:
+            if pane.is_following:
+                if not column.pane.is_following:
                     column.pane.action_follow()
             elif at is not None:
                 column.pane.go_to_time(at)
@@ -489,43 +492,43 @@ class LogPanel(RunPanel):
     # What it names
 
     def action_editor(self) -> None:
-        self.run_worker(edit_named(self.app, self._run, self._naming()), group="editor", exclusive=True)
+        self.run_worker(open_in_editor(self.app, self._run, self._path_candidates()), group="editor", exclusive=True)
 
     def action_pager(self) -> None:
-        self.run_worker(self._page(), group="editor", exclusive=True)
+        self.run_worker(self._open_pager(), group="editor", exclusive=True)
 
-    async def _page(self) -> None:
+    async def _open_pager(self) -> None:
         """Have the log that is looked at read in the person's pager, as a whole."""
         column = next((each for each in self.panes.columns if each.pane is self.pane), None)
         rank = None if self._merged or column is None else column.rank
-        lines, _ = await self._saved_of(self.pane, self._run, rank)
-        await page(self.app, "all.log" if rank is None else f"r{rank:03d}.log", lines)
+        lines, _ = await self._export_lines(self.pane, self._run, rank)
+        await open_pager(self.app, "all.log" if rank is None else f"r{rank:03d}.log", lines)
 
-    def _naming(self) -> list[str]:
+    def _path_candidates(self) -> list[str]:
         """Where a file and a line may be named: what is selected, else the hit, what is on the screen, the cause."""
         pane = self.pane
         if selected := self.screen.get_selected_text():
             return selected.splitlines()
-        if pane.current_hit is not None and (hit := pane.window.raw(pane.current_hit, pane.current_hit + 1)):
+        if pane.current_hit is not None and (hit := pane.window.unfiltered(pane.current_hit, pane.current_hit + 1)):
             return [line.text for line in hit]
         return [*pane.visible_text().splitlines(), *self.cause.text.splitlines()]
 
     # Going to a time
 
     def action_time(self) -> None:
-        self.app.ask("Go to a time (12:30, 12:30:05; -5m before the newest line)", "", self._go)
+        self.app.ask("Go to a time (12:30, 12:30:05; -5m before the newest line)", "", self._go_to_time)
 
-    def _go(self, answer: str | None) -> None:
+    def _go_to_time(self, answer: str | None) -> None:
         if answer is None:
             return
         pane = self.pane
         newest = next(
-            (line.about.at for line in reversed(pane.window.before(pane.window.end, NEAR)) if line.about.at),
+            (line.about.at for line in reversed(pane.window.lines_before(pane.window.end, NEAR)) if line.about.at),
             None,
         )
         if newest is None:
             return self.app.flash("nothing tells when these lines were printed")
-        at = moment(answer, newest)
+        at = parse_time(answer, newest)
         if at is None:
             return self.app.flash(f"no time: {answer}; such as 12:30, 12:30:05 or -5m", "error")
         self.show()
@@ -539,17 +542,17 @@ class LogPanel(RunPanel):
         return "run.prompt" if self.screen.focused is self.prompt else super().context
 
     def action_find(self) -> None:
-        self._ask("find")
+        self._show_prompt("find")
 
     def action_filter(self) -> None:
-        self._ask("filter")
+        self._show_prompt("filter")
 
-    def _ask(self, what: str) -> None:
+    def _show_prompt(self, what: str) -> None:
         self.show()
         # What was hidden can take the focus only once it is displayed.
-        self.screen.call_after_refresh(self._open, what)
+        self.screen.call_after_refresh(self._open_prompt, what)
 
-    def _open(self, what: str) -> None:
+    def _open_prompt(self, what: str) -> None:
         """Open the prompt: "find" or "filter"."""
         self._asking = what
         search = self.pane.window.search
@@ -563,17 +566,17 @@ class LogPanel(RunPanel):
     def close_one(self) -> bool:
         """Close the prompt, else drop the search, else the filter."""
         if self.has_class("-asking"):
-            self._close()
+            self._close_prompt()
         elif self.pane.window.search is not None:
             self.pane.set_search(None)
         elif self.pane.filter_text:
             self.pane.set_filter(None)
         else:
             return False
-        self.describe()
+        self.update_titles()
         return True
 
-    def _close(self) -> None:
+    def _close_prompt(self) -> None:
         self.remove_class("-asking")
         self.pane.focus()
 
@@ -583,7 +586,7 @@ class LogPanel(RunPanel):
             self.pane.set_search(Matcher.parse(event.value))
         else:
             self.pane.set_filter(Matcher.parse(event.value, invertible=True))
-        self._close()
+        self._close_prompt()
 
     def action_next_hit(self, step: int) -> None:
         if self.pane.window.search is None:
@@ -613,33 +616,33 @@ class LogPanel(RunPanel):
         for column in self.panes.columns:
             column.pane.times = times
 
-    def on_log_pane_moved(self, event: LogPane.Moved) -> None:
-        self.describe()
+    def on_log_pane_status_changed(self, event: LogPane.StatusChanged) -> None:
+        self.update_titles()
         if self._aligned and event.pane is self.pane:
             self._align()
 
-    def on_log_pane_given_up(self, event: LogPane.GivenUp) -> None:
+    def on_log_pane_search_aborted(self, event: LogPane.SearchAborted) -> None:
         self.app.flash(f"{event.text} would take for ever on a line of this log, and is not looked for", "error")
-        self.describe()
+        self.update_titles()
 
     # What is taken out of it
 
-    def copied(self) -> tuple[str, str] | None:
+    def clipboard_text(self) -> tuple[str, str] | None:
         return self.pane.visible_text(), "log lines"
 
-    async def saved(self, run: RunView | None, chosen: Chosen) -> Saved:
+    async def exported_files(self, run: RunView | None, chosen: RunSelection) -> PanelExport:
         if chosen.merged:
-            lines, remark = await self._saved_of(self.pane, run, None)
-            return Saved({"all.log": lines}, remark)
+            lines, remark = await self._export_lines(self.pane, run, None)
+            return PanelExport({"all.log": lines}, remark)
         files: dict[str, Iterable[str]] = {}
         remarks: list[str] = []
         for column in self.panes.columns:
-            lines, remark = await self._saved_of(column.pane, run, column.rank)
+            lines, remark = await self._export_lines(column.pane, run, column.rank)
             files[f"r{column.rank:03d}.log"] = lines
             remarks.append(remark)
-        return Saved(files, next(filter(None, remarks), ""))
+        return PanelExport(files, next(filter(None, remarks), ""))
 
-    async def _saved_of(self, pane: LogPane, run: RunView | None, rank: int | None) -> tuple[Iterable[str], str]:
+    async def _export_lines(self, pane: LogPane, run: RunView | None, rank: int | None) -> tuple[Iterable[str], str]:
         """The lines of a rank, or of all, and what the person has to know of them."""
         from skyward_tui.file_export import log_lines
 
@@ -659,12 +662,12 @@ def failed_ranks(run: RunView | None) -> tuple[int, ...]:
     return tuple(sorted({outcome.rank for outcome in run.outcomes() if outcome.kind in FAILURES}))
 
 
-def _how(pane: LogPane) -> tuple[str, str]:
+def _mode_text(pane: LogPane) -> tuple[str, str]:
     """Whether a log follows, and how it is painted."""
-    return ("FOLLOW", "$text-success") if pane.following else (_paused(pane.behind), "$text-warning")
+    return ("FOLLOW", "$text-success") if pane.is_following else (_paused_text(pane.lines_behind), "$text-warning")
 
 
-def _looked_for(pane: LogPane) -> str:
+def _search_text(pane: LogPane) -> str:
     """What is filtered by and searched for in a log, and how much of that there is."""
     parts = []
     if pane.window.filter is not None:
@@ -672,15 +675,15 @@ def _looked_for(pane: LogPane) -> str:
         parts.append(f"{typed}{count(len(pane.window.filter.numbers), 'line')}")
     if pane.window.search is not None:
         parts.append(f"/{pane.window.search.matcher.text} {count(pane.hit_count, 'hit')}")
-    if parts and (begin := _searched_from(pane)):
+    if parts and (begin := _search_start(pane)):
         parts.append(f"in the last {count(pane.window.end - begin, 'line')} only")
     return "  ".join(parts)
 
 
-def _searched_from(pane: LogPane) -> int:
+def _search_start(pane: LogPane) -> int:
     """Number of the line before which nothing was looked at, as neither the ring nor files have it, or not yet."""
     return max(hits.begin for hits in (pane.window.filter, pane.window.search) if hits is not None)
 
 
-def _paused(behind: int) -> str:
+def _paused_text(behind: int) -> str:
     return f"PAUSED +{count(behind, 'line')}, f follows" if behind else "PAUSED, f follows"

@@ -35,38 +35,38 @@ from textual.selection import Selection
 from textual.strip import Strip
 from textual.widget import Widget
 
-from skyward_core.client.run_history import StoredLines, tail_of
+from skyward_core.client.run_history import StoredLines, ring_tail
 from skyward_core.model.errors import SkywardError
-from skyward_core.util.terminal_safe_text import is_clean
-from skyward_core.views.log_buffer import Line, LogRing, Ring, prefix_of
+from skyward_core.util.terminal_safe_text import is_plain_ascii
+from skyward_core.views.log_buffer import Line, LogRing, Ring, rank_prefix
 from skyward_core.views.log_collapsing import CollapsedRing
-from skyward_tui.text.ansi_colours import CELL_LIMIT, Parsed, parse, plain
-from skyward_tui.text.error_hints import words_of
+from skyward_tui.text.ansi_colours import CELL_LIMIT, ParsedLine, parse, plain
+from skyward_tui.text.error_hints import format_error
 from skyward_tui.text.number_format import count
 from skyward_tui.ui.actions import bindings
-from skyward_tui.ui.style_sheets import beside
+from skyward_tui.ui.style_sheets import read_style_sheet
 
 PATIENCE = 0.5  # seconds of the processor between two looks whether another line's turn has come
 
-_watched: list[Callable[[], object]] = []
-_before: object = None
+_watched_lines: list[Callable[[], object]] = []
+_last_line: object = None
 
 
-class EndlessSearch(Exception):
+class SearchTimeout(Exception):
     """It takes too long on a line."""
 
 
-def _look(signum: int, frame: Any) -> None:
-    global _before
-    if not _watched:
+def _check_progress(signum: int, frame: Any) -> None:
+    global _last_line
+    if not _watched_lines:
         return  # it came as the watch ended
-    before, _before = _before, _watched[0]()
-    if before == _before:
-        raise EndlessSearch
+    before, _last_line = _last_line, _watched_lines[0]()
+    if before == _last_line:
+        raise SearchTimeout
 
 
 @contextmanager
-def ended(line: Callable[[], object]) -> Iterator[None]:
+def time_limit(line: Callable[[], object]) -> Iterator[None]:
     """Have what is done here end where it takes too long on one line; in another thread it is not watched.
 
     Args:
@@ -75,19 +75,21 @@ def ended(line: Callable[[], object]) -> Iterator[None]:
     Raises:
         EndlessSearch: it does.
     """
-    global _before
-    if current_thread() is not main_thread() or _watched:
+    global _last_line
+    if current_thread() is not main_thread() or _watched_lines:
         yield
         return
-    if signal.getsignal(signal.SIGVTALRM) is not _look:  # which stays: by default this signal ends the process
-        signal.signal(signal.SIGVTALRM, _look)
-    _before = _watched
-    _watched.append(line)
+    if (
+        signal.getsignal(signal.SIGVTALRM) is not _check_progress
+    ):  # which stays: by default this signal ends the process
+        signal.signal(signal.SIGVTALRM, _check_progress)
+    _last_line = _watched_lines
+    _watched_lines.append(line)
     try:
         signal.setitimer(signal.ITIMER_VIRTUAL, PATIENCE, PATIENCE)
         yield
     finally:
-        _watched.clear()
+        _watched_lines.clear()
         signal.setitimer(signal.ITIMER_VIRTUAL, 0)
 
 
@@ -138,17 +140,17 @@ class Matcher:
         return cls(text, pattern, invert, scan=scan, small=small)
 
     @classmethod
-    def of_ranks(cls, ranks: Iterable[int], within: Matcher | None) -> Matcher:
+    def for_ranks(cls, ranks: Iterable[int], within: Matcher | None) -> Matcher:
         """Of merged lines those of some ranks, and of these what ``within`` matches, where there is one."""
-        among = re.compile("|".join(re.escape(prefix_of(rank)) for rank in ranks) or "(?!)")
+        among = re.compile("|".join(re.escape(rank_prefix(rank)) for rank in ranks) or "(?!)")
         return replace(within or cls("", re.compile("")), among=among)
 
-    def may(self, text: str) -> bool:
+    def may_match(self, text: str) -> bool:
         """Whether any of many lines may match: one look at all of them, where the pattern allows that."""
         if self.invert or self.scan is None:
             return True
         if text.isascii():
-            if "\t" in text or not is_clean(text.encode()):
+            if "\t" in text or not is_plain_ascii(text.encode()):
                 return True
             if self.small is not None:
                 return self.small.search(text.lower()) is not None
@@ -156,7 +158,7 @@ class Matcher:
             return True
         return self.scan.search(text) is not None
 
-    def hits(self, text: str) -> bool:
+    def matches(self, text: str) -> bool:
         if self.among is not None and self.among.match(text) is None:
             return False
         return (self.pattern.search(plain(text)) is not None) is not self.invert
@@ -165,12 +167,12 @@ class Matcher:
         """Where it matches in a line as shown."""
         if self.invert:
             return []
-        with suppress(EndlessSearch), ended(lambda: shown):
+        with suppress(SearchTimeout), time_limit(lambda: shown):
             return [m.span() for m in self.pattern.finditer(shown) if m.end() > m.start()]
         return []
 
 
-class Hits:
+class MatchIndex:
     """The numbers of the lines that match, kept up to date by looking at new lines only.
 
     Attributes:
@@ -184,17 +186,17 @@ class Hits:
         self._seen = begin
         self._version = 0
 
-    def update(self, window: LogWindow) -> None:
+    def update(self, window: LogViewport) -> None:
         if isinstance(window.ring, CollapsedRing):  # who said a row is searched, too, and may grow
             again = max(self.begin, window.ring.changed_since(self._version))
             self._version = window.ring.version
             if again < self._seen:
                 del self.numbers[bisect_left(self.numbers, again) :]
                 self._seen = again
-        lines = window.raw(max(self._seen, window.oldest), window.end)
-        with ended(lambda: self._seen):
+        lines = window.unfiltered(max(self._seen, window.oldest), window.end)
+        with time_limit(lambda: self._seen):
             for line in lines:
-                if self.matcher.hits(line.text):
+                if self.matcher.matches(line.text):
                     self.numbers.append(line.number)
                 self._seen = line.number + 1
         gone = bisect_left(self.numbers, window.first)
@@ -213,29 +215,29 @@ class Hits:
         self.begin = begin
 
 
-class LogWindow:
+class LogViewport:
     """A reader's window onto a ring, and onto the files before it.
 
     While :meth:`hold` is in force, the lines that were there when it began stay readable although the ring
     evicts them.
 
     Attributes:
-        endless: a filter or a search that was given up, as it would take for ever on a line.
+        timed_out_text: a filter or a search that was given up, as it would take for ever on a line.
     """
 
     def __init__(self, ring: Ring) -> None:
         self.ring = ring
         self.stored: StoredLines | None = None
         self.base = 0  # the number of the ring's line 0
-        self.filter: Hits | None = None
-        self.search: Hits | None = None
-        self.endless = ""
-        self._held: list[Line] = []
+        self.filter: MatchIndex | None = None
+        self.search: MatchIndex | None = None
+        self.timed_out_text = ""
+        self._frozen_lines: list[Line] = []
 
     @property
     def oldest(self) -> int:
         """Number of the oldest line of the ring, or held."""
-        return self._held[0].number if self._held else self.base + self.ring.first
+        return self._frozen_lines[0].number if self._frozen_lines else self.base + self.ring.first
 
     @property
     def first(self) -> int:
@@ -253,45 +255,45 @@ class LogWindow:
             by how much the numbers of lines have grown.
         """
         shift, self.stored, self.base = base - self.base, stored, base
-        self._held = [line._replace(number=line.number + shift) for line in self._held]
+        self._frozen_lines = [line._replace(number=line.number + shift) for line in self._frozen_lines]
         for hits in (self.filter, self.search):
             if hits is not None:
                 hits.shift(shift)
         return shift
 
-    def hold(self) -> None:
+    def freeze(self) -> None:
         """Keep what is there now, whatever comes."""
-        self._held = self._from_ring(0, self.end)
+        self._frozen_lines = self._from_ring(0, self.end)
 
-    def release(self) -> None:
-        self._held = []
+    def unfreeze(self) -> None:
+        self._frozen_lines = []
 
     def update(self) -> None:
         """Look at the lines that came since the last call."""
         for name in ("filter", "search"):
-            hits: Hits | None = getattr(self, name)
+            hits: MatchIndex | None = getattr(self, name)
             try:
                 if hits is not None:
                     hits.update(self)
-            except EndlessSearch:
-                self.give_up(hits)
+            except SearchTimeout:
+                self.abort_search(hits)
 
-    def give_up(self, hits: Hits | None) -> None:
+    def abort_search(self, hits: MatchIndex | None) -> None:
         """Look no more for what would take for ever."""
         if hits is not None:
             self.filter = None if hits is self.filter else self.filter
             self.search = None if hits is self.search else self.search
-            self.endless = self.endless or hits.matcher.text
+            self.timed_out_text = self.timed_out_text or hits.matcher.text
 
     def set_filter(self, matcher: Matcher | None) -> None:
-        self.filter = None if matcher is None else Hits(matcher, self.oldest)
+        self.filter = None if matcher is None else MatchIndex(matcher, self.oldest)
         self.update()
 
     def set_search(self, matcher: Matcher | None) -> None:
-        self.search = None if matcher is None else Hits(matcher, self.oldest)
+        self.search = None if matcher is None else MatchIndex(matcher, self.oldest)
         self.update()
 
-    def raw(self, start: int, stop: int) -> list[Line]:
+    def unfiltered(self, start: int, stop: int) -> list[Line]:
         """Lines by number, filter aside; those that nothing holds are left out."""
         lines: list[Line] = []
         for low, high, read in self._spans():
@@ -299,24 +301,24 @@ class LogWindow:
                 lines += read(begin, end)
         return lines
 
-    def after(self, number: int, count: int) -> list[Line]:
+    def lines_after(self, number: int, count: int) -> list[Line]:
         """The first ``count`` visible lines from ``number`` on."""
         if self.filter is not None:
             place = bisect_left(self.filter.numbers, max(number, self.first))
-            return self._pick(self.filter.numbers[place : place + count])
+            return self._read_lines(self.filter.numbers[place : place + count])
         lines: list[Line] = []
         for low, high, read in self._spans():
             if (begin := max(number, low)) < high and len(lines) < count:
                 lines += read(begin, min(high, begin + count - len(lines)))
         return lines
 
-    def before(self, number: int, count: int) -> list[Line]:
+    def lines_before(self, number: int, count: int) -> list[Line]:
         """The last ``count`` visible lines below ``number``, in order."""
         if count <= 0:
             return []
         if self.filter is not None:
             place = bisect_left(self.filter.numbers, number)
-            return self._pick(self.filter.numbers[max(0, place - count) : place])
+            return self._read_lines(self.filter.numbers[max(0, place - count) : place])
         lines: list[Line] = []
         for low, high, read in reversed(self._spans()):
             if (end := min(number, high)) > low and len(lines) < count:
@@ -327,13 +329,13 @@ class LogWindow:
         """What can be read, in order and without overlap."""
         newest = self.base + self.ring.first
         spans: list[Span] = [(newest, self.end, self._from_ring)]
-        if self._held:
-            held = self._held[0].number
-            spans = [(held, min(newest, self._held[-1].number + 1), self._from_held), *spans]
+        if self._frozen_lines:
+            held = self._frozen_lines[0].number
+            spans = [(held, min(newest, self._frozen_lines[-1].number + 1), self._from_held), *spans]
             newest = held
         if self.stored is not None:
             spans = [(0, min(newest, self.stored.count), self.stored.read), *spans]
-            if self._held and self.stored.count > spans[1][1]:  # what the ring has let go of since
+            if self._frozen_lines and self.stored.count > spans[1][1]:  # what the ring has let go of since
                 between = (spans[1][1], min(spans[2][0], self.stored.count), self.stored.read)
                 spans.insert(2, between)
         return [span for span in spans if span[0] < span[1]]
@@ -343,16 +345,16 @@ class LogWindow:
         return [line._replace(number=line.number + self.base) for line in lines] if self.base else lines
 
     def _from_held(self, start: int, stop: int) -> list[Line]:
-        low = self._held[0].number
-        return self._held[start - low : stop - low]
+        low = self._frozen_lines[0].number
+        return self._frozen_lines[start - low : stop - low]
 
-    def newer(self, number: int) -> int:
+    def count_newer(self, number: int) -> int:
         """How many visible lines came after ``number``."""
         if self.filter is not None:
             return len(self.filter.numbers) - bisect_right(self.filter.numbers, number)
         return max(0, self.end - number - 1)
 
-    def find(self, start: int, *, backwards: bool = False) -> int | None:
+    def find_match(self, start: int, *, backwards: bool = False) -> int | None:
         """The number of the next hit of the search from ``start`` on (inclusive), around the ends."""
         if self.search is None:
             return None
@@ -376,7 +378,7 @@ class LogWindow:
                         return line.about.at
         return None
 
-    def since(self, at: float) -> int:
+    def first_since(self, at: float) -> int:
         """The number of the first line that was printed at a time or later; the end's where there is none.
 
         Lines stand in about the order of their times: where two ranks' clocks differ, it is near.
@@ -391,33 +393,33 @@ class LogWindow:
                 high = middle
         return low
 
-    def _pick(self, numbers: list[int]) -> list[Line]:
+    def _read_lines(self, numbers: list[int]) -> list[Line]:
         if not numbers:
             return []
         if numbers[-1] - numbers[0] < 4 * len(numbers):
             wanted = set(numbers)
-            return [line for line in self.raw(numbers[0], numbers[-1] + 1) if line.number in wanted]
-        return [line for number in numbers for line in self.raw(number, number + 1)]
+            return [line for line in self.unfiltered(numbers[0], numbers[-1] + 1) if line.number in wanted]
+        return [line for number in numbers for line in self.unfiltered(number, number + 1)]
 
 
 T = TypeVar("T")
 
-SLICES = 8_192, 524_288  # lines that are searched before what was found is shown: at first, and at most
-PIECE = 32_768  # lines that are read at once, at most, where each of them is looked at
+SLICE_LINES = 8_192, 524_288  # lines that are searched before what was found is shown: at first, and at most
+READ_LINES = 32_768  # lines that are read at once, at most, where each of them is looked at
 AT_ONCE = 1_024  # lines that are looked at before a key is heard again
 
 
-async def search_earlier(window: LogWindow, hits: Hits) -> AsyncIterator[list[int]]:
+async def search_earlier(window: LogViewport, hits: MatchIndex) -> AsyncIterator[list[int]]:
     """Look through the files for a filter or a search of a window, as long as it is wanted, the newest lines first;
     gives what has been found, piece by piece. What would take for ever is given up."""
     stored = window.stored
-    size, most = SLICES
+    size, most = SLICE_LINES
     while stored is not None and hits.begin and hits in (window.filter, window.search):
         begin = max(0, hits.begin - size)
         try:
             numbers = await search_files(stored, hits.matcher, begin, hits.begin)
-        except EndlessSearch:
-            window.give_up(hits)
+        except SearchTimeout:
+            window.abort_search(hits)
             return
         if hits in (window.filter, window.search):
             hits.add_earlier(numbers, begin)
@@ -432,14 +434,16 @@ async def search_files(stored: StoredLines, matcher: Matcher, start: int, stop: 
     Raises:
         EndlessSearch: it would take for ever on a line.
     """
-    in_front = _InFront()
+    in_front = _LoopExecutor()
     try:
-        return await asyncio.to_thread(_numbers, stored, matcher, range(start, min(stop, stored.count)), in_front)
+        return await asyncio.to_thread(
+            _matching_numbers, stored, matcher, range(start, min(stop, stored.count)), in_front
+        )
     finally:
         in_front.close()
 
 
-class _InFront:
+class _LoopExecutor:
     """Has something done on the loop that runs now, for a thread that waits for it."""
 
     def __init__(self) -> None:
@@ -450,7 +454,7 @@ class _InFront:
         """Do nothing more."""
         self._is_closed = True
 
-    def do(self, work: Callable[[], T]) -> T:
+    def call(self, work: Callable[[], T]) -> T:
         """Raises what the work does.
 
         Raises:
@@ -471,32 +475,32 @@ class _InFront:
         return done.result()
 
 
-def _numbers(stored: StoredLines, matcher: Matcher, wanted: range, in_front: _InFront) -> list[int]:
+def _matching_numbers(stored: StoredLines, matcher: Matcher, wanted: range, in_front: _LoopExecutor) -> list[int]:
     def may(text: str) -> bool:
-        return in_front.do(partial(_may, matcher, text))
+        return in_front.call(partial(_may_match, matcher, text))
 
     found: list[int] = []
     try:
-        for at in range(wanted.start, wanted.stop, PIECE):
-            lines = stored.read(at, min(at + PIECE, wanted.stop), may)
+        for at in range(wanted.start, wanted.stop, READ_LINES):
+            lines = stored.read(at, min(at + READ_LINES, wanted.stop), may)
             for first in range(0, len(lines), AT_ONCE):
-                found += in_front.do(partial(_hits, matcher, lines[first : first + AT_ONCE]))
+                found += in_front.call(partial(_find_matches, matcher, lines[first : first + AT_ONCE]))
     except CancelledError:
         return []
     return found
 
 
-def _may(matcher: Matcher, text: str) -> bool:
-    with ended(lambda: text):
-        return matcher.may(text)
+def _may_match(matcher: Matcher, text: str) -> bool:
+    with time_limit(lambda: text):
+        return matcher.may_match(text)
 
 
-def _hits(matcher: Matcher, lines: list[Line]) -> list[int]:
+def _find_matches(matcher: Matcher, lines: list[Line]) -> list[int]:
     seen = 0
     found = []
-    with ended(lambda: seen):
+    with time_limit(lambda: seen):
         for seen, line in enumerate(lines):  # noqa: B007  the watch looks at it
-            if matcher.hits(line.text):
+            if matcher.matches(line.text):
                 found.append(line.number)
     return found
 
@@ -505,7 +509,7 @@ _PREFIX = re.compile(r"r\d{3,}\| ")
 _LABEL = re.compile(r"(?:(x\d+ *)|[xr]\d[^|]*)\| ")  # who said a collapsed line; all of them, first
 _PREFIX_COLORS = ("cyan", "green", "yellow", "magenta", "blue", "bright_red", "bright_cyan", "bright_green")
 _SIDEWAYS = 16  # cells per step
-_AGAIN = 2.0  # seconds between two looks into the files for what is missing
+_RELOAD_SECONDS = 2.0  # seconds between two looks into the files for what is missing
 _NO_TIME = " " * len("12:00:01.23 ")
 
 Files = Callable[[], StoredLines]  # reads what the files hold now; may take long, and raise
@@ -520,13 +524,13 @@ class LogPane(Widget, can_focus=True):
 
     BINDINGS = bindings("log")
     ALLOW_SELECT = True
-    DEFAULT_CSS = beside(__file__, "log_pane")
+    DEFAULT_CSS = read_style_sheet(__file__, "log_pane")
 
     wrap: var[bool] = var(False)
     times: var[bool] = var(False)
     empty_text: var[str] = var("")
 
-    class Moved(Message):
+    class StatusChanged(Message):
         """What the title should say has changed."""
 
         ALLOW_SELECTOR_MATCH: ClassVar[set[str]] = set()
@@ -536,7 +540,7 @@ class LogPane(Widget, can_focus=True):
             self.pane = pane
 
     @dataclass
-    class GivenUp(Message):
+    class SearchAborted(Message):
         """A filter or a search would take for ever on a line, and is none any more.
 
         Attributes:
@@ -549,7 +553,7 @@ class LogPane(Widget, can_focus=True):
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
-        self.window = LogWindow(LogRing(1))
+        self.window = LogViewport(LogRing(1))
         self.top: tuple[int, int] | None = None
         self.current_hit: int | None = None
         self.merged = False
@@ -565,7 +569,7 @@ class LogPane(Widget, can_focus=True):
         self._painted_version = -1
         self._cache: dict[int, tuple[str, list[Strip]]] = {}
         self._rows: list[Strip] = []
-        self._shown: list[tuple[int, int]] = []  # line number and row within it, for every painted row
+        self._painted_rows: list[tuple[int, int]] = []  # line number and row within it, for every painted row
 
     # What it shows
 
@@ -574,12 +578,12 @@ class LogPane(Widget, can_focus=True):
         if ring is self.window.ring:
             return
         old = self.window
-        self.window, self._files, self.trouble, self._looked_at = LogWindow(ring), files, "", -math.inf
+        self.window, self._files, self.trouble, self._looked_at = LogViewport(ring), files, "", -math.inf
         self.window.set_filter(old.filter.matcher if old.filter else None)
         self.window.set_search(old.search.matcher if old.search else None)
         self.top, self.merged, self.current_hit, self._goal = None, merged, None, goal
         if not ring.end or old.filter or old.search:
-            self._look_into_files()
+            self._load_files()
         self._repaint()
 
     @property
@@ -588,24 +592,24 @@ class LogPane(Widget, can_focus=True):
         return self._opening
 
     @property
-    def _lags(self) -> bool:
+    def _is_missing_lines(self) -> bool:
         """Whether there may be lines before the ring's that the files have and we do not."""
         stored = self.window.stored
         return self._files is not None and (stored is None or stored.count < self.window.oldest)
 
-    def _look_into_files(self, then: Callable[[], None] | None = None) -> None:
+    def _load_files(self, then: Callable[[], None] | None = None) -> None:
         """Have what the files hold besides the ring, search it, and do something then."""
         if self._files is not None and not self._opening:
             self._opening = True
             self.run_worker(self._open_files(self.window, self._files, then), group="files")
-            self.post_message(self.Moved(self))
+            self.post_message(self.StatusChanged(self))
 
-    async def _open_files(self, window: LogWindow, files: Files, then: Callable[[], None] | None) -> None:
+    async def _open_files(self, window: LogViewport, files: Files, then: Callable[[], None] | None) -> None:
         try:
-            if self._lags:
-                end, tail = tail_of(window.ring)
+            if self._is_missing_lines:
+                end, tail = ring_tail(window.ring)
                 stored = await asyncio.to_thread(files)
-                base = await asyncio.to_thread(stored.base_of, end, tail)
+                base = await asyncio.to_thread(stored.find_ring_offset, end, tail)
                 if window is not self.window:
                     return
                 self.trouble = ""
@@ -617,59 +621,59 @@ class LogPane(Widget, can_focus=True):
             self._repaint()
             await self._search_files(window)
         except (SkywardError, OSError) as error:
-            self.trouble = words_of(error)
+            self.trouble = format_error(error)
         finally:
             self._opening = False
             self._repaint()
             if self._goal is not None and window is not self.window:
-                self._look_into_files()  # another ring came meanwhile
+                self._load_files()  # another ring came meanwhile
 
-    async def _search_files(self, window: LogWindow) -> None:
+    async def _search_files(self, window: LogViewport) -> None:
         """The newest lines first, and what is found there is shown before the others are looked at."""
         for hits in filter(None, (window.filter, window.search)):
             async for numbers in search_earlier(window, hits):
                 if window is not self.window:
                     break
                 if hits is window.search and self.current_hit is None:
-                    self._go_to_hit(window.find(self._last_number(), backwards=True))
+                    self._go_to_hit(window.find_match(self._last_number(), backwards=True))
                 if numbers:
                     self._repaint()
-        self._give_up()
+        self._report_aborted()
 
     def _renumber(self, shift: int) -> None:
         if self.top is not None:
             self.top = (self.top[0] + shift, self.top[1])
         if self.current_hit is not None:
             self.current_hit += shift
-        self._shown = [(number + shift, row) for number, row in self._shown]
+        self._painted_rows = [(number + shift, row) for number, row in self._painted_rows]
 
-    def pump(self) -> bool:
+    def repaint_if_changed(self) -> bool:
         """Called a few times a second: paint if new lines show. Returns whether anything is new."""
         version = self.window.ring.version
         if version == self._painted_version:
             return False
         self._painted_version = version
         self.window.update()
-        self._give_up()
-        if (self.following or self._changes) and self.is_on_screen:
+        self._report_aborted()
+        if (self.is_following or self._has_changing_lines) and self.is_on_screen:
             self.refresh()
         return True
 
     @property
-    def following(self) -> bool:
+    def is_following(self) -> bool:
         return self.top is None
 
     @property
-    def _changes(self) -> bool:
+    def _has_changing_lines(self) -> bool:
         """Whether lines that are there may still change: the labels of collapsed ones grow."""
         return isinstance(self.window.ring, CollapsedRing)
 
     @property
-    def behind(self) -> int:
+    def lines_behind(self) -> int:
         """Lines below the last one on the screen."""
         if self.top is None:
             return 0
-        return self.window.newer(self._shown[-1][0] if self._shown else self.top[0])
+        return self.window.count_newer(self._painted_rows[-1][0] if self._painted_rows else self.top[0])
 
     @property
     def hit_count(self) -> int:
@@ -677,13 +681,15 @@ class LogPane(Widget, can_focus=True):
 
     def visible_text(self) -> str:
         """The lines on the screen, whole, as plain text."""
-        numbers = sorted({number for number, _ in self._shown})
-        return "\n".join(parse(line.text).plain for number in numbers for line in self.window.raw(number, number + 1))
+        numbers = sorted({number for number, _ in self._painted_rows})
+        return "\n".join(
+            parse(line.text).plain for number in numbers for line in self.window.unfiltered(number, number + 1)
+        )
 
     @property
-    def time_shown(self) -> float | None:
+    def top_line_time(self) -> float | None:
         """When the topmost line on the screen was printed, as far as anybody knows."""
-        top = self.top or (self._shown[0] if self._shown else None)
+        top = self.top or (self._painted_rows[0] if self._painted_rows else None)
         return None if top is None else self.window.time_of(top[0])
 
     # Searching and filtering
@@ -691,11 +697,11 @@ class LogPane(Widget, can_focus=True):
     def set_filter(self, matcher: Matcher | None) -> None:
         """Show only what matches; the ranks that :meth:`set_only` names stay the only ones."""
         self._filter = matcher
-        shown = matcher if self._only is None else Matcher.of_ranks(self._only, matcher)
+        shown = matcher if self._only is None else Matcher.for_ranks(self._only, matcher)
         self.window.set_filter(shown)
-        self._give_up()
+        self._report_aborted()
         if self.window.filter is not None:
-            self._look_into_files()
+            self._load_files()
         self._repaint()
 
     @property
@@ -703,7 +709,7 @@ class LogPane(Widget, can_focus=True):
         """What is filtered by, as it was typed; "" for nothing."""
         return "" if self._filter is None else self._filter.text
 
-    def set_only(self, ranks: tuple[int, ...] | None) -> None:
+    def set_ranks(self, ranks: tuple[int, ...] | None) -> None:
         """Of merged lines show those of some ranks only; None shows all."""
         if ranks != self._only:
             self._only = ranks
@@ -712,32 +718,34 @@ class LogPane(Widget, can_focus=True):
     def set_search(self, matcher: Matcher | None) -> None:
         """Search for something; goes to the newest hit above the end, where there is one."""
         self.window.set_search(matcher)
-        self._give_up()
+        self._report_aborted()
         self.current_hit = None
         if self.window.search is not None:
-            self._go_to_hit(self.window.find(self._last_number(), backwards=True))
-            self._look_into_files()
+            self._go_to_hit(self.window.find_match(self._last_number(), backwards=True))
+            self._load_files()
         self._repaint()
 
-    def _give_up(self) -> None:
+    def _report_aborted(self) -> None:
         """Say of what was given up that it was."""
-        if self.window.endless:
-            self.post_message(self.GivenUp(self.window.endless))
-            self.window.endless = ""
+        if self.window.timed_out_text:
+            self.post_message(self.SearchAborted(self.window.timed_out_text))
+            self.window.timed_out_text = ""
             if self.window.filter is None and self._filter is not None:
                 self._filter = None
                 self.set_filter(None)
 
     def action_next_hit(self) -> None:
-        start = self._shown[0][0] if self.current_hit is None and self._shown else (self.current_hit or 0) + 1
-        self._go_to_hit(self.window.find(start))
+        start = (
+            self._painted_rows[0][0] if self.current_hit is None and self._painted_rows else (self.current_hit or 0) + 1
+        )
+        self._go_to_hit(self.window.find_match(start))
 
     def action_previous_hit(self) -> None:
         start = self._last_number() if self.current_hit is None else self.current_hit - 1
-        self._go_to_hit(self.window.find(start, backwards=True))
+        self._go_to_hit(self.window.find_match(start, backwards=True))
 
     def _last_number(self) -> int:
-        return self._shown[-1][0] if self._shown else self.window.end
+        return self._painted_rows[-1][0] if self._painted_rows else self.window.end
 
     def _go_to_hit(self, number: int | None) -> None:
         if number is None:
@@ -745,35 +753,35 @@ class LogPane(Widget, can_focus=True):
         self.current_hit = number
         if not self._is_shown(number):
             self._stop_above(number, self.size.height // 2)
-        elif self.following:
+        elif self.is_following:
             self.action_pause()
         self._repaint()
 
     # Moving
 
-    def bring_up(self, number: int) -> None:
+    def scroll_to_line(self, number: int) -> None:
         """Have a line in view, with what came after it; where it follows and that is on the screen, nothing moves."""
-        if not self.following or self.window.end - number > self.size.height:
+        if not self.is_following or self.window.end - number > self.size.height:
             self._stop_above(number, 1)
 
     def _is_shown(self, number: int) -> bool:
-        return any(shown == number for shown, _ in self._shown)
+        return any(shown == number for shown, _ in self._painted_rows)
 
     def _stop_above(self, number: int, rows: int) -> None:
-        above = self.window.before(number, rows)
+        above = self.window.lines_before(number, rows)
         self._stop_at((above[0].number if above else number, 0))
 
     def action_follow(self) -> None:
         self.top = None
-        self.window.release()
+        self.window.unfreeze()
         self._repaint()
 
     def action_pause(self) -> None:
         if self.top is None:
-            self._stop_at(self._shown[0] if self._shown else (self.window.end, 0))
+            self._stop_at(self._painted_rows[0] if self._painted_rows else (self.window.end, 0))
 
     def action_toggle_pause(self) -> None:
-        if self.following:
+        if self.is_following:
             self.action_pause()
         else:
             self.action_follow()
@@ -789,26 +797,26 @@ class LogPane(Widget, can_focus=True):
 
     def action_start(self) -> None:
         self._to_start()
-        if self._lags:
-            self._look_into_files(self._to_start)
+        if self._is_missing_lines:
+            self._load_files(self._to_start)
 
     def go_to_time(self, at: float) -> None:
         """Have the first line at the top that was printed at a time or later (Unix time); files are read for that
         where the ring has let go of it. Where nothing was printed since, the last line is at the top."""
         self._to_time(at)
         oldest = self.window.time_of(self.window.first)
-        if self._lags and (oldest is None or at < oldest):
-            self._look_into_files(partial(self._to_time, at))
+        if self._is_missing_lines and (oldest is None or at < oldest):
+            self._load_files(partial(self._to_time, at))
 
     def _to_time(self, at: float) -> None:
-        number = self.window.since(at)
-        if not self.window.after(number, 1):
-            last = self.window.before(self.window.end, 1)
+        number = self.window.first_since(at)
+        if not self.window.lines_after(number, 1):
+            last = self.window.lines_before(self.window.end, 1)
             number = last[0].number if last else number
         self._stop_at((number, 0))
 
     def _to_start(self) -> None:
-        first = self.window.after(self.window.first, 1)
+        first = self.window.lines_after(self.window.first, 1)
         self._stop_at((first[0].number if first else self.window.first, 0))
 
     def action_sideways(self, steps: int) -> None:
@@ -819,12 +827,12 @@ class LogPane(Widget, can_focus=True):
     def _up(self, rows: int, *, look: bool = True) -> None:
         if self.top is None and not self._is_full:
             return
-        number, row = self.top or self._shown[0]
+        number, row = self.top or self._painted_rows[0]
         while rows > row:
-            above = self.window.before(number, 1)
+            above = self.window.lines_before(number, 1)
             if not above:
-                if look and self._lags:
-                    self._look_into_files(partial(self._up, rows - row, look=False))
+                if look and self._is_missing_lines:
+                    self._load_files(partial(self._up, rows - row, look=False))
                 row = rows = 0
                 break
             rows -= row + 1
@@ -835,7 +843,7 @@ class LogPane(Widget, can_focus=True):
     def _down(self, top: tuple[int, int], rows: int) -> None:
         """Move down; reaching the end means to follow again."""
         row = top[1] + rows
-        for line in self.window.after(top[0], rows + 1):
+        for line in self.window.lines_after(top[0], rows + 1):
             height = len(self._strips(line))
             if row < height:
                 if self._reaches_end(line.number, row):
@@ -847,18 +855,18 @@ class LogPane(Widget, can_focus=True):
         self.action_follow()
 
     def _reaches_end(self, number: int, row: int) -> bool:
-        if self.window.newer(number) >= self.size.height:
+        if self.window.count_newer(number) >= self.size.height:
             return False
-        lines = self.window.after(number, self.size.height + 1)
+        lines = self.window.lines_after(number, self.size.height + 1)
         return sum(len(self._strips(line)) for line in lines) - row <= self.size.height
 
     @property
     def _is_full(self) -> bool:
-        return len(self._shown) >= self.size.height > 0
+        return len(self._painted_rows) >= self.size.height > 0
 
     def _stop_at(self, top: tuple[int, int]) -> None:
         if self.top is None:
-            self.window.hold()
+            self.window.freeze()
         self.top = top
         self._repaint()
 
@@ -902,7 +910,7 @@ class LogPane(Widget, can_focus=True):
     def _repaint(self) -> None:
         self._cache.clear()
         self.refresh()
-        self.post_message(self.Moved(self))
+        self.post_message(self.StatusChanged(self))
 
     def render_lines(self, crop: Region) -> list[Strip]:
         if not self.is_attached:  # taken away, and painted once more
@@ -932,13 +940,13 @@ class LogPane(Widget, can_focus=True):
         rows: list[tuple[tuple[int, int], Strip]] = []
         if self.top is None:
             pending = [] if self.window.filter else self.window.ring.pending()
-            lines = self.window.before(self.window.end, height)
+            lines = self.window.lines_before(self.window.end, height)
             tail = [((self.window.end, i), self._cut(parse(text), base, False)[0]) for i, text in enumerate(pending)]
             rows = [*self._rows_of(lines, base), *tail][-height:]
         else:
             first, skip = self.top
-            rows = self._rows_of(self.window.after(first, height + 1), base)[skip : skip + height]
-        self._shown = [place for place, _ in rows]
+            rows = self._rows_of(self.window.lines_after(first, height + 1), base)[skip : skip + height]
+        self._painted_rows = [place for place, _ in rows]
         if not rows and self.empty_text:
             said = textwrap.wrap(self.empty_text, max(20, width - 1))[:height]
             return [Strip([Segment(f" {line}", base + Style(dim=True))]) for line in said]
@@ -956,9 +964,9 @@ class LogPane(Widget, can_focus=True):
         return rows
 
     def _gap(self, missing: int, base: Style) -> Strip:
-        if not self._opening and time.monotonic() - self._looked_at > _AGAIN:
+        if not self._opening and time.monotonic() - self._looked_at > _RELOAD_SECONDS:
             self._looked_at = time.monotonic()
-            self.call_later(self._look_into_files)
+            self.call_later(self._load_files)
         why = "being read …" if self._opening else self.trouble or self.gap_hint or "not held here"
         text = f"⋯ {count(missing, 'line')} before this: {why}"
         return Strip([Segment(text, base + Style(dim=True, italic=True))], cell_len(text)).crop(
@@ -990,7 +998,7 @@ class LogPane(Widget, can_focus=True):
         )
         return Segment(shown, self.rich_style + Style(dim=True))
 
-    def _cut(self, parsed: Parsed, base: Style, is_current: bool, head: Segment | None = None) -> list[Strip]:
+    def _cut(self, parsed: ParsedLine, base: Style, is_current: bool, head: Segment | None = None) -> list[Strip]:
         """Style one line and cut it into rows of the pane's width; ``head`` comes before it."""
         segments = self._segments(parsed, base, is_current)
         if head is not None:
@@ -1003,9 +1011,9 @@ class LogPane(Widget, can_focus=True):
             return [strip]
         return list(strip.divide([*range(width, strip.cell_length, width), strip.cell_length]))
 
-    def _segments(self, parsed: Parsed, base: Style, is_current: bool) -> list[Segment]:
+    def _segments(self, parsed: ParsedLine, base: Style, is_current: bool) -> list[Segment]:
         text, layers = parsed.plain, list(parsed.spans)
-        if self._changes and (label := _LABEL.match(text)):
+        if self._has_changing_lines and (label := _LABEL.match(text)):
             layers.append((0, label.end(), Style(color="cyan" if label[1] else "yellow")))
         elif self.merged and (prefix := _PREFIX.match(text)):
             color = _PREFIX_COLORS[int(prefix[0][1:-2]) % len(_PREFIX_COLORS)]

@@ -17,15 +17,24 @@ from textual.strip import Strip
 from textual.widget import Widget
 
 from skyward_core.model.metric_series import Unit
-from skyward_core.views.machine_metrics import MachineBook, MachineView, Track
+from skyward_core.views.machine_metrics import MachineMetrics, MachineView, MetricHistory
 from skyward_core.views.outliers import Trace
 from skyward_core.views.pool_view import PoolView, RunView
-from skyward_tui.panels.panel import BORDER, Chosen, RunPanel
-from skyward_tui.text.hardware_cells import SHOWN, Place, Scale, amiss, odd_ones, offered, quantity, share
+from skyward_tui.panels.panel import BORDER, RunPanel, RunSelection
+from skyward_tui.text.hardware_cells import (
+    GPU_METRICS,
+    MetricScale,
+    Place,
+    available_metrics,
+    outlier_metrics,
+    problem_text,
+    quantity,
+    share,
+)
 from skyward_tui.text.number_format import duration
 from skyward_tui.ui.actions import bindings
-from skyward_tui.ui.panel_table import Row
-from skyward_tui.ui.style_sheets import beside
+from skyward_tui.ui.panel_table import PanelSpec
+from skyward_tui.ui.style_sheets import read_style_sheet
 from skyward_tui.widgets.braille_chart import Canvas
 
 _BARS = " ▁▂▃▄▅▆▇█"
@@ -48,14 +57,14 @@ def host_curve(machine: MachineView, name: str, full: float, width: int, height:
     return _filled(list(zip(*machine.host.trace(name), strict=True)), full, width, height, x)
 
 
-def greatest(machines: Iterable[MachineView], name: str) -> float:
+def max_value(machines: Iterable[MachineView], name: str) -> float:
     """The greatest value that any of them has had, so that all curves have one scale."""
-    return max((machine.host.greatest(name) for machine in machines), default=0.0)
+    return max((machine.host.maximum(name) for machine in machines), default=0.0)
 
 
 def _filled(points: list[tuple[float, float]], full: float, width: int, height: int, x: Span) -> list[str]:
     canvas = Canvas(width, height, x, (0.0, full or 1.0))
-    canvas.line(points, 1)
+    canvas.draw_line(points, 1)
     if height > 1:
         canvas.fill(1)
     return ["".join(text for text, _ in canvas.runs(row)) for row in range(height)]
@@ -105,11 +114,11 @@ def _use(machine: MachineView) -> list[tuple[float, float]]:
 
 
 CELL = 5  # columns of a GPU
-FED_SECONDS = 10.0  # in which figures come again, where they come at all
+FRESH_SECONDS = 10.0  # in which figures come again, where they come at all
 REPAINT_SECONDS = 0.9  # between two looks at figures that keep coming, of each node at another time
 # Where there is no GPU, what curves can show of a node: its name, the figure, its unit, and how much of it is all; None
 # for the greatest that any node has had.
-HOST_SHOWN: tuple[tuple[str, str, Unit, str | float | None], ...] = (
+HOST_METRICS: tuple[tuple[str, str, Unit, str | float | None], ...] = (
     ("cpu", "cpu", "%", 100.0),
     ("memory", "memory_used", "B", "memory_total"),
     ("net in", "net_in", "B/s", None),
@@ -120,18 +129,18 @@ HOST_SHOWN: tuple[tuple[str, str, Unit, str | float | None], ...] = (
     ("waiting for memory", "memory_pressure", "%", 100.0),
     ("waiting for a disk", "io_pressure", "%", 100.0),
 )
-STEPS = (0.25, 0.5, 0.75)  # where the next colour begins
-HEATS = ("cold", "mild", "warm", "hot")
+HEAT_STEPS = (0.25, 0.5, 0.75)  # where the next colour begins
+HEAT_NAMES = ("cold", "mild", "warm", "hot")
 # Head, figure or figures that are added up, and width, of what stands before the GPUs.
 NODE_COLUMNS = (
     ("cpu", ("cpu",), 6), ("memory", ("memory_used",), 7), ("net in", ("net_in",), 12), ("net out", ("net_out",), 12),
     ("disk", ("disk_read", "disk_write"), 12), ("free", ("spool_free",), 10),
 )  # fmt: skip
-FEW = 2  # of these where GPUs need the room
+FEW_COLUMNS = 2  # of these where GPUs need the room
 _UNITS = {"cpu": "%", "net_in": "B/s", "net_out": "B/s", "disk_read": "B/s", "spool_free": "B"}
 _NODE = 6
 # Of a GPU that has a row of its own.
-GPU_FIGURES: tuple[tuple[str, Unit, str], ...] = (
+GPU_ROW_METRICS: tuple[tuple[str, Unit, str], ...] = (
     ("util", "%", ""), ("mem_used", "B", ""), ("mem_total", "B", "of "), ("power", "W", ""), ("temp", "°C", ""),
 )  # fmt: skip
 GPU_WIDTHS = (6, 10, 12, 8, 7)
@@ -157,27 +166,27 @@ class MachineGrid(Widget, can_focus=True):
 
     BINDINGS = bindings("panel")
     COMPONENT_CLASSES: ClassVar[set[str]] = {
-        *(f"grid--{heat}" for heat in HEATS), "grid--muted", "grid--amiss", "grid--curve"
+        *(f"grid--{heat}" for heat in HEAT_NAMES), "grid--muted", "grid--amiss", "grid--curve"
     }  # fmt: skip
-    DEFAULT_CSS = beside(__file__, "machine_grid")
+    DEFAULT_CSS = read_style_sheet(__file__, "machine_grid")
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
-        self._book: MachineBook | None = None
+        self._book: MachineMetrics | None = None
         self._now = 0.0
-        self._looked_at = -FED_SECONDS
+        self._looked_at = -FRESH_SECONDS
         self._seen: object = None
         self._plain = Style()
         self._top = 0
-        self._shown = 0  # its place in SHOWN, or in HOST_SHOWN
-        self._scale: Scale | None = None  # of what is shown of GPUs
+        self._metric_index = 0  # its place in SHOWN, or in HOST_SHOWN
+        self._scale: MetricScale | None = None  # of what is shown of GPUs
         self._rows: list[Strip] | None = None
         self._outliers: dict[Place, list[str]] = {}  # what is far from all others, when figures came last
         self._remarks = 0  # nodes with which something is amiss, then
         self._painted_for = Size(0, 0)  # which may be another size than that of which it has heard
         self._curves: dict[int, tuple[object, list[list[Segment]]]] = {}
 
-    def update(self, book: MachineBook, now: float) -> bool:
+    def update(self, book: MachineMetrics, now: float) -> bool:
         """Look at a pool's machines; says whether anything is new."""
         stale = tuple(node for node, machine in book.nodes.items() if not machine.is_fresh(now))
         seen = (id(book), book.version, stale)
@@ -190,9 +199,9 @@ class MachineGrid(Widget, can_focus=True):
             self._scale = None
         self._book, self._now, self._seen, self._looked_at = book, now, seen, monotonic()
         if self._has_gpus:
-            self._scale_of(book).look(book)
-        self._outliers = odd_ones(book)
-        self._remarks = sum(self._is_amiss(*each) for each in book.nodes.items())
+            self._scale_of(book).update(book)
+        self._outliers = outlier_metrics(book)
+        self._remarks = sum(self._has_problem(*each) for each in book.nodes.items())
         self._repaint()
         return True
 
@@ -204,52 +213,52 @@ class MachineGrid(Widget, can_focus=True):
         return 1 + max(_LEAST_ROWS, len(self._book.nodes) + self._remarks)
 
     @property
-    def is_fed(self) -> bool:
+    def has_fresh_data(self) -> bool:
         """Whether figures have come of late."""
-        return monotonic() - self._looked_at < FED_SECONDS
+        return monotonic() - self._looked_at < FRESH_SECONDS
 
     @property
     def subject(self) -> str:
         """What the cells show."""
-        return self._scale_of(self._book).words if self._book and self._has_gpus else ""
+        return self._scale_of(self._book).label if self._book and self._has_gpus else ""
 
-    def _scale_of(self, book: MachineBook) -> Scale:
-        shown = SHOWN[self._shown % len(SHOWN)]
-        if self._scale is None or self._scale.shown is not shown:
-            self._scale = Scale(book, shown)
+    def _scale_of(self, book: MachineMetrics) -> MetricScale:
+        shown = GPU_METRICS[self._metric_index % len(GPU_METRICS)]
+        if self._scale is None or self._scale.metric is not shown:
+            self._scale = MetricScale(book, shown)
         return self._scale
 
     @property
     def _host_figure(self) -> tuple[str, str, Unit, str | float | None]:
         """What curves of nodes show, some of which may have no GPU."""
-        return HOST_SHOWN[0 if self._has_gpus else self._shown % len(HOST_SHOWN)]
+        return HOST_METRICS[0 if self._has_gpus else self._metric_index % len(HOST_METRICS)]
 
     def _full(self, machine: MachineView) -> float:
         """What the whole height of a node's curve is."""
         _, name, _, whole = self._host_figure
         if isinstance(whole, str):
             return machine.host.latest.get(whole, 0.0)
-        return greatest(self._book.nodes.values(), name) if whole is None and self._book else whole or 0.0
+        return max_value(self._book.nodes.values(), name) if whole is None and self._book else whole or 0.0
 
     @property
-    def _of_host(self) -> str:
+    def _host_metric_text(self) -> str:
         """What curves of nodes show, in words."""
         name, figure, unit, whole = self._host_figure
         if isinstance(whole, str):
             return f"{name}, of all of it, ←→ another"
-        most = greatest(self._book.nodes.values(), figure) if whole is None and self._book else whole or 0.0
+        most = max_value(self._book.nodes.values(), figure) if whole is None and self._book else whole or 0.0
         return f"{name} of {quantity(most, unit)}, ←→ another"
 
     @property
     def _has_gpus(self) -> bool:
         return self._book is not None and any(machine.gpus for machine in self._book.nodes.values())
 
-    def _is_amiss(self, node: int, machine: MachineView) -> bool:
+    def _has_problem(self, node: int, machine: MachineView) -> bool:
         """Whether something is said of a node, below its figures where there is no room beside them."""
         if not machine.is_fresh(self._now):
             return False
         odd = any(of == node for of, _ in self._outliers)
-        return bool(machine.why) or odd or any(amiss(track.latest) for track in machine.gpus)
+        return bool(machine.why) or odd or any(problem_text(track.latest) for track in machine.gpus)
 
     # Moving
 
@@ -268,9 +277,9 @@ class MachineGrid(Widget, can_focus=True):
         """Another figure in the cells."""
         if self._book is None:
             return
-        places = offered(self._book) if self._has_gpus else list(range(len(HOST_SHOWN)))
-        here = places.index(self._shown) if self._shown in places else 0
-        self._shown = places[(here + steps) % len(places)]
+        places = available_metrics(self._book) if self._has_gpus else list(range(len(HOST_METRICS)))
+        here = places.index(self._metric_index) if self._metric_index in places else 0
+        self._metric_index = places[(here + steps) % len(places)]
         if self._has_gpus:
             self._scale_of(self._book)
         self._seen = None  # the title says which
@@ -331,7 +340,9 @@ class MachineGrid(Widget, can_focus=True):
         if spans and len(nodes) == len(book.nodes):
             span = min(first for first, _ in spans), max(last for _, last in spans)
             rows = [self._row(node, machine, odd) for node, machine in nodes]
-            drawn = self._beside_curves(rows, span, width, height) or self._over_curves(rows, span, width, height)
+            drawn = self._rows_with_side_curves(rows, span, width, height) or self._rows_with_curves_below(
+                rows, span, width, height
+            )
         if drawn:
             return [strip.extend_cell_length(width, self._plain).crop(0, width) for strip in drawn]
         head = self._head()
@@ -348,7 +359,9 @@ class MachineGrid(Widget, can_focus=True):
         strips = [Strip(line) for line in lines[:height]]
         return [strip.extend_cell_length(width, self._plain).crop(0, width) for strip in strips]
 
-    def _beside_curves(self, rows: list[_NodeRow], span: tuple[float, float], width: int, height: int) -> list[Strip]:
+    def _rows_with_side_curves(
+        self, rows: list[_NodeRow], span: tuple[float, float], width: int, height: int
+    ) -> list[Strip]:
         """Rows with what each node was at until now beside them, where there is room; else none."""
         before = max(Segment.get_line_length(row.cells) for row in rows)
         tall, room = min(MOST_ROWS, (height - 1) // len(rows)), width - before - 2
@@ -356,7 +369,7 @@ class MachineGrid(Widget, can_focus=True):
         if room < LEAST_CURVE or tall < 1 or (tall == 1 and any(row.remark for row in rows)):
             return []
         by_gpu = any(_shows_gpus(row.machine, tall) for row in rows)
-        what = self.subject if by_gpu else "use of GPUs of 100 %" if self._has_gpus else self._of_host
+        what = self.subject if by_gpu else "use of GPUs of 100 %" if self._has_gpus else self._host_metric_text
         head = [*self._head(), Segment(" " * (before - Segment.get_line_length(self._head())), self._plain)]
         said = Segment(f"  {what}, for {duration(span[1] - span[0])}", self._plain + self._style("muted"))
         strips = [Strip([*head, said])]
@@ -366,14 +379,16 @@ class MachineGrid(Widget, can_focus=True):
             if _shows_gpus(row.machine, tall):
                 told += [self._gpu_row(row.machine, gpu, row.odd) for gpu in range(tall - 1)]
             elif row.remark:
-                told.append(self._said_below(row.remark))
+                told.append(self._remark_row(row.remark))
             for at in range(tall):
                 cells = _clipped(told[at], before) if at < len(told) else []
                 gap = Segment(" " * (before + 2 - Segment.get_line_length(cells)), self._plain)
                 strips.append(Strip([*cells, gap, *curve[at]] if at < len(curve) else cells))
         return strips
 
-    def _over_curves(self, rows: list[_NodeRow], span: tuple[float, float], width: int, height: int) -> list[Strip]:
+    def _rows_with_curves_below(
+        self, rows: list[_NodeRow], span: tuple[float, float], width: int, height: int
+    ) -> list[Strip]:
         """Rows with what each node was at until now below them, in a narrow panel that has lines for it; else none."""
         said = 1 if any(row.remark for row in rows) else 0
         tall, room = min(MOST_BELOW, (height - 1) // len(rows) - 1 - said), width - _NODE - 1
@@ -383,26 +398,26 @@ class MachineGrid(Widget, can_focus=True):
         for row in rows:
             strips.append(Strip(row.cells))
             if row.remark:
-                strips.append(Strip(self._said_below(row.remark)))
+                strips.append(Strip(self._remark_row(row.remark)))
             by_gpu = _shows_gpus(row.machine, tall + 1)
             for at, curve in enumerate(self._curve(row.machine, room, tall + 1, span)[1 if by_gpu else 0 :]):
                 label = Segment(f"{at if by_gpu else '':>{_NODE}} ", self._plain + self._style("muted"))
                 strips.append(Strip([label, *curve]))
         return strips[:height]
 
-    def _said_below(self, remark: str) -> list[Segment]:
+    def _remark_row(self, remark: str) -> list[Segment]:
         return [Segment(f"{'':{_NODE}}  {remark}", self._plain + self._style("amiss"))]
 
     def _curve(self, machine: MachineView, width: int, height: int, x: tuple[float, float]) -> list[list[Segment]]:
         """What it was at, row by row. A column stands for seconds: it is drawn again once it may be another."""
         whole = self._scale.whole if self._scale else 0.0
-        about = (machine.host.seen // DRAWN_EVERY, width, height, self._plain, self._shown, whole)
+        about = (machine.host.seen // DRAWN_EVERY, width, height, self._plain, self._metric_index, whole)
         kept = self._curves.get(id(machine))
         if kept is not None and kept[0] == about:
             return kept[1]
         style = self._plain + self._style("curve")
         if self._scale and _shows_gpus(machine, height):
-            told = ["", *gpu_rows(machine, self._scale.shown.figure, whole, width, x)]
+            told = ["", *gpu_rows(machine, self._scale.metric.metric, whole, width, x)]
         else:
             tall = height if height < 3 else height - 1
             if machine.gpus:
@@ -419,9 +434,9 @@ class MachineGrid(Widget, can_focus=True):
             return []
         figures = machine.gpus[gpu].latest
         bad, muted = self._plain + self._style("amiss"), self._plain + self._style("muted")
-        remark = amiss(figures, odd.get(gpu, ()))
+        remark = problem_text(figures, odd.get(gpu, ()))
         cells = [Segment(f"{'':{_NODE}}  GPU {gpu:<3}", bad if remark else muted)]
-        for (name, unit, before), width in zip(GPU_FIGURES, GPU_WIDTHS, strict=True):
+        for (name, unit, before), width in zip(GPU_ROW_METRICS, GPU_WIDTHS, strict=True):
             text = before + quantity(figures[name], unit) if name in figures else "–"
             cells.append(Segment(f"{text:>{width}}", self._plain))
         return [*cells, Segment(f"  {remark}", bad)] if remark else cells
@@ -433,7 +448,7 @@ class MachineGrid(Widget, can_focus=True):
 
     @property
     def _columns(self) -> tuple[tuple[str, tuple[str, ...], int], ...]:
-        return NODE_COLUMNS[:FEW] if self._has_gpus and self.size.width < 120 else NODE_COLUMNS
+        return NODE_COLUMNS[:FEW_COLUMNS] if self._has_gpus and self.size.width < 120 else NODE_COLUMNS
 
     def _row(self, node: int, machine: MachineView, outliers: dict[tuple[int, int | None], list[str]]) -> _NodeRow:
         odd = {gpu: names for (n, gpu), names in outliers.items() if n == node}
@@ -442,13 +457,13 @@ class MachineGrid(Widget, can_focus=True):
             cells.append(Segment(f" {machine.why or 'no figures of now'}", self._style("muted")))
             return _NodeRow(machine, cells, "", odd)
         cells += [self._figure(machine.host, *column[1:]) for column in self._columns]
-        remarks = [machine.why, amiss({}, odd.get(None, ()))]
+        remarks = [machine.why, problem_text({}, odd.get(None, ()))]
         if machine.gpus:
             cells.append(Segment("  ", self._plain))
         room = (self.size.width - Segment.get_line_length(cells)) // CELL
         shown = len(machine.gpus) if len(machine.gpus) <= room else max(0, room - 1)
         for gpu, track in enumerate(machine.gpus):
-            said = amiss(track.latest, odd.get(gpu, ()))
+            said = problem_text(track.latest, odd.get(gpu, ()))
             if gpu < shown:
                 cells.append(self._cell(track, bad=bool(said)))
             remarks.append(f"GPU {gpu}: {said}" if said else "")
@@ -456,7 +471,7 @@ class MachineGrid(Widget, can_focus=True):
             cells.append(Segment(f"{f'+{hidden}':>{CELL - 1}}", self._style("muted")))
         return _NodeRow(machine, cells, "; ".join(filter(None, remarks)), odd)
 
-    def _figure(self, host: Track, names: tuple[str, ...], width: int) -> Segment:
+    def _figure(self, host: MetricHistory, names: tuple[str, ...], width: int) -> Segment:
         figures = host.latest
         if names[0] == "memory_used":
             text = share(figures.get("memory_used"), figures.get("memory_total"))
@@ -467,13 +482,13 @@ class MachineGrid(Widget, can_focus=True):
             text = "–"
         return Segment(f"{text:>{width}}", self._plain)
 
-    def _cell(self, track: Track, *, bad: bool) -> Segment:
+    def _cell(self, track: MetricHistory, *, bad: bool) -> Segment:
         part = self._scale.part(track.latest) if self._scale else None
         mark = "!" if bad else " "
         if part is None:
             style = self._plain + self._style("amiss") if bad else self._style("muted")
             return Segment(f"{'–':>{CELL - 1}}{mark}", style)
-        heat = HEATS[sum(part >= step for step in STEPS)]
+        heat = HEAT_NAMES[sum(part >= step for step in HEAT_STEPS)]
         style = self._style(heat) + (self._style("amiss") if bad else Style())
         return Segment(f"{100 * part:>{CELL - 1}.0f}{mark}", style)
 
@@ -497,34 +512,34 @@ def _clipped(row: list[Segment], width: int) -> list[Segment]:
 class MachinesPanel(RunPanel):
     """All machines of the pool, measured once somebody looks at a run there: before, a start is under way."""
 
-    DEFAULT_CSS = beside(__file__, "machines")
+    DEFAULT_CSS = read_style_sheet(__file__, "machines")
     CALM = True
     SCOPED_CSS = False  # where machines are measured, the grid is another one
 
-    def __init__(self, row: Row, show: Callable[[], None]) -> None:
+    def __init__(self, row: PanelSpec, show: Callable[[], None]) -> None:
         grid = MachineGrid(id=row.id)
         super().__init__(row, show, grid)
         self._grid = grid
-        self._asked = ""
+        self._measured_pool = ""
 
     @property
-    def awaits(self) -> bool:
-        return self._grid.is_fed
+    def needs_polling(self) -> bool:
+        return self._grid.has_fresh_data
 
     @property
-    def wanted(self) -> int | None:
+    def preferred_rows(self) -> int | None:
         return self._grid.all_rows + BORDER
 
-    def look(self, pool: PoolView, run: RunView | None, now: float, chosen: Chosen) -> bool:
+    def update_view(self, pool: PoolView, run: RunView | None, now: float, chosen: RunSelection) -> bool:
         book, session = pool.machines, self.app.session
-        if book is None and run is not None and pool.state == "up" and session and self._asked != pool.key:
-            self._asked = pool.key
-            session.measure(pool.key)  # what comes of it is in the view, also why there is nothing
+        if book is None and run is not None and pool.state == "up" and session and self._measured_pool != pool.key:
+            self._measured_pool = pool.key
+            session.start_sampling(pool.key)  # what comes of it is in the view, also why there is nothing
         there = book is not None and bool(book.nodes)
-        changed = there != self.filled
-        self.filled = there
+        changed = there != self.has_content
+        self.has_content = there
         if book is not None and there:
             changed |= self._grid.update(book, now)
             if changed:
-                self.retitle(Content(f"{self.heading}  {self._grid.subject}".rstrip()))
+                self.set_titles(Content(f"{self.heading}  {self._grid.subject}".rstrip()))
         return changed

@@ -9,27 +9,27 @@ from textual import events
 from textual.content import Content
 
 from skyward_core.views.pool_view import PHASES, NodeView, PoolView, RunView
-from skyward_core.views.sweep_trials import StepOnNode, last_words, on_nodes, steps_of
-from skyward_tui.panels.panel import BORDER, Chosen, RunPanel
-from skyward_tui.text.error_hints import detail_of
-from skyward_tui.text.number_format import age, clip, clock, duration, taken_back, took
-from skyward_tui.ui.panel_table import Row
-from skyward_tui.ui.refresh_timer import beat_of
-from skyward_tui.ui.themes import look, node_look
+from skyward_core.views.sweep_trials import StepOnNode, failure_lines, steps_by_node, steps_of_job
+from skyward_tui.panels.panel import BORDER, RunPanel, RunSelection
+from skyward_tui.text.error_hints import format_detail
+from skyward_tui.text.number_format import age, clip, clock, duration, precise_duration, preemption_text
+from skyward_tui.ui.panel_table import PanelSpec
+from skyward_tui.ui.refresh_timer import refresh_token
+from skyward_tui.ui.themes import node_style, state_style
 from skyward_tui.widgets.rank_state import FAILURES, link_note
-from skyward_tui.widgets.virtual_list import Roll
+from skyward_tui.widgets.virtual_list import VirtualList
 
-_ROAD = PHASES[:-1]
+_PHASE_ORDER = PHASES[:-1]
 ROOMY = 90  # cells in which a node's way, and its steps, have room
 _NOTHING_HERE = "nothing was said of its way, or only where the pool was started"
-SAID = 12  # lines that were said of a node, below it, at most
+MAX_DETAIL_LINES = 12  # lines that were said of a node, below it, at most
 _LEAST = 3
 _MOST_OF_POOL = 3  # lines that are said of all of it
 _CURSOR = "$block-cursor-foreground on $block-cursor-background bold"
 _LABEL = 5  # cells of a node's name
 
 
-class PhaseBoard(Roll):
+class PhaseBoard(VirtualList):
     """One row per node, with a cursor; the ones that are not ready come first where there are many."""
 
     def __init__(self, *, id: str | None = None) -> None:
@@ -50,16 +50,16 @@ class PhaseBoard(Roll):
             run: that is looked at; of a job, its steps stand beside each node.
         """
         job = "" if run is None else run.job
-        state = (pool.version, job, pool.logs.version if job else 0, beat_of([pool], now), self.size)
+        state = (pool.version, job, pool.logs.version if job else 0, refresh_token([pool], now), self.size)
         if state == self._state:
             return False
         self._state, self._pool = state, (pool, now, run)
-        job_steps = steps_of(pool, run)
-        self._steps = on_nodes(job_steps, now)
+        job_steps = steps_of_job(pool, run)
+        self._steps = steps_by_node(job_steps, now)
         bad = pool.state in ("failed", "degraded", "unreachable", "unfinished")
         style = "$text-error" if bad else "$muted"
-        self._head = [Content.styled(f" {line}", style) for line in self._what_of(pool)]
-        for number, line in enumerate(last_words(pool, job_steps)):
+        self._head = [Content.styled(f" {line}", style) for line in self._pool_detail(pool)]
+        for number, line in enumerate(failure_lines(pool, job_steps)):
             self._head.append(Content.styled(f" {line}", "$muted" if number else "$text-error"))
         nodes = pool.nodes
         if len(nodes) > self.size.height:
@@ -71,9 +71,9 @@ class PhaseBoard(Roll):
         self.refresh_if_changed()
         return True
 
-    def _what_of(self, pool: PoolView) -> list[str]:
+    def _pool_detail(self, pool: PoolView) -> list[str]:
         """What is said of the pool as a whole: all of it, where its nodes leave room for that."""
-        lines = detail_of(pool).splitlines()[:_MOST_OF_POOL]
+        lines = format_detail(pool).splitlines()[:_MOST_OF_POOL]
         whole = [part for line in lines for part in textwrap.wrap(line, max(20, self.size.width - 2))]
         has_room = len(whole[:_MOST_OF_POOL]) + len(pool.nodes) <= self.size.height
         return whole[:_MOST_OF_POOL] if has_room else lines
@@ -81,12 +81,14 @@ class PhaseBoard(Roll):
     def _rows_of(self, node: NodeView, now: float) -> Iterator[tuple[int, Content]]:
         yield node.index, self._node(node, now)
         if node.index in self._open:
-            most = min(SAID, max(_LEAST, self.size.height - len(self._head) - 1))  # the last one stays in sight
+            most = min(
+                MAX_DETAIL_LINES, max(_LEAST, self.size.height - len(self._head) - 1)
+            )  # the last one stays in sight
             nothing = _NOTHING_HERE if node.phase == "ready" else "nothing was said of it so far"
             for at, _, line in node.said[-most:] or [(node.since, "", nothing)]:
                 yield node.index, Content.styled(f"      {clock(at)}  {line}", "$muted")
 
-    def _look_again(self) -> None:
+    def _force_update(self) -> None:
         self._state = None
         if self._pool is not None:
             self.update(*self._pool)
@@ -103,7 +105,7 @@ class PhaseBoard(Roll):
     def action_open(self) -> None:
         """Show what was said of the node under the cursor, or no more."""
         self._open ^= {self._chosen}
-        self._look_again()
+        self._force_update()
 
     def on_click(self, event: events.Click) -> None:
         row = self.top + event.y - len(self._head)
@@ -117,9 +119,9 @@ class PhaseBoard(Roll):
     def on_blur(self) -> None:
         self.refresh_if_changed()
 
-    def keep_in_view(self) -> range:
+    def required_range(self) -> range:
         rows = [row for row, (node, _) in enumerate(self._rows) if node == self._chosen]
-        return range(rows[0], rows[-1] + 1) if rows and self.has_focus else super().keep_in_view()
+        return range(rows[0], rows[-1] + 1) if rows and self.has_focus else super().required_range()
 
     def _is_quiet(self, node: NodeView) -> bool:
         """Whether nobody need look at a node first."""
@@ -139,22 +141,22 @@ class PhaseBoard(Roll):
         return row.stylize(_CURSOR, 0, _LABEL) if here and self.has_focus else row
 
     def _node(self, node: NodeView, now: float) -> Content:
-        mark = node_look(node.phase)
-        reached = len(_ROAD) if node.phase == "gone" else _ROAD.index(node.phase) + 1
+        mark = node_style(node.phase)
+        reached = len(_PHASE_ORDER) if node.phase == "gone" else _PHASE_ORDER.index(node.phase) + 1
         style = "$muted" if node.phase == "gone" else mark.style
         parts = [(f" n{node.index:<3}", "bold")]
         # Who is at a job's step is ready; where there is little room, the step is worth more.
         if node.phase != "ready" or not self._steps.get(node.index) or self.size.width >= ROOMY:
             parts += [
                 ("■" * reached, style),
-                ("□" * (len(_ROAD) - reached), "$muted"),
+                ("□" * (len(_PHASE_ORDER) - reached), "$muted"),
                 (f" {mark.text:<11}", mark.style),
-                (f"{_lasts(node, now):>6}", "$muted"),
+                (f"{_phase_time(node, now):>6}", "$muted"),
             ]
         if node.retry_at is not None and node.retry_at > now:
             parts.append((f"  retry {duration(node.retry_at - now)}", "$text-warning"))
-        if said := taken_back(node, now):
-            parts.append((f"  ! {said}", "$text-error" if node.is_taken_back else "$text-warning"))
+        if said := preemption_text(node, now):
+            parts.append((f"  ! {said}", "$text-error" if node.is_preempted else "$text-warning"))
         if note := link_note(node):
             parts.append((f"  ! {note}", "$text-error"))
         elif steps := self._steps.get(node.index):
@@ -167,8 +169,8 @@ class PhaseBoard(Roll):
 def _steps(steps: Sequence[StepOnNode]) -> Iterator[tuple[str, str]]:
     """The steps of a job on a node, the newest first, which is never cut off, with the time in each."""
     for step in reversed(steps):
-        mark = look(step.state)
-        lasts = duration if step.state == "running" else took
+        mark = state_style(step.state)
+        lasts = duration if step.state == "running" else precise_duration
         time = "" if step.seconds is None else f" {lasts(step.seconds)}"
         style = "$muted" if step.state in ("returned", "collateral") else mark.style
         yield f"  {mark.glyph} {clip(step.name, 20)}{time}", style
@@ -176,7 +178,7 @@ def _steps(steps: Sequence[StepOnNode]) -> Iterator[tuple[str, str]]:
             yield " ! others wait for it", "$text-warning"
 
 
-def _lasts(node: NodeView, now: float) -> str:
+def _phase_time(node: NodeView, now: float) -> str:
     """How long it has been where it is: by the second while it is on its way."""
     return (age if node.phase in ("ready", "gone") else duration)(now - node.since)
 
@@ -184,14 +186,14 @@ def _lasts(node: NodeView, now: float) -> str:
 class NodesPanel(RunPanel):
     """The nodes, phase by phase."""
 
-    def __init__(self, row: Row, show: Callable[[], None]) -> None:
+    def __init__(self, row: PanelSpec, show: Callable[[], None]) -> None:
         board = PhaseBoard(id=row.id)
         super().__init__(row, show, board)
         self._board = board
 
     @property
-    def wanted(self) -> int | None:
-        return self._board.all_rows + BORDER
+    def preferred_rows(self) -> int | None:
+        return self._board.total_rows + BORDER
 
-    def look(self, pool: PoolView, run: RunView | None, now: float, chosen: Chosen) -> bool:
+    def update_view(self, pool: PoolView, run: RunView | None, now: float, chosen: RunSelection) -> bool:
         return self._board.update(pool, now, run)

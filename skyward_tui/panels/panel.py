@@ -9,16 +9,16 @@ from textual import getters
 from textual.app import ComposeResult
 from textual.widget import Widget
 
-from skyward_core.client.run_history import FoundInLogs
+from skyward_core.client.run_history import LineMatch
 from skyward_core.views.pool_view import PoolView, RunView
-from skyward_tui.ui.app_interface import AppFace
-from skyward_tui.ui.panel_table import Row
+from skyward_tui.ui.app_interface import AppInterface
+from skyward_tui.ui.panel_table import PanelSpec
 from skyward_tui.widgets.header_and_hints import Panel
 
 BORDER = 2  # rows of a panel that are its border
 
 
-class Chosen(NamedTuple):
+class RunSelection(NamedTuple):
     """What of a run is looked at: a rank, or all of them merged, and then perhaps equal lines as one, or only those of
     ranks that have failed."""
 
@@ -28,7 +28,7 @@ class Chosen(NamedTuple):
     failed: bool = False
 
 
-class Saved(NamedTuple):
+class PanelExport(NamedTuple):
     """What a panel has that is worth a file.
 
     Attributes:
@@ -53,21 +53,21 @@ class RunPanel(Panel):
         filled: whether there is anything to see; what hides is away otherwise.
     """
 
-    app = getters.app(AppFace)
+    app = getters.app(AppInterface)
     CALM: ClassVar[bool] = False
 
-    def __init__(self, row: Row, show: Callable[[], None], main: Widget) -> None:
+    def __init__(self, row: PanelSpec, show: Callable[[], None], main: Widget) -> None:
         super().__init__(id=f"panel-{row.id}", classes="panel")
         self.row = row
         self.show = show
         self.main = main
-        self.filled = not row.hides
+        self.has_content = not row.hides
         self.border_title = self.heading
 
     def compose(self) -> ComposeResult:
         yield self.main
 
-    def look(self, pool: PoolView, run: RunView | None, now: float, chosen: Chosen) -> bool:
+    def update_view(self, pool: PoolView, run: RunView | None, now: float, chosen: RunSelection) -> bool:
         """Look at the pool and one of its runs, a few times a second: what has not changed must cost next to nothing.
 
         Args:
@@ -79,12 +79,12 @@ class RunPanel(Panel):
         raise NotImplementedError
 
     @property
-    def awaits(self) -> bool:
+    def needs_polling(self) -> bool:
         """Whether something may come of which no event tells, so that it wants to look once a second."""
         return False
 
     @property
-    def wanted(self) -> int | None:
+    def preferred_rows(self) -> int | None:
         """Rows that all that it has takes, its border among them; None where it has a use for any number."""
         return None
 
@@ -106,7 +106,7 @@ class RunPanel(Panel):
         """Whether a key of the screen, by the id of its action, is worth a hint, as far as this panel knows."""
         return True
 
-    def kept(self) -> Mapping[str, str | bool]:
+    def saved_state(self) -> Mapping[str, str | bool]:
         """What of how it looks is kept for the next time, by names that no other panel gives."""
         return {}
 
@@ -114,15 +114,15 @@ class RunPanel(Panel):
         """Look as it did when that was kept, as far as it makes sense."""
 
     @property
-    def at_rest(self) -> bool:
+    def is_untouched(self) -> bool:
         """Whether nobody has moved in it."""
         return True
 
-    def lead(self) -> bool:
+    def scroll_to_failure(self) -> bool:
         """Show where the rank that was chosen failed; whether that was found."""
         return True
 
-    def seek(self, found: FoundInLogs) -> None:
+    def scroll_to_match(self, found: LineMatch) -> None:
         """Have a line in view that was found in the log of the rank that is chosen."""
 
     def close_one(self) -> bool:
@@ -130,18 +130,18 @@ class RunPanel(Panel):
         return False
 
     @property
-    def to_cancel(self) -> str:
+    def run_to_cancel(self) -> str:
         """The run that the key for that cancels while it is looked at; "" for the one that the screen shows."""
         return ""
 
-    def goes_with(self, run: RunView) -> str:
+    def cancel_side_effects(self, run: RunView) -> str:
         """What is cancelled with a run, as far as this panel knows, in words."""
         return ""
 
-    def copied(self) -> tuple[str, str] | None:
+    def clipboard_text(self) -> tuple[str, str] | None:
         """What the copy key takes while it is looked at, and what that is called."""
         return None
 
-    async def saved(self, run: RunView | None, chosen: Chosen) -> Saved:
+    async def exported_files(self, run: RunView | None, chosen: RunSelection) -> PanelExport:
         """What the save key writes of it."""
-        return Saved({})
+        return PanelExport({})

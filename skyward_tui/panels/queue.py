@@ -7,16 +7,16 @@ from collections.abc import Callable, Sequence
 from textual.content import Content
 
 from skyward_core.views.pool_view import PoolView, RunView
-from skyward_tui.panels.panel import BORDER, Chosen, RunPanel
-from skyward_tui.text.number_format import clip, duration, fit
-from skyward_tui.text.run_rows import QueueRow, numbers, queue_of, reason
-from skyward_tui.ui.panel_table import Row
-from skyward_tui.ui.style_sheets import beside
-from skyward_tui.ui.themes import look
-from skyward_tui.widgets.virtual_list import Roll
+from skyward_tui.panels.panel import BORDER, RunPanel, RunSelection
+from skyward_tui.text.number_format import clip, duration, fit_width
+from skyward_tui.text.run_rows import QueueRow, format_nodes, queue_rows, waiting_reason
+from skyward_tui.ui.panel_table import PanelSpec
+from skyward_tui.ui.style_sheets import read_style_sheet
+from skyward_tui.ui.themes import state_style
+from skyward_tui.widgets.virtual_list import VirtualList
 
 
-class QueueList(Roll):
+class QueueList(VirtualList):
     """With a cursor, which stays on its run.
 
     Attributes:
@@ -26,7 +26,7 @@ class QueueList(Roll):
     def __init__(self, *, id: str) -> None:
         super().__init__(id=id)
         self.rows: Sequence[QueueRow] = ()
-        self._at = ""
+        self._selected_run = ""
         self._now = 0.0
 
     @property
@@ -36,7 +36,7 @@ class QueueList(Roll):
 
     @property
     def _cursor(self) -> int:
-        return next((place for place, row in enumerate(self.rows) if row.run == self._at), 0)
+        return next((place for place, row in enumerate(self.rows) if row.run == self._selected_run), 0)
 
     def update(self, rows: Sequence[QueueRow], now: float) -> None:
         self.rows, self._now = rows, now
@@ -44,13 +44,13 @@ class QueueList(Roll):
 
     def action_step(self, rows: int) -> None:
         if self.rows:
-            self._at = self.rows[max(0, min(len(self.rows) - 1, self._cursor + rows))].run
+            self._selected_run = self.rows[max(0, min(len(self.rows) - 1, self._cursor + rows))].run
             self.refresh()
 
     def action_edge(self, end: int) -> None:
         self.action_step(len(self.rows) if end else -len(self.rows))
 
-    def keep_in_view(self) -> range:
+    def required_range(self) -> range:
         return range(self._cursor, self._cursor + 1)
 
     def row_count(self, width: int) -> int:
@@ -58,11 +58,11 @@ class QueueList(Roll):
 
     def row(self, index: int, width: int) -> Content:
         row = self.rows[index]
-        mark = look("waiting" if row.waits else "running")
-        has = f"has {numbers(row.nodes)}" if row.nodes else "its calls wait for ranks that others have"
-        has = reason(row, self._now) if row.waits else has
+        mark = state_style("waiting" if row.waits else "running")
+        has = f"has {format_nodes(row.nodes)}" if row.nodes else "its calls wait for ranks that others have"
+        has = waiting_reason(row, self._now) if row.waits else has
         age = duration(max(0.0, self._now - row.since))
-        text = clip(f"{fit(row.name, 16)} {age:>6}  {has}", max(0, width - 4))
+        text = clip(f"{fit_width(row.name, 16)} {age:>6}  {has}", max(0, width - 4))
         line = Content.assemble(
             ("▸ " if index == self._cursor and self.has_focus else "  ", "$text-accent"),
             (f"{mark.glyph} ", mark.style),
@@ -75,42 +75,42 @@ class QueuePanel(RunPanel):
     """There as long as a run waits, or several go on."""
 
     SCOPED_CSS = False
-    DEFAULT_CSS = beside(__file__, "queue")
+    DEFAULT_CSS = read_style_sheet(__file__, "queue")
 
-    def __init__(self, row: Row, show: Callable[[], None]) -> None:
+    def __init__(self, row: PanelSpec, show: Callable[[], None]) -> None:
         runs = QueueList(id=row.id)
         super().__init__(row, show, runs)
         self._runs = runs
         self._seen: tuple[int, int] = (-1, -1)
 
     @property
-    def wanted(self) -> int | None:
-        return self._runs.all_rows + BORDER
+    def preferred_rows(self) -> int | None:
+        return self._runs.total_rows + BORDER
 
-    def look(self, pool: PoolView, run: RunView | None, now: float, chosen: Chosen) -> bool:
+    def update_view(self, pool: PoolView, run: RunView | None, now: float, chosen: RunSelection) -> bool:
         seen = (pool.version, int(now))
         if seen == self._seen:
             return False
         first, self._seen = self._seen[0] != pool.version, seen
-        if not first and not self.filled:
+        if not first and not self.has_content:
             return False
-        rows = queue_of(pool)
+        rows = queue_rows(pool)
         waiting = sum(row.waits for row in rows)
-        self.filled = bool(waiting) or len(rows) > 1
+        self.has_content = bool(waiting) or len(rows) > 1
         self.border_title = f"{self.heading}  {waiting} waiting" if waiting else self.heading
         self._runs.update(rows, now)
         return first
 
     @property
-    def awaits(self) -> bool:
-        return self.filled
+    def needs_polling(self) -> bool:
+        return self.has_content
 
     @property
-    def to_cancel(self) -> str:
+    def run_to_cancel(self) -> str:
         return self._runs.chosen.run if self._runs.chosen is not None else ""
 
-    def copied(self) -> tuple[str, str] | None:
+    def clipboard_text(self) -> tuple[str, str] | None:
         row = self._runs.chosen
         if row is None:
             return None
-        return f"{row.run} {row.name} {reason(row, float(self._seen[1]))}".strip(), "the row"
+        return f"{row.run} {row.name} {waiting_reason(row, float(self._seen[1]))}".strip(), "the row"

@@ -18,26 +18,26 @@ from textual.widget import Widget
 
 from skyward_core.client.chart_points import (
     Chart,
-    chart_of,
-    column_of,
-    instant_of,
-    names_in_order,
-    span_of,
+    column_time,
+    make_chart,
+    sort_names,
+    time_column,
+    time_span,
     value_at,
 )
-from skyward_core.views.outliers import KeptBand, median
+from skyward_core.views.outliers import IncrementalBand, median
 from skyward_core.views.pool_view import PoolView, RunView
-from skyward_core.views.rank_metrics import MetricBook
-from skyward_tui.panels.panel import Chosen, RunPanel
-from skyward_tui.text.number_format import clip, duration, fit, number
+from skyward_core.views.rank_metrics import MetricStore
+from skyward_tui.panels.panel import RunPanel, RunSelection
+from skyward_tui.text.number_format import clip, duration, fit_width, number
 from skyward_tui.ui.actions import bindings
-from skyward_tui.ui.panel_table import Row
-from skyward_tui.ui.style_sheets import beside
+from skyward_tui.ui.panel_table import PanelSpec
+from skyward_tui.ui.style_sheets import read_style_sheet
 from skyward_tui.widgets.braille_chart import Canvas, bounds, spark
 
 REPAINT_SECONDS = 0.5  # between two looks at numbers that keep coming
-MANY = 128  # ranks of which all are looked at half as often
-ODD_NAMED = 4  # of those that are far from all others
+MANY_RANKS = 128  # ranks of which all are looked at half as often
+MAX_NAMED_OUTLIERS = 4  # of those that are far from all others
 NAMES_SHOWN = 64
 _NAME, _VALUE = 12, 9  # columns
 _SCALE = 9
@@ -45,14 +45,14 @@ _OTHERS, _CHOSEN, _HAIR = 1, 2, 3
 _LEAST_WIDTH, _LEAST_HEIGHT = 40, 6  # cells of one of many charts
 
 
-class NumbersPane(Widget, can_focus=True):
+class MetricsPane(Widget, can_focus=True):
     """What a run's ranks sent, looked at no more than twice a second however fast they send."""
 
     BINDINGS = [*bindings("panel"), *bindings("numbers")]  # noqa: RUF012
     COMPONENT_CLASSES: ClassVar[set[str]] = {
         "numbers--chosen", "numbers--others", "numbers--muted", "numbers--cursor", "numbers--hair"
     }  # fmt: skip
-    DEFAULT_CSS = beside(__file__, "numbers_widget")
+    DEFAULT_CSS = read_style_sheet(__file__, "numbers_widget")
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
@@ -61,8 +61,8 @@ class NumbersPane(Widget, can_focus=True):
         self.name_shown = ""
         self.ranks: list[int] = []
         self._chosen_name = False
-        self._book: MetricBook | None = None
-        self._bands: dict[str, KeptBand] = {}  # of the run's numbers, by name
+        self._book: MetricStore | None = None
+        self._bands: dict[str, IncrementalBand] = {}  # of the run's numbers, by name
         self._run = ""
         self._rank: int | None = 0
         self._seen: object = None
@@ -79,7 +79,7 @@ class NumbersPane(Widget, can_focus=True):
 
     # What it shows
 
-    def update(self, book: MetricBook, run: str, rank: int | None) -> bool:
+    def update(self, book: MetricStore, run: str, rank: int | None) -> bool:
         """Look at a run's numbers, of one rank before the others, or with None of all merged.
 
         Returns:
@@ -93,12 +93,12 @@ class NumbersPane(Widget, can_focus=True):
         seen = (run, rank, book.version)
         now = monotonic()
         turned = rank != self._rank or self._seen is None
-        pause = REPAINT_SECONDS * (1 + len(self.ranks) // MANY)
+        pause = REPAINT_SECONDS * (1 + len(self.ranks) // MANY_RANKS)
         if seen == self._seen or (not turned and now - self._looked_at < pause):
             return False
         self._book, self._rank, self._seen, self._looked_at = book, rank, seen, now
         self.ranks = book.ranks(run)
-        telling, self.counters = names_in_order(book, run)
+        telling, self.counters = sort_names(book, run)
         self.names = (telling + self.counters)[:NAMES_SHOWN]
         if not self._chosen_name and self.names:
             self.name_shown = self.names[0]
@@ -118,15 +118,15 @@ class NumbersPane(Widget, can_focus=True):
         whose += f"  at {duration(self.instant - self._span[0])}" if self.instant is not None and self._span else ""
         whose += "  log scale" if self.log_scale else ""
         whose += "  smoothed" if self.smooth else ""
-        odd = self._far_off(self.name_shown)
+        odd = self._outlier_ranks(self.name_shown)
         if not odd:
             return whose
-        more = f" and {len(odd) - ODD_NAMED} more" if len(odd) > ODD_NAMED else ""
-        return f"! far off: {', '.join(f'r{rank}' for rank in odd[:ODD_NAMED])}{more}  {whose}"
+        more = f" and {len(odd) - MAX_NAMED_OUTLIERS} more" if len(odd) > MAX_NAMED_OUTLIERS else ""
+        return f"! far off: {', '.join(f'r{rank}' for rank in odd[:MAX_NAMED_OUTLIERS])}{more}  {whose}"
 
-    def _far_off(self, name: str) -> list[int]:
+    def _outlier_ranks(self, name: str) -> list[int]:
         """The ranks whose last values are far from all others'; none before there are enough of them to say so."""
-        return [] if self._book is None else self._book.odd_ranks(self._run, name)
+        return [] if self._book is None else self._book.outlier_ranks(self._run, name)
 
     def action_step(self, step: int) -> None:
         if self.names:
@@ -136,7 +136,7 @@ class NumbersPane(Widget, can_focus=True):
             self._repaint()
 
     def action_page(self, pages: int) -> None:
-        self.action_step(pages * max(1, self._listed()))
+        self.action_step(pages * max(1, self._list_height()))
 
     def action_edge(self, end: int) -> None:
         self.action_step(len(self.names) if end else -len(self.names))
@@ -145,54 +145,54 @@ class NumbersPane(Widget, can_focus=True):
         """Move the hairline by a column, from the newest numbers on."""
         if self._span is not None:
             at = self._span[1] if self.instant is None else self.instant
-            self._put_hairline(column_of(at, self._columns, self._span) + steps)
+            self._show_hairline(time_column(at, self._columns, self._span) + steps)
 
-    def _put_hairline(self, column: int) -> None:
+    def _show_hairline(self, column: int) -> None:
         if self._span is not None:
-            self.instant = instant_of(column, self._columns, self._span)
-            self._look_again()
+            self.instant = column_time(column, self._columns, self._span)
+            self._force_repaint()
 
-    def put_away(self) -> bool:
+    def hide_hairline(self) -> bool:
         """Take the hairline away; whether there was one."""
         there, self.instant = self.instant is not None, None
         if there:
-            self._look_again()
+            self._force_repaint()
         return there
 
-    def _look_again(self) -> None:
+    def _force_repaint(self) -> None:
         """Have the title say what is shown now, too."""
         self._seen = None
         self._repaint()
 
     def action_scale(self) -> None:
         self.log_scale = not self.log_scale
-        self._look_again()
+        self._force_repaint()
 
     def action_smooth(self) -> None:
         self.smooth = not self.smooth
-        self._look_again()
+        self._force_repaint()
 
     def action_charts(self) -> None:
         self.all = not self.all
-        self._look_again()
+        self._force_repaint()
 
     def action_open(self) -> None:
         """Nothing to open."""
 
     def on_mouse_down(self, event: events.MouseDown) -> None:
-        self._point(event)
+        self._on_pointer(event)
 
     def on_mouse_move(self, event: events.MouseMove) -> None:
         if event.button:
-            self._point(event)
+            self._on_pointer(event)
 
-    def _point(self, event: events.MouseEvent) -> None:
+    def _on_pointer(self, event: events.MouseEvent) -> None:
         """Put the hairline where the mouse is in a chart, or choose the name in whose row it is."""
-        if not self.all and event.y < self._listed():
+        if not self.all and event.y < self._list_height():
             return
         left = max((left for left in self._lefts if left <= event.x), default=None)
         if left is not None and event.x - left < self._columns:
-            self._put_hairline(event.x - left)
+            self._show_hairline(event.x - left)
 
     def _on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
         event.stop()
@@ -227,7 +227,7 @@ class NumbersPane(Widget, can_focus=True):
             self._rows, self._painted_for = self._paint(*self.size), self.size
         return self._rows[y] if y < len(self._rows) else Strip.blank(self.size.width, self.rich_style)
 
-    def _listed(self) -> int:
+    def _list_height(self) -> int:
         """Rows for the names: half of the pane at most, and none where there is one name and little room."""
         return min(len(self.names), max(1, self.size.height // 2))
 
@@ -243,19 +243,19 @@ class NumbersPane(Widget, can_focus=True):
             rows = self._list(book, width, height)
         return [row.extend_cell_length(width, self._plain).crop(0, width) for row in rows]
 
-    def _list(self, book: MetricBook, width: int, height: int) -> list[Strip]:
+    def _list(self, book: MetricStore, width: int, height: int) -> list[Strip]:
         """A row for each name, and the chosen one as a chart below."""
-        listed = self._listed()
+        listed = self._list_height()
         place = self.names.index(self.name_shown)
         top = min(max(0, place - listed + 1), len(self.names) - listed)
         rows = [self._name_row(book, name, width) for name in self.names[top : top + listed]]
         if height - listed >= 3 and width > 2 * _SCALE:
             chart = self._chart_of(book, self.name_shown, width)
-            self._span = span_of([chart])
-            rows += self._drawn(chart, width, height - listed, 0)
+            self._span = time_span([chart])
+            rows += self._draw_chart(chart, width, height - listed, 0)
         return rows
 
-    def _grid(self, book: MetricBook, width: int, height: int) -> list[Strip]:
+    def _grid(self, book: MetricStore, width: int, height: int) -> list[Strip]:
         """A chart of each name, of one time, as many as there is room for; what only counts is told in a row below."""
         telling = [name for name in self.names if name not in self.counters]
         height -= bool(self.counters)
@@ -264,13 +264,13 @@ class NumbersPane(Widget, can_focus=True):
         place = telling.index(self.name_shown) if self.name_shown in telling else len(telling) - 1
         names = telling[place // (across * down) * across * down :][: across * down]
         charts = [self._chart_of(book, name, width // across) for name in names]
-        self._span = span_of(charts)
+        self._span = time_span(charts)
         rows: list[Strip] = []
         for at in range(0, len(charts), across):
             beside = [
                 [
                     self._title(name, chart, width // across),
-                    *self._drawn(chart, width // across, height // down - 1, left),
+                    *self._draw_chart(chart, width // across, height // down - 1, left),
                 ]
                 for name, chart, left in zip(
                     names[at : at + across],
@@ -282,10 +282,10 @@ class NumbersPane(Widget, can_focus=True):
             rows += [Strip.join(cells) for cells in zip(*beside, strict=True)]
         if self.counters:
             rows += [Strip([])] * (height - len(rows))
-            rows.append(Strip([self._counted(book, name) for name in self.counters]))
+            rows.append(Strip([self._counter_text(book, name) for name in self.counters]))
         return rows
 
-    def _counted(self, book: MetricBook, name: str) -> Segment:
+    def _counter_text(self, book: MetricStore, name: str) -> Segment:
         """What a name that only counts is at."""
         cursor = self.get_component_rich_style("numbers--cursor")
         return Segment(
@@ -297,23 +297,23 @@ class NumbersPane(Widget, can_focus=True):
         """The name, what it is worth, and what all ranks span."""
         span = "" if chart.low is None or chart.high is None else f"  {number(chart.low)} to {number(chart.high)}"
         value = "–" if chart.value is None else number(chart.value)
-        mark = " !" if self._far_off(name) else ""
+        mark = " !" if self._outlier_ranks(name) else ""
         cursor = self.get_component_rich_style("numbers--cursor") if name == self.name_shown else self._plain
         head = clip(f" {name} {value}{mark}", width)
         room = clip(span, width - cell_len(head) - 1)
         strip = Strip([Segment(head, cursor), Segment(room, self._style("muted"))])
         return strip.extend_cell_length(width, self._plain).crop(0, width)
 
-    def _chart_of(self, book: MetricBook, name: str, width: int) -> Chart:
-        return chart_of(
+    def _chart_of(self, book: MetricStore, name: str, width: int) -> Chart:
+        return make_chart(
             book.traces(self._run, name), self._rank, columns=2 * width, log=self.log_scale, smooth=self.smooth,
-            at=self.instant, kept=self._bands.setdefault(name, KeptBand()),
+            at=self.instant, kept=self._bands.setdefault(name, IncrementalBand()),
         )  # fmt: skip
 
-    def _latest(self, book: MetricBook, name: str) -> str:
+    def _latest(self, book: MetricStore, name: str) -> str:
         """What a name is worth at the instant, or now."""
         if self.instant is None:
-            then: dict[int, float] = book.latest_of(self._run, name)
+            then: dict[int, float] = book.latest_by_rank(self._run, name)
         else:
             traces = book.traces(self._run, name).items()
             then = {rank: value for rank, each in traces if (value := value_at(each, self.instant)) is not None}
@@ -323,10 +323,10 @@ class NumbersPane(Widget, can_focus=True):
         finite = [value for value in values if isfinite(value)]
         return number(median(finite)) if finite else f"{values[0]}"
 
-    def _name_row(self, book: MetricBook, name: str, width: int) -> Strip:
+    def _name_row(self, book: MetricStore, name: str, width: int) -> Strip:
         style = self._plain
-        mark = "!" if self._far_off(name) else " "
-        head = f" {fit(name, _NAME)} {fit(self._latest(book, name), -_VALUE)}{mark}"
+        mark = "!" if self._outlier_ranks(name) else " "
+        head = f" {fit_width(name, _NAME)} {fit_width(self._latest(book, name), -_VALUE)}{mark}"
         cursor = self.get_component_rich_style("numbers--cursor") if name == self.name_shown else style
         ranks = self.ranks[:1] if self._rank is None else [self._rank]
         room = width - cell_len(head) - 1
@@ -337,7 +337,7 @@ class NumbersPane(Widget, can_focus=True):
     def _style(self, name: str) -> Style:
         return self.get_component_rich_style(f"numbers--{name}")
 
-    def _drawn(self, chart: Chart, width: int, height: int, left: int) -> list[Strip]:
+    def _draw_chart(self, chart: Chart, width: int, height: int, left: int) -> list[Strip]:
         """A chart in so many cells, with its scales; beginning at a column of the pane."""
         spanned = bounds(chart.lines)
         muted = self._style("muted")
@@ -350,14 +350,14 @@ class NumbersPane(Widget, can_focus=True):
         self._lefts.append(left + _SCALE)
         canvas = Canvas(self._columns, height - 1, self._span, (low, high))
         for line in chart.behind:
-            canvas.line(line, _OTHERS)
-        canvas.line(chart.front, _CHOSEN)
+            canvas.draw_line(line, _OTHERS)
+        canvas.draw_line(chart.front, _CHOSEN)
         if self.instant is not None:
-            canvas.upright(column_of(self.instant, self._columns, self._span), _HAIR)
+            canvas.draw_vertical(time_column(self.instant, self._columns, self._span), _HAIR)
         styles = [self._plain, self._style("others"), self._style("chosen"), self._style("hair")]
         rows = []
         for row in range(canvas.height):
-            mark = self._mark(high) if row == 0 else self._mark(low) if row == canvas.height - 1 else ""
+            mark = self._scale_text(high) if row == 0 else self._scale_text(low) if row == canvas.height - 1 else ""
             scale = Segment(f"{clip(mark, _SCALE - 1):>{_SCALE - 1}} ┤" if mark else f"{'':{_SCALE}}│", muted)
             rows.append(Strip([scale, *(Segment(text, styles[owner]) for text, owner in canvas.runs(row))]))
         span = duration(self._span[1] - self._span[0])
@@ -365,23 +365,23 @@ class NumbersPane(Widget, can_focus=True):
         rows.append(Strip([Segment(axis, muted)]))
         return [row.extend_cell_length(width, self._plain).crop(0, width) for row in rows]
 
-    def _mark(self, value: float) -> str:
+    def _scale_text(self, value: float) -> str:
         """A value of the scale, which may be of logarithms."""
         return f"{10**value if self.log_scale else value:.3g}"
 
 
-class NumbersPanel(RunPanel):
+class MetricsPanel(RunPanel):
     """The numbers of the chosen rank, or of all."""
 
-    DEFAULT_CSS = beside(__file__, "numbers")
+    DEFAULT_CSS = read_style_sheet(__file__, "numbers")
     SCOPED_CSS = False  # where there are numbers, the grid is another one
 
-    def __init__(self, row: Row, show: Callable[[], None]) -> None:
-        pane = NumbersPane(id=row.id)
+    def __init__(self, row: PanelSpec, show: Callable[[], None]) -> None:
+        pane = MetricsPane(id=row.id)
         super().__init__(row, show, pane)
         self._pane = pane
 
-    def kept(self) -> Mapping[str, str | bool]:
+    def saved_state(self) -> Mapping[str, str | bool]:
         pane = self._pane
         return {"log_scale": pane.log_scale, "smooth": pane.smooth, "charts": pane.all}
 
@@ -390,14 +390,14 @@ class NumbersPanel(RunPanel):
         pane.log_scale, pane.smooth, pane.all = (kept.get(name) is True for name in ("log_scale", "smooth", "charts"))
 
     def close_one(self) -> bool:
-        return self._pane.put_away()
+        return self._pane.hide_hairline()
 
-    def look(self, pool: PoolView, run: RunView | None, now: float, chosen: Chosen) -> bool:
+    def update_view(self, pool: PoolView, run: RunView | None, now: float, chosen: RunSelection) -> bool:
         rank = None if chosen.merged else chosen.rank
         changed = run is not None and self._pane.update(pool.metrics, run.id, rank)
         there = run is not None and bool(self._pane.names)
-        changed |= there != self.filled
-        self.filled = there
+        changed |= there != self.has_content
+        self.has_content = there
         if there:
-            self.retitle(Content(f"{self.heading}  {self._pane.subject}"))
+            self.set_titles(Content(f"{self.heading}  {self._pane.subject}"))
         return changed

@@ -14,19 +14,27 @@ from textual.message import Message
 from textual.reactive import var
 from textual.widget import Widget
 
-from skyward_core.client.chart_points import names_in_order
-from skyward_core.views.machine_metrics import Track, filled
+from skyward_core.client.chart_points import sort_names
+from skyward_core.views.machine_metrics import MetricHistory, memory_share
 from skyward_core.views.pool_view import PoolView, RunView
-from skyward_core.views.stack_groups import in_ranges
-from skyward_tui.panels.panel import Chosen, RunPanel
-from skyward_tui.text.number_format import clip, clip_parts, duration, next_to_go, number, taken_back, took
+from skyward_core.views.stack_groups import format_ranges
+from skyward_tui.panels.panel import RunPanel, RunSelection
+from skyward_tui.text.number_format import (
+    clip,
+    clip_parts,
+    duration,
+    next_preempted,
+    number,
+    precise_duration,
+    preemption_text,
+)
 from skyward_tui.ui.actions import first_key
-from skyward_tui.ui.panel_table import Row
-from skyward_tui.ui.refresh_timer import beat_of
-from skyward_tui.ui.style_sheets import beside
-from skyward_tui.ui.themes import look
-from skyward_tui.widgets.rank_state import BEFORE, FAILURES, SHADE_STYLE, RankState, rank_states
-from skyward_tui.widgets.virtual_list import PULSE_STYLE, PulseOnce, Roll
+from skyward_tui.ui.panel_table import PanelSpec
+from skyward_tui.ui.refresh_timer import refresh_token
+from skyward_tui.ui.style_sheets import read_style_sheet
+from skyward_tui.ui.themes import state_style
+from skyward_tui.widgets.rank_state import FAILURES, SHADE_STYLE, STARTUP_TEXTS, RankState, rank_states
+from skyward_tui.widgets.virtual_list import HIGHLIGHT_STYLE, ChangeHighlight, VirtualList
 
 if TYPE_CHECKING:
     pass
@@ -37,7 +45,7 @@ SHADES = "░▒▓█"
 _USE, _MEMORY = "use %", "memory %"
 
 
-class Heat(NamedTuple):
+class HeatCell(NamedTuple):
     """One rank's figure.
 
     Attributes:
@@ -57,18 +65,18 @@ class HeatMap(NamedTuple):
         legend: from what to what the shades are.
     """
 
-    of: Mapping[int, Heat]
+    of: Mapping[int, HeatCell]
     legend: str
 
 
-NOTHING = HeatMap({}, "")
+EMPTY_HEAT_MAP = HeatMap({}, "")
 
 
-def figures(pool: PoolView, run: RunView | None, now: float) -> list[str]:
+def heat_metrics(pool: PoolView, run: RunView | None, now: float) -> list[str]:
     """What ranks can be shown by now, their state first."""
     machines = pool.machines
     fresh = machines is not None and any(each.is_fresh(now) for each in machines.nodes.values())
-    names = names_in_order(pool.metrics, run.id)[0] if run is not None else []
+    names = sort_names(pool.metrics, run.id)[0] if run is not None else []
     return [STATE, *((_USE, _MEMORY) if fresh else ()), *names]
 
 
@@ -76,18 +84,18 @@ def heat_map(pool: PoolView, run: RunView | None, figure: str, now: float) -> He
     """The ranks by one of :func:`figures`. Shares of a machine are of all of it; numbers that ranks send are from the
     least to the greatest of any of them."""
     if figure in (_USE, _MEMORY):
-        values = _of_machines(pool, figure, now)
+        values = _machine_values(pool, figure, now)
         low, high, ends = 0.0, 100.0, ("0", "100 %")
     else:
-        values = {} if run is None or figure == STATE else pool.metrics.latest_of(run.id, figure)
+        values = {} if run is None or figure == STATE else pool.metrics.latest_by_rank(run.id, figure)
         finite = [value for value in values.values() if isfinite(value)]
         low, high = (min(finite), max(finite)) if finite else (0.0, 0.0)
         ends = (number(low), number(high))
     if not values:
-        return NOTHING
+        return EMPTY_HEAT_MAP
     percent = " %" if figure in (_USE, _MEMORY) else ""
     of = {
-        rank: Heat(_shade(value, low, high), f"{value:.0f}{percent}" if percent else number(value))
+        rank: HeatCell(_shade(value, low, high), f"{value:.0f}{percent}" if percent else number(value))
         for rank, value in values.items()
     }
     return HeatMap(of, f"{ends[0]} {SHADES} {ends[1]}")
@@ -100,7 +108,7 @@ def _shade(value: float, low: float, high: float) -> str:
     return SHADES[min(len(SHADES) - 1, int(share * len(SHADES)))]
 
 
-def _of_machines(pool: PoolView, figure: str, now: float) -> dict[int, float]:
+def _machine_values(pool: PoolView, figure: str, now: float) -> dict[int, float]:
     """Of each rank's GPUs the mean; where there are none, of its node."""
     found: dict[int, float] = {}
     nodes = {} if pool.machines is None else pool.machines.nodes
@@ -108,22 +116,22 @@ def _of_machines(pool: PoolView, figure: str, now: float) -> dict[int, float]:
         machine = nodes.get(pool.node_of(rank))
         if machine is None or not machine.is_fresh(now):
             continue
-        tracks = _gpus_of(rank % pool.ranks_per_node, pool.ranks_per_node, machine.gpus) or [machine.host]
+        tracks = _rank_gpus(rank % pool.ranks_per_node, pool.ranks_per_node, machine.gpus) or [machine.host]
         values = [value for track in tracks if (value := _value(track, figure)) is not None]
         if values:
             found[rank] = sum(values) / len(values)
     return found
 
 
-def _gpus_of(local: int, ranks: int, gpus: Sequence[Track]) -> Sequence[Track]:
+def _rank_gpus(local: int, ranks: int, gpus: Sequence[MetricHistory]) -> Sequence[MetricHistory]:
     """Those that a rank has, where they can be shared out evenly; else all of its node."""
     each, left = divmod(len(gpus), ranks)
     return gpus[local * each : (local + 1) * each] if each and not left else gpus
 
 
-def _value(track: Track, figure: str) -> float | None:
+def _value(track: MetricHistory, figure: str) -> float | None:
     if figure == _MEMORY:
-        return 100 * filled(track.latest) or None
+        return 100 * memory_share(track.latest) or None
     return track.latest.get("util", track.latest.get("cpu"))
 
 
@@ -140,7 +148,7 @@ class RankChosen(Message):
     opened: bool
 
 
-class RankPanel(Roll):
+class RankList(VirtualList):
     """Every rank's state, and a cursor on the chosen one. All of it is one widget, however many ranks."""
 
     selected: var[int] = var(0, always_update=True)
@@ -150,13 +158,13 @@ class RankPanel(Roll):
         self.states: list[RankState] = []
         self._per_node = 8  # ranks of a node that stand together in the grid
         self._warning = ("", "")
-        self._pulse = PulseOnce(self)
+        self._pulse = ChangeHighlight(self)
 
     def update(self, states: list[RankState], warning: tuple[str, str] = ("", ""), *, moves: bool = False) -> None:
         """Other states; and what the line says behind them, with its style; with ``moves`` what has changed stands
         out for a moment."""
         if (states, warning) != (self.states, self._warning):
-            self._pulse.look({state.rank: state.state for state in states}, moves=moves)
+            self._pulse.update({state.rank: state.state for state in states}, moves=moves)
             self.states, self._warning = states, warning
             widest = max(Counter(state.node for state in states).values(), default=1)
             self._per_node = widest if widest > 1 else 8
@@ -196,7 +204,7 @@ class RankPanel(Roll):
     def head(self, width: int) -> list[Content]:
         return [self._chosen(width)] if self.mode == "grid" else []
 
-    def keep_in_view(self) -> range:
+    def required_range(self) -> range:
         match self.mode:
             case "cards":
                 start = self._card_rows * self.selected
@@ -220,7 +228,7 @@ class RankPanel(Roll):
 
     def _card(self, rank: int, part: int, width: int) -> Content:
         state = self.states[rank]
-        mark = look(state.state)
+        mark = state_style(state.state)
         if part == 2:
             return Content("")
         bar = ("▌", mark.style)
@@ -239,7 +247,7 @@ class RankPanel(Roll):
         return Content.assemble(bar, (head, "bold"), (mark.text, self._style_of(state)), gap, time)
 
     def _table_row(self, state: RankState, width: int) -> Content:
-        mark = look(state.state)
+        mark = state_style(state.state)
         time = _time(state)
         name, what = f" r{state.rank:<3} n{state.node:<3}", f"{mark.text:<12}"
         figure = f"{_figure(state):<11}" if state.shade else ""
@@ -257,7 +265,7 @@ class RankPanel(Roll):
         per_row = self._per_row(width)
         start = index * per_row
         states = self.states[start : start + per_row]
-        per_node, selected, lit = self._per_node, self.selected, self._pulse.lit
+        per_node, selected, lit = self._per_node, self.selected, self._pulse.highlighted
         parts: list[tuple[str, str]] = [(f"{f'r{start}':<{_LABEL}}", "$muted")]
         # Neighbours that look alike are one part: each costs as much to paint, however long it is.
         for place, state in enumerate(states, 1):
@@ -274,14 +282,14 @@ class RankPanel(Roll):
 
     def _style_of(self, state: RankState) -> str:
         """Its state's, which stands out where it has just changed."""
-        style = look(state.state).style
-        return f"{style} {PULSE_STYLE}" if state.rank in self._pulse.lit else style
+        style = state_style(state.state).style
+        return f"{style} {HIGHLIGHT_STYLE}" if state.rank in self._pulse.highlighted else style
 
     def _chosen(self, width: int) -> Content:
         if not self.states:
             return Content("")
         state = self.states[min(self.selected, len(self.states) - 1)]
-        mark = look(state.state)
+        mark = state_style(state.state)
         time = f" {_time(state)}"
         head, figure = f" r{state.rank} n{state.node} ", _figure(state)
         room = max(0, width - len(head) - len(mark.text) - len(time) - len(figure) - 2)
@@ -296,7 +304,12 @@ class RankPanel(Roll):
         order = sorted(counts, key=lambda name: (name not in FAILURES, -counts[name]))
         parts: list[tuple[str, str]] = []
         for name in order:
-            parts += [(f" {look(name).glyph} {counts[name]} {look(name).word} ", look(name).style)]
+            parts += [
+                (
+                    f" {state_style(name).glyph} {counts[name]} {state_style(name).word} ",
+                    state_style(name).style,
+                )
+            ]
         if quiet := sum(state.quiet is not None for state in self.states):
             parts += [(f" {quiet} quiet ", "$text-warning")]
         return Content.assemble(*parts)
@@ -307,7 +320,7 @@ class RankPanel(Roll):
             return Content.assemble(chosen, " ", self.tally(), self._warning)
         parts: list[tuple[str, str]] = []
         for state in self.states:
-            mark = look(state.state)
+            mark = state_style(state.state)
             style = _CURSOR if state.rank == self.selected else mark.style
             parts += [(f" r{state.rank} {mark.glyph} ", style)]
         return Content.assemble(*parts, self._warning)
@@ -358,91 +371,91 @@ def _time(state: RankState) -> str:
     """How long it ran, or has been running."""
     if state.seconds is None:
         return ""
-    return duration(state.seconds) if state.state in ("running", *BEFORE) else took(state.seconds)
+    return duration(state.seconds) if state.state in ("running", *STARTUP_TEXTS) else precise_duration(state.seconds)
 
 
 class RanksPanel(RunPanel):
     """All ranks, with how many are in which state, by that or by a figure; one line of them above, where one panel has
     the whole screen."""
 
-    DEFAULT_CSS = beside(__file__, "ranks")
+    DEFAULT_CSS = read_style_sheet(__file__, "ranks")
     SCOPED_CSS = False  # the line above is not within this panel
 
-    def __init__(self, row: Row, show: Callable[[], None]) -> None:
-        board = RankPanel(id=row.id)
+    def __init__(self, row: PanelSpec, show: Callable[[], None]) -> None:
+        board = RankList(id=row.id)
         super().__init__(row, show, board)
         self._board = board
-        self._line = RankPanel(id="strip")
+        self._line = RankList(id="strip")
         self._line.can_focus = False
         self._state: object = None
         self._quiet: tuple[str, frozenset[int]] = ("", frozenset())
-        self._by = STATE
+        self._heat_metric = STATE
         self._figures = [STATE]  # what there was to show them by when they were looked at last
 
     def action_heat(self) -> None:
         """Show them by the next figure that there is, and by their state again."""
-        place = self._figures.index(self._by) if self._by in self._figures else -1
-        self._by, self._state = self._figures[(place + 1) % len(self._figures)], None
+        place = self._figures.index(self._heat_metric) if self._heat_metric in self._figures else -1
+        self._heat_metric, self._state = self._figures[(place + 1) % len(self._figures)], None
         if len(self._figures) == 1:
             self.app.flash("ranks have no figures yet: they come of sky.log(...), and of machines once measured")
 
     def offers(self, action: str) -> bool:
         return action != "run.heat" or len(self._figures) > 1
 
-    def kept(self) -> Mapping[str, str | bool]:
-        return {"ranks_by": self._by}
+    def saved_state(self) -> Mapping[str, str | bool]:
+        return {"ranks_by": self._heat_metric}
 
     def restore(self, kept: Mapping[str, str | bool]) -> None:
         by = kept.get("ranks_by")
-        self._by = by if isinstance(by, str) else STATE
+        self._heat_metric = by if isinstance(by, str) else STATE
 
     def above(self) -> Iterable[Widget]:
         yield self._line
 
-    def look(self, pool: PoolView, run: RunView | None, now: float, chosen: Chosen) -> bool:
+    def update_view(self, pool: PoolView, run: RunView | None, now: float, chosen: RunSelection) -> bool:
         turned = self._board.selected != chosen.rank
         if turned:
             self._board.selected = self._line.selected = chosen.rank
         # What a rank printed last shows in its card: once a second, while it prints, is enough to read it.
-        state = (pool.version, run and (run.id, run.version), beat_of([pool], now))
+        state = (pool.version, run and (run.id, run.version), refresh_token([pool], now))
         if state == self._state:
             return turned
         self._state = state
-        self._figures = figures(pool, run, now)
+        self._figures = heat_metrics(pool, run, now)
         states = rank_states(pool, run, now)
-        heat = heat_map(pool, run, self._by, now) if self._by in self._figures else NOTHING
+        heat = heat_map(pool, run, self._heat_metric, now) if self._heat_metric in self._figures else EMPTY_HEAT_MAP
         states = [
             replace(each, shade=found.shade, figure=found.text) if (found := heat.of.get(each.rank)) else each
             for each in states
         ]
         if not self.app.read_only:
-            states = [self._with_key(each) if each.state == "paused" else each for each in states]
-        self._board.update(states, moves=self.app.moves)
-        self._line.update(states, _warning(pool, now))
-        legend = f"{self._by} {heat.legend} " if heat.legend else ""
-        self.retitle(Content.assemble(f"{self.heading} ", (legend, "$text-accent"), self._board.tally()))
-        self._tell_quiet("" if run is None else run.id, states)
+            states = [self._with_breakpoint_hint(each) if each.state == "paused" else each for each in states]
+        self._board.update(states, moves=self.app.has_motion)
+        self._line.update(states, _preemption_warning(pool, now))
+        legend = f"{self._heat_metric} {heat.legend} " if heat.legend else ""
+        self.set_titles(Content.assemble(f"{self.heading} ", (legend, "$text-accent"), self._board.tally()))
+        self._notify_quiet_ranks("" if run is None else run.id, states)
         return True
 
-    def _with_key(self, state: RankState) -> RankState:
+    def _with_breakpoint_hint(self, state: RankState) -> RankState:
         """One that waits at a breakpoint, with how to get there from here."""
-        return replace(state, said=f"{state.note}: {first_key('run.debug', self.app.keys)} debugs it")
+        return replace(state, text=f"{state.note}: {first_key('run.debug', self.app.keys)} debugs it")
 
-    def _tell_quiet(self, run: str, states: list[RankState]) -> None:
+    def _notify_quiet_ranks(self, run: str, states: list[RankState]) -> None:
         """Say once which ranks have not been heard for longer than usual, and what to do about it."""
         quiet = {state.rank: state.quiet for state in states if state.quiet is not None}
         before = self._quiet[1] if self._quiet[0] == run else frozenset()
         self._quiet = (run, frozenset(quiet))
         if new := quiet.keys() - before:
-            ranks, key = in_ranges(new), first_key("run.stacks", self.app.keys)
+            ranks, key = format_ranges(new), first_key("run.stacks", self.app.keys)
             named = f"rank {ranks} has" if len(new) == 1 else f"ranks {ranks} have"
             since = duration(max(quiet[rank] for rank in new))
             self.app.flash(f"{named} been quiet for {since}: {key} shows where each rank is")
 
 
-def _warning(pool: PoolView, now: float) -> tuple[str, str]:
+def _preemption_warning(pool: PoolView, now: float) -> tuple[str, str]:
     """Which machine goes next, with its style; the line has no other place for that."""
-    if (node := next_to_go(pool.nodes)) is None:
+    if (node := next_preempted(pool.nodes)) is None:
         return "", ""
-    style = "$text-error" if node.is_taken_back else "$text-warning"
-    return f" ! n{node.index} {taken_back(node, now)}", style
+    style = "$text-error" if node.is_preempted else "$text-warning"
+    return f" ! n{node.index} {preemption_text(node, now)}", style

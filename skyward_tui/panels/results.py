@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING
 from textual.content import Content
 
 from skyward_core.model.errors import NoTrials, SkywardError, UsageError
-from skyward_core.util.user_files import expanded
+from skyward_core.util.user_files import expand_user
 from skyward_core.views.pool_view import PoolView, RunView
-from skyward_core.views.rank_metrics import MetricBook
-from skyward_core.views.result_agreement import differences, disagreements
-from skyward_tui.panels.panel import BORDER, Chosen, RunPanel, Saved
-from skyward_tui.text.error_hints import words_of
+from skyward_core.views.rank_metrics import MetricStore
+from skyward_core.views.result_agreement import compare_results, find_disagreements
+from skyward_tui.panels.panel import BORDER, PanelExport, RunPanel, RunSelection
+from skyward_tui.text.error_hints import format_error
 from skyward_tui.text.number_format import count
-from skyward_tui.text.run_rows import difference_table, two_of
+from skyward_tui.text.run_rows import difference_table, parse_rank_pair
 from skyward_tui.ui.actions import first_key
-from skyward_tui.ui.panel_table import Row
+from skyward_tui.ui.panel_table import PanelSpec
 from skyward_tui.widgets.rank_state import FAILURES
 from skyward_tui.widgets.result_values import ResultsPane
 from skyward_tui.widgets.sweep_trials import TrialLines
@@ -26,56 +26,58 @@ from skyward_tui.widgets.sweep_trials import TrialLines
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
-    from skyward_core.client.session_protocol import Listing
+    from skyward_core.client.session_protocol import FileListing
     from skyward_core.views.pool_view import TrialSheet
-    from skyward_core.views.sweep_trials import TrialBoard
+    from skyward_core.views.sweep_trials import TrialTableSource
 
-LOOK = 5.0  # seconds between two looks at what ranks have written
+LISTING_SECONDS = 5.0  # seconds between two looks at what ranks have written
 
 
 class ResultsPanel(RunPanel):
     """The results, with how many there are and how many ranks have failed."""
 
-    def __init__(self, row: Row, show: Callable[[], None]) -> None:
+    def __init__(self, row: PanelSpec, show: Callable[[], None]) -> None:
         pane = ResultsPane(id=row.id)
         super().__init__(row, show, pane)
         self._pane = pane
-        self._asked: Future[Listing] | None = None
+        self._listing: Future[FileListing] | None = None
         self._about: tuple[str, str] | None = None  # the run that was asked about, and how it was with it
-        self._asked_at = 0.0
-        self._boards: dict[str, Future[TrialBoard]] = {}  # of the run that is looked at, where it is one of a sweep
+        self._listed_at = 0.0
+        self._boards: dict[
+            str, Future[TrialTableSource]
+        ] = {}  # of the run that is looked at, where it is one of a sweep
         self._trials, self._seen = TrialLines(), ("", 0, 0)
-        self._own = False  # of a sweep by gangs, the run's own results are shown
+        self._shows_own_results = False  # of a sweep by gangs, the run's own results are shown
 
     @property
-    def wanted(self) -> int | None:
-        return self._pane.all_rows + BORDER
+    def preferred_rows(self) -> int | None:
+        return self._pane.total_rows + BORDER
 
-    def look(self, pool: PoolView, run: RunView | None, now: float, chosen: Chosen) -> bool:
+    def update_view(self, pool: PoolView, run: RunView | None, now: float, chosen: RunSelection) -> bool:
         changed = self._pane.update(run)
-        changed |= self._look_for_trials(pool, run, now)
-        changed |= self._look_for_files(pool, run, now)
+        changed |= self._update_trials(pool, run, now)
+        changed |= self._update_files(pool, run, now)
         if changed and run is not None:
             failed = sum(run.counts.get(kind, 0) for kind in FAILURES)
-            ended, total = (run.ended, run.total) if self._pane.trials is None else self._trials.ended
+            ended, total = (run.ended, run.total) if self._pane.trials is None else self._trials.progress_text
             parts: list[tuple[str, str]] = [(f"{self.heading}  {ended:,}/{total:,}", "")]
             keys = self.app.keys
             if self._pane.trials is not None:
                 left, right, turn = (first_key(f"panel.{each}", keys) for each in ("left", "right", "open"))
                 parts.append((f"  {left} {right} sort, {turn} turns", "$muted"))
             if (sheet := self._sheet(run)) is not None and sheet.gang:
-                what = "all trials" if self._own else "this run's own"
+                what = "all trials" if self._shows_own_results else "this run's own"
                 parts.append((f"  {first_key('run.trials', keys)} {what}", "$muted"))
             if failed:
                 parts.append((f"  ✗ {failed}, {first_key('run.errors', self.app.keys)} shows why", "$text-error"))
-            self.retitle(Content.assemble(*parts))
+            self.set_titles(Content.assemble(*parts))
         return changed
 
     @property
-    def awaits(self) -> bool:
-        return self._asked is not None or not all(board.done() for board in self._boards.values())
+    def needs_polling(self) -> bool:
+        return self._listing is not None or not all(board.done() for board in self._boards.values())
 
-    def _look_for_trials(self, pool: PoolView, run: RunView | None, now: float) -> bool:
+    def _update_trials(self, pool: PoolView, run: RunView | None, now: float) -> bool:
         """Of a sweep, show its trials; the session is asked once what they are."""
         session = self.app.session
         if run is None or run.kind not in ("sweep", "broadcast") or session is None:
@@ -87,7 +89,7 @@ class ResultsPanel(RunPanel):
         if not asked.done() or isinstance(asked.exception(), NoTrials):
             return False
         sheet = self._sheet(run)
-        if sheet is not None and sheet.gang and self._own:
+        if sheet is not None and sheet.gang and self._shows_own_results:
             return False
         runs = [run]
         if sheet is not None and sheet.gang:
@@ -101,9 +103,9 @@ class ResultsPanel(RunPanel):
         try:
             board = asked.result()
         except SkywardError as error:
-            self.app.flash(words_of(error), "error")
+            self.app.flash(format_error(error), "error")
             return False
-        if board.sheet.gang and self._forgotten(board, pool):  # by the view; the ledger knows what came of it
+        if board.sheet.gang and self._has_lost_run(board, pool):  # by the view; the ledger knows what came of it
             self._boards, self._seen = {run.id: session.trials(pool.key, run)}, ("", 0, 0)
             return False
         here = run.id if board.sheet.gang else ""
@@ -114,7 +116,7 @@ class ResultsPanel(RunPanel):
         return True
 
     @staticmethod
-    def _forgotten(board: TrialBoard, pool: PoolView) -> bool:
+    def _has_lost_run(board: TrialTableSource, pool: PoolView) -> bool:
         """Whether a run of a sweep by gangs is in its pool no more, nor on the board."""
         held = [run in pool.runs for run in board.sheet.runs.values()]
         before = len(held) - held[::-1].index(True) if True in held else 0
@@ -131,27 +133,27 @@ class ResultsPanel(RunPanel):
         sheet = None if run is None else self._sheet(run)
         if sheet is None or not sheet.gang:
             return self.app.flash("this run is none of a sweep by gangs: its results are all that there is")
-        self._own = not self._own
-        self._pane.turn(None if self._own else self._trials)
+        self._shows_own_results = not self._shows_own_results
+        self._pane.show_trials(None if self._shows_own_results else self._trials)
         self._seen = ("", 0, 0)
         return None
 
-    def goes_with(self, run: RunView) -> str:
+    def cancel_side_effects(self, run: RunView) -> str:
         sheet = self._sheet(run)
         if sheet is None or not sheet.gang:
             return ""
         return f"The whole sweep of {count(len(sheet.tasks), 'combination')} is cancelled with it"
 
-    def _look_for_files(self, pool: PoolView, run: RunView | None, now: float) -> bool:
+    def _update_files(self, pool: PoolView, run: RunView | None, now: float) -> bool:
         """Have its nodes asked what ranks wrote, now and then while the run goes on, and once when it is over."""
-        if (asked := self._asked) is not None:
+        if (asked := self._listing) is not None:
             if not asked.done():
                 return False
-            self._asked = None
+            self._listing = None
             try:
                 files, trouble = asked.result().files, ""
             except (SkywardError, OSError) as error:
-                files, trouble = [], words_of(error)
+                files, trouble = [], format_error(error)
             key = first_key("run.fetch", self.app.keys)
             return self._about is not None and self._pane.show_files(self._about[0], files, trouble, key)
         session = self.app.session
@@ -161,9 +163,9 @@ class ResultsPanel(RunPanel):
         if session is None or run is None or not pool.is_live or not self._pane.size.height:
             return False
         about = run.id, run.state
-        if about != self._about or (run.state == "running" and now > self._asked_at + LOOK):
-            self._about, self._asked_at = about, now
-            self._asked = session.files(pool.key, run.id)
+        if about != self._about or (run.state == "running" and now > self._listed_at + LISTING_SECONDS):
+            self._about, self._listed_at = about, now
+            self._listing = session.files(pool.key, run.id)
         return False
 
     def action_diff(self) -> None:
@@ -171,7 +173,7 @@ class ResultsPanel(RunPanel):
         if run is None or len(run.outcomes()) < 2:
             return self.app.flash("there are no two results yet that could be compared")
         ranks = sorted(run.tasks)
-        odd = {rank for each in disagreements(run) for rank in each.ranks}
+        odd = {rank for each in find_disagreements(run) for rank in each.ranks}
         usual = next((rank for rank in ranks if rank not in odd), ranks[0])
         other = next((rank for rank in (*sorted(odd), *ranks) if rank != usual), usual)
         self.app.ask("Compare the results of two, such as 0,1", f"{usual},{other}", self._show_diff)
@@ -182,10 +184,10 @@ class ResultsPanel(RunPanel):
         if answer is None or run is None:
             return
         try:
-            pair = two_of(run, answer)
+            pair = parse_rank_pair(run, answer)
         except UsageError as error:
-            return self.app.flash(words_of(error), "error")
-        found, equal = differences(*(task.outcome.summary if task.outcome else None for task in pair))
+            return self.app.flash(format_error(error), "error")
+        found, equal = compare_results(*(task.outcome.summary if task.outcome else None for task in pair))
         names = [f"r{task.index}" if run.kind == "broadcast" else f"#{task.index}" for task in pair]
         lines = difference_table(names, found, equal)
         self.app.show_differences(f"{names[0]} and {names[1]} of {run.function}", lines)
@@ -202,26 +204,26 @@ class ResultsPanel(RunPanel):
 
     def _export(self, answer: str | None) -> None:
         if answer is not None and (run := self._pane.run) is not None:
-            self.run_worker(self._exported(run, answer), exclusive=True, group="export")
+            self.run_worker(self._write_export(run, answer), exclusive=True, group="export")
 
-    async def _exported(self, run: RunView, name: str) -> None:
+    async def _write_export(self, run: RunView, name: str) -> None:
         """Write them, in a thread: large values are copied, and pyarrow is loaded."""
-        from skyward_tui.file_export import check, write
+        from skyward_tui.file_export import check_output, write_results
 
         session = self.app.session
         if session is None:
             return
 
         def written() -> str:
-            check(str(path))
-            return write(run, str(path), session.result_values)
+            check_output(str(path))
+            return write_results(run, str(path), session.result_values)
 
         try:
-            path = expanded(name)
+            path = expand_user(name)
             remark = await asyncio.to_thread(written)
         except (SkywardError, OSError) as error:
             text = (
-                words_of(error)
+                format_error(error)
                 if isinstance(error, SkywardError)
                 else f"could not write {name}: {error.strerror or error}"
             )
@@ -233,18 +235,18 @@ class ResultsPanel(RunPanel):
             return self._pane.run is not None and bool(self._pane.run.ended)
         return action != "run.fetch" or self._pane.has_files
 
-    def copied(self) -> tuple[str, str] | None:
+    def clipboard_text(self) -> tuple[str, str] | None:
         from skyward_tui.file_export import results_text
 
         return None if self._pane.run is None else (results_text(self._pane.run), "results")
 
-    async def saved(self, run: RunView | None, chosen: Chosen) -> Saved:
+    async def exported_files(self, run: RunView | None, chosen: RunSelection) -> PanelExport:
         from skyward_tui.file_export import results_csv, results_json, trials_csv
 
         if run is None:
-            return Saved({})
+            return PanelExport({})
         files = {"results.json": [results_json(run)], "results.csv": [results_csv(run)]}
         board = self._boards.get(run.id)
         if board is not None and board.done() and board.exception() is None:
-            files["trials.csv"] = [trials_csv(board.result().table(run.id, run.tasks, MetricBook()))]
-        return Saved(files)
+            files["trials.csv"] = [trials_csv(board.result().table(run.id, run.tasks, MetricStore()))]
+        return PanelExport(files)

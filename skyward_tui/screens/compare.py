@@ -14,16 +14,16 @@ from textual.widget import Widget
 from skyward_core.client.chart_points import COUNTERS
 from skyward_core.model.errors import SkywardError
 from skyward_tui.screens.base_screen import BaseScreen
-from skyward_tui.text.error_hints import words_of
-from skyward_tui.text.number_format import clip, fit, number
-from skyward_tui.text.run_rows import ComparedLine, lines_of
+from skyward_tui.text.error_hints import format_error
+from skyward_tui.text.number_format import clip, fit_width, number
+from skyward_tui.text.run_rows import ComparedLine, comparison_lines
 from skyward_tui.ui.actions import bindings
-from skyward_tui.ui.app_interface import settled
-from skyward_tui.ui.style_sheets import beside
+from skyward_tui.ui.app_interface import wait_shielded
+from skyward_tui.ui.style_sheets import read_style_sheet
 from skyward_tui.widgets.braille_chart import Points, scaled
-from skyward_tui.widgets.header_and_hints import Crumbs, Panel
+from skyward_tui.widgets.header_and_hints import Breadcrumbs, Panel
 from skyward_tui.widgets.result_values import task_note
-from skyward_tui.widgets.virtual_list import Roll
+from skyward_tui.widgets.virtual_list import VirtualList
 
 if TYPE_CHECKING:
     from skyward_core.client.run_comparison import Comparison
@@ -33,7 +33,7 @@ LEFT, RIGHT = 1, 2  # who owns a cell of the chart
 STYLES = ("", "$text-accent", "$text-warning")
 
 
-class ComparedList(Roll):
+class ComparisonList(VirtualList):
     """The rows; what differs is marked. Which number is drawn goes by ``name_shown``."""
 
     def __init__(self) -> None:
@@ -50,7 +50,7 @@ class ComparedList(Roll):
             self.name_shown = next(curves, next(iter(names), ""))
         self.refresh()
 
-    def choose(self, steps: int) -> None:
+    def select_metric(self, steps: int) -> None:
         """Have another number drawn."""
         if self.names:
             at = (self.names.index(self.name_shown) + steps) % len(self.names)
@@ -68,21 +68,21 @@ class ComparedList(Roll):
         side = max(8, (width - name - 6) // 2)
         mark = "≠" if line.differs and line.name else " "
         drawn = line.name == self.name_shown and line.name in self.names
-        left, right = (f"{fit(text, side - 1)} " for text in (line.left, line.right))
+        left, right = (f"{fit_width(text, side - 1)} " for text in (line.left, line.right))
         plain = "bold" if line.differs else "$muted"
         styles = (plain, plain) if line.name else (f"bold {STYLES[LEFT]}", f"bold {STYLES[RIGHT]}")
         return Content.assemble(
-            (f" {fit(line.name, name)} ", "bold $text-accent" if drawn else ""),
+            (f" {fit_width(line.name, name)} ", "bold $text-accent" if drawn else ""),
             (f"{mark} ", "$text-warning"),
             (left, styles[0]),
             (clip(right.rstrip(), max(0, width - name - 4 - side)), styles[1]),
         )
 
 
-class TwoCurves(Widget):
+class CurveComparison(Widget):
     """One number of both over the time since each began."""
 
-    DEFAULT_CSS = beside(__file__, "comparison")
+    DEFAULT_CSS = read_style_sheet(__file__, "comparison")
 
     def __init__(self) -> None:
         super().__init__(id="curves")
@@ -113,53 +113,53 @@ class CompareScreen(BaseScreen[None]):
 
     SCOPE = "compare"
     BINDINGS = bindings("compare")
-    DEFAULT_CSS = beside(__file__, "compare")
+    DEFAULT_CSS = read_style_sheet(__file__, "compare")
 
     def __init__(self, left: str, right: str) -> None:
         super().__init__()
         self._ids = left, right
-        self._found: Comparison | None = None
+        self._comparison: Comparison | None = None
 
     def body(self) -> ComposeResult:
-        rows = Panel(ComparedList(), id="both")
+        rows = Panel(ComparisonList(), id="both")
         rows.border_title = "two runs"
         yield rows
-        curves = Panel(TwoCurves(), id="chart")
+        curves = Panel(CurveComparison(), id="chart")
         curves.border_title = "numbers"
         yield curves
 
     def on_mount(self) -> None:
-        self.query_one(ComparedList).focus()
-        self._read()
-        self.pulse(self.app.clock())
+        self.query_one(ComparisonList).focus()
+        self._load()
+        self.tick(self.app.clock())
 
-    def pulse(self, now: float) -> None:
+    def tick(self, now: float) -> None:
         runs = [
             Content.styled(f"━ {run}", f"bold {STYLES[who]}") for who, run in zip((LEFT, RIGHT), self._ids, strict=True)
         ]
-        self.query_one(Crumbs).show(["pools", "history", "compare"], runs)
-        super().pulse(now)
+        self.query_one(Breadcrumbs).update_trail(["pools", "history", "compare"], runs)
+        super().tick(now)
 
     @work(group="compare", exclusive=True)
-    async def _read(self) -> None:
+    async def _load(self) -> None:
         session = self.app.session
         if session is None:
             return self.flash(self.app.session_error or "the ledger is not read yet", "error")
         try:
-            self._found = await settled(session.compare(*self._ids))
+            self._comparison = await wait_shielded(session.compare(*self._ids))
         except (SkywardError, OSError) as error:
-            return self.flash(words_of(error), "error")
+            return self.flash(format_error(error), "error")
         if self.is_attached:
             self._show()
         return None
 
     def _show(self) -> None:
-        found = self._found
+        found = self._comparison
         if found is None:
             return
-        listed = self.query_one(ComparedList)
+        listed = self.query_one(ComparisonList)
         names = [row.name for row in found.numbers()]
-        listed.update(list(lines_of(found, self.app.clock(), task_note)), names)
+        listed.update(list(comparison_lines(found, self.app.clock(), task_note)), names)
         name = listed.name_shown
         left, right = found.left.curve(name), found.right.curve(name)
         # No curve is told from the other by its colour alone.
@@ -171,16 +171,16 @@ class CompareScreen(BaseScreen[None]):
         title = f"{name}, median of ranks: {', '.join(ends)}" if ends else name or "numbers"
         self.query_one("#chart", Panel).border_title = title
         note = "neither has logged numbers" if not names else "no numbers of these are kept here any more"
-        self.query_one(TwoCurves).show(left, right, note)
+        self.query_one(CurveComparison).show(left, right, note)
 
     def action_number(self, steps: int) -> None:
-        self.query_one(ComparedList).choose(steps)
+        self.query_one(ComparisonList).select_metric(steps)
         self._show()
 
     def action_copy(self) -> None:
-        if self._found is None:
+        if self._comparison is None:
             return
-        lines = lines_of(self._found, self.app.clock(), task_note)
+        lines = comparison_lines(self._comparison, self.app.clock(), task_note)
         self.app.copy("\n".join("\t".join((line.name, line.left, line.right)) for line in lines), "comparison")
 
     def action_back(self) -> None:

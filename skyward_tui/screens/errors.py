@@ -15,22 +15,34 @@ from textual.widgets.option_list import Option
 
 from skyward_core.model.outcomes import Outcome, signal_name
 from skyward_core.model.stack_values import StackFrame
-from skyward_core.views.machine_metrics import LATER, LastFigures, MachineView, Track, filled
+from skyward_core.views.machine_metrics import (
+    LATE_ERROR_SECONDS,
+    FailureMetrics,
+    MachineView,
+    MetricHistory,
+    memory_share,
+)
 from skyward_core.views.pool_view import PoolView, RunView
 from skyward_core.views.stack_groups import is_library, short_file
-from skyward_tui.external_editor import SourceFile, edit_named, folders_of, places, source_of
+from skyward_tui.external_editor import (
+    SourceFile,
+    find_source,
+    open_in_editor,
+    source_folders,
+    source_positions,
+)
 from skyward_tui.screens.base_screen import BaseScreen
 from skyward_tui.text.ansi_colours import plain
-from skyward_tui.text.hardware_cells import figures_line
-from skyward_tui.text.number_format import clip, failure, one_line, took
+from skyward_tui.text.hardware_cells import metrics_line
+from skyward_tui.text.number_format import clip, failure, one_line, precise_duration
 from skyward_tui.ui.actions import bindings
-from skyward_tui.ui.style_sheets import beside
-from skyward_tui.ui.themes import look
+from skyward_tui.ui.style_sheets import read_style_sheet
+from skyward_tui.ui.themes import state_style
 from skyward_tui.widgets.braille_chart import curve
-from skyward_tui.widgets.header_and_hints import Crumbs, Panel
-from skyward_tui.widgets.source_view import StackCode, Standing
+from skyward_tui.widgets.header_and_hints import Breadcrumbs, Panel
+from skyward_tui.widgets.source_view import CodePosition, StackCode
 
-BEFORE = 600.0  # seconds that are drawn, at most
+CURVE_SECONDS = 600.0  # seconds that are drawn, at most
 _ROWS, _ROWS_TALL, _TALL = 3, 5, 34  # of a curve, and in a panel that is so tall
 _LEAST_LOG = 6  # rows below which curves give way to lines
 _PERCENT = (0.0, 100.0)
@@ -38,37 +50,37 @@ _PERCENT = (0.0, 100.0)
 Line = Sequence[tuple[float, float]]
 
 
-class BeforeFailure(Widget, can_focus=False):
+class FailureContextView(Widget, can_focus=False):
     """One rank's. What the views have not, is not shown."""
 
-    DEFAULT_CSS = beside(__file__, "before_failure")
+    DEFAULT_CSS = read_style_sheet(__file__, "before_failure")
 
     def __init__(self) -> None:
         super().__init__()
-        self._of: tuple[PoolView, RunView, Outcome] | None = None
+        self._subject: tuple[PoolView, RunView, Outcome] | None = None
 
     def show(self, pool: PoolView | None, run: RunView, outcome: Outcome) -> None:
         """Show what was before another failure."""
-        self._of = None if pool is None else (pool, run, outcome)
+        self._subject = None if pool is None else (pool, run, outcome)
         self.refresh()
 
     def render(self) -> Content:
         width, height = self.size
-        if self._of is None or width < 1:
+        if self._subject is None or width < 1:
             return Content("")
-        pool, run, outcome = self._of
+        pool, run, outcome = self._subject
         rows: list[Content] = []
         for name, line in _figures(pool, run, outcome):
             drawn = curve(line, width, _ROWS_TALL if height >= _TALL else _ROWS, part_of=_PERCENT)
             if drawn and height - len(rows) - len(drawn) - 1 >= _LEAST_LOG:
                 rows += [Content.assemble((name, "$muted"), (f"  {line[-1][1]:.0f} %", "bold")), *drawn]
-        printed = _printed(pool, run, outcome.rank, height - len(rows) - (2 if rows else 1))
+        printed = _last_lines(pool, run, outcome.rank, height - len(rows) - (2 if rows else 1))
         if printed:
             rows += [Content("")] if rows else []
             rows.append(Content.styled(f"last lines of rank {outcome.rank}", "$muted"))
             rows += [Content(clip(text, width)) for text in printed]
         room = height - len(rows) - (2 if rows else 1)
-        if others := _of_all(pool, run, outcome.rank, room):
+        if others := _merged_lines(pool, run, outcome.rank, room):
             rows += [Content("")] if rows else []
             rows.append(Content.styled("last lines of all ranks", "$muted"))
             rows += [Content(clip(text, width)) for text in others]
@@ -82,42 +94,42 @@ def _figures(pool: PoolView, run: RunView, outcome: Outcome) -> Iterator[tuple[s
     if machine is None:
         return
     figures = run.figures.get(outcome.node)
-    until = machine.host.latest_at if figures is None else figures.failed_at + LATER
+    until = machine.host.latest_at if figures is None else figures.failed_at + LATE_ERROR_SECONDS
     for name, line in _lines(outcome.node, machine):
-        if near := [(at, value) for at, value in line if until - BEFORE <= at <= until]:
+        if near := [(at, value) for at, value in line if until - CURVE_SECONDS <= at <= until]:
             yield name, near
 
 
 def _lines(node: int, machine: MachineView) -> Iterator[tuple[str, Line]]:
-    yield f"memory of n{node}", _part(machine.host, "memory_used", "memory_total")
+    yield f"memory of n{node}", _percent_curve(machine.host, "memory_used", "memory_total")
     if machine.gpus:
-        number, fullest = max(enumerate(machine.gpus), key=lambda each: filled(each[1].latest))
-        yield f"memory of its GPU {number}", _part(fullest, "mem_used", "mem_total")
+        number, fullest = max(enumerate(machine.gpus), key=lambda each: memory_share(each[1].latest))
+        yield f"memory of its GPU {number}", _percent_curve(fullest, "mem_used", "mem_total")
         yield f"use of its GPU {number}", _points(fullest, "util")
     yield f"processors of n{node}", _points(machine.host, "cpu")
 
 
-def _points(track: Track, name: str) -> Line:
+def _points(track: MetricHistory, name: str) -> Line:
     return list(zip(*track.trace(name), strict=True))
 
 
-def _part(track: Track, used: str, whole: str) -> Line:
+def _percent_curve(track: MetricHistory, used: str, whole: str) -> Line:
     total = track.latest.get(whole)
     return [(at, 100 * value / total) for at, value in _points(track, used)] if total else []
 
 
-def _printed(pool: PoolView, run: RunView, rank: int, most: int) -> list[str]:
-    ring = pool.logs.of(run.id).ranks.get(rank) if pool.logs.has(run.id) else None
+def _last_lines(pool: PoolView, run: RunView, rank: int, most: int) -> list[str]:
+    ring = pool.logs.for_run(run.id).ranks.get(rank) if pool.logs.has(run.id) else None
     if ring is None or most <= 0:
         return []
     return [plain(text).rstrip() for text in ring.last(most)]
 
 
-def _of_all(pool: PoolView, run: RunView, rank: int, most: int) -> list[str]:
+def _merged_lines(pool: PoolView, run: RunView, rank: int, most: int) -> list[str]:
     """What ranks printed last, where one of them has left room for what others did."""
     if most <= 0 or not pool.logs.has(run.id):
         return []
-    book = pool.logs.of(run.id)
+    book = pool.logs.for_run(run.id)
     if not any(ring.end for other, ring in list(book.ranks.items()) if other != rank):
         return []
     ring = book.merged
@@ -139,15 +151,15 @@ def failures(run: RunView) -> list[Outcome]:
     )
 
 
-def account(outcome: Outcome, figures: LastFigures | None = None) -> str:
+def failure_report(outcome: Outcome, figures: FailureMetrics | None = None) -> str:
     """One failure, whole, as text, with what its machine was measured at last before."""
-    head = f"rank {outcome.rank} on node {outcome.node} {outcome.kind} after {took(outcome.seconds)}"
+    head = f"rank {outcome.rank} on node {outcome.node} {outcome.kind} after {precise_duration(outcome.seconds)}"
     if outcome.signal is not None:
         head += f", ended by {signal_name(outcome.signal)}"
     elif outcome.exit_code is not None:
         head += f", exit status {outcome.exit_code}"
     if figures is not None:
-        head += f"\n{figures_line(figures)}"
+        head += f"\n{metrics_line(figures)}"
     if outcome.error is None:
         return head
     error = failure(outcome.kind, outcome.error.type, outcome.error.message)
@@ -160,13 +172,13 @@ class ErrorsScreen(BaseScreen[int | None]):
 
     SCOPE = "errors"
     BINDINGS = bindings("errors")
-    DEFAULT_CSS = beside(__file__, "errors")
+    DEFAULT_CSS = read_style_sheet(__file__, "errors")
 
     def __init__(self, run: RunView) -> None:
         super().__init__()
         self._outcomes = failures(run)
         self._run = run
-        self._told = ""
+        self._shown_report = ""
 
     def body(self) -> ComposeResult:
         listed = Panel(OptionList(*self._options(), compact=True), id="failed")
@@ -175,7 +187,7 @@ class ErrorsScreen(BaseScreen[int | None]):
         self._code = StackCode(id="code")
         trace = Panel(VerticalScroll(Static(id="traceback")), self._code, id="trace")
         trace.border_title = "traceback"
-        self._before = BeforeFailure()
+        self._before = FailureContextView()
         before = Panel(self._before, id="before")
         before.border_title = "before it"
         yield Horizontal(trace, before, id="sides")
@@ -184,7 +196,7 @@ class ErrorsScreen(BaseScreen[int | None]):
         return [Option(self._row(outcome, first=i == 0), id=str(i)) for i, outcome in enumerate(self._outcomes)]
 
     def _row(self, outcome: Outcome, *, first: bool) -> Content:
-        mark = look(outcome.kind)
+        mark = state_style(outcome.kind)
         cause = first and self._run.root_cause is not None
         dim = outcome.kind == "collateral"
         error = outcome.error
@@ -201,22 +213,22 @@ class ErrorsScreen(BaseScreen[int | None]):
     def on_mount(self) -> None:
         self.query_one(OptionList).focus()
         self._show(0)
-        self.pulse(self.app.clock())
+        self.tick(self.app.clock())
 
     def on_resize(self) -> None:
         self.set_class(self.size.width >= _BESIDE, "-beside")
         super().on_resize()
 
-    def pulse(self, now: float) -> None:
+    def tick(self, now: float) -> None:
         counts = [
-            Content.styled(f"{look(kind).glyph} {many} {kind}", look(kind).style)
+            Content.styled(f"{state_style(kind).glyph} {many} {kind}", state_style(kind).style)
             for kind in _ORDER
             if (many := self._run.counts.get(kind))
         ]
-        self.query_one(Crumbs).show(["pools", self._run.pool, self._run.function, "errors"], counts)
-        if self._told != self._account(self._chosen):  # the kernel's log tells of a GPU a moment later
+        self.query_one(Breadcrumbs).update_trail(["pools", self._run.pool, self._run.function, "errors"], counts)
+        if self._shown_report != self._failure_report(self._chosen):  # the kernel's log tells of a GPU a moment later
             self._show(self.query_one(OptionList).highlighted or 0)
-        super().pulse(now)
+        super().tick(now)
 
     @property
     def _chosen(self) -> Outcome:
@@ -225,21 +237,21 @@ class ErrorsScreen(BaseScreen[int | None]):
     def _show(self, place: int) -> None:
         outcome = self._outcomes[place]
         self.query_one("#trace").border_title = f"rank {outcome.rank}"
-        self._told = self._account(outcome)
-        self.query_one("#traceback", Static).update(Content(self._told))
+        self._shown_report = self._failure_report(outcome)
+        self.query_one("#traceback", Static).update(Content(self._shown_report))
         pool = next((each for each in self.app.pools() if self._run.id in each.runs), None)
         self._before.show(pool, self._run, outcome)
         self.run_worker(self._show_code(outcome), group="code", exclusive=True)
 
     async def _show_code(self, outcome: Outcome) -> None:
         """The person's own lines around where it failed, the innermost first, as far as their files are here."""
-        found = [] if outcome.error is None else list(places(outcome.error.traceback.splitlines()))
+        found = [] if outcome.error is None else list(source_positions(outcome.error.traceback.splitlines()))
         frames = [StackFrame("", name, line) for name, line in dict.fromkeys(found) if not is_library(name)]
-        folders = await folders_of(self.app, self._run)
-        sources = await asyncio.to_thread(lambda: [source_of(frame, folders) for frame in frames[:_FRAMES]])
+        folders = await source_folders(self.app, self._run)
+        sources = await asyncio.to_thread(lambda: [find_source(frame, folders) for frame in frames[:_FRAMES]])
         if self.is_attached:
             told = [
-                Standing(self._head_of(frame, source, folders), source)
+                CodePosition(self._head_of(frame, source, folders), source)
                 for frame, source in zip(frames, sources, strict=False)
                 if source is not None
             ]
@@ -253,9 +265,9 @@ class ErrorsScreen(BaseScreen[int | None]):
             (place, "$text-accent"), ("  ! changed since the run began" if changed else "", "$text-warning")
         )
 
-    def _account(self, outcome: Outcome) -> str:
+    def _failure_report(self, outcome: Outcome) -> str:
         figures = self._run.figures.get(outcome.node) if outcome.kind != "collateral" else None
-        return account(outcome, figures)
+        return failure_report(outcome, figures)
 
     def on_option_list_option_highlighted(self, event: OptionList.OptionHighlighted) -> None:
         self._show(event.option_index)
@@ -267,11 +279,11 @@ class ErrorsScreen(BaseScreen[int | None]):
         self.dismiss(self._chosen.rank)
 
     def action_copy(self) -> None:
-        self.app.copy(self._account(self._chosen), "traceback")
+        self.app.copy(self._failure_report(self._chosen), "traceback")
 
     def action_editor(self) -> None:
-        lines = self._account(self._chosen).splitlines()
-        self.run_worker(edit_named(self.app, self._run, lines), group="editor", exclusive=True)
+        lines = self._failure_report(self._chosen).splitlines()
+        self.run_worker(open_in_editor(self.app, self._run, lines), group="editor", exclusive=True)
 
     def action_back(self) -> None:
         self.dismiss(None)

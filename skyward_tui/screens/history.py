@@ -16,36 +16,43 @@ from textual.message import Message
 from textual.widget import Widget
 from textual.widgets import Input
 
-from skyward_core.client.run_history import COLUMNS, FoundInLogs, PastLook, PastRun, RunSearch, sorted_runs
+from skyward_core.client.run_history import (
+    COLUMNS,
+    LineMatch,
+    PastRun,
+    RunPreviewData,
+    RunSearch,
+    sorted_runs,
+)
 from skyward_core.model.errors import SkywardError
-from skyward_core.util.terminal_safe_text import field
+from skyward_core.util.terminal_safe_text import sanitize_line
 from skyward_core.views.pool_view import RunView
 from skyward_tui.screens.base_screen import BaseScreen
 from skyward_tui.text.ansi_colours import plain
-from skyward_tui.text.error_hints import words_of
-from skyward_tui.text.number_format import ago, clip, count, duration, fit, money, number, one_line
+from skyward_tui.text.error_hints import format_error
+from skyward_tui.text.number_format import ago, clip, count, duration, fit_width, money, number, one_line
 from skyward_tui.ui.actions import bindings, first_key, with_keys
-from skyward_tui.ui.app_interface import settled
-from skyward_tui.ui.style_sheets import beside
-from skyward_tui.ui.themes import look
-from skyward_tui.widgets.braille_chart import NumbersChart
+from skyward_tui.ui.app_interface import wait_shielded
+from skyward_tui.ui.style_sheets import read_style_sheet
+from skyward_tui.ui.themes import state_style
+from skyward_tui.widgets.braille_chart import MetricsChart
 from skyward_tui.widgets.form_fields import TextLine
-from skyward_tui.widgets.header_and_hints import Crumbs, Panel
+from skyward_tui.widgets.header_and_hints import Breadcrumbs, Panel
 from skyward_tui.widgets.result_values import task_note
 from skyward_tui.widgets.sweep_trials import TrialLines
-from skyward_tui.widgets.virtual_list import Roll
+from skyward_tui.widgets.virtual_list import VirtualList
 
 if TYPE_CHECKING:
     from textual.timer import Timer
 
-    from skyward_core.client.run_history import FoundInLogs, LogSearch
-    from skyward_tui.ui.saved_state import KeptScreen
+    from skyward_core.client.run_history import LineMatch, LogSearch
+    from skyward_tui.ui.saved_state import ScreenState
 
 
-TYPED = 0.3  # seconds after the last letter in which nothing is looked for
+TYPING_SECONDS = 0.3  # seconds after the last letter in which nothing is looked for
 
 
-class HistoryInLogs:
+class LogSearcher:
     """Looks step by step, as long as somebody looks at the screen.
 
     Args:
@@ -58,58 +65,58 @@ class HistoryInLogs:
 
     def __init__(self, screen: BaseScreen[None]) -> None:
         self._screen = screen
-        self.found: Mapping[str, FoundInLogs] = {}
+        self.matches: Mapping[str, LineMatch] = {}
         self.changes = 0
         self._search: LogSearch | None = None
         self._stepping: LogSearch | None = None  # the one of which a step goes on just now
         self._typing: Timer | None = None  # until nobody has typed for a moment
 
     @property
-    def goes_on(self) -> bool:
+    def is_searching(self) -> bool:
         """Whether something is still to be looked through."""
         return self._search is not None and not self._search.done
 
-    def look_soon(self, look: Callable[[], None]) -> None:
+    def schedule_search(self, look: Callable[[], None]) -> None:
         """Drop the results, and search for the new words once the user has stopped typing."""
-        self.drop()
+        self.reset()
         if self._typing is not None:
             self._typing.stop()
-        self._typing = self._screen.set_timer(TYPED, look)
+        self._typing = self._screen.set_timer(TYPING_SECONDS, look)
 
-    def look(self, runs: Sequence[PastRun], words: Sequence[str]) -> None:
+    def search(self, runs: Sequence[PastRun], words: Sequence[str]) -> None:
         """Look for the words in what all runs printed, from the newest on."""
-        self.drop()
+        self.reset()
         session = self._screen.app.session
         if session is not None and words and runs:
             self._search = session.search_logs(runs, words)
-            self.go_on()
+            self.resume()
 
-    def drop(self) -> None:
+    def reset(self) -> None:
         if self._search is not None:
             self._search.cancel()
-        self._search, self.found = None, {}
+        self._search, self.matches = None, {}
         self.changes += 1
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         """Go on where somebody looks at the screen again."""
         search = self._search
         if search is not None and search is not self._stepping:
             self._stepping = search
-            self._screen.run_worker(self._step_on(search), group="logs")
+            self._screen.run_worker(self._run_steps(search), group="logs")
 
-    async def _step_on(self, search: LogSearch) -> None:
+    async def _run_steps(self, search: LogSearch) -> None:
         screen = self._screen
         try:
             while search is self._search and not search.done and screen.is_current:
                 found = await asyncio.to_thread(search.step)
                 if search is self._search and screen.is_attached:
                     if found:
-                        self.found = {**self.found, **found}
+                        self.matches = {**self.matches, **found}
                         self.changes += 1
-                    screen.pulse(screen.app.clock())
+                    screen.tick(screen.app.clock())
         except SkywardError as error:
-            self.drop()
-            screen.flash(words_of(error), "error")
+            self.reset()
+            screen.flash(format_error(error), "error")
         finally:
             if search is self._stepping:
                 self._stepping = None
@@ -120,7 +127,7 @@ class HistoryInLogs:
         if search is None:
             return parts
         if not search.done:
-            text = f"looking in logs: {search.looked:,} of {search.runs:,}"
+            text = f"looking in logs: {search.searched:,} of {search.runs:,}"
             parts.append(Content.styled(text, "$muted"))
         if search.unread:
             parts.append(Content.styled(f"{count(search.unread, 'log')} not readable", "$text-warning"))
@@ -130,7 +137,7 @@ class HistoryInLogs:
 _ROOMY = 120  # columns from which all facts of a run are shown
 
 
-class PastRunList(Roll):
+class PastRunList(VirtualList):
     """All runs that are found, in the order that is chosen."""
 
     @dataclass
@@ -144,11 +151,11 @@ class PastRunList(Roll):
         self.rows: list[PastRun] = []
         self.marked: list[str] = []  # ids of runs, in the order in which they were marked
         self.cursor = 0
-        self.by, self.falling = "when", True
+        self.sort_column, self.is_descending = "when", True
         self._found: Sequence[PastRun] = ()
         self._note = ""
         self._now = 0.0
-        self._in_logs: Mapping[str, FoundInLogs] = {}
+        self._in_logs: Mapping[str, LineMatch] = {}
 
     @property
     def chosen(self) -> PastRun | None:
@@ -159,7 +166,7 @@ class PastRunList(Roll):
         found: Sequence[PastRun],
         note: str,
         now: float,
-        in_logs: Mapping[str, FoundInLogs] | None = None,
+        in_logs: Mapping[str, LineMatch] | None = None,
     ) -> None:
         """Take what is found.
 
@@ -179,12 +186,12 @@ class PastRunList(Roll):
 
     def _sort(self) -> None:
         chosen = self.chosen
-        self.rows = sorted_runs(self._found, self.by, self._now, falling=self.falling)
+        self.rows = sorted_runs(self._found, self.sort_column, self._now, falling=self.is_descending)
         places = [at for at, run in enumerate(self.rows) if chosen and (run.run, run.key) == (chosen.run, chosen.key)]
         self.cursor = places[0] if places else min(self.cursor, max(0, len(self.rows) - 1))
         self.refresh()
 
-    def mark(self) -> None:
+    def toggle_mark(self) -> None:
         """Mark the chosen run, or unmark it; of more than two the one that was marked first is unmarked."""
         if (run := self.chosen) is None or not run.run:
             return
@@ -194,18 +201,18 @@ class PastRunList(Roll):
             self.marked = [*self.marked, run.run][-2:]
         self.action_step(1)
 
-    def turn(self) -> None:
+    def reverse_sort(self) -> None:
         """Sort the other way round."""
-        self.falling = not self.falling
+        self.is_descending = not self.is_descending
         self._sort()
 
     def action_sideways(self, steps: int) -> None:
-        self.by = COLUMNS[(COLUMNS.index(self.by) + steps) % len(COLUMNS)]
-        self.falling = self.by in ("when", "took", "cost")  # what is wanted first
+        self.sort_column = COLUMNS[(COLUMNS.index(self.sort_column) + steps) % len(COLUMNS)]
+        self.is_descending = self.sort_column in ("when", "took", "cost")  # what is wanted first
         self._sort()
 
-    def shown(self) -> list[Content]:
-        return super().shown() if self.rows else [self.blank(self._note)]
+    def visible_rows(self) -> list[Content]:
+        return super().visible_rows() if self.rows else [self.empty_text(self._note)]
 
     def _columns(self, width: int) -> list[tuple[str, int]]:
         """Name and width of each; below 0 is right-aligned, 0 takes what is left."""
@@ -228,22 +235,22 @@ class PastRunList(Roll):
     def head(self, width: int) -> list[Content]:
         parts: list[tuple[str, str]] = [("    ", "")]
         for name, room in self._columns(width):
-            sorts = name == self.by
+            sorts = name == self.sort_column
             title = "ARGUMENTS, OR WHAT FAILED" if name == "what" else name.upper()
-            text = f"{title}{'▼' if self.falling else '▲'}" if sorts else title
+            text = f"{title}{'▼' if self.is_descending else '▲'}" if sorts else title
             parts.append((_fit(text, room), "bold $text-accent" if sorts else "$muted"))
         return [Content.assemble(*parts)]
 
     def row_count(self, width: int) -> int:
         return len(self.rows)
 
-    def keep_in_view(self) -> range:
+    def required_range(self) -> range:
         return range(self.cursor, self.cursor + 1)
 
     def row(self, index: int, width: int) -> Content:
         run, here = self.rows[index], index == self.cursor
         in_log = self._in_logs.get(run.run)
-        mark = look(run.state)
+        mark = state_style(run.state)
         roomy = width >= _ROOMY
         when = time.strftime("%Y-%m-%d %H:%M", time.localtime(run.opened_at))
         cells = {
@@ -264,7 +271,7 @@ class PastRunList(Roll):
         left = width - 4
         for name, room in self._columns(width):
             figures = run.figures_note if in_log is None else ""
-            text = _fit(cells[name], room) if room else _both(cells[name], figures, max(0, left))
+            text = _fit(cells[name], room) if room else _join_halves(cells[name], figures, max(0, left))
             left -= abs(room) + 1
             found = name == "what" and in_log is not None
             parts.append((text, "" if found else self._style(name, run, mark.style)))
@@ -293,7 +300,7 @@ class PastRunList(Roll):
             self.post_message(self.PastRunOpened(self.chosen))
 
 
-def _both(what: str, figures: str, room: int) -> str:
+def _join_halves(what: str, figures: str, room: int) -> str:
     """Why a run failed, and what its machine was at before; where both are too long, half of the room for each."""
     if not (what and figures):
         return clip(what or figures, room)
@@ -302,7 +309,7 @@ def _both(what: str, figures: str, room: int) -> str:
 
 def _fit(text: str, room: int) -> str:
     """A text in so many cells, on the right where that is below 0, and one more cell behind it."""
-    return f"{fit(text, room)} " if room else text
+    return f"{fit_width(text, room)} " if room else text
 
 
 _CHART = 6  # rows of a curve
@@ -315,22 +322,24 @@ _TOGETHER = ("mean", "min", "max")  # of all results that are numbers
 Part = tuple[str, str]
 
 
-class RunLook(Widget, can_focus=False):
+class RunPreview(Widget, can_focus=False):
     """One run. It reads nothing: what is not told it yet is not shown."""
 
-    DEFAULT_CSS = beside(__file__, "run_look")
+    DEFAULT_CSS = read_style_sheet(__file__, "run_look")
 
     def __init__(self) -> None:
         super().__init__()
         self._shown: object = None
         self._run: PastRun | None = None
-        self._look: PastLook | None = None
-        self._found: FoundInLogs | None = None
+        self._preview: RunPreviewData | None = None
+        self._found: LineMatch | None = None
         self._now = 0.0
-        self._chart = NumbersChart()
+        self._chart = MetricsChart()
         self._trials: TrialLines | None = None  # of a sweep: what curves of its trials, end to end, do not tell
 
-    def update(self, run: PastRun | None, seen: PastLook | None, now: float, found: FoundInLogs | None = None) -> None:
+    def update(
+        self, run: PastRun | None, seen: RunPreviewData | None, now: float, found: LineMatch | None = None
+    ) -> None:
         """Show another one.
 
         Args:
@@ -339,7 +348,7 @@ class RunLook(Widget, can_focus=False):
         """
         shown = (run, id(seen), int(now) if run is not None and run.ended_at is None else 0, found)
         if shown != self._shown:
-            self._shown, self._run, self._look, self._now, self._found = shown, run, seen, now, found
+            self._shown, self._run, self._preview, self._now, self._found = shown, run, seen, now, found
             self._trials = None
             if run is not None and seen is not None and seen.trials is not None:
                 self._trials = TrialLines()
@@ -351,13 +360,16 @@ class RunLook(Widget, can_focus=False):
         if self._run is None or width < 1:
             return Content("")
         if width < _BESIDE:
-            above = self._left(self._run, width)
-            more = self._right(self._run, width, height - len(above) - 1)
+            above = self._left_column(self._run, width)
+            more = self._right_column(self._run, width, height - len(above) - 1)
             rows = [*above, Content(""), *more]
             return Content("\n").join(row.truncate(width) for row in rows[:height])
         left_width = max(1, int(width * _LEFT) - 2)
         right_width = max(1, width - left_width - 3)
-        left, right = self._left(self._run, left_width), self._right(self._run, right_width, height)
+        left, right = (
+            self._left_column(self._run, left_width),
+            self._right_column(self._run, right_width, height),
+        )
         rows = []
         for at in range(min(height, max(len(left), len(right)))):
             cell = left[at].truncate(left_width) if at < len(left) else Content("")
@@ -365,7 +377,7 @@ class RunLook(Widget, can_focus=False):
             rows.append(Content.assemble(cell.pad_right(left_width - cell.cell_length), ("  ", ""), other))
         return Content("\n").join(rows)
 
-    def _left(self, run: PastRun, width: int) -> list[Content]:
+    def _left_column(self, run: PastRun, width: int) -> list[Content]:
         return [
             Content.styled(line, style)
             for text, style in self._facts(run)
@@ -373,7 +385,7 @@ class RunLook(Widget, can_focus=False):
         ]
 
     def _facts(self, run: PastRun) -> Iterator[Part]:
-        mark = look(run.state)
+        mark = state_style(run.state)
         yield f"{mark.text} {run.function or '(no run)'}, {duration(run.seconds(self._now))}", mark.style
         when = time.strftime("%Y-%m-%d %H:%M", time.localtime(run.opened_at))
         cost = "" if not run.dollars else f", {money(run.dollars)}"
@@ -385,25 +397,25 @@ class RunLook(Widget, can_focus=False):
             yield run.figures_note, "$text-warning"
         if self._found is not None:
             yield "", ""
-            yield self._found.where, "$text-accent"
+            yield self._found.location_text, "$text-accent"
             yield f"  {self._found.line}", ""
         if run.script or run.arguments:
             yield "", ""
             yield run.script or "arguments", "$muted"
             for text in run.arguments:
                 yield f"  {one_line(text)}", ""
-        if self._look is not None and self._look.view is not None:
-            yield from _results(self._look.view)
+        if self._preview is not None and self._preview.view is not None:
+            yield from _results(self._preview.view)
 
-    def _right(self, run: PastRun, width: int, height: int) -> list[Content]:
-        seen = self._look
+    def _right_column(self, run: PastRun, width: int, height: int) -> list[Content]:
+        seen = self._preview
         if seen is None:
             return [Content.styled("reading …", "$muted")] if run.run else []
         if self._trials is not None:
             shown = [self._trials.row(at, width) for at in range(min(len(self._trials), max(0, height - 1)))]
             rows = [self._trials.head(width), *shown]
             room = height - len(rows) - 1
-            return [*rows, Content(""), *self._trials.below(width, room)] if room > 0 else rows
+            return [*rows, Content(""), *self._trials.chart_rows(width, room)] if room > 0 else rows
         tall = max(_CHART, height // 2 - 1)
         rows = self._chart.rows(seen.book, id(seen), run.run, width, tall)
         room = height - len(rows) - (2 if rows else 1)
@@ -422,11 +434,14 @@ def _results(run: RunView) -> Iterator[Part]:
     if not tasks:
         return
     yield "", ""
-    yield ", ".join(f"{many:,} {look(kind).word}" for kind, many in run.counts.items() if many), "$muted"
+    yield (
+        ", ".join(f"{many:,} {state_style(kind).word}" for kind, many in run.counts.items() if many),
+        "$muted",
+    )
     if together := run.aggregate():
         for name, stats in list(together.items())[:_RESULTS]:
             said = "  ".join(f"{each} {number(stats[each])}" for each in _TOGETHER)
-            yield f"  {field(name)}  {said}", ""
+            yield f"  {sanitize_line(name)}  {said}", ""
         return
     for task in tasks[:_RESULTS]:
         yield f"  r{task.rank} {one_line(task_note(task))}", ""
@@ -435,13 +450,13 @@ def _results(run: RunView) -> Iterator[Part]:
 
 
 _NO_RUN = "There has been no run yet: {pools.new} on the list of pools launches a script."
-RESTS = 0.15  # seconds for which the cursor stays on a run before that is read
-LOOKS = 64  # runs of which what was read is kept
+REST_SECONDS = 0.15  # seconds for which the cursor stays on a run before that is read
+MAX_PREVIEWS = 64  # runs of which what was read is kept
 _AROUND = 2  # rows of the screen that are neither the list's nor those below it
 _HEAD = 3  # rows of a list that are no runs
 _LEAST = 8  # rows that are worth showing of what the cursor is on
 _TALL, _WIDE, _PART = 30, 100, 0.45  # where both have their part, however long the list is
-LOOK = 2.0  # seconds between two looks at the ledger, where runs begin and end
+REFRESH_SECONDS = 2.0  # seconds between two looks at the ledger, where runs begin and end
 
 
 class HistoryScreen(BaseScreen[None]):
@@ -453,19 +468,19 @@ class HistoryScreen(BaseScreen[None]):
 
     SCOPE = "history"
     BINDINGS = bindings("history")
-    DEFAULT_CSS = beside(__file__, "history")
+    DEFAULT_CSS = read_style_sheet(__file__, "history")
 
     def __init__(self, *, inbox: bool = False) -> None:
         super().__init__()
-        self._inbox = inbox
+        self._shows_failures = inbox
         self._runs: list[PastRun] = []
         self._search = RunSearch()
         self._failed = ""
         self._read_at: float | None = None
         self._shown: object = None
         self._seen: object = None  # what went on when the ledger was read
-        self._in_logs = HistoryInLogs(self)
-        self._looks: dict[str, PastLook] = {}  # of runs, as far as they were read
+        self._log_searcher = LogSearcher(self)
+        self._previews: dict[str, RunPreviewData] = {}  # of runs, as far as they were read
         self._stands_on: tuple[PastRun | None, float] = (
             None,
             0.0,
@@ -480,8 +495,8 @@ class HistoryScreen(BaseScreen[None]):
         panel = Panel(PastRunList(), id="runs")
         panel.border_title = self._title
         yield panel
-        self._look = RunLook()
-        chosen = Panel(self._look, id="look")
+        self._preview_pane = RunPreview()
+        chosen = Panel(self._preview_pane, id="look")
         chosen.border_title = "chosen"
         yield chosen
         words = TextLine(id="words", compact=True, placeholder="words: pool, function, script, argument, error, log")
@@ -491,45 +506,47 @@ class HistoryScreen(BaseScreen[None]):
     def on_mount(self) -> None:
         self.query_one(PastRunList).focus()
         self._read()
-        self.pulse(self.app.clock())
+        self.tick(self.app.clock())
 
     @property
     def _title(self) -> str:
-        return "failures" if self._inbox else "history"
+        return "failures" if self._shows_failures else "history"
 
     @property
-    def place(self) -> KeptScreen:
-        return {"screen": self.SCOPE, "inbox": self._inbox}
+    def reopen_state(self) -> ScreenState:
+        return {"screen": self.SCOPE, "inbox": self._shows_failures}
 
     @property
     def context(self) -> str:
         return "history.words" if isinstance(self.focused, Input) else self.SCOPE
 
-    def shown_time(self, now: float) -> object:
+    def time_token(self, now: float) -> object:
         """What goes on is timed; and what has begun or ended is read a moment later."""
-        going = any(run.ended_at is None for run in self._runs) or self._going() != self._seen
-        return int(now) if going else super().shown_time(now)
+        going = any(run.ended_at is None for run in self._runs) or self._runs_token() != self._seen
+        return int(now) if going else super().time_token(now)
 
-    def pulse(self, now: float) -> None:
+    def tick(self, now: float) -> None:
         listed = self.query_one(PastRunList)
-        if self._read_at is not None and now - self._read_at > LOOK and self._going() != self._seen:
+        if self._read_at is not None and now - self._read_at > REFRESH_SECONDS and self._runs_token() != self._seen:
             self._read()
-        logs = self._in_logs
-        state = id(self._runs), self._search, self._failed, self._read_at, logs.changes, logs.goes_on
+        logs = self._log_searcher
+        state = id(self._runs), self._search, self._failed, self._read_at, logs.changes, logs.is_searching
         if state != self._shown:
             self._shown = state
-            listed.update(list(filter(self._wants, self._runs)), self._note(), now, logs.found)
+            listed.update(list(filter(self._is_match, self._runs)), self._note(), now, logs.matches)
         else:
             listed.tick(now)
-        self._share(len(listed.rows))
-        self.query_one(Crumbs).show(["pools", self._title], self._status(len(listed.rows)))
-        self._show_look(listed.chosen, now)
-        super().pulse(now)
+        self._layout_preview(len(listed.rows))
+        self.query_one(Breadcrumbs).update_trail(["pools", self._title], self._status(len(listed.rows)))
+        self._show_preview(listed.chosen, now)
+        super().tick(now)
 
-    def _wants(self, run: PastRun) -> bool:
-        return self._search.wants(run) or (run.run in self._in_logs.found and self._search.takes(run))
+    def _is_match(self, run: PastRun) -> bool:
+        return self._search.matches(run) or (
+            run.run in self._log_searcher.matches and self._search.matches_filters(run)
+        )
 
-    def _share(self, runs: int) -> None:
+    def _layout_preview(self, runs: int) -> None:
         """The list has the rows that it needs, what the cursor is on the rest: where there is room for both."""
         room, wanted = self.size.height - _AROUND, runs + _HEAD
         roomy = self.size.height >= _TALL and self.size.width >= _WIDE
@@ -541,37 +558,39 @@ class HistoryScreen(BaseScreen[None]):
             self.query_one("#look").display = there
             self.query_one("#runs").styles.height = height
 
-    def _show_look(self, chosen: PastRun | None, now: float) -> None:
+    def _show_preview(self, chosen: PastRun | None, now: float) -> None:
         """Below the list, where there is room; it is read once the cursor rests."""
         if not self.query_one("#look").display:
             return
-        seen = self._looks.get(chosen.run) if chosen is not None else None
-        self._look.update(chosen, seen, now, self._in_logs.found.get(chosen.run) if chosen is not None else None)
+        seen = self._previews.get(chosen.run) if chosen is not None else None
+        self._preview_pane.update(
+            chosen, seen, now, self._log_searcher.matches.get(chosen.run) if chosen is not None else None
+        )
         if chosen != self._stands_on[0]:
             self._stands_on = chosen, time.monotonic()
-            self.set_timer(RESTS, self._read_look)
+            self.set_timer(REST_SECONDS, self._load_preview)
 
-    def _read_look(self) -> None:
+    def _load_preview(self) -> None:
         chosen, since = self._stands_on
-        if chosen is None or not chosen.run or time.monotonic() - since < RESTS:
+        if chosen is None or not chosen.run or time.monotonic() - since < REST_SECONDS:
             return
-        if chosen.run != self._reads and (chosen.run not in self._looks or chosen.ended_at is None):
+        if chosen.run != self._reads and (chosen.run not in self._previews or chosen.ended_at is None):
             self._reads = chosen.run
-            self.run_worker(self._look_at(chosen.run), group="look", exclusive=True)
+            self.run_worker(self._fetch_preview(chosen.run), group="look", exclusive=True)
 
-    async def _look_at(self, run: str) -> None:
+    async def _fetch_preview(self, run: str) -> None:
         session = self.app.session
         if session is None:
             return
         try:
-            seen = await settled(session.look_at_run(run))
+            seen = await wait_shielded(session.preview_run(run))
         except (SkywardError, OSError) as error:
-            return self.flash(words_of(error), "error")
+            return self.flash(format_error(error), "error")
         finally:
             self._reads = ""
-        self._looks = {**dict(list(self._looks.items())[-LOOKS:]), run: seen}
+        self._previews = {**dict(list(self._previews.items())[-MAX_PREVIEWS:]), run: seen}
         if self.is_attached:
-            self.pulse(self.app.clock())
+            self.tick(self.app.clock())
         return None
 
     def _status(self, shown: int) -> list[Content]:
@@ -582,9 +601,9 @@ class HistoryScreen(BaseScreen[None]):
             parts.append(Content.styled("only failures", "$text-warning"))
         if self._search.words:
             parts.append(Content.styled(f"with: {' '.join(self._search.words)}", "$text-warning"))
-        return parts + self._in_logs.progress()
+        return parts + self._log_searcher.progress()
 
-    def _going(self) -> object:
+    def _runs_token(self) -> object:
         """Another value where a run has begun or ended, as far as the app knows."""
         pools = self.app.pools()
         runs = [(run.id, run.state) for pool in pools if not pool.is_over for run in pool.runs.values()]
@@ -595,11 +614,11 @@ class HistoryScreen(BaseScreen[None]):
             return f"✗ {self._failed}"
         if self._read_at is None:
             return "reading the ledger …"
-        if self._in_logs.goes_on:
+        if self._log_searcher.is_searching:
             return "no run is like that so far: what they printed is looked through …"
         if self._runs:
             return "no run is like that: other words, or none, show more"
-        if self._inbox:
+        if self._shows_failures:
             return "No run has failed of which you have not said that you know."
         return with_keys(_NO_RUN, self.app.keys)
 
@@ -609,17 +628,17 @@ class HistoryScreen(BaseScreen[None]):
         if session is None:
             self._failed = self.app.session_error
             return
-        self._seen = self._going()
+        self._seen = self._runs_token()
         try:
-            asked = session.failures() if self._inbox else session.past_runs(RunSearch())
-            self._runs, self._failed = await settled(asked), ""
+            asked = session.failures() if self._shows_failures else session.past_runs(RunSearch())
+            self._runs, self._failed = await wait_shielded(asked), ""
         except SkywardError as error:
-            self._failed = words_of(error)
+            self._failed = format_error(error)
         self._read_at = self.app.clock()
         if again:
-            self._look_in_logs()
+            self._search_logs()
         if self.is_attached:
-            self.pulse(self.app.clock())
+            self.tick(self.app.clock())
 
     # Finding
 
@@ -630,17 +649,17 @@ class HistoryScreen(BaseScreen[None]):
 
     def on_input_changed(self, event: Input.Changed) -> None:
         self._search = RunSearch(tuple(event.value.split()), self._search.failed)
-        self._in_logs.look_soon(self._look_in_logs)
-        self.pulse(self.app.clock())
+        self._log_searcher.schedule_search(self._search_logs)
+        self.tick(self.app.clock())
 
-    def _look_in_logs(self) -> None:
-        self._in_logs.look(self._runs, self._search.words)
+    def _search_logs(self) -> None:
+        self._log_searcher.search(self._runs, self._search.words)
 
     def on_screen_resume(self) -> None:
-        self._in_logs.go_on()
+        self._log_searcher.resume()
 
     def on_unmount(self) -> None:
-        self._in_logs.drop()
+        self._log_searcher.reset()
 
     def on_input_submitted(self) -> None:
         self.query_one(PastRunList).focus()
@@ -649,17 +668,17 @@ class HistoryScreen(BaseScreen[None]):
 
     def action_failed(self) -> None:
         self._search = RunSearch(self._search.words, not self._search.failed)
-        self.pulse(self.app.clock())
+        self.tick(self.app.clock())
 
     def action_turn(self) -> None:
-        self.query_one(PastRunList).turn()
+        self.query_one(PastRunList).reverse_sort()
 
     # Acting
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        if action in ("dismiss_chosen", "dismiss_all") and not self._inbox:
+        if action in ("dismiss_chosen", "dismiss_all") and not self._shows_failures:
             return False
-        if action == "failed" and self._inbox:
+        if action == "failed" and self._shows_failures:
             return False
         if action in ("find", "failed", "compare", "turn") and not self._runs:
             return False
@@ -668,7 +687,7 @@ class HistoryScreen(BaseScreen[None]):
         return True
 
     def action_mark(self) -> None:
-        self.query_one(PastRunList).mark()
+        self.query_one(PastRunList).toggle_mark()
 
     def action_compare(self) -> None:
         marked = self.query_one(PastRunList).marked
@@ -678,7 +697,7 @@ class HistoryScreen(BaseScreen[None]):
         return None
 
     def on_past_run_list_past_run_opened(self, event: PastRunList.PastRunOpened) -> None:
-        self.app.show_run(event.run.key, event.run.run, self._in_logs.found.get(event.run.run))
+        self.app.show_run(event.run.key, event.run.run, self._log_searcher.matches.get(event.run.run))
 
     def action_dismiss_chosen(self) -> None:
         if (chosen := self.query_one(PastRunList).chosen) is not None:
@@ -693,11 +712,11 @@ class HistoryScreen(BaseScreen[None]):
         if session is None:
             return
         try:
-            await settled(session.dismiss(runs))
+            await wait_shielded(session.dismiss(runs))
         except (SkywardError, OSError) as error:
-            return self.flash(f"could not dismiss it: {words_of(error)}", "error")
+            return self.flash(f"could not dismiss it: {format_error(error)}", "error")
         self._read()
-        self.app.look_for_failures()
+        self.app.count_failures()
         return None
 
     def action_open(self) -> None:

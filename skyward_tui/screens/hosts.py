@@ -16,22 +16,22 @@ from textual.content import Content
 from textual.widgets import Static
 
 from skyward_core.client import ssh_hosts
-from skyward_core.client.ssh_hosts import HostLook
+from skyward_core.client.ssh_hosts import HostGpuUsage
 from skyward_core.model.errors import SkywardError
-from skyward_core.util.terminal_safe_text import field
+from skyward_core.util.terminal_safe_text import sanitize_line
 from skyward_tui.screens.base_screen import BaseScreen
-from skyward_tui.shutdown import beside as in_thread
-from skyward_tui.text.error_hints import detail_of, words_of
-from skyward_tui.text.hardware_cells import by_whom, free_of, memory, utilization
+from skyward_tui.shutdown import run_in_daemon_thread as in_thread
+from skyward_tui.text.error_hints import format_detail, format_error
+from skyward_tui.text.hardware_cells import free_text, memory, usage_by_user, utilization
 from skyward_tui.text.number_format import ago, clip, count
 from skyward_tui.ui.actions import bindings
-from skyward_tui.ui.style_sheets import beside
-from skyward_tui.ui.themes import look
-from skyward_tui.widgets.header_and_hints import Crumbs, Panel
-from skyward_tui.widgets.virtual_list import Roll
+from skyward_tui.ui.style_sheets import read_style_sheet
+from skyward_tui.ui.themes import state_style
+from skyward_tui.widgets.header_and_hints import Breadcrumbs, Panel
+from skyward_tui.widgets.virtual_list import VirtualList
 
 if TYPE_CHECKING:
-    from skyward_core.client.ssh_hosts import GpuUse, HostGroup, HostLook
+    from skyward_core.client.ssh_hosts import GpuUse, HostGpuUsage, HostGroup
     from skyward_core.model.machines import Check
 
 
@@ -51,7 +51,7 @@ class HostRow:
         return self.group.name, self.host, self.gpu.id if self.gpu else ""
 
 
-class HostList(Roll):
+class HostList(VirtualList):
     """Groups in the order of their files."""
 
     def __init__(self) -> None:
@@ -59,13 +59,13 @@ class HostList(Roll):
         self.rows: list[HostRow] = []
         self.cursor = 0
         self._note = ""
-        self._seen: Mapping[str, HostLook] = {}
+        self._seen: Mapping[str, HostGpuUsage] = {}
 
     @property
     def chosen(self) -> HostRow | None:
         return self.rows[self.cursor] if self.rows else None
 
-    def update(self, groups: Sequence[HostGroup], seen: Mapping[str, HostLook], note: str) -> None:
+    def update(self, groups: Sequence[HostGroup], seen: Mapping[str, HostGpuUsage], note: str) -> None:
         """Show what is known now.
 
         Args:
@@ -79,13 +79,13 @@ class HostList(Roll):
         self.cursor = places[0] if places else min(self.cursor, max(0, len(self.rows) - 1))
         self.refresh()
 
-    def shown(self) -> list[Content]:
-        return super().shown() if self.rows else [self.blank(self._note)]
+    def visible_rows(self) -> list[Content]:
+        return super().visible_rows() if self.rows else [self.empty_text(self._note)]
 
     def row_count(self, width: int) -> int:
         return len(self.rows)
 
-    def keep_in_view(self) -> range:
+    def required_range(self) -> range:
         return range(self.cursor, self.cursor + 1)
 
     def row(self, index: int, width: int) -> Content:
@@ -98,17 +98,17 @@ class HostList(Roll):
 
     def _parts(self, row: HostRow, width: int) -> list[tuple[str, str]]:
         if not row.host:
-            where = f"  {count(len(row.group.hosts), 'host')}, {field(str(row.group.file))}"
-            name = field(row.group.name)
+            where = f"  {count(len(row.group.hosts), 'host')}, {sanitize_line(str(row.group.file))}"
+            name = sanitize_line(row.group.name)
             return [(clip(name, width), "bold"), (clip(where, max(0, width - len(name))), "$muted")]
         if row.gpu is None:
-            name, room = f"  {field(row.host):<20} ", max(0, width - 23)
+            name, room = f"  {sanitize_line(row.host):<20} ", max(0, width - 23)
             said, style = self._state(row.host)
             return [(clip(name, width), ""), (clip(said, room), style)]
         gpu = row.gpu
-        model = f"{clip(field(gpu.model), 24):<24} " if width >= _ROOMY else ""
-        head = f"    GPU {field(gpu.number):<4} {model}{utilization(gpu):>5} {memory(gpu):>16}  "
-        mark = look("free" if gpu.is_free else "busy")
+        model = f"{clip(sanitize_line(gpu.model), 24):<24} " if width >= _ROOMY else ""
+        head = f"    GPU {sanitize_line(gpu.number):<4} {model}{utilization(gpu):>5} {memory(gpu):>16}  "
+        mark = state_style("free" if gpu.is_free else "busy")
         return [
             (clip(head, width), ""),
             (clip(f"{mark.glyph} {gpu.state}", max(0, width - len(head))), mark.style),
@@ -121,7 +121,7 @@ class HostList(Roll):
             return f"✗ {seen.why}", "$text-error"
         if seen.why or not seen.gpus:
             return seen.why or "no GPU that our user may use", "$muted"
-        return free_of(seen), "$text-success" if any(gpu.is_free for gpu in seen.gpus) else "$text-warning"
+        return free_text(seen), "$text-success" if any(gpu.is_free for gpu in seen.gpus) else "$text-warning"
 
     def action_step(self, rows: int) -> None:
         self.cursor = min(max(0, self.cursor + rows), max(0, len(self.rows) - 1))
@@ -131,7 +131,7 @@ class HostList(Roll):
         self.action_step(len(self.rows) if end else -len(self.rows))
 
 
-def _rows(groups: Sequence[HostGroup], seen: Mapping[str, HostLook]) -> Iterator[HostRow]:
+def _rows(groups: Sequence[HostGroup], seen: Mapping[str, HostGpuUsage]) -> Iterator[HostRow]:
     for group in groups:
         yield HostRow(group)
         for host in group.hosts:
@@ -148,7 +148,7 @@ class HostsScreen(BaseScreen[None]):
 
     SCOPE = "hosts"
     BINDINGS = bindings("hosts")
-    DEFAULT_CSS = beside(__file__, "hosts")
+    DEFAULT_CSS = read_style_sheet(__file__, "hosts")
 
     def __init__(self) -> None:
         super().__init__()
@@ -156,7 +156,7 @@ class HostsScreen(BaseScreen[None]):
         self._failed = ""
         self._is_read = False
         self._writing = asyncio.Lock()
-        self._seen: dict[str, HostLook] = {}
+        self._seen: dict[str, HostGpuUsage] = {}
         self._checked: dict[str, list[Check]] = {}
         self._looking = 0
         self._looked_at: float | None = None
@@ -174,21 +174,21 @@ class HostsScreen(BaseScreen[None]):
     def on_mount(self) -> None:
         self.query_one(HostList).focus()
         self.action_again()
-        self.pulse(self.app.clock())
+        self.tick(self.app.clock())
 
-    def shown_time(self, now: float) -> object:
-        return self._changes, super().shown_time(now)
+    def time_token(self, now: float) -> object:
+        return self._changes, super().time_token(now)
 
-    def pulse(self, now: float) -> None:
+    def tick(self, now: float) -> None:
         if (listed := next(iter(self.query(HostList)), None)) is None:
             return  # a screen that goes has lost its list before it is gone
         if self._shown != self._changes:
             self._shown = self._changes
             listed.update(self._groups, self._seen, self._note())
             self.query_one("#hosts").styles.height = len(listed.rows) + 2 if listed.rows else None
-        self.query_one(Crumbs).show(["pools", "hosts"], self._status(now))
+        self.query_one(Breadcrumbs).update_trail(["pools", "hosts"], self._status(now))
         self.query_one("#detail", Static).update(self._detail(listed.chosen))
-        super().pulse(now)
+        super().tick(now)
 
     def _status(self, now: float) -> list[Content]:
         parts = []
@@ -216,121 +216,122 @@ class HostsScreen(BaseScreen[None]):
             return Content("")
         if not row.host:
             return self._group(row.group)
-        lines = [(f"{field(row.host)}\n", "bold")]
+        lines = [(f"{sanitize_line(row.host)}\n", "bold")]
         if row.gpu is not None:
             lines.append((f"{row.gpu}\n", ""))
             for each in row.gpu.processes:
                 lines.append((f"process {each.pid}: {each}{'' if each.computes else ', which only draws'}\n", "$muted"))
         elif row.host in self._checked:
             for check in self._checked[row.host]:
-                mark = look(check.state)
-                lines.append((f"{mark.glyph} {field(detail_of(check))}\n", mark.style))
+                mark = state_style(check.state)
+                lines.append((f"{mark.glyph} {sanitize_line(format_detail(check))}\n", mark.style))
         elif (seen := self._seen.get(row.host)) is not None:
-            lines += [(f"{field(seen.why)}\n", "")] if seen.why else []
-            lines += [(f"{line}\n", "") for line in by_whom(seen.gpus)]
+            lines += [(f"{sanitize_line(seen.why)}\n", "")] if seen.why else []
+            lines += [(f"{line}\n", "") for line in usage_by_user(seen.gpus)]
         return Content.assemble(*lines)
 
     def _group(self, group: HostGroup) -> Content:
         gpus = [gpu for host in group.hosts if host in self._seen for gpu in self._seen[host].gpus]
         takes = " --set gpus=free" if gpus else ""
         return Content.assemble(
-            (field(group.name), "bold"),
-            f"  {', '.join(map(field, group.hosts))}\n",
+            (sanitize_line(group.name), "bold"),
+            f"  {', '.join(map(sanitize_line, group.hosts))}\n",
             ("a run on them:  ", "$muted"),
-            (f"skyward-tui run SCRIPT --hosts {field(group.name)}{takes}\n", "$text-accent"),
-            *(f"{line}\n" for line in by_whom(gpus)),
-            (f"of {field(str(group.file))}", "$muted"),
+            (f"skyward-tui run SCRIPT --hosts {sanitize_line(group.name)}{takes}\n", "$text-accent"),
+            *(f"{line}\n" for line in usage_by_user(gpus)),
+            (f"of {sanitize_line(str(group.file))}", "$muted"),
         )
 
-    def _change(self) -> None:
+    def _mark_changed(self) -> None:
         self._changes += 1
         if self.is_attached:
-            self.pulse(self.app.clock())
+            self.tick(self.app.clock())
 
     # Looking
 
-    async def _read(self) -> None:
+    async def _load_groups(self) -> None:
         """Read the files, which may lie on a disk that is slow."""
         try:
             self._groups, self._failed = await in_thread(ssh_hosts.groups), ""
         except (SkywardError, OSError) as error:
-            self._groups, self._failed = [], words_of(error)
+            self._groups, self._failed = [], format_error(error)
         self._is_read = True
-        self._change()
+        self._mark_changed()
 
     @work(group="look")
-    async def _look(self, *hosts: str) -> None:
+    async def _probe_hosts(self, *hosts: str) -> None:
         """Look at some hosts, or at all."""
         meant = list(hosts) or list(dict.fromkeys(host for group in self._groups for host in group.hosts))
         if not meant:
             return
         loop = asyncio.get_running_loop()
 
-        def heard(seen: HostLook) -> None:
+        def heard(seen: HostGpuUsage) -> None:
             self._seen[seen.host] = seen
-            self._change()
+            self._mark_changed()
 
-        def said(seen: HostLook) -> None:
+        def said(seen: HostGpuUsage) -> None:
             with suppress(RuntimeError):  # the loop has ended: nobody waits
                 loop.call_soon_threadsafe(heard, seen)
 
         for host in meant:
             self._seen.pop(host, None)
         self._looking += 1
-        self._change()
+        self._mark_changed()
         try:
-            await in_thread(partial(ssh_hosts.look, meant, said))
+            await in_thread(partial(ssh_hosts.list_gpu_use, meant, said))
             self._looked_at = self.app.clock()
         except SkywardError as error:
-            self.flash(words_of(error), "error")
+            self.flash(format_error(error), "error")
         finally:
             self._looking -= 1
             for host in meant:  # also of a look that failed there is none to wait for
-                self._seen.setdefault(host, HostLook(host, (), "the look failed", False))
-            self._change()
+                self._seen.setdefault(host, HostGpuUsage(host, (), "the look failed", False))
+            self._mark_changed()
 
     @work(group="read", exclusive=True)
     async def action_again(self) -> None:
-        await self._read()
-        self._look()
+        await self._load_groups()
+        self._probe_hosts()
 
     @work(group="check", exclusive=True)
     async def action_check(self) -> None:
         if (row := self._chosen) is None or not row.host:
             return
-        self.flash(f"checking {field(row.host)} …")
+        self.flash(f"checking {sanitize_line(row.host)} …")
         try:
             self._checked[row.host] = found = await in_thread(partial(ssh_hosts.check, row.host))
         except SkywardError as error:
-            return self.flash(words_of(error), "error")
+            return self.flash(format_error(error), "error")
         wrong = [check for check in found if check.state == "fail"]
         self.flash(
-            f"{field(row.host)}: {field(wrong[0].detail) if wrong else 'all that a pool needs is there'}",
+            f"{sanitize_line(row.host)}: "
+            f"{sanitize_line(wrong[0].detail) if wrong else 'all that a pool needs is there'}",
             "error" if wrong else "done",
         )
-        self._change()
+        self._mark_changed()
         return None
 
     # Its key
 
     @work(group="trust", exclusive=True)
     async def action_trust(self) -> None:
-        from skyward_core.client.ssh_hosts import shown_key
+        from skyward_core.client.ssh_hosts import fetch_host_key
         from skyward_tui.dialogs.host_key_and_secret import HostKeyScreen
 
         if (row := self._chosen) is None or not row.host:
             return
-        self.flash(f"asking {field(row.host)} for its key …")
+        self.flash(f"asking {sanitize_line(row.host)} for its key …")
         try:
-            shown = await in_thread(partial(shown_key, row.host))
+            shown = await in_thread(partial(fetch_host_key, row.host))
             if shown.is_known():
-                return self.flash(f"the key of {field(row.host)} is known: {shown.key.fingerprint}", "done")
+                return self.flash(f"the key of {sanitize_line(row.host)} is known: {shown.key.fingerprint}", "done")
             if not await self.app.push_screen_wait(HostKeyScreen(shown.key, starts=False)):
                 return self.flash("it was not accepted")
-            self.flash(f"written to {field(str(shown.accept()))}", "done")
+            self.flash(f"written to {sanitize_line(str(shown.accept()))}", "done")
         except (SkywardError, OSError) as error:
-            return self.flash(words_of(error), "error")
-        self._look(row.host)
+            return self.flash(format_error(error), "error")
+        self._probe_hosts(row.host)
         return None
 
     # Groups
@@ -357,12 +358,12 @@ class HostsScreen(BaseScreen[None]):
             try:
                 await in_thread(change)
             except (SkywardError, OSError) as error:
-                return self.app.flash(words_of(error), "error")
-            await self._read()
+                return self.app.flash(format_error(error), "error")
+            await self._load_groups()
         self.app.flash(said, "done")
         new = [host for group in self._groups for host in group.hosts if host not in self._seen]
         if new and self.is_attached:
-            self._look(*dict.fromkeys(new))
+            self._probe_hosts(*dict.fromkeys(new))
         return None
 
     @work(group="edit", exclusive=True)
@@ -371,8 +372,11 @@ class HostsScreen(BaseScreen[None]):
 
         if (row := self._chosen) is None:
             return
-        if host := await self.app.push_screen_wait(AskScreen(f"Host to add to {field(row.group.name)}")):
-            self._edit(partial(row.group.added, host), f"{field(host)} is in {field(row.group.name)} now")
+        if host := await self.app.push_screen_wait(AskScreen(f"Host to add to {sanitize_line(row.group.name)}")):
+            self._edit(
+                partial(row.group.add_host, host),
+                f"{sanitize_line(host)} is in {sanitize_line(row.group.name)} now",
+            )
 
     @work(group="edit", exclusive=True)
     async def action_group(self) -> None:
@@ -380,9 +384,12 @@ class HostsScreen(BaseScreen[None]):
 
         if not (name := await self.app.push_screen_wait(AskScreen("Name of the new group"))):
             return
-        if host := await self.app.push_screen_wait(AskScreen(f"First host of {field(name)}")):
+        if host := await self.app.push_screen_wait(AskScreen(f"First host of {sanitize_line(name)}")):
             file = self._chosen.group.file if self._chosen else None
-            self._edit(partial(ssh_hosts.new_group, name, host, file), f"{field(name)} has {field(host)}")
+            self._edit(
+                partial(ssh_hosts.new_group, name, host, file),
+                f"{sanitize_line(name)} has {sanitize_line(host)}",
+            )
 
     @work(group="edit", exclusive=True)
     async def action_rename(self) -> None:
@@ -391,10 +398,10 @@ class HostsScreen(BaseScreen[None]):
         if (row := self._chosen) is None:
             return
         old = row.host or row.group.name
-        new = await self.app.push_screen_wait(AskScreen(f"Another name for {field(old)}", field(old)))
+        new = await self.app.push_screen_wait(AskScreen(f"Another name for {sanitize_line(old)}", sanitize_line(old)))
         if new and new != old:
-            change = partial(row.group.exchanged, old, new) if row.host else partial(row.group.renamed, new)
-            self._edit(change, f"{field(old)} is called {field(new)} now")
+            change = partial(row.group.replace_host, old, new) if row.host else partial(row.group.rename, new)
+            self._edit(change, f"{sanitize_line(old)} is called {sanitize_line(new)} now")
 
     @work(group="edit", exclusive=True)
     async def action_remove(self) -> None:
@@ -402,11 +409,15 @@ class HostsScreen(BaseScreen[None]):
 
         if (row := self._chosen) is None:
             return
-        what = f"host {field(row.host)} of {field(row.group.name)}" if row.host else f"group {field(row.group.name)}"
-        text = f"Take {what} out of\n{field(str(row.group.file))}?\n\nThe machines themselves stay as they are."
+        what = (
+            f"host {sanitize_line(row.host)} of {sanitize_line(row.group.name)}"
+            if row.host
+            else f"group {sanitize_line(row.group.name)}"
+        )
+        text = f"Take {what} out of\n{sanitize_line(str(row.group.file))}?\n\nThe machines themselves stay as they are."
         choices = [("no", "Keep it", False), ("yes", "Take it out", True)]
         if await self.app.push_screen_wait(ChoiceScreen("Remove", text, choices, escape="no")) == "yes":
-            change = partial(row.group.removed, row.host) if row.host else row.group.deleted
+            change = partial(row.group.remove_host, row.host) if row.host else row.group.delete
             self._edit(change, f"{what} is gone")
 
     def action_back(self) -> None:

@@ -14,36 +14,36 @@ from textual.message import Message
 from textual.widgets import Button, Static
 
 from skyward_core.model.errors import SkywardError
-from skyward_core.util.terminal_safe_text import field
-from skyward_tui.dialogs.dialog import TypedWord
+from skyward_core.util.terminal_safe_text import sanitize_line
+from skyward_tui.dialogs.dialog import TypedConfirmation
 from skyward_tui.screens.base_screen import BaseScreen
-from skyward_tui.text.error_hints import words_of
-from skyward_tui.text.number_format import ago, clip, count, duration, fit
+from skyward_tui.text.error_hints import format_error
+from skyward_tui.text.number_format import ago, clip, count, duration, fit_width
 from skyward_tui.text.receipts_and_leftovers import (
     LeftoverRow,
-    amount_of,
-    cells_of,
-    detail_of_row,
-    list_of,
-    named,
+    deletion_lines,
+    leftover_cells,
+    leftover_rows,
+    leftovers_amount,
+    row_detail,
 )
 from skyward_tui.ui.actions import Action, bindings
-from skyward_tui.ui.app_interface import settled
-from skyward_tui.ui.refresh_timer import at_rest
-from skyward_tui.ui.style_sheets import beside
-from skyward_tui.ui.themes import look
-from skyward_tui.widgets.header_and_hints import Crumbs, Panel
-from skyward_tui.widgets.virtual_list import Roll
+from skyward_tui.ui.app_interface import wait_shielded
+from skyward_tui.ui.refresh_timer import idle_token
+from skyward_tui.ui.style_sheets import read_style_sheet
+from skyward_tui.ui.themes import state_style
+from skyward_tui.widgets.header_and_hints import Breadcrumbs, Panel
+from skyward_tui.widgets.virtual_list import VirtualList
 
 if TYPE_CHECKING:
-    from skyward_core.client.leftover_cleanup import Found, Sweep
+    from skyward_core.client.leftover_cleanup import JudgedLeftover, LeftoverScan
     from skyward_tui.text.receipts_and_leftovers import LeftoverRow
 
 
 _ROOMY = 120  # columns from which every fact of a thing is shown
 
 
-class LeftoverList(Roll):
+class LeftoverList(VirtualList):
     """Things by pool, then what others made, then places that could not be looked at."""
 
     @dataclass
@@ -62,19 +62,19 @@ class LeftoverList(Roll):
     def chosen(self) -> LeftoverRow | None:
         return self.rows[self.cursor] if self.rows else None
 
-    def update(self, sweep: Sweep | None, note: str, now: float) -> None:
-        state = (id(sweep), note, at_rest(now), self.size)
+    def update(self, sweep: LeftoverScan | None, note: str, now: float) -> None:
+        state = (id(sweep), note, idle_token(now), self.size)
         if state == self._state:
             return
         chosen = self.chosen.id if self.chosen else ""
         self._state, self._note, self._now = state, note, now
-        self.rows = [] if sweep is None else list_of(sweep)
+        self.rows = [] if sweep is None else leftover_rows(sweep)
         places = [index for index, row in enumerate(self.rows) if row.id == chosen]
         self.cursor = places[0] if places else min(self.cursor, max(0, len(self.rows) - 1))
         self.refresh()
 
-    def shown(self) -> list[Content]:
-        return super().shown() if self.rows else [self.blank(self._note)]
+    def visible_rows(self) -> list[Content]:
+        return super().visible_rows() if self.rows else [self.empty_text(self._note)]
 
     def _columns(self, width: int) -> list[tuple[str, int]]:
         """Name and width of each that fits; below 0 is right-aligned, 0 takes what is left."""
@@ -95,14 +95,14 @@ class LeftoverList(Roll):
         parts = []
         for name, room in self._columns(width):
             text = cells.get(name, "")
-            shown = fit(text, room) if room else f" {text}"
+            shown = fit_width(text, room) if room else f" {text}"
             parts.append(f"{shown} " if room < 0 else shown)
         return " ".join(parts)
 
     def row_count(self, width: int) -> int:
         return len(self.rows)
 
-    def keep_in_view(self) -> range:
+    def required_range(self) -> range:
         return range(self.cursor, self.cursor + 1)
 
     def row(self, index: int, width: int) -> Content:
@@ -113,8 +113,8 @@ class LeftoverList(Roll):
             style = "$muted" if row.ledger else "$text-warning"
             line = Content.assemble(mark, (clip(row.text, width - 2), style))
         else:
-            cells = cells_of(row.found, self._now)
-            state = look(row.found.verdict)
+            cells = leftover_cells(row.found, self._now)
+            state = state_style(row.found.verdict)
             cells["STATE"] = ""
             words = f"{state.text}{row.text if width >= _ROOMY else ''}"
             line = Content.assemble(mark, self._line(cells, width), (words, state.style))
@@ -133,7 +133,7 @@ class LeftoverList(Roll):
         self.post_message(self.LeftoverOpened())
 
 
-class SweepScreen(BaseScreen[None]):
+class LeftoversScreen(BaseScreen[None]):
     """It looks when it opens, and changes nothing until somebody says so.
 
     Args:
@@ -142,9 +142,9 @@ class SweepScreen(BaseScreen[None]):
 
     SCOPE = "sweep"
     BINDINGS = bindings("sweep")
-    DEFAULT_CSS = beside(__file__, "sweep")
+    DEFAULT_CSS = read_style_sheet(__file__, "sweep")
 
-    def __init__(self, known: Sweep | None = None) -> None:
+    def __init__(self, known: LeftoverScan | None = None) -> None:
         super().__init__()
         self._sweep = known
         self._failed = ""
@@ -163,27 +163,27 @@ class SweepScreen(BaseScreen[None]):
 
     def on_mount(self) -> None:
         self.query_one(LeftoverList).focus()
-        self._look()
-        self.pulse(self.app.clock())
+        self._scan()
+        self.tick(self.app.clock())
 
-    def shown_time(self, now: float) -> object:
+    def time_token(self, now: float) -> object:
         looks = self._looking_since is not None
-        return id(self._sweep), self._failed, int(now) if looks else super().shown_time(now)
+        return id(self._sweep), self._failed, int(now) if looks else super().time_token(now)
 
-    def pulse(self, now: float) -> None:
-        self.query_one(Crumbs).show(["pools", "what is left"], self._status(now))
+    def tick(self, now: float) -> None:
+        self.query_one(Breadcrumbs).update_trail(["pools", "what is left"], self._status(now))
         listed = self.query_one(LeftoverList)
         listed.update(self._sweep, self._note(), now)
         chosen = listed.chosen
-        self.query_one("#detail", Static).update(Content(detail_of_row(chosen, now) if chosen else ""))
-        super().pulse(now)
+        self.query_one("#detail", Static).update(Content(row_detail(chosen, now) if chosen else ""))
+        super().tick(now)
 
     def _status(self, now: float) -> list[Content]:
         parts = []
         if self._looking_since is not None:
             parts.append(Content.styled(f"◌ asking accounts … {duration(now - self._looking_since)}", "$text-warning"))
-        if self._sweep is not None and self._sweep.left:
-            parts.append(Content.styled(f"! {amount_of(self._sweep.left)} left", "$text-error"))
+        if self._sweep is not None and self._sweep.removable:
+            parts.append(Content.styled(f"! {leftovers_amount(self._sweep.removable)} left", "$text-error"))
         if self._sweep is not None and self._sweep.unknown:
             parts.append(Content.styled(f"! {len(self._sweep.unknown)} not known", "$text-warning"))
         if self._looked_at is not None and self._looking_since is None:
@@ -205,24 +205,26 @@ class SweepScreen(BaseScreen[None]):
     # Looking
 
     @work(group="look", exclusive=True)
-    async def _look(self) -> None:
+    async def _scan(self) -> None:
         session = self.app.session
         if session is None:
             return
         self._looking_since = self.app.clock()
         try:
-            asked = await asyncio.to_thread(_everybody)
-            self._sweep = await settled(session.sweep(asked, everywhere=self._everywhere, ledgers=self._ledgers))
+            asked = await asyncio.to_thread(_all_providers)
+            self._sweep = await wait_shielded(
+                session.scan_leftovers(asked, everywhere=self._everywhere, ledgers=self._ledgers)
+            )
         except (SkywardError, OSError) as error:
-            self._failed = words_of(error)
+            self._failed = format_error(error)
         else:
             self._failed = ""
             self._looked_at = self.app.clock()
         self._looking_since = None  # who is broken off has one after it that looks
 
-    def _look_again(self) -> None:
+    def _rescan(self) -> None:
         if self.is_attached:
-            self._look()
+            self._scan()
 
     # Actions
 
@@ -236,14 +238,14 @@ class SweepScreen(BaseScreen[None]):
             case "open":
                 return chosen is not None and (chosen.ledger != "" or self._pool_of(chosen) != "")
             case "end":
-                return chosen is not None and bool(self._with(chosen))
+                return chosen is not None and bool(self._deletable_of_pool(chosen))
             case "end_all":
-                return self._sweep is not None and bool(self._sweep.left)
+                return self._sweep is not None and bool(self._sweep.removable)
         return True
 
-    def is_useful(self, action: Action) -> bool:
+    def is_hint_worthy(self, action: Action) -> bool:
         if action.call == "end_all":
-            pools = {(each.thing.pool, each.thing.token) for each in self._sweep.left} if self._sweep else ()
+            pools = {(each.thing.pool, each.thing.token) for each in self._sweep.removable} if self._sweep else ()
             return len(pools) > 1
         return action.call != "everywhere" or not self._everywhere
 
@@ -252,14 +254,14 @@ class SweepScreen(BaseScreen[None]):
         found = row.found
         return found.pool if found is not None and found.pool and self.app.find_pool(found.pool) else ""
 
-    def _with(self, row: LeftoverRow) -> list[Found]:
+    def _deletable_of_pool(self, row: LeftoverRow) -> list[JudgedLeftover]:
         """All that nobody needs of the pool of what is chosen."""
         if row.found is None or self._sweep is None:
             return []
         of = row.found.thing
         return [
             each
-            for each in self._sweep.left
+            for each in self._sweep.removable
             if (each.thing.pool, each.thing.token, each.thing.ledger) == (of.pool, of.token, of.ledger)
         ]
 
@@ -272,43 +274,43 @@ class SweepScreen(BaseScreen[None]):
         if chosen.ledger:
             self._ledgers = tuple(dict.fromkeys((*self._ledgers, chosen.ledger)))
             self.flash(f"looking at what ledger {chosen.ledger} made, too …")
-            self._look()
+            self._scan()
         elif pool := self._pool_of(chosen):
             self.app.show_pool(pool)
 
     def action_again(self) -> None:
-        self._look()
+        self._scan()
 
     def action_everywhere(self) -> None:
         self._everywhere = not self._everywhere
-        self._look()
+        self._scan()
 
     def action_end(self) -> None:
         if (chosen := self._chosen) is not None:
-            self._ask_to_end(self._with(chosen))
+            self._ask_to_delete(self._deletable_of_pool(chosen))
 
     def action_end_all(self) -> None:
         if self._sweep is not None:
-            self._ask_to_end(self._sweep.left)
+            self._ask_to_delete(self._sweep.removable)
 
-    def _ask_to_end(self, found: list[Found]) -> None:
+    def _ask_to_delete(self, found: list[JudgedLeftover]) -> None:
         pass
 
         if found and self._sweep is not None:
-            self.app.push_screen(EndLeftScreen(self._sweep.of(found), self._look_again))
+            self.app.push_screen(DeleteLeftoversScreen(self._sweep.select(found), self._rescan))
 
     def action_back(self) -> None:
         self.dismiss(None)
 
 
-def _everybody() -> dict[str, tuple[str, ...]]:
+def _all_providers() -> dict[str, tuple[str, ...]]:
     """Every provider that has accounts, as it is by its name: the ledger may be lost."""
-    from skyward_core.client.leftover_cleanup import sweepers
+    from skyward_core.client.leftover_cleanup import scannable_providers
 
-    return dict.fromkeys(sweepers(), ())
+    return dict.fromkeys(scannable_providers(), ())
 
 
-class EndLeftScreen(TypedWord[None]):
+class DeleteLeftoversScreen(TypedConfirmation[None]):
     """Where a machine is among it, a word must be typed; else the focus is on Cancel. Closing it stops nothing that
     has begun.
 
@@ -317,25 +319,25 @@ class EndLeftScreen(TypedWord[None]):
         ended: called once that is over.
     """
 
-    DEFAULT_CSS = beside(__file__, "end_left")
+    DEFAULT_CSS = read_style_sheet(__file__, "end_left")
     CONFIRMS = "#end"
 
-    def __init__(self, sweep: Sweep, ended: Callable[[], None]) -> None:
+    def __init__(self, sweep: LeftoverScan, ended: Callable[[], None]) -> None:
         super().__init__()
-        self.heading = f"End {amount_of(sweep.left)}?"
+        self.heading = f"End {leftovers_amount(sweep.removable)}?"
         self._sweep = sweep
-        self._ended = ended
-        self._began: float | None = None
+        self._on_deleted = ended
+        self._started_at: float | None = None
         self._word = ""
-        if any(each.thing.is_machine for each in sweep.left):
-            names = {each.thing.pool for each in sweep.left}
+        if any(each.thing.is_machine for each in sweep.removable):
+            names = {each.thing.pool for each in sweep.removable}
             name = names.pop() if len(names) == 1 else ""
             # A name is a tag, which may be anything.
             self._word = name if name.isascii() and name.isprintable() and name.strip() else ""
-            self._word = self._word.strip() or str(len(sweep.left))
+            self._word = self._word.strip() or str(len(sweep.removable))
 
     def body(self) -> ComposeResult:
-        yield self.facts(Content("\n".join(named(self._sweep.left, self.app.clock()))))
+        yield self.facts(Content("\n".join(deletion_lines(self._sweep.removable, self.app.clock()))))
         yield Static(self._question(), id="ask")
         yield from self.field()
 
@@ -349,40 +351,40 @@ class EndLeftScreen(TypedWord[None]):
 
     def _question(self, refused: str = "") -> Content:
         parts = [("\nWhat nobody has fetched from there goes with it.", "$text-warning")]
-        others = {(each.thing.ledger, each.thing.owner) for each in self._sweep.left if not each.thing.ours}
+        others = {(each.thing.ledger, each.thing.owner) for each in self._sweep.removable if not each.thing.ours}
         for ledger, owner in sorted(others):
             said = f"\n! of ledger {ledger} ({owner}): whether it is in use there cannot be told from here"
             parts.append((said, "$text-warning"))
         if self._word:
-            what = "how many things" if self._word == str(len(self._sweep.left)) else "the pool's name"
+            what = "how many things" if self._word == str(len(self._sweep.removable)) else "the pool's name"
             parts += [(f"\n\nType {what}, ", ""), (self._word, "bold $text-accent"), (", to end it:", "")]
         if refused:
             parts.append((f"\n✗ nothing was ended: {refused}", "$text-error"))
         return Content.assemble(*parts)
 
-    def confirmed(self) -> None:
-        self._begin()
+    def confirm(self) -> None:
+        self._start()
 
-    def refused(self, said: str) -> None:
+    def reject(self, said: str) -> None:
         self.query_one("#ask", Static).update(self._question(said))
 
     def on_button_pressed(self, event: Button.Pressed) -> None:
         if event.button.id == "end":
-            self._begin()
+            self._start()
         else:
             self.action_close()
 
     def action_close(self) -> None:
-        if self._began is None:
+        if self._started_at is None:
             self.app.flash("nothing was ended")
         self.dismiss()
 
     # Ending
 
-    def _begin(self) -> None:
-        if self._began is not None or self.app.session is None:
+    def _start(self) -> None:
+        if self._started_at is not None or self.app.session is None:
             return
-        self._began = self.app.clock()
+        self._started_at = self.app.clock()
         self.box.border_title = "Ending"
         for away in self.query("#answer, #ask, #end"):
             away.add_class("hidden")
@@ -390,38 +392,38 @@ class EndLeftScreen(TypedWord[None]):
         close.label = "Hide"
         close.focus()
         # The app's worker and not this screen's: it goes on when the screen is closed.
-        self.app.run_worker(self._end(), name="end left", exclusive=False)
+        self.app.run_worker(self._delete(), name="end left", exclusive=False)
         self._timer = self.set_interval(0.2, self._show_progress)
         self._show_progress()
 
     def _show_progress(self) -> None:
-        took = duration(self.app.clock() - (self._began or 0.0))
-        said = f"ending {amount_of(self._sweep.left)} … {took}\n\nUntil the account says that it is gone."
-        self.show(Content(said))
+        took = duration(self.app.clock() - (self._started_at or 0.0))
+        said = f"ending {leftovers_amount(self._sweep.removable)} … {took}\n\nUntil the account says that it is gone."
+        self.show_facts(Content(said))
 
-    async def _end(self) -> None:
+    async def _delete(self) -> None:
         session = self.app.session
         if session is None:
             return
         try:
-            remains = await settled(session.end_left(self._sweep))
+            remains = await wait_shielded(session.remove_leftovers(self._sweep))
         except (SkywardError, OSError) as error:
-            remains = [words_of(error)]
-        many = count(len(self._sweep.left), "thing")
+            remains = [format_error(error)]
+        many = count(len(self._sweep.removable), "thing")
         if remains:
             self.app.flash(f"still there: {remains[0]}", "error")
         else:
             self.app.flash(f"ended, and verified gone: {many}", "done")
-        self._ended()
-        self.app.look_for_leftovers()
+        self._on_deleted()
+        self.app.scan_leftovers()
         if not self.is_attached:
             return
         self._timer.stop()
         self.box.border_title = "Something may be left" if remains else "Ended, nothing of it left"
         self.box.set_class(not remains, "-gone")
-        lines = [(f"✗ still there: {field(each)}\n", "$text-error") for each in remains]
-        self.show(Content.assemble(*(lines or [(f"✓ ended, and verified gone: {many}", "$text-success")])))
+        lines = [(f"✗ still there: {sanitize_line(each)}\n", "$text-error") for each in remains]
+        self.show_facts(Content.assemble(*(lines or [(f"✓ ended, and verified gone: {many}", "$text-success")])))
         self.query_one("#cancel", Button).label = "Close"
 
     def on_mount(self) -> None:
-        self.call_after_refresh(self.fit)
+        self.call_after_refresh(self.fit_to_screen)

@@ -17,29 +17,29 @@ from textual.widgets import Input
 
 from skyward_core.model.errors import SkywardError
 from skyward_tui.screens.base_screen import BaseScreen, newest_run
-from skyward_tui.text.error_hints import detail_of
+from skyward_tui.text.error_hints import format_detail
 from skyward_tui.text.number_format import (
     age,
     ago,
     clip,
     count,
     duration,
-    fit,
+    fit_width,
     hourly,
     money,
-    next_to_go,
+    next_preempted,
     one_line,
-    taken_back,
+    preemption_text,
     time_left,
 )
-from skyward_tui.text.receipts_and_leftovers import amount_of
+from skyward_tui.text.receipts_and_leftovers import leftovers_amount
 from skyward_tui.ui.actions import Action, bindings, first_key, with_keys
-from skyward_tui.ui.app_interface import AppFace, settled
-from skyward_tui.ui.refresh_timer import beat_of, goes_on
-from skyward_tui.ui.style_sheets import beside
-from skyward_tui.ui.themes import look
-from skyward_tui.widgets.header_and_hints import Crumbs, Panel
-from skyward_tui.widgets.virtual_list import PULSE_STYLE, PulseOnce, Roll
+from skyward_tui.ui.app_interface import AppInterface, wait_shielded
+from skyward_tui.ui.refresh_timer import has_running_timer, refresh_token
+from skyward_tui.ui.style_sheets import read_style_sheet
+from skyward_tui.ui.themes import state_style
+from skyward_tui.widgets.header_and_hints import Breadcrumbs, Panel
+from skyward_tui.widgets.virtual_list import HIGHLIGHT_STYLE, ChangeHighlight, VirtualList
 
 if TYPE_CHECKING:
     from skyward_core.client.run_history import PastRun
@@ -48,27 +48,27 @@ if TYPE_CHECKING:
     from skyward_tui.widgets.pool_preview import PoolPreview, RecentRuns
 
 
-AS_THEY_COME = ""
-COLUMNS = (AS_THEY_COME, "pool", "state", "nodes", "ranks", "provider", "use", "age", "$/h", "run")
+UNSORTED = ""
+COLUMNS = (UNSORTED, "pool", "state", "nodes", "ranks", "provider", "use", "age", "$/h", "run")
 _LARGEST_FIRST = ("nodes", "ranks", "use", "$/h")  # what is wanted first of these
 
 
-def falls(by: str) -> bool:
+def is_descending(by: str) -> bool:
     """Whether what is greatest comes first, unless somebody turns it round."""
     return by in _LARGEST_FIRST
 
 
-def use_of(pool: PoolView, now: float) -> str:
+def utilization_text(pool: PoolView, now: float) -> str:
     """How busy its GPUs are, and how many there are, or else its processors; "" where nobody has measured them of
     late."""
     book = pool.machines
     if book is None or pool.is_over or not any(each.is_fresh(now) for each in book.nodes.values()):
         return ""
     gpus = sum(len(each.gpus) for each in book.nodes.values())
-    return f"{gpus:,} × {_used(pool):.0f} %" if gpus else f"cpu {_used(pool):.0f} %"
+    return f"{gpus:,} × {_mean_utilization(pool):.0f} %" if gpus else f"cpu {_mean_utilization(pool):.0f} %"
 
 
-def _used(pool: PoolView) -> float:
+def _mean_utilization(pool: PoolView) -> float:
     """The mean, in percent."""
     if pool.machines is None or pool.is_over:
         return 0.0
@@ -76,34 +76,34 @@ def _used(pool: PoolView) -> float:
     return sum(found.values()) / len(found) if found else 0.0
 
 
-def ordered(pools: Sequence[PoolView], words: Iterable[str], by: str, *, falling: bool) -> list[PoolView]:
+def filter_and_sort(pools: Sequence[PoolView], words: Iterable[str], by: str, *, falling: bool) -> list[PoolView]:
     """Those that have all of some words in what is said of them, by one of :data:`COLUMNS`; what is equal stays as it
     stood."""
     wanted = [word.casefold() for word in words]
-    found = [pool for pool in pools if all(word in _said(pool) for word in wanted)]
-    if by == AS_THEY_COME:
+    found = [pool for pool in pools if all(word in _searchable_text(pool) for word in wanted)]
+    if by == UNSORTED:
         return found[::-1] if falling else found
     keys: dict[str, Callable[[PoolView], Any]] = {
         "pool": lambda pool: pool.name,
-        "state": lambda pool: look(pool.state).word,
+        "state": lambda pool: state_style(pool.state).word,
         "nodes": lambda pool: pool.node_count,
         "ranks": lambda pool: pool.node_count * pool.ranks_per_node,
         "provider": lambda pool: pool.provider,
-        "use": _used,
+        "use": _mean_utilization,
         "age": lambda pool: -(pool.created_at if pool.ended_at is None else pool.ended_at),
-        "$/h": lambda pool: pool.price_hourly or float(pool.rents),
-        "run": lambda pool: "" if (run := _newest(pool)) is None else run.function,
+        "$/h": lambda pool: pool.price_hourly or float(pool.has_unknown_price),
+        "run": lambda pool: "" if (run := _newest_run(pool)) is None else run.function,
     }
     return sorted(found, key=keys[by], reverse=falling)
 
 
-def _said(pool: PoolView) -> str:
-    run = _newest(pool)
-    last = () if run is None else (run.function, look(run.state).word)
-    return "\n".join((pool.name, pool.provider, look(pool.state).word, *last)).casefold()
+def _searchable_text(pool: PoolView) -> str:
+    run = _newest_run(pool)
+    last = () if run is None else (run.function, state_style(run.state).word)
+    return "\n".join((pool.name, pool.provider, state_style(pool.state).word, *last)).casefold()
 
 
-def _newest(pool: PoolView) -> RunView | None:
+def _newest_run(pool: PoolView) -> RunView | None:
     return next(reversed(list(pool.runs.values())), None)
 
 
@@ -113,7 +113,7 @@ _LEAST_LIST = 8  # rows of the list, however few pools there are
 LOOK = 2.0  # seconds between two looks at the ledger
 
 
-class PoolsBelow:
+class RecentRunsSection:
     """Nothing is read, nor loaded, before there is room for it.
 
     Args:
@@ -138,7 +138,7 @@ class PoolsBelow:
         wanted = max(_LEAST_LIST, len(pools) + _HEAD)
         there = roomy and self._screen.size.height - _AROUND - wanted >= _LEAST
         if there:
-            self._read_if_due(pools)
+            self._load_if_due(pools)
         there = there and bool(self._runs)
         self._screen.set_class(there, "-below")
         if not there:
@@ -159,20 +159,20 @@ class PoolsBelow:
             self._screen.query_one("#pools").styles.height = wanted
         self._widget.update(self._runs, now)
 
-    def _read_if_due(self, pools: Sequence[PoolView]) -> None:
+    def _load_if_due(self, pools: Sequence[PoolView]) -> None:
         going = len(pools), [(run.id, run.state) for pool in pools for run in list(pool.runs.values())]
         due = self._read_at is None or time.monotonic() - self._read_at > LOOK
         if due and not self._reads and going != self._seen and self._screen.app.session is not None:
             self._seen, self._reads = going, True
-            self._screen.run_worker(self._read(), group="recent")
+            self._screen.run_worker(self._load(), group="recent")
 
-    async def _read(self) -> None:
+    async def _load(self) -> None:
         from skyward_core.client.run_history import RunSearch
 
         session = self._screen.app.session
         try:
             if session is not None:
-                self._runs = [run for run in await settled(session.past_runs(RunSearch())) if run.run]
+                self._runs = [run for run in await wait_shielded(session.past_runs(RunSearch())) if run.run]
         except (SkywardError, OSError):
             self._runs = ()  # the list of past runs says why
         finally:
@@ -180,10 +180,10 @@ class PoolsBelow:
         screen = self._screen
         # Of an app that ends, the screen loses its list before it goes.
         if screen.app.is_running and screen.is_attached and screen.is_current:
-            screen.pulse(screen.app.clock())
+            screen.tick(screen.app.clock())
 
 
-WRITTEN = 1.0  # seconds within which the ledger knows what has ended
+LEDGER_SECONDS = 1.0  # seconds within which the ledger knows what has ended
 _ROOMY = 96  # columns from which every fact of a pool is shown
 _USE = 11  # cells
 _BESIDE = 120  # columns from which the pool under the cursor shows beside the list
@@ -198,7 +198,7 @@ _WELCOME = """
 """
 
 
-class PoolList(Roll):
+class PoolList(VirtualList):
     """A row per pool, with a cursor and marks.
 
     Attributes:
@@ -208,7 +208,7 @@ class PoolList(Roll):
         by: the column that they are sorted by; "" as they come.
     """
 
-    app = getters.app(AppFace)
+    app = getters.app(AppInterface)
 
     @dataclass
     class Opened(Message):
@@ -217,9 +217,9 @@ class PoolList(Roll):
     def __init__(self) -> None:
         super().__init__(id="list")
         self.pools: list[PoolView] = []
-        self.words: tuple[str, ...] = ()
+        self.filter_words: tuple[str, ...] = ()
         self.marked: set[str] = set()
-        self.by, self.falling = "", False
+        self.sort_column, self.is_descending = "", False
         self.cursor = 0
         self.note = ""
         self._all: list[PoolView] = []
@@ -227,21 +227,21 @@ class PoolList(Roll):
         # Whether one of them costs something, or is measured; else no column says that none does, or is.
         self._costs = self._measured = False
         self._state: object = None
-        self._pulse = PulseOnce(self)
+        self._pulse = ChangeHighlight(self)
 
     @property
     def chosen(self) -> PoolView | None:
         return self.pools[self.cursor] if self.pools else None
 
     def update(self, pools: list[PoolView], note: str, now: float) -> None:
-        versions = [(id(pool), pool.version, use_of(pool, now)) for pool in pools]
-        state = (versions, note, beat_of(pools, now), self.size)
+        versions = [(id(pool), pool.version, utilization_text(pool, now)) for pool in pools]
+        state = (versions, note, refresh_token(pools, now), self.size)
         if state == self._state:
             return
-        self._pulse.look({pool.key: pool.state for pool in pools}, moves=self.app.moves)
+        self._pulse.update({pool.key: pool.state for pool in pools}, moves=self.app.has_motion)
         self._state, self._all, self.note, self._now = state, pools, note, now
         self._costs = any(map(hourly, pools))
-        self._measured = any(use_of(pool, now) for pool in pools)
+        self._measured = any(utilization_text(pool, now) for pool in pools)
         self.marked &= {pool.key for pool in pools}
         self._arrange()
         self.refresh_if_changed()
@@ -249,48 +249,48 @@ class PoolList(Roll):
     def _arrange(self) -> None:
         """The cursor stays on its pool, whatever comes above it."""
         chosen = self.chosen.key if self.chosen else ""
-        self.pools = ordered(self._all, self.words, self.by, falling=self.falling)
+        self.pools = filter_and_sort(self._all, self.filter_words, self.sort_column, falling=self.is_descending)
         places = [i for i, pool in enumerate(self.pools) if pool.key == chosen]
         self.cursor = places[0] if places else min(self.cursor, max(0, len(self.pools) - 1))
 
-    def find(self, words: tuple[str, ...]) -> None:
+    def set_filter(self, words: tuple[str, ...]) -> None:
         """Show only those that have some words in what is said of them."""
-        self.words = words
+        self.filter_words = words
         self._arrange()
         self.refresh()
 
     def action_sideways(self, steps: int) -> None:
         """Sort by another column."""
-        self.by = COLUMNS[(COLUMNS.index(self.by) + steps) % len(COLUMNS)]
-        self.falling = falls(self.by)
+        self.sort_column = COLUMNS[(COLUMNS.index(self.sort_column) + steps) % len(COLUMNS)]
+        self.is_descending = is_descending(self.sort_column)
         self._arrange()
         self.refresh()
 
-    def turn(self) -> None:
+    def reverse_sort(self) -> None:
         """Sort the other way round."""
-        self.falling = not self.falling
+        self.is_descending = not self.is_descending
         self._arrange()
         self.refresh()
 
-    def mark(self) -> None:
+    def toggle_mark(self) -> None:
         """Mark the pool under the cursor, or unmark it, and go on to the next one."""
         if self.chosen is not None:
             self.marked ^= {self.chosen.key}
             self.action_step(1)
 
     @property
-    def to_end(self) -> list[PoolView]:
+    def teardown_pools(self) -> list[PoolView]:
         """Those that a teardown is about: the marked ones, else the one under the cursor, as far as they are there."""
         meant = [pool for pool in self._all if pool.key in self.marked] if self.marked else [self.chosen]
         return [pool for pool in meant if pool is not None and not pool.is_over]
 
-    def shown(self) -> list[Content]:
+    def visible_rows(self) -> list[Content]:
         if self.pools:
-            return super().shown()
+            return super().visible_rows()
         if self.note:
             return [Content("\n  " + self.note)]
         if self._all:
-            return [self.blank("no pool is like that: other words, or none, show more")]
+            return [self.empty_text("no pool is like that: other words, or none, show more")]
         return [Content.from_markup(with_keys(_WELCOME, self.app.keys)), *_first_steps(*self.size)]
 
     def head(self, width: int) -> list[Content]:
@@ -301,8 +301,8 @@ class PoolList(Roll):
         columns += [("age", -10), *([("$/h", -9)] if self._costs else [("", 1)]), ("run", 0)]
         parts: list[tuple[str, str]] = [("  ", "")]
         for column, room in columns:
-            sorts = bool(column) and column == self.by
-            arrow = ("▼" if self.falling else "▲") if sorts else ""
+            sorts = bool(column) and column == self.sort_column
+            arrow = ("▼" if self.is_descending else "▲") if sorts else ""
             text = ("AGE/ENDED" if column == "age" else column.upper()) + arrow
             text = f"{text:>{-room}}" if room < 0 else f"{text:<{room}}"
             parts.append((f"  {text}" if column == "run" else text, "bold $text-accent" if sorts else "$muted"))
@@ -316,47 +316,50 @@ class PoolList(Roll):
     def row_count(self, width: int) -> int:
         return len(self.pools)
 
-    def keep_in_view(self) -> range:
+    def required_range(self) -> range:
         return range(self.cursor, self.cursor + 1)
 
     def row(self, index: int, width: int) -> Content:
         pool = self.pools[index]
-        mark = look(pool.state)
+        mark = state_style(pool.state)
         name = self._name_width(width)
         here = index == self.cursor
         nodes = f"{pool.node_count}" if pool.is_over else f"{pool.nodes_ready}/{pool.node_count}"
         lasts = self._now - pool.created_at
-        said = duration(lasts) if goes_on(pool, self._now) else age(lasts)
+        said = duration(lasts) if has_running_timer(pool, self._now) else age(lasts)
         if pool.is_over:
             said = "" if pool.ended_at is None else ago(self._now - pool.ended_at)
         parts = [
             ("▶" if here else " ", "$text-accent"),
             ("◆" if pool.key in self.marked else " ", "$text-accent"),
-            (f"{fit(pool.name, name)} ", "" if pool.is_over else "bold"),
+            (f"{fit_width(pool.name, name)} ", "" if pool.is_over else "bold"),
             (
                 f"{mark.text:<14}",
-                f"{mark.style} {PULSE_STYLE}" if pool.key in self._pulse.lit else mark.style,
+                f"{mark.style} {HIGHLIGHT_STYLE}" if pool.key in self._pulse.highlighted else mark.style,
             ),
             (f"{nodes:<8}", "$muted" if pool.is_over else ""),
             (f"{pool.node_count * pool.ranks_per_node:<7,}" if width >= _ROOMY else "", ""),
             (f"{pool.provider:<10}" if width >= _ROOMY else "", "$muted"),
-            (f"{use_of(pool, self._now):<{_USE}}" if width >= _ROOMY and self._measured else "", ""),
+            (
+                f"{utilization_text(pool, self._now):<{_USE}}" if width >= _ROOMY and self._measured else "",
+                "",
+            ),
             (f"{said:>10} ", "$muted"),
             (f"{hourly(pool).removesuffix('/h'):>8}  " if self._costs else "  ", "$muted"),
         ]
         left = pool.lease_left(self._now)
         if left is not None:  # before what may be cut off
             parts.append((f"ends in {time_left(left)}  ", "$text-warning"))
-        if taken := next_to_go(pool.nodes):
-            style = "$text-error" if taken.is_taken_back else "$text-warning"
-            parts.append((f"n{taken.index} {taken_back(taken, self._now)}  ", style))
+        if taken := next_preempted(pool.nodes):
+            style = "$text-error" if taken.is_preempted else "$text-warning"
+            parts.append((f"n{taken.index} {preemption_text(taken, self._now)}  ", style))
         if (run := newest_run(pool)) is not None:
-            shown = look(run.state)
+            shown = state_style(run.state)
             # Of a pool that is over and was not opened yet, only how its runs ended is known.
             of = f" {run.ended:,}/{run.total:,}" if run.counts or run.state == "running" else ""
             parts.append((f"{shown.text} {run.function}{of}", "$muted" if pool.is_over else shown.style))
         if left is None and run is None and pool.detail:
-            said = one_line(detail_of(pool)).removeprefix(f"pool {pool.name} ")  # which stands in its row
+            said = one_line(format_detail(pool)).removeprefix(f"pool {pool.name} ")  # which stands in its row
             parts.append((clip(said, 160), "$muted"))
         line = Content.assemble(*parts)
         if here:
@@ -377,14 +380,20 @@ class PoolList(Roll):
 
 def _first_steps(width: int, height: int) -> list[Content]:
     """What there is to try, where there is room for it."""
-    from skyward_tui.launch_form.form import about, examples  # they are read: behind the first paint
+    from skyward_tui.launch_form.form import (  # they are read: behind the first paint
+        example_paths,
+        script_summary,
+    )
 
-    known = examples()
+    known = example_paths()
     if height < _WELCOME.count("\n") + len(known) + 4:
         return []
     name = max(len(path.stem) for path in known) + 2
     rows = [
-        Content.assemble((f"    {path.stem:<{name}}", "bold"), (clip(about(path), max(0, width - name - 6)), "$muted"))
+        Content.assemble(
+            (f"    {path.stem:<{name}}", "bold"),
+            (clip(script_summary(path), max(0, width - name - 6)), "$muted"),
+        )
         for path in known
     ]
     demo = (
@@ -400,14 +409,14 @@ class PoolsScreen(BaseScreen[None]):
 
     SCOPE = "pools"
     BINDINGS = bindings("pools")
-    DEFAULT_CSS = beside(__file__, "pools")
+    DEFAULT_CSS = read_style_sheet(__file__, "pools")
 
     def __init__(self) -> None:
         super().__init__()
         self._versions = self._failed = 0  # of the pools listed, and their runs
         self._preview: PoolPreview | None = None
-        self._asked: set[str] = set()  # keys of pools whose machines we have had measured
-        self._below = PoolsBelow(self)
+        self._measured_pools: set[str] = set()  # keys of pools whose machines we have had measured
+        self._below = RecentRunsSection(self)
 
     def body(self) -> ComposeResult:
         panel = Panel(PoolList(), id="pools")
@@ -423,18 +432,18 @@ class PoolsScreen(BaseScreen[None]):
 
     def on_mount(self) -> None:
         self.query_one(PoolList).focus()
-        self.pulse(self.app.clock())
+        self.tick(self.app.clock())
 
-    def shown_time(self, now: float) -> object:
-        return self.app.failures, beat_of(self.app.pools(), now)
+    def time_token(self, now: float) -> object:
+        return self.app.failures, refresh_token(self.app.pools(), now)
 
-    def pulse(self, now: float) -> None:
+    def tick(self, now: float) -> None:
         app = self.app
         pools = app.pools()
         live = [pool for pool in pools if pool.is_live]
         status = [Content.styled(count(len(live), "pool") + " up", "$text-success" if live else "$muted")]
         if costing := [pool for pool in live if hourly(pool)]:
-            unknown = " + $?" if any(pool.rents for pool in costing) else ""
+            unknown = " + $?" if any(pool.has_unknown_price for pool in costing) else ""
             status += [
                 Content.styled(f"{money(sum(pool.price_hourly for pool in costing))}/h{unknown}", "$muted"),
                 Content.styled(f"spent {money(sum(pool.spent(now) for pool in costing))}", "$muted"),
@@ -443,14 +452,14 @@ class PoolsScreen(BaseScreen[None]):
             key = first_key("pools.failures", app.keys)
             said = f"✗ {count(app.failures, 'failure')} ({key})"
             status.insert(0, Content.styled(said, "$text-error"))
-        if app.leftovers is not None and app.leftovers.left:
-            status.insert(0, Content.styled(f"! {amount_of(app.leftovers.left)} left", "$text-error"))
+        if app.leftovers is not None and app.leftovers.removable:
+            status.insert(0, Content.styled(f"! {leftovers_amount(app.leftovers.removable)} left", "$text-error"))
         listed = self.query_one(PoolList)
         if listed.marked:
             status.append(Content.styled(f"{len(listed.marked):,} marked", "$text-warning"))
-        if listed.words:
-            status.append(Content.styled(f"with: {' '.join(listed.words)}", "$text-warning"))
-        self.query_one(Crumbs).show(["pools"], status)
+        if listed.filter_words:
+            status.append(Content.styled(f"with: {' '.join(listed.filter_words)}", "$text-warning"))
+        self.query_one(Breadcrumbs).update_trail(["pools"], status)
         note = ""
         if app.session_error:
             note = f"✗ {app.session_error}"
@@ -459,8 +468,8 @@ class PoolsScreen(BaseScreen[None]):
         listed.update(pools, note, now)
         self._show_preview(listed.chosen, now)
         self._below.show(pools, now, roomy=listed.chosen is not None and self.size.width >= _BESIDE)
-        self._look_for_failures(pools)
-        super().pulse(now)
+        self._count_failures(pools)
+        super().tick(now)
 
     def _show_preview(self, chosen: PoolView | None, now: float) -> None:
         """Beside the list, where there is room for both."""
@@ -475,7 +484,7 @@ class PoolsScreen(BaseScreen[None]):
         if self._preview is None:
             self._preview = PoolPreview()
             self.query_one("#sides").mount(Panel(self._preview, id="preview"))
-        self.query_one("#preview", Panel).retitle(Content(chosen.name))
+        self.query_one("#preview", Panel).set_titles(Content(chosen.name))
         self._preview.update(chosen, newest_run(chosen), now)
         self._measure(chosen)
 
@@ -483,16 +492,16 @@ class PoolsScreen(BaseScreen[None]):
         """Have the machines measured of a pool that somebody looks at, where something goes on."""
         session = self.app.session
         goes_on = chosen.state == "up" and any(run.state == "running" for run in chosen.runs.values())
-        if session is not None and goes_on and chosen.machines is None and chosen.key not in self._asked:
-            self._asked.add(chosen.key)
-            session.measure(chosen.key)  # what comes of it is in the view, also why there is nothing
+        if session is not None and goes_on and chosen.machines is None and chosen.key not in self._measured_pools:
+            self._measured_pools.add(chosen.key)
+            session.start_sampling(chosen.key)  # what comes of it is in the view, also why there is nothing
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         chosen = self.query(PoolList).first().chosen if self.is_mounted else None
         if action == "open":
             return chosen is not None
         if action == "down":
-            return self.is_mounted and bool(self.query_one(PoolList).to_end)
+            return self.is_mounted and bool(self.query_one(PoolList).teardown_pools)
         if action in ("mark", "turn", "find"):
             return self.is_mounted and bool(self.app.pools())
         if action in ("launch_here", "dashboard"):
@@ -516,37 +525,37 @@ class PoolsScreen(BaseScreen[None]):
             self.app.show_launch(chosen.key)
 
     def action_dashboard(self) -> None:
-        from skyward_tui.dialogs.open_link import show_pages
+        from skyward_tui.dialogs.open_link import open_dashboard
 
         chosen = self.query_one(PoolList).chosen
-        self.run_worker(show_pages(self.app, chosen), group="pages", exclusive=True)
+        self.run_worker(open_dashboard(self.app, chosen), group="pages", exclusive=True)
 
     def action_down(self) -> None:
         from skyward_tui.dialogs.confirmations import TeardownScreen
 
-        if meant := self.query_one(PoolList).to_end:
+        if meant := self.query_one(PoolList).teardown_pools:
             self.app.push_screen(TeardownScreen([pool.key for pool in meant]))
 
     def action_mark(self) -> None:
-        self._listed(PoolList.mark)
+        self._change_list(PoolList.toggle_mark)
 
     def action_turn(self) -> None:
-        self._listed(PoolList.turn)
+        self._change_list(PoolList.reverse_sort)
 
-    def _listed(self, change: Callable[[PoolList], None]) -> None:
+    def _change_list(self, change: Callable[[PoolList], None]) -> None:
         change(self.query_one(PoolList))
-        self.pulse(self.app.clock())
+        self.tick(self.app.clock())
 
     def action_find(self) -> None:
         self.add_class("-finding")
         self.query_one("#words", Input).focus()
 
     def on_input_changed(self, event: Input.Changed) -> None:
-        self._listed(lambda listed: listed.find(tuple(event.value.split())))
+        self._change_list(lambda listed: listed.set_filter(tuple(event.value.split())))
 
     def on_input_submitted(self) -> None:
         self.query_one(PoolList).focus()
-        self.set_class(bool(self.query_one(PoolList).words), "-finding")
+        self.set_class(bool(self.query_one(PoolList).filter_words), "-finding")
 
     def action_back(self) -> None:
         """The words first, then the marks."""
@@ -558,12 +567,12 @@ class PoolsScreen(BaseScreen[None]):
         else:
             listed.marked = set()
             listed.refresh()
-        self.pulse(self.app.clock())
+        self.tick(self.app.clock())
 
     def action_sweep(self) -> None:
         self.app.show_leftovers()
 
-    def _look_for_failures(self, pools: list[PoolView]) -> None:
+    def _count_failures(self, pools: list[PoolView]) -> None:
         """Once a run has failed, wherever it was."""
         if (versions := sum(pool.version for pool in pools)) == self._versions:
             return
@@ -571,8 +580,8 @@ class PoolsScreen(BaseScreen[None]):
         failed = sum(run.state in ("failed", "lost") for pool in pools for run in pool.runs.values())
         if failed != self._failed:
             self._failed = failed
-            self.app.look_for_failures()
-            self.set_timer(WRITTEN, self.app.look_for_failures)
+            self.app.count_failures()
+            self.set_timer(LEDGER_SECONDS, self.app.count_failures)
 
     def action_failures(self) -> None:
         self.app.show_history(inbox=True)
@@ -586,12 +595,12 @@ class PoolsScreen(BaseScreen[None]):
     def action_history(self) -> None:
         self.app.show_history()
 
-    def is_useful(self, action: Action) -> bool:
+    def is_hint_worthy(self, action: Action) -> bool:
         if action.call in ("find", "mark"):
             return len(self.app.pools()) > 1
         if action.call == "failures":
             return self.app.failures > 0
-        return action.call != "sweep" or bool(self.app.leftovers and self.app.leftovers.left)
+        return action.call != "sweep" or bool(self.app.leftovers and self.app.leftovers.removable)
 
     def action_refresh(self) -> None:
         self.app.refresh_pools()

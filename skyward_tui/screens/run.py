@@ -21,27 +21,27 @@ from textual.widgets import Static
 
 from skyward_core.model.errors import SkywardError
 from skyward_core.model.outcomes import AlertKind
-from skyward_core.views.alert_rules import Alert, AlertWatch, told_by
+from skyward_core.views.alert_rules import Alert, AlertWatch, alerts_cache_key
 from skyward_core.views.notification_rules import Notification
 from skyward_core.views.pool_view import PoolView, RunView
-from skyward_tui.panels.panel import Chosen, RunPanel
+from skyward_tui.panels.panel import RunPanel, RunSelection
 from skyward_tui.panels.ranks import RankChosen
 from skyward_tui.screens.base_screen import BaseScreen, newest_run, pool_status
 from skyward_tui.terminal_info import current_folder
-from skyward_tui.text.error_hints import words_of
+from skyward_tui.text.error_hints import format_error
 from skyward_tui.text.number_format import clip, clock, failure, one_line
-from skyward_tui.ui.actions import Action, bindings, first_key, named, with_keys
-from skyward_tui.ui.app_interface import settled
-from skyward_tui.ui.panel_table import AT_START, HOME, PANELS
-from skyward_tui.ui.refresh_timer import beat_of
-from skyward_tui.ui.style_sheets import beside
-from skyward_tui.ui.themes import look
-from skyward_tui.widgets.header_and_hints import Crumbs
-from skyward_tui.widgets.rank_state import FAILURES, paused
+from skyward_tui.ui.actions import Action, actions_by_id, bindings, first_key, with_keys
+from skyward_tui.ui.app_interface import wait_shielded
+from skyward_tui.ui.panel_table import HOME_PANEL, PANELS, STARTUP_PANEL
+from skyward_tui.ui.refresh_timer import refresh_token
+from skyward_tui.ui.style_sheets import read_style_sheet
+from skyward_tui.ui.themes import state_style
+from skyward_tui.widgets.header_and_hints import Breadcrumbs
+from skyward_tui.widgets.rank_state import FAILURES, find_paused
 
 if TYPE_CHECKING:
-    from skyward_core.client.run_history import FoundInLogs
-    from skyward_core.client.session_protocol import Front
+    from skyward_core.client.run_history import LineMatch
+    from skyward_core.client.session_protocol import SessionProtocol
 
 
 _SEVERE: tuple[AlertKind, ...] = ("gpu", "nan", "stall", "memory")
@@ -50,7 +50,7 @@ _SEVERE: tuple[AlertKind, ...] = ("gpu", "nan", "stall", "memory")
 class AlertStrip(Static):
     """The worst one with its rank or machine and since when, and how many more there are; away while there is none."""
 
-    DEFAULT_CSS = beside(__file__, "alert_strip")
+    DEFAULT_CSS = read_style_sheet(__file__, "alert_strip")
 
     def __init__(self) -> None:
         super().__init__()
@@ -60,30 +60,34 @@ class AlertStrip(Static):
     def show(self, alerts: Sequence[Alert]) -> None:
         """Show them, the worst first."""
         self._alerts = alerts
-        shown = ([alert.key for alert in alerts[:1]], len(alerts), line(alerts, self.app.size.width).plain)
+        shown = (
+            [alert.key for alert in alerts[:1]],
+            len(alerts),
+            alert_line(alerts, self.app.size.width).plain,
+        )
         if shown != self._shown:
             self._shown = shown
             self.set_class(bool(alerts), "-there")
-            self.update(line(alerts, self.app.size.width), layout=False)
+            self.update(alert_line(alerts, self.app.size.width), layout=False)
 
     def on_resize(self) -> None:
         self.show(self._alerts)
 
 
-def line(alerts: Sequence[Alert], width: int) -> Content:
+def alert_line(alerts: Sequence[Alert], width: int) -> Content:
     """``✗ NaN  rank 5 since 12:01:07: loss is NaN from step 103 on  +2 more``; of little room the words take what is
     left."""
     if not alerts:
         return Content("")
     worst = alerts[0]
-    mark = look(worst.kind)
+    mark = state_style(worst.kind)
     more = f"  +{len(alerts) - 1:,} more " if alerts[1:] else " "
     head = f" {mark.text}  {worst.who} since {clock(worst.since)}"
     words = clip(f": {worst.words}", max(0, width - len(head) - len(more)))
     return Content.assemble((head, f"bold {mark.style}"), (words, mark.style), (more, "bold"))
 
 
-def notices(new: Sequence[Alert]) -> Iterator[tuple[str, str, str]]:
+def alert_messages(new: Sequence[Alert]) -> Iterator[tuple[str, str, str]]:
     """Title, text, and the kind of message: one for each kind, so that 256 ranks with the same trouble are one.
 
     A stall is told by the panel of ranks, with the key that shows where they are.
@@ -91,10 +95,14 @@ def notices(new: Sequence[Alert]) -> Iterator[tuple[str, str, str]]:
     for kind in dict.fromkeys(alert.kind for alert in new if alert.kind != "stall"):
         first, *others = (alert for alert in new if alert.kind == kind)
         more = f" (+{len(others):,} more)" if others else ""
-        yield look(kind).text, f"{first.who}: {first.words}{more}", "error" if kind in _SEVERE else "info"
+        yield (
+            state_style(kind).text,
+            f"{first.who}: {first.words}{more}",
+            "error" if kind in _SEVERE else "info",
+        )
 
 
-def severe(new: Sequence[Alert]) -> Iterator[Alert]:
+def severe_alerts(new: Sequence[Alert]) -> Iterator[Alert]:
     """Those for which somebody should be called: the first of each kind."""
     firsts = {alert.kind: alert for alert in reversed(new) if alert.kind in _SEVERE}
     yield from firsts.values()
@@ -104,7 +112,7 @@ LEAST_COLUMNS, LEAST_ROWS = 16, 4  # that any panel keeps
 STEP_COLUMNS, STEP_ROWS = 4, 2
 
 
-class MovedBorders(NamedTuple):
+class BorderOffsets(NamedTuple):
     """By how many cells borders stand elsewhere than usual.
 
     Attributes:
@@ -116,7 +124,7 @@ class MovedBorders(NamedTuple):
     below: int = 0
 
 
-def sizes(usual: Sequence[Scalar], place: int, by: int, room: int, least: int) -> tuple[Scalar, ...]:
+def resize_tracks(usual: Sequence[Scalar], place: int, by: int, room: int, least: int) -> tuple[Scalar, ...]:
     """Columns or rows, of which one has other cells than usual; all as usual where none is counted in cells.
 
     Args:
@@ -137,19 +145,19 @@ class PanelGrid(Container):
 
     def __init__(self, *panels: Widget, id: str) -> None:
         super().__init__(*panels, id=id)
-        self.moved = MovedBorders()
+        self.moved = BorderOffsets()
         self._drags = ""
         self._from = (0, 0)
-        self._before = MovedBorders()
+        self._before = BorderOffsets()
 
-    def kept(self) -> Mapping[str, str]:
+    def saved_borders(self) -> Mapping[str, str]:
         """How borders were moved, to be kept."""
         return {"left": str(self.moved.left), "below": str(self.moved.below)}
 
-    def restore(self, kept: Mapping[str, str | bool]) -> None:
+    def restore_borders(self, kept: Mapping[str, str | bool]) -> None:
         """Have borders where they were; what is no number is nothing."""
         left, below = (_number(kept.get(name)) for name in ("left", "below"))
-        self.move(MovedBorders(left, below))
+        self.move_borders(BorderOffsets(left, below))
 
     def grow(self, panel: Widget, steps: int) -> None:
         """Give a panel more cells, or fewer, in both directions."""
@@ -157,9 +165,9 @@ class PanelGrid(Container):
         right = 1 if region.x > self.content_region.x else -1
         low = 1 if region.y > self.content_region.y else -1
         left, below = self.moved
-        self.move(MovedBorders(left - right * steps * STEP_COLUMNS, below + low * steps * STEP_ROWS))
+        self.move_borders(BorderOffsets(left - right * steps * STEP_COLUMNS, below + low * steps * STEP_ROWS))
 
-    def move(self, moved: MovedBorders) -> None:
+    def move_borders(self, moved: BorderOffsets) -> None:
         """Have the borders elsewhere."""
         self.moved = moved
         self.lay_out()
@@ -168,14 +176,14 @@ class PanelGrid(Container):
         """Divide the room as the style sheet says, and as the borders were moved."""
         base, inline, room = self.styles.base, self.styles.inline, self.content_region.size
         columns, rows = tuple(base.grid_columns or ()), tuple(base.grid_rows or ())
-        wide = sizes(columns, 0, self.moved.left, room.width, LEAST_COLUMNS)
-        high = sizes(self._as_needed(rows, len(columns)), 1, self.moved.below, room.height, LEAST_ROWS)
+        wide = resize_tracks(columns, 0, self.moved.left, room.width, LEAST_COLUMNS)
+        high = resize_tracks(self._shrink_rows(rows, len(columns)), 1, self.moved.below, room.height, LEAST_ROWS)
         if not room.width or (inline.grid_columns or columns, inline.grid_rows or rows) == (wide, high):
             return
         inline.grid_columns = None if columns == wide else " ".join(map(str, wide))
         inline.grid_rows = None if rows == high else " ".join(map(str, high))
 
-    def _as_needed(self, usual: Sequence[Scalar], across: int) -> tuple[Scalar, ...]:
+    def _shrink_rows(self, usual: Sequence[Scalar], across: int) -> tuple[Scalar, ...]:
         """Rows without the cells that no panel in them has a use for: what is not counted in cells gets these."""
         needs: list[list[int | None]] = [[] for _ in usual]
         row = column = 0
@@ -186,7 +194,7 @@ class PanelGrid(Container):
             if column + span > across:
                 row, column = row + 1, 0
             if row < len(needs):
-                needs[row].append(getattr(panel, "wanted", None))
+                needs[row].append(getattr(panel, "preferred_rows", None))
             column += span
         found = list(usual)
         for at, (size, wanted) in enumerate(zip(usual, needs, strict=True)):
@@ -218,9 +226,9 @@ class PanelGrid(Container):
 
     def on_mouse_move(self, event: events.MouseMove) -> None:
         if self._drags == "left":
-            self.move(self._before._replace(left=self._before.left + event.screen_x - self._from[0]))
+            self.move_borders(self._before._replace(left=self._before.left + event.screen_x - self._from[0]))
         elif self._drags == "below":
-            self.move(self._before._replace(below=self._before.below + self._from[1] - event.screen_y))
+            self.move_borders(self._before._replace(below=self._before.below + self._from[1] - event.screen_y))
 
     def on_mouse_up(self) -> None:
         if self._drags:
@@ -233,8 +241,8 @@ def _number(text: str | bool | None) -> int:
     return int(text) if known and isinstance(text, str) else 0
 
 
-LEAD_SECONDS = 5.0  # in which the last lines of a rank that failed may still come
-CALM = 3  # seconds between two looks at what comes of itself, where nothing goes on
+FAILURE_SECONDS = 5.0  # in which the last lines of a rank that failed may still come
+CALM_SECONDS = 3  # seconds between two looks at what comes of itself, where nothing goes on
 LOOK_SECONDS = 0.5  # between two looks for what is amiss
 
 
@@ -250,24 +258,24 @@ class RunScreen(BaseScreen[None]):
     SCOPE = "run"
     AUTO_FOCUS = ""  # the first panel would have it for a moment, and seem to be looked at
     BINDINGS = bindings("run")
-    DEFAULT_CSS = beside(__file__, "run")
+    DEFAULT_CSS = read_style_sheet(__file__, "run")
 
     rank: var[int] = var(0, init=False)
     merged: var[bool] = var(False, init=False)
-    active: var[str] = var(HOME, init=False)
+    active: var[str] = var(HOME_PANEL, init=False)
 
-    def __init__(self, pool: str, run: str | None = None, found: FoundInLogs | None = None) -> None:
+    def __init__(self, pool: str, run: str | None = None, found: LineMatch | None = None) -> None:
         super().__init__()
-        self.key, self.run_id, self._found = pool, run, found
+        self.key, self.run_id, self._found_match = pool, run, found
         self.collapsed = self.only_failed = False  # where all ranks are shown
         self._view: PoolView | None = None
         self._is_pulsing = False
         self._awaits_run = False
-        self._told = ""  # the failed run whose root cause was flashed
+        self._notified_run = ""  # the failed run whose root cause was flashed
         self._led = 0  # the rank that nobody but we chose
         self._leads_until = 0.0  # by when its log is to be shown where it failed
         self.panels: dict[str, RunPanel] = {}
-        self._crumbs: Crumbs | None = None
+        self._crumbs: Breadcrumbs | None = None
         self._alerts, self._strip = AlertWatch(), AlertStrip()
         self._alerts_of: PoolView | None = None
         self._looked: tuple[object, float] = (None, 0.0)
@@ -285,48 +293,48 @@ class RunScreen(BaseScreen[None]):
         yield self._grid
 
     def on_mount(self) -> None:
-        kept = self.app.kept_of(self.SCOPE)
+        kept = self.app.saved_screen_state(self.SCOPE)
         self.merged, self.collapsed = kept.get("merged") is True, kept.get("collapsed") is True
         self.only_failed = kept.get("only_failed") is True
         self.set_class(kept.get("zoom") is True, "-zoom")
-        self._grid.restore(kept)
+        self._grid.restore_borders(kept)
         for panel in self.panels.values():
             panel.restore(kept)
-        if self._found is not None:
-            self.rank, self.merged = self._found.rank, False
-            self.panels[HOME].seek(self._found)
-        self._share_place()
+        if self._found_match is not None:
+            self.rank, self.merged = self._found_match.rank, False
+            self.panels[HOME_PANEL].scroll_to_match(self._found_match)
+        self._arrange_panels()
         self._awaits_run = self.pool is not None and self.pool.state == "starting" and self.run is None
         if self._awaits_run:
-            self.active = AT_START
-        self.pulse(self.app.clock())
-        left_at = self.panels.get(str(kept.get("panel", HOME)), self.panels[HOME])
-        if self._awaits_run or not left_at.filled or left_at is self.panels[HOME]:
-            self.panels[HOME].main.focus()
+            self.active = STARTUP_PANEL
+        self.tick(self.app.clock())
+        left_at = self.panels.get(str(kept.get("panel", HOME_PANEL)), self.panels[HOME_PANEL])
+        if self._awaits_run or not left_at.has_content or left_at is self.panels[HOME_PANEL]:
+            self.panels[HOME_PANEL].main.focus()
         else:  # and nothing else before: of a grid that is zoomed all but the one that has the focus are hidden
             self.action_panel(left_at.row.id)
         if self.pool.is_over if self.pool is not None else self.app.session is not None:
-            self.run_worker(self._recall(), group="recall")
+            self.run_worker(self._load_recorded_pool(), group="recall")
 
-    def kept(self) -> Mapping[str, str | bool]:
+    def saved_state(self) -> Mapping[str, str | bool]:
         found: dict[str, str | bool] = {"panel": self.active, "zoom": self.has_class("-zoom")}
         found |= {"merged": self.merged, "collapsed": self.collapsed, "only_failed": self.only_failed}
         for panel in self.panels.values():
-            found |= panel.kept()
-        return {**found, **self._grid.kept()}
+            found |= panel.saved_state()
+        return {**found, **self._grid.saved_borders()}
 
     @property
-    def place(self) -> Mapping[str, str | bool]:
+    def reopen_state(self) -> Mapping[str, str | bool]:
         return {"screen": self.SCOPE, "pool": self.key, "run": self.run_id or ""}
 
-    async def _recall(self) -> None:
+    async def _load_recorded_pool(self) -> None:
         """Have a pool that is over read from what was kept of it; :attr:`pool` finds it."""
         if self.app.session is None:
             return
         try:
-            await settled(self.app.session.recall(self.key))
+            await wait_shielded(self.app.session.load_ended_pool(self.key))
         except (SkywardError, OSError) as error:
-            return self.flash(f"what was kept of this pool cannot be read: {words_of(error)}", "error")
+            return self.flash(f"what was kept of this pool cannot be read: {format_error(error)}", "error")
         if self.run_id and self.pool is not None and self.run is None:
             said = f"run {self.run_id} is older than what is shown of its pool: skyward-tui results {self.run_id}"
             self.flash(said, "error")
@@ -349,135 +357,137 @@ class RunScreen(BaseScreen[None]):
         return pool.runs.get(self.run_id) if self.run_id else newest_run(pool)
 
     @property
-    def _chosen(self) -> Chosen:
+    def _chosen(self) -> RunSelection:
         collapsed = self.merged and self.collapsed
-        return Chosen(self.rank, self.merged, collapsed, self.merged and self.only_failed and not collapsed)
+        return RunSelection(self.rank, self.merged, collapsed, self.merged and self.only_failed and not collapsed)
 
     @property
     def context(self) -> str:
         return self.panels[self.active].context
 
-    def is_useful(self, action: Action) -> bool:
+    def is_hint_worthy(self, action: Action) -> bool:
         run = self.run
         if action.id == "run.cancel":
-            return bool(self.panels[self.active].to_cancel) or (run is not None and run.state == "running")
+            return bool(self.panels[self.active].run_to_cancel) or (run is not None and run.state == "running")
         if action.id == "run.stacks":
             return run is not None and run.state == "running"
         if action.id == "run.debug":
-            return self.pool is not None and bool(paused(self.pool))
+            return self.pool is not None and bool(find_paused(self.pool))
         if action.id == "run.back":
             return self.context == "run.prompt"
         if action.id == "run.errors":
             return run is not None and any(run.counts.get(kind) for kind in FAILURES)
         return all(panel.offers(action.id) for panel in self.panels.values())
 
-    def shown_time(self, now: float) -> object:
+    def time_token(self, now: float) -> object:
         pool = self.pool
         if pool is None:
-            return super().shown_time(now)
-        beat = beat_of([pool], now)
+            return super().time_token(now)
+        beat = refresh_token([pool], now)
         if beat > 0:  # by the second, whatever is awaited
             return beat
         for panel in self.panels.values():
-            if panel.awaits:
-                beat = int(now) // CALM if panel.CALM else int(now)
+            if panel.needs_polling:
+                beat = int(now) // CALM_SECONDS if panel.CALM else int(now)
                 if not panel.CALM:
                     break
         return beat
 
-    def pulse(self, now: float) -> None:
+    def tick(self, now: float) -> None:
         self._view = self.app.find_pool(self.key) or self._view
         self._is_pulsing = True  # each hint asks for the pool: among many it is looked for once
         try:
-            self._pulse(now)
+            self._tick(now)
         finally:
             self._is_pulsing = False
 
-    def _pulse(self, now: float) -> None:
+    def _tick(self, now: float) -> None:
         # To look for it each time costs an idle app more than anything else here.
         if (crumbs := self._crumbs) is None or not crumbs.is_attached:
-            crumbs = self._crumbs = next(iter(self.query(Crumbs)), None)
+            crumbs = self._crumbs = next(iter(self.query(Breadcrumbs)), None)
         if crumbs is None:  # a key came before what it is to show, or after that has gone
             return
         pool = self.pool
         if pool is None:
-            crumbs.show(["pools", self.key.partition(".")[0]], [Content("no such pool (any more)")])
-            super().pulse(now)
+            crumbs.update_trail(["pools", self.key.partition(".")[0]], [Content("no such pool (any more)")])
+            super().tick(now)
             return
         run = self.run
         name = run.function if run else "no run yet"
-        crumbs.show(["pools", pool.name, name], pool_status(pool, run, now))
-        failed = run if run is not None and run.root_cause is not None and self._told != run.id else None
+        crumbs.update_trail(["pools", pool.name, name], pool_status(pool, run, now))
+        failed = run if run is not None and run.root_cause is not None and self._notified_run != run.id else None
         if failed is not None:
-            self._lead_to(failed)
+            self._show_failed_rank(failed)
         self.rank = min(self.rank, max(0, pool.world_size - 1))
         chosen = self._chosen
-        if any([panel.look(pool, run, now, chosen) for panel in self.panels.values()]):
-            self._share_place()
-        self._look_for_alerts(pool, run, now)
-        if time.monotonic() < self._leads_until and (not self._is_unmoved or self.panels[HOME].lead()):
+        if any([panel.update_view(pool, run, now, chosen) for panel in self.panels.values()]):
+            self._arrange_panels()
+        self._check_alerts(pool, run, now)
+        if time.monotonic() < self._leads_until and (
+            not self._is_untouched or self.panels[HOME_PANEL].scroll_to_failure()
+        ):
             self._leads_until = 0.0
         if failed is not None and (cause := failed.root_cause) is not None:
             said = failure(cause.outcome, cause.type, one_line(cause.message))
             key = first_key("run.errors", self.app.keys)
-            self.flash(f"{cause.who}{cause.outcome}, {said} ({key} shows all)", "error")
+            self.flash(f"{cause.rank_prefix}{cause.outcome}, {said} ({key} shows all)", "error")
         if self._awaits_run and run is not None:
             # What came up is watched first, then what it prints; the focus was there all along.
             self._awaits_run = False
-            self.active = HOME
-        super().pulse(now)
+            self.active = HOME_PANEL
+        super().tick(now)
 
     @property
-    def _is_unmoved(self) -> bool:
+    def _is_untouched(self) -> bool:
         """Whether the person is where the screen has put them."""
-        here = self.rank == self._led and not self.merged and self.active in (HOME, AT_START)
-        return here and all(panel.at_rest for panel in self.panels.values())
+        here = self.rank == self._led and not self.merged and self.active in (HOME_PANEL, STARTUP_PANEL)
+        return here and all(panel.is_untouched for panel in self.panels.values())
 
-    def _lead_to(self, run: RunView) -> None:
+    def _show_failed_rank(self, run: RunView) -> None:
         """A run that fails shows the rank that it failed by, unless the person looks at something else."""
-        self._told = run.id
-        if self._is_unmoved and run.root_cause is not None and run.root_cause.rank >= 0:
+        self._notified_run = run.id
+        if self._is_untouched and run.root_cause is not None and run.root_cause.rank >= 0:
             self.rank = self._led = run.root_cause.rank
-            self._leads_until = time.monotonic() + LEAD_SECONDS
+            self._leads_until = time.monotonic() + FAILURE_SECONDS
 
-    def _look_for_alerts(self, pool: PoolView, run: RunView | None, now: float) -> None:
+    def _check_alerts(self, pool: PoolView, run: RunView | None, now: float) -> None:
         """Once a second while a run goes on, for silence is no news; else only where something has come."""
         if run is None:
             return self._strip.show([])
         if pool is not self._alerts_of:
             # Another view of the same pool may be of an earlier time, in a replay, or of a later one.
             self._alerts_of, self._alerts = pool, AlertWatch()
-        state, since = told_by(pool, run, now), time.monotonic()
+        state, since = alerts_cache_key(pool, run, now), time.monotonic()
         before, looked = self._looked
         if state == before or since - looked < LOOK_SECONDS:
             return None
         self._looked = state, since
-        found, new = self._alerts.look(pool, run, now)
+        found, new = self._alerts.check(pool, run, now)
         self._strip.show(found)
         if run.state == "running":
-            for title, text, severity in notices(new):
+            for title, text, severity in alert_messages(new):
                 self.flash(f"{title}  {text}", severity)
-            for alert in severe(new):
-                self.app.call_person(Notification("alert", pool.name, run.id, alert.who, alert.words))
+            for alert in severe_alerts(new):
+                self.app.notify_user(Notification("alert", pool.name, run.id, alert.who, alert.words))
         return None
 
-    def _share_place(self) -> None:
+    def _arrange_panels(self) -> None:
         """Only what has something to show has a place; of two that have one place, the one that is looked at."""
         for name, panel in self.panels.items():
-            row, there = panel.row, panel.filled
+            row, there = panel.row, panel.has_content
             if row.hides:
                 self.set_class(there, f"-{name}")
                 panel.set_class(not there, "-away")
         for place in {panel.row.instead_of for panel in self.panels.values()} - {""}:
-            others = [each for each in self.panels.values() if each.row.instead_of == place and each.filled]
+            others = [each for each in self.panels.values() if each.row.instead_of == place and each.has_content]
             sharing = [*others, self.panels[place]]
             shown = next((each for each in sharing if each.row.id == self.active), sharing[0])
             for panel in sharing:
                 panel.set_class(panel is not shown, "-spare")
-        if not self.panels[self.active].filled:
-            self.active = HOME
-        needs = [(panel.wanted, panel.filled, panel.has_class("-spare")) for panel in self.panels.values()]
-        if needs != self._needs or self._grid.moved != MovedBorders():
+        if not self.panels[self.active].has_content:
+            self.active = HOME_PANEL
+        needs = [(panel.preferred_rows, panel.has_content, panel.has_class("-spare")) for panel in self.panels.values()]
+        if needs != self._needs or self._grid.moved != BorderOffsets():
             self._needs = needs
             self.call_after_refresh(self._grid.lay_out)  # by other classes it is divided otherwise
 
@@ -486,20 +496,20 @@ class RunScreen(BaseScreen[None]):
     def watch_active(self, active: str) -> None:
         for name, panel in self.panels.items():
             panel.set_class(name == active, "-active")
-        self._share_place()
+        self._arrange_panels()
 
     @on(RankChosen)
     def _rank_chosen(self, event: RankChosen) -> None:
         self._choose(event.rank)
         if event.opened:
-            self.action_panel(HOME)
+            self.action_panel(HOME_PANEL)
 
     def _choose(self, rank: int) -> None:
         self.rank, self.merged = rank, False
-        self.pulse(self.app.clock())
+        self.tick(self.app.clock())
 
     def on_descendant_focus(self, event: events.DescendantFocus) -> None:
-        if self._awaits_run and event.widget is self.panels[HOME].main:
+        if self._awaits_run and event.widget is self.panels[HOME_PANEL].main:
             return
         for ancestor in event.widget.ancestors_with_self:
             if isinstance(ancestor, RunPanel):
@@ -507,7 +517,7 @@ class RunScreen(BaseScreen[None]):
 
     def action_panel(self, name: str) -> None:
         panel = self.panels[name]
-        if not panel.filled:
+        if not panel.has_content:
             return self.flash(with_keys(panel.row.empty, self.app.keys))
         self._awaits_run = False
         self.active = name
@@ -525,7 +535,7 @@ class RunScreen(BaseScreen[None]):
             self.merged = False
         else:
             self.rank = (self.rank + step) % pool.world_size
-        self.pulse(self.app.clock())
+        self.tick(self.app.clock())
 
     def action_ask_rank(self) -> None:
         from skyward_tui.dialogs.dialog import AskScreen
@@ -553,21 +563,21 @@ class RunScreen(BaseScreen[None]):
         # The newest one is not pinned, so that the next run shows when it opens.
         self.run_id = ids[place] if place < len(ids) - 1 else None
         self.flash(f"run {place + 1} of {len(ids)}")
-        self.pulse(self.app.clock())
+        self.tick(self.app.clock())
 
     def action_merge(self) -> None:
         self.merged = not self.merged
-        self.pulse(self.app.clock())
+        self.tick(self.app.clock())
 
     def action_collapse(self) -> None:
         self.collapsed = not (self.merged and self.collapsed)
         self.merged = True
-        self.pulse(self.app.clock())
+        self.tick(self.app.clock())
 
     def action_only_failed(self) -> None:
         self.only_failed = not (self.merged and self.only_failed and not self.collapsed)
         self.merged, self.collapsed = True, False
-        self.pulse(self.app.clock())
+        self.tick(self.app.clock())
 
     # What is shown
 
@@ -579,19 +589,19 @@ class RunScreen(BaseScreen[None]):
         self._grid.grow(self.panels[self.active], steps)
 
     def action_even(self) -> None:
-        self._grid.move(MovedBorders())
+        self._grid.move_borders(BorderOffsets())
 
     def action_copy(self) -> None:
         if selected := self.get_selected_text():
             self.app.copy(selected, "selection")
-        elif taken := self.panels[self.active].copied() or self.panels[HOME].copied():
+        elif taken := self.panels[self.active].clipboard_text() or self.panels[HOME_PANEL].clipboard_text():
             self.app.copy(*taken)
 
     def action_save(self) -> None:
         self.run_worker(self._save(), exclusive=True, group="save")
 
     async def _save(self) -> None:
-        from skyward_tui.file_export import save_all, together, unsaved
+        from skyward_tui.file_export import brace_names, save_all, save_error_text
 
         pool, run, chosen = self.pool, self.run, self._chosen
         if pool is None:
@@ -599,14 +609,14 @@ class RunScreen(BaseScreen[None]):
         stem = pool.name if run is None else f"{pool.name}-{run.id}"
         files, remarks = dict[str, Iterable[str]](), ""
         for panel in self.panels.values():
-            kept = await panel.saved(run, chosen)
+            kept = await panel.exported_files(run, chosen)
             files |= {f"{stem}-{end}": text for end, text in kept.files.items()}
             remarks += kept.remark
         try:
             paths = await asyncio.to_thread(save_all, Path(), files)
         except OSError as error:
-            return self.flash(unsaved(error, current_folder()), "error")
-        self.flash(f"saved {together(paths)} in {current_folder()}{remarks}", "done")
+            return self.flash(save_error_text(error, current_folder()), "error")
+        self.flash(f"saved {brace_names(paths)} in {current_folder()}{remarks}", "done")
 
     # Acting on the run and the pool
 
@@ -626,15 +636,15 @@ class RunScreen(BaseScreen[None]):
         self.app.run_worker(self._fetch(session, pool.key, run.id), name="fetch", exclusive=False)
         return None
 
-    async def _fetch(self, session: Front, pool: str, run: str) -> None:
-        from skyward_tui.file_export import fetched_words
+    async def _fetch(self, session: SessionProtocol, pool: str, run: str) -> None:
+        from skyward_tui.file_export import fetch_summary
 
         try:
-            haul = await settled(session.fetch_files(pool, run))
+            haul = await wait_shielded(session.fetch_files(pool, run))
         except (SkywardError, OSError) as error:
-            self.app.flash(f"run {run}: {words_of(error)}", "error")
+            self.app.flash(f"run {run}: {format_error(error)}", "error")
         else:
-            said, good = fetched_words(haul)
+            said, good = fetch_summary(haul)
             self.app.flash(f"run {run}: {said}", "done" if good else "error")
 
     def action_errors(self) -> None:
@@ -647,7 +657,7 @@ class RunScreen(BaseScreen[None]):
     def _go_to_rank(self, rank: int | None) -> None:
         if rank is not None:
             self._choose(rank)
-            self.action_panel(HOME)
+            self.action_panel(HOME_PANEL)
 
     def action_stacks(self) -> None:
         pool, run = self.pool, self.run
@@ -658,33 +668,33 @@ class RunScreen(BaseScreen[None]):
 
     def action_debug(self) -> None:
         pool = self.pool
-        waiting = [] if pool is None else paused(pool)
+        waiting = [] if pool is None else find_paused(pool)
         if pool is None or not waiting:
             return self.flash("no rank waits at a breakpoint")
         rank = self.rank if self.rank in waiting else waiting[0]
-        self._give_terminal("debug", f"{pool.name}:{rank}")
+        self._run_in_terminal("debug", f"{pool.name}:{rank}")
         return None
 
     def action_shell(self) -> None:
         pool = self.pool
         if pool is None or not pool.is_live:
             return self.flash("the pool is not up any more: there is no node to log in to")
-        self._give_terminal("ssh", pool.name, str(pool.node_of(self.rank or 0)))
+        self._run_in_terminal("ssh", pool.name, str(pool.node_of(self.rank or 0)))
         return None
 
     def action_dashboard(self) -> None:
-        from skyward_tui.dialogs.open_link import show_pages
+        from skyward_tui.dialogs.open_link import open_dashboard
 
-        self.run_worker(show_pages(self.app, self.pool), group="pages", exclusive=True)
+        self.run_worker(open_dashboard(self.app, self.pool), group="pages", exclusive=True)
 
-    def _give_terminal(self, *words: str) -> None:
+    def _run_in_terminal(self, *words: str) -> None:
         """Have a command of ours in place of the app, until it ends."""
         self.run_worker(self._command(*words), group="terminal", exclusive=True)
 
     async def _command(self, *words: str) -> None:
-        from skyward_tui.ui.suspend import SuspendNotSupported, of_ours, run_in_terminal
+        from skyward_tui.ui.suspend import SuspendNotSupported, own_command, run_in_terminal
 
-        command = of_ours(*words)
+        command = own_command(*words)
         try:
             await run_in_terminal(self.app, *command)
         except SuspendNotSupported:
@@ -696,7 +706,7 @@ class RunScreen(BaseScreen[None]):
         from skyward_tui.dialogs.dialog import ChoiceScreen
 
         run, pool = self.run, self.pool
-        if pool is not None and (other := self.panels[self.active].to_cancel):
+        if pool is not None and (other := self.panels[self.active].run_to_cancel):
             run = pool.runs.get(other)
         if run is None:
             return self.flash("no run to cancel")
@@ -709,7 +719,7 @@ class RunScreen(BaseScreen[None]):
 
         waits = pool is not None and any(each.run == run.id for each in pool.waiting)
         what = "It waits for nodes, and is not begun" if waits else "Its ranks are stopped"
-        more = "".join(f"{said}. " for panel in self.panels.values() if (said := panel.goes_with(run)))
+        more = "".join(f"{said}. " for panel in self.panels.values() if (said := panel.cancel_side_effects(run)))
         text = f"Cancel {run.function} ({run.id})? {more}{what}; the pool stays up."
         choices = [("keep", "Let it go on", False), ("cancel-run", "Cancel the run", True)]
         self.app.push_screen(ChoiceScreen("Cancel the run?", text, choices, escape="keep"), go)
@@ -719,9 +729,9 @@ class RunScreen(BaseScreen[None]):
         if self.app.session is None:
             return
         try:
-            await settled(self.app.session.cancel(self.key, run.id))
+            await wait_shielded(self.app.session.cancel(self.key, run.id))
         except SkywardError as error:
-            return self.flash(words_of(error), "error")
+            return self.flash(format_error(error), "error")
         if run.state == "running":
             self.flash(f"run {run.id} is being cancelled: its ranks are told to stop")
         elif run.state == "cancelled":
@@ -744,20 +754,20 @@ class RunScreen(BaseScreen[None]):
         self.run_worker(self._launch_again(session, run), group="again")
         return None
 
-    async def _launch_again(self, session: Front, run: RunView) -> None:
-        from skyward_core.client.launch.launch_records import KeptLaunch
-        from skyward_tui.launch_form.form import form_of
+    async def _launch_again(self, session: SessionProtocol, run: RunView) -> None:
+        from skyward_core.client.launch.launch_records import LaunchRecord
+        from skyward_tui.launch_form.form import form_from_request
 
         try:
-            found = await settled(session.kept_launch(run.id))
-            if isinstance(found, KeptLaunch):
-                form = form_of(found.from_anywhere())
+            found = await wait_shielded(session.load_launch(run.id))
+            if isinstance(found, LaunchRecord):
+                form = form_from_request(found.absolute_request())
             else:
-                from skyward_tui.launch_form.job_form import form_of_shell
+                from skyward_tui.launch_form.job_form import form_from_shell
 
-                form = form_of_shell(found, run.id)
+                form = form_from_shell(found, run.id)
         except SkywardError as error:
-            return self.flash(words_of(error), "error")
+            return self.flash(format_error(error), "error")
         live = self._view is not None and self._view.is_live
         self.app.show_launch(self.key if live else "", form)
         if found.joined and not live:
@@ -774,11 +784,11 @@ class RunScreen(BaseScreen[None]):
             self.action_leave()
 
     def action_leave(self) -> None:
-        self.app.keep(self.SCOPE, self.kept())
+        self.app.save_screen_state(self.SCOPE, self.saved_state())
         self.leave()
 
 
-def _handed_on(row: str, call: str) -> Callable[..., object]:
+def _delegate_to_panel(row: str, call: str) -> Callable[..., object]:
     """An action of the screen that a panel does, wherever the focus is."""
 
     def action(screen: RunScreen, *arguments: object) -> object:
@@ -788,5 +798,5 @@ def _handed_on(row: str, call: str) -> Callable[..., object]:
 
 
 for _row in PANELS:
-    for _call in {f"action_{each.call.partition('(')[0]}" for each in named(*_row.actions)}:
-        setattr(RunScreen, _call, _handed_on(_row.id, _call))
+    for _call in {f"action_{each.call.partition('(')[0]}" for each in actions_by_id(*_row.actions)}:
+        setattr(RunScreen, _call, _delegate_to_panel(_row.id, _call))

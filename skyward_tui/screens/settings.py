@@ -16,19 +16,19 @@ from textual.widgets import Static
 
 from skyward_core.client import settings
 from skyward_core.model.errors import SkywardError
-from skyward_core.util.terminal_safe_text import field
+from skyward_core.util.terminal_safe_text import sanitize_line
 from skyward_tui.screens.base_screen import BaseScreen
-from skyward_tui.shutdown import beside as in_thread
-from skyward_tui.text.error_hints import words_of
-from skyward_tui.text.number_format import clip, fit
-from skyward_tui.ui.actions import SCOPES, Action, bindings, of, usable
-from skyward_tui.ui.style_sheets import beside
+from skyward_tui.shutdown import run_in_daemon_thread as in_thread
+from skyward_tui.text.error_hints import format_error
+from skyward_tui.text.number_format import clip, fit_width
+from skyward_tui.ui.actions import SCOPES, Action, actions_in, bindings, resolve_keymap
+from skyward_tui.ui.style_sheets import read_style_sheet
 from skyward_tui.ui.themes import SKYWARD
-from skyward_tui.widgets.header_and_hints import Crumbs, Panel
-from skyward_tui.widgets.virtual_list import Roll
+from skyward_tui.widgets.header_and_hints import Breadcrumbs, Panel
+from skyward_tui.widgets.virtual_list import VirtualList
 
 if TYPE_CHECKING:
-    from skyward_core.client.settings import OwnSetting
+    from skyward_core.client.settings import UserSetting
 
 
 _NAME, _VALUE = 36, 24  # columns
@@ -54,7 +54,7 @@ class SettingRow:
     remark: str = ""
 
 
-class SettingList(Roll):
+class SettingList(VirtualList):
     """Settings with what they do beside them."""
 
     class SettingOpened(Message):
@@ -80,16 +80,16 @@ class SettingList(Roll):
         self.rows, self._note = rows, note
         places = [at for at, row in enumerate(rows) if row.name and row.name == name]
         self.cursor = places[0] if places else 0
-        self._off_headings(1)
+        self._skip_headings(1)
         self.refresh()
 
-    def shown(self) -> list[Content]:
-        return super().shown() if self.rows else [self.blank(self._note)]
+    def visible_rows(self) -> list[Content]:
+        return super().visible_rows() if self.rows else [self.empty_text(self._note)]
 
     def row_count(self, width: int) -> int:
         return len(self.rows)
 
-    def keep_in_view(self) -> range:
+    def required_range(self) -> range:
         heading = self.cursor > 0 and not self.rows[self.cursor - 1].name
         return range(self.cursor - heading, self.cursor + 1)
 
@@ -102,8 +102,8 @@ class SettingList(Roll):
         room = max(0, width - name - cell - 4)
         line = Content.assemble(
             ("▶ " if here else "  ", "$text-accent"),
-            f"{fit(row.name, name)} ",
-            (f"{fit(row.shown, cell)} ", value),
+            f"{fit_width(row.name, name)} ",
+            (f"{fit_width(row.shown, cell)} ", value),
             (clip(row.remark or row.help, room), "$text-error" if row.remark else "$muted"),
         )
         if here:
@@ -112,7 +112,7 @@ class SettingList(Roll):
 
     def action_step(self, rows: int) -> None:
         self.cursor = min(max(0, self.cursor + rows), max(0, len(self.rows) - 1))
-        self._off_headings(1 if rows > 0 else -1)
+        self._skip_headings(1 if rows > 0 else -1)
         self.refresh()
 
     def action_edge(self, end: int) -> None:
@@ -121,7 +121,7 @@ class SettingList(Roll):
     def action_open(self) -> None:
         self.post_message(self.SettingOpened())
 
-    def _off_headings(self, step: int) -> None:
+    def _skip_headings(self, step: int) -> None:
         """Let the cursor stand on no heading; the first row is one."""
         if self.rows and not self.rows[self.cursor].name:
             self.cursor = min(max(1, self.cursor + step), len(self.rows) - 1)
@@ -135,7 +135,7 @@ class SettingsScreen(BaseScreen[None]):
 
     SCOPE = "settings"
     BINDINGS = bindings("settings")
-    DEFAULT_CSS = beside(__file__, "settings")
+    DEFAULT_CSS = read_style_sheet(__file__, "settings")
 
     def __init__(self) -> None:
         super().__init__()
@@ -155,14 +155,14 @@ class SettingsScreen(BaseScreen[None]):
 
     def on_mount(self) -> None:
         self.query_one(SettingList).focus()
-        self.run_worker(self._read(), group="read")
+        self.run_worker(self._load(), group="read")
         self._show()
 
-    def pulse(self, now: float) -> None:
-        found = [Content.styled(f"/{field(self._words)}", "$text-accent")] if self._words else []
-        self.query_one(Crumbs).show(["pools", "settings"], found)
+    def tick(self, now: float) -> None:
+        found = [Content.styled(f"/{sanitize_line(self._words)}", "$text-accent")] if self._words else []
+        self.query_one(Breadcrumbs).update_trail(["pools", "settings"], found)
         self.query_one("#detail", Static).update(self._detail(self.query_one(SettingList).chosen))
-        super().pulse(now)
+        super().tick(now)
 
     def _detail(self, row: SettingRow | None) -> Content:
         if row is None:
@@ -171,16 +171,16 @@ class SettingsScreen(BaseScreen[None]):
         lines = [(row.name, "bold"), (f"  {row.shown}, {whose}\n{row.help}\n", "")]
         if row.remark:
             lines.append((f"✗ {row.remark}\n", "$text-error"))
-        return Content.assemble(*lines, (f"in {field(str(settings.file()))}", "$muted"))
+        return Content.assemble(*lines, (f"in {sanitize_line(str(settings.settings_path()))}", "$muted"))
 
     # What there is
 
-    async def _read(self) -> None:
+    async def _load(self) -> None:
         """Read the file, which may lie on a disk that is slow."""
         try:
-            self._given, self._failed = await in_thread(settings.given), ""
+            self._given, self._failed = await in_thread(settings.user_values), ""
         except (SkywardError, OSError) as error:
-            self._given, self._failed = {}, words_of(error)
+            self._given, self._failed = {}, format_error(error)
         self._is_read = True
         if self.is_attached and self.query(SettingList):  # a screen that goes loses its list first
             self._show()
@@ -188,29 +188,32 @@ class SettingsScreen(BaseScreen[None]):
     def _show(self) -> None:
         words = self._words.casefold()
         rows: list[SettingRow] = []
-        for heading, of_it in self._all():
+        for heading, of_it in self._all_rows():
             fitting = [row for row in of_it if words in f"{row.name} {row.help} {row.shown}".casefold()]
             rows += [SettingRow("", heading), *fitting] if fitting else []
-        note = f"nothing has {field(self._words)} in it" if self._words else "reading the settings …"
+        note = f"nothing has {sanitize_line(self._words)} in it" if self._words else "reading the settings …"
         if self._failed:
             note = f"✗ {self._failed}"
         self.query_one(SettingList).update(rows if self._is_read and not self._failed else [], note)
-        self.pulse(self.app.clock())
+        self.tick(self.app.clock())
 
-    def _all(self) -> Iterator[tuple[str, list[SettingRow]]]:
-        refused = self.app.own.refused
+    def _all_rows(self) -> Iterator[tuple[str, list[SettingRow]]]:
+        refused = self.app.user_settings.refused
         for table, heading in _TABLES.items():
             of_table = [each for each in settings.SETTINGS if each.name.startswith(f"{table}.")]
             yield heading, [self._row(each, refused) for each in of_table]
         wished = {id.removeprefix("keys."): keys for id, keys in self._given.items() if id.startswith("keys.")}
         texts = {id: keys for id, keys in wished.items() if isinstance(keys, str)}
-        _, wrong = usable(texts)
+        _, wrong = resolve_keymap(texts)
         for scope, heading in SCOPES.items():
-            yield f"Keys: {heading}", [self._key_row(each, wished, (*wrong, *refused)) for each in of(scope)]
+            yield (
+                f"Keys: {heading}",
+                [self._key_row(each, wished, (*wrong, *refused)) for each in actions_in(scope)],
+            )
 
-    def _row(self, setting: OwnSetting, refused: tuple[str, ...]) -> SettingRow:
+    def _row(self, setting: UserSetting, refused: tuple[str, ...]) -> SettingRow:
         value = self._given.get(setting.name, setting.default)
-        shown = str(value).lower() if isinstance(value, bool) else field(f"{value}")
+        shown = str(value).lower() if isinstance(value, bool) else sanitize_line(f"{value}")
         unit = {"seconds": "s", "megabytes": "MB"}.get(setting.kind)
         if unit and isinstance(value, int | float) and not isinstance(value, bool):
             shown = f"{value:g} {unit}"
@@ -224,7 +227,7 @@ class SettingsScreen(BaseScreen[None]):
         )
 
     def _key_row(self, action: Action, wished: Mapping[str, Any], refused: tuple[str, ...]) -> SettingRow:
-        name = f"{settings.KEYS}.{action.id}"
+        name = f"{settings.KEYS_TABLE}.{action.id}"
         shown = "  ".join(action.shown_keys(self.app.keys))
         return SettingRow(name, shown, action.help, action.id in wished, _remark(name, refused))
 
@@ -246,7 +249,7 @@ class SettingsScreen(BaseScreen[None]):
         if (row := self.query_one(SettingList).chosen) is None:
             return
         table, _, id = row.name.partition(".")
-        if table == settings.KEYS:
+        if table == settings.KEYS_TABLE:
             return await self._change_key(id, row)
         (setting,) = (each for each in settings.SETTINGS if each.name == row.name)
         now = self._given.get(row.name, setting.default)
@@ -255,18 +258,18 @@ class SettingsScreen(BaseScreen[None]):
             return self._edit(
                 lambda: settings.change(row.name, not self._given.get(row.name, setting.default)), row.name
             )
-        if (text := await self._asked(setting, row, now)) is not None:
+        if (text := await self._ask_value(setting, row, now)) is not None:
             self._edit(lambda: settings.change(row.name, _value(setting, text)), row.name)
         return None
 
-    async def _asked(self, setting: OwnSetting, row: SettingRow, now: Any) -> str | None:
+    async def _ask_value(self, setting: UserSetting, row: SettingRow, now: Any) -> str | None:
         if setting.kind == "theme":
             from skyward_tui.dialogs.pickers import ThemePicker
 
             return await self.app.push_screen_wait(ThemePicker(sorted(self.app.available_themes), self.app.theme))
         from skyward_tui.dialogs.dialog import AskScreen
 
-        text = f"{now:g}" if isinstance(now, float) else field(f"{now}")
+        text = f"{now:g}" if isinstance(now, float) else sanitize_line(f"{now}")
         return await self.app.push_screen_wait(AskScreen(f"{row.name} (esc leaves it)", text))
 
     async def _change_key(self, id: str, row: SettingRow) -> None:
@@ -274,15 +277,15 @@ class SettingsScreen(BaseScreen[None]):
 
         if (key := await self.app.push_screen_wait(KeyScreen(row.help))) is None:
             return None
-        wished = {**self.app.own.keys, id: key}
-        _, refused = usable(wished)
-        if why := [each for each in refused if each.startswith(f"{settings.KEYS}.{id}:")]:
+        wished = {**self.app.user_settings.keys, id: key}
+        _, refused = resolve_keymap(wished)
+        if why := [each for each in refused if each.startswith(f"{settings.KEYS_TABLE}.{id}:")]:
             return self.flash(why[0], "error")
         return self._edit(partial(settings.change, row.name, key), row.name)
 
     def action_forget(self) -> None:
         if (row := self.query_one(SettingList).chosen) is not None:
-            self._edit(partial(settings.forget, row.name), row.name)
+            self._edit(partial(settings.reset, row.name), row.name)
 
     def _edit(self, change: Callable[[], None], name: str) -> None:
         # The app's worker and not this screen's: what was changed holds, or is said to have failed, although the screen
@@ -293,12 +296,12 @@ class SettingsScreen(BaseScreen[None]):
         async with self._writing:
             try:
                 await in_thread(change)
-                own = await in_thread(settings.own_settings)
+                own = await in_thread(settings.load_user_settings)
             except (SkywardError, OSError) as error:
                 said = f"{name} is as it was: " if isinstance(error, OSError) else ""
-                return self.app.flash(said + words_of(error), "error")
-            self.app.heed_settings(own)
-            await self._read()
+                return self.app.flash(said + format_error(error), "error")
+            self.app.apply_settings(own)
+            await self._load()
         if not self.is_attached:
             return None
         row = next((row for row in self.query_one(SettingList).rows if row.name == name), None)
@@ -322,7 +325,7 @@ class SettingsScreen(BaseScreen[None]):
         return None
 
 
-def _value(setting: OwnSetting, text: str) -> str | float:
+def _value(setting: UserSetting, text: str) -> str | float:
     """What was typed, as it is written down."""
     if setting.kind not in ("seconds", "megabytes"):
         return text

@@ -16,40 +16,40 @@ from textual.widgets.option_list import Option
 
 from skyward_core.model.errors import SkywardError
 from skyward_core.model.stack_values import StackFrame, Stacks
-from skyward_core.util.terminal_safe_text import field
+from skyward_core.util.terminal_safe_text import sanitize_line
 from skyward_core.views.stack_groups import (
     SIGNAL,
     StackGroup,
     as_text,
-    calling,
+    calling_frame,
+    describe_location,
+    format_ranges,
     frame_line,
-    groups,
-    in_ranges,
+    group_stacks,
     is_library,
-    merged,
-    parsed,
+    merge_stacks,
+    parse_profile,
+    profile_table,
     short_file,
-    table,
-    threads_of,
-    verdict,
-    where,
+    summarize_collectives,
+    thread_lines,
 )
-from skyward_tui.external_editor import SourceFile, folders_of, source_of
+from skyward_tui.external_editor import SourceFile, find_source, source_folders
 from skyward_tui.screens.base_screen import BaseScreen
 from skyward_tui.terminal_info import current_folder
-from skyward_tui.text.error_hints import words_of
-from skyward_tui.text.number_format import ago, clip, clock, count, duration, fit
+from skyward_tui.text.error_hints import format_error
+from skyward_tui.text.number_format import ago, clip, clock, count, duration, fit_width
 from skyward_tui.ui.actions import Action, bindings
-from skyward_tui.ui.app_interface import settled
-from skyward_tui.ui.refresh_timer import beat_of
-from skyward_tui.ui.style_sheets import beside
-from skyward_tui.ui.themes import look
-from skyward_tui.widgets.header_and_hints import Crumbs, Panel
+from skyward_tui.ui.app_interface import wait_shielded
+from skyward_tui.ui.refresh_timer import refresh_token
+from skyward_tui.ui.style_sheets import read_style_sheet
+from skyward_tui.ui.themes import state_style
+from skyward_tui.widgets.header_and_hints import Breadcrumbs, Panel
 from skyward_tui.widgets.rank_state import RankState, last_line, rank_states
-from skyward_tui.widgets.source_view import StackCode, Standing
-from skyward_tui.widgets.virtual_list import Roll
+from skyward_tui.widgets.source_view import CodePosition, StackCode
+from skyward_tui.widgets.virtual_list import VirtualList
 
-_WHERE = 34  # cells at most of where a rank is
+_MAX_POSITION_CELLS = 34  # cells at most of where a rank is
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class StackRank:
     late: bool
 
 
-class StackRanks(Roll, can_focus=False):
+class StackRankList(VirtualList, can_focus=False):
     """Those of the chosen stack first; nothing to go to, the stacks above have the cursor."""
 
     def __init__(self, *, id: str | None = None) -> None:
@@ -82,9 +82,9 @@ class StackRanks(Roll, can_focus=False):
 
     def head(self, width: int) -> list[Content]:
         more = len(self._rows) + 1 - self.size.height
-        names = f" {'rank':<6}{'node':<6}{'state':<14}{'time':>7}  {self._wide('where')}"
+        names = f" {'rank':<6}{'node':<6}{'state':<14}{'time':>7}  {self._pad_position('where')}"
         hidden = f"last line  (+{count(more, 'rank')} below)" if more > 0 else "last line"
-        return [Content.styled(clip(f"{names}{self._quiet('quiet')}{hidden}", width), "$muted")]
+        return [Content.styled(clip(f"{names}{self._quiet_column('quiet')}{hidden}", width), "$muted")]
 
     def row_count(self, width: int) -> int:
         return len(self._rows)
@@ -92,28 +92,28 @@ class StackRanks(Roll, can_focus=False):
     def row(self, index: int, width: int) -> Content:
         each = self._rows[index]
         state = each.state
-        mark = look(state.state)
+        mark = state_style(state.state)
         time = "" if state.seconds is None else duration(state.seconds)
         quiet = "" if state.quiet is None else duration(state.quiet)
         made = Content.assemble(
             (f" r{state.rank:<5}n{state.node:<5}", "bold" if each.chosen else "$muted"),
             (f"{mark.text:<14}", mark.style),
             f"{time:>7}  ",
-            (self._wide(each.where), "$text-warning" if each.late else ""),
-            (self._quiet(quiet), "$text-warning"),
+            (self._pad_position(each.where), "$text-warning" if each.late else ""),
+            (self._quiet_column(quiet), "$text-warning"),
         )
         return Content.assemble(made, (clip(each.line, width - made.cell_length), "$muted"))
 
-    def _wide(self, text: str) -> str:
-        widest = min(_WHERE, max((len(row.where) for row in self._rows), default=0))
-        return f"{fit(text, widest)}  "
+    def _pad_position(self, text: str) -> str:
+        widest = min(_MAX_POSITION_CELLS, max((len(row.where) for row in self._rows), default=0))
+        return f"{fit_width(text, widest)}  "
 
-    def _quiet(self, text: str) -> str:
+    def _quiet_column(self, text: str) -> str:
         """A column where somebody is quiet, else none."""
         return f"{text:>7}  " if any(row.state.quiet is not None for row in self._rows) else ""
 
 
-PROFILED = 10.0  # seconds for which a rank is looked at
+PROFILE_SECONDS = 10.0  # seconds for which a rank is looked at
 LOOK_SECONDS = 0.5  # between two looks at the ranks while something keeps coming
 _NAMED = 14  # cells for the ranks of a group
 
@@ -128,7 +128,7 @@ class StacksScreen(BaseScreen[int | None]):
 
     SCOPE = "stacks"
     BINDINGS = bindings("stacks")
-    DEFAULT_CSS = beside(__file__, "stacks")
+    DEFAULT_CSS = read_style_sheet(__file__, "stacks")
 
     def __init__(self, pool: str, run: str = "") -> None:
         super().__init__()
@@ -139,7 +139,7 @@ class StacksScreen(BaseScreen[int | None]):
         self._failure = ""
         self._busy = False
         self._looked: tuple[object, float] = (None, 0.0)
-        self._listed, self._board = OptionList(compact=True), StackRanks(id="ranks")
+        self._listed, self._board = OptionList(compact=True), StackRankList(id="ranks")
         self._all_threads = False
 
     def body(self) -> ComposeResult:
@@ -159,21 +159,21 @@ class StacksScreen(BaseScreen[int | None]):
     def on_mount(self) -> None:
         self._listed.focus()
         self.action_again()
-        self.pulse(self.app.clock())
+        self.tick(self.app.clock())
 
-    def pulse(self, now: float) -> None:
+    def tick(self, now: float) -> None:
         view = self.app.find_pool(self._pool)
         name = view.name if view is not None else self._pool.partition(".")[0]
         run = view.runs.get(self._run) if view is not None else None
         trail = ["pools", name, *([run.function] if run is not None else ()), "stacks"]
-        self.query_one(Crumbs).show(trail, [Content.styled(self._state(now), "$muted")])
+        self.query_one(Breadcrumbs).update_trail(trail, [Content.styled(self._state(now), "$muted")])
         self._show_ranks(now)
-        super().pulse(now)
+        super().tick(now)
 
-    def shown_time(self, now: float) -> object:
+    def time_token(self, now: float) -> object:
         """The ranks' states are timed by the second."""
         view = self.app.find_pool(self._pool)
-        return super().shown_time(now) if view is None else beat_of([view], now)
+        return super().time_token(now) if view is None else refresh_token([view], now)
 
     def _state(self, now: float) -> str:
         if self._busy:
@@ -183,45 +183,45 @@ class StacksScreen(BaseScreen[int | None]):
         since = now - self._stacks.at
         return f"taken at {clock(self._stacks.at)}" + (f", {ago(since)}" if since >= 60 else "")
 
-    def is_useful(self, action: Action) -> bool:
+    def is_hint_worthy(self, action: Action) -> bool:
         return action.id != "stacks.signal" or (self._stacks is not None and bool(self._stacks.askable))
 
     # Taking them
 
     def action_again(self) -> None:
-        self._take(signal=False)
+        self._start_read(signal=False)
 
-    def _take(self, *, signal: bool) -> None:
+    def _start_read(self, *, signal: bool) -> None:
         if not self._busy:
             self._busy = True
             self._show_verdict()
-            self.run_worker(self._taken(signal=signal), group="stacks")
+            self.run_worker(self._read_stacks(signal=signal), group="stacks")
 
-    async def _taken(self, *, signal: bool) -> None:
+    async def _read_stacks(self, *, signal: bool) -> None:
         session, before = self.app.session, self._stacks
         if session is None:
             return
         ranks = before.askable if signal and before is not None else None
         try:
-            told = await settled(session.stacks(self._pool, self._run, ranks, signal=signal))
+            told = await wait_shielded(session.stacks(self._pool, self._run, ranks, signal=signal))
         except (SkywardError, OSError) as error:
-            self._failure = words_of(error)
+            self._failure = format_error(error)
         else:
             self._failure = ""
-            self._stacks = told if before is None or ranks is None else merged(before, told)
-            self._sources = await self._read(self._stacks)
+            self._stacks = told if before is None or ranks is None else merge_stacks(before, told)
+            self._sources = await self._read_sources(self._stacks)
         finally:
             self._busy = False
         # Who waits long may have left; and the parts of a screen go first as the app ends.
         if self in self.app.screen_stack and self.query("#verdict"):
             self._show()
 
-    async def _read(self, stacks: Stacks) -> dict[tuple[str, int], SourceFile | None]:
+    async def _read_sources(self, stacks: Stacks) -> dict[tuple[str, int], SourceFile | None]:
         """The code where ranks stand."""
         view = self.app.find_pool(self._pool)
-        folders = await folders_of(self.app, view.runs.get(self._run) if view is not None else None)
-        frames = [frame for group in groups(stacks) if (frame := calling(group.frames))]
-        found = await asyncio.to_thread(lambda: [source_of(frame, folders) for frame in frames])
+        folders = await source_folders(self.app, view.runs.get(self._run) if view is not None else None)
+        frames = [frame for group in group_stacks(stacks) if (frame := calling_frame(group.frames))]
+        found = await asyncio.to_thread(lambda: [find_source(frame, folders) for frame in frames])
         return {(frame.file, frame.line): each for frame, each in zip(frames, found, strict=True)}
 
     def action_signal(self) -> None:
@@ -232,30 +232,31 @@ class StacksScreen(BaseScreen[int | None]):
 
         def go(choice: str | None) -> None:
             if choice == "send-signal":
-                self._take(signal=True)
+                self._start_read(signal=True)
 
-        text = f"{count(len(ranks), 'rank')} ({in_ranges(ranks)}) cannot be read: {self._why(ranks)}. {SIGNAL}."
+        named = f"{count(len(ranks), 'rank')} ({format_ranges(ranks)})"
+        text = f"{named} cannot be read: {self._unreadable_reason(ranks)}. {SIGNAL}."
         choices = [("keep", "Leave them alone", False), ("send-signal", "Send it", True)]
         self.app.push_screen(ChoiceScreen("Send the ranks a signal?", text, choices, escape="keep"), go)
         return None
 
-    def _why(self, ranks: list[int]) -> str:
+    def _unreadable_reason(self, ranks: list[int]) -> str:
         found = self._stacks.ranks if self._stacks is not None else ()
-        return field(next((each.why for each in found if each.rank in ranks), ""))
+        return sanitize_line(next((each.why for each in found if each.rank in ranks), ""))
 
     # Showing them
 
     def _show(self) -> None:
         listed = self._listed
         chosen = listed.highlighted or 0
-        self._groups = groups(self._stacks) if self._stacks is not None else []
+        self._groups = group_stacks(self._stacks) if self._stacks is not None else []
         listed.clear_options()
         listed.add_options([Option(self._row(group), id=str(place)) for place, group in enumerate(self._groups)])
         if self._groups:
             listed.highlighted = min(chosen, len(self._groups) - 1)
         self._show_verdict()
         self._show_stack(listed.highlighted)
-        self.pulse(self.app.clock())
+        self.tick(self.app.clock())
 
     def _show_verdict(self) -> None:
         lines: list[Content] = []
@@ -264,12 +265,12 @@ class StacksScreen(BaseScreen[int | None]):
         if self._stacks is None:
             lines += [Content.styled("taking the stacks of all ranks …", "$muted")] if self._busy else []
         else:
-            said = verdict(self._stacks)
+            said = summarize_collectives(self._stacks)
             lines += [Content.styled(line, "bold") for line in said]
             if not said:
                 lines.append(Content.styled("no rank is inside of a collective that is known here", "$muted"))
             if ranks := self._stacks.askable:
-                text = f"{in_ranges(ranks)} can be asked by a signal only: {self._why(ranks)}"
+                text = f"{format_ranges(ranks)} can be asked by a signal only: {self._unreadable_reason(ranks)}"
                 lines.append(Content.styled(text, "$text-warning"))
         self.query_one("#verdict", Static).update(Content("\n").join(lines))
 
@@ -278,7 +279,7 @@ class StacksScreen(BaseScreen[int | None]):
         many = f" ({len(group.stacks)})" if len(group.stacks) > 1 else ""
         return Content.assemble(
             (f" {group.ranks + many:<{_NAMED}} ", "bold"),
-            (field(where(group)), style if group.frames else "$muted"),
+            (sanitize_line(describe_location(group)), style if group.frames else "$muted"),
         )
 
     def _show_stack(self, place: int | None) -> None:
@@ -290,7 +291,7 @@ class StacksScreen(BaseScreen[int | None]):
         for other in self._groups:
             if other is not group and other.frames:
                 lines += [Content(""), Content.styled(self._title(other), "$muted"), *self._frames(other)]
-        self.query_one("#frames", Panel).retitle(Content(self._title(group)))
+        self.query_one("#frames", Panel).set_titles(Content(self._title(group)))
         self.query_one("#stack", Static).update(Content("\n").join(lines))
         self.query_one("#frames VerticalScroll", VerticalScroll).scroll_home(animate=False)
         self._show_code()
@@ -302,24 +303,31 @@ class StacksScreen(BaseScreen[int | None]):
         place = self._listed.highlighted
         if place is not None and place < len(self._groups):
             first = self._groups[place]
-            told = [first, *(group for group in self._groups if group is not first and calling(group.frames))]
-            self.query_one(StackCode).update([self._standing(group) for group in told])
+            told = [
+                first,
+                *(group for group in self._groups if group is not first and calling_frame(group.frames)),
+            ]
+            self.query_one(StackCode).update([self._code_position(group) for group in told])
 
-    def _standing(self, group: StackGroup) -> Standing:
+    def _code_position(self, group: StackGroup) -> CodePosition:
         who = f"{'rank' if len(group.stacks) == 1 else 'ranks'} {group.ranks}"
-        if (frame := calling(group.frames)) is None:
-            return Standing(Content.styled(who, "bold"), None, field(group.said) or "in no code of the person's")
-        head = Content.assemble((who, "bold"), "  ", (self._place(frame), "$text-accent"))
+        if (frame := calling_frame(group.frames)) is None:
+            return CodePosition(
+                Content.styled(who, "bold"),
+                None,
+                sanitize_line(group.state_text) or "in no code of the person's",
+            )
+        head = Content.assemble((who, "bold"), "  ", (self._position_text(frame), "$text-accent"))
         source = self._sources.get((frame.file, frame.line))
-        if source is not None and self._began is not None and source.changed_at > self._began:
+        if source is not None and self._run_opened_at is not None and source.changed_at > self._run_opened_at:
             head = Content.assemble(head, ("  ! changed since the run began", "$text-warning"))
-        return Standing(head, source, "its file is not on this machine")
+        return CodePosition(head, source, "its file is not on this machine")
 
-    def _place(self, frame: StackFrame) -> str:
+    def _position_text(self, frame: StackFrame) -> str:
         return f"{short_file(frame.file, self._folders)}:{frame.line}"
 
     @property
-    def _began(self) -> float | None:
+    def _run_opened_at(self) -> float | None:
         """When the run did."""
         view = self.app.find_pool(self._pool)
         run = view.runs.get(self._run) if view is not None else None
@@ -331,7 +339,7 @@ class StacksScreen(BaseScreen[int | None]):
         if view is None or not self._groups:
             return
         seen, at = self._looked
-        news = (view.changes, beat_of([view], now))
+        news = (view.changes, refresh_token([view], now))
         if seen == news or (seen is not None and monotonic() - at < LOOK_SECONDS):
             return
         self._looked = (news, monotonic())
@@ -346,7 +354,9 @@ class StacksScreen(BaseScreen[int | None]):
             for stack in group.stacks:
                 if (state := states.get(stack.rank)) is not None and stack.rank not in rows:
                     line = last_line(run, view, stack.rank)
-                    rows[stack.rank] = StackRank(state, field(where(group)), line, place == chosen, late)
+                    rows[stack.rank] = StackRank(
+                        state, sanitize_line(describe_location(group)), line, place == chosen, late
+                    )
         self._board.update(list(rows.values()))
 
     @staticmethod
@@ -356,9 +366,9 @@ class StacksScreen(BaseScreen[int | None]):
 
     def _frames(self, group: StackGroup) -> list[Content]:
         if not group.frames:
-            return [Content.styled(field(group.said), "$muted")]
+            return [Content.styled(sanitize_line(group.state_text), "$muted")]
         if self._all_threads:
-            return [Content(line) for line in threads_of(group, self._folders)]
+            return [Content(line) for line in thread_lines(group, self._folders)]
         return [self._line(frame) for frame in group.frames]
 
     def _line(self, frame: StackFrame) -> Content:
@@ -389,28 +399,28 @@ class StacksScreen(BaseScreen[int | None]):
         if place is None or place >= len(self._groups):
             return
         rank = self._groups[place].stacks[0].rank
-        self.flash(f"looking at rank {rank} for {PROFILED:g} s")
+        self.flash(f"looking at rank {rank} for {PROFILE_SECONDS:g} s")
         self.run_worker(self._profile(rank), exclusive=True, group="profile")
 
     async def _profile(self, rank: int) -> None:
-        from skyward_tui.file_export import profile_files, save, together, unsaved
+        from skyward_tui.file_export import brace_names, profile_files, save, save_error_text
 
         if self.app.session is None:
             return
         try:
-            seen = parsed(await settled(self.app.session.profile(self._pool, rank, PROFILED)))
+            seen = parse_profile(await wait_shielded(self.app.session.profile(self._pool, rank, PROFILE_SECONDS)))
             called = f"{self._pool.partition('.')[0]}-{self._run}-r{rank}"
             files = profile_files(seen, called)
             paths = [await asyncio.to_thread(save, Path(name), [text]) for name, text in files.items()]
         except SkywardError as error:
-            return self.flash(words_of(error), "error")
+            return self.flash(format_error(error), "error")
         except OSError as error:
-            return self.flash(unsaved(error, current_folder()), "error")
-        rows = table(seen) if seen.samples else [("it was idle each time", "", "")]
+            return self.flash(save_error_text(error, current_folder()), "error")
+        rows = profile_table(seen) if seen.samples else [("it was idle each time", "", "")]
         lines = [f"{itself:>7}  {total:>10}  {line}" for itself, total, line in rows]
-        self.query_one("#frames", Panel).retitle(Content(f"rank {rank}: where its time went"))
+        self.query_one("#frames", Panel).set_titles(Content(f"rank {rank}: where its time went"))
         self.query_one("#stack", Static).update(Content("\n").join(map(Content, lines)))
-        return self.flash(f"saved {together(paths)} in {current_folder()}", "done")
+        return self.flash(f"saved {brace_names(paths)} in {current_folder()}", "done")
 
     def _text(self) -> str:
         found = self._stacks
@@ -425,13 +435,13 @@ class StacksScreen(BaseScreen[int | None]):
             self.run_worker(self._save(self._text() + "\n", self._stacks.at), group="save")
 
     async def _save(self, text: str, at: float) -> None:
-        from skyward_tui.file_export import save, unsaved
+        from skyward_tui.file_export import save, save_error_text
 
         name = f"{self._pool.partition('.')[0]}-stacks-{time.strftime('%H%M%S', time.localtime(at))}.txt"
         try:
             path = await asyncio.to_thread(save, Path(name), [text])
         except OSError as error:
-            return self.flash(unsaved(error, current_folder()), "error")
+            return self.flash(save_error_text(error, current_folder()), "error")
         return self.flash(f"saved {path.name} in {current_folder()}", "done")
 
     def action_back(self) -> None:

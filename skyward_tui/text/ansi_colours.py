@@ -13,7 +13,7 @@ from typing import NamedTuple
 from rich.color import Color
 from rich.style import Style
 
-from skyward_core.util.terminal_safe_text import colored
+from skyward_core.util.terminal_safe_text import sanitize_colored
 
 CELL_LIMIT = 2_000  # cells of one line that are ever painted
 _RAW_LIMIT = 8 * CELL_LIMIT  # characters looked at to get them; the rest may be escapes
@@ -21,7 +21,7 @@ _RAW_LIMIT = 8 * CELL_LIMIT  # characters looked at to get them; the rest may be
 _SGR = re.compile("\x1b\\[([0-9;:]*)m")
 
 
-class Parsed(NamedTuple):
+class ParsedLine(NamedTuple):
     """``plain``: what shows. ``spans``: (start, stop, style) over it, in order, without overlap."""
 
     plain: str
@@ -29,7 +29,7 @@ class Parsed(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class _Pen:
+class _SgrState:
     foreground: Color | None = None
     background: Color | None = None
     bold: bool = False
@@ -40,7 +40,7 @@ class _Pen:
     strike: bool = False
 
 
-_NO_PEN = _Pen()
+_DEFAULT_SGR = _SgrState()
 _ON = {1: "bold", 2: "dim", 3: "italic", 4: "underline", 7: "reverse", 9: "strike"}
 _OFF = {22: ("bold", "dim"), 23: ("italic",), 24: ("underline",), 27: ("reverse",), 29: ("strike",)}
 
@@ -50,37 +50,37 @@ def plain(text: str) -> str:
     return text if text.isprintable() else parse(text).plain
 
 
-def parse(text: str) -> Parsed:
+def parse(text: str) -> ParsedLine:
     """One line of output, cut to what may be painted."""
     if text.isprintable():
-        return Parsed(text[:CELL_LIMIT], ())
+        return ParsedLine(text[:CELL_LIMIT], ())
     pieces: list[str] = []
     spans: list[tuple[int, int, Style]] = []
-    pen, length = _NO_PEN, 0
+    pen, length = _DEFAULT_SGR, 0
     # Text and the parameters of SGR sequences, in turn.
-    for place, part in enumerate(_SGR.split(colored(text[:_RAW_LIMIT]).expandtabs(8))):
+    for place, part in enumerate(_SGR.split(sanitize_colored(text[:_RAW_LIMIT]).expandtabs(8))):
         if place % 2:
-            pen = _turn(pen, part)
+            pen = _apply_sgr(pen, part)
         elif part:
-            if pen != _NO_PEN:
+            if pen != _DEFAULT_SGR:
                 spans.append((length, length + len(part), _style(pen)))
             pieces.append(part)
             length += len(part)
     whole = "".join(pieces)
     if len(whole) <= CELL_LIMIT:
-        return Parsed(whole, tuple(spans))
-    return Parsed(whole[:CELL_LIMIT], tuple((a, min(b, CELL_LIMIT), s) for a, b, s in spans if a < CELL_LIMIT))
+        return ParsedLine(whole, tuple(spans))
+    return ParsedLine(whole[:CELL_LIMIT], tuple((a, min(b, CELL_LIMIT), s) for a, b, s in spans if a < CELL_LIMIT))
 
 
 @lru_cache(maxsize=1024)
-def _turn(pen: _Pen, parameters: str) -> _Pen:
+def _apply_sgr(pen: _SgrState, parameters: str) -> _SgrState:
     """The pen after one SGR sequence; parameters it does not know change nothing."""
-    state = {name: getattr(pen, name) for name in _Pen.__slots__}
+    state = {name: getattr(pen, name) for name in _SgrState.__slots__}
     codes = [int(code) if code else 0 for code in re.split("[;:]", parameters)]
     while codes:
         code = codes.pop(0)
         if code == 0:
-            state = {name: getattr(_NO_PEN, name) for name in _Pen.__slots__}
+            state = {name: getattr(_DEFAULT_SGR, name) for name in _SgrState.__slots__}
         elif code in _ON:
             state[_ON[code]] = True
         elif code in _OFF:
@@ -90,16 +90,16 @@ def _turn(pen: _Pen, parameters: str) -> _Pen:
         elif 40 <= code <= 47 or 100 <= code <= 107:
             state["background"] = Color.from_ansi(code - 40 if code < 100 else code - 92)
         elif code in (38, 48):
-            color, codes = _extended(codes)
+            color, codes = _parse_extended_colour(codes)
             state["foreground" if code == 38 else "background"] = color
         elif code == 39:
             state["foreground"] = None
         elif code == 49:
             state["background"] = None
-    return _Pen(**state)
+    return _SgrState(**state)
 
 
-def _extended(codes: list[int]) -> tuple[Color | None, list[int]]:
+def _parse_extended_colour(codes: list[int]) -> tuple[Color | None, list[int]]:
     """The colour of ``38;5;N`` or ``38;2;R;G;B``, and the parameters after it."""
     match codes:
         case [5, number, *rest] if number < 256:
@@ -110,7 +110,7 @@ def _extended(codes: list[int]) -> tuple[Color | None, list[int]]:
 
 
 @lru_cache(maxsize=1024)
-def _style(pen: _Pen) -> Style:
+def _style(pen: _SgrState) -> Style:
     return Style(
         color=pen.foreground,
         bgcolor=pen.background,

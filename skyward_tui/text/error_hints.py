@@ -5,10 +5,10 @@ from __future__ import annotations
 import shlex
 from typing import Protocol
 
-from skyward_core.model.errors import Hint, hint_of, in_commands, what_of, with_advice
+from skyward_core.model.errors import Hint, command_hint, error_hint, error_message, message_with_hint
 
 
-class Detailed(Protocol):
+class HasDetail(Protocol):
     """A pool's view, what happened to it, or a line of a check-up."""
 
     @property
@@ -18,18 +18,18 @@ class Detailed(Protocol):
     def hint(self) -> Hint | None: ...
 
 
-def words_of(error: BaseException) -> str:
+def format_error(error: BaseException) -> str:
     """An error, and what to do about it; safe to show where the error is."""
-    return _joined(what_of(error), hint_of(error))
+    return _joined(error_message(error), error_hint(error))
 
 
-def detail_of(thing: Detailed) -> str:
+def format_detail(thing: HasDetail) -> str:
     """What is told of a thing, and what to do about it; safe to show where its detail is."""
     return _joined(thing.detail, thing.hint)
 
 
 def _joined(what: str, hint: Hint | None) -> str:
-    return what if hint is None else with_advice(what, advice(hint))
+    return what if hint is None else message_with_hint(what, advice(hint))
 
 
 def advice(hint: Hint) -> str:
@@ -44,4 +44,4 @@ def advice(hint: Hint) -> str:
         case "upgrade":
             return "a newer release can read it: pip install -U skyward-tui"
         case _:
-            return in_commands(hint)
+            return command_hint(hint)

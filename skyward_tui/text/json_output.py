@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from skyward_core.client.run_history import Kept, Receipt
+from skyward_core.client.run_history import Receipt, RetainedResults
 from skyward_core.model.outcomes import FetchedFile, Summary, WrittenFile
 from skyward_core.views.pool_view import PoolView, RunView, TaskView
-from skyward_core.views.result_agreement import disagreements
+from skyward_core.views.result_agreement import find_disagreements
 from skyward_core.views.sweep_trials import TrialTable
 
 
@@ -20,18 +20,18 @@ def run_json(run: RunView, receipt: Receipt | None = None) -> dict[str, Any]:
         "ranks": [_rank_json(task) for _, task in sorted(run.tasks.items())],
         "aggregate": run.aggregate(),
         "disagreements": [
-            {"name": each.name, "usual": each.usual, "ranks": dict(each.ranks)} for each in disagreements(run)
+            {"name": each.name, "usual": each.usual, "ranks": dict(each.ranks)} for each in find_disagreements(run)
         ],
         "root_cause": run.root_cause.to_json() if run.root_cause else None,
-        "figures": run.cause_figures.to_json() if run.cause_figures else None,
+        "figures": run.cause_metrics.to_json() if run.cause_metrics else None,
         "receipt": receipt.to_json() if receipt else None,
     }
 
 
 def _rank_json(task: TaskView) -> dict[str, Any]:
-    outcome = task.told
+    outcome = task.raw_outcome
     error = outcome.error if outcome else None
-    yielded = {"items": task.items, "last": _value_json(task.last_told)} if task.items else {}
+    yielded = {"items": task.items, "last": _value_json(task.raw_last_item)} if task.items else {}
     return {
         "rank": task.rank,
         "node": task.node,
@@ -81,7 +81,7 @@ def pool_json(pool: PoolView) -> dict[str, Any]:
         "provider": pool.provider,
         "nodes": len(pool.nodes),
         "nodes_ready": pool.nodes_ready,
-        "price_hourly": None if pool.rents else pool.price_hourly,
+        "price_hourly": None if pool.has_unknown_price else pool.price_hourly,
         "notices": [
             {"node": node.index, "kind": node.notice, "ends_at": node.notice_ends_at}
             for node in pool.nodes
@@ -92,18 +92,18 @@ def pool_json(pool: PoolView) -> dict[str, Any]:
     }
 
 
-def kept_json(pool: str, kept: Kept) -> dict[str, Any]:
+def retained_json(pool: str, kept: RetainedResults) -> dict[str, Any]:
     """What a host keeps of a pool that has ended, as one object."""
     told = {"pool": pool, "node": kept.machine.node, "address": kept.machine.address}
     return told | {"runs": kept.runs, "bytes": kept.size, "until": kept.until}
 
 
-def written_json(file: WrittenFile) -> dict[str, Any]:
+def file_json(file: WrittenFile) -> dict[str, Any]:
     """A file that a rank wrote on its node, as one object."""
     return {"path": file.path, "node": file.node, "size": file.size, "changed_at": file.changed_at}
 
 
-def fetched_json(each: FetchedFile) -> dict[str, Any]:
+def fetch_json(each: FetchedFile) -> dict[str, Any]:
     """What became of one that was to be fetched, as one object."""
     told = {"target": str(each.target), "is_new": each.is_new, "error": each.error}
-    return written_json(each.file) | told
+    return file_json(each.file) | told

@@ -46,7 +46,7 @@ def age(seconds: float) -> str:
     return f"{hours}h {minutes % 60:02d}m" if hours < 24 else f"{hours // 24}d {hours % 24:02d}h"
 
 
-def took(seconds: float) -> str:
+def precise_duration(seconds: float) -> str:
     """How long something ran, finer than :func:`duration` below a minute."""
     if seconds < 1:
         return f"{seconds * 1000:.0f} ms"
@@ -75,18 +75,18 @@ def money(amount: float) -> str:
     return f"${amount:,.2f}"
 
 
-class Costs(Protocol):
+class HasPrice(Protocol):
     """What may cost money: dollars an hour, and whether it does although nobody says how much."""
 
     @property
     def price_hourly(self) -> float: ...
     @property
-    def rents(self) -> bool: ...
+    def has_unknown_price(self) -> bool: ...
 
 
-def hourly(of: Costs) -> str:
+def hourly(of: HasPrice) -> str:
     """What it costs; what is rented at an unknown price is not shown as free. "" of what costs nothing."""
-    if of.rents:
+    if of.has_unknown_price:
         return "$?/h"
     return f"{money(of.price_hourly)}/h" if of.price_hourly else ""
 
@@ -105,25 +105,25 @@ def count(many: int, one: str) -> str:
     return f"{many:,} {one if many == 1 else one + 's'}"
 
 
-def between(least: int, most: int, one: str) -> str:
+def count_range(least: int, most: int, one: str) -> str:
     """``2 to 8 nodes``; where both are the same, ``4 nodes``."""
     return count(most, one) if least == most else f"{least:,} to {count(most, one)}"
 
 
-def taken_back(node: NodeView, now: float) -> str:
+def preemption_text(node: NodeView, now: float) -> str:
     """``taken back in 1:42 (terminate)`` where its machine is about to go; that it may be, where that is all."""
     if node.notice == "rebalance":
         return "may soon be taken back"
-    if not node.is_taken_back:
+    if not node.is_preempted:
         return ""
     left = 0.0 if node.notice_ends_at is None else node.notice_ends_at - now
     return f"taken back {f'in {duration(left)}' if left >= 1 else 'now'} ({node.notice})"
 
 
-def next_to_go(nodes: Iterable[NodeView]) -> NodeView | None:
+def next_preempted(nodes: Iterable[NodeView]) -> NodeView | None:
     """Of nodes whose machines are to be taken back, or may be, the one that goes first."""
-    noticed = (node for node in nodes if node.is_taken_back or node.notice == "rebalance")
-    return min(noticed, key=lambda node: (not node.is_taken_back, node.notice_ends_at or 0.0), default=None)
+    noticed = (node for node in nodes if node.is_preempted or node.notice == "rebalance")
+    return min(noticed, key=lambda node: (not node.is_preempted, node.notice_ends_at or 0.0), default=None)
 
 
 def clip(text: str, width: int) -> str:
@@ -133,7 +133,7 @@ def clip(text: str, width: int) -> str:
     return set_cell_size(text, max(0, width - 1)).rstrip() + "…" if width > 0 else ""
 
 
-def fit(text: str, cells: int) -> str:
+def fit_width(text: str, cells: int) -> str:
     """In exactly so many cells, cut or padded; on their right where the number is below 0.
 
     A format string's width counts letters, and would set what stands behind a name in Chinese out of its column.
@@ -192,42 +192,42 @@ class Columns:
         """Return the next line; its last cell may be as long as it likes."""
         known = [*self._widths, *[0] * len(cells)]
         self._widths = [max(width, cell_len(cell)) for width, cell in zip(known, cells, strict=False)]
-        return "  ".join(fit(cell, width) for cell, width in zip(cells, self._widths, strict=True)).rstrip()
+        return "  ".join(fit_width(cell, width) for cell, width in zip(cells, self._widths, strict=True)).rstrip()
 
 
 def table(rows: Sequence[Sequence[str]]) -> list[str]:
     """Rows as lines with aligned columns; the last column may be as long as it likes."""
     widths = [max(map(cell_len, column)) for column in zip(*rows, strict=True)]
-    return ["  ".join(fit(cell, width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    return ["  ".join(fit_width(cell, width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
 
 
 def plain_ascii(text: str) -> str:
     """A text in ASCII, in as many cells; a letter loses its accent, what has no likeness is a question mark."""
-    plain = text.translate(_LIKENESSES)
+    plain = text.translate(_ASCII_MAP)
     cells = cell_len(text)
     return plain if len(plain) == cells else set_cell_size(plain, cells)
 
 
-class _Likenesses(dict[int, str]):
+class _AsciiMap(dict[int, str]):
     def __missing__(self, code: int) -> str:
-        found = self[code] = _likeness(chr(code))
+        found = self[code] = _closest_ascii(chr(code))
         return found
 
 
-def _likeness(char: str) -> str:
+def _closest_ascii(char: str) -> str:
     code = ord(char)
     if code < 0x7F:
         return char
     if 0x2500 <= code < 0x2580:
         return "-" if "HORIZONTAL" in (name := unicodedata.name(char)) and "VERTICAL" not in name else "|"
     if 0x2800 <= code < 0x2900:
-        return _of_braille(code)
+        return _braille_ascii(code)
     letters = "".join(each for each in unicodedata.normalize("NFKD", char) if " " <= each <= "~")
     cells = cell_len(char)
     return letters[:cells].ljust(cells) if letters else "?" * cells
 
 
-def _of_braille(code: int) -> str:
+def _braille_ascii(code: int) -> str:
     """By the rows in which a cell of a chart has dots: upright where a line goes all the way through it, else at the
     height of its middle."""
     rows = [row for row, dots in enumerate((0x09, 0x12, 0x24, 0xC0)) if code & dots]
@@ -247,4 +247,4 @@ _SIGNS = {
     "░": ".", "▒": ":", "▓": "%", "▗": ".", "▖": ".", "▘": "'", "▝": "'",
 }  # fmt: skip
 _CORNERS = "┌┐└┘├┤┬┴┼┏┓┗┛┣┫┳┻╋╔╗╚╝╠╣╦╩╬╭╮╯╰"
-_LIKENESSES = _Likenesses({ord(char): sign for char, sign in _SIGNS.items()} | dict.fromkeys(map(ord, _CORNERS), "+"))
+_ASCII_MAP = _AsciiMap({ord(char): sign for char, sign in _SIGNS.items()} | dict.fromkeys(map(ord, _CORNERS), "+"))

@@ -7,57 +7,57 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from skyward_core.util.byte_sizes import size_in_words
-from skyward_core.util.terminal_safe_text import field
+from skyward_core.util.byte_sizes import format_size
+from skyward_core.util.terminal_safe_text import sanitize_line
 from skyward_tui.text.number_format import ago, clip, count, duration, money
 
 if TYPE_CHECKING:
-    from skyward_core.client.leftover_cleanup import Found, Sweep
+    from skyward_core.client.leftover_cleanup import JudgedLeftover, LeftoverScan
     from skyward_core.client.run_history import Receipt
     from skyward_core.model.machines import Leftover
     from skyward_core.model.outcomes import Unfetched, WrittenFile
 
 
 NAMED = 3  # files of a pool that a question names
-LONGEST = 50  # characters of a name
+MAX_NAME_CHARS = 50  # characters of a name
 Line = tuple[str, str]
 """Text, and its style."""
 
 
-def size_of(files: Sequence[WrittenFile]) -> str:
+def total_size(files: Sequence[WrittenFile]) -> str:
     """Of all of them, in words."""
-    return size_in_words(float(sum(file.size for file in files)))
+    return format_size(float(sum(file.size for file in files)))
 
 
-def lines_of(left: Unfetched) -> Iterator[Line]:
+def unfetched_lines(left: Unfetched) -> Iterator[Line]:
     """What a teardown would make of them."""
     if left.asked:
-        yield f"{_many(left.asked, 'of the outputs', 'comes', 'come')} here first:", ""
-        yield from _named(left.asked, "")
+        yield f"{_files_text(left.asked, 'of the outputs', 'comes', 'come')} here first:", ""
+        yield from _largest_files(left.asked, "")
     if left.others:
         mark, verbs, where, style = "", ("stays", "stay"), "on the hosts", ""
-        if left.is_too_much:
+        if left.exceeds_limit:
             mark, verbs, where, style = "! ", ("goes", "go"), "with the machines", "$text-warning"
         elif left.goes:
             verbs, where = ("comes", "come"), "here first"
-        said = _many(left.others, "that nobody has fetched", *verbs)
+        said = _files_text(left.others, "that nobody has fetched", *verbs)
         yield f"{mark}{said} {where}:", style
-        yield from _named(left.others, style)
+        yield from _largest_files(left.others, style)
     if left.untold:
         yield f"! {count(left.untold, 'more file')} that the nodes do not name at once", "$text-warning"
     for node, why in left.failures.items():
-        yield f"! node {node} cannot be asked what its ranks wrote: {field(why)}", "$text-warning"
+        yield f"! node {node} cannot be asked what its ranks wrote: {sanitize_line(why)}", "$text-warning"
 
 
-def _many(files: Sequence[WrittenFile], which: str, one: str, more: str) -> str:
-    return f"{count(len(files), 'file')} ({size_of(files)}) {which} {one if len(files) == 1 else more}"
+def _files_text(files: Sequence[WrittenFile], which: str, one: str, more: str) -> str:
+    return f"{count(len(files), 'file')} ({total_size(files)}) {which} {one if len(files) == 1 else more}"
 
 
-def _named(files: Sequence[WrittenFile], style: str) -> Iterator[Line]:
+def _largest_files(files: Sequence[WrittenFile], style: str) -> Iterator[Line]:
     """The largest by name, a line each."""
     largest = sorted(files, key=lambda file: (-file.size, file.node, file.path))[:NAMED]
     for file in largest:
-        yield f"{size_of([file]):>11}  {clip(field(file.path), LONGEST)}", style
+        yield f"{total_size([file]):>11}  {clip(sanitize_line(file.path), MAX_NAME_CHARS)}", style
     if len(files) > len(largest):
         yield f"{'':>11}  and {len(files) - len(largest):,} more", style
 
@@ -68,9 +68,9 @@ def receipt_lines(receipt: Receipt) -> Iterator[Line]:
     good = receipt.ok
     style = "bold $text-success" if good else "bold $text-error"
     yield f"{'✓' if good else '✗'} {proof} ({receipt.seconds:.1f} s)", style
-    yield from ((f"! lost: {field(each)}", "$text-warning") for each in receipt.lost)
-    yield from ((f"kept: {field(each)}", "") for each in receipt.kept)
-    yield from ((field(each), "$muted") for each in receipt.notes)
+    yield from ((f"! lost: {sanitize_line(each)}", "$text-warning") for each in receipt.lost)
+    yield from ((f"kept: {sanitize_line(each)}", "") for each in receipt.kept)
+    yield from ((sanitize_line(each), "$muted") for each in receipt.notes)
 
 
 def receipt_line(receipt: Receipt) -> str:
@@ -81,38 +81,38 @@ def receipt_line(receipt: Receipt) -> str:
 COMMAND = "skyward-tui sweep"
 
 
-def amount_of(found: Sequence[Found]) -> str:
+def leftovers_amount(found: Sequence[JudgedLeftover]) -> str:
     """How many machines and other things, and what they cost an hour."""
     prices = [each.thing.hourly for each in found if each.thing.is_machine]
     machines = len(prices)
-    total = f" ({said})" if (said := _total(prices)) else ""
+    total = f" ({said})" if (said := _total_price(prices)) else ""
     parts = [f"{count(machines, 'machine')}{total}"] if machines else []
     parts += [count(len(found) - machines, "other thing")] if len(found) > machines else []
     return " and ".join(parts)
 
 
-def line_of(sweep: Sweep, how: str = COMMAND) -> str:
+def leftovers_line(sweep: LeftoverScan, how: str = COMMAND) -> str:
     """What nobody needs, as one line that ends with how to have it ended; "" where there is nothing."""
-    if not sweep.left:
+    if not sweep.removable:
         return ""
-    is_are = "is" if len(sweep.left) == 1 else "are"
-    return f"{amount_of(sweep.left)} of pools that are over {is_are} left: {how}"
+    is_are = "is" if len(sweep.removable) == 1 else "are"
+    return f"{leftovers_amount(sweep.removable)} of pools that are over {is_are} left: {how}"
 
 
-def doubts_of(sweep: Sweep) -> str:
+def unchecked_line(sweep: LeftoverScan) -> str:
     """What could not be looked at, as one line; "" where all was."""
     said = "; ".join(f"{place} ({why})" for place, why in sweep.unknown.items())
     return f"could not look for what is left: {said}" if said else ""
 
 
-def others_of(sweep: Sweep) -> Iterator[str]:
+def other_ledgers_lines(sweep: LeftoverScan) -> Iterator[str]:
     """What other ledgers have there."""
     for (ledger, owner), (machines, more) in sweep.others.items():
-        things = _things(machines, more)
+        things = _count_things(machines, more)
         yield f"not looked at: {things} of ledger {ledger} ({owner}): --ledger {ledger} has them looked at"
 
 
-def rows_of(found: Sequence[Found]) -> list[tuple[str, ...]]:
+def leftovers_table(found: Sequence[JudgedLeftover]) -> list[tuple[str, ...]]:
     """A table: what it is, of which pool, where, how old, and what is to be made of it."""
     rows: list[tuple[str, ...]] = [("pool", "what", "id", "where", "age", "cost", "expires", "state")]
     now = time.time()
@@ -127,17 +127,17 @@ def rows_of(found: Sequence[Found]) -> list[tuple[str, ...]]:
                 _age(thing, now),
                 _cost(thing),
                 _expires(each, now),
-                state_of(each),
+                verdict_text(each),
             )
         )
     return rows
 
 
-def _sorted(found: Sequence[Found]) -> list[Found]:
+def _sorted(found: Sequence[JudgedLeftover]) -> list[JudgedLeftover]:
     return sorted(found, key=lambda one: (one.thing.pool, one.thing.token, not one.thing.is_machine))
 
 
-def state_of(found: Found) -> str:
+def verdict_text(found: JudgedLeftover) -> str:
     """What is to be made of it, in words."""
     if found.verdict == "left":
         return f"left: {'its pool is over' if found.pool else 'no pool here has it'}"
@@ -160,29 +160,31 @@ class LeftoverRow:
 
     id: str
     text: str
-    found: Found | None = None
+    found: JudgedLeftover | None = None
     ledger: str = ""
 
 
-def list_of(sweep: Sweep) -> list[LeftoverRow]:
+def leftover_rows(sweep: LeftoverScan) -> list[LeftoverRow]:
     """All that a look has found."""
     rows = [
         LeftoverRow(
             f"{each.thing.what} {each.thing.id}",
-            f": {state_of(each).removeprefix('left: ').removeprefix(_OVER)}",
+            f": {verdict_text(each).removeprefix('left: ').removeprefix(_OVER)}",
             each,
         )
         for each in _sorted(sweep.found)
     ]
     for (ledger, owner), (machines, more) in sweep.others.items():
-        text = f"{_things(machines, more)} of ledger {ledger or '?'} ({owner or 'nobody'})"
+        text = f"{_count_things(machines, more)} of ledger {ledger or '?'} ({owner or 'nobody'})"
         rows.append(LeftoverRow(f"ledger {ledger} {owner}", text, ledger=ledger))
     for place, why in sweep.unknown.items():
-        rows.append(LeftoverRow(f"place {place}", f"! {field(place)} could not be looked at: {field(why)}"))
+        rows.append(
+            LeftoverRow(f"place {place}", f"! {sanitize_line(place)} could not be looked at: {sanitize_line(why)}")
+        )
     return rows
 
 
-def cells_of(found: Found, now: float) -> dict[str, str]:
+def leftover_cells(found: JudgedLeftover, now: float) -> dict[str, str]:
     """A thing by column."""
     thing = found.thing
     return {
@@ -191,13 +193,13 @@ def cells_of(found: Found, now: float) -> dict[str, str]:
         "ID": thing.id,
         "WHERE": thing.place,
         "AGE": _age(thing, now),
-        "COST": (_total([thing.hourly]) if thing.is_machine else "") or "-",
+        "COST": (_total_price([thing.hourly]) if thing.is_machine else "") or "-",
         "SO FAR": money(spent) if (spent := thing.spent_by(now)) else "-",
         "EXPIRES": _expires(found, now),
     }
 
 
-def detail_of_row(row: LeftoverRow, now: float) -> str:
+def row_detail(row: LeftoverRow, now: float) -> str:
     """All that is known of what is chosen."""
     if row.found is None:
         if not row.ledger:
@@ -205,7 +207,7 @@ def detail_of_row(row: LeftoverRow, now: float) -> str:
         return f"{row.text}\nNothing of it is touched. Enter has it looked at, as if it were made from here."
     thing = row.found.thing
     price = ""
-    if thing.is_machine and (total := _total([thing.hourly])):
+    if thing.is_machine and (total := _total_price([thing.hourly])):
         spent = thing.spent_by(now)
         price = f", {total} when it was made" + ("" if spent is None else f", {money(spent)} so far")
     verb = "expired" if _is_expired(thing, now) else "expires"
@@ -214,28 +216,28 @@ def detail_of_row(row: LeftoverRow, now: float) -> str:
     whose = "" if thing.ours else f"\nIt is of ledger {thing.ledger} ({thing.owner}), not of this one."
     return (
         f"{thing.what} {thing.id} in {thing.place}{age}{price}{end}\n"
-        f"pool {thing.pool}: {state_of(row.found).removeprefix('left: ')}{whose}"
+        f"pool {thing.pool}: {verdict_text(row.found).removeprefix('left: ')}{whose}"
     )
 
 
-def named(found: Sequence[Found], now: float) -> Iterator[str]:
+def deletion_lines(found: Sequence[JudgedLeftover], now: float) -> Iterator[str]:
     """What is to be ended, a line for each pool and for each thing of it."""
     pool = None
     for each in _sorted(found):
         thing = each.thing
         if pool != (thing.pool, thing.token):
             pool = thing.pool, thing.token
-            yield f"pool {thing.pool}: {state_of(each).removeprefix('left: ')}"
+            yield f"pool {thing.pool}: {verdict_text(each).removeprefix('left: ')}"
         facts = [f"{thing.what} {thing.id} in {thing.place}"]
         facts += [] if thing.since is None else [f"{duration(now - thing.since)} old"]
-        if thing.is_machine and (total := _total([thing.hourly])):
+        if thing.is_machine and (total := _total_price([thing.hourly])):
             facts.append(total)
             spent = thing.spent_by(now)
             facts += [] if spent is None else [f"{money(spent)} so far"]
         yield f"  {', '.join(facts)}"
 
 
-def _things(machines: int, more: int) -> str:
+def _count_things(machines: int, more: int) -> str:
     return " and ".join(count(many, what) for many, what in ((machines, "machine"), (more, "other thing")) if many)
 
 
@@ -247,7 +249,7 @@ def _is_expired(thing: Leftover, now: float) -> bool:
     return thing.expires is not None and thing.expires < now
 
 
-def _total(prices: Sequence[float | None]) -> str:
+def _total_price(prices: Sequence[float | None]) -> str:
     """Of machines, an hour; "" where they cost nothing."""
     if None in prices:
         return "$?/h"
@@ -256,13 +258,13 @@ def _total(prices: Sequence[float | None]) -> str:
 
 def _cost(thing: Leftover) -> str:
     """By the price when it was made; what costs nothing worth a word has none."""
-    if not thing.is_machine or not (total := _total([thing.hourly])):
+    if not thing.is_machine or not (total := _total_price([thing.hourly])):
         return "-"
     spent = "" if thing.spent is None else f", {money(thing.spent)} so far"
     return total + spent
 
 
-def _expires(found: Found, now: float) -> str:
+def _expires(found: JudgedLeftover, now: float) -> str:
     at = found.thing.expires
     if at is None:
         return "-"

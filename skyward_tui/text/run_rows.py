@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from skyward_core.client.run_comparison import ComparedRow, Comparison
 from skyward_core.model.errors import UsageError
-from skyward_core.util.terminal_safe_text import field
+from skyward_core.util.terminal_safe_text import sanitize_line
 from skyward_core.views.pool_view import PoolView, RunView, TaskView, TrialSheet
 from skyward_core.views.result_agreement import Difference
 from skyward_core.views.sweep_trials import TrialTable
@@ -49,7 +49,7 @@ class QueueRow:
     who: str = ""
 
 
-def queue_of(view: PoolView) -> list[QueueRow]:
+def queue_rows(view: PoolView) -> list[QueueRow]:
     """The runs of a pool that have not ended, those that have nodes first, then those that wait, in their order."""
     every = tuple(node.index for node in view.nodes)
     there = {node.index for node in view.nodes if node.phase == "ready"}
@@ -63,7 +63,7 @@ def queue_of(view: PoolView) -> list[QueueRow]:
         if run.kind == "broadcast" and not run.tasks and any(set(nodes) & set(row.nodes) for row in rows):
             behind.append(run)  # its calls wait on its nodes already
         else:
-            rows.append(QueueRow(run.id, run.function, False, nodes, since=_began(run)))
+            rows.append(QueueRow(run.id, run.function, False, nodes, since=_run_started_at(run)))
     holders = tuple((row.run, row.name, row.nodes, row.since) for row in rows if row.nodes)
     taken = {node for row in rows for node in row.nodes}
     before = ("", "")
@@ -104,7 +104,7 @@ def _nodes(run: RunView, every: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(sorted({task.node for task in run.tasks.values() if task.state == "running" and task.node >= 0}))
 
 
-def _began(run: RunView) -> float:
+def _run_started_at(run: RunView) -> float:
     began = [task.began_at for task in run.tasks.values() if task.began_at is not None]
     return min(began, default=run.opened_at)
 
@@ -112,7 +112,7 @@ def _began(run: RunView) -> float:
 SHOWN = 3  # of those that have nodes that a run waits for
 
 
-def numbers(nodes: Sequence[int]) -> str:
+def format_nodes(nodes: Sequence[int]) -> str:
     """Nodes in their shortest form: 0-2,5."""
     parts: list[list[int]] = []
     for node in sorted(nodes):
@@ -123,28 +123,28 @@ def numbers(nodes: Sequence[int]) -> str:
     return ",".join(str(part[0]) if len(part) == 1 else f"{part[0]}-{part[-1]}" for part in parts)
 
 
-def reason(row: QueueRow, now: float) -> str:
+def waiting_reason(row: QueueRow, now: float) -> str:
     """Why a run waits; "" where it does not."""
     if not row.waits:
         return ""
     wanted = count(row.wants, "node")
     if row.only:
-        wanted = f"node{'s' * (len(row.only) > 1)} {numbers(row.only)}"
+        wanted = f"node{'s' * (len(row.only) > 1)} {format_nodes(row.only)}"
     said = f"waits for {wanted}: {row.free} free"
     if row.behind[0]:
         said += f"; {row.behind[1]} ({row.behind[0]}) is before it"
     held = [
-        f"{name} ({run}) has node{'s' * (len(nodes) > 1)} {numbers(nodes)} for {duration(max(0.0, now - since))}"
+        f"{name} ({run}) has node{'s' * (len(nodes) > 1)} {format_nodes(nodes)} for {duration(max(0.0, now - since))}"
         for run, name, nodes, since in row.holders[:SHOWN]
     ]
     if len(row.holders) > SHOWN:
         held.append(f"{len(row.holders) - SHOWN} more have others")
     if row.gone:
-        held.append(f"node{'s' * (len(row.gone) > 1)} {numbers(row.gone)} not ready")
+        held.append(f"node{'s' * (len(row.gone) > 1)} {format_nodes(row.gone)} not ready")
     return said + "".join(f", {each}" for each in held)
 
 
-def as_json(row: QueueRow, now: float) -> dict[str, Any]:
+def queue_row_json(row: QueueRow, now: float) -> dict[str, Any]:
     """A row for programs."""
     return {
         "run": row.run,
@@ -154,7 +154,7 @@ def as_json(row: QueueRow, now: float) -> dict[str, Any]:
         "wants": row.wants,
         "only": list(row.only),
         "since": row.since,
-        "reason": reason(row, now),
+        "reason": waiting_reason(row, now),
         "behind": row.behind[0],
         "who": row.who,
     }
@@ -163,7 +163,7 @@ def as_json(row: QueueRow, now: float) -> dict[str, Any]:
 NAMED = 5  # combinations that failed, at the end
 
 
-def gang_words(nodes: int, has: int) -> str:
+def gang_text(nodes: int, has: int) -> str:
     """How the combinations of a sweep by gangs share a pool.
 
     Args:
@@ -182,18 +182,18 @@ def ranks_cell(ranks: Sequence[int]) -> str:
     return f"{ranks[0]}-{ranks[-1]}" if ranks else ""
 
 
-def block_words(ranks: int) -> str:
+def block_text(ranks: int) -> str:
     """How the combinations of a sweep share nodes by gangs of some of their ranks."""
     return f"each on {ranks:,} ranks of a node, as many at a time as nodes have such gangs"
 
 
-def combination(sheet: TrialSheet, row: int) -> str:
+def combination_text(sheet: TrialSheet, row: int) -> str:
     """A combination of arguments, in words."""
     pairs = zip(sheet.names, sheet.rows[row], strict=True)
-    return " ".join(f"{name}={field(text)}" for name, text in pairs)
+    return " ".join(f"{name}={sanitize_line(text)}" for name, text in pairs)
 
 
-def outcome_line(found: TrialTable, run: str) -> str:
+def sweep_outcome(found: TrialTable, run: str) -> str:
     """How a sweep by gangs went, and which combinations have no results; "" where all have.
 
     Args:
@@ -224,7 +224,7 @@ class ComparedLine(NamedTuple):
     is_heading: bool = False
 
 
-def lines_of(found: Comparison, now: float, note: Callable[[Any], str]) -> Iterator[ComparedLine]:
+def comparison_lines(found: Comparison, now: float, note: Callable[[Any], str]) -> Iterator[ComparedLine]:
     """All of them, in their parts.
 
     Args:
@@ -236,8 +236,8 @@ def lines_of(found: Comparison, now: float, note: Callable[[Any], str]) -> Itera
             yield _line(row, _FACTS.get(row.name, str))
     parts: list[tuple[str, list[ComparedRow], Callable[[Any], str]]] = [
         ("arguments", found.arguments(), str),
-        ("numbers: last, least … greatest", found.numbers(), _gist),
-        ("results", found.aggregates(), _statistics),
+        ("numbers: last, least … greatest", found.numbers(), _metric_summary),
+        ("results", found.aggregate_rows(), _statistics),
         (
             "results by rank" if found.left.view.kind == "broadcast" else "results by task",
             found.results(),
@@ -255,7 +255,7 @@ def _line(row: ComparedRow, text: Callable[[Any], str]) -> ComparedLine:
     return ComparedLine(row.name, left, right, left != right)
 
 
-def _gist(gist: tuple[float | None, float | None, float | None]) -> str:
+def _metric_summary(gist: tuple[float | None, float | None, float | None]) -> str:
     last, least, most = ("–" if each is None else number(each) for each in gist)
     return f"{last}, {least} … {most}"
 
@@ -280,10 +280,10 @@ _FACTS: Mapping[str, Callable[[Any], str]] = {
 }
 
 
-WIDE = 60  # characters of a value
+MAX_VALUE_CHARS = 60  # characters of a value
 
 
-def two_of(run: RunView, said: str) -> tuple[TaskView, TaskView]:
+def parse_rank_pair(run: RunView, said: str) -> tuple[TaskView, TaskView]:
     """Two ranks of a run, or tasks, as a person names them: ``0,3``.
 
     Raises:
@@ -293,7 +293,7 @@ def two_of(run: RunView, said: str) -> tuple[TaskView, TaskView]:
     found = [run.tasks.get(int(word)) for word in words if word.isdecimal() and len(word) < 10]
     if len(words) != 2 or len(found) != 2 or found[0] is None or found[1] is None or found[0] is found[1]:
         what = "ranks" if run.kind == "broadcast" else "tasks"
-        raise UsageError(f"name two {what} of {run.total:,}, counted from 0, such as 0,1: not {field(said)!r}")
+        raise UsageError(f"name two {what} of {run.total:,}, counted from 0, such as 0,1: not {sanitize_line(said)!r}")
     return found[0], found[1]
 
 
@@ -305,7 +305,7 @@ def difference_table(names: Sequence[str], found: Sequence[Difference], equal: i
     rows = [("where", *names, "by")]
     for each in found:
         by = "" if each.by is None else number(each.by)
-        rows.append((field(each.at) or "value", _short(each.left), _short(each.right), by))
+        rows.append((sanitize_line(each.at) or "value", _short(each.left), _short(each.right), by))
     return [
         *table(rows),
         f"{count(len(found), 'value')} differ, {same}" if len(found) > 1 else f"1 value differs, {same}",
@@ -313,4 +313,4 @@ def difference_table(names: Sequence[str], found: Sequence[Difference], equal: i
 
 
 def _short(text: str) -> str:
-    return clip(one_line(text), WIDE)
+    return clip(one_line(text), MAX_VALUE_CHARS)

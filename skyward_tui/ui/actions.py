@@ -78,7 +78,7 @@ class Action:
         return self.id.partition(".")[0]
 
     @property
-    def looks(self) -> bool:
+    def is_read_only(self) -> bool:
         """Whether who may only look may do it."""
         return not (self.dangerous or self.changes)
 
@@ -496,7 +496,7 @@ HINTS: Mapping[str, tuple[str, ...]] = {
     "hostkey": ("hostkey.refuse", "hostkey.accept"),
 }  # fmt: skip
 # Those that are never cut off, and stand last.
-ALWAYS = (
+GLOBAL_HINTS = (
     "pools.down", "run.down", "sweep.end", "sweep.end_all",
     "pools.quit", "run.leave", "errors.back", "stacks.back", "sweep.back", "hosts.back",
     "settings.back", "history.back", "compare.back", "launch.back", "app.help",
@@ -504,17 +504,17 @@ ALWAYS = (
 
 
 _BY_ID = {action.id: action for action in ACTIONS}
-_OF = {scope: [action for action in ACTIONS if action.scope == scope] for scope in SCOPES}
+_BY_SCOPE = {scope: [action for action in ACTIONS if action.scope == scope] for scope in SCOPES}
 
 
-def named(*ids: str) -> Iterator[Action]:
+def actions_by_id(*ids: str) -> Iterator[Action]:
     """Actions by their ids, in that order."""
     return (_BY_ID[each] for each in ids)
 
 
-def of(*scopes: str) -> Iterator[Action]:
+def actions_in(*scopes: str) -> Iterator[Action]:
     """The actions of some scopes, scope by scope."""
-    return (action for scope in scopes for action in _OF.get(scope, ()))
+    return (action for scope in scopes for action in _BY_SCOPE.get(scope, ()))
 
 
 def scopes_of(ids: Iterable[str]) -> list[str]:
@@ -537,7 +537,9 @@ def with_keys(text: str, keymap: Mapping[str, str]) -> str:
 
 def bindings(scope: str) -> list[BindingType]:
     """A scope's Textual bindings; their ids are the actions' own."""
-    return [Binding(a.keys, a.call, a.label or a.help, show=False, id=a.id, priority=a.priority) for a in of(scope)]
+    return [
+        Binding(a.keys, a.call, a.label or a.help, show=False, id=a.id, priority=a.priority) for a in actions_in(scope)
+    ]
 
 
 def keys_page() -> str:
@@ -559,7 +561,7 @@ def keys_page() -> str:
     ]
     for scope, title in SCOPES.items():
         lines += ["", f"## {title}", "", "| key | what it does | id |", "|---|---|---|"]
-        for action in of(scope):
+        for action in actions_in(scope):
             keys = " ".join(f"`{key}`" for key in action.shown_keys())
             lines.append(f"| {keys} | {action.help}{' †' if action.dangerous else ''} | `{action.id}` |")
     return "\n".join(lines) + "\n"
@@ -572,7 +574,7 @@ if __name__ == "__main__":
 
 
 # Scopes whose keys live at once, in what has the focus and in the screen around it.
-TOGETHER = (
+CONCURRENT_SCOPES = (
     *(("app", scope) for scope in SCOPES if scope != "app"),
     *(("panel", scope) for scope in ("pools", "history", "sweep", "hosts", "settings", "run", "errors", "stacks")),
     ("run", "log"),
@@ -581,12 +583,13 @@ TOGETHER = (
     *(("dialog", scope) for scope in ("help", "files", "teardown", "hostkey")),
 )
 # A terminal sends the same for these and for enter and tab; the last one copies, and ends nothing.
-TAKEN = {"ctrl+j": "is enter to a terminal", "ctrl+m": "is enter to a terminal", "ctrl+i": "is tab to a terminal",
+RESERVED_KEYS = {"ctrl+j": "is enter to a terminal", "ctrl+m": "is enter to a terminal",
+         "ctrl+i": "is tab to a terminal",
          "ctrl+c": "copies what is selected"}  # fmt: skip
 _MODIFIERS = ("ctrl", "alt", "shift", "super", "meta", "hyper")
 
 
-def usable(wished: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
+def resolve_keymap(wished: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
     """Of the keys that somebody wants, those that can be had, and in words why not the others. For these the app's own
     hold.
 
@@ -602,41 +605,41 @@ def usable(wished: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
             refused.append(f"keys.{id}: there is no such action{f'; {near[0]} is one' if near else ''}")
             continue
         # A comma alone is one of them.
-        keys = [_named(",")] if text.strip() == "," else [_named(key.strip()) for key in text.split(",")]
-        wrong = [why for key in keys if (why := _doubt(key))]
+        keys = [_textual_key(",")] if text.strip() == "," else [_textual_key(key.strip()) for key in text.split(",")]
+        wrong = [why for key in keys if (why := _key_error(key))]
         if wrong:
             refused.append(f"keys.{id}: {wrong[0]}")
         else:
             keymap[id] = ",".join(dict.fromkeys(keys))
-    while clash := _clash(by_id, keymap):
+    while clash := _find_clash(by_id, keymap):
         loser, winner, key = clash
         del keymap[loser]
         refused.append(f"keys.{loser}: {winner} has {key} already")
     return keymap, refused
 
 
-def _named(key: str) -> str:
+def _textual_key(key: str) -> str:
     """A key in Textual's names."""
     if key == ",":
         return "comma"
     return next(iter(Binding.make_bindings([(key, "", "")]))).key if len(key) == 1 else key
 
 
-_NAMES = {key.value for key in Keys} | {_named(chr(code)) for code in range(0x21, 0x7F)}
+_NAMES = {key.value for key in Keys} | {_textual_key(chr(code)) for code in range(0x21, 0x7F)}
 
 
-def _doubt(key: str) -> str:
+def _key_error(key: str) -> str:
     """Why a key can be none, or ""."""
     if not key:
         return "it names no key"
-    if key in TAKEN:
-        return f"{key} {TAKEN[key]}"
+    if key in RESERVED_KEYS:
+        return f"{key} {RESERVED_KEYS[key]}"
     *modifiers, name = key.split("+")
     is_key = name in _NAMES or (len(name) == 1 and name.isprintable())
     return "" if is_key and all(each in _MODIFIERS for each in modifiers) else f"{key!r} is no key"
 
 
-def _clash(by_id: Mapping[str, Action], keymap: Mapping[str, str]) -> tuple[str, str, str] | None:
+def _find_clash(by_id: Mapping[str, Action], keymap: Mapping[str, str]) -> tuple[str, str, str] | None:
     """Two that would have one key: which of them has to do without it, the other, and the key. What the app itself has
     twice, such as q in a dialog and in the screen below, is meant so."""
     order = list(keymap)
@@ -648,11 +651,11 @@ def _clash(by_id: Mapping[str, Action], keymap: Mapping[str, str]) -> tuple[str,
         for key in keymap[id].split(","):
             for other in holders[key]:
                 is_meant = all(key in by_id[each].keys.split(",") for each in (id, other))
-                if other != id and not is_meant and _meet(by_id[id], by_id[other]):
+                if other != id and not is_meant and _share_screen(by_id[id], by_id[other]):
                     return id, other, key
     return None
 
 
-def _meet(one: Action, other: Action) -> bool:
+def _share_screen(one: Action, other: Action) -> bool:
     pair = {one.scope, other.scope}
-    return len(pair) == 1 or any(pair == set(each) for each in TOGETHER)
+    return len(pair) == 1 or any(pair == set(each) for each in CONCURRENT_SCOPES)

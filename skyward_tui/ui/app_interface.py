@@ -12,22 +12,22 @@ from textual import events
 from textual.app import App
 
 if TYPE_CHECKING:
-    from skyward_core.client.leftover_cleanup import Sweep
+    from skyward_core.client.leftover_cleanup import LeftoverScan
     from skyward_core.client.replay_session import Playback
-    from skyward_core.client.run_history import FoundInLogs
-    from skyward_core.client.session_protocol import Front
-    from skyward_core.client.settings import OwnSettings
+    from skyward_core.client.run_history import LineMatch
+    from skyward_core.client.session_protocol import SessionProtocol
+    from skyward_core.client.settings import UserSettings
     from skyward_core.views.notification_rules import Notification
     from skyward_core.views.pool_view import PoolView, RunView
     from skyward_tui.launch_form.form import Form
     from skyward_tui.ui.host_key_questions import HostKeyQuestions
-    from skyward_tui.ui.saved_state import KeptScreen
+    from skyward_tui.ui.saved_state import ScreenState
 
 
 T = TypeVar("T")
 
 
-async def settled(future: Future[T]) -> T:
+async def wait_shielded(future: Future[T]) -> T:
     """Wait for a verb of the session. Not to wait any longer, as when the app quits, does not cancel it."""
     waiting = asyncio.wrap_future(future)
     # A shield that is left forgets what it shields: how that ends nobody would ask any more, and asyncio complains.
@@ -35,7 +35,7 @@ async def settled(future: Future[T]) -> T:
     return await asyncio.shield(waiting)
 
 
-class AppFace(App[None]):
+class AppInterface(App[None]):
     """The app, as screens see it.
 
     Attributes:
@@ -58,22 +58,22 @@ class AppFace(App[None]):
 
     clock: Callable[[], float]
     read_only: bool
-    session: Front | None
+    session: SessionProtocol | None
     session_error: str
     unlaunched: Form | None
     keys: Mapping[str, str]
-    own: OwnSettings
+    user_settings: UserSettings
     host_keys: HostKeyQuestions
     failures: int
-    at_once: AtOnce
-    leftovers: Sweep | None
+    immediate_repaint: ImmediateRepaint
+    leftovers: LeftoverScan | None
     replay: Playback | None
 
     def pools(self) -> list[PoolView]:
         """Every pool that is known of, in the order in which they are listed."""
         raise NotImplementedError
 
-    def own_time(self) -> float:
+    def wall_time(self) -> float:
         """The time in which the person lives, which a record's is not; for what is shown for a while."""
         raise NotImplementedError
 
@@ -82,7 +82,7 @@ class AppFace(App[None]):
         raise NotImplementedError
 
     @property
-    def moves(self) -> bool:
+    def has_motion(self) -> bool:
         """Whether what changes may stand out for a moment."""
         raise NotImplementedError
 
@@ -90,15 +90,15 @@ class AppFace(App[None]):
         """Look for pools that others made, and for those that are over; returns at once."""
         raise NotImplementedError
 
-    def look_for_failures(self) -> object:
+    def count_failures(self) -> object:
         """Count the failures that nobody has dismissed; returns at once."""
         raise NotImplementedError
 
-    def look_for_leftovers(self) -> object:
+    def scan_leftovers(self) -> object:
         """Say so where accounts hold what nobody needs any more; returns at once."""
         raise NotImplementedError
 
-    def terminal_gone(self) -> None:
+    def on_terminal_lost(self) -> None:
         """Have the app end, as there is no terminal any more; from any thread, and as often as one likes."""
         raise NotImplementedError
 
@@ -114,7 +114,7 @@ class AppFace(App[None]):
         """Show a table of what differs."""
         raise NotImplementedError
 
-    def call_person(self, told: Notification) -> None:
+    def notify_user(self, told: Notification) -> None:
         """Call a person who looks elsewhere, in the ways that they have set."""
         raise NotImplementedError
 
@@ -122,11 +122,11 @@ class AppFace(App[None]):
         """Put text on the person's clipboard, and say so, or that it could not be done."""
         raise NotImplementedError
 
-    def kept_of(self, scope: str) -> KeptScreen:
+    def saved_screen_state(self, scope: str) -> ScreenState:
         """How a screen of that scope was left last, here or at an earlier start; empty where nobody knows."""
         raise NotImplementedError
 
-    def keep(self, scope: str, screen: KeptScreen) -> None:
+    def save_screen_state(self, scope: str, screen: ScreenState) -> None:
         """Keep how a screen is left."""
         raise NotImplementedError
 
@@ -136,7 +136,7 @@ class AppFace(App[None]):
         """Watch a pool, one step from the list of pools, whatever was open."""
         raise NotImplementedError
 
-    def show_run(self, pool: str, run: str, found: FoundInLogs | None = None) -> None:
+    def show_run(self, pool: str, run: str, found: LineMatch | None = None) -> None:
         """Look at a run, or with "" at a pool, by its key, on top of what is open; at a line that was found in its log
         first."""
         raise NotImplementedError
@@ -166,7 +166,7 @@ class AppFace(App[None]):
         """Show what the person can set."""
         raise NotImplementedError
 
-    def heed_settings(self, own: OwnSettings) -> None:
+    def apply_settings(self, own: UserSettings) -> None:
         """Do as the person's settings say now, which have changed."""
         raise NotImplementedError
 
@@ -179,27 +179,27 @@ class AppFace(App[None]):
         raise NotImplementedError
 
 
-LEAST_SECONDS = 1 / 60  # between two keys of which both are painted for: pasted ones, or one that is held down
-FOR_SECONDS = 0.1  # in which a key shows what it does, or waits like all else
-PAINTS = 2  # for one key: of what it did, and of what followed from that
+MIN_KEY_INTERVAL = 1 / 60  # between two keys of which both are painted for: pasted ones, or one that is held down
+REPAINT_SECONDS = 0.1  # in which a key shows what it does, or waits like all else
+PAINTS_PER_KEY = 2  # for one key: of what it did, and of what followed from that
 
 
-class AtOnce:
+class ImmediateRepaint:
     """Keeps when a key came, and how often was painted for it."""
 
     def __init__(self) -> None:
-        self._came = 0.0
-        self._left = 0
+        self._last_key_at = 0.0
+        self._paints_left = 0
 
-    def heed(self, event: events.Event) -> None:
+    def on_input(self, event: events.Event) -> None:
         """Something has come from the terminal."""
         now = monotonic()
-        if isinstance(event, events.Key) and now - self._came >= LEAST_SECONDS:
-            self._came, self._left = now, PAINTS
+        if isinstance(event, events.Key) and now - self._last_key_at >= MIN_KEY_INTERVAL:
+            self._last_key_at, self._paints_left = now, PAINTS_PER_KEY
 
-    def take(self) -> bool:
+    def consume_paint(self) -> bool:
         """Whether to paint now what there is to paint."""
-        if self._left and monotonic() - self._came < FOR_SECONDS:
-            self._left -= 1
+        if self._paints_left and monotonic() - self._last_key_at < REPAINT_SECONDS:
+            self._paints_left -= 1
             return True
         return False

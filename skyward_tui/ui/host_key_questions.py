@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 from textual.message import Message
 
 if TYPE_CHECKING:
-    from skyward_core.client.session_protocol import Front, ServerKey
+    from skyward_core.client.session_protocol import ServerKey, SessionProtocol
 
 Identity = tuple[str, str, str]
 
@@ -55,15 +55,15 @@ class HostKeyQuestions:
         put: Callable[[ServerKey, Callable[[bool | None], None]], KeyDialog],
     ) -> None:
         self._post = post
-        self._put = put
+        self._show_dialog = put
         self._lock = threading.Lock()
         self._open: dict[Identity, _Question] = {}
         self._refused: set[Identity] = set()
         self._closed = False
-        self._held = 0
-        self._shown: tuple[_Question, KeyDialog] | None = None
+        self._pause_count = 0
+        self._open_dialog: tuple[_Question, KeyDialog] | None = None
 
-    def begin(self, front: Front) -> None:
+    def attach(self, front: SessionProtocol) -> None:
         """Answer for its pools from now on. A pool that is launched is a new occasion: what was refused before it is
         asked again."""
         with self._lock:
@@ -97,12 +97,12 @@ class HostKeyQuestions:
                     if not self._closed:
                         self._post(self.QuestionsChanged())
 
-    def show(self) -> None:
+    def update_dialog(self) -> None:
         """Bring the screen up to date: withdraw a dialog nobody waits for, ask what is to be asked next."""
         with self._lock:
-            waiting = [] if self._closed or self._held else list(self._open.items())
-        if self._shown is not None:
-            question, screen = self._shown
+            waiting = [] if self._closed or self._pause_count else list(self._open.items())
+        if self._open_dialog is not None:
+            question, screen = self._open_dialog
             if question.answer.done():
                 screen.withdraw()
             screen.more = sum(other is not question for _, other in waiting)
@@ -112,25 +112,25 @@ class HostKeyQuestions:
         identity, question = waiting[0]
 
         def judged(accepted: bool | None) -> None:
-            self._shown = None
-            self._settle(identity, question, accepted is True)
+            self._open_dialog = None
+            self._answer(identity, question, accepted is True)
             self._post(self.QuestionsChanged())  # and not at once: this dialog still lies on the stack
 
-        screen = self._put(question.key, judged)
+        screen = self._show_dialog(question.key, judged)
         screen.more = len(waiting) - 1
-        self._shown = question, screen
+        self._open_dialog = question, screen
 
     @contextmanager
-    def held(self) -> Iterator[None]:
+    def paused(self) -> Iterator[None]:
         """While screens change places no dialog comes up between them."""
-        self._held += 1
+        self._pause_count += 1
         try:
             yield
         finally:
-            self._held -= 1
+            self._pause_count -= 1
             self._post(self.QuestionsChanged())
 
-    def _settle(self, identity: Identity, question: _Question, accepted: bool) -> None:
+    def _answer(self, identity: Identity, question: _Question, accepted: bool) -> None:
         with self._lock:
             if not question.answer.done():
                 del self._open[identity]

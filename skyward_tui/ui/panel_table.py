@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class PanelSpec:
     """One panel.
 
     Attributes:
@@ -40,8 +40,8 @@ class Row:
 
 
 # In the order in which they fill the grid.
-PANELS: tuple[Row, ...] = (
-    Row(
+PANELS: tuple[PanelSpec, ...] = (
+    PanelSpec(
         "ranks", 1, "ranks", "Go to the ranks", "skyward_tui.panels.ranks:RanksPanel",
         hints=(
             "run.debug", "panel.open", "run.errors", "run.cancel", "run.merge", "run.previous_rank", "run.zoom",
@@ -49,7 +49,7 @@ PANELS: tuple[Row, ...] = (
         ),
         actions=("run.heat",),
     ),
-    Row(
+    PanelSpec(
         "log", 2, "log", "Go to the log", "skyward_tui.panels.log:LogPanel",
         hints=(
             "run.debug", "run.follow", "run.find", "run.errors", "run.cancel", "run.previous_rank", "run.merge",
@@ -61,12 +61,12 @@ PANELS: tuple[Row, ...] = (
         ),
         empty="no run yet: {run.launch} launches one here",
     ),
-    Row(
+    PanelSpec(
         "phases", 3, "nodes", "Go to the nodes", "skyward_tui.panels.nodes:NodesPanel",
         hints=("run.zoom", "run.errors", "run.cancel"),
     ),
-    Row(
-        "numbers", 5, "numbers", "Go to the numbers of the ranks", "skyward_tui.panels.rank_metrics:NumbersPanel",
+    PanelSpec(
+        "numbers", 5, "numbers", "Go to the numbers of the ranks", "skyward_tui.panels.rank_metrics:MetricsPanel",
         hints=(
             "run.previous_rank", "run.merge", "numbers.charts", "numbers.scale", "numbers.smooth", "run.cancel",
             "run.zoom", "run.errors",
@@ -75,18 +75,18 @@ PANELS: tuple[Row, ...] = (
         hides=True,
         instead_of="phases",
     ),
-    Row(
+    PanelSpec(
         "results", 4, "results", "Go to the results", "skyward_tui.panels.results:ResultsPanel",
         hints=("run.errors", "run.fetch", "run.save", "run.copy", "run.cancel", "run.export", "run.zoom"),
         actions=("run.diff", "run.export", "run.trials"),
     ),
-    Row(
+    PanelSpec(
         "machines", 6, "machines", "Go to the machines", "skyward_tui.panels.machine_metrics:MachinesPanel",
         hints=("run.zoom", "run.errors", "run.cancel"),
         empty="no figures of machines so far: they come once a run is there",
         hides=True,
     ),
-    Row(
+    PanelSpec(
         "queue", 7, "queue", "Go to the queue: who has nodes, who waits for some",
         "skyward_tui.panels.queue:QueuePanel",
         hints=("run.cancel", "run.copy", "run.zoom"),
@@ -96,5 +96,5 @@ PANELS: tuple[Row, ...] = (
     ),
 )  # fmt: skip
 
-HOME = "log"  # is looked at first, and is where a rank's lines are read
-AT_START = "phases"  # is looked at while a pool comes up, until its first run opens
+HOME_PANEL = "log"  # is looked at first, and is where a rank's lines are read
+STARTUP_PANEL = "phases"  # is looked at while a pool comes up, until its first run opens

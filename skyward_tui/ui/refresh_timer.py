@@ -6,30 +6,30 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from skyward_tui.text.number_format import LAST_MINUTES, next_to_go
+from skyward_tui.text.number_format import LAST_MINUTES, next_preempted
 
 if TYPE_CHECKING:
     from skyward_core.views.pool_view import PoolView
 
-AT_REST = 10  # seconds in which what is at rest gets no other age, and costs no other sum, that matters
+IDLE_SECONDS = 10  # seconds in which what is at rest gets no other age, and costs no other sum, that matters
 
 
-def beat_of(pools: Iterable[PoolView], now: float) -> int:
+def refresh_token(pools: Iterable[PoolView], now: float) -> int:
     """Another number whenever what is told of pools may be another by time alone: each second where something goes on,
     or counts down; else every ten.
 
     Args:
         now: Unix time in seconds.
     """
-    return int(now) if any(goes_on(pool, now) for pool in pools if not pool.is_over) else at_rest(now)
+    return int(now) if any(has_running_timer(pool, now) for pool in pools if not pool.is_over) else idle_token(now)
 
 
-def at_rest(now: float) -> int:
+def idle_token(now: float) -> int:
     """The beat where nothing goes on; another number than any that counts seconds."""
-    return -(int(now) // AT_REST)
+    return -(int(now) // IDLE_SECONDS)
 
 
-def goes_on(pool: PoolView, now: float) -> bool:
+def has_running_timer(pool: PoolView, now: float) -> bool:
     """Whether something there is timed by the second: a start, an end, a run, a machine that goes, the last minutes of
     a lease."""
     left = pool.lease_left(now)
@@ -37,6 +37,6 @@ def goes_on(pool: PoolView, now: float) -> bool:
         pool.state in ("starting", "stopping")
         or any(run.state == "running" for run in list(pool.runs.values()))
         or (left is not None and left < LAST_MINUTES)
-        or next_to_go(pool.nodes) is not None
+        or next_preempted(pool.nodes) is not None
         or (pool.is_live and any(node.phase not in ("ready", "gone") for node in pool.nodes))
     )

@@ -16,10 +16,10 @@ VERSION = 1
 MOST = 64 * 1024  # characters
 
 
-KeptScreen = Mapping[str, str | bool]
+ScreenState = Mapping[str, str | bool]
 
 
-class KeptState(NamedTuple):
+class SavedState(NamedTuple):
     """Attributes:
     theme: the name of the theme that was chosen in the app; "" for none.
     over: what the settings said of the theme then. Where they say something else now, that is the newer wish.
@@ -28,9 +28,9 @@ class KeptState(NamedTuple):
 
     theme: str = ""
     over: str = ""
-    screens: Mapping[str, KeptScreen] = MappingProxyType({})
+    screens: Mapping[str, ScreenState] = MappingProxyType({})
 
-    def theme_of(self, wished: str, asked: str, known: Container[str]) -> tuple[str, str]:
+    def resolve_theme(self, wished: str, asked: str, known: Container[str]) -> tuple[str, str]:
         """The theme to start with, "" for the app's own; and what is wrong with what was said of it, or "".
 
         Args:
@@ -45,46 +45,46 @@ class KeptState(NamedTuple):
             return said, ""
         return (wished if wished in known else ""), f"there is no theme {said!r}"
 
-    def text(self) -> str:
+    def to_json(self) -> str:
         """It, as it is kept."""
         screens = {scope: dict(screen) for scope, screen in self.screens.items()}
         return json.dumps({"version": VERSION} | self._asdict() | {"screens": screens})
 
 
-class Unusable(Exception):
+class InvalidStateFile(Exception):
     """What is kept cannot be used; says why, in words."""
 
 
-def kept_state() -> KeptState:
+def load_state() -> SavedState:
     """What was kept last; the defaults where there is nothing.
 
     Raises:
         Unusable: there is something, and it makes no sense.
     """
     try:
-        text = settings.remembered(NAME)
+        text = settings.load_state(NAME)
     except FileNotFoundError:
-        return KeptState()
+        return SavedState()
     except (OSError, UnicodeDecodeError) as error:
-        raise Unusable(f"how the app was left cannot be read: {error}") from error
-    return understood(text)
+        raise InvalidStateFile(f"how the app was left cannot be read: {error}") from error
+    return parse_state(text)
 
 
-def write_down(changed: Mapping[str, str], screens: Mapping[str, KeptScreen]) -> None:
+def save_state(changed: Mapping[str, str], screens: Mapping[str, ScreenState]) -> None:
     """Keep what has changed, beside what another app may have kept meanwhile.
 
     Raises:
         OSError: it cannot be written.
     """
     try:
-        before = kept_state()
-    except Unusable:
-        before = KeptState()
+        before = load_state()
+    except InvalidStateFile:
+        before = SavedState()
     state = before._replace(**changed, screens={**before.screens, **screens})
-    settings.remember(NAME, state.text())
+    settings.save_state(NAME, state.to_json())
 
 
-def understood(text: str) -> KeptState:
+def parse_state(text: str) -> SavedState:
     """A state of its text.
 
     Raises:
@@ -96,13 +96,13 @@ def understood(text: str) -> KeptState:
         found = json.loads(text)
         if not isinstance(found, Mapping) or found.get("version") != VERSION:
             raise ValueError("another release wrote it")
-        return KeptState(
+        return SavedState(
             theme=_text(found.get("theme", "")),
             over=_text(found.get("over", "")),
             screens={_text(scope): _screen(screen) for scope, screen in found.get("screens", {}).items()},
         )
     except (ValueError, TypeError, AttributeError, RecursionError) as error:
-        raise Unusable(f"how the app was left is not known, and it starts as new: {error}") from error
+        raise InvalidStateFile(f"how the app was left is not known, and it starts as new: {error}") from error
 
 
 def _text(value: Any) -> str:
@@ -111,5 +111,5 @@ def _text(value: Any) -> str:
     return value
 
 
-def _screen(found: Any) -> KeptScreen:
+def _screen(found: Any) -> ScreenState:
     return {_text(name): value if isinstance(value, bool) else _text(value) for name, value in found.items()}

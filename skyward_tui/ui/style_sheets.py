@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 
-def beside(module: str, name: str = "") -> str:
+def read_style_sheet(module: str, name: str = "") -> str:
     """The style sheet of a module, by its ``__file__``, or the one beside it that has a name of its own. As defaults of
     a class (``DEFAULT_CSS``) its rules yield to those of a focused or disabled widget, which rules of a ``CSS_PATH``
     would not.

@@ -17,13 +17,13 @@ from typing import Any
 from textual.app import App
 from textual.app import SuspendNotSupported as SuspendNotSupported
 
-from skyward_tui.shutdown import beside
-from skyward_tui.text.error_hints import words_of
-from skyward_tui.ui.app_interface import AppFace
+from skyward_tui.shutdown import run_in_daemon_thread
+from skyward_tui.text.error_hints import format_error
+from skyward_tui.ui.app_interface import AppInterface
 
 # A shell waits where the program has something to complain of: the app is painted over it. It outlives ctrl+c, which is
 # the program's to hear.
-_SEEN = """trap : INT; "$@" || { printf '\\n(enter goes back to the app) '; read -r _; }"""
+_SHELL_WRAPPER = """trap : INT; "$@" || { printf '\\n(enter goes back to the app) '; read -r _; }"""
 
 
 _RUN = "import sys; sys.path.append(sys.argv.pop(1)); from skyward_tui.cli.main import main; main()"
@@ -40,7 +40,7 @@ async def run_in_terminal(app: App[Any], *command: str) -> None:
         before = signal.signal(signal.SIGINT, lambda *_: None)  # ctrl+c goes to all that are in the terminal
         process = None
         try:
-            process = await asyncio.create_subprocess_exec("/bin/sh", "-c", _SEEN, "sh", *command)
+            process = await asyncio.create_subprocess_exec("/bin/sh", "-c", _SHELL_WRAPPER, "sh", *command)
             await process.wait()
         finally:
             signal.signal(signal.SIGINT, before)
@@ -48,17 +48,17 @@ async def run_in_terminal(app: App[Any], *command: str) -> None:
                 process.terminate()
 
 
-def of_ours(command: str, *words: str) -> Sequence[str]:
+def own_command(command: str, *words: str) -> Sequence[str]:
     """The words that run a command of ours, from where the app was loaded: modules of the current folder, which may be
     called as others are, have no part in it."""
     return (sys.executable, "-P", "-c", _RUN, str(Path(__file__).parents[2]), command, *words)
 
 
 FOLDER = "paged"  # of the home
-USUAL = ("less", "more")  # where $PAGER says none
+DEFAULT_PAGERS = ("less", "more")  # where $PAGER says none
 
 
-async def page(app: AppFace, name: str, lines: Iterable[str]) -> None:
+async def open_pager(app: AppInterface, name: str, lines: Iterable[str]) -> None:
     """Have it read there, from a file that only the person can read, and that goes when the pager has ended."""
     from skyward_core.client.launch import job_launch
     from skyward_core.model.errors import SkywardError
@@ -67,15 +67,15 @@ async def page(app: AppFace, name: str, lines: Iterable[str]) -> None:
     from skyward_tui.file_export import save
 
     try:
-        words = shlex.split(os.environ.get("PAGER", "")) or [each for each in USUAL if shutil.which(each)][:1]
+        words = shlex.split(os.environ.get("PAGER", "")) or [each for each in DEFAULT_PAGERS if shutil.which(each)][:1]
     except ValueError as error:
         return app.flash(f"$PAGER is no command ({error})", "error")
     if not words:
         return app.flash("set $PAGER to have the log opened", "error")
     try:
-        folder = await asyncio.to_thread(job_launch.begin, FOLDER)
+        folder = await asyncio.to_thread(job_launch.make_process_folder, FOLDER)
     except (SkywardError, OSError) as error:
-        return app.flash(f"the log cannot be put where a pager finds it: {words_of(error)}", "error")
+        return app.flash(f"the log cannot be put where a pager finds it: {format_error(error)}", "error")
     try:
         path = await asyncio.to_thread(save, folder / name, lines)
         await run_in_terminal(app, *words, str(path))
@@ -88,10 +88,10 @@ async def page(app: AppFace, name: str, lines: Iterable[str]) -> None:
     return None
 
 
-async def sweep() -> None:
+async def remove_stale_logs() -> None:
     """Remove logs that apps were killed over."""
     from skyward_core.client.launch import job_launch
     from skyward_core.model.errors import SkywardError
 
     with suppress(SkywardError, OSError):  # the session says what is wrong with the home
-        await beside(partial(job_launch.sweep, FOLDER))
+        await run_in_daemon_thread(partial(job_launch.remove_dead_folders, FOLDER))

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from textual.color import Color
 
-    from skyward_tui.ui.app_interface import AppFace
+    from skyward_tui.ui.app_interface import AppInterface
 
 
 class Output:
@@ -79,7 +79,7 @@ class TerminalDriver(LinuxDriver):
 
     def __init__(self, *args: Any, **settings: Any) -> None:
         super().__init__(*args, **settings)
-        self._file = cast(Any, Output(self._file.fileno() if self._file else 2, self._tell))
+        self._file = cast(Any, Output(self._file.fileno() if self._file else 2, self._report_terminal_lost))
         self.exit_event = _Exit(lambda: self.is_gone)
         self._away = False  # in the shell, by ctrl+z
 
@@ -92,8 +92,8 @@ class TerminalDriver(LinuxDriver):
         """Return the size that the app lays out for; a terminal that reports 0x0 has two defaults in Textual."""
         return self._app.console.size
 
-    def _tell(self) -> None:
-        cast("AppFace", self._app).terminal_gone()
+    def _report_terminal_lost(self) -> None:
+        cast("AppInterface", self._app).on_terminal_lost()
 
     def write(self, data: str) -> None:
         """Hand it to the writing thread, where there is one."""
@@ -108,7 +108,7 @@ class TerminalDriver(LinuxDriver):
             if not self.is_gone:
                 raise
         if self.is_gone:
-            self._tell()
+            self._report_terminal_lost()
 
     def suspend_application_mode(self) -> None:
         """Go to the shell."""
@@ -122,13 +122,13 @@ class TerminalDriver(LinuxDriver):
 
     def _sigcont_application(self, *_: object) -> None:
         if self.is_gone:
-            self._tell()
+            self._report_terminal_lost()
         elif self._away:
             super()._sigcont_application()
         else:  # it was stopped by a SIGSTOP, with no time to leave the terminal as it was
-            self._loop.call_soon_threadsafe(self._begin_anew)
+            self._loop.call_soon_threadsafe(self._restart_application_mode)
 
-    def _begin_anew(self) -> None:
+    def _restart_application_mode(self) -> None:
         if not self.is_gone:
             self.suspend_application_mode()
             self._must_signal_resume = True
@@ -138,18 +138,19 @@ class TerminalDriver(LinuxDriver):
 _GREY = 8  # of the terminal's own colours: what matters less
 
 
-class Colourless(LineFilter):
+class ColourRemover(LineFilter):
     """No colour at all. What has a background of its own, such as a cursor, is reversed, what is grey is dim."""
 
     def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
         """The same text in other styles."""
         return [
-            Segment(text, None if style is None else _colourless(style), control) for text, style, control in segments
+            Segment(text, None if style is None else _without_colour(style), control)
+            for text, style, control in segments
         ]
 
 
 @lru_cache(maxsize=1024)
-def _colourless(style: Style) -> Style:
+def _without_colour(style: Style) -> Style:
     front, back = style.color, style.bgcolor
     bare = style.without_color
     if back is not None and not back.is_default:
@@ -171,11 +172,11 @@ class PlainAscii(LineFilter):
 PATIENCE = 5.0  # seconds for tmux
 
 
-class NotCopied(Exception):
+class CopyError(Exception):
     """The text did not get there; the message says why."""
 
 
-def pass_on(text: str) -> str:
+def copy_to_multiplexer(text: str) -> str:
     """Hand a text to what stands between us and the terminal; blocks while that takes it.
 
     Returns:
@@ -185,29 +186,29 @@ def pass_on(text: str) -> str:
         NotCopied: it was not taken.
     """
     if os.environ.get("TMUX"):
-        return _to_tmux(text)
+        return _copy_to_tmux(text)
     if os.environ.get("STY"):
-        raise NotCopied("GNU screen passes nothing on to the clipboard; {run.save} saves to files")
+        raise CopyError("GNU screen passes nothing on to the clipboard; {run.save} saves to files")
     return ""
 
 
-def _to_tmux(text: str) -> str:
+def _copy_to_tmux(text: str) -> str:
     try:
-        _tmux("load-buffer", "-w", "-", text=text)
-    except NotCopied:  # a tmux older than 3.2 knows no -w
-        _tmux("load-buffer", "-", text=text)
+        _run_tmux("load-buffer", "-w", "-", text=text)
+    except CopyError:  # a tmux older than 3.2 knows no -w
+        _run_tmux("load-buffer", "-", text=text)
         return "in tmux's buffer only: prefix ] pastes it"
-    if "clipboard" in _tmux("display-message", "-p", "#{client_termfeatures}").split(","):
+    if "clipboard" in _run_tmux("display-message", "-p", "#{client_termfeatures}").split(","):
         return "in tmux's buffer too"
     return "in tmux's buffer only, as it knows no clipboard of this terminal: prefix ] pastes it"
 
 
-def _tmux(*words: str, text: str | None = None) -> str:
+def _run_tmux(*words: str, text: str | None = None) -> str:
     given = None if text is None else text.encode()
     try:
         done = subprocess.run(["tmux", *words], input=given, capture_output=True, timeout=PATIENCE, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise NotCopied(f"tmux cannot be asked: {error}") from error
+        raise CopyError(f"tmux cannot be asked: {error}") from error
     if done.returncode:
-        raise NotCopied(f"tmux refused it: {done.stderr.decode(errors='replace').strip()}")
+        raise CopyError(f"tmux refused it: {done.stderr.decode(errors='replace').strip()}")
     return done.stdout.decode(errors="replace").strip()

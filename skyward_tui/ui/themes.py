@@ -9,7 +9,7 @@ from textual.color import Color
 from textual.theme import Theme
 
 
-class Look(NamedTuple):
+class StateStyle(NamedTuple):
     """``style`` is a Textual content style such as ``$success``."""
 
     glyph: str
@@ -21,69 +21,69 @@ class Look(NamedTuple):
         return f"{self.glyph} {self.word}"
 
 
-_UNKNOWN = Look("?", "unknown", "$muted")
+_UNKNOWN_STYLE = StateStyle("?", "unknown", "$muted")
 
-_LOOKS = {
+_STATE_STYLES = {
     # pools
-    "starting": Look("◌", "starting", "$text-warning"),
-    "connecting": Look("◌", "connecting", "$muted"),
-    "up": Look("●", "up", "$text-success"),
-    "degraded": Look("!", "degraded", "$text-warning"),
-    "stopping": Look("◍", "stopping", "$text-warning"),
-    "gone": Look("○", "gone", "$muted"),
-    "unfinished": Look("!", "start broken off", "$text-error"),
-    "unreachable": Look("!", "unreachable", "$text-error"),
+    "starting": StateStyle("◌", "starting", "$text-warning"),
+    "connecting": StateStyle("◌", "connecting", "$muted"),
+    "up": StateStyle("●", "up", "$text-success"),
+    "degraded": StateStyle("!", "degraded", "$text-warning"),
+    "stopping": StateStyle("◍", "stopping", "$text-warning"),
+    "gone": StateStyle("○", "gone", "$muted"),
+    "unfinished": StateStyle("!", "start broken off", "$text-error"),
+    "unreachable": StateStyle("!", "unreachable", "$text-error"),
     # what accounts hold
-    "expired": Look("◍", "expired", "$text-warning"),
-    "left": Look("✗", "left", "$text-error"),
+    "expired": StateStyle("◍", "expired", "$text-warning"),
+    "left": StateStyle("✗", "left", "$text-error"),
     # runs
-    "done": Look("✓", "done", "$text-success"),
-    "failed": Look("✗", "failed", "$text-error"),
-    "cancelled": Look("⊘", "cancelled", "$muted"),
-    "kept": Look("◍", "kept", "$text-warning"),
+    "done": StateStyle("✓", "done", "$text-success"),
+    "failed": StateStyle("✗", "failed", "$text-error"),
+    "cancelled": StateStyle("⊘", "cancelled", "$muted"),
+    "kept": StateStyle("◍", "kept", "$text-warning"),
     # ranks
-    "waiting": Look("◌", "waiting", "$muted"),
-    "importing": Look("◔", "importing", "$text-warning"),
-    "joining": Look("◑", "joining", "$text-warning"),
-    "running": Look("●", "running", "$text-primary"),
-    "paused": Look("◍", "paused", "$text-warning"),
-    "returned": Look("✓", "returned", "$text-success"),
-    "raised": Look("✗", "raised", "$text-error"),
-    "exited": Look("✗", "exited", "$text-error"),
-    "lost": Look("!", "lost", "$text-warning"),
-    "collateral": Look("⊘", "collateral", "$muted"),
-    "idle": Look("·", "idle", "$muted"),
+    "waiting": StateStyle("◌", "waiting", "$muted"),
+    "importing": StateStyle("◔", "importing", "$text-warning"),
+    "joining": StateStyle("◑", "joining", "$text-warning"),
+    "running": StateStyle("●", "running", "$text-primary"),
+    "paused": StateStyle("◍", "paused", "$text-warning"),
+    "returned": StateStyle("✓", "returned", "$text-success"),
+    "raised": StateStyle("✗", "raised", "$text-error"),
+    "exited": StateStyle("✗", "exited", "$text-error"),
+    "lost": StateStyle("!", "lost", "$text-warning"),
+    "collateral": StateStyle("⊘", "collateral", "$muted"),
+    "idle": StateStyle("·", "idle", "$muted"),
     # alerts
-    "gpu": Look("✗", "GPU", "$text-error"),
-    "nan": Look("✗", "NaN", "$text-error"),
-    "stall": Look("◌", "stall", "$text-error"),
-    "memory": Look("!", "memory", "$text-error"),
-    "throttled": Look("!", "throttled", "$text-warning"),
-    "straggler": Look("!", "straggler", "$text-warning"),
-    "plateau": Look("=", "plateau", "$text-warning"),
+    "gpu": StateStyle("✗", "GPU", "$text-error"),
+    "nan": StateStyle("✗", "NaN", "$text-error"),
+    "stall": StateStyle("◌", "stall", "$text-error"),
+    "memory": StateStyle("!", "memory", "$text-error"),
+    "throttled": StateStyle("!", "throttled", "$text-warning"),
+    "straggler": StateStyle("!", "straggler", "$text-warning"),
+    "plateau": StateStyle("=", "plateau", "$text-warning"),
     # GPUs of hosts that people share, and lines of a check-up
-    "free": Look("○", "free", "$text-success"),
-    "busy": Look("●", "busy", "$text-warning"),
-    "ok": Look("✓", "ok", "$text-success"),
-    "warn": Look("!", "warning", "$text-warning"),
-    "fail": Look("✗", "failed", "$text-error"),
+    "free": StateStyle("○", "free", "$text-success"),
+    "busy": StateStyle("●", "busy", "$text-warning"),
+    "ok": StateStyle("✓", "ok", "$text-success"),
+    "warn": StateStyle("!", "warning", "$text-warning"),
+    "fail": StateStyle("✗", "failed", "$text-error"),
     # nodes' phases
-    "requested": Look("◌", "requested", "$text-warning"),
-    "connected": Look("◔", "connected", "$text-warning"),
-    "synced": Look("◑", "synced", "$text-warning"),
-    "installed": Look("◕", "installed", "$text-warning"),
-    "ready": Look("●", "ready", "$text-success"),
+    "requested": StateStyle("◌", "requested", "$text-warning"),
+    "connected": StateStyle("◔", "connected", "$text-warning"),
+    "synced": StateStyle("◑", "synced", "$text-warning"),
+    "installed": StateStyle("◕", "installed", "$text-warning"),
+    "ready": StateStyle("●", "ready", "$text-success"),
 }
 
 
-def look(state: str) -> Look:
+def state_style(state: str) -> StateStyle:
     """How a state of a pool, run, rank or node shows."""
-    return _LOOKS.get(state) or _UNKNOWN._replace(word=state or "unknown")
+    return _STATE_STYLES.get(state) or _UNKNOWN_STYLE._replace(word=state or "unknown")
 
 
-def node_look(phase: str) -> Look:
+def node_style(phase: str) -> StateStyle:
     """How a node's phase shows; its "running" means that the machine is on, not that it is ready."""
-    return Look("◔", "running", "$text-warning") if phase == "running" else look(phase)
+    return StateStyle("◔", "running", "$text-warning") if phase == "running" else state_style(phase)
 
 
 def muted(theme: Theme) -> str:
@@ -96,10 +96,10 @@ def muted(theme: Theme) -> str:
 
 
 # Contrast of text on all that is behind it. 4.5 is what WCAG 2.2 asks for (1.4.3); what matters less stays behind.
-LEGIBLE = dict.fromkeys(("text-success", "text-warning", "text-error", "text-primary", "text-accent"), 4.5) | {
+MIN_CONTRAST = dict.fromkeys(("text-success", "text-warning", "text-error", "text-primary", "text-accent"), 4.5) | {
     "muted": 4.0
 }
-_BEHIND = ("background", "surface", "panel")
+_BACKGROUNDS = ("background", "surface", "panel")
 
 
 def contrast(one: Color, other: Color) -> float:
@@ -115,7 +115,7 @@ def _luminance(color: Color) -> float:
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
 
-def legible(variables: Mapping[str, str], *, ansi: bool) -> dict[str, str]:
+def ensure_contrast(variables: Mapping[str, str], *, ansi: bool) -> dict[str, str]:
     """A theme's variables, with what states are written in moved away from what is behind it until it can be read:
     towards white or black, whichever is nearer. Not every theme that Textual ships sees to that.
 
@@ -125,21 +125,21 @@ def legible(variables: Mapping[str, str], *, ansi: bool) -> dict[str, str]:
     if ansi:
         # Borders in black are none on a black terminal.
         return dict(variables) | {"border-blurred": "ansi_bright_black"}
-    behind = [Color.parse(variables[name]) for name in _BEHIND]
-    moved = {name: _moved(Color.parse(variables[name]), behind, least) for name, least in LEGIBLE.items()}
+    behind = [Color.parse(variables[name]) for name in _BACKGROUNDS]
+    moved = {name: _raise_contrast(Color.parse(variables[name]), behind, least) for name, least in MIN_CONTRAST.items()}
     return dict(variables) | {name: color.hex for name, color in moved.items()}
 
 
-def _moved(color: Color, behind: list[Color], least: float) -> Color:
+def _raise_contrast(color: Color, behind: list[Color], least: float) -> Color:
     color = behind[0].blend(color, color.a, alpha=1.0)
-    if _worst(color, behind) >= least:
+    if _lowest_contrast(color, behind) >= least:
         return color
-    end = max((Color(255, 255, 255), Color(0, 0, 0)), key=lambda each: _worst(each, behind))
+    end = max((Color(255, 255, 255), Color(0, 0, 0)), key=lambda each: _lowest_contrast(each, behind))
     steps = (color.blend(end, step / 20, alpha=1.0) for step in range(1, 21))
-    return next((each for each in steps if _worst(each, behind) >= least), end)
+    return next((each for each in steps if _lowest_contrast(each, behind) >= least), end)
 
 
-def _worst(color: Color, behind: list[Color]) -> float:
+def _lowest_contrast(color: Color, behind: list[Color]) -> float:
     return min(contrast(color, each) for each in behind)
 
 
@@ -217,4 +217,4 @@ CONTRAST = Theme(
     },
 )
 
-OWN = (SKYWARD, LIGHT, CONTRAST)
+OWN_THEMES = (SKYWARD, LIGHT, CONTRAST)

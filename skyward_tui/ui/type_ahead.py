@@ -31,7 +31,7 @@ PATIENCE = 1.0  # for messages to be handled; what hangs holds no key up for lon
 OPENING_PATIENCE = 5.0  # for a screen to be there
 
 
-class TypedAhead:
+class KeyQueue:
     """Hands keys on, each once the one before has done what it does.
 
     Args:
@@ -40,43 +40,43 @@ class TypedAhead:
 
     def __init__(self, app: App[Any], hear: Callable[[Event], Awaitable[None]]) -> None:
         self._app = app
-        self._hear = hear
-        self._held: deque[Event] = deque()
-        self._going: asyncio.Task[None] | None = None
-        self._heard_at = float("-inf")
+        self._handle_event = hear
+        self._queue: deque[Event] = deque()
+        self._task: asyncio.Task[None] | None = None
+        self._handled_at = float("-inf")
         self._target: DOMNode | None = None  # what the last key went to
         self._screen: Screen[Any] | None = None  # that was in front of it
 
-    async def take(self, event: Event) -> None:
+    async def enqueue(self, event: Event) -> None:
         """Hand it on, at once where nothing is under way."""
-        if self._going is None and time.monotonic() - self._heard_at > RECENT_SECONDS:
-            return await self._give(event)
-        self._held.append(event)
-        if self._going is None:
-            self._going = asyncio.create_task(self._go_on())
+        if self._task is None and time.monotonic() - self._handled_at > RECENT_SECONDS:
+            return await self._dispatch(event)
+        self._queue.append(event)
+        if self._task is None:
+            self._task = asyncio.create_task(self._drain())
         return None
 
-    async def _give(self, event: Event) -> None:
+    async def _dispatch(self, event: Event) -> None:
         if not self._app.screen_stack:  # the app ends
             return
         self._screen = self._app.screen
         self._target = self._app.focused or self._screen
-        await self._hear(event)
-        self._heard_at = time.monotonic()
+        await self._handle_event(event)
+        self._handled_at = time.monotonic()
 
-    async def _go_on(self) -> None:
+    async def _drain(self) -> None:
         try:
-            while self._held:
-                await self._settle()
-                if not await self._flushed(self._app, self._give_next):
-                    self._held.clear()  # the app ends
+            while self._queue:
+                await self._wait_until_handled()
+                if not await self._flush(self._app, self._dispatch_next):
+                    self._queue.clear()  # the app ends
         finally:
-            self._going = None
+            self._task = None
 
-    async def _give_next(self) -> None:
-        await self._give(self._held.popleft())
+    async def _dispatch_next(self) -> None:
+        await self._dispatch(self._queue.popleft())
 
-    async def _settle(self) -> None:
+    async def _wait_until_handled(self) -> None:
         """Wait until all that has come of the last key is done."""
         if self._target is None:
             return
@@ -87,19 +87,19 @@ class TypedAhead:
             async with asyncio.timeout(PATIENCE):
                 # Up to the app, which does what the key means, and up again with what that has set off.
                 for pump in (*way, *way):
-                    await self._flushed(pump)
-                    await self._flushed(pump)  # what it has told itself
+                    await self._flush(pump)
+                    await self._flush(pump)  # what it has told itself
         except TimeoutError:
             return
         if (screen := self._app.screen) is not self._screen:
             try:
                 async with asyncio.timeout(OPENING_PATIENCE):
-                    await self._flushed(screen)
-                    await self._flushed(screen)
+                    await self._flush(screen)
+                    await self._flush(screen)
             except TimeoutError:
                 return
 
-    async def _flushed(self, pump: MessagePump, act: Callable[[], Awaitable[None]] | None = None) -> bool:
+    async def _flush(self, pump: MessagePump, act: Callable[[], Awaitable[None]] | None = None) -> bool:
         """Wait until it has handled what it has been sent so far, and have it do something then; False where it
         handles nothing any more."""
         done = asyncio.Event()
@@ -119,7 +119,7 @@ class TypedAhead:
 Result = TypeVar("Result")
 
 
-class LeftOnce(Screen[Result]):
+class DismissOnceScreen(Screen[Result]):
     """What all screens and dialogs of the app are. Of several bases it is the last: the first one gives styles."""
 
     def dismiss(self, result: Result | None = None) -> AwaitComplete:
@@ -132,10 +132,10 @@ class LeftOnce(Screen[Result]):
             self.app.pop_screen()
 
 
-class Palette(CommandPalette, LeftOnce[None]):
+class Palette(CommandPalette, DismissOnceScreen[None]):
     """Textual's, which does a thing once."""
 
     @on(OptionList.OptionSelected)
-    def _refuse_more(self, event: OptionList.OptionSelected) -> None:
+    def _ignore_repeat(self, event: OptionList.OptionSelected) -> None:
         if not self.is_active:
             event.prevent_default()

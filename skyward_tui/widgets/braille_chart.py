@@ -7,10 +7,10 @@ from math import isfinite
 
 from textual.content import Content
 
-from skyward_core.client.chart_points import chart_of, names_in_order
-from skyward_core.util.terminal_safe_text import field
-from skyward_core.views.outliers import KeptBand
-from skyward_core.views.rank_metrics import MetricBook
+from skyward_core.client.chart_points import make_chart, sort_names
+from skyward_core.util.terminal_safe_text import sanitize_line
+from skyward_core.views.outliers import IncrementalBand
+from skyward_core.views.rank_metrics import MetricStore
 from skyward_tui.text.number_format import clip, duration, number
 
 Points = Sequence[tuple[float, float]]
@@ -35,7 +35,7 @@ class Canvas:
         self._cells = [bytearray(width) for _ in range(height)]
         self._owners = [bytearray(width) for _ in range(height)]
 
-    def line(self, points: Points, owner: int) -> None:
+    def draw_line(self, points: Points, owner: int) -> None:
         """Draw a line through points; what is no number interrupts it. A cell takes the greatest owner's colour."""
         x_low, x_scale = _scale(self._x, 2 * self.width - 1)
         y_low, y_scale = _scale(self._y, 4 * self.height - 1)
@@ -82,7 +82,7 @@ class Canvas:
                     cells[column] |= dots
                     owners[column] = owners[column] or owner
 
-    def upright(self, column: int, owner: int) -> None:
+    def draw_vertical(self, column: int, owner: int) -> None:
         """Draw a line from top to bottom through a column of cells, in front of all that has a smaller owner."""
         for cells, owners in zip(self._cells, self._owners, strict=True):
             cells[column] |= _LEFT
@@ -151,7 +151,7 @@ def curve(points: Points, width: int, height: int, *, part_of: Span | None = Non
     if spans is None or width < 1 or height < 1:
         return []
     canvas = Canvas(width, height, spans[0], part_of or spans[1])
-    canvas.line(points, 1)
+    canvas.draw_line(points, 1)
     if part_of is not None:
         canvas.fill(1)
     # A font that takes the dots from another one may have them of another width: blanks are no part of their pieces,
@@ -162,31 +162,34 @@ def curve(points: Points, width: int, height: int, *, part_of: Span | None = Non
     ]
 
 
-class NumbersChart:
+class MetricsChart:
     """The first of a run's numbers that is no counter, as the median of all ranks, with a line above it."""
 
     def __init__(self) -> None:
-        self._band: tuple[object, KeptBand] = (None, KeptBand())  # of what is drawn, and what that is
+        self._band: tuple[object, IncrementalBand] = (
+            None,
+            IncrementalBand(),
+        )  # of what is drawn, and what that is
 
-    def rows(self, book: MetricBook, whose: object, run: str, width: int, height: int) -> list[Content]:
+    def rows(self, book: MetricStore, whose: object, run: str, width: int, height: int) -> list[Content]:
         """As many rows as asked for and one more; none where there are no numbers.
 
         Args:
             whose: what the book is of: of another one nothing is kept.
         """
-        names, _ = names_in_order(book, run)
+        names, _ = sort_names(book, run)
         if not names or width < 1:
             return []
         name = names[0]
         traces = book.traces(run, name)
         if self._band[0] != (about := (whose, run, name)):
-            self._band = (about, KeptBand())
-        chart = chart_of(traces, None, columns=2 * width, kept=self._band[1])
+            self._band = (about, IncrementalBand())
+        chart = make_chart(traces, None, columns=2 * width, kept=self._band[1])
         drawn = curve(chart.front, width, height)
         if not drawn or chart.value is None:
             return []
         worth = [value for _, value in chart.front if isfinite(value)]
-        newest = (f"{field(name)} ", "bold"), (number(chart.value), "")
+        newest = (f"{sanitize_line(name)} ", "bold"), (number(chart.value), "")
         ranks = f"  median of {len(traces)} ranks" if len(traces) > 1 else ""
         head = Content.assemble(*newest, (f"{ranks}  {number(min(worth))} to {number(max(worth))}", "$muted"))
         if head.cell_length > width:
@@ -209,7 +212,7 @@ def scaled(curves: Sequence[Points], styles: Sequence[str], width: int, height: 
     (first, last), (low, high) = spanned
     canvas = Canvas(width - SCALE - 1, height - 1, (first, last), (low, high))
     for owner, points in enumerate(curves, 1):
-        canvas.line(points, owner)
+        canvas.draw_line(points, owner)
     worn = ("", *styles)
     rows = []
     for at in range(canvas.height):

@@ -20,10 +20,10 @@ from textual.widget import Widget
 from textual.widgets import Input, Label, Select, Static
 
 from skyward_core.model.provider_settings import Field
-from skyward_core.util.terminal_safe_text import in_place
+from skyward_core.util.terminal_safe_text import sanitize_in_place
 from skyward_tui.text.number_format import clip_path, one_line
 from skyward_tui.ui.actions import bindings
-from skyward_tui.ui.style_sheets import beside
+from skyward_tui.ui.style_sheets import read_style_sheet
 from skyward_tui.widgets.header_and_hints import Panel
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class TextLine(Input):
     def _value(self) -> Text:  # what Textual paints of it
         if self.password:
             return super()._value
-        return Text(in_place(self.value), no_wrap=True, overflow="ignore", end="")
+        return Text(sanitize_in_place(self.value), no_wrap=True, overflow="ignore", end="")
 
 
 class Toggles(Widget, can_focus=True):
@@ -50,7 +50,7 @@ class Toggles(Widget, can_focus=True):
     """
 
     BINDINGS = bindings("toggles")
-    DEFAULT_CSS = beside(__file__, "toggles")
+    DEFAULT_CSS = read_style_sheet(__file__, "toggles")
 
     @dataclass
     class Changed(Message):
@@ -135,7 +135,7 @@ class FormLine(TextLine):
     """A line of text. While it has not the focus, what has no room in it ends in "…"; of a path, the end stays."""
 
     def render_line(self, y: int) -> Strip:
-        text, width = in_place(self.value) or self.placeholder, self.scrollable_content_region.width
+        text, width = sanitize_in_place(self.value) or self.placeholder, self.scrollable_content_region.width
         if y or self.has_focus or self.password or cell_len(text) <= width:
             return super().render_line(y)
         style = self.rich_style if self.value else self.get_component_rich_style("input--placeholder")
@@ -147,7 +147,7 @@ class FormFields(VerticalScroll, can_focus=False, inherit_bindings=False):
     """Scrolls to the field that has the focus; the keys that scroll are the plan's."""
 
 
-class Plugins(Toggles):
+class PluginToggles(Toggles):
     """What the plugin under the cursor is for stands at the form's edge while they have the focus; what it can be
     given from Python, in their tooltip."""
 
@@ -156,34 +156,34 @@ class Plugins(Toggles):
         self._listed = listed
 
     def on_focus(self) -> None:
-        self._tell()
+        self._show_help()
 
     def on_blur(self) -> None:
-        self._at_edge("")
+        self._set_panel_subtitle("")
 
     def action_move(self, step: int) -> None:
         super().action_move(step)
-        self._tell()
+        self._show_help()
 
-    def _tell(self) -> None:
+    def _show_help(self) -> None:
         if self._listed:
             here = self._listed[self._cursor]
-            self._at_edge(one_line(f"{here.name}: {here.help}"))
+            self._set_panel_subtitle(one_line(f"{here.name}: {here.help}"))
             given = [f"{name}: {text}" for name, text in here.parameters.items()]
             self.tooltip = Content("\n".join([here.name, *given]))
 
-    def _at_edge(self, text: str) -> None:
+    def _set_panel_subtitle(self, text: str) -> None:
         for around in self.ancestors:
             if isinstance(around, Panel):
                 around.border_subtitle = Content(text)
 
 
-def row(label: str, *content: Widget, id: str | None = None) -> Horizontal:
+def field_row(label: str, *content: Widget, id: str | None = None) -> Horizontal:
     """A line of the form: fields behind a label."""
     return Horizontal(Label(label), *content, classes="row", id=id)
 
 
-def inner(label: str, *, id: str | None = None) -> Label:
+def inline_label(label: str, *, id: str | None = None) -> Label:
     """What a field is called that stands behind another in its row."""
     return Label(label, classes="inner", id=id)
 
@@ -191,15 +191,15 @@ def inner(label: str, *, id: str | None = None) -> Label:
 def setting_row(id: str, setting: Setting) -> Horizontal:
     """The field of a provider's setting, which is there while its provider is chosen."""
     look = setting.field() if setting.field else Field(label=setting.name)
-    text = line(id, look.placeholder or ("" if setting.default is None else str(setting.default)))
+    text = text_field(id, look.placeholder or ("" if setting.default is None else str(setting.default)))
     text.suggester = SuggestFromList(look.suggestions)
-    found = row(look.label, text)
+    found = field_row(look.label, text)
     found.id = f"{id}-row"
     found.display = False
     return found
 
 
-def line(name: str, placeholder: str = "", *, value: str = "", type: str = "text") -> Input:
+def text_field(name: str, placeholder: str = "", *, value: str = "", type: str = "text") -> Input:
     """A line of text, or a number."""
     kind: Literal["integer", "text"] = "integer" if type == "integer" else "text"
     field = FormLine(value, placeholder, id=name, compact=True, type=kind, valid_empty=True)
@@ -207,7 +207,7 @@ def line(name: str, placeholder: str = "", *, value: str = "", type: str = "text
     return field
 
 
-def say(line: Static, text: Content) -> None:
+def update_label(line: Static, text: Content) -> None:
     """Have a line, or a paragraph, say something. Only where it takes more or fewer rows than before are others moved.
 
     Args:

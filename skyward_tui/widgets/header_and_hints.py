@@ -12,7 +12,7 @@ from textual.content import Content
 from textual.message import Message
 from textual.widgets import Static
 
-from skyward_tui.ui.style_sheets import beside
+from skyward_tui.ui.style_sheets import read_style_sheet
 
 MIN_WIDTH, MIN_HEIGHT = 60, 15
 FLASH_SECONDS = 6.0
@@ -23,11 +23,11 @@ _FLASHES = {"info": ("", "$text-primary"), "done": ("✓ ", "$text-success"), "e
 class Chrome(Static):
     """One of those; their style sheet names each."""
 
-    DEFAULT_CSS = beside(__file__, "chrome")
+    DEFAULT_CSS = read_style_sheet(__file__, "chrome")
     SCOPED_CSS = False
 
 
-class Crumbs(Chrome):
+class Breadcrumbs(Chrome):
     """``pools › NAME › run`` on the left, the state on the right.
 
     Args:
@@ -50,7 +50,7 @@ class Crumbs(Chrome):
         self._shown: object = None
         self.trail: list[str] = []
 
-    def show(self, trail: Iterable[str], parts_of_state: Iterable[Content] = ()) -> None:
+    def update_trail(self, trail: Iterable[str], parts_of_state: Iterable[Content] = ()) -> None:
         """Show where we are, and what the state is; of that, as many parts as fit, the first first."""
         trail, states = list(trail), list(parts_of_state)
         self.trail = trail
@@ -96,7 +96,7 @@ class HintBar(Chrome):
     def flash(self, text: str, kind: str, until: float) -> None:
         self._message = (text, kind, until)
 
-    def is_talking(self, now: float) -> bool:
+    def has_message(self, now: float) -> bool:
         """Whether it shows a message."""
         return self._message is not None and now < self._message[2]
 
@@ -107,7 +107,7 @@ class HintBar(Chrome):
             hints: the most wanted first; as many as fit.
             last: those that are never left out.
         """
-        if self._message is not None and self.is_talking(now):
+        if self._message is not None and self.has_message(now):
             text, kind, _ = self._message
             glyph, style = _FLASHES[kind]
             shown: object = self._message
@@ -149,17 +149,17 @@ class TooSmall(Chrome):
 class Panel(Vertical):
     """A box with a title around one widget."""
 
-    DEFAULT_CSS = beside(__file__, "panel")
+    DEFAULT_CSS = read_style_sheet(__file__, "panel")
     _titles: tuple[Content, Content] | None = None
 
-    def retitle(self, title: Content, subtitle: Content = _EMPTY) -> None:
+    def set_titles(self, title: Content, subtitle: Content = _EMPTY) -> None:
         """Change the titles where they differ: Textual repaints the box and all in it."""
-        if self._titles is None or not _alike(self._titles[0], title) or not _alike(self._titles[1], subtitle):
+        if self._titles is None or not _is_same(self._titles[0], title) or not _is_same(self._titles[1], subtitle):
             self._titles = (title, subtitle)
             self.border_title = title
             self.border_subtitle = subtitle
 
 
-def _alike(one: Content, other: Content) -> bool:
+def _is_same(one: Content, other: Content) -> bool:
     """Equal in text and colours; contents compare by text alone."""
     return one.plain == other.plain and one.spans == other.spans

@@ -13,33 +13,33 @@ from textual.widget import Widget
 
 from skyward_core.views.pool_view import NodeView, PoolView, RunView
 from skyward_tui.text.ansi_colours import plain
-from skyward_tui.text.error_hints import detail_of
+from skyward_tui.text.error_hints import format_detail
 from skyward_tui.text.number_format import (
     ago,
     clip,
     count,
     duration,
     failure,
-    fit,
+    fit_width,
     hourly,
     money,
-    next_to_go,
+    next_preempted,
     one_line,
-    taken_back,
+    precise_duration,
+    preemption_text,
     time_left,
-    took,
 )
-from skyward_tui.ui.refresh_timer import beat_of
-from skyward_tui.ui.style_sheets import beside
-from skyward_tui.ui.themes import look, node_look
-from skyward_tui.widgets.braille_chart import NumbersChart
-from skyward_tui.widgets.rank_state import RankState, nothing_yet, rank_states
+from skyward_tui.ui.refresh_timer import refresh_token
+from skyward_tui.ui.style_sheets import read_style_sheet
+from skyward_tui.ui.themes import node_style, state_style
+from skyward_tui.widgets.braille_chart import MetricsChart
+from skyward_tui.widgets.rank_state import RankState, no_output_reason, rank_states
 
 if TYPE_CHECKING:
     from skyward_core.client.run_history import PastRun
 
 
-LOOK_SECONDS = 0.5  # between two looks at a pool of which something keeps coming
+REFRESH_SECONDS = 0.5  # between two looks at a pool of which something keeps coming
 _WRAPPED = 4  # lines of one thing that is said
 _NODES = 4  # that are not ready, of which each has a line
 _STRIP = 4  # rows of ranks
@@ -53,14 +53,14 @@ Part = tuple[str, str]
 class PoolPreview(Widget, can_focus=False):
     """One pool. It asks nobody: what the pool's view has not, is not shown."""
 
-    DEFAULT_CSS = beside(__file__, "pool_preview")
+    DEFAULT_CSS = read_style_sheet(__file__, "pool_preview")
 
     def __init__(self) -> None:
         super().__init__()
         self._seen: object = None
         self._looked = 0.0
         self._content = Content("")
-        self._chart = NumbersChart()
+        self._chart = MetricsChart()
 
     def update(self, pool: PoolView, run: RunView | None, now: float) -> None:
         """Look at a pool, at most twice a second however much comes; what shows no other thing is not painted again.
@@ -68,9 +68,9 @@ class PoolPreview(Widget, can_focus=False):
         Args:
             now: Unix time in seconds.
         """
-        before, seen = self._seen, (pool.key, self.size, pool.changes, beat_of([pool], now))
+        before, seen = self._seen, (pool.key, self.size, pool.changes, refresh_token([pool], now))
         turned = not isinstance(before, tuple) or before[:2] != seen[:2]
-        if seen == before or (not turned and monotonic() - self._looked < LOOK_SECONDS):
+        if seen == before or (not turned and monotonic() - self._looked < REFRESH_SECONDS):
             return
         self._seen, self._looked = seen, monotonic()
         content = Content("\n").join(self._lines(pool, run, now))
@@ -86,7 +86,7 @@ class PoolPreview(Widget, can_focus=False):
         states = [] if pool.is_over else rank_states(pool, run, now)
         lines = [
             Content.styled(each, style)
-            for text, style in _waits(pool, run, states, now)
+            for text, style in _status_parts(pool, run, states, now)
             for each in textwrap.wrap(text, max(20, width))[:_WRAPPED]
         ]
         if states:
@@ -102,7 +102,7 @@ class PoolPreview(Widget, can_focus=False):
         return lines[:height]
 
 
-def _waits(pool: PoolView, run: RunView | None, states: Sequence[RankState], now: float) -> Iterator[Part]:
+def _status_parts(pool: PoolView, run: RunView | None, states: Sequence[RankState], now: float) -> Iterator[Part]:
     """What it is at or waits for, what matters most first."""
     if money_of := _money(pool, now):
         yield money_of, "$muted"
@@ -110,11 +110,11 @@ def _waits(pool: PoolView, run: RunView | None, states: Sequence[RankState], now
         since = "" if pool.ended_at is None else f" {ago(now - pool.ended_at)}"
         yield f"over{since}; what was kept of it opens by enter", "$muted"
     elif pool.state != "up":
-        mark = look(pool.state)
-        yield one_line(f"{mark.text}: {detail_of(pool)}") if pool.detail else mark.text, mark.style
+        mark = state_style(pool.state)
+        yield one_line(f"{mark.text}: {format_detail(pool)}") if pool.detail else mark.text, mark.style
         yield from _nodes([node for node in pool.nodes if node.phase != "ready"], now)
-    if (node := next_to_go(pool.nodes)) is not None:
-        yield f"! n{node.index} {taken_back(node, now)}", "$text-warning"
+    if (node := next_preempted(pool.nodes)) is not None:
+        yield f"! n{node.index} {preemption_text(node, now)}", "$text-warning"
     if run is None:
         if pool.state == "up":
             yield "no run yet: it waits for a launch", "$muted"
@@ -134,26 +134,26 @@ def _money(pool: PoolView, now: float) -> str:
 
 
 def _run(pool: PoolView, run: RunView, states: Sequence[RankState], now: float) -> Iterator[Part]:
-    mark = look(run.state)
+    mark = state_style(run.state)
     lasted = (run.ended_at or now) - run.opened_at
-    time = took(lasted) if run.ended_at is not None else duration(lasted)
+    time = precise_duration(lasted) if run.ended_at is not None else duration(lasted)
     of = f" {run.ended:,}/{run.total:,}" if run.counts or run.state == "running" else ""
     yield f"{mark.text} {run.function}{of}, {time}", mark.style
     if (cause := run.root_cause) is not None:
         said = failure(cause.outcome, cause.type, one_line(cause.message))
-        yield f"{cause.who}{cause.outcome}, {said}", "$text-error"
+        yield f"{cause.rank_prefix}{cause.outcome}, {said}", "$text-error"
     if run.state != "running" or pool.is_over:
         return
     if quiet := [state for state in states if state.quiet is not None]:
         longest = max(quiet, key=lambda state: state.quiet or 0.0)
         yield f"rank {longest.rank} has been quiet for {duration(longest.quiet or 0.0)}", "$text-warning"
-    if not (pool.logs.has(run.id) and pool.logs.of(run.id).merged.end):
-        yield nothing_yet(states, run), "$muted"
+    if not (pool.logs.has(run.id) and pool.logs.for_run(run.id).merged.end):
+        yield no_output_reason(states, run), "$muted"
 
 
 def _nodes(nodes: Sequence[NodeView], now: float) -> Iterator[Part]:
     for node in nodes[:_NODES]:
-        mark = node_look(node.phase)
+        mark = node_style(node.phase)
         left = 0.0 if node.retry_at is None else node.retry_at - now
         again = f", again in {duration(left)}" if left > 0 else ""
         yield f"n{node.index} {mark.text} {one_line(node.detail)}".rstrip() + again, "$muted"
@@ -168,10 +168,10 @@ def _strip(states: Sequence[RankState], width: int) -> list[Content]:
         tally[state.state] = tally.get(state.state, 0) + 1
     said: list[Part] = [(f"{count(len(states), 'rank')}: ", "$muted")]
     for name, many in tally.items():
-        said.append((f"{look(name).glyph} {many:,} {look(name).word}  ", look(name).style))
+        said.append((f"{state_style(name).glyph} {many:,} {state_style(name).word}  ", state_style(name).style))
     rows = [states[at : at + width] for at in range(0, len(states), max(1, width))]
     shown = [
-        Content.assemble(*((look(state.state).glyph, look(state.state).style) for state in row))
+        Content.assemble(*((state_style(state.state).glyph, state_style(state.state).style) for state in row))
         for row in rows[:_STRIP]
     ]
     hidden = len(states) - sum(map(len, rows[:_STRIP]))
@@ -183,7 +183,7 @@ def _last_lines(pool: PoolView, run: RunView, most: int) -> tuple[str, list[str]
     """What its ranks printed last, in the order in which it came; of a run that failed, the rank that it failed by."""
     if not pool.logs.has(run.id):
         return "", []
-    book = pool.logs.of(run.id)
+    book = pool.logs.for_run(run.id)
     ranks = dict(book.ranks)
     cause = None if run.root_cause is None else run.root_cause.rank
     rank = cause if cause in ranks else next(iter(ranks)) if len(ranks) == 1 else None
@@ -217,11 +217,11 @@ class RecentRuns(Widget, can_focus=False):
         return Content("\n").join(self._row(run, width) for run in self._runs[:height])
 
     def _row(self, run: PastRun, width: int) -> Content:
-        mark = look(run.state)
+        mark = state_style(run.state)
         parts = [
             (f"  {mark.text:<12}", "$muted" if run.state == "done" else mark.style),
-            (f"{fit(run.function, _FUNCTION)} ", ""),
-            (fit(run.pool, _POOL), "$muted"),
+            (f"{fit_width(run.function, _FUNCTION)} ", ""),
+            (fit_width(run.pool, _POOL), "$muted"),
             (f"{duration(run.seconds(self._now)):>8}", ""),
             (f"  {ago(self._now - run.opened_at):>8}  ", "$muted"),
         ]

@@ -6,15 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from skyward_core.views.pool_view import NodeView, PoolView, RunView, TaskView
-from skyward_core.views.rank_metrics import numbers_line
+from skyward_core.views.rank_metrics import format_metrics
 from skyward_tui.text.ansi_colours import plain
-from skyward_tui.text.number_format import clock, count, duration, taken_back
-from skyward_tui.ui.themes import look
+from skyward_tui.text.number_format import clock, count, duration, preemption_text
+from skyward_tui.ui.themes import state_style
 from skyward_tui.widgets.result_values import task_note
 
 SHADE_STYLE = "$text-accent"
 FAILURES = ("raised", "exited", "lost")
-BEFORE = {
+STARTUP_TEXTS = {
     "starting": "its Python starts",
     "importing": "loads the function and what it imports",
     "joining": "waits for the other ranks to join",
@@ -24,7 +24,7 @@ BEFORE = {
 
 @dataclass(frozen=True, slots=True)
 class RankState:
-    """``state``: a word that :func:`skyward_tui.ui.themes.look` knows; ``seconds``: how long in it; ``said``: what
+    """``state``: a word that ``themes.state_style`` knows; ``seconds``: how long in it; ``said``: what
     there is to say of it, or else its ``numbers``;
     ``quiet``: for how long it was not heard, where that is longer than usual;
     ``shade`` and ``figure``: what it has of the figure that ranks are shown by, where that is not their state."""
@@ -33,7 +33,7 @@ class RankState:
     node: int
     state: str
     seconds: float | None
-    said: str
+    text: str
     numbers: Mapping[str, float] | None = None
     quiet: float | None = None
     shade: str = ""
@@ -42,12 +42,12 @@ class RankState:
     @property
     def note(self) -> str:
         """What stands beside it. Of a grid one has room for that, so it is made for whoever shows it."""
-        return self.said or numbers_line(self.numbers or {})
+        return self.text or format_metrics(self.numbers or {})
 
     @property
     def glyph(self) -> tuple[str, str]:
         """What one cell shows of it, and the style: its shade, unless it has failed."""
-        mark = look(self.state)
+        mark = state_style(self.state)
         return (mark.glyph, mark.style) if not self.shade or self.state in FAILURES else (self.shade, SHADE_STYLE)
 
 
@@ -83,7 +83,7 @@ def _state(
 ) -> RankState:
     if (task is None or task.outcome is None) and (before := _before(pool, run, rank)) and node.phase == "ready":
         phase, since = before
-        return RankState(rank, node.index, phase, now - since, link_note(node) or BEFORE[phase])
+        return RankState(rank, node.index, phase, now - since, link_note(node) or STARTUP_TEXTS[phase])
     if task is None:
         return RankState(rank, node.index, *_without_task(node, run, now))
     if task.outcome is not None:
@@ -91,15 +91,15 @@ def _state(
     phase, since = pool.rank_phases.get(rank, ("", 0.0))
     began = task.began_at if task.began_at is None or phase != "running" else max(task.began_at, since)
     seconds = None if began is None else now - began
-    said = link_note(node) or taken_back(node, now)
+    said = link_note(node) or preemption_text(node, now)
     numbers = None if said or run is None else pool.metrics.latest(run.id, rank)
     if not said and not numbers:
         said = task_note(task) or last_line(run, pool, rank)
     if run is None or began is None or task.state != "running":
         return RankState(rank, node.index, task.state, seconds, said, numbers)
-    quiet = pool.rhythms.quiet(run.id, rank, began, now)
+    quiet = pool.activity.unusual_silence(run.id, rank, began, now)
     if quiet is not None and node.link_up is not False:
-        said = ": ".join(filter(None, (f"quiet for {duration(quiet)}", said or numbers_line(numbers or {}))))
+        said = ": ".join(filter(None, (f"quiet for {duration(quiet)}", said or format_metrics(numbers or {}))))
     return RankState(rank, node.index, task.state, seconds, said, numbers, quiet)
 
 
@@ -121,24 +121,24 @@ def _before(pool: PoolView, run: RunView | None, rank: int) -> tuple[str, float]
     wait."""
     phase, since = pool.rank_phases.get(rank, ("", 0.0))
     waited_for = run is not None and run.state == "running"
-    return (phase, since) if phase in BEFORE and (waited_for or phase != "starting") else None
+    return (phase, since) if phase in STARTUP_TEXTS and (waited_for or phase != "starting") else None
 
 
-def paused(pool: PoolView) -> list[int]:
+def find_paused(pool: PoolView) -> list[int]:
     """The ranks that stand still at breakpoints."""
     return sorted(rank for rank, (phase, _) in pool.rank_phases.items() if phase == "paused")
 
 
-def nothing_yet(states: Sequence[RankState], run: RunView) -> str:
+def no_output_reason(states: Sequence[RankState], run: RunView) -> str:
     """Why ranks have printed nothing so far, in a run."""
     if run.state != "running":
         return "nothing was printed in this run"
-    busy = [state for state in states if state.state in BEFORE and state.seconds is not None]
+    busy = [state for state in states if state.state in STARTUP_TEXTS and state.seconds is not None]
     if not busy:
         return "nothing printed yet"
     said = [
         f"{count(len(ranks), 'rank')} {phase} for {duration(max(state.seconds or 0.0 for state in ranks))}"
-        for phase in BEFORE
+        for phase in STARTUP_TEXTS
         if (ranks := [state for state in busy if state.state == phase])
     ]
     return f"nothing printed yet: {', '.join(said)}"
@@ -155,7 +155,7 @@ def link_note(node: NodeView) -> str:
 def last_line(run: RunView | None, pool: PoolView, rank: int) -> str:
     """The newest thing that a rank printed in a run."""
     held = run is not None and pool.logs.has(run.id)
-    ring = pool.logs.of(run.id).ranks.get(rank) if run is not None and held else None
+    ring = pool.logs.for_run(run.id).ranks.get(rank) if run is not None and held else None
     if ring is None:
         return ""
     lines = ring.pending() or ring.lines(ring.end - 1, ring.end)

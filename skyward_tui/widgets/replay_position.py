@@ -10,8 +10,8 @@ from textual.widgets import Static
 
 from skyward_core.client.replay_session import Playback, PlaybackState
 from skyward_tui.text.number_format import clip, duration
-from skyward_tui.ui.actions import first_key, of
-from skyward_tui.ui.style_sheets import beside
+from skyward_tui.ui.actions import actions_in, first_key
+from skyward_tui.ui.style_sheets import read_style_sheet
 
 LEAST_BAR, MOST_BAR = 10, 40
 _DATED = 120  # columns from which the time of the record is shown, too
@@ -20,7 +20,7 @@ _DATED = 120  # columns from which the time of the record is shown, too
 class ReplayLine(Static):
     """It stands above the hints, and never goes away."""
 
-    DEFAULT_CSS = beside(__file__, "replay_line")
+    DEFAULT_CSS = read_style_sheet(__file__, "replay_line")
 
     def __init__(self) -> None:
         super().__init__()
@@ -38,7 +38,7 @@ def line(state: PlaybackState, note: str, keymap: Mapping[str, str], width: int)
     """`` REPLAY ▶ x4  1:07/2:30  ━━━━●──✗──  p pause  , . 10 s …``; a note and keys take what room is left."""
     parts: list[tuple[str, str]] = [
         (" REPLAY ", "bold $text-warning"),
-        (_doing(state), "$text-success" if state.playing else "$text-warning"),
+        (_state_text(state), "$text-success" if state.playing else "$text-warning"),
         (
             f" x{state.speed:g}  {duration(state.now - state.start)}/{duration(state.end - state.start)}",
             "bold",
@@ -61,7 +61,7 @@ def line(state: PlaybackState, note: str, keymap: Mapping[str, str], width: int)
     return Content.assemble(*parts, "  ", *_bar(state, bar), "  ", *fitting)
 
 
-def _doing(state: PlaybackState) -> str:
+def _state_text(state: PlaybackState) -> str:
     if state.behind:
         return "… seeking"
     if state.playing:
@@ -91,7 +91,7 @@ def _bar(state: PlaybackState, width: int) -> Iterable[tuple[str, str]]:
 
 def _keys(state: PlaybackState, keymap: Mapping[str, str]) -> Iterable[tuple[str, str]]:
     """The most wanted first."""
-    for action in of("replay"):
+    for action in actions_in("replay"):
         if not action.label or (action.id == "replay.failure" and state.failure is None):
             continue
         beside = f" {first_key(action.partner, keymap)}" if action.partner else ""

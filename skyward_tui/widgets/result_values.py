@@ -8,13 +8,22 @@ from rich.cells import cell_len
 from textual.content import Content
 
 from skyward_core.model.outcomes import Summary, WrittenFile, signal_name
-from skyward_core.util.byte_sizes import size_in_words
-from skyward_core.util.terminal_safe_text import field
+from skyward_core.util.byte_sizes import format_size
+from skyward_core.util.terminal_safe_text import sanitize_line
 from skyward_core.views.pool_view import RunView, TaskView
-from skyward_core.views.result_agreement import disagreements
-from skyward_tui.text.number_format import ago, clip, count, failure, fit, number, one_line, took
-from skyward_tui.ui.themes import look
-from skyward_tui.widgets.virtual_list import Roll
+from skyward_core.views.result_agreement import find_disagreements
+from skyward_tui.text.number_format import (
+    ago,
+    clip,
+    count,
+    failure,
+    fit_width,
+    number,
+    one_line,
+    precise_duration,
+)
+from skyward_tui.ui.themes import state_style
+from skyward_tui.widgets.virtual_list import VirtualList
 
 MOST_ALIGNED = 256  # results that are looked at for what their parts are called
 MOST_PARTS, MOST_WIDE = 8, 24  # of a result, and cells of one
@@ -71,18 +80,18 @@ def _columns(ended: list[TaskView]) -> dict[str, int]:
     }
 
 
-class TrialRoll(Protocol):
+class TrialView(Protocol):
     """Rows that take the place of the tasks, in an order that can be chosen."""
 
     def __len__(self) -> int: ...
     def head(self, width: int) -> Content: ...
     def row(self, index: int, width: int) -> Content: ...
-    def below(self, width: int, height: int) -> list[Content]: ...
-    def choose(self, steps: int) -> None: ...
-    def turn(self) -> None: ...
+    def chart_rows(self, width: int, height: int) -> list[Content]: ...
+    def select_column(self, steps: int) -> None: ...
+    def reverse_sort(self) -> None: ...
 
 
-class ResultsPane(Roll):
+class ResultsPane(VirtualList):
     """The results of one run as they come."""
 
     def __init__(self, *, id: str | None = None) -> None:
@@ -94,7 +103,7 @@ class ResultsPane(Roll):
         self._columns: dict[str, int] = {}  # of results that have the same keys: how wide each is
         self._files: list[WrittenFile] = []
         self._trouble = self._files_of = self._key = ""
-        self.trials: TrialRoll | None = None  # in the place of the tasks, of a sweep
+        self.trials: TrialView | None = None  # in the place of the tasks, of a sweep
 
     def update(self, run: RunView | None) -> bool:
         """Look at a run; returns whether anything is new."""
@@ -106,13 +115,13 @@ class ResultsPane(Roll):
         self.run, self._state = run, state
         self._tasks = [] if run is None else [task for _, task in sorted(run.tasks.items())]
         self._columns = _columns([task for task in self._tasks[:MOST_ALIGNED] if task.outcome is not None])
-        self._head = [] if run is None else [*_cause_row(run), *_odd_rows(run), *_aggregate_rows(run)]
+        self._head = [] if run is None else [*_cause_row(run), *_outlier_rows(run), *_aggregate_rows(run)]
         if run is None or run.id != self._files_of:
             self._files, self._trouble = [], ""
         self.refresh()
         return True
 
-    def turn(self, trials: TrialRoll | None) -> None:
+    def show_trials(self, trials: TrialView | None) -> None:
         """Show the rows of trials, or with None those of the run itself."""
         self.trials, self._state = trials, None
         self.refresh()
@@ -144,17 +153,17 @@ class ResultsPane(Roll):
         if self.trials is not None:
             return [*lines, self.trials.head(width)]
         if self._columns and len(self._tasks) > 1:
-            names = "  ".join(fit(name, -room) for name, room in self._columns.items())
+            names = "  ".join(fit_width(name, -room) for name, room in self._columns.items())
             before = _BEFORE if self.run is None or self.run.kind == "broadcast" else _BEFORE + 1
             lines.append(Content.styled(f"{'':{before}}{clip(names, max(0, width - before))}", "$muted"))
         return lines
 
-    def shown(self) -> list[Content]:
+    def visible_rows(self) -> list[Content]:
         """Of a sweep, what its trials come to stands in the room below them."""
-        rows = super().shown()
+        rows = super().visible_rows()
         if self.trials is None or (room := self.size.height - len(rows) - 1) < 1:
             return rows
-        below = self.trials.below(self.size.width, room)
+        below = self.trials.chart_rows(self.size.width, room)
         return [*rows, Content(""), *below] if below else rows
 
     @property
@@ -163,12 +172,12 @@ class ResultsPane(Roll):
 
     def action_sideways(self, steps: int) -> None:
         if self.trials is not None:
-            self.trials.choose(steps)
+            self.trials.select_column(steps)
             self.refresh()
 
     def action_open(self) -> None:
         if self.trials is not None:
-            self.trials.turn()
+            self.trials.reverse_sort()
             self.refresh()
 
     def row_count(self, width: int) -> int:
@@ -180,8 +189,8 @@ class ResultsPane(Roll):
         if self.trials is not None:
             return self.trials.row(index, width)
         task = self._tasks[index]
-        mark = look(task.state)
-        seconds = took(task.outcome.seconds) if task.outcome else ""
+        mark = state_style(task.state)
+        seconds = precise_duration(task.outcome.seconds) if task.outcome else ""
         name = f" r{task.rank:<4}" if self.run is None or self.run.kind == "broadcast" else f" #{task.index:<5}"
         head = f"{mark.text:<13}{seconds:>8}  "
         note = clip(self._note(task), max(0, width - len(name) - len(head)))
@@ -193,16 +202,16 @@ class ResultsPane(Roll):
         value = _parts(task)
         if not self._columns or len(self._tasks) < 2 or value is None or value.keys() != self._columns.keys():
             return task_note(task)
-        return "  ".join(fit(_scalar(value[name]), -room) for name, room in self._columns.items())
+        return "  ".join(fit_width(_scalar(value[name]), -room) for name, room in self._columns.items())
 
     def _file_row(self, index: int, width: int) -> Content:
         if index == 0:
-            size = size_in_words(sum(file.size for file in self._files))
+            size = format_size(sum(file.size for file in self._files))
             said = self._trouble or f"{count(len(self._files), 'file')} on its nodes, {size}; {self._key} fetches"
-            return Content.assemble((" files ", "bold"), (clip(field(said), max(0, width - 7)), "$muted"))
+            return Content.assemble((" files ", "bold"), (clip(sanitize_line(said), max(0, width - 7)), "$muted"))
         file = self._files[index - 1]
-        head = f" n{file.node:<4}{size_in_words(file.size):>9}  {ago(file.age):>8}  "
-        return Content.assemble((head, "$muted"), clip(field(file.path), max(0, width - len(head))))
+        head = f" n{file.node:<4}{format_size(file.size):>9}  {ago(file.age):>8}  "
+        return Content.assemble((head, "$muted"), clip(sanitize_line(file.path), max(0, width - len(head))))
 
 
 def _cause_row(run: RunView) -> list[tuple[str, str, str]]:
@@ -210,23 +219,23 @@ def _cause_row(run: RunView) -> list[tuple[str, str, str]]:
     if cause is None:
         return []
     said = failure(cause.outcome, cause.type, one_line(cause.message))
-    rows = [("root cause", f"{cause.who.replace('rank ', 'r')}{cause.outcome}: {said}", "$text-error")]
-    if (figures := run.cause_figures) is not None and (words := figures.words()):
+    rows = [("root cause", f"{cause.rank_prefix.replace('rank ', 'r')}{cause.outcome}: {said}", "$text-error")]
+    if (figures := run.cause_metrics) is not None and (words := figures.describe()):
         rows.append(("before it", f"n{figures.node} {', '.join(words)}", "$text-warning"))
     return rows
 
 
-def _odd_rows(run: RunView) -> list[tuple[str, str, str]]:
+def _outlier_rows(run: RunView) -> list[tuple[str, str, str]]:
     """Ranks that gave another number or array than most."""
     return [
         (
             "disagree" if not at else "",
-            f"{field(each.name)}: "
+            f"{sanitize_line(each.name)}: "
             + ", ".join(f"r{rank} {one_line(text)}" for rank, text in each.ranks.items())
             + f"; most have {one_line(each.usual)}",
             "$text-warning",
         )
-        for at, each in enumerate(disagreements(run)[:4])
+        for at, each in enumerate(find_disagreements(run)[:4])
     ]
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from textual.content import Content
 from textual.widget import Widget
 
-from skyward_core.util.terminal_safe_text import field
+from skyward_core.util.terminal_safe_text import sanitize_line
 from skyward_core.util.user_files import read_text
 from skyward_tui.external_editor import MOST_BYTES, SourceFile, excerpt
 
@@ -21,12 +21,12 @@ _LEAST = 3  # lines of each, for which a further group has to leave room
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class CodePosition:
     """Where a group stands. ``said``: what is told where its code is not here."""
 
     head: Content
     source: SourceFile | None
-    said: str = ""
+    missing_text: str = ""
 
 
 class StackCode(Widget, can_focus=False):
@@ -34,21 +34,21 @@ class StackCode(Widget, can_focus=False):
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
-        self._told: list[Standing] = []
+        self._positions: list[CodePosition] = []
 
-    def update(self, told: list[Standing]) -> None:
-        if told != self._told:
-            self._told = told
+    def update(self, told: list[CodePosition]) -> None:
+        if told != self._positions:
+            self._positions = told
             self.refresh()
 
     def render(self) -> Content:
         room = self.size.height + 1  # each has a blank line behind it, but for the last
-        told = self._told[: max(1, min(_MOST, room // (_LEAST + 2)))]
+        told = self._positions[: max(1, min(_MOST, room // (_LEAST + 2)))]
         lines: list[Content] = []
         for left, each in zip(range(len(told), 0, -1), told, strict=True):
             lines += [Content("")] if lines else []
             rows = max(1, (room - len(lines)) // left - 2)
-            code = [Content.styled(each.said, "$muted")] if each.source is None else excerpt(each.source, rows)
+            code = [Content.styled(each.missing_text, "$muted")] if each.source is None else excerpt(each.source, rows)
             lines += [each.head, *code]
         return Content("\n").join(lines)
 
@@ -62,7 +62,7 @@ class ScriptCode(Widget, can_focus=False):
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
         self._lines: list[Content] = []
-        self._of: object = None
+        self._file_key: object = None
         self._line = 1
         self._shown: object = None
 
@@ -71,12 +71,12 @@ class ScriptCode(Widget, can_focus=False):
         try:
             about = path.stat()
             of = path, about.st_mtime_ns, about.st_size
-            if of != self._of:
+            if of != self._file_key:
                 text = read_text(path, errors="replace", most=MOST_BYTES)
-                self._lines, self._of = list(coloured(text)), of
+                self._lines, self._file_key = list(highlight_python(text)), of
         except (OSError, ValueError):  # it went, or is not ours to read
-            self._lines, self._of = [], None
-        if (shown := (self._of, line)) != self._shown:
+            self._lines, self._file_key = [], None
+        if (shown := (self._file_key, line)) != self._shown:
             self._shown, self._line = shown, line
             self.refresh()
         return bool(self._lines)
@@ -90,7 +90,7 @@ class ScriptCode(Widget, can_focus=False):
         return Content("\n").join(row.truncate(width, ellipsis=True) for row in rows)
 
 
-def coloured(text: str) -> Iterator[Content]:
+def highlight_python(text: str) -> Iterator[Content]:
     """Python's source line by line: words of the language in the accent, what is told to people quiet."""
     lines = text.expandtabs(4).splitlines()
     spans: dict[int, list[tuple[int, int, str]]] = {}
@@ -109,7 +109,7 @@ def coloured(text: str) -> Iterator[Content]:
     except (tokenize.TokenError, SyntaxError, IndexError):
         pass  # what was understood so far is coloured; whoever launches it is told of the rest
     for row, line in enumerate(lines, 1):
-        content, shown = Content(field(line)), field(line) == line
+        content, shown = Content(sanitize_line(line)), sanitize_line(line) == line
         for first, last, style in spans.get(row, ()) if shown else ():
             content = content.stylize(style, first, last)
         yield content

@@ -12,11 +12,11 @@ from rich.cells import cell_len
 from textual.content import Content
 
 from skyward_core.client.chart_points import COUNTERS
-from skyward_core.views.rank_metrics import MetricBook
+from skyward_core.views.rank_metrics import MetricStore
 from skyward_core.views.sweep_trials import RESULT, TrialRow, TrialTable
-from skyward_tui.text.number_format import clip, count, fit, number, took
+from skyward_tui.text.number_format import clip, count, fit_width, number, precise_duration
 from skyward_tui.text.run_rows import ranks_cell
-from skyward_tui.ui.themes import look
+from skyward_tui.ui.themes import state_style
 from skyward_tui.widgets.braille_chart import Points, scaled
 from skyward_tui.widgets.result_values import task_note
 
@@ -27,7 +27,7 @@ _BESIDE = 56  # cells of what stands beside another one
 _VALUE, _MEAN = 12, 10  # cells
 
 
-class _Against(NamedTuple):
+class _ArgumentEffect(NamedTuple):
     """What trials with one value of an argument came to."""
 
     value: str
@@ -36,15 +36,15 @@ class _Against(NamedTuple):
     high: float
 
 
-class TrialPicture:
+class TrialCharts:
     """Made of a table and of what its trials logged; drawn in what room rows leave."""
 
     def __init__(self) -> None:
         self._name = ""
-        self._against: list[tuple[str, list[_Against]]] = []
+        self._against: list[tuple[str, list[_ArgumentEffect]]] = []
         self._title, self._front, self._curves = "", "", list[Points]()
 
-    def update(self, table: TrialTable, rows: Sequence[TrialRow], by: str, book: MetricBook, default_run: str) -> None:
+    def update(self, table: TrialTable, rows: Sequence[TrialRow], by: str, book: MetricStore, default_run: str) -> None:
         """Take a table as it is now.
 
         Args:
@@ -53,16 +53,18 @@ class TrialPicture:
             default_run: whose ranks sent the numbers, where a row does not say.
         """
         telling = [name for name in table.numbers if name.lower() not in COUNTERS]
-        self._name, found = table.measured(by, telling)
+        self._name, found = table.comparison_values(by, telling)
         self._against = [
             (name, groups) for at, name in enumerate(table.names) if len(groups := _grouped(at, table.rows, found)) > 1
         ]
         self._title, self._front, self._curves = "", "", []
         for name in dict.fromkeys((self._name, *telling)):
-            if name in telling and self._take(name, table, rows, book, default_run):
+            if name in telling and self._take_curves(name, table, rows, book, default_run):
                 break
 
-    def _take(self, name: str, table: TrialTable, rows: Sequence[TrialRow], book: MetricBook, default_run: str) -> bool:
+    def _take_curves(
+        self, name: str, table: TrialTable, rows: Sequence[TrialRow], book: MetricStore, default_run: str
+    ) -> bool:
         """Take the curves of a number; whether there are any."""
         drawn = [
             (row, curve)
@@ -107,16 +109,16 @@ class TrialPicture:
         return rows
 
 
-def _grouped(at: int, rows: Sequence[TrialRow], found: Mapping[int, float]) -> list[_Against]:
+def _grouped(at: int, rows: Sequence[TrialRow], found: Mapping[int, float]) -> list[_ArgumentEffect]:
     """What came of each value of an argument, in the order of the combinations."""
     values: dict[str, list[float]] = {}
     for row in rows:
         if row.place in found:
             values.setdefault(row.arguments[at], []).append(found[row.place])
-    return [_Against(value, fmean(each), min(each), max(each)) for value, each in values.items()]
+    return [_ArgumentEffect(value, fmean(each), min(each), max(each)) for value, each in values.items()]
 
 
-def _curve(row: TrialRow, name: str, book: MetricBook, run: str) -> list[tuple[float, float]]:
+def _curve(row: TrialRow, name: str, book: MetricStore, run: str) -> list[tuple[float, float]]:
     """What a trial logged, over the seconds since it began."""
     task = row.task
     if task is None or task.began_at is None:
@@ -128,20 +130,20 @@ def _curve(row: TrialRow, name: str, book: MetricBook, run: str) -> list[tuple[f
 
 
 def _block(
-    measured: str, name: str, groups: Sequence[_Against], span: tuple[float, float], width: int
+    measured: str, name: str, groups: Sequence[_ArgumentEffect], span: tuple[float, float], width: int
 ) -> list[Content]:
     """An argument's values: the mean of each, and from the least to the greatest on a scale that all share."""
     room = max(0, width - _VALUE - _MEAN - 3)
     low, high = map(number, span)
     scale = f"{low}{high:>{room - len(low)}}" if room > len(low) + len(high) else ""
-    title = fit(f" {measured} by {name}", _VALUE + _MEAN + 1)
+    title = fit_width(f" {measured} by {name}", _VALUE + _MEAN + 1)
     head = (f"{title}  ", "bold"), (scale, "$muted")
     rows = [Content.assemble(*head)]
     for each in groups[:MOST_VALUES]:
         line = _strip(each, span, room)
         rows.append(
             Content.assemble(
-                (f" {fit(each.value, -_VALUE)}", ""),
+                (f" {fit_width(each.value, -_VALUE)}", ""),
                 (f"{number(each.mean):>{_MEAN}}  ", "bold"),
                 *line,
             )
@@ -151,7 +153,7 @@ def _block(
     return rows
 
 
-def _strip(each: _Against, span: tuple[float, float], room: int) -> list[tuple[str, str]]:
+def _strip(each: _ArgumentEffect, span: tuple[float, float], room: int) -> list[tuple[str, str]]:
     if room < 1:
         return []
     low, wide = span[0], span[1] - span[0]
@@ -164,7 +166,7 @@ def _strip(each: _Against, span: tuple[float, float], room: int) -> list[tuple[s
     ]  # fmt: skip
 
 
-WIDEST = 24  # cells of a column but the last
+MAX_COLUMN_WIDTH = 24  # cells of a column but the last
 GAP = 2  # cells between two
 _UP, _DOWN = "▲", "▼"
 
@@ -174,80 +176,80 @@ class TrialLines:
 
     def __init__(self) -> None:
         self._table = TrialTable((), (), ())
-        self._here = ""
-        self._by, self._falling = "", False
+        self._current_run = ""
+        self._sort_column, self._is_descending = "", False
         self._rows: list[TrialRow] = []
         self._cells: list[list[str]] = []
         self._widths: list[int] = []
         self._right: set[int] = set()  # columns of figures, which end below each other
-        self._book, self._run, self._picture = MetricBook(), "", TrialPicture()
+        self._book, self._run, self._picture = MetricStore(), "", TrialCharts()
 
-    def update(self, table: TrialTable, book: MetricBook, run: str, here: str = "") -> None:
+    def update(self, table: TrialTable, book: MetricStore, run: str, here: str = "") -> None:
         """Take the table as it is now.
 
         Args:
             book, run: what the trials logged, and the run that did where a row does not say.
             here: a run whose rows are marked.
         """
-        self._table, self._here, self._book, self._run = table, here, book, run
+        self._table, self._current_run, self._book, self._run = table, here, book, run
         self._sort()
 
-    def below(self, width: int, height: int) -> list[Content]:
+    def chart_rows(self, width: int, height: int) -> list[Content]:
         """What they come to, in so many rows below them."""
         return self._picture.rows(width, height)
 
     @property
-    def ended(self) -> tuple[int, int]:
+    def progress_text(self) -> tuple[int, int]:
         """How many trials have ended, of how many."""
         return sum(row.state not in ("waiting", "running") for row in self._rows), len(self._rows)
 
     def __len__(self) -> int:
         return len(self._rows)
 
-    def choose(self, steps: int) -> None:
+    def select_column(self, steps: int) -> None:
         """Sort by the column so many to the right."""
         columns = self._table.columns
-        at = columns.index(self._by) if self._by in columns else 0
-        self._by = columns[(at + steps) % len(columns)]
-        self._falling = False
+        at = columns.index(self._sort_column) if self._sort_column in columns else 0
+        self._sort_column = columns[(at + steps) % len(columns)]
+        self._is_descending = False
         self._sort()
 
-    def turn(self) -> None:
+    def reverse_sort(self) -> None:
         """The greatest first, or the least again."""
-        self._falling = not self._falling
+        self._is_descending = not self._is_descending
         self._sort()
 
     def _sort(self) -> None:
         columns = self._table.columns
-        if self._by not in columns:
-            self._by = columns[0]
-        self._rows = self._table.sorted(self._by, falling=self._falling)
-        self._picture.update(self._table, self._rows, self._by, self._book, self._run)
+        if self._sort_column not in columns:
+            self._sort_column = columns[0]
+        self._rows = self._table.sorted_rows(self._sort_column, falling=self._is_descending)
+        self._picture.update(self._table, self._rows, self._sort_column, self._book, self._run)
         self._cells = [self._texts(row) for row in self._rows]
         heads = [self._head_of(column) for column in columns]
         everything = [heads, *self._cells]
-        self._widths = [min(WIDEST, max(map(cell_len, column))) for column in zip(*everything, strict=True)]
+        self._widths = [min(MAX_COLUMN_WIDTH, max(map(cell_len, column))) for column in zip(*everything, strict=True)]
 
         cells = list(zip(*self._cells, strict=True))
         self._right = {at for at, column in enumerate(cells) if at and all(map(_is_figure, filter(None, column)))}
 
     def _head_of(self, column: str) -> str:
-        return f"{column}{_DOWN if self._falling else _UP}" if column == self._by else column
+        return f"{column}{_DOWN if self._is_descending else _UP}" if column == self._sort_column else column
 
     def _texts(self, row: TrialRow) -> list[str]:
         numbers = (row.numbers.get(name) for name in self._table.numbers)
         return [
             str(row.place), *row.arguments, *((ranks_cell(row.ranks),) if self._table.by_ranks else ()),
-            look(row.state).text, "" if row.seconds is None else took(row.seconds),
+            state_style(row.state).text, "" if row.seconds is None else precise_duration(row.seconds),
             *("" if each is None else number(each) for each in numbers),
             "" if row.task is None else task_note(row.task),
         ]  # fmt: skip
 
-    def _shown(self, width: int) -> list[int]:
+    def _visible_columns(self, width: int) -> list[int]:
         """The columns that fit: the first, and of the others so many that the chosen one is among them."""
         columns = self._table.columns
         chosen, rest, room = (
-            columns.index(self._by),
+            columns.index(self._sort_column),
             list(range(1, len(columns))),
             width - 1 - self._widths[0],
         )
@@ -261,9 +263,9 @@ class TrialLines:
     def head(self, width: int) -> Content:
         """The columns' names; the one that the rows are sorted by is marked."""
         parts = []
-        for at in self._shown(width):
+        for at in self._visible_columns(width):
             column = self._table.columns[at]
-            style = "bold $text-accent" if column == self._by else "$muted"
+            style = "bold $text-accent" if column == self._sort_column else "$muted"
             parts.append((self._cell(self._head_of(column), at), style))
         return _cut([(" ", ""), *parts], width)
 
@@ -272,9 +274,9 @@ class TrialLines:
         texts, found = self._cells[index], self._rows[index]
         state = found.state
         dim = "$muted" if state in ("collateral", "waiting") else ""
-        styles = {0: "bold", self._table.before: look(state).style}  # its place, its outcome
-        parts = [(self._cell(texts[at], at), styles.get(at, dim)) for at in self._shown(width)]
-        mark = ("▸", "$text-accent") if self._here and found.run == self._here else (" ", "")
+        styles = {0: "bold", self._table.outcome_column: state_style(state).style}  # its place, its outcome
+        parts = [(self._cell(texts[at], at), styles.get(at, dim)) for at in self._visible_columns(width)]
+        mark = ("▸", "$text-accent") if self._current_run and found.run == self._current_run else (" ", "")
         return _cut([mark, *parts], width)
 
     def _cell(self, text: str, at: int) -> str:

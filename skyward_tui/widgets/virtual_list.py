@@ -14,23 +14,23 @@ from textual.visual import Visual
 from textual.widget import Widget, _RenderCache
 
 from skyward_tui.ui.actions import bindings
-from skyward_tui.ui.style_sheets import beside
+from skyward_tui.ui.style_sheets import read_style_sheet
 
-Looks = tuple[str, tuple[object, ...]]
+RowKey = tuple[str, tuple[object, ...]]
 """A row's text, and the styles in it."""
 
 _EMPTY = Content("\n")  # one line of nothing; no text at all would be no line
 
 
-class Roll(Widget, can_focus=True):
+class VirtualList(Widget, can_focus=True):
     """Rows with a window over them; a subclass makes rows, and may have a cursor."""
 
     BINDINGS = bindings("panel")
-    DEFAULT_CSS = beside(__file__, "roll")
+    DEFAULT_CSS = read_style_sheet(__file__, "roll")
 
     top = 0
-    _painted: tuple[Looks, ...] = ()  # the rows that are on the screen, or are about to be
-    _strips: tuple[object, dict[Looks, Strip]] = (None, {})  # of these rows, and for what width and style
+    _painted: tuple[RowKey, ...] = ()  # the rows that are on the screen, or are about to be
+    _strips: tuple[object, dict[RowKey, Strip]] = (None, {})  # of these rows, and for what width and style
     _made: tuple[object, list[Content]] = (None, [])  # rows that were compared, for the size that they are of
 
     def row_count(self, width: int) -> int:
@@ -40,7 +40,7 @@ class Roll(Widget, can_focus=True):
         raise NotImplementedError
 
     @property
-    def all_rows(self) -> int:
+    def total_rows(self) -> int:
         """How many there are, with those on top."""
         width = self.size.width
         return len(self.head(width)) + self.row_count(width)
@@ -49,20 +49,20 @@ class Roll(Widget, can_focus=True):
         """Rows that stay on top."""
         return []
 
-    def keep_in_view(self) -> range:
+    def required_range(self) -> range:
         """Rows that the window must show."""
         return range(self.top, self.top + 1)
 
     def render(self) -> Content:
-        return Content("\n").join(self.shown())
+        return Content("\n").join(self.visible_rows())
 
-    def shown(self) -> list[Content]:
+    def visible_rows(self) -> list[Content]:
         """What stands there: the rows in the window, or one of several lines in their place."""
         width, height = self.size
         head = self.head(width)[:height]
         height -= len(head)
         total = self.row_count(width)
-        wanted = self.keep_in_view()
+        wanted = self.required_range()
         self.top = min(max(self.top, wanted.stop - height), wanted.start)
         self.top = max(0, min(self.top, total - height))
         return [*head, *(self.row(i, width) for i in range(self.top, min(total, self.top + height)))]
@@ -71,14 +71,14 @@ class Roll(Widget, can_focus=True):
         """In place of Textual's, which styles each row anew where one has changed."""
         made_for, rows = self._made
         if made_for != self.size:
-            rows = self.shown()
-            self._painted = tuple(map(_looks, rows))
+            rows = self.visible_rows()
+            self._painted = tuple(map(_row_key, rows))
         width = self.size.width
         if not rows or self.text_selection is not None or not _are_lines(rows, width):
             return super()._render_content()
         about = (width, self.visual_style)
         before = self._strips[1] if self._strips[0] == about else {}
-        now: dict[Looks, Strip] = {}
+        now: dict[RowKey, Strip] = {}
         for row, looks in zip(rows, self._painted, strict=True):
             if looks not in now:
                 now[looks] = before.get(looks) or self._strip(row, width)
@@ -96,7 +96,7 @@ class Roll(Widget, can_focus=True):
         self._strips = (None, {})
         super().notify_style_update()
 
-    def blank(self, note: str) -> Content:
+    def empty_text(self, note: str) -> Content:
         """What stands there where there is no row, on as many lines as it takes."""
         lines = textwrap.wrap(note, max(20, self.size.width - 4))
         return Content("\n".join(["", *(f"  {line}" for line in lines)]))
@@ -108,8 +108,8 @@ class Roll(Widget, can_focus=True):
 
     def refresh_if_changed(self) -> None:
         """Paint those rows that are others: to look costs less than to paint, and a terminal gets nothing else."""
-        rows, width = self.shown(), self.size.width
-        before, self._painted = self._painted, tuple(map(_looks, rows))
+        rows, width = self.visible_rows(), self.size.width
+        before, self._painted = self._painted, tuple(map(_row_key, rows))
         if before == self._painted:
             return
         if len(before) == len(rows) and _are_lines(rows, width):
@@ -144,7 +144,7 @@ class Roll(Widget, can_focus=True):
         self.action_step(1)
 
 
-def _looks(row: Content) -> Looks:
+def _row_key(row: Content) -> RowKey:
     return row.plain, tuple(row.spans)
 
 
@@ -153,16 +153,16 @@ def _are_lines(rows: list[Content], width: int) -> bool:
     return all(row.cell_length <= width and "\n" not in row.plain for row in rows)
 
 
-PULSE_SECONDS = 0.8
-PULSE_STYLE = "reverse"
+HIGHLIGHT_SECONDS = 0.8
+HIGHLIGHT_STYLE = "reverse"
 
 
-def changed(before: Mapping[Hashable, str], now: Mapping[Hashable, str]) -> frozenset[Hashable]:
+def changed_keys(before: Mapping[Hashable, str], now: Mapping[Hashable, str]) -> frozenset[Hashable]:
     """What was there before, and is in another state now."""
     return frozenset(key for key, state in now.items() if before.get(key, state) != state)
 
 
-class PulseOnce:
+class ChangeHighlight:
     """Of one widget. No timer goes on but the one that ends what stands out.
 
     Attributes:
@@ -172,20 +172,20 @@ class PulseOnce:
     def __init__(self, widget: Widget) -> None:
         self._widget = widget
         self._states: Mapping[Hashable, str] = {}
-        self.lit: frozenset[Hashable] = frozenset()
+        self.highlighted: frozenset[Hashable] = frozenset()
 
-    def look(self, states: Mapping[Hashable, str], *, moves: bool) -> None:
+    def update(self, states: Mapping[Hashable, str], *, moves: bool) -> None:
         """Take the states of all that is shown.
 
         Args:
             moves: whether the person wants to see that.
         """
-        new = changed(self._states, states)
+        new = changed_keys(self._states, states)
         self._states = states
         if new and moves:
-            self.lit |= new
-            self._widget.set_timer(PULSE_SECONDS, lambda: self._end(new))
+            self.highlighted |= new
+            self._widget.set_timer(HIGHLIGHT_SECONDS, lambda: self._clear(new))
 
-    def _end(self, those: frozenset[Hashable]) -> None:
-        self.lit -= those
+    def _clear(self, those: frozenset[Hashable]) -> None:
+        self.highlighted -= those
         self._widget.refresh()

@@ -10,9 +10,9 @@ from typing import Any
 
 import skyward_core as sky
 from skyward_core.client.session import Session
-from skyward_core.pool.fetch_retained_results import Visit
-from skyward_core.providers.aws.boto_calls import Calls
-from skyward_core.providers.aws.instance_launch import Launch
+from skyward_core.pool.fetch_retained_results import NodeResultsFetcher
+from skyward_core.providers.aws.boto_calls import AwsCalls
+from skyward_core.providers.aws.instance_launch import InstanceLaunch
 from skyward_core.providers.aws.provider import AWS
 from skyward_core.transport.ssh.ssh_transport import SSHTransport
 from tests.aws.pools import rented, where
@@ -31,16 +31,16 @@ def _around_call(action: str, *, after: bool, turn: int = 1) -> Callable[[], Non
     turns = iter(range(1, 1000))
 
     def patch() -> None:
-        call = Calls._call
+        call = AwsCalls._call
 
-        def dying(self: Calls, service: str, region: str, name: str, answered: Any, params: Any) -> Any:
+        def dying(self: AwsCalls, service: str, region: str, name: str, answered: Any, params: Any) -> Any:
             if name == action and next(turns) == turn:
                 if after:
                     call(self, service, region, name, None, params)
                 die()
             return call(self, service, region, name, answered, params)
 
-        Calls._call = dying  # type: ignore[method-assign, assignment]
+        AwsCalls._call = dying  # type: ignore[method-assign, assignment]
 
     return patch
 
@@ -55,13 +55,13 @@ STAGES: dict[str, Callable[[], None]] = {
     "placed": _around_call("create_placement_group", after=True),
     "asked": _around_call("run_instances", after=False),
     "unanswered": _around_call("run_instances", after=True),
-    "answered": _at(Launch, "_come_up"),
+    "answered": _at(InstanceLaunch, "_wait_until_running"),
     "boot": _at(SSHTransport, "__init__"),
     "exchange": _around_call("run_instances", after=True, turn=2),
     "install": _at(SSHTransport, "_send_workdir"),
     "run": lambda: None,
     "teardown": _around_call("terminate_instances", after=True),
-    "fetching": _at(Visit, "make"),
+    "fetching": _at(NodeResultsFetcher, "fetch_all"),
     "tidying": _around_call("delete_key_pair", after=True),
 }
 
@@ -71,7 +71,7 @@ def main() -> None:
     stage = sys.argv[1]
     STAGES[stage]()
     if stage == "fetching":
-        Session().down("left").result()
+        Session().tear_down("left").result()
     options = sky.Options(console=False, grace=0.5)
     provider, nodes = rented(ssh_from=sys.argv[2]), sys.argv[3]
     with sky.Compute(name="pair", provider=provider, nodes=nodes, options=options) as compute:

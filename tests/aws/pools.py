@@ -36,5 +36,5 @@ def left(bed: Bed, region: str = "us-east-1") -> list[str]:
 def machine_ids() -> list[str]:
     """The machines of the one pool that is up, by node, by the ledger's word."""
     with closing(Ledger()) as ledger:
-        (row,) = ledger.live()
+        (row,) = ledger.live_pools()
         return [each.id for each in sorted(ledger.machines(row.token), key=lambda each: each.node)]

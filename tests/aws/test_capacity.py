@@ -14,33 +14,33 @@ import pytest
 
 import skyward_core as sky
 from skyward_core.client import offers
-from skyward_core.client.offers import blocks
+from skyward_core.client.offers import list_blocks
 from skyward_core.model.accelerators import resolve
 from skyward_core.model.errors import NoCapacity, SkywardError, UsageError
-from skyward_core.model.offers import Block, Reservation, Wish
+from skyward_core.model.offers import Block, MachineRequirements, Reservation
 from skyward_core.model.specs import Options, PoolSpec
 from skyward_core.providers.aws import boto_calls, instances
 from skyward_core.store.ledger import Ledger
-from skyward_tui.cli.commands.offers import buy, clear, ls
+from skyward_tui.cli.commands.offers import buy, clear, list_offerings
 from skyward_tui.cli.console import Console
 from tests.aws import Bed
 
-H100 = Wish(accelerator=resolve("H100:8"))
+H100 = MachineRequirements(accelerator=resolve("H100:8"))
 
 
 @pytest.fixture
 def bed(simulated_bed: Bed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bed]:
     monkeypatch.setenv("SKYWARD_HOME", str(tmp_path))
-    monkeypatch.setattr(offers, "LOOKS", (0.01, 0.01))
+    monkeypatch.setattr(offers, "PURCHASE_POLL_PAUSES", (0.01, 0.01))
     for name, text in simulated_bed.environment().items():
         monkeypatch.setenv(name, text)
-    boto_calls.calls_of.cache_clear()
+    boto_calls.shared_calls.cache_clear()
     yield simulated_bed
 
 
 def block() -> Block:
-    found = blocks(H100, 2, 24)
-    offers.listed(found)
+    found = list_blocks(H100, 2, 24)
+    offers.save_listed_blocks(found)
     return found[0]
 
 
@@ -70,11 +70,13 @@ def test_a_block_is_bought_for_its_price_alone_and_only_once(bed: Bed, capsys: p
         buy(wanted.id, wanted.upfront, (), Console(True))
     assert len(bed.calls("PurchaseCapacityBlock")) == 1
     with closing(Ledger()) as one, closing(Ledger()) as other:  # two clients at once
-        assert one.intend_purchase("t1", {}, {"id": "cb-2"}) and not other.intend_purchase("t2", {}, {"id": "cb-2"})
-        one.purchased("t1", "refused", "sold out")
-        assert other.intend_purchase("t2", {}, {"id": "cb-2"})
-        other.purchased("t2", "refused", "sold out")
-    assert ls("aws", (), Console(True)) == 0
+        assert one.record_purchase_intent("t1", {}, {"id": "cb-2"}) and not other.record_purchase_intent(
+            "t2", {}, {"id": "cb-2"}
+        )
+        one.record_purchase("t1", "refused", "sold out")
+        assert other.record_purchase_intent("t2", {}, {"id": "cb-2"})
+        other.record_purchase("t2", "refused", "sold out")
+    assert list_offerings("aws", (), Console(True)) == 0
     assert [each["id"] for each in told(capsys)["reservations"]] == [bought["id"]]
 
 
@@ -99,7 +101,7 @@ def test_what_nobody_can_tell_is_told_as_unknown_and_found_later(bed: Bed, capsy
     with pytest.raises(UsageError, match="nobody knows whether it was bought, and is not bought again"):
         buy(wanted.id, wanted.upfront, (), Console(True))
     bed.allow("DescribeCapacityReservations")
-    assert ls("aws", (), Console(True)) == 0
+    assert list_offerings("aws", (), Console(True)) == 0
     assert [state for state, _ in states()] == ["bought"]
     assert len(bed.calls("PurchaseCapacityBlock")) == 1
 
@@ -116,14 +118,14 @@ def test_a_refusal_is_told_and_may_be_followed_by_another_purchase(bed: Bed) -> 
 
 def test_an_offering_of_an_earlier_list_is_asked_for_again(bed: Bed, capsys: pytest.CaptureFixture[str]) -> None:
     wanted = block()
-    offers.listed(blocks(H100, 1, 24))
+    offers.save_listed_blocks(list_blocks(H100, 1, 24))
     asked = len(bed.calls("DescribeCapacityBlockOfferings"))
     assert buy(wanted.id, wanted.upfront, (), Console(True)) == 0
     assert len(bed.calls("DescribeCapacityBlockOfferings")) == asked + 1
     (state,) = states()
     assert state == ("bought", told(capsys)["bought"]["id"])
-    offers.listed([replace(wanted, id="cb-gone")])
-    offers.listed([wanted])
+    offers.save_listed_blocks([replace(wanted, id="cb-gone")])
+    offers.save_listed_blocks([wanted])
     with pytest.raises(UsageError, match="offering cb-gone is not sold any more"):
         buy("cb-gone", 1.0, (), Console(True))
 
@@ -133,10 +135,10 @@ def test_a_purchase_that_was_killed_before_its_call_can_be_cleared_once_the_acco
 ) -> None:
     wanted = block()
     with closing(Ledger()) as ledger:  # and killed
-        ledger.intend_purchase("t1", sky.AWS(region=wanted.region).to_json(), asdict(wanted))
+        ledger.record_purchase_intent("t1", sky.AWS(region=wanted.region).to_json(), asdict(wanted))
     with pytest.raises(UsageError, match=r"was asked for \d s ago: what was bought may be invisible"):
         clear(wanted.id, True, Console(True))
-    monkeypatch.setattr(offers, "YOUNG", 0.0)
+    monkeypatch.setattr(offers, "PENDING_SECONDS", 0.0)
     bed.deny("DescribeCapacityReservations")
     with pytest.raises(SkywardError, match="nobody can tell whether"):
         clear(wanted.id, True, Console(True))
@@ -162,7 +164,7 @@ def test_a_purchase_that_was_killed_before_its_call_can_be_cleared_once_the_acco
 def test_what_the_account_shows_is_not_cleared(
     bed: Bed, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(offers, "YOUNG", 0.0)
+    monkeypatch.setattr(offers, "PENDING_SECONDS", 0.0)
     wanted = block()
     bed.lose_answer("PurchaseCapacityBlock")
     bed.deny("DescribeCapacityReservations")
@@ -203,7 +205,7 @@ def test_machines_are_taken_from_a_reservation_and_cost_what_is_beside_it(bed: B
 
 def test_what_does_not_go_with_a_reservation_is_said(bed: Bed) -> None:
     found = held()
-    wish = Wish(allocation="spot")
+    wish = MachineRequirements(allocation="spot")
     for more, kind, said in (
         ({"instance_type": "g5.xlarge"}, UsageError, "is of type p5.48xlarge, and g5.xlarge was asked for"),
         ({"zones": ["us-east-1f"]}, UsageError, f"is of zone {found.zone}, and us-east-1f was asked for"),

@@ -45,7 +45,7 @@ def without_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
     async def nothing(machine: Machine, way: Any) -> Machine:
         return replace(machine, state="gone")
 
-    monkeypatch.setattr(provider, "look", nothing)
+    monkeypatch.setattr(provider, "update_machine", nothing)
 
 
 @pytest.mark.proof("2 s of a processor", after=3)
@@ -65,7 +65,7 @@ def test_while_machines_are_made(
     simulated_bed: Bed, tmp_path: Path, session: Any, without_hosts: None, stage: str, made: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr(instances, "VISIBLE", 1.0)
+    monkeypatch.setattr(instances, "VISIBILITY_TIMEOUT", 1.0)
     killed_at(stage, simulated_bed, tmp_path)
     assert len(simulated_bed.instances()) == made
     next_one = session(simulated_bed)
@@ -74,7 +74,7 @@ def test_while_machines_are_made(
     (view,) = views
     if made:
         assert "was not finished: its client was gone" in view.detail and "2 machines" in view.detail
-        receipt = next_one.down("pair").result(60)
+        receipt = next_one.tear_down("pair").result(60)
         assert (receipt.ok, receipt.created, receipt.gone) == (True, 2, (0, 1))
     assert left(simulated_bed) == []
     assert not list((tmp_path / "home" / "aws").glob("pair.*"))
@@ -84,14 +84,14 @@ def test_while_machines_are_made(
 def test_of_a_range_all_are_found_that_came_and_nobody_heard_of(
     simulated_bed: Bed, tmp_path: Path, session: Any, without_hosts: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(instances, "VISIBLE", 1.0)
+    monkeypatch.setattr(instances, "VISIBILITY_TIMEOUT", 1.0)
     simulated_bed.no_capacity(left=3)
     killed_at("unanswered", simulated_bed, tmp_path, "2:5")
     next_one = session(simulated_bed)
     assert machines_left(tmp_path, monkeypatch) == 3
     (view,) = next_one.refresh(over=True).result(60)
     assert "3 machines" in view.detail
-    receipt = next_one.down("pair").result(60)
+    receipt = next_one.tear_down("pair").result(60)
     assert (receipt.ok, receipt.created, receipt.gone) == (True, 3, (0, 1, 2))
     assert left(simulated_bed) == []
 
@@ -103,7 +103,7 @@ def machines_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> int:
         elsewhere.setenv("SKYWARD_HOME", str(tmp_path / "elsewhere"))
         ledgers = [mark.read_text()] if mark.exists() else []
         found = asyncio.run(
-            leftover_cleanup.look(empty, leftover_cleanup.accounts_of(empty, {"aws": ()}), ledgers=ledgers)
+            leftover_cleanup.scan_accounts(empty, leftover_cleanup.find_accounts(empty, {"aws": ()}), ledgers=ledgers)
         )
     assert all(each.verdict == "left" for each in found.found)
     return sum(each.thing.is_machine for each in found.found)
@@ -118,7 +118,7 @@ def test_while_a_machine_is_exchanged_that_is_not_what_was_bought(
     next_one = session(bed)
     assert machines_left(tmp_path, monkeypatch) == 2
     next_one.refresh(over=True).result(60)
-    receipt = next_one.down("pair").result(90)
+    receipt = next_one.tear_down("pair").result(90)
     assert (receipt.ok, receipt.created, receipt.gone) == (True, 2, (0, 0))
     assert left(bed) == [] and len(bed.instances()) == 2
 
@@ -133,8 +133,8 @@ def test_once_machines_are_there(
     there = len(bed.instances("running")) + len(bed.instances("pending"))
     assert machines_left(tmp_path, monkeypatch) == there
     next_one.refresh(over=True).result(60)
-    if next_one.ledger.live():
-        receipt = next_one.down("pair").result(90)
+    if next_one.ledger.live_pools():
+        receipt = next_one.tear_down("pair").result(90)
         assert (receipt.ok, receipt.created, receipt.gone) == (True, 2, (0, 1))
     else:  # it had ended all, and written nothing of that
         assert stage in ("teardown", "tidying")

@@ -23,12 +23,12 @@ from skyward_core.model.errors import (
     SkywardError,
     Unreachable,
 )
-from skyward_core.model.machines import Machine, hourly_of
+from skyward_core.model.machines import Machine, total_hourly
 from skyward_core.model.specs import Options, PoolSpec
 from skyward_core.pool import teardown
 from skyward_core.pool.pool import Pool
 from skyward_core.providers.aws import account_resources, boto_calls, instances, provider
-from skyward_core.providers.provider import hearing
+from skyward_core.providers.provider import progress_listener
 from skyward_core.store.ledger import Ledger
 from tests.aws import Bed, prices
 from tests.aws.images import DEEP
@@ -46,13 +46,13 @@ def bed(simulated_bed: Bed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     async def nothing(machine: Machine, way: Any) -> Machine:
         return replace(machine, state="gone")
 
-    monkeypatch.setattr(provider, "look", nothing)
+    monkeypatch.setattr(provider, "update_machine", nothing)
     monkeypatch.setattr(teardown, "SILENCE", 0.5)
-    monkeypatch.setattr(instances, "VISIBLE", 2.0)
+    monkeypatch.setattr(instances, "VISIBILITY_TIMEOUT", 2.0)
     monkeypatch.setenv("SKYWARD_HOME", str(tmp_path))
     for name, text in simulated_bed.environment().items():
         monkeypatch.setenv(name, text)
-    boto_calls.calls_of.cache_clear()
+    boto_calls.shared_calls.cache_clear()
     yield simulated_bed
 
 
@@ -120,7 +120,7 @@ async def test_a_machine_in_another_s_place_is_had_once_by_whoever_goes_on_with_
 
 async def test_half_of_the_machines_are_of_no_use(bed: Bed, ledger: Ledger) -> None:
     bed.fail_half("RunInstances")
-    pool = await Pool.intend(spec(), ledger)
+    pool = await Pool.register(spec(), ledger)
     with pytest.raises(PoolError, match="EC2 gave 1 machines where 2 or none were asked for"):
         await pool.start(spec())
     assert ledger.pool(pool.row.token).ended_at is not None
@@ -170,7 +170,7 @@ async def test_of_a_range_as_many_come_as_there_are_in_the_first_place_that_has_
     bed.no_capacity(zone="us-east-1b", left=3)
     bed.lose_answer("RunInstances")  # and asked again it is the same
     told: list[str] = []
-    with hearing(told.append):
+    with progress_listener(told.append):
         made = await create("2:8")
     assert ([each.node for each in made], {each.extra["zone"] for each in made}) == (
         [0, 1, 2],
@@ -219,7 +219,7 @@ async def test_where_there_is_no_room_in_the_group_machines_are_had_without_it(b
     bed.no_capacity(grouped=True)
     bed.deny("DescribeInstanceTopology")
     heard: list[str] = []
-    with hearing(heard.append):
+    with progress_listener(heard.append):
         made = await create(3)
     assert [each.rpartition(": ")[2] for each in heard] == [
         "g4dn.xlarge in us-east-1a, in a placement group, $0.54/h each",
@@ -244,7 +244,7 @@ async def test_a_quota_is_not_asked_for_once_more_without_the_group(bed: Bed) ->
 async def test_who_may_make_no_group_goes_without_and_is_told(bed: Bed) -> None:
     bed.deny("CreatePlacementGroup")
     heard: list[str] = []
-    with hearing(heard.append):
+    with progress_listener(heard.append):
         made = await create(2)
     assert "machines go without a placement group: the AWS credentials may not do" in heard[-1]
     assert len(bed.calls("RunInstances")) == 1
@@ -257,11 +257,11 @@ async def test_the_cheapest_kind_comes_first_and_what_it_costs_is_written_down(b
     bed.no_capacity(type="g4dn.xlarge", zone="us-east-1a")
     heard: list[str] = []
     wanted = PoolSpec(name="q", provider=sky.AWS(ssh_from="10.0.0.1/32"), nodes=2, accelerator="T4")
-    with hearing(heard.append):
+    with progress_listener(heard.append):
         made = await wanted.provider.create(wanted, TOKEN)
     assert {(each.extra["type"], each.extra["zone"]) for each in made} == {("g4dn.xlarge", "us-east-1b")}
     beside = 100 * prices.GP3_GB_MONTH / 730 + prices.PUBLIC_ADDRESS
-    assert hourly_of(made) == pytest.approx(2 * (prices.on_demand("g4dn.xlarge", "us-east-1") + beside))
+    assert total_hourly(made) == pytest.approx(2 * (prices.on_demand("g4dn.xlarge", "us-east-1") + beside))
     first, apart, second = heard
     grouped = "g4dn.xlarge in us-east-1a, in a placement group"
     assert first.startswith("attempt 1 of ") and first.endswith(f": {grouped}, $0.54/h each")
@@ -309,11 +309,11 @@ async def test_what_was_not_to_be_had_may_be_had_later(bed: Bed) -> None:
 async def test_prices_that_nobody_tells_keep_nobody_from_machines(bed: Bed) -> None:
     bed.deny("GetProducts")
     heard: list[str] = []
-    with hearing(heard.append):
+    with progress_listener(heard.append):
         await end(await create())
     assert heard[0].endswith(", in a placement group, $0.54/h each, by the list of this release")
     made = await create(region="us-west-1")
-    assert {each.extra["hourly"] for each in made} == {None} and hourly_of(made) is None
+    assert {each.extra["hourly"] for each in made} == {None} and total_hourly(made) is None
     aws = rented(region="us-west-1")
     await end(made, aws)
 
@@ -331,7 +331,7 @@ async def test_what_one_region_lacks_another_has(bed: Bed) -> None:
 @pytest.mark.proof("1 s of a processor")
 async def test_where_nobody_has_any_each_says_why(bed: Bed, ledger: Ledger) -> None:
     bed.no_capacity()
-    pool = await Pool.intend(spec(zones=["us-east-1a", "us-east-1b"]), ledger)
+    pool = await Pool.register(spec(zones=["us-east-1a", "us-east-1b"]), ledger)
     said = r"to be had: g4dn\.xlarge in us-east-1a, .*; g4dn\.xlarge in us-east-1a: .*; g4dn\.xlarge in us-east-1b: "
     with pytest.raises(NoCapacity, match=said):
         await pool.start(pool_spec := spec(zones=["us-east-1a", "us-east-1b"]))
@@ -358,10 +358,10 @@ async def test_what_cannot_be_had_is_said_in_a_sentence(
     bed: Bed, ledger: Ledger, monkeypatch: pytest.MonkeyPatch, fault: Any, wishes: dict[str, Any],
     kind: type[SkywardError], said: str,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr(boto_calls, "TRIES", 2)
+    monkeypatch.setattr(boto_calls, "MAX_TRIES", 2)
     if fault:
         fault(bed)
-    pool = await Pool.intend(spec(**wishes), ledger)
+    pool = await Pool.register(spec(**wishes), ledger)
     with pytest.raises(kind, match=said) as caught:
         await pool.start(spec(**wishes))
     assert "\n" not in str(caught.value)
@@ -381,7 +381,7 @@ async def test_machines_that_nobody_sees_yet_are_waited_for(bed: Bed) -> None:
 async def test_a_call_under_way_is_waited_for_where_the_start_is_given_up(bed: Bed, ledger: Ledger) -> None:
     bed.slow("RunInstances", 1.0)
     bed.invisible(0.5)
-    pool = await Pool.intend(spec(), ledger)
+    pool = await Pool.register(spec(), ledger)
     starting = asyncio.create_task(pool.start(spec()))
     await until(lambda: bool(bed.calls("RunInstances")))
     receipt = await pool.down()
@@ -396,7 +396,7 @@ async def test_an_answer_that_is_lost_and_not_waited_for_is_found(bed: Bed, ledg
     bed.slow("RunInstances", 0.5)
     bed.lose_answer("RunInstances")
     bed.invisible(0.5)
-    pool = await Pool.intend(spec(), ledger)
+    pool = await Pool.register(spec(), ledger)
     starting = asyncio.create_task(pool.start(spec()))
     await until(lambda: bool(bed.calls("RunInstances")))
     receipt = await pool.down()
@@ -408,9 +408,9 @@ async def test_an_answer_that_is_lost_and_not_waited_for_is_found(bed: Bed, ledg
 
 async def test_credentials_that_die_leave_names_and_come_back(bed: Bed, ledger: Ledger) -> None:
     wanted = spec()
-    row = ledger.intend(TOKEN, "q", wanted.provider.to_json(), wanted.describe())
-    ledger.created(TOKEN, await create())
-    ledger.pool_state(TOKEN, "up")
+    row = ledger.record_intent(TOKEN, "q", wanted.provider.to_json(), wanted.describe())
+    ledger.record_created(TOKEN, await create())
+    ledger.set_pool_state(TOKEN, "up")
     bed.expire_credentials()
     receipt = await Pool(row, wanted.provider, ledger).down()
     assert not receipt.ok
@@ -464,20 +464,20 @@ def test_machines_are_ended_without_their_shutdown_where_boto3_can_say_that(
     asyncio.run(rented().terminate_now("q", made))
     (sent,) = (call["params"] for call in bed.calls("TerminateInstances"))
     assert sent["SkipOsShutdown"] == "true" and asyncio.run(rented().why_not_now()) == ""
-    monkeypatch.setattr(boto_calls.Calls, "takes", lambda self, *asked: False)
+    monkeypatch.setattr(boto_calls.AwsCalls, "supports_parameter", lambda self, *asked: False)
     assert "pip install -U boto3" in asyncio.run(rented().why_not_now())
 
 
 def refusing(monkeypatch: pytest.MonkeyPatch, error: Exception, *regions: str, action: str = "") -> None:
     """Have calls of some regions, all or of one action, come to nothing."""
-    real = boto_calls.Calls._call
+    real = boto_calls.AwsCalls._call
 
     def call(self: Any, service: str, region: str, name: str, *more: Any) -> Any:
         if region in regions and name.startswith(action):
             raise error
         return real(self, service, region, name, *more)
 
-    monkeypatch.setattr(boto_calls.Calls, "_call", call)
+    monkeypatch.setattr(boto_calls.AwsCalls, "_call", call)
     monkeypatch.setattr(boto_calls, "FIRST_PAUSE", 0.001)
 
 
@@ -493,7 +493,7 @@ async def test_another_region_is_tried_where_one_is_closed(
 ) -> None:
     refusing(monkeypatch, error, "us-west-2", action=action)
     heard: list[str] = []
-    with hearing(heard.append):
+    with progress_listener(heard.append):
         made = await create(region=BOTH)
     assert {each.extra["region"] for each in made} == {"us-east-1"} and len(bed.calls("RunInstances")) == 1
     assert any("us-west-2" in each for each in heard)
@@ -502,7 +502,7 @@ async def test_another_region_is_tried_where_one_is_closed(
 async def test_where_all_are_closed_each_is_named(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
     refusing(monkeypatch, SILENT, *BOTH)
     with pytest.raises(Unreachable, match=r"us-west-2: .*cannot be reached.*; us-east-1: .*cannot be reached"):
-        await sky.AWS(region=BOTH, instance_type="g4dn.xlarge")._attempts(spec()).in_order(BOTH)
+        await sky.AWS(region=BOTH, instance_type="g4dn.xlarge")._attempts(spec()).list_attempts(BOTH)
     monkeypatch.undo()
 
 

@@ -45,7 +45,7 @@ def run(bed: Bed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     for each in (*ranks, gate):
         each.close()
     with session() as looks:
-        view = looks.look("left").result(60)
+        view = looks.observe("left").result(60)
         wait_until(lambda: view.unfetched.get(begun.id, 0) >= 2 * SIZE, "both results wait")
     return begun.id
 
@@ -75,7 +75,7 @@ def test_results_and_logs_of_a_client_that_left_come_home(bed: Bed, run: str, tm
     killed_at("fetching", bed, tmp_path)  # the next one goes on
     assert len(bed.instances("running")) == 2
     with session() as next_one:
-        receipt = next_one.down("left").result(90)
+        receipt = next_one.tear_down("left").result(90)
     assert receipt.ok and receipt.lost == () and receipt.kept == ()
     assert sum(run in note and note.startswith("fetched") for note in receipt.notes) == 2
     assert sky.results(run) == [(rank, bytes(SIZE)) for rank in range(2)]

@@ -15,10 +15,10 @@ import pytest
 
 import skyward_core as sky
 from skyward_core.client.launch.launch_request import LaunchRequest
-from skyward_core.client.offers import offered
+from skyward_core.client.offers import list_offers
 from skyward_core.model.accelerators import resolve
-from skyward_core.model.offers import Offer, OfferList, Wish, in_order
-from skyward_core.protocol.node_paths import STATE
+from skyward_core.model.offers import MachineRequirements, Offer, OfferList, matching_offers
+from skyward_core.protocol.node_paths import STATE_FILE
 from skyward_core.providers.aws import boto_calls, instance_offers
 from skyward_tui.cli.commands.offers import offers as command
 from skyward_tui.cli.commands.run import run
@@ -26,7 +26,7 @@ from skyward_tui.cli.console import Console
 from tests.aws import Bed, prices
 
 BESIDE = 100 * prices.GP3_GB_MONTH / 730 + prices.PUBLIC_ADDRESS
-T4 = Wish(accelerator=resolve("T4"))
+T4 = MachineRequirements(accelerator=resolve("T4"))
 
 
 @pytest.fixture
@@ -35,17 +35,17 @@ def bed(simulated_bed: Bed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setenv("SKYWARD_HOME", str(tmp_path))
     for name, text in simulated_bed.environment().items():
         monkeypatch.setenv(name, text)
-    boto_calls.calls_of.cache_clear()
+    boto_calls.shared_calls.cache_clear()
     yield simulated_bed
 
 
-def look(wish: Wish, **provider: Any) -> OfferList:
+def look(wish: MachineRequirements, **provider: Any) -> OfferList:
     return asyncio.run(sky.AWS(**provider).offers(wish))
 
 
 def test_offers_are_priced_as_they_will_be_billed(bed: Bed) -> None:
     found = look(T4)
-    first, *_ = in_order(found.offers, T4)
+    first, *_ = matching_offers(found.offers, T4)
     assert (str(first), found.notes) == ("g4dn.xlarge in us-east-1a", [])
     assert (first.accelerator, first.count, first.memory_each_gb, first.vcpus, first.memory_gb) == (
         "T4",
@@ -62,16 +62,18 @@ def test_offers_are_priced_as_they_will_be_billed(bed: Bed) -> None:
 
 
 def test_a_spot_price_is_that_of_its_zone_with_what_it_was_lately(bed: Bed) -> None:
-    wish = Wish(accelerator=resolve("T4"), instance_type="g4dn.xlarge", allocation="spot")
-    for each in in_order(look(wish).offers, wish):
+    wish = MachineRequirements(accelerator=resolve("T4"), instance_type="g4dn.xlarge", allocation="spot")
+    for each in matching_offers(look(wish).offers, wish):
         now = prices.spot("g4dn.xlarge", "us-east-1", each.zone)
         assert each.market == "spot" and each.hourly == pytest.approx(now)
         assert each.lately == pytest.approx((now * 0.95, now * 1.1))
 
 
 def test_all_regions_that_are_named_are_looked_at(bed: Bed) -> None:
-    wish = Wish(accelerator=resolve("T4"), regions=("us-west-1", "us-east-2"), instance_type="g4dn.xlarge")
-    order = in_order(look(wish).offers, wish)
+    wish = MachineRequirements(
+        accelerator=resolve("T4"), regions=("us-west-1", "us-east-2"), instance_type="g4dn.xlarge"
+    )
+    order = matching_offers(look(wish).offers, wish)
     assert list(dict.fromkeys(each.region for each in order)) == ["us-east-2", "us-west-1"], "the cheaper one first"
 
 
@@ -80,16 +82,16 @@ def test_what_was_told_today_is_not_asked_again(bed: Bed, tmp_path: Path) -> Non
     asked = len(bed.calls())
     assert asked <= 9, [call["action"] for call in bed.calls()]
     assert look(T4) == before and len(bed.calls()) == asked
-    kept = tmp_path / instance_offers.FILE
+    kept = tmp_path / instance_offers.CACHE_FILE
     assert stat.S_IMODE(kept.stat().st_mode) == 0o600
     pieces = json.loads(kept.read_text())
     kept.write_text(json.dumps({key: each | {"at": each["at"] - 90_000} for key, each in pieces.items()}))
-    assert in_order(look(T4).offers, T4)[0].priced_at > time.time() - 60 and len(bed.calls()) == 2 * asked
+    assert matching_offers(look(T4).offers, T4)[0].priced_at > time.time() - 60 and len(bed.calls()) == 2 * asked
 
 
 @pytest.mark.parametrize("broken", [b"", b"[1]", b'{"x": 1}', b'{"x": {"at": "soon"}}', b"\xff\x00"])
 def test_a_broken_store_is_made_anew(bed: Bed, tmp_path: Path, broken: bytes) -> None:
-    kept = tmp_path / instance_offers.FILE
+    kept = tmp_path / instance_offers.CACHE_FILE
     kept.write_bytes(broken)
     assert look(T4).notes == []
     assert all("told" in each for each in json.loads(kept.read_text()).values())
@@ -98,21 +100,26 @@ def test_a_broken_store_is_made_anew(bed: Bed, tmp_path: Path, broken: bytes) ->
 def test_several_that_write_the_store_at_once_leave_a_whole_one(bed: Bed, tmp_path: Path) -> None:
     piece = {"at": time.time(), "told": ["x" * 1000] * 50}
     with ThreadPoolExecutor(8) as pool:
-        list(pool.map(lambda number: instance_offers._add(f"a {number}", piece), range(40)))
-    kept = json.loads((tmp_path / instance_offers.FILE).read_text())
+        list(pool.map(lambda number: instance_offers._add_to_cache(f"a {number}", piece), range(40)))
+    kept = json.loads((tmp_path / instance_offers.CACHE_FILE).read_text())
     assert kept and all(each == piece for each in kept.values())
-    assert {each.name for each in tmp_path.iterdir()} == {instance_offers.FILE, STATE}
+    assert {each.name for each in tmp_path.iterdir()} == {instance_offers.CACHE_FILE, STATE_FILE}
 
 
 def test_where_prices_are_not_told_those_of_this_release_are_shown_and_that_is_said(bed: Bed) -> None:
     bed.deny("GetProducts")
     found = look(T4)
-    first = in_order(found.offers, T4)[0]
-    assert first.shipped and first.priced_at == instance_offers.at() and first.zone == "us-east-1a"
+    first = matching_offers(found.offers, T4)[0]
+    assert first.shipped and first.priced_at == instance_offers.shipped_at() and first.zone == "us-east-1a"
     (note,) = found.notes
-    assert f"are those of {instance_offers.date()}, which came with this release: " in note and "GetProducts" in note
+    assert (
+        f"are those of {instance_offers.shipped_date()}, which came with this release: " in note
+        and "GetProducts" in note
+    )
     bed.expire_credentials()
-    elsewhere = look(Wish(accelerator=resolve("T4"), regions=("us-east-1", "eu-west-1")), region="us-east-1")
+    elsewhere = look(
+        MachineRequirements(accelerator=resolve("T4"), regions=("us-east-1", "eu-west-1")), region="us-east-1"
+    )
     assert any("credentials have expired" in note for note in elsewhere.notes)
     assert {each.region for each in elsewhere.offers} == {"us-east-1"}
     assert any("prices in eu-west-1 are not known, and none came" in note for note in elsewhere.notes)
@@ -121,19 +128,19 @@ def test_where_prices_are_not_told_those_of_this_release_are_shown_and_that_is_s
 def test_who_has_no_credentials_sees_those_of_this_release(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_DEFAULT_REGION", "AWS_ENDPOINT_URL"):
         monkeypatch.delenv(name)
-    wish = Wish(accelerator=resolve("H100:8"))
+    wish = MachineRequirements(accelerator=resolve("H100:8"))
     with pytest.raises(sky.UsageError, match=r"is on-demand.*spot prices are not known: there are no AWS credentials"):
         sky.Compute(provider=sky.AWS(region="us-east-1"), accelerator="H100:8", allocation="spot").plan()
-    found = offered(wish)
-    (only,) = in_order(found.offers, wish)
+    found = list_offers(wish)
+    (only,) = matching_offers(found.offers, wish)
     assert (only.instance_type, only.hourly, only.shipped) == ("p5.48xlarge", 55.04, True)
     assert found.notes[0].startswith("no region is named") and "there are no AWS credentials" in found.notes[1]
 
 
 def test_the_shipped_list_is_sound() -> None:
-    assert instance_offers.regions() == ["us-east-1"]
+    assert instance_offers.shipped_regions() == ["us-east-1"]
     listed = instance_offers.shipped_prices("us-east-1")
-    for kind in instance_offers.kinds():
+    for kind in instance_offers.shipped_instance_types():
         assert 0 < listed[kind.name] < 200 and kind.vcpus > 0 and kind.memory_gb > 0
         assert bool(kind.accelerator) == bool(kind.count)
     assert instance_offers.shipped_prices("eu-west-1") == {} == instance_offers.shipped_extra_prices("eu-west-1")
@@ -180,8 +187,8 @@ def test_the_command_says_what_comes_nearest_where_nothing_fits(bed: Bed, capsys
 
 
 def test_machines_without_accelerators_are_found_by_their_size(bed: Bed) -> None:
-    wish = Wish(vcpus=8, memory_gb=30, architecture="arm64")
-    order = in_order(look(wish).offers, wish)
+    wish = MachineRequirements(vcpus=8, memory_gb=30, architecture="arm64")
+    order = matching_offers(look(wish).offers, wish)
     assert order and all(each.vcpus >= 8 and each.memory_gb >= 30 for each in order)
     assert {each.architecture for each in order} == {"arm64"} and not any(each.count for each in order)
 
@@ -192,9 +199,9 @@ def test_where_nothing_is_asked_for_it_is_the_plain_type_alone(bed: Bed) -> None
 
 
 def test_an_accelerator_that_no_catalogue_knows_is_listed_as_it_is() -> None:
-    kind = next(each for each in instance_offers.kinds() if each.accelerator == "Radeon Pro V520")
-    assert kind.known_as
-    assert Offer(provider="p", instance_type="x", region="r", accelerator=kind.known_as, count=1)
+    kind = next(each for each in instance_offers.shipped_instance_types() if each.accelerator == "Radeon Pro V520")
+    assert kind.accelerator_name
+    assert Offer(provider="p", instance_type="x", region="r", accelerator=kind.accelerator_name, count=1)
 
 
 ASKING = ("Describe", "Get")

@@ -17,7 +17,7 @@ from skyward_core.client.session import Session
 from skyward_core.model.errors import HostKeyError, PoolError
 from skyward_core.store import state_folder as home
 from skyward_core.store.ledger import Ledger
-from skyward_core.store.pool_folder import replay
+from skyward_core.store.pool_folder import read_events
 from skyward_core.transport.ssh.connection import fetch_host_key
 from skyward_core.transport.ssh.host_address import Target
 from skyward_core.views.events import NodePhase, PoolState
@@ -51,13 +51,15 @@ def test_the_torch_example_from_nothing_to_a_receipt(cloud: Bed, tmp_path: Path)
         assert [(rank, nodes) for rank, nodes, _ in results] == [(0, 2), (1, 2)]
         assert len({host for _, _, host in results}) == 2
         view = compute.pool.view
-        assert f"{view.price_hourly:.4f}" == "1.0839" and not view.rents, "twice 0.526, with disk and address"
+        assert f"{view.price_hourly:.4f}" == "1.0839" and not view.has_unknown_price, (
+            "twice 0.526, with disk and address"
+        )
         machines = cloud.instances("running")
         assert own_host_keys(tmp_path / "home"), "the key that they booted with is refused"
         wait_until(lambda: all(deadman_is_the_agents(cloud)), "the deadman is put off by the agents")
         assert {each["tags"]["skyward:pool"] for each in machines} == {"pair"}
     ledger = Ledger()
-    (row,) = ledger.over()
+    (row,) = ledger.ended_pools()
     ledger.close()
     receipt = row.receipt or {}
     assert (receipt["created"], receipt["gone"], receipt["unaccounted"], receipt["notes"]) == (
@@ -83,7 +85,7 @@ def own_host_keys(home: Path) -> bool:
     (folder,) = (home / "aws").glob("pair.*")
     booted = " ".join((folder / "host_key.pub").read_text().split()[:2])
     with closing(Ledger()) as ledger:
-        machines = ledger.machines(ledger.live()[0].token)
+        machines = ledger.machines(ledger.live_pools()[0].token)
     believed = {each.id: (folder / f"known_hosts.{each.id}").read_text().strip() for each in machines}
     shown = {each.id: f"* {key_of(each.address)}" for each in machines}
     return shown == believed and len({booted, *shown.values()}) == 1 + len(machines)
@@ -138,7 +140,7 @@ def test_a_machine_that_is_not_what_was_bought_is_named_and_exchanged_before_it_
         assert len(running) == 2 and len(cloud.instances()) == 3
     assert compute.receipt and (compute.receipt.created, compute.receipt.ok) == (3, True)
     assert left(cloud) == []
-    events = list(replay(journal))
+    events = list(read_events(journal))
     said = [each.detail for each in events if isinstance(each, PoolState)]
     (named,) = [each for each in said if "is not what was bought" in each]
     assert "it has 0 GPUs, and 1 x T4 of 16 GB were bought; another one is asked for" in named
@@ -199,7 +201,7 @@ def test_several_specs_as_upstream_s_guides_write_them(cloud: Bed) -> None:
         (running,) = cloud.instances("running")
         assert (running["type"], running["market"], running["zone"]) == ("g5.xlarge", "spot", "us-west-2a")
         assert f"{compute.pool.view.price_hourly:.4f}" == "0.3782", "0.36 of 1.006, with disk and address"
-        told += [each.detail for each in replay(compute.pool.archive.folder) if isinstance(each, PoolState)]
+        told += [each.detail for each in read_events(compute.pool.archive.folder) if isinstance(each, PoolState)]
     assert compute.receipt is not None and (compute.receipt.created, compute.receipt.gone) == (1, (0,))
     assert left(cloud) == [] and left(cloud, "us-west-2") == []
     # Each attempt, and what became of the one before, where screens and the command line show them.
@@ -230,7 +232,7 @@ def test_another_machine_takes_the_place_of_one_that_ends(cloud: Bed) -> None:
 def node_of(machine: str) -> int:
     """Which node a machine is, by the ledger."""
     ledger = Ledger()
-    (row,) = ledger.live()
+    (row,) = ledger.live_pools()
     found = next(each for each in ledger.machines(row.token) if each.id == machine)
     ledger.close()
     return found.node

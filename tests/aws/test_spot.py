@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import skyward_core as sky
-from skyward_core.store.pool_folder import replay
+from skyward_core.store.pool_folder import read_events
 from skyward_core.views.events import NodeNotice
 from tests.aws import Bed
 from tests.aws.pools import left, machine_ids, rented, where
@@ -80,7 +80,7 @@ def test_spot_machines_that_are_taken_back_are_replaced_the_head_too(
             bed.rebalance(ids[1])
             for node in (0, 2):
                 bed.spot_notice(ids[node], seconds=12)
-            wait_until(lambda: view.nodes[0].is_taken_back and view.nodes[2].is_taken_back, "the notices")
+            wait_until(lambda: view.nodes[0].is_preempted and view.nodes[2].is_preempted, "the notices")
             assert all(0 < (view.nodes[node].notice_ends_at or 0) - time.time() < 13 for node in (0, 2))
             told = [f"told of node {node}, True" for node in (0, 2)]
             wait_until(lambda: sorted(printed(0)[1:]) == sorted(printed(1)[1:]) == told, "the callbacks")
@@ -95,7 +95,9 @@ def test_spot_machines_that_are_taken_back_are_replaced_the_head_too(
         assert len(after) == 1 and after != before
         assert [rank for rank, _, _ in where() @ compute] == [0, 1, 2]
         assert [node.notice for node in view.nodes] == ["", "rebalance", ""]
-        kinds = {(each.node, each.kind) for each in replay(compute.pool.archive.folder) if isinstance(each, NodeNotice)}
+        kinds = {
+            (each.node, each.kind) for each in read_events(compute.pool.archive.folder) if isinstance(each, NodeNotice)
+        }
         assert kinds == {(0, "terminate"), (1, "rebalance"), (2, "terminate")}
         now = machine_ids()
         assert now[1] == ids[1] and not {now[0], now[2]} & {ids[0], ids[2]}

@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 
 from skyward_core.client import leftover_cleanup
-from skyward_core.client.leftover_cleanup import Sweep
+from skyward_core.client.leftover_cleanup import LeftoverScan
 from skyward_core.client.session import Session
 from skyward_core.model.machines import Machine
 from skyward_core.model.specs import Options, PoolSpec
 from skyward_core.providers.aws import boto_calls, instances, provider
 from skyward_core.store.ledger import Ledger
-from skyward_tui.text.receipts_and_leftovers import doubts_of, line_of, others_of
+from skyward_tui.text.receipts_and_leftovers import leftovers_line, other_ledgers_lines, unchecked_line
 from tests.aws import Bed
 from tests.aws.pools import left, rented
 from tests.aws.waiting import launch
@@ -34,12 +34,12 @@ def bed(simulated_bed: Bed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     async def look(machine: Machine, way: Any) -> Machine:
         return replace(machine, state=LIVES["state"])  # type: ignore[arg-type]
 
-    monkeypatch.setattr(provider, "look", look)
+    monkeypatch.setattr(provider, "update_machine", look)
     monkeypatch.setitem(LIVES, "state", "gone")
     monkeypatch.setenv("SKYWARD_HOME", str(tmp_path / "home"))
     for name, text in simulated_bed.environment().items():
         monkeypatch.setenv(name, text)
-    boto_calls.calls_of.cache_clear()
+    boto_calls.shared_calls.cache_clear()
     yield simulated_bed
 
 
@@ -62,12 +62,12 @@ def session() -> Iterator[Session]:
         opened.detach()
 
 
-def look(**how: Any) -> Sweep:
+def look(**how: Any) -> LeftoverScan:
     with session() as opened:
-        return opened.sweep({"aws": ()}, **how).result(60)
+        return opened.scan_leftovers({"aws": ()}, **how).result(60)
 
 
-def kinds(sweep: Sweep) -> list[tuple[str, str]]:
+def kinds(sweep: LeftoverScan) -> list[tuple[str, str]]:
     return sorted((each.thing.what, each.verdict) for each in sweep.found)
 
 
@@ -85,8 +85,8 @@ def test_what_no_row_tells_of_is_found_and_ended_and_nothing_else_is_touched(
     assert {each.thing.id for each in found.found if each.thing.is_machine} == {each.id for each in mine}
     assert all(0 <= time.time() - (each.thing.since or 0) < 300 for each in found.found if each.thing.is_machine)
     assert [found.others[key] for key in found.others if key[0] == another] == [(2, 3)]
-    assert line_of(found).startswith("2 machines ($1.08/h) and 3 other things of pools that are over are left")
-    assert f"2 machines and 3 other things of ledger {another}" in next(others_of(found))
+    assert leftovers_line(found).startswith("2 machines ($1.08/h) and 3 other things of pools that are over are left")
+    assert f"2 machines and 3 other things of ledger {another}" in next(other_ledgers_lines(found))
 
     cli = Cli(tmp_path)
     shown = cli("sweep", "--provider", "aws")
@@ -113,11 +113,11 @@ def test_another_home_finds_them_once_it_is_told_whose_they_are(
     launch(bed.client(), TagSpecifications=[{"ResourceType": "instance", "Tags": forged}])
     found = look()
     assert found.found == () and {key[0] for key in found.others} == {lost, ""}
-    assert all(line.isprintable() for line in others_of(found))
+    assert all(line.isprintable() for line in other_ledgers_lines(found))
     with session() as opened:
-        found = opened.sweep({"aws": ()}, everywhere=True, ledgers=[lost]).result(60)
-        assert len(found.left) == 5
-        assert opened.end_left(found).result(60) == []
+        found = opened.scan_leftovers({"aws": ()}, everywhere=True, ledgers=[lost]).result(60)
+        assert len(found.removable) == 5
+        assert opened.remove_leftovers(found).result(60) == []
     assert len(bed.instances("running")) == 1 and not any("-q-" in name for name in left(bed))
     assert not (tmp_path / "new laptop" / "aws" / "ledger-id").exists(), "to look makes nothing"
 
@@ -125,31 +125,31 @@ def test_another_home_finds_them_once_it_is_told_whose_they_are(
 @pytest.mark.proof("1 s of a processor")
 def test_a_pool_whose_time_is_over_is_told_by_its_agents(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
     with closing(Ledger()) as ledger:
-        ledger.intend(TOKEN, "q", spec().provider.to_json(), spec().describe())
+        ledger.record_intent(TOKEN, "q", spec().provider.to_json(), spec().describe())
         made = rent()
-        ledger.created(TOKEN, made)
+        ledger.record_created(TOKEN, made)
         beside = [("key pair", "up"), ("placement group", "up"), ("security group", "up")]
         assert kinds(look()) == [("instance", "up")] * 2 + beside
         asyncio.run(spec().provider.date("q", made, time.time() - 60))
         monkeypatch.setitem(LIVES, "state", "running")
-        assert look().left == []
+        assert look().removable == []
         monkeypatch.setitem(LIVES, "state", "gone")
         found = look()
-        assert [each.verdict for each in found.left] == ["expired"] * 2
-        assert {each.pool for each in found.left} == {f"q.{TOKEN}"}
+        assert [each.verdict for each in found.removable] == ["expired"] * 2
+        assert {each.pool for each in found.removable} == {f"q.{TOKEN}"}
     with session() as opened:
         monkeypatch.setitem(LIVES, "state", "running")
-        assert "an agent lives there again" in opened.end_left(found).result(60)[0]
+        assert "an agent lives there again" in opened.remove_leftovers(found).result(60)[0]
         assert len(bed.instances("running")) == 2
         monkeypatch.setitem(LIVES, "state", "gone")
         said: list[str] = []
-        assert opened.end_left(found, said.append).result(60) == [] and "verified gone 2" in said[0]
+        assert opened.remove_leftovers(found, said.append).result(60) == [] and "verified gone 2" in said[0]
     assert left(bed) == [] and look().found == ()
 
 
 def test_all_pages_are_read(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(instances, "PAGE", 5)
-    marks = instances.specification(["instance"], instances.of_pool("q", TOKEN))
+    monkeypatch.setattr(instances, "PAGE_SIZE", 5)
+    marks = instances.tag_specifications(["instance"], instances.pool_tags("q", TOKEN))
     for _ in range(7):  # the bed has a page of so many launches
         launch(bed.client(), TagSpecifications=marks)
     found = look()
@@ -161,7 +161,9 @@ def test_what_cannot_be_looked_at_is_said(bed: Bed) -> None:
     rent()
     bed.deny("DescribeVolumes")
     found = look()
-    assert found.left == [] and "us-east-1 (the AWS credentials may not do DescribeVolumes" in doubts_of(found)
+    assert found.removable == [] and "us-east-1 (the AWS credentials may not do DescribeVolumes" in unchecked_line(
+        found
+    )
 
 
 def test_who_has_rented_nothing_asks_nobody(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -172,18 +174,18 @@ def test_who_has_rented_nothing_asks_nobody(bed: Bed, monkeypatch: pytest.Monkey
     sent: list[object] = []
     monkeypatch.setattr(URLLib3Session, "send", lambda self, request: sent.append(request))
     with closing(Ledger()) as ledger:
-        ledger.intend("a" * 16, "here", {"provider": "local"}, {})
-        ledger.intend("b" * 16, "away", {"provider": "no-such-package"}, {})
-        assert leftover_cleanup.accounts_of(ledger) == []
+        ledger.record_intent("a" * 16, "here", {"provider": "local"}, {})
+        ledger.record_intent("b" * 16, "away", {"provider": "no-such-package"}, {})
+        assert leftover_cleanup.find_accounts(ledger) == []
         for token, region in (
             ("c" * 16, None),
             ("d" * 16, "us-east-1"),
             ("e" * 16, ["us-west-2", "us-east-1"]),
         ):
-            ledger.intend(token, token[0], rented(region=region).to_json(), {})
+            ledger.record_intent(token, token[0], rented(region=region).to_json(), {})
         both = {"provider": "several", "of": [{"provider": "local"}, rented(profile="mine").to_json()]}
-        ledger.intend("f" * 16, "f", both, {})
-        accounts = leftover_cleanup.accounts_of(ledger)
+        ledger.record_intent("f" * 16, "f", both, {})
+        accounts = leftover_cleanup.find_accounts(ledger)
         assert [each.region for each in accounts] == [("us-east-1", "us-west-2"), None, None]
         assert [each.profile for each in accounts] == [None, None, "mine"]
     assert sent == []

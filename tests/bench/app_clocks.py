@@ -53,12 +53,12 @@ class Paints:
 
 def as_opened() -> None:
     """Have the app in this process as the command opens it."""
-    from skyward_tui.app.garbage_collection import kept_for_good, put_off
+    from skyward_tui.app.garbage_collection import defer_collection, freeze_imports
 
-    with kept_for_good():
+    with freeze_imports():
         import skyward_tui.app.app
         import skyward_tui.screens.pool_list  # noqa: F401
-    put_off()
+    defer_collection()
 
 
 async def painted(app: Any) -> None:

@@ -58,16 +58,16 @@ def up_and_down(environment: dict[str, str], count: int) -> tuple[int, float]:
     async def nothing(machine: Any, way: Any) -> Any:
         return replace(machine, state="gone")
 
-    provider.look = nothing  # type: ignore[attr-defined]
+    provider.update_machine = nothing  # type: ignore[attr-defined]
     count_of = 0
-    plain = boto_calls.Calls._call
+    plain = boto_calls.AwsCalls._call
 
     def counted(self: Any, *arguments: Any) -> Any:
         nonlocal count_of
         count_of += 1
         return plain(self, *arguments)
 
-    boto_calls.Calls._call = counted  # type: ignore[assignment, method-assign]
+    boto_calls.AwsCalls._call = counted  # type: ignore[assignment, method-assign]
     boto3.client("ec2")  # what is imported once is not what this is about
     aws = sky.AWS(instance_type="g4dn.xlarge", ssh_from="10.0.0.1/32")
     spec = sky.PoolSpec(name="q", provider=aws, nodes=count, options=sky.Options(console=False))
@@ -100,7 +100,7 @@ def first_results(environment: dict[str, str], own: str) -> dict[str, float]:
     """Seconds to the first result of two rented machines, and of a pool on the same hosts by SSH."""
     os.environ.update(environment)
     import skyward_core as sky
-    from skyward_core.providers.aws.launch_journal import PoolFolder
+    from skyward_core.providers.aws.launch_journal import LaunchJournal
 
     @sky.function
     def answer() -> int:
@@ -113,7 +113,7 @@ def first_results(environment: dict[str, str], own: str) -> dict[str, float]:
         if answer() @ compute != [42, 42]:
             raise BenchError("a rank gave another answer")
         taken = {"aws": perf_counter() - begun}
-        (folder,) = PoolFolder.all_of("rented")
+        (folder,) = LaunchJournal.find_all("rented")
         hosts = [each.address for each in compute.pool.machines]
         user = compute.pool.machines[0].extra["user"]
         known_hosts = str(folder.path.parent / "known_hosts")  # the machines have made themselves keys of their own

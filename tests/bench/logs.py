@@ -55,7 +55,7 @@ def into_views() -> dict[str, float]:
     try:
         return flood_figures(session, pool, RANKS, LINES)
     finally:
-        session.down(pool.name).result(SECONDS)
+        session.tear_down(pool.name).result(SECONDS)
         session.detach()
 
 
@@ -151,7 +151,7 @@ async def _in_app() -> dict[str, float]:
                 lags.append(perf_counter() - asked - TICK)
             figures = flood.figures()
         finally:
-            await asyncio.wrap_future(session.down(pool.name))
+            await asyncio.wrap_future(session.tear_down(pool.name))
     lags.sort()
     return figures | {"lag_p95_ms": lags[int(len(lags) * 0.95)] * 1000}
 

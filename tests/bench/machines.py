@@ -67,13 +67,13 @@ def _size(folder: str) -> int:
 
 def _client() -> tuple[float, float]:
     """Milliseconds of processor time for a sample of each of 32 nodes, into the arrays; and to find the outliers."""
-    from skyward_core.model.metric_series import GPU, NODE
-    from skyward_core.views.machine_metrics import MachineBook
-    from skyward_tui.text.hardware_cells import odd_ones
+    from skyward_core.model.metric_series import GPU_METRIC_DEFINITIONS, NODE_METRIC_DEFINITIONS
+    from skyward_core.views.machine_metrics import MachineMetrics
+    from skyward_tui.text.hardware_cells import outlier_metrics
 
-    node = {name: 1.5 * number for number, name in enumerate(NODE)}
-    gpu = {name: 2.5 * number for number, name in enumerate(GPU)}
-    book = MachineBook()
+    node = {name: 1.5 * number for number, name in enumerate(NODE_METRIC_DEFINITIONS)}
+    gpu = {name: 2.5 * number for number, name in enumerate(GPU_METRIC_DEFINITIONS)}
+    book = MachineMetrics()
     lines = [
         [json.dumps({"at": float(at), "node": node, "gpus": [gpu] * GPUS}).encode() + b"\n" for at in range(ROUNDS)]
         for _ in range(NODES)
@@ -85,5 +85,5 @@ def _client() -> tuple[float, float]:
     update = 1000 * (time.process_time() - began) / ROUNDS
     began = time.process_time()
     for _ in range(20):
-        odd_ones(book)
+        outlier_metrics(book)
     return update, 1000 * (time.process_time() - began) / 20

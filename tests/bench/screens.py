@@ -149,8 +149,10 @@ async def _watched() -> dict[str, float]:
 
             def look() -> None:
                 nonlocal seen
-                now, end = time.time(), pane._shown[-1][0] + 1 if pane._shown else 0
-                lags.extend(now - float(line.text.split()[0]) for line in pane.window.raw(max(seen, end - 200), end))
+                now, end = time.time(), pane._painted_rows[-1][0] + 1 if pane._painted_rows else 0
+                lags.extend(
+                    now - float(line.text.split()[0]) for line in pane.window.unfiltered(max(seen, end - 200), end)
+                )
                 seen = max(seen, end)
 
             paints.then = look
@@ -178,7 +180,7 @@ async def _watched() -> dict[str, float]:
             "lines_per_s": rate,
         }  # fmt: skip
     finally:
-        await asyncio.wrap_future(session.down(pool.key))
+        await asyncio.wrap_future(session.tear_down(pool.key))
         await asyncio.to_thread(session.detach)
 
 
@@ -274,7 +276,7 @@ async def _eight(name: str) -> dict[str, float]:
             await app.screen.mount(grid)
             for pane, ring in zip(panes, rings, strict=True):
                 pane.show(ring)
-            app.screen.set_interval(1 / 15, lambda: [pane.pump() for pane in panes])
+            app.screen.set_interval(1 / 15, lambda: [pane.repaint_if_changed() for pane in panes])
         else:
             widgets = [app.query_one(f"#{name}-{number}") for number in range(PANES)]
         await pilot.pause()
@@ -322,7 +324,7 @@ def grid() -> dict[str, float]:
 
 async def _grid() -> dict[str, float]:
     from skyward_tui.app.app import SkywardApp
-    from skyward_tui.panels.ranks import RankPanel
+    from skyward_tui.panels.ranks import RankList
     from skyward_tui.widgets.rank_state import rank_states
 
     class Still(SkywardApp):
@@ -336,7 +338,7 @@ async def _grid() -> dict[str, float]:
         await pilot.pause(0.3)
         mounts, updates = [], []
         for _ in range(5):
-            board = RankPanel()
+            board = RankList()
             board.styles.height, board.styles.dock = 30, "top"
             began = time.process_time()
             board.update(rank_states(view, run, session.now))
@@ -409,7 +411,7 @@ def _second(session: FakeSession, view: PoolView, run: RunView, second: int) -> 
     session.now += 1
     for rank in range(MANY):
         session.print(view, rank, f"step {second} of rank {rank}\n")
-        view.metrics.note(run.id, rank, session.now, {"step": second, "loss": 1 / (second + 1), "step_time": 0.9})
+        view.metrics.add_values(run.id, rank, session.now, {"step": second, "loss": 1 / (second + 1), "step_time": 0.9})
 
 
 # -- long logs -----------------------------------------------------------------------------------------------
@@ -429,7 +431,7 @@ def large() -> dict[str, float]:
 
 async def _searched(folder: Path, lines: int, *, filters: bool) -> dict[str, float]:
     from skyward_core.client.run_history import StoredLines
-    from skyward_core.store.run_logs import Part
+    from skyward_core.store.run_logs import LogRange
     from skyward_core.views.log_buffer import LogRing
     from skyward_tui.app.app import SkywardApp
     from skyward_tui.panels.log_pane import LogPane, Matcher
@@ -446,12 +448,12 @@ async def _searched(folder: Path, lines: int, *, filters: bool) -> dict[str, flo
         pane = LogPane()
         pane.styles.height, pane.styles.dock = 40, "top"
         await app.screen.mount(pane)
-        parts = [Part("r000", (0, 0), (size, 0))]
+        parts = [LogRange("r000", (0, 0), (size, 0))]
         pane.show(ring, files=lambda: StoredLines(folder, parts, whole=True))
         await pilot.pause()
         before = resident_mb()
         if filters:
-            pane._look_into_files()
+            pane._load_files()
             await until(lambda: not pane.is_reading)
         matcher = Matcher.parse("loss 0.(777|000123)")
         began, worked = time.perf_counter(), time.process_time()

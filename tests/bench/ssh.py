@@ -123,7 +123,7 @@ def logs_ours(hosts: dict[str, Any]) -> dict[str, float]:
     try:
         return flood_figures(session, pool, RANKS, LINES)
     finally:
-        session.down(pool.name).result(120)
+        session.tear_down(pool.name).result(120)
         session.detach()
 
 

@@ -80,7 +80,7 @@ def taken() -> dict[str, float]:
     from skyward_core.model.specs import PoolSpec, Worker
     from skyward_core.providers.local.provider import Local
     from skyward_core.tasks.script_inspection import build_task
-    from skyward_core.views.stack_groups import groups
+    from skyward_core.views.stack_groups import group_stacks
 
     session = Session()
     worker = Worker(ranks_per_node=RANKS_PER_NODE)
@@ -104,10 +104,10 @@ def taken() -> dict[str, float]:
             "median_s": statistics.median(took),
             "slowest_s": max(took),
             "ranks_not_known": NODES * RANKS_PER_NODE - sum(bool(each.how) for each in told.ranks),
-            "groups": len(groups(told)),
+            "groups": len(group_stacks(told)),
         }
     finally:
-        session.down(pool.key).result(SECONDS)
+        session.tear_down(pool.key).result(SECONDS)
         session.detach()
 
 
@@ -118,7 +118,7 @@ def hang_found(framework: str) -> float:
     from skyward_core.model.specs import PoolSpec, Worker
     from skyward_core.providers.local.provider import Local
     from skyward_core.tasks.script_inspection import build_task
-    from skyward_core.views.stack_groups import verdict
+    from skyward_core.views.stack_groups import summarize_collectives
 
     session = Session()
     plugin = getattr(sky.plugins, framework)()
@@ -133,13 +133,13 @@ def hang_found(framework: str) -> float:
             began = perf_counter()
 
             def is_told() -> bool:
-                lines = verdict(session.stacks(pool.key, run.id, signal=True).result(SECONDS))
+                lines = summarize_collectives(session.stacks(pool.key, run.id, signal=True).result(SECONDS))
                 return any(line.startswith("ranks 0-1,3 are in ") and "stays_away" in line for line in lines)
 
             _until(is_told, "the hang was not found")
             return perf_counter() - began
     finally:
-        session.down(pool.key).result(SECONDS)
+        session.tear_down(pool.key).result(SECONDS)
         session.detach()
 
 

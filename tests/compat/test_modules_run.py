@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from skyward_core.tasks.script_main import of_path
+from skyward_core.tasks.script_main import load_main_from_path
 
 ROOT = Path(__file__).parents[2]
 FILES = {
@@ -115,7 +115,7 @@ def test_an_error_of_a_package_that_is_imported_to_find_a_module_is_shown(tmp_pa
 
 def test_a_script_is_what_it_was(tmp_path: Path) -> None:
     (script := tmp_path / "script.py").write_text("x = 1\n")
-    main = of_path(script)
+    main = load_main_from_path(script)
     assert (main.file, main.argument, main.folder, main.spec) == (
         str(script),
         str(script),

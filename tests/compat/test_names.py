@@ -100,13 +100,13 @@ def test_the_configuration_of_accelerate():
         ({"deepspeed": {"zero_stage": 2, "train_batch_size": 8}}, "has no train_batch_size"),
     ]:
         with pytest.raises(sky.UsageError, match=why):
-            accelerate.read(wrong)
+            accelerate.read_config(wrong)
     with pytest.warns(FutureWarning, match="num_processes=...\\) goes unheeded: the pool's ranks"):
-        accelerate.read({"num_processes": 2})
+        accelerate.read_config({"num_processes": 2})
 
 
 def test_what_joins_all_ranks_refuses_a_call_of_one(monkeypatch):
-    monkeypatch.setattr(rendezvous, "_together", False)
+    monkeypatch.setattr(rendezvous, "_is_gang_call", False)
     monkeypatch.setattr(instance_info, "_in_pool", None)  # another test of this process may have set it
     with (
         instance_info.using(sky.InstanceInfo(total_nodes=2, world_size=2, pool="p")),

@@ -19,7 +19,7 @@ from skyward_core.api import older_api_names
 from skyward_core.client.launch.launch_request import LaunchRequest
 from skyward_core.store import state_folder
 from skyward_core.tasks import script_loader
-from skyward_core.tasks.script_inspection import commands_of
+from skyward_core.tasks.script_inspection import list_commands
 from tests.support.cli import Cli
 
 ROOT = Path(__file__).parents[2]
@@ -69,7 +69,7 @@ def test_a_command_runs_on_its_machines_or_on_others_by_options(tmp_path: Path) 
 def commands(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
     """Gives what a line of the command line would run."""
     monkeypatch.setattr(older_api_names, "_commands", {})
-    monkeypatch.setattr(older_api_names, "_called", [])
+    monkeypatch.setattr(older_api_names, "_called_commands", [])
     made = sky.app(provider=sky.RunPod(), nodes=2)
 
     @made
@@ -81,13 +81,13 @@ def commands(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
     def show_it(name="x", layers: list[int] | None = None, no_color: bool = False) -> str:  # type: ignore[no-untyped-def]
         return f"{name}{layers}{no_color}"
 
-    assert train(2, lr=0.5) == 1.0 and not older_api_names.is_asked(), "a script that calls it runs it itself"
-    older_api_names._called.clear()
-    assert older_api_names.is_asked()
+    assert train(2, lr=0.5) == 1.0 and not older_api_names.should_run_command(), "a script that calls it runs it itself"
+    older_api_names._called_commands.clear()
+    assert older_api_names.should_run_command()
 
     def given(line: str) -> Any:
-        name, words = older_api_names._named(line.split())
-        return name, *older_api_names._given(name, older_api_names._commands[name].fn, words)
+        name, words = older_api_names._select_command(line.split())
+        return name, *older_api_names._parse_command_arguments(name, older_api_names._commands[name].fn, words)
 
     return given
 
@@ -124,17 +124,17 @@ def test_what_makes_no_sense_is_refused_before_a_machine_is_asked_for(
     commands: Callable[..., Any], line: str, why: str
 ) -> None:
     with pytest.raises(sky.UsageError, match=why):
-        older_api_names.run(line.split())
+        older_api_names.run_command(line.split())
 
 
 def test_help_tells_the_signature(commands: Callable[..., Any], capsys: pytest.CaptureFixture[str]) -> None:
-    older_api_names.run(["train", "--help"])
+    older_api_names.run_command(["train", "--help"])
     assert capsys.readouterr().out.startswith("train(epochs: ")
 
 
 def test_machines_that_are_not_rented_here_are_refused_as_in_compute(commands: Callable[..., Any]) -> None:
     with pytest.raises(sky.UsageError, match=r"sky\.RunPod names machines of RunPod"):
-        older_api_names.run(["show_it"])
+        older_api_names.run_command(["show_it"])
     with pytest.warns(FutureWarning, match="no call is made again"):
         sky.app(provider=sky.RunPod(), retry=lambda why, attempt: True)
 
@@ -154,7 +154,7 @@ def test_machines_that_are_not_rented_here_are_refused_as_in_compute(commands: C
 )
 def test_commands_are_found_without_running_the_script(tmp_path: Path, source: str, names: list[str]) -> None:
     (tmp_path / "s.py").write_text(source)
-    assert [each.name for each in commands_of(tmp_path / "s.py")] == names
+    assert [each.name for each in list_commands(tmp_path / "s.py")] == names
 
 
 def test_what_is_said_of_its_machines_is_heeded_or_refused(tmp_path: Path) -> None:
@@ -174,10 +174,10 @@ def test_a_dry_run_rents_nothing_whatever_the_script_does(
         monkeypatch.setattr(sys, name, [*getattr(sys, name)])
     for name, value in (("provider_override", None), ("nodes_override", None), ("provider_settings", {})):
         monkeypatch.setattr(state_folder, name, value)
-    monkeypatch.setenv(state_folder.OVERRIDE, "")
+    monkeypatch.setenv(state_folder.OVERRIDE_VARIABLE, "")
     monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])
     monkeypatch.setattr(older_api_names, "_commands", {})
-    monkeypatch.setattr(older_api_names, "_called", [])
+    monkeypatch.setattr(older_api_names, "_called_commands", [])
     monkeypatch.setattr(script_loader, "loading", False)
     monkeypatch.setattr(signal, "signal", lambda *_: None)
     script = tmp_path / "pi.py"

@@ -101,7 +101,7 @@ def test_a_provider_elsewhere_keeps_what_it_is_given_and_says_what_serves(
     monkeypatch.setattr(state_folder, "provider_override", "local")
     compute = sky.Compute(provider=made, accelerator="A100", region="x", max_hourly_cost=1.0)
     assert compute.spec.provider.name == "local"
-    (said,) = compute._said
+    (said,) = compute._startup_notes
     assert all(word in said for word in (*words, "region", "max_hourly_cost")) and "unheeded" in said
 
 

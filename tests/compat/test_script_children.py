@@ -69,10 +69,10 @@ def test_a_real_package_of_the_older_name_is_found_before_the_alias(tmp_path: Pa
     source = f"""
 {first}
 from skyward_core.tasks import client_interpreter as script_children
-script_children.have_alias()
+script_children.install_alias()
 import multiprocessing.spawn
 path = multiprocessing.spawn.get_preparation_data("child")["sys_path"]
-print(path.index(str(script_children.ALIAS)) == len(path) - 1)
+print(path.index(str(script_children.ALIAS_FOLDER)) == len(path) - 1)
 """
     assert said_by(source) == "True\n"
 
@@ -83,7 +83,7 @@ def test_all_that_a_run_says_of_its_machines_holds_for_what_it_starts() -> None:
     source = f"""
 import subprocess, sys
 from skyward_core.store import state_folder as home
-home.override("ssh", {{"hosts": "a b"}}, "2:8")
+home.set_override("ssh", {{"hosts": "a b"}}, "2:8")
 subprocess.run([sys.executable, "-c", {child!r}], check=True)
 """
     assert said_by(source) == "ssh {'hosts': 'a b'} 2:8\n"

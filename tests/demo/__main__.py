@@ -22,12 +22,12 @@ from pathlib import Path
 from typing import Any
 
 import skyward_core as sky
-from skyward_core.client.recording import Packing, Timed
+from skyward_core.client.recording import RecordingExporter, Timed
 from skyward_core.pool import machine_metrics
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.ledger_rows import PoolRow
-from skyward_core.store.pool_folder import replay
-from skyward_core.store.recording_file import RecordFile
+from skyward_core.store.pool_folder import read_events
+from skyward_core.store.recording_file import RecordingReader
 from skyward_core.views import events as ev
 from skyward_core.views import recorded_events
 from skyward_tui.cli.main import DEMO
@@ -41,7 +41,7 @@ TOTAL = 80 << 30  # bytes of a GPU's memory
 HOT = 0x40  # NVML: too hot, by hardware
 
 
-class DemoPacking(Packing):
+class DemoPacking(RecordingExporter):
     """Packs what was recorded, with figures of machines that are made up."""
 
     def __init__(self, row: PoolRow, folder: Path) -> None:
@@ -49,7 +49,7 @@ class DemoPacking(Packing):
         self._clean = lambda text: without_us(text, folder)
 
     def _figures(self) -> Iterator[Timed]:
-        events = list(replay(self._folder))
+        events = list(read_events(self._folder))
         at = next(event.at for event in events if isinstance(event, ev.PoolState) and event.state == "up")
         end = next(event.at for event in events if isinstance(event, ev.PoolEnded))
         cards = [[Card(node * GPUS + gpu) for gpu in range(GPUS)] for node in range(NODES)]
@@ -63,7 +63,7 @@ class DemoPacking(Packing):
                     sample["devices"] = [{"id": f"GPU-{node}-{gpu}", "model": model} for gpu in range(GPUS)]
                 sample["gpus"] = [card.sample(function, since) for card in cards[node]]
                 line = json.dumps(sample, separators=(",", ":")).encode() + b"\n"
-                yield at, recorded_events.of_figures(at, node, line, 0.0)
+                yield at, recorded_events.machine_entry(at, node, line, 0.0)
             first = False
             at += EVERY
 
@@ -143,7 +143,7 @@ def without_us(text: str, folder: Path) -> str:
 
 def record(folder: Path) -> PoolRow:
     """Have the ranks do it, on a pool that is over then."""
-    machine_metrics.LONG = math.inf  # what this machine is measured at has no place in it
+    machine_metrics.LONG_RUN = math.inf  # what this machine is measured at has no place in it
     with sky.Compute(
         name="demo", nodes=NODES, worker=sky.Worker(ranks_per_node=GPUS), options=sky.Options(console=False)
     ) as compute:
@@ -154,7 +154,7 @@ def record(folder: Path) -> PoolRow:
         time.sleep(READING)  # for who wants to read why
         train.train(steps=40, batch_size=16) @ compute
     ledger = Ledger()
-    row = ledger.find(key)
+    row = ledger.find_pool(key)
     ledger.close()
     assert row is not None
     return row
@@ -168,7 +168,7 @@ def main() -> None:
         row = record(folder)
         made = folder / DEMO.name
         packed = DemoPacking(row, folder).write(made)
-        told = json.dumps(list(RecordFile.read(made).entries()))
+        told = json.dumps(list(RecordingReader.read(made).entries()))
         for ours in (f"@{socket.gethostname()}", str(folder), str(Path(sky.__file__).parents[1]), sys.prefix):
             assert ours not in told, f"{ours} is in it: {told[max(0, told.find(ours) - 200) :][:400]}"
         DEMO.write_bytes(made.read_bytes())

@@ -79,7 +79,7 @@ def test_a_map_and_a_group_are_one_run_each_with_logs_by_rank(pool: sky.Compute)
     assert [(run.kind, run.function) for run in runs] == [("map", "square")] * 3
     wait_until(lambda: {run.state for run in runs} == {"done"}, what="their ends")
     assert sum(task.items for task in runs[0].tasks.values()) == 500
-    lines = [line for rank in (0, 1) for line in pool.pool.view.logs.of(runs[0].id).rank(rank).lines(0, 999)]
+    lines = [line for rank in (0, 1) for line in pool.pool.view.logs.for_run(runs[0].id).rank(rank).lines(0, 999)]
     assert sum("squares" in line for line in lines) == 500
     with sky.attach(pool.name) as other:
         assert other.view.runs[runs[0].id].state == "done"

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import skyward_core as sky
-from skyward_core.plugins.built_in.ray import ASKS, Ray, _check_tokens
+from skyward_core.plugins.built_in.ray import HEALTH_CHECK_OPTIONS, Ray, _check_tokens
 from tests.support.processes import exists
 from tests.support.waiting import wait_until
 
@@ -95,7 +95,7 @@ def test_one_that_knows_no_tokens_is_refused(found: str, fine: bool, monkeypatch
 def test_a_host_without_power_is_missed_within_half_a_minute_and_one_that_is_busy_has_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    asked = {name.removesuffix("_ms"): int(value) for name, value in ASKS.items()}
+    asked = {name.removesuffix("_ms"): int(value) for name, value in HEALTH_CHECK_OPTIONS.items()}
     every, answer, times = (asked[f"health_check_{name}"] for name in ("period", "timeout", "failure_threshold"))
     dead_after = times * (every + answer)  # where no answer comes at all
     keepalive = asked["grpc_client_keepalive_time"] + asked["grpc_client_keepalive_timeout"]
@@ -114,7 +114,7 @@ def test_its_parts_agree_without_talking() -> None:
     assert found[0] == found[1] and re.fullmatch(r"10\.0\.0\.1:2\d{4}", found[0]["RAY_ADDRESS"])
     assert made.dashboard_at("train") == (int(found[0]["RAY_ADDRESS"].rpartition(":")[2]) + 1, "")
     assert Ray(dashboard=False).dashboard_at("train") is None
-    assert found[0].items() >= {f"RAY_{name}": value for name, value in ASKS.items()}.items()
+    assert found[0].items() >= {f"RAY_{name}": value for name, value in HEALTH_CHECK_OPTIONS.items()}.items()
     words: list[Any] = [made._start(info, 20000, Path("/tmp/x")) for info in places]
     assert "--head" in words[0] and "--address=10.0.0.1:20000" in words[1]
     assert not any(made.token in word for each in words for word in each), "arguments are seen by everybody"

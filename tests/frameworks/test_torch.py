@@ -16,7 +16,7 @@ import pytest
 
 import skyward_core as sky
 from skyward_core.client.session import Session
-from skyward_core.views.stack_groups import verdict
+from skyward_core.views.stack_groups import summarize_collectives
 from tests.support.cli import call as by_cli
 from tests.support.fates import gone, listening, pids
 from tests.support.hangs import hang_told
@@ -298,7 +298,7 @@ def test_hangs_are_named_as_collectives_with_the_missing_rank(pool: sky.Compute,
 
     def wait_for(begin: str, end: str) -> None:
         def is_told() -> bool:
-            told = verdict(session.stacks(pool.name, last_run(pool), signal=True).result(30))
+            told = summarize_collectives(session.stacks(pool.name, last_run(pool), signal=True).result(30))
             return [line.startswith(begin) and end in line for line in told] == [True]
 
         wait_until(is_told, what=begin)

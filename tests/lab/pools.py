@@ -105,7 +105,11 @@ def allowed(seconds: float) -> float:
 
 def less_patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have a teardown wait 2 s, where it would wait for 10 and 30, for a host that does not answer."""
-    for module, name in ((ssh_machines, "ANSWER"), (ssh_machines, "ENDING"), (teardown, "SILENCE")):
+    for module, name in (
+        (ssh_machines, "STATUS_TIMEOUT"),
+        (ssh_machines, "END_TIMEOUT"),
+        (teardown, "SILENCE"),
+    ):
         monkeypatch.setattr(module, name, 2.0)
 
 

@@ -60,8 +60,8 @@ def person(lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterato
     Path("where.py").write_text(SCRIPT)
     yield known
     session = Session()
-    for row in session.ledger.live():  # of a test that failed midway
-        session.down(row.name).result(60)
+    for row in session.ledger.live_pools():  # of a test that failed midway
+        session.tear_down(row.name).result(60)
     session.detach()
 
 
@@ -103,7 +103,7 @@ def asking_about(app: SkywardApp) -> str:
 def live() -> list[Any]:
     ledger = Ledger()
     try:
-        return ledger.live()
+        return ledger.live_pools()
     finally:
         ledger.close()
 
@@ -120,7 +120,7 @@ async def test_accepted_keys_are_written_down_and_the_run_goes_through(lab: Lab)
             await pilot.press(*keys)
         assert asked == {host.name for host in lab.hosts[:2]}
         await until(pilot, lambda: "✓ DONE 2/2" in screen_text(app))
-        assert {line.split()[0] for line in known_hosts.own_file().read_text().splitlines()} == {
+        assert {line.split()[0] for line in known_hosts.own_known_hosts_file().read_text().splitlines()} == {
             host.address for host in lab.hosts[:2]
         }
         await pilot.press("X", "shift+tab", *"where", "enter")
@@ -142,7 +142,7 @@ async def test_a_refused_key_ends_the_start_and_nothing_was_sent(lab: Lab) -> No
         await until(pilot, lambda: "○ gone" in screen_text(app))
         assert not any(isinstance(screen, HostKeyScreen) for screen in app.screen_stack)
         assert live() == []
-    assert not known_hosts.own_file().exists()
+    assert not known_hosts.own_known_hosts_file().exists()
     for host, old in zip(lab.hosts, before, strict=True):
         assert "Accepted" not in host.log().removeprefix(old)
 
@@ -159,7 +159,7 @@ async def test_a_pool_torn_down_while_it_asks(lab: Lab) -> None:
         assert live() == []
         await pilot.press("enter")
         await until(pilot, lambda: not app.is_running)
-    assert not known_hosts.own_file().exists()
+    assert not known_hosts.own_known_hosts_file().exists()
     wait_until(lambda: not any(host.processes() for host in lab.hosts), "the end of the last errand")
 
 
@@ -173,7 +173,7 @@ async def test_quitting_with_an_open_question_refuses_it(lab: Lab) -> None:
         await pilot.press("enter")  # keep running: there is nothing to keep
         await until(pilot, lambda: not app.is_running)
         assert live() == []
-    assert not known_hosts.own_file().exists()
+    assert not known_hosts.own_known_hosts_file().exists()
 
 
 @pytest.mark.proof("1 s of a processor")
@@ -187,4 +187,4 @@ async def test_a_changed_key_is_never_asked_about(lab: Lab, person: Path) -> Non
         assert "has CHANGED, so nothing was sent to it" in text
         assert old.get_fingerprint() in text
         assert lab.hosts[0].key.get_fingerprint() in text
-    assert person.read_text() and not known_hosts.own_file().exists()
+    assert person.read_text() and not known_hosts.own_known_hosts_file().exists()

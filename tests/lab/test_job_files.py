@@ -195,7 +195,7 @@ def test_files_and_folders_are_copied_to_a_node_and_back_whole_or_not_at_all(
         (tmp_path / "secret").write_text("old")
         assert cp("copied:1:~/data/deep/secret", ".")[0] == 0
         assert (tmp_path / "secret").read_text() == "new"
-        row = Ledger().find("copied")
+        row = Ledger().find_pool("copied")
         assert row is not None
         with pytest.raises(sky.PoolError, match="broken off: after"):
             ssh_hosts.copy_to_node(Ledger(), row, 1, tmp_path / "back", "half", breaks_off)

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import skyward_core as sky
-from skyward_core.pool.rank_inspection import debug
+from skyward_core.pool.rank_inspection import send_to_debugger
 from skyward_core.transport.background_loop import submit
 
 from . import Lab
@@ -46,9 +46,9 @@ def test_a_pulled_cable_lets_a_rank_go_on_and_no_stranger_debugs_it(pair: Lab) -
             (host.home / "stranger.py").write_text(STRANGER)
             (found,) = host.run("find $HOME /tmp /var/tmp -type s -name 'debug.*' 2>/dev/null || true").split()
             assert host.run(f"python3 -I stranger.py {found}") == "refused\n"
-            said, over = submit(debug(context, 1, "me")).result(DEADLINE)
+            said, over = submit(send_to_debugger(context, 1, "me")).result(DEADLINE)
             while b"(Pdb)" not in said:
-                more, over = submit(debug(context, 1, "me")).result(DEADLINE)
+                more, over = submit(send_to_debugger(context, 1, "me")).result(DEADLINE)
                 said += more
             assert not over
             time.sleep(3.5)  # longer than the limit of both ranks

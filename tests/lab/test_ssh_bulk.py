@@ -15,7 +15,7 @@ import pytest
 import skyward_core as sky
 from skyward_core.pool.agent_link import Link
 from skyward_core.transport import direct_transfer
-from skyward_core.transport.downloads import Landing
+from skyward_core.transport.downloads import ResultDownload
 from skyward_core.transport.ssh.ssh_transport import SSHTransport
 from skyward_core.views.events import Event, NodeLink
 from skyward_tui.widgets.rank_state import link_note
@@ -96,7 +96,7 @@ class Ways:
             self.up.append(name)
             await put(transport, source, name)
 
-        async def noted_fetch(link: Link, name: str, landing: Landing) -> None:
+        async def noted_fetch(link: Link, name: str, landing: ResultDownload) -> None:
             self.down.append(name)
             await fetch(link, name, landing)
 
@@ -159,7 +159,7 @@ def test_one_line_for_each_host_waits_for_the_next_file_but_not_for_ever(
             assert noise(SIZE) @ compute == expected(SIZE)
         assert digest(data) @ compute == [hashlib.sha256(data).hexdigest()] * 2
         assert [lines(host) for host in pair.hosts] == [1] * 2
-        monkeypatch.setattr(direct_transfer, "IDLE", 0.01)
+        monkeypatch.setattr(direct_transfer, "IDLE_TIMEOUT", 0.01)
         assert noise(SIZE) @ compute == expected(SIZE)
         until(lambda: [lines(host) for host in pair.hosts] == [0] * 2, "their end")
 

@@ -43,5 +43,5 @@ def test_a_rank_that_asks_for_the_rest_gets_it_and_who_leaves_the_pool_sends_it_
         pass
     assert has_rest(second)
     again = Session()
-    assert again.down(name).result(120).ok
+    assert again.tear_down(name).result(120).ok
     again.detach()

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import skyward_core as sky
-from skyward_core.store.pool_folder import Archive
+from skyward_core.store.pool_folder import PoolFolder
 from skyward_tui.widgets.rank_state import link_note
 
 from . import Lab
@@ -36,9 +36,9 @@ def pid() -> int:
     return os.getpid()
 
 
-def lines(archive: Archive, rank: int) -> bytes:
+def lines(archive: PoolFolder, rank: int) -> bytes:
     """What a rank has printed, as far as it is here."""
-    return archive.tail(f"r{rank:03d}.out", 1 << 30)
+    return archive.read_log_tail(f"r{rank:03d}.out", 1 << 30)
 
 
 def test_a_pulled_cable_loses_no_line_and_no_host(pair: Lab) -> None:

@@ -60,7 +60,7 @@ def test_a_run_goes_on_without_its_client_and_every_line_comes_once(pair: Lab) -
                 until(lambda: run.state == "done", "the run's end in the view")
                 assert [rank for rank, *_ in results] == [0, 1]
                 assert all(lasted >= SECONDS and len(large) == 300_000 for *_, lasted, large in results)
-                submit(compute.pool.news.logs_complete(run.id)).result(DEADLINE)
+                submit(compute.pool.news.wait_logs_complete(run.id)).result(DEADLINE)
                 out, err = beside.communicate(timeout=DEADLINE)
                 receipt = compute.down()
         finally:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import skyward_core as sky
-from skyward_core.store.pool_folder import replay
+from skyward_core.store.pool_folder import read_events
 from skyward_core.views.events import PoolState
 
 from . import Lab
@@ -90,6 +90,6 @@ def test_what_ranks_have_written_is_not_overwritten_by_what_is_sent_after_an_edi
         assert trained("later") >> compute == ("by a rank", "edited, too")
         assert {file.path for file in compute.files("*t*")} == {"model.pt", "notes.txt", "notes.txt.of-ranks"}
         folder = compute.pool.context.archive.folder
-    told = replay(folder)
+    told = read_events(folder)
     said = [event.detail for event in told if isinstance(event, PoolState) and "notes.txt" in event.detail]
     assert len(said) == 1 and said[0].startswith("node 0: notes.txt was changed by you and by ranks")

@@ -34,7 +34,7 @@ def test_what_nobody_has_fetched_stays_on_its_hosts_until_somebody_does(pair: La
         """,
     ) as client:
         assert client.said() == "begun"
-    row = Ledger().find("left")
+    row = Ledger().find_pool("left")
     assert row is not None
     (run,) = (found.run for found in Ledger().runs(row.token))
     nodes = len(pair.hosts)
@@ -46,12 +46,12 @@ def test_what_nobody_has_fetched_stays_on_its_hosts_until_somebody_does(pair: La
             return not view.is_live
 
         until(ended, "the pool's end by its lease")
-        kept = session.kept()
+        kept = session.retained_results()
         assert [each.machine.node for each in kept] == list(range(nodes))
         assert all(each.runs[run] >= SIZE and each.size >= SIZE for each in kept)
         nothing_runs(pair)
         assert sky.results(run) == [(rank, bytes(SIZE)) for rank in range(nodes)]
-        assert session.kept() == []
+        assert session.retained_results() == []
     finally:
         session.detach()
     nothing_runs(pair)

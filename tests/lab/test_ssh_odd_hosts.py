@@ -19,7 +19,7 @@ from skyward_core.client import ssh_hosts
 from skyward_core.model.errors import PoolError, Unreachable
 from skyward_core.model.machines import Check
 from skyward_core.model.script_interpreter import Interpreter
-from skyward_core.providers.aws.instance_ssh import OwnHostKey, RentedTransport
+from skyward_core.providers.aws.instance_ssh import Ec2Transport, HostKeyFile
 from skyward_core.transport.ssh.connection import ANSWER_TIMEOUT
 from skyward_core.transport.ssh.host_address import Target
 from skyward_core.transport.transport import MINOR
@@ -136,9 +136,12 @@ def test_a_rank_that_talks_is_not_quiet_where_its_host_has_a_clock_two_hours_beh
     with pool(lab) as compute:
         run = talks("/tmp/enough").on_all(compute)
         view = compute.pool.view
-        until(lambda: all(view.logs.of(run.run).rank(rank).end for rank in (0, 1)), "lines of both")
+        until(lambda: all(view.logs.for_run(run.run).rank(rank).end for rank in (0, 1)), "lines of both")
         now = time.time()
-        assert [view.rhythms.quiet(run.run, rank, now - 9000, now) for rank in (0, 1)] == [None, None]
+        assert [view.activity.unusual_silence(run.run, rank, now - 9000, now) for rank in (0, 1)] == [
+            None,
+            None,
+        ]
         for host in lab.hosts:
             host.run("touch /tmp/enough")
         run.result()
@@ -184,12 +187,12 @@ def test_a_rented_machine_without_a_fitting_python_gets_one(
         file.chmod(0o755)
     # Hosts of the lab share the disk on which the client's own interpreter lies.
     monkeypatch.setattr(sys, "executable", "/nowhere/python")
-    own_key = OwnHostKey(tmp_path / "key")
-    own_key.believe("its own")
+    own_key = HostKeyFile(tmp_path / "key")
+    own_key.write("its own")
     target = Target(host.address, user=lab.user, keys=(str(lab.key),), known_hosts=str(lab.known_hosts), config=False)
 
     async def prepared() -> Reports:
-        transport = RentedTransport(target, "p.0", own_key, python=None, patience=DEADLINE)
+        transport = Ec2Transport(target, "p.0", own_key, python=None, patience=DEADLINE)
         reports = Reports()
         try:
             await transport.prepare(config(interpreter=elsewhere) if answers == "another" else config(), reports)
@@ -270,7 +273,7 @@ def test_hosts_that_never_answer_stop_no_other(
     }
     mute = ssh(lab).target(lab.hosts[1].address)
     with pytest.raises(Unreachable, match="its shell start-up probably reads our input"):
-        asyncio.run(ssh_hosts._from_node(mute, "file", tmp_path / "file", lambda done, total: None))
+        asyncio.run(ssh_hosts._download(mute, "file", tmp_path / "file", lambda done, total: None))
     said, errors, status = {}, {}, {}
     for name, process in commands.items():
         said[name], errors[name] = process.communicate(timeout=DEADLINE)

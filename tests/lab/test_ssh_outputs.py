@@ -14,7 +14,7 @@ import pytest
 
 import skyward_core as sky
 from skyward_core.pool.agent_link import Link
-from skyward_core.pool.blob_distribution import Direct
+from skyward_core.pool.blob_distribution import DirectConnections
 from skyward_core.transport.downloads import PARTS, IncomingOutput
 
 from . import Lab
@@ -36,17 +36,17 @@ def begun_in(folder: Path) -> bool:
 def test_a_checkpoint_comes_home_over_cuts(lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ways: list[tuple[str, int]] = []
 
-    def noted(way: Any, name: str) -> None:
-        take = way.take
+    def noted(way: Any, method: str, name: str) -> None:
+        take = getattr(way, method)
 
         async def noting(self: object, *given: object) -> object:
             ways.append((name, next(each for each in given if isinstance(each, IncomingOutput)).at))
             return await take(self, *given)
 
-        monkeypatch.setattr(way, "take", noting)
+        monkeypatch.setattr(way, method, noting)
 
-    noted(Direct, "direct")
-    noted(Link, "ssh")
+    noted(DirectConnections, "download_output", "direct")
+    noted(Link, "fetch_output", "ssh")
 
     def cable() -> None:
         lab.client.unplug()

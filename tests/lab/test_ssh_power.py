@@ -87,7 +87,7 @@ def test_power_cut_in_the_middle_of_a_collective(lab: Lab, monkeypatch: pytest.M
     }
     assert caught.value.root_cause.rank == LOST
     assert f"rank {LOST} (node {LOST}) was lost" in str(caught.value)
-    assert errors.of_error(caught.value) == errors.FAILED
+    assert errors.error_exit_code(caught.value) == errors.FAILED
 
     # A host without power cannot be asked: the receipt says so, and does not call it gone.
     receipt = compute.receipt

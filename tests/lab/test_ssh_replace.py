@@ -89,7 +89,7 @@ def test_a_spare_host_takes_the_place_of_one_without_power(make_lab: MakeLab, mo
     victim.power_on()
     session = Session()
     try:
-        receipt = session.down("goes-on").result(DEADLINE)
+        receipt = session.tear_down("goes-on").result(DEADLINE)
     finally:
         session.detach()
     assert (receipt.created, receipt.gone, receipt.ok) == (3, (0, 1, 1), True)

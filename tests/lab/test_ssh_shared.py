@@ -15,7 +15,7 @@ import pytest
 import skyward_core as sky
 from skyward_core.model.errors import NoCapacity
 from skyward_core.model.specs import PoolSpec
-from skyward_core.providers.ssh.shared_hosts import HostLook
+from skyward_core.providers.ssh.shared_hosts import HostGpuUsage
 from tests.support.cli import Cli
 from tests.support.fake_driver import needs_compiler
 
@@ -56,7 +56,7 @@ def seen() -> tuple[int, str]:
     return sky.instance_info().node, os.environ["CUDA_VISIBLE_DEVICES"]
 
 
-def look(lab: Lab) -> dict[str, HostLook]:
+def look(lab: Lab) -> dict[str, HostGpuUsage]:
     provider = ssh(lab)
     return {host: asyncio.run(provider.look_at(host)) for host in provider.hosts}
 
@@ -155,14 +155,14 @@ def test_as_many_as_are_asked_for(shared: Lab) -> None:
 def test_who_takes_a_gpu_between_the_look_and_the_start_is_named(shared: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     first, _ = shared.hosts
     alone, user = ssh(shared, [first], gpus="free"), user_process(first)
-    looked = sky.SSH._free
+    looked = sky.SSH._find_free_gpus
 
     async def then_somebody_comes(self: sky.SSH, spec: PoolSpec) -> object:
         found = await looked(self, spec)
         measure(first, f"pids={user}:4000")
         return found
 
-    monkeypatch.setattr(sky.SSH, "_free", then_somebody_comes)
+    monkeypatch.setattr(sky.SSH, "_find_free_gpus", then_somebody_comes)
     with pytest.raises(sky.PoolError, match=r"none is left|2 of them are left: GPU 0 .* is used by nobody \(sleep"):
         pool(shared, alone).__enter__()
     measure(first)

@@ -11,10 +11,10 @@ import pytest
 import skyward_core
 import skyward_core as sky
 from skyward_core.client.session import Session
-from skyward_core.node.bootstrap.host_inspection import MARK
-from skyward_core.protocol.frame_codec import frame
+from skyward_core.node.bootstrap.host_inspection import NODE_VARIABLE
+from skyward_core.protocol.frame_codec import encode_frame
 from skyward_core.transport.bundle_builder import bundle
-from skyward_core.views.stack_groups import groups
+from skyward_core.views.stack_groups import group_stacks
 
 from . import Host, HostOptions
 from .conftest import MakeLab
@@ -128,7 +128,7 @@ def test_a_stranger_s_process_that_names_the_pool_s_socket_is_in_nobody_s_way(ma
         assert rank() @ compute == [0]
         facts = compute.pool.links[0].transport._facts  # type: ignore[attr-defined]
         place = f"{facts['root']}/pools/{compute.pool.machines[0].extra['folder']}"
-        as_stranger(host, HOLD, facts["socket"] + ".w", "0", "0", env=f"{MARK}={place}")
+        as_stranger(host, HOLD, facts["socket"] + ".w", "0", "0", env=f"{NODE_VARIABLE}={place}")
     assert compute.receipt is not None and compute.receipt.ok
     assert compute.receipt.seconds < 30, "nobody waited for the stranger"
     strangers = [line for line in host.processes().values() if "stranger.py" in line]
@@ -158,7 +158,7 @@ def test_a_stranger_is_told_no_stacks_and_a_second_client_is(make_lab: MakeLab) 
     with pool(lab) as compute, ThreadPoolExecutor() as beside:
         running = beside.submit(lambda: waits("/tmp/go") @ compute)
         facts = compute.pool.links[0].transport._facts  # type: ignore[attr-defined]
-        asked = frame({"t": "hello"}) + frame({"t": "stacks", "id": 1, "signal": True})
+        asked = encode_frame({"t": "hello"}) + encode_frame({"t": "stacks", "id": 1, "signal": True})
         as_stranger(host, ASKS, facts["socket"], asked.hex())
         until(lambda: host.run("cat /tmp/heard 2>/dev/null || true"), "the end of the stranger's attempt")
         assert host.run("cat /tmp/heard") == "PermissionError"
@@ -170,7 +170,7 @@ def test_a_stranger_is_told_no_stacks_and_a_second_client_is(make_lab: MakeLab) 
                 run = next(iter(compute.pool.view.runs), None)
                 if run is None:  # it is only about to begin
                     return []
-                found = groups(session.stacks(compute.name, run, signal=True).result(60))
+                found = group_stacks(session.stacks(compute.name, run, signal=True).result(60))
                 return [each.ranks for each in found if each.frames and each.frames[-1].function == "waits"]
 
             until(lambda: told() == ["0-1"], "both stacks, which are equal")

@@ -10,7 +10,7 @@ import pytest
 import skyward_core as sky
 from skyward_core.api.hyperparameter_sweep import PendingTrials
 from skyward_core.model.errors import Cancelled, UsageError
-from skyward_core.views.sweep_trials import TrialBoard
+from skyward_core.views.sweep_trials import TrialTableSource
 from tests.support.waiting import wait_until
 
 
@@ -97,13 +97,13 @@ def test_gangs_of_two_nodes_run_side_by_side_and_the_next_when_one_ends(pool: sk
 
 def test_the_table_of_gangs_is_found_by_any_of_their_runs(pool: sky.Compute) -> None:
     trials = sky.sweep(ranked, n=[1, 2, 4]).with_nodes(1) @ pool
-    from skyward_core.client.sweep_results import board_of
+    from skyward_core.client.sweep_results import trial_table_source
 
     runs = pool.pool.view.runs
     wait_until(lambda: all(runs[trial.run].state == "done" for trial in trials))
     for trial in trials:
         view = runs[trial.run]
-        board: TrialBoard = board_of(pool.pool.context.ledger, pool.pool.row.key, view, {})
+        board: TrialTableSource = trial_table_source(pool.pool.context.ledger, pool.pool.row.key, view, {})
         table = board.table(view.id, view.tasks, pool.pool.view.metrics, runs)
         assert [(row.arguments, row.value, row.run) for row in table.rows] == [
             ((str(each.arguments["n"]),), each.value[0], each.run) for each in trials
@@ -112,17 +112,17 @@ def test_the_table_of_gangs_is_found_by_any_of_their_runs(pool: sky.Compute) -> 
 
 @pytest.mark.parametrize("nodes", [0, 2])
 def test_a_record_has_the_table(pool: sky.Compute, tmp_path: Path, nodes: int) -> None:
-    from skyward_core.client.recording import pack
-    from skyward_core.client.replay_session import Playback, Replay, opened
+    from skyward_core.client.recording import export_recording
+    from skyward_core.client.replay_session import Playback, Replay, open_recording
 
     sweep = sky.sweep(ranked, n=[1, 3, 2])
     trials = sweep.with_nodes(nodes) @ pool if nodes else sweep >> pool
     runs = pool.pool.view.runs
     wait_until(lambda: all(runs[each.run].state in ("done", "failed") for each in trials))
-    pool.pool.background.catch_up()
+    pool.pool.background.run_deferred()
     pool.pool.news.records.flush()
-    pack(pool.pool.ledger, pool.pool.row, "", tmp_path / "it")
-    playback = Playback(opened(tmp_path / "it"))
+    export_recording(pool.pool.ledger, pool.pool.row, "", tmp_path / "it")
+    playback = Playback(open_recording(tmp_path / "it"))
     playback.seek(playback.state().end)
     playback.advance()
     replay = Replay(playback)
@@ -168,10 +168,10 @@ def test_cancelled_it_tells_what_had_ended(pool: sky.Compute, tmp_path: Path) ->
 
 def test_front_ends_show_the_same_table(pool: sky.Compute) -> None:
     trials = sky.sweep(train, lr=[1.0], seed=(0, 2)) >> pool
-    from skyward_core.client.sweep_results import board_of
+    from skyward_core.client.sweep_results import trial_table_source
 
     view = pool.pool.view.runs[trials[0].run]
-    board: TrialBoard = board_of(pool.pool.context.ledger, pool.pool.row.key, view, {})
+    board: TrialTableSource = trial_table_source(pool.pool.context.ledger, pool.pool.row.key, view, {})
     table = board.table(view.id, view.tasks, pool.pool.view.metrics)
     assert [row.arguments for row in table.rows] == [("1.0", "0"), ("1.0", "2")] and table.names == (
         "lr",

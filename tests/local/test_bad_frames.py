@@ -16,10 +16,10 @@ import pytest
 
 import skyward_core as sky
 from skyward_core.pool.runs.run import Run
-from skyward_core.protocol.frame_codec import VERSION, Decoder, frame
-from skyward_core.protocol.frame_schema import from_agent
+from skyward_core.protocol.frame_codec import VERSION, Decoder, encode_frame
+from skyward_core.protocol.frame_schema import validate_agent_frame
 from skyward_core.store.ledger import Ledger
-from skyward_core.util.content_hash import name_of
+from skyward_core.util.content_hash import hash_bytes
 from skyward_core.views import events
 from tests.support.cli import Cli
 from tests.support.faults import agent_pids, on_loop
@@ -80,7 +80,7 @@ def test_a_node_that_misbehaves_stops_neither_its_client_nor_the_next_run(pool: 
     ):
         link = pool.pool.links[1]
         wait_until(lambda: link.up)  # noqa: B023
-        on_loop(lambda: link._data(frame(header, body)))  # noqa: B023  as if its agent had sent that
+        on_loop(lambda: link._on_data(encode_frame(header, body)))  # noqa: B023  as if its agent had sent that
         wait_until(lambda: downs, what=str(header))
         assert "of a frame" in downs[0] or "as if it were its own" in downs[0]
         downs.clear()
@@ -92,7 +92,7 @@ def test_a_node_that_misbehaves_stops_neither_its_client_nor_the_next_run(pool: 
 
 def test_a_greeting_that_tells_of_another_nodes_ranks_is_refused(pool: sky.Compute) -> None:
     link, downs = pool.pool.links[1], []
-    greet = link._greet
+    greet = link._on_welcome
     forged = RECORD | {"run": "another", "began": [], "outcomes": [OUTCOME | {"run": "another"}]}  # of rank 0
 
     def lie(header: Any) -> None:
@@ -104,15 +104,15 @@ def test_a_greeting_that_tells_of_another_nodes_ranks_is_refused(pool: sky.Compu
 
     def drop() -> None:
         pool.pool.news.subscribe(note, None)
-        link._greet = lie  # type: ignore[method-assign]
+        link._on_welcome = lie  # type: ignore[method-assign]
         assert link._pipe is not None
         link._pipe.close()
 
     on_loop(drop)
     wait_until(lambda: any("as if it were its own" in detail for detail in downs), what="that it is refused")
     assert "another" not in pool.pool.view.runs
-    link._greet = greet  # type: ignore[method-assign]
-    wait_until(lambda: link.up and not link.returning, what="its next, honest greeting")
+    link._on_welcome = greet  # type: ignore[method-assign]
+    wait_until(lambda: link.up and not link.is_reconnecting, what="its next, honest greeting")
     assert rank() @ pool == [0, 1]
 
 
@@ -141,10 +141,10 @@ def test_no_key_of_no_frame_upsets_the_clients_loop(
     upset: list[tuple[dict[str, Any], str]] = []
 
     def say(header: dict[str, Any]) -> None:
-        link._decoder = Decoder(from_agent)
-        link._waiting[1] = "where", link.loop.create_future()
+        link._decoder = Decoder(validate_agent_frame)
+        link._pending_requests[1] = "where", link.loop.create_future()
         try:
-            link._data(frame(header))
+            link._on_data(encode_frame(header))
         except Exception as error:  # noqa: BLE001  whatever it is, it is what the test looks for
             upset.append((header, repr(error)))
 
@@ -156,7 +156,7 @@ def test_no_key_of_no_frame_upsets_the_clients_loop(
         with monkeypatch.context() as patch:
             patch.setattr(link, "_pipe", Deaf())
             patch.setattr(pool.pool.background, "spawn", not_begun)
-            for name in ("_take", "_check_end", "_stop"):  # what is no nonsense ends nothing here
+            for name in ("_on_call_end", "_check_end", "_stop"):  # what is no nonsense ends nothing here
                 patch.setattr(Run, name, lambda *_, **__: None)
             for good in GOOD:
                 for key in {*good, *MORE} - {"t"}:
@@ -168,8 +168,8 @@ def test_no_key_of_no_frame_upsets_the_clients_loop(
         mine = pool.pool.runs[run]
         mine._stale.clear()
         mine.values.clear()
-        link._waiting.clear()
-        link._decoder, link._amiss = Decoder(from_agent), None
+        link._pending_requests.clear()
+        link._decoder, link._protocol_error = Decoder(validate_agent_frame), None
 
     on_loop(say_all)
     assert upset == []
@@ -186,7 +186,7 @@ def test_a_node_ends_no_call_of_another(pool: sky.Compute, tmp_path: Path) -> No
         run = next(iter(pool.pool.runs))
         wait_until(lambda: len(pool.pool.runs[run]._where) == 2)
         header = {"t": "outcome", "run": run, "i": 0, "rank": 1, "node": 1, "kind": "returned"}
-        on_loop(lambda: pool.pool.links[1]._data(frame(header, pickle.dumps("forged"))))
+        on_loop(lambda: pool.pool.links[1]._on_data(encode_frame(header, pickle.dumps("forged"))))
         wait_until(lambda: pool.pool.links[1].up)
         ours.touch()
         assert running.result(60) == [None, None]
@@ -204,7 +204,7 @@ def ask(path: Path, header: dict[str, Any], body: bytes = b"") -> dict[str, Any]
     with socket.socket(socket.AF_UNIX) as client:
         client.settimeout(60)
         client.connect(str(path))
-        client.sendall(frame(header, body))
+        client.sendall(encode_frame(header, body))
         while data := client.recv(1 << 16):
             for found, _ in decoder.feed(data):
                 return found
@@ -213,7 +213,7 @@ def ask(path: Path, header: dict[str, Any], body: bytes = b"") -> dict[str, Any]
 
 def test_an_agent_keeps_nothing_of_frames_that_are_none(pool: sky.Compute) -> None:
     path, (pid, *_) = pool.pool.links[0].transport.socket, agent_pids(pool)  # type: ignore[attr-defined]
-    blob = [name_of(b""), 0]
+    blob = [hash_bytes(b""), 0]
     call = {"t": "call", "run": "r", "fn": blob, "args": blob, "kind": "single"}
     body = os.urandom(40_000)
     before = memory(pid)
@@ -233,7 +233,7 @@ def test_what_is_wrong_with_one_pool_ends_no_listing_and_no_teardown_of_others(
         cli("run", "endings.py:fine", "--pool", name, "--keep")
     monkeypatch.setenv("SKYWARD_HOME", cli.env["SKYWARD_HOME"])
     ledger = Ledger()
-    row = ledger.find("broken")
+    row = ledger.find_pool("broken")
     assert row is not None
     (Path(cli.env["SKYWARD_HOME"]) / "pools" / row.key / "logs" / "x").write_text("a release before this put it there")
     listed = cli.json("ls")["pools"]

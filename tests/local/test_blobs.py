@@ -32,7 +32,7 @@ def wait(data: bytes, folder: str) -> int:
 
 @pytest.fixture(autouse=True)
 def little_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(blob_distribution, "KEPT", 2 * SIZE + 10_000)
+    monkeypatch.setattr(blob_distribution, "MAX_UNUSED_BYTES", 2 * SIZE + 10_000)
 
 
 def pool(name: str) -> sky.Compute:

@@ -469,7 +469,7 @@ def test_the_first_who_needs_pdb_may_be_a_child_or_read_another_input(world: Pat
 def waits_long() -> int:
     from skyward_core.node.worker import breakpoints
 
-    breakpoints.LATE = 0.2
+    breakpoints.NO_DEBUGGER_AFTER = 0.2
     breakpoint()
     return 1
 

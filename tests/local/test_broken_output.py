@@ -158,8 +158,8 @@ def test_a_pool_goes_and_its_receipt_is_kept_whatever_becomes_of_the_output(cli:
             # A pipe takes what is written before its reader leaves.
             (perhaps if broken.stderr == "head" else unseen).add(name)
     ledger = Ledger(cli.folder / "home" / "ledger.db")
-    assert ledger.live() == []
-    rows = {row.name: row for row in ledger.over()}
+    assert ledger.live_pools() == []
+    rows = {row.name: row for row in ledger.ended_pools()}
     ledger.close()
     for number in range(12):
         receipt = rows[f"p{number}"].receipt
@@ -248,7 +248,7 @@ from skyward_core.api import compute as module
 if __name__ == "__main__":
     with sky.Compute(name="s", nodes=1):
         module.costs_money = lambda provider: True  # scripts print the receipts of rented machines
-        module.tell = lambda text: os.kill(os.getpid(), signal.SIGKILL)
+        module.print_safely = lambda text: os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
@@ -313,7 +313,7 @@ def test_a_signal_ends_a_run_whose_output_nobody_reads(cli: Cli, together: bool)
 def _ended(cli: Cli) -> dict[str, Any]:
     """The receipts that the ledger has, by pool."""
     ledger = Ledger(cli.folder / "home" / "ledger.db")
-    receipts = {row.name: row.receipt for row in ledger.over()}
+    receipts = {row.name: row.receipt for row in ledger.ended_pools()}
     ledger.close()
     return receipts
 

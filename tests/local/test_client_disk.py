@@ -39,7 +39,7 @@ def test_logs_that_a_full_disk_did_not_take_are_fetched_again(home: Path) -> Non
         kept = compute.pool.archive.logs / "r000.out"
         with full_disk():
             chatter(20_000) >> compute
-            wait_until(lambda: compute.pool.news.intake.shown.get("r000.out") == 2_000_000, what="all lines")
+            wait_until(lambda: compute.pool.news.log_receiver.shown.get("r000.out") == 2_000_000, what="all lines")
             assert kept.stat().st_size <= LIMIT
         chatter(10) >> compute
         wait_until(lambda: kept.stat().st_size == 2_001_000, what="the rest of the log")
@@ -67,7 +67,7 @@ def test_a_locked_ledger_keeps_no_run_waiting(home: Path) -> None:
         other.execute("BEGIN IMMEDIATE")
         began = time.monotonic()
         chatter(1) >> compute
-        wait_until(lambda: compute.pool.news.records._refused_at is not None, what="a try to write it down")
+        wait_until(lambda: compute.pool.news.records._failing_since is not None, what="a try to write it down")
         for _ in range(4):
             chatter(1) >> compute
         waited = time.monotonic() - began

@@ -67,7 +67,7 @@ def test_a_log_that_cannot_be_written_is_told_of_and_the_command_goes_on(cli: Cl
 
 SCRIPT = f"""
     import skyward_core as sky
-    from skyward_core.store.debug_log import logger
+    from skyward_core.store.debug_log import get_logger as logger
 
     @sky.function
     def fails():

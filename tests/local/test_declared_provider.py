@@ -25,7 +25,7 @@ from skyward_core.model.errors import UsageError
 from skyward_tui.app.app import SkywardApp
 from skyward_tui.launch_form import form as launch_form
 from skyward_tui.launch_form import plan_text
-from skyward_tui.launch_form.recent_launches import recent, remember
+from skyward_tui.launch_form.recent_launches import add_recent, recent_forms
 from skyward_tui.screens.launch.field_groups import ArgumentFields
 from skyward_tui.screens.launch.screen import LaunchScreen
 from tests.support.app_driver import screen_text, until
@@ -95,7 +95,7 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]
 
 def checked(provider: str = "cupboard", **settings: str) -> LaunchPlan:
     """What comes of a form that is right but for what a provider may say of it."""
-    return launch_form.check(launch_form.Form("x.py", name="x", provider=provider, settings=settings), ())
+    return launch_form.plan_launch(launch_form.Form("x.py", name="x", provider=provider, settings=settings), ())
 
 
 def made(provider: str = "cupboard", **settings: str) -> str:
@@ -105,19 +105,19 @@ def made(provider: str = "cupboard", **settings: str) -> str:
 
 
 def _forget() -> None:
-    providers._declared.cache_clear()
+    providers._declared_providers.cache_clear()
     launch_form.provider_choices.cache_clear()
 
 
 def test_it_is_found_by_name_and_offered_in_the_form(installed: Path) -> None:
-    assert providers.names() == ["aws", "local", "slurm", "ssh", "cupboard"]
-    assert providers.resolve("cupboard").name == "cupboard"
+    assert providers.provider_names() == ["aws", "local", "slurm", "ssh", "cupboard"]
+    assert providers.resolve_provider("cupboard").name == "cupboard"
     choice = launch_form.provider_choices()["cupboard"]
     assert choice.label == "cupboard: an old machine in the cupboard"
     assert list(choice.fields) == ["shelf"]
     assert made() == "Cupboard('top', 0)"
     assert checked().price_hourly == 1.0
-    assert plan_text.rows(checked())[0] == ("creates", "pool x: 4 shelfs × 1 rank, world size 4")
+    assert plan_text.plan_rows(checked())[0] == ("creates", "pool x: 4 shelfs × 1 rank, world size 4")
 
 
 def test_its_field_says_what_is_wrong_and_what_the_command_is(installed: Path) -> None:
@@ -193,8 +193,8 @@ async def test_its_field_is_in_the_form_while_it_is_chosen(
         await until(pilot, lambda: "there is no shelf 'attic'" in screen_text(app))
         screen.query_one("#shelf", Input).value = "bottom"
         await until(pilot, lambda: "$1.00/h" in screen_text(app))
-        remember(screen.form())
-        assert recent()[0].settings == {"shelf": "bottom"}
+        add_recent(screen.form())
+        assert recent_forms()[0].settings == {"shelf": "bottom"}
         screen.query_one("#provider", Select).value = "ssh"
         await until(pilot, lambda: "Hosts" in screen_text(app) and "Shelf" not in screen_text(app))
 
@@ -204,7 +204,7 @@ def test_a_launch_that_an_earlier_release_remembered_keeps_its_hosts(
 ) -> None:
     monkeypatch.setenv("SKYWARD_HOME", str(tmp_path))
     (tmp_path / "recent.json").write_text('[{"script": "a.py", "provider": "ssh", "hosts": "gpu1 gpu2"}]')
-    assert recent()[0].settings == {"hosts": "gpu1 gpu2"}
+    assert recent_forms()[0].settings == {"hosts": "gpu1 gpu2"}
 
 
 @pytest.mark.parametrize(
@@ -221,7 +221,7 @@ def test_settings_that_are_none_are_refused_in_words(installed: Path, settings: 
     declare(installed, "attic", "its_other:Attic", "its_other", f"{text}\nAttic.settings = {settings}\n")
     _forget()
     with pytest.raises(UsageError, match=re.escape(why)):
-        providers.by_name("attic")
+        providers.provider_class("attic")
 
 
 def test_a_setting_whose_type_breaks_is_told_in_its_field(installed: Path) -> None:
@@ -251,9 +251,9 @@ def test_one_that_cannot_be_loaded_is_named_and_harms_no_other(installed: Path) 
     declare(installed, "other", "its_other:Other", "its_other", "class Other:\n    name = 'another'\n")
     _forget()
     with pytest.raises(UsageError, match=r"'broken' \(its_broken:Broken\) cannot be loaded: ModuleNotFoundError"):
-        providers.by_name("broken")
+        providers.provider_class("broken")
     with pytest.raises(UsageError, match=r"'other' \(its_other:Other\) calls itself 'another'"):
-        providers.by_name("other")
+        providers.provider_class("other")
     choices = launch_form.provider_choices()
     assert set(choices) == {"aws", "local", "slurm", "ssh", "cupboard", "broken", "other"}
     with pytest.raises(launch_form.FieldError, match="cannot be loaded"):
@@ -275,7 +275,7 @@ def test_one_that_does_not_say_what_it_is_is_refused_in_words(installed: Path) -
     declare(installed, "other", "its_other:Other", "its_other", "class Other:\n    name = 'other'\n")
     _forget()
     with pytest.raises(UsageError, match=r"'other' \(its_other:Other\) has no text under 'about'"):
-        providers.by_name("other")
+        providers.provider_class("other")
     assert launch_form.provider_choices()["other"].label == "other"
 
 
@@ -283,10 +283,10 @@ def test_one_name_that_two_packages_declare_is_neither_s(installed: Path) -> Non
     text = PROVIDER.replace("Cupboard", "Other")
     declare(installed, "cupboard", "its_other:Other", "its_other", text)
     _forget()
-    assert providers.names() == ["aws", "local", "slurm", "ssh", "cupboard"]
+    assert providers.provider_names() == ["aws", "local", "slurm", "ssh", "cupboard"]
     both = r"its_cupboard \(its_cupboard:Cupboard\) and its_other \(its_other:Other\)"
     with pytest.raises(UsageError, match=rf"'cupboard' is declared by {both}: uninstall all but one"):
-        providers.by_name("cupboard")
+        providers.provider_class("cupboard")
     with pytest.raises(launch_form.FieldError, match="uninstall all but one"):
         checked()
 
@@ -309,14 +309,14 @@ def test_the_doctor_goes_on_after_one_whose_check_breaks(installed: Path, tmp_pa
 def test_no_declared_one_takes_the_name_of_one_of_ours(installed: Path) -> None:
     declare(installed, "local", "its_other:Other", "its_other", "class Other:\n    name = 'local'\n")
     _forget()
-    assert providers.names() == ["aws", "local", "slurm", "ssh", "cupboard"]
-    assert providers.by_name("local").__module__ == "skyward_core.providers.local.provider"
+    assert providers.provider_names() == ["aws", "local", "slurm", "ssh", "cupboard"]
+    assert providers.provider_class("local").__module__ == "skyward_core.providers.local.provider"
 
 
 @pytest.mark.parametrize("name", ["told", "base", "local.provider", "../local", "", "nobody"])
 def test_what_is_no_provider_is_none(name: str) -> None:
     with pytest.raises(UsageError, match="no provider is called"):
-        providers.by_name(name)
+        providers.provider_class(name)
 
 
 @pytest.mark.proof("2 s of a processor")

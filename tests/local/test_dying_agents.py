@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import skyward_core as sky
-from skyward_core.runtime.instance_info import enter
+from skyward_core.runtime.instance_info import set_phase
 from skyward_core.transport.background_loop import submit
 from tests.support.child import read_line
 from tests.support.faults import agent_pids, remove, worker_pids
@@ -132,7 +132,7 @@ def test_a_frozen_agent_that_goes_on_changes_no_phase_of_its_ranks(
     monkeypatch.setattr("skyward_core.pool.agent_link.SILENCE", 0.4)
 
     def prepares() -> None:
-        enter("joining")
+        set_phase("joining")
         while not (tmp_path / "go").exists():
             time.sleep(0.01)
 
@@ -157,7 +157,7 @@ def test_a_frozen_agent_that_goes_on_changes_no_phase_of_its_ranks(
 
 @pytest.mark.parametrize("stays", [False, True], ids=["stopped", "stopped for good"])
 def test_a_frozen_agent_is_ended_from_outside(home: Path, monkeypatch: pytest.MonkeyPatch, stays: bool) -> None:
-    monkeypatch.setattr("skyward_core.pool.teardown.FROZEN", 0.5)
+    monkeypatch.setattr("skyward_core.pool.teardown.AGENT_SILENCE_TIMEOUT", 0.5)
     over = threading.Event()
     with sky.Compute(nodes=2, options=QUIET) as compute:
         pids = [agent_pids(compute)[1], *worker_pids(compute)]

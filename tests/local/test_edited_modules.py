@@ -166,7 +166,7 @@ def test_runs_of_others_end_undisturbed_and_other_clients_see_the_edit(folder: P
 @pytest.mark.proof("1 s of a processor")
 def test_an_edit_among_many_calls_is_used_by_the_next_one(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # On a loaded machine a call may take longer than a look counts: here only what the kernel tells ends it.
-    monkeypatch.setattr("skyward_core.pool.edited_modules.SHARE", 1e9)
+    monkeypatch.setattr("skyward_core.pool.edited_modules.CHECK_SHARE", 1e9)
     (folder / "often.py").write_text(TEXT.format(version="0"))
     with sky.Compute(options=QUIET) as compute:
         for turn in range(1, 4):
@@ -175,6 +175,6 @@ def test_an_edit_among_many_calls_is_used_by_the_next_one(folder: Path, monkeypa
                 assert version == str(turn - 1)
             (folder / "often.py").write_text(TEXT.format(version=str(turn)))
             os.utime(folder / "often.py", ns=(0, SECOND + next(EDITS)))
-        assert compute.pool._modules._looks < 60, "files were looked at for each of 75 calls"
+        assert compute.pool._modules._check_count < 60, "files were looked at for each of 75 calls"
         ((version, _),) = version_of("often") @ compute
         assert version == "3"

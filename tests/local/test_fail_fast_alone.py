@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import skyward_core as sky
-from skyward_core.node.agent.gang_queue_and_fail_fast import AWAY
+from skyward_core.node.agent.gang_queue_and_fail_fast import CLIENT_GRACE
 from tests.support.fates import gone
 from tests.support.waiting import wait_until
 
@@ -74,7 +74,7 @@ def test_where_failures_stop_nobody_the_others_go_on(home: Path, tmp_path: Path)
         try:
             run = compute.runs[0]
             wait_until(lambda: run.counts == {"exited": 1}, what=lambda: f"the rank's end: {run.state}, {run.counts}")
-            time.sleep(AWAY + 2)  # nothing is to happen: there is nothing else to wait for
+            time.sleep(CLIENT_GRACE + 2)  # nothing is to happen: there is nothing else to wait for
             assert (run.state, run.counts) == ("running", {"exited": 1})
         finally:
             receipt = compute.down()

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import skyward_core as sky
-from skyward_core.pool.runs.run import Feeding
+from skyward_core.pool.runs.run import ArgumentStream
 from tests.support.faults import agent_pids
 from tests.support.waiting import wait_until
 
@@ -182,19 +182,19 @@ def test_who_asks_for_what_is_no_more_is_told() -> None:
             sent.extend(frames)
             come.notify_all()
 
-    feeding = Feeding("run", 0, "values", iter(range(100)), pickle.dumps, [0], send)
+    feeding = ArgumentStream("run", 0, "values", iter(range(100)), pickle.dumps, [0], send)
     want: Any = {"t": "want", "run": "run", "i": 0, "arg": 0}
-    feeding.want(want | {"next": 0, "until": 32, "again": True})
-    feeding.want(want | {"next": 20, "until": 52})
+    feeding.on_want(want | {"next": 0, "until": 32, "again": True})
+    feeding.on_want(want | {"next": 20, "until": 52})
     with come:
         assert come.wait_for(lambda: [seq for _, about, _ in sent if (seq := about["seq"]) == 51], 30)
         values = [(about["seq"], pickle.loads(data)) for _, about, data in sent]
     assert all(number == value for number, value in values)
-    feeding.want(want | {"next": 0, "until": 32, "again": True})
+    feeding.on_want(want | {"next": 0, "until": 32, "again": True})
     index, about, data = sent[-1]
     assert (index, about["seq"], about["ends"]) == (0, 0, "error")
     assert "value 0 of argument 'values' was given to an earlier attempt" in str(pickle.loads(data))
-    feeding.want(want | {"next": 52, "until": 84})
+    feeding.on_want(want | {"next": 52, "until": 84})
     with come:
         assert come.wait_for(lambda: sent[-1][1]["seq"] == 83, 30)
     feeding.close()
@@ -211,7 +211,7 @@ def test_nothing_is_lost_when_an_agent_dies_meanwhile(pool: sky.Compute, tmp_pat
 
     future = total(source()) > pool
     wait_until(lambda: pool.pool.view.runs[future.run].tasks, what="it has begun")
-    node = next(iter(pool.pool.book.runs[future.run]._where.values())).node
+    node = next(iter(pool.pool.run_registry.runs[future.run]._where.values())).node
     os.kill(agent_pids(pool)[node], signal.SIGKILL)
     gate.set()
     assert future.result(timeout=60) == sum(range(200))

@@ -26,7 +26,7 @@ from skyward_core.tasks.function_pickling import make_task
 from skyward_core.views.events import PoolEnded
 from skyward_tui.cli.commands import pools_and_logs
 from skyward_tui.cli.console import Console
-from skyward_tui.text.error_hints import detail_of, words_of
+from skyward_tui.text.error_hints import format_detail, format_error
 from tests.support.waiting import wait_until
 
 
@@ -67,28 +67,28 @@ def test_a_session_unpickles_neither_values_nor_exceptions_nor_items(home: Path,
         assert outcome.error is not None
         assert outcome.error.message == "caught"
     finally:
-        session.down("trap").result(90)
+        session.tear_down("trap").result(90)
         session.detach()
 
 
 def test_leaving_at_the_news_of_a_receipt_leaves_it_in_the_ledger(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    told, ended = threading.Event(), Ledger.ended
+    told, ended = threading.Event(), Ledger.record_teardown
 
     def slowly(ledger: Ledger, *arguments: Any) -> None:
         assert told.wait(60)
         time.sleep(0.2)  # the other thread goes on meanwhile
         ended(ledger, *arguments)
 
-    monkeypatch.setattr(Ledger, "ended", slowly)
+    monkeypatch.setattr(Ledger, "record_teardown", slowly)
     session = Session()
     session.create(PoolSpec(name="brief", provider=Local(), options=Options(console=False))).result(90)
     session.subscribe("brief", lambda event: told.set() if isinstance(event, PoolEnded) else None).result(60)
-    down = session.down("brief")
+    down = session.tear_down("brief")
     assert told.wait(60)
     session.detach()
     assert down.result(60).unwritten == ""
-    assert Ledger().live() == []
-    row = Ledger().find("brief")
+    assert Ledger().live_pools() == []
+    row = Ledger().find_pool("brief")
     assert row is not None and row.receipt is not None
 
 
@@ -106,10 +106,10 @@ def test_a_pool_of_another_release_is_refused_in_words_and_can_be_ended(
         with pytest.raises(sky.PoolError) as refused:
             sky.attach("older")
         assert refused.value.hint == view.hint == Hint("down", "older")
-        for told in (detail_of(view), words_of(refused.value)):
+        for told in (format_detail(view), format_error(refused.value)):
             assert f"speaks version {VERSION} of the protocol, this client {VERSION + 1}" in told
             assert told.endswith("; end it: skyward-tui down older")
-        assert pools_and_logs.ls(False, Console()) == 0
+        assert pools_and_logs.list_pools(False, Console()) == 0
         # Who looks every second asks ever less often; who looks because a person says so, at once.
         watch, tries = session._watch, []
 
@@ -124,8 +124,8 @@ def test_a_pool_of_another_release_is_refused_in_words_and_can_be_ended(
         session.refresh().result(90)
         assert tries == ["older"]
         listed = capfd.readouterr()
-        assert "older  unreachable" in listed.out and f"pool older: {detail_of(view)}\n" in listed.err
-        receipt = session.down("older").result(90)
+        assert "older  unreachable" in listed.out and f"pool older: {format_detail(view)}\n" in listed.err
+        receipt = session.tear_down("older").result(90)
         assert (receipt.ok, receipt.gone) == (True, (0, 1))
     finally:
         session.detach()
@@ -134,16 +134,16 @@ def test_a_pool_of_another_release_is_refused_in_words_and_can_be_ended(
 WIDE = """
 import asyncio, pathlib, sys
 import skyward_core as sky
-from skyward_core.pool.startup import Startup
+from skyward_core.pool.startup import NodeStartup as Startup
 
-bring_up = Startup._bring_up
+start_node = Startup._start_node
 
 async def late(self, link, gate):
     while link.node > 3 and not pathlib.Path(sys.argv[1]).exists():
         await asyncio.sleep(0.01)
-    await bring_up(self, link, gate)
+    await start_node(self, link, gate)
 
-Startup._bring_up = late
+Startup._start_node = late
 with sky.Compute(provider=sky.Local(), nodes=8, name="wide", options=sky.Options(console=False)):
     sys.stdin.read()
 """
@@ -157,7 +157,7 @@ def test_a_pool_that_another_process_makes_is_never_shown_as_less_than_it_is(hom
         seen: list[Any] = []
         deadline = time.monotonic() + 90
         while "up" not in [state for state, _ in seen] and time.monotonic() < deadline:
-            machines = [m for row in session.ledger.live() for m in session.ledger.machines(row.token)]
+            machines = [m for row in session.ledger.live_pools() for m in session.ledger.machines(row.token)]
             half_made = [Path(m.extra["folder"], "agent.json").exists() for m in machines].count(True) == 4
             seen += [(view.state, view.detail) for view in session.refresh().result(90)]
             if half_made:
@@ -176,12 +176,12 @@ def test_a_node_that_was_away_when_we_came_is_joined_as_soon_as_it_is_there(home
     maker, session = Session(), Session()
     try:
         maker.create(spec).result(90)
-        away = Path(maker.ledger.machines(maker.ledger.live()[0].token)[1].extra["socket"])
+        away = Path(maker.ledger.machines(maker.ledger.live_pools()[0].token)[1].extra["socket"])
         away.rename(away.with_suffix(".away"))
         (view,) = session.refresh().result(90)
         assert (view.state, view.nodes_ready) == ("degraded", 1)
         assert "node 1" in view.detail and "No such file" in view.detail, view.detail
-        assert maker.ledger.live()[0].state == "up", "who only looks changes nothing"
+        assert maker.ledger.live_pools()[0].state == "up", "who only looks changes nothing"
         away.with_suffix(".away").rename(away)
         deadline = time.monotonic() + 60
         while view.state != "up" and time.monotonic() < deadline:
@@ -189,7 +189,7 @@ def test_a_node_that_was_away_when_we_came_is_joined_as_soon_as_it_is_there(home
         assert (view.state, view.nodes_ready, view.detail) == ("up", 2, "")
     finally:
         session.detach()
-        maker.down("pair").result(90)
+        maker.tear_down("pair").result(90)
         maker.detach()
 
 
@@ -211,7 +211,7 @@ def test_a_pool_to_which_the_way_is_long_is_listed_meanwhile(home: Path, monkeyp
         assert [(view.name, view.state) for view in seen.result(90)] == [("far", "up")]
     finally:
         there.set()
-        maker.down("far").result(90)
+        maker.tear_down("far").result(90)
         looker.detach()
         maker.detach()
 
@@ -228,7 +228,7 @@ def test_pools_that_are_over_are_listed_and_opened_by_their_keys(home: Path) -> 
             session.create(spec).result(90)
             run = session.launch("twice", make_task(sky.function(said)(words))).result(90)
             session.wait("twice", run.id).result(90)
-            assert session.down("twice").result(90).ok
+            assert session.tear_down("twice").result(90).ok
     finally:
         session.detach()
     session = Session()  # as after a restart
@@ -240,21 +240,21 @@ def test_pools_that_are_over_are_listed_and_opened_by_their_keys(home: Path) -> 
             assert (view.state, [(r.function, r.state, r.outcomes()) for r in view.runs.values()]) == (
                 "gone", [("said", "done", [])]
             )  # fmt: skip
-            whole = session.recall(view.key).result(90)
+            whole = session.load_ended_pool(view.key).result(90)
             assert whole is next(each for each in session.pools() if each.key == view.key)
             assert whole.logs.rank(0).lines(0, 9) == [f"heard {words}"]
             (run,) = whole.runs.values()
             assert [outcome.summary and outcome.summary.json for outcome in run.outcomes()] == [words]
-            seen = session.look_at_run(run.id).result(90)
+            seen = session.preview_run(run.id).result(90)
             assert seen.view is not None and (seen.view.total, seen.rank, seen.lines) == (
                 1,
                 0,
                 [f"heard {words}"],
             )
             assert (whole.receipt, [node.phase for node in whole.nodes]) == (view.receipt, ["gone"])
-        assert session.look_at_run("never").result(90).view is None
+        assert session.preview_run("never").result(90).view is None
         with pytest.raises(sky.PoolError, match="no pool 'never'") as caught:
-            session.recall("never").result(90)
+            session.load_ended_pool("never").result(90)
         assert caught.value.hint == Hint("list-all")
     finally:
         session.detach()

@@ -14,7 +14,7 @@ import pytest
 import skyward_core as sky
 from skyward_core.client.session import Session
 from skyward_core.model.errors import PoolError
-from skyward_core.plugins.built_in.jax import visible_gpus
+from skyward_core.plugins.built_in.jax import count_visible_gpus
 from skyward_core.pool import node_recovery
 from skyward_core.transport.ssh.ssh_transport import SSHTransport
 from tests.support import one_host
@@ -115,7 +115,7 @@ def seen() -> dict[str, Any]:
         "place": (mine.rank, mine.hostname, mine.network.interface, os.environ.get("CUDA_VISIBLE_DEVICES")),
         "child": json.loads(mine.with_run("").to_json()) == theirs,
         "told": {key: told[key] for key in ("node", "total_nodes", "head_addr", "accelerators", "total_accelerators")},
-        "jax": visible_gpus(mine),
+        "jax": count_visible_gpus(mine),
     }
 
 

@@ -34,7 +34,7 @@ def test_nothing_is_left(home: Path, at: str) -> None:
     with pytest.raises(KeyboardInterrupt), compute:
         pass
     ledger = Ledger()
-    row = ledger.find("cut")
+    row = ledger.find_pool("cut")
     ledger.close()
     assert not list((home / "local").glob("cut.*"))
     if at == "begin":

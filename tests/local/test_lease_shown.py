@@ -33,7 +33,7 @@ def test_a_pool_that_nobody_uses_tells_its_end_and_one_in_use_has_none(home: Pat
     assert left is not None and 60 < left <= 90
     used = watcher.attach("idle").result(60)
     wait_until(lambda: used.ends_at is None, what="the news that it is in use")
-    assert watcher.down("idle").result(60).ok
+    assert watcher.tear_down("idle").result(60).ok
     watcher.detach()
 
 
@@ -42,7 +42,7 @@ def test_a_time_to_live_counts_down_also_while_it_is_used(home: Path) -> None:
     pool = owner.create(spec("brief", ttl=120.0)).result(60)
     left = pool.lease_left(time.time())
     assert left is not None and 90 < left <= 120
-    assert owner.down("brief").result(60).ok
+    assert owner.tear_down("brief").result(60).ok
     assert pool.lease_left(time.time()) is None
     owner.detach()
 
@@ -59,7 +59,7 @@ def test_looking_at_a_pool_all_the_time_keeps_it_no_longer(home: Path, way: str)
         try:
             if way == "look":
                 with suppress(sky.PoolError):
-                    watcher.look("watched").result(60)
+                    watcher.observe("watched").result(60)
             return not any(pool.is_live for pool in watcher.refresh().result(60))
         finally:
             watcher.detach()

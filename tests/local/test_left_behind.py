@@ -19,9 +19,9 @@ from pathlib import Path
 import pytest
 
 import skyward_core as sky
-from skyward_core.node.bootstrap.host_commands import end
-from skyward_core.node.bootstrap.host_inspection import MARK, environment, members
-from skyward_core.protocol.frame_codec import Decoder, frame
+from skyward_core.node.bootstrap.host_commands import end_agent
+from skyward_core.node.bootstrap.host_inspection import NODE_VARIABLE, find_node_processes, read_environment
+from skyward_core.protocol.frame_codec import Decoder, encode_frame
 from tests.support.child import Child
 from tests.support.faults import agent_pids
 from tests.support.processes import descendants, exists
@@ -150,7 +150,7 @@ def test_the_end_of_a_forked_child_is_not_the_rank_s(shared: dict[str, sky.Compu
 
         from skyward_core.node.worker import stop_signal
 
-        stop_signal.DEAF = 0.05  # seconds in which a rank that got the signal itself would be ended
+        stop_signal.NATIVE_CODE_TIMEOUT = 0.05  # seconds in which a rank that got the signal itself would be ended
         child = multiprocessing.get_context("fork").Process(target=time.sleep, args=(600,))
         child.start()
         child.terminate()
@@ -183,7 +183,7 @@ def test_who_greets_as_a_worker_is_known_by_the_kernel(shared: dict[str, sky.Com
     with socket.socket(socket.AF_UNIX) as line:
         line.settimeout(30)
         line.connect(compute.pool.machines[0].extra["socket"] + ".w")
-        line.sendall(frame({"t": "hello", "pid": pid}))
+        line.sendall(encode_frame({"t": "hello", "pid": pid}))
         heard = b""
         while data := line.recv(1 << 16):
             heard += data
@@ -191,7 +191,7 @@ def test_who_greets_as_a_worker_is_known_by_the_kernel(shared: dict[str, sky.Com
     with socket.socket(socket.AF_UNIX) as line:
         line.settimeout(30)
         line.connect(compute.pool.machines[0].extra["socket"] + ".w")
-        line.sendall(frame({"t": "outcome", "run": "x", "i": 0, "kind": "returned"}))
+        line.sendall(encode_frame({"t": "outcome", "run": "x", "i": 0, "kind": "returned"}))
         assert line.recv(1 << 16) == b"", "who has not greeted is not heard"
     assert sky.function(os.getpid)() >> compute == pid
 
@@ -211,7 +211,7 @@ def bystander(*arguments: str, uid: int = 0, env: dict[str, str] | None = None) 
 def beside(compute: sky.Compute) -> tuple[list[str], dict[str, str]]:
     """The arguments and the environment of a worker."""
     extra = compute.pool.machines[0].extra
-    return [extra["socket"] + ".w", extra["folder"], "0", "0"], os.environ | {MARK: extra["folder"]}
+    return [extra["socket"] + ".w", extra["folder"], "0", "0"], os.environ | {NODE_VARIABLE: extra["folder"]}
 
 
 def check(make: Callable[[sky.Compute], subprocess.Popen[bytes]]) -> None:
@@ -250,10 +250,10 @@ def test_a_stranger_s_set_user_id_program_with_our_mark_is_nobody_of_ours(tmp_pa
     folder = str(tmp_path / "node")
     try:
         for uid, expected in ((65534, False), (0, True)):
-            with subprocess.Popen([program, "600"], env={MARK: folder}, user=uid) as process:
+            with subprocess.Popen([program, "600"], env={NODE_VARIABLE: folder}, user=uid) as process:
                 try:
-                    wait_until(partial(environment, process.pid))
-                    assert (process.pid in members(folder)) == expected
+                    wait_until(partial(read_environment, process.pid))
+                    assert (process.pid in find_node_processes(folder)) == expected
                 finally:
                     process.kill()
     finally:
@@ -262,8 +262,8 @@ def test_a_stranger_s_set_user_id_program_with_our_mark_is_nobody_of_ours(tmp_pa
 
 def test_a_rank_s_environment_names_its_node(shared: dict[str, sky.Compute]) -> None:
     folder = compute_folder(shared["process"])
-    assert sky.function(lambda: os.environ.get(MARK))() >> shared["process"] == folder
-    assert json.loads((Path(folder) / "agent.json").read_text())["pid"] in members(folder)
+    assert sky.function(lambda: os.environ.get(NODE_VARIABLE))() >> shared["process"] == folder
+    assert json.loads((Path(folder) / "agent.json").read_text())["pid"] in find_node_processes(folder)
 
 
 def compute_folder(compute: sky.Compute) -> str:
@@ -296,7 +296,7 @@ def test_an_agent_that_is_just_starting_is_ended_too(tmp_path: Path) -> None:
     ):
         assert agent.stdin is not None and agent.stdout is not None
         assert agent.stdout.readline() == "locked\n"
-        ending = beside.submit(end, folder, str(tmp_path / "sock"), 60.0)
+        ending = beside.submit(end_agent, folder, str(tmp_path / "sock"), 60.0)
         agent.stdin.write("\n")
         agent.stdin.close()
         ending.result(60)

@@ -45,13 +45,13 @@ def test_the_start_is_over_before_the_ledger_is_closed_and_who_uses_the_pool_goe
     assert view.state == "unfinished" and "its client was gone while it was starting" in view.detail
     assert view.hint == Hint("down", "half")
     with pytest.raises(PoolError, match="not finished"):
-        later.look("half").result(90)
+        later.observe("half").result(90)
     assert len(begun.read_text().split()) == 1, "who only looks sets nothing up"
     if used:
         assert later.attach("half").result(90).state == "up"
-        row = later.ledger.find("half")
+        row = later.ledger.find_pool("half")
         assert row is not None and row.state == "up"
-    receipt = later.down("half").result(90)
+    receipt = later.tear_down("half").result(90)
     assert (receipt.created, receipt.ok) == (2, True)
     later.detach()
     assert len(begun.read_text().split()) == 1 + used

@@ -40,7 +40,7 @@ def test_the_block_tears_down_and_gives_a_receipt(home: Path) -> None:
     assert (receipt.created, receipt.gone, receipt.unaccounted) == (3, (0, 1, 2), ())
     assert not any(exists(pid) for pid in pids)
     assert not list((home / "local").iterdir())
-    assert Ledger().live() == []
+    assert Ledger().live_pools() == []
 
 
 @pytest.mark.parametrize("console", [False, True])
@@ -64,7 +64,7 @@ def test_an_exception_in_the_block_tears_down_too(home: Path, error: type[BaseEx
         pids = agent_pids(compute) + worker_pids(compute)
         raise error
     assert not any(exists(pid) for pid in pids)
-    assert Ledger().live() == []
+    assert Ledger().live_pools() == []
 
 
 def test_what_escaped_its_session_ends_with_the_pool(home: Path, tmp_path: Path) -> None:
@@ -133,7 +133,7 @@ def test_a_killed_client_leaves_a_pool_that_the_next_one_finds_and_ends(home: Pa
     try:
         assert [view.name for view in session.refresh().result(90)] == ["orphan"]
         assert session.view("orphan").state == "up"
-        receipt = session.down("orphan").result(90)
+        receipt = session.tear_down("orphan").result(90)
     finally:
         session.detach()
     assert receipt.ok
@@ -176,7 +176,7 @@ def test_a_run_goes_on_without_its_client(home: Path, tmp_path: Path) -> None:
         for r in range(2):
             assert view.logs.rank(r).lines(0, 1000) == [f"line {i}" for i in range(300)]
     finally:
-        session.down("goes-on").result(90)
+        session.tear_down("goes-on").result(90)
         session.detach()
 
 
@@ -305,7 +305,7 @@ def test_a_teardown_during_a_run_ends_its_ranks_as_cancelled(home: Path) -> None
 
 
 def _token_of(compute: sky.Compute) -> str:
-    row = Ledger().find(compute.name)
+    row = Ledger().find_pool(compute.name)
     assert row is not None
     return row.token
 
@@ -402,7 +402,7 @@ def test_interrupted_start_leaves_nothing(home: Path) -> None:
     )
     assert read_line(client) == "interrupted"
     assert client.wait() == 0
-    assert Ledger().live() == []
+    assert Ledger().live_pools() == []
     assert not list((home / "local").glob("*"))
 
 
@@ -422,11 +422,11 @@ def test_a_client_killed_between_intent_and_creation_leaves_a_row_that_can_be_en
     assert client.wait() == -signal.SIGKILL
     session = Session()
     try:
-        receipt = session.down("half").result(90)
+        receipt = session.tear_down("half").result(90)
     finally:
         session.detach()
     assert receipt.ok
-    assert Ledger().live() == []
+    assert Ledger().live_pools() == []
 
 
 def test_threads_run_tasks_side_by_side_in_one_worker(home: Path) -> None:
@@ -535,14 +535,14 @@ def test_a_pool_whose_ledger_is_lost_is_still_listed_and_torn_down(home: Path, h
             (view,) = session.refresh().result(60)
             assert (view.name, view.state, view.nodes_ready) == ("orphan", "up", 2)
             client.kill()
-            receipt = session.down("orphan").result(60)
+            receipt = session.tear_down("orphan").result(60)
         finally:
             session.detach()
     assert (receipt.created, receipt.gone, receipt.unaccounted) == (2, (0, 1), ())
     assert not any(exists(pid) for pid in pids)
     for path in home.glob("ledger.db*"):
         path.unlink()
-    assert Ledger().live() == []  # what has ended leaves no trace that would bring it back
+    assert Ledger().live_pools() == []  # what has ended leaves no trace that would bring it back
 
 
 def test_large_arguments_of_an_interrupted_client_are_gone_with_its_pool(home: Path) -> None:

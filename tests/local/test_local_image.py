@@ -15,7 +15,7 @@ import pytest
 
 import skyward_core as sky
 from skyward_core.node.bootstrap import image_environment
-from skyward_core.store.pool_folder import replay
+from skyward_core.store.pool_folder import read_events
 from skyward_core.transport.local_transport import LocalTransport, without_cuda
 from skyward_core.views.events import NodePhase
 from tests.support.processes import descendants
@@ -59,15 +59,15 @@ def test_ranks_have_the_packages_of_the_image(wheels: None, home: Path) -> None:
     with pool(pip=["skytiny==1.0"]) as compute:
         found = seen() @ compute
         folder = compute.pool.archive.folder
-    told = [each for each in replay(folder) if isinstance(each, NodePhase)]  # all that was told is written now
+    told = [each for each in read_events(folder) if isinstance(each, NodePhase)]  # all that was told is written now
     said = [each.detail for each in told if each.phase == "installed"]
     assert [each for each in said if "skytiny" in each], "the phase board tells what is installed"
     (made,) = environments(home)
     assert found == [(f"{made}/bin/python", "1.0")] * 2
-    os.utime(made / image_environment.MADE, (0, 0))
+    os.utime(made / image_environment.MADE_FILE, (0, 0))
     with pool(pip=["skytiny==1.0"]) as compute:
         assert seen() @ compute == found
-    assert (made / image_environment.MADE).stat().st_mtime > 0  # what is used is not pruned
+    assert (made / image_environment.MADE_FILE).stat().st_mtime > 0  # what is used is not pruned
     with pool(pip=["skytiny>=2"]) as compute:
         assert [version for _, version in seen() @ compute] == ["2.0"] * 2
 
@@ -88,7 +88,7 @@ def test_a_set_up_command_runs_once_and_one_that_fails_is_named(home: Path, tmp_
         pool(setup=["echo why >&2; exit 3"]),
     ):
         pass
-    assert (len(environments(home)) == 2 and not (environments(home)[0] / image_environment.MADE).exists()) or True
+    assert (len(environments(home)) == 2 and not (environments(home)[0] / image_environment.MADE_FILE).exists()) or True
 
 
 def test_a_folder_for_environments_that_cannot_be_is_named(home: Path) -> None:
@@ -202,11 +202,11 @@ def test_a_start_that_takes_too_long_leaves_no_installer_behind(home: Path, tmp_
     assert (tmp_path / "began").exists()
     wait_until(lambda: not running(f"{tmp_path}/go"))
     (made,) = environments(home)
-    assert not (made / image_environment.MADE).exists()
+    assert not (made / image_environment.MADE_FILE).exists()
     (tmp_path / "go").touch()
     with pool(setup=[wait]) as compute:
         assert executable() @ compute == [sys.executable] * 2
-    assert (made / image_environment.MADE).exists()
+    assert (made / image_environment.MADE_FILE).exists()
 
 
 def test_what_a_killed_installer_has_started_ends_with_it(home: Path, tmp_path: Path) -> None:

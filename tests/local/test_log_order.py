@@ -55,7 +55,7 @@ def test_streams_keep_their_order_live_and_later(pool: sky.Compute) -> None:
     (said,) = sky.function(talk)(7) @ pool
     run = last_run(pool)
     settled(pool)
-    ring = pool.pool.view.logs.of(run).rank(0)
+    ring = pool.pool.view.logs.for_run(run).rank(0)
     wait_until(lambda: ring.end == 3000, what="all lines")
     assert told(ring.read(0, 3000)) == said
     assert told(stored(pool, run)) == said
@@ -95,6 +95,6 @@ def test_an_unfinished_line_is_its_runs_own(pool: sky.Compute) -> None:
         ("half", first),
         ("whole", second),
     ]
-    assert pool.pool.view.logs.of(first).rank(0).lines(0, 9) == ["half"]
-    assert pool.pool.view.logs.of(second).rank(0).lines(0, 9) == ["whole"]
+    assert pool.pool.view.logs.for_run(first).rank(0).lines(0, 9) == ["half"]
+    assert pool.pool.view.logs.for_run(second).rank(0).lines(0, 9) == ["whole"]
     assert [line.text for line in stored(pool, first)] == ["half"]

@@ -10,7 +10,7 @@ from contextlib import closing
 
 import pytest
 
-from skyward_core.node.bootstrap.host_inspection import members
+from skyward_core.node.bootstrap.host_inspection import find_node_processes
 from skyward_core.store.ledger import Ledger
 from tests.support.cli import Cli
 from tests.support.faults import remove
@@ -32,7 +32,7 @@ def leave(cli: Cli) -> tuple[str, str, str]:
 
 def lose(folder: str) -> None:
     """Have a node go with all that is on it."""
-    for pid in members(folder):
+    for pid in find_node_processes(folder):
         os.kill(pid, signal.SIGKILL)
     remove(folder)
 

@@ -12,7 +12,7 @@ import pytest
 
 import skyward_core as sky
 from skyward_core.client.session import Session
-from skyward_core.pool.machine_metrics import OLDER
+from skyward_core.pool.machine_metrics import AGENT_TOO_OLD
 from tests.support.cli import Cli
 from tests.support.fake_driver import compiled, needs_compiler
 from tests.support.faults import agent_pids
@@ -66,7 +66,7 @@ def test_a_run_its_gpus_and_who_comes_later(home: Path, tmp_path: Path, monkeypa
         session = Session()
         try:
             first = machine.of("memory_used")[0].at[0]
-            view = session.measure("measured").result()
+            view = session.start_sampling("measured").result()
             assert view.machines is not None
             assert view.machines.nodes[0].host.trace("memory_used").at[0] == first, "the past is there"
         finally:
@@ -93,7 +93,7 @@ def test_an_agent_of_an_older_release_is_told_apart(home: Path) -> None:
     with sky.Compute(name="older", nodes=1, options=QUIET) as compute:
         compute.pool.links[0].welcome["knows"] = ["stacks"]  # as one greets that knows nothing of it
         found = compute.metrics()
-        assert (len(found), found.notes) == (0, [f"node 0: {OLDER}"])
+        assert (len(found), found.notes) == (0, [f"node 0: {AGENT_TOO_OLD}"])
         assert train(1) @ compute == [1]
 
 

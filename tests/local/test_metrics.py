@@ -9,7 +9,7 @@ import pytest
 
 import skyward_core as sky
 from skyward_core.client.session import Session
-from skyward_core.views.alert_rules import alerts_of
+from skyward_core.views.alert_rules import find_alerts
 from tests.support.cli import Cli
 from tests.support.waiting import wait_until
 
@@ -73,7 +73,7 @@ def test_a_rank_whose_loss_is_not_finite_is_named_with_its_first_step(pool: sky.
     view = pool.pool.view
     run = view.runs[list(view.runs)[-1]]
     wait_until(lambda: view.metrics.latest(run.id, 2).get("step") == 7, what="the last numbers of rank 2")
-    (alert,) = alerts_of(view, run, time.time())
+    (alert,) = find_alerts(view, run, time.time())
     assert (alert.kind, alert.who, alert.words) == ("nan", "rank 2", "loss is NaN from step 3 on")
     assert run.opened_at <= alert.since <= time.time()
 

@@ -15,7 +15,7 @@ import pytest
 import skyward_core as sky
 from skyward_core.api.attach import Attached
 from skyward_core.store.ledger import Ledger
-from skyward_core.store.pool_folder import Archive
+from skyward_core.store.pool_folder import PoolFolder
 from tests.support.child import read_line
 from tests.support.faults import agent_pids
 from tests.support.forked_clients import script
@@ -73,8 +73,8 @@ def left_behind(
     agents: list[int] = json.loads(line)
     client.kill()
     client.communicate()
-    (row,) = Ledger().live()
-    for log in Archive(row.key).folder.rglob("r*.out"):
+    (row,) = Ledger().live_pools()
+    for log in PoolFolder(row.key).folder.rglob("r*.out"):
         log.unlink()  # as if it had died before that came: the agents show it to the next client
     return agents
 

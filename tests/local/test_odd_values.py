@@ -21,7 +21,7 @@ import pytest
 import skyward_core as sky
 from skyward_core.model.errors import RemoteTraceback
 from skyward_core.plugins import Plugin
-from skyward_core.store.pool_folder import Archive
+from skyward_core.store.pool_folder import PoolFolder
 from tests.support.pool_logs import last_run
 
 KINDS = (
@@ -221,7 +221,7 @@ def test_results_that_are_asked_for_later_fail_alike(home: Path) -> None:
     with sky.Compute(provider=sky.Local(), worker=sky.Worker(ranks_per_node=2), options=options) as compute:
         assert give("x") @ compute == ["x"] * 2
         run, key = last_run(compute), compute.pool.row.key
-    with closing(Archive(key)) as archive:
+    with closing(PoolFolder(key)) as archive:
         for index, value in enumerate(("fine", Odd(SystemExit, "loaded here"))):
             (archive.results / f"{run}.{index}.pickle").write_bytes(pickle.dumps(value))
     error = raised_by(lambda: sky.results(run))

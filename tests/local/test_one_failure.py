@@ -16,7 +16,7 @@ import pytest
 import skyward_core as sky
 from skyward_core.model.errors import LedgerError
 from skyward_core.pool import agent_link
-from skyward_core.pool.node_roster import Roster
+from skyward_core.pool.node_roster import NodeRoster
 from skyward_core.store import ledger
 from skyward_core.views.events import Event, NodeLink, NodePhase
 from tests.support.faults import on_loop
@@ -49,7 +49,7 @@ def locked(home: Path) -> Iterator[None]:
 def test_the_calls_of_a_node_that_is_lost_end_although_the_ledger_is_locked(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ledger, "PATIENCE", 0.2)
+    monkeypatch.setattr(ledger, "LOCK_TIMEOUT", 0.2)
     options = sky.Options(console=False, lost_after=1.0)
     with sky.Compute(nodes=2, options=options) as compute, ThreadPoolExecutor(1) as beside:
         running = beside.submit(lambda: forever() @ compute)
@@ -62,7 +62,7 @@ def test_the_calls_of_a_node_that_is_lost_end_although_the_ledger_is_locked(
 
 @pytest.mark.proof("1 s of a processor")
 def test_a_replacement_goes_on_once_the_ledger_is_free(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ledger, "PATIENCE", 0.2)
+    monkeypatch.setattr(ledger, "LOCK_TIMEOUT", 0.2)
     refused: list[str] = []
 
     def note(event: Event) -> None:
@@ -80,15 +80,15 @@ def test_a_replacement_goes_on_once_the_ledger_is_free(home: Path, monkeypatch: 
 
 
 def test_a_node_that_could_not_be_examined_is_examined_again(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real, failed = Roster._decided, list[int]()
+    real, failed = NodeRoster._is_decided, list[int]()
 
-    def once(roster: Roster, node: int) -> bool:
+    def once(roster: NodeRoster, node: int) -> bool:
         if not failed:
             failed.append(node)
             raise LedgerError("the ledger cannot be read: database is locked")
         return real(roster, node)
 
-    monkeypatch.setattr(Roster, "_decided", once)
+    monkeypatch.setattr(NodeRoster, "_is_decided", once)
     with sky.Compute(nodes=2, options=sky.Options(console=False)) as compute, ThreadPoolExecutor(1) as beside:
         running = beside.submit(lambda: forever() @ compute)
         wait_until(lambda: compute.pool.view.runs, what="the run")

@@ -25,7 +25,7 @@ from skyward_core.pool import output_files
 from skyward_core.pool.agent_link import Link
 from skyward_core.transport import downloads
 from skyward_core.transport.background_loop import submit
-from skyward_core.transport.downloads import PARTS, IncomingOutput, OnItsWay
+from skyward_core.transport.downloads import PARTS, DownloadInProgress, IncomingOutput
 from tests.support.child import Child
 from tests.support.cli import COMMAND, call
 from tests.support.faults import agent_pids
@@ -265,12 +265,12 @@ def test_a_file_is_gone_on_with_after_its_agent_was_frozen_or_killed(
         write({"killed.pt": LARGE}) >> pool
         settled(pool)
         (link,), (agent,) = pool.pool.links, agent_pids(pool)
-        monkeypatch.setattr(output_files, "FROZEN", 0.2)
+        monkeypatch.setattr(output_files, "SILENCE_TIMEOUT", 0.2)
         coming = beside.submit(pool.fetch, "killed.pt", to=tmp_path)
         wait_until(lambda: parts(tmp_path))
         os.kill(agent, signal.SIGSTOP)
         try:
-            wait_until(lambda: coming.done() or link.quiet > 1.5)
+            wait_until(lambda: coming.done() or link.silence_seconds > 1.5)
         finally:
             os.kill(agent, signal.SIGCONT)
         assert coming.result(60) == [tmp_path / "killed.pt"]
@@ -298,8 +298,8 @@ def test_a_node_that_answers_and_sends_nothing_of_a_file_is_given_up(
 
     write({"stalled/a": 3, "stalled/b": 3}) >> pool
     settled(pool)
-    monkeypatch.setattr(Link, "take", never)
-    monkeypatch.setattr(output_files, "STUCK", 0.5)
+    monkeypatch.setattr(Link, "fetch_output", never)
+    monkeypatch.setattr(output_files, "STALL_TIMEOUT", 0.5)
     with pytest.raises(PoolError, match=r"stalled/a, stalled/b of node .*nothing of it has come"):
         pool.fetch("stalled/**", to=tmp_path)
     assert len(through_ssh) == 1, "nor are its other files waited for"
@@ -314,13 +314,13 @@ def test_what_another_client_fetches_to_the_same_folder_is_waited_for(
     file = max(pool.files("both.pt"), key=lambda file: file.changed_at)
     turned_away: list[int] = []
 
-    class Noted(OnItsWay):
+    class Noted(DownloadInProgress):
         def __init__(self, at: int) -> None:
             super().__init__(at)
             turned_away.append(at)
 
-    monkeypatch.setattr(downloads, "OnItsWay", Noted)
-    monkeypatch.setattr(output_files, "OnItsWay", Noted)
+    monkeypatch.setattr(downloads, "DownloadInProgress", Noted)
+    monkeypatch.setattr(output_files, "DownloadInProgress", Noted)
     theirs = IncomingOutput(tmp_path, f"{tmp_path / 'both.pt'}\0{file.node}", LARGE, file.version)
     with ThreadPoolExecutor(1) as beside:
         coming = beside.submit(pool.fetch, "both.pt", to=tmp_path)
@@ -328,7 +328,7 @@ def test_what_another_client_fetches_to_the_same_folder_is_waited_for(
         theirs.write(content(LARGE)[: LARGE // 2])
         wait_until(lambda: LARGE // 2 in turned_away)
         assert not coming.done() and not through_ssh
-        theirs.leave()  # it dies: this one goes on
+        theirs.release()  # it dies: this one goes on
         assert coming.result(60) == [tmp_path / "both.pt"]
     assert (tmp_path / "both.pt").read_bytes() == content(LARGE) and through_ssh == [LARGE // 2]
 
@@ -359,10 +359,10 @@ def test_a_full_disk_is_named_and_nothing_half_is_left(
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(full)], check=True)
     try:
         for spare, said in (
-            (output_files.SPARE, "no room: it needs 9,000,000 bytes"),
+            (output_files.SPARE_BYTES, "no room: it needs 9,000,000 bytes"),
             (-(1 << 40), "No space left"),
         ):
-            monkeypatch.setattr(output_files, "SPARE", spare)
+            monkeypatch.setattr(output_files, "SPARE_BYTES", spare)
             with pytest.raises(PoolError, match=f"disk/too_large of node . *{said}".replace(" *", ": .*")):
                 pool.fetch("disk/**", to=full)
             assert [path.name for path in full.rglob("*") if path.is_file()] == ["small"]

@@ -20,7 +20,7 @@ import skyward_core as sky
 from skyward_core.client.launch.launch_plan import LaunchPlan
 from skyward_core.model.errors import PoolError
 from skyward_core.pool.agent_link import Link
-from skyward_core.tasks.client_interpreter import own
+from skyward_core.tasks.client_interpreter import own_interpreter
 from skyward_core.transport.background_loop import submit
 from skyward_core.transport.downloads import PARTS, IncomingOutput
 from tests.support.cli import call
@@ -74,7 +74,7 @@ def test_what_goes_with_its_machine_is_fetched_or_named(
             "end/small": 500_000,
             "end/large": 3_000_000,
         }
-        assert left.goes and left.is_too_much and left.room == (1_000_000 if most else 0)
+        assert left.goes and left.exceeds_limit and left.room == (1_000_000 if most else 0)
         # Where this machine's clock was ahead when the pool was made, and is right by now.
         compute.pool.context.row = replace(compute.pool.context.row, created_at=time.time() + 86_400)
         news: list[str] = []
@@ -94,14 +94,14 @@ def test_what_goes_with_its_machine_is_fetched_or_named(
     assert f"lost: {lost}" in str(compute.receipt)
     plan = LaunchPlan(
         script=Path("x.py"),
-        interpreter=own(),
+        interpreter=own_interpreter(),
         function=None,  # type: ignore[arg-type]
         values={},
         pool=compute.spec,
         plugins=(),
     )
-    assert f"the newest {most or '0 bytes'}, as no outputs are named" in plan.loses_files
-    assert not replace(plan, keep=True).loses_files
+    assert f"the newest {most or '0 bytes'}, as no outputs are named" in plan.file_loss_warning
+    assert not replace(plan, keep=True).file_loss_warning
 
 
 def take_as_a_file(folder: Path) -> None:
@@ -208,7 +208,7 @@ def test_a_fetch_ends_with_the_pool_that_another_client_ends(
     ):
         write({f"ended/{name}": 9 for name in "abcdefg"}) >> compute
         settled(compute)
-        monkeypatch.setattr(Link, "take", half)
+        monkeypatch.setattr(Link, "fetch_output", half)
         coming = beside.submit(other.fetch, "ended/**", to=tmp_path)
         wait_until(lambda: through_ssh)
         assert compute.pool is not None and submit(compute.pool.down()).result().ok

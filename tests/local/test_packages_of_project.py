@@ -93,7 +93,7 @@ def run_script(project: Path, lock: str) -> Any:
     assert plan.interpreter.source == lock and plan.spec is not None
     session = Session()
     try:
-        (task,) = plan.tasks()
+        (task,) = plan.load_tasks()
         begun: Future[PoolView] = Future()
         printed: list[bytes] = []
         begun.add_done_callback(
@@ -103,7 +103,7 @@ def run_script(project: Path, lock: str) -> Any:
         key = begun.result().key
         view = session.wait(key, session.launch(key, task).result().id).result()
         assert b"".join(printed) == b"it runs\n", "who heard of the pool as it began has all of it"
-        session.down("p").result()
+        session.tear_down("p").result()
     finally:
         session.detach()
     (made,) = {Path(plan.interpreter.prefix)} & set((project.parent / "sky" / "environments").iterdir())
@@ -190,12 +190,12 @@ async def test_hosts_have_them_and_the_packages_that_lie_here(
         )
         plan = request.plan()
         assert str(plan.packages) == f"1 of {project}/requirements.txt"
-        assert [each.folder for each in plan.travelling] == [str(project.parent / "mylib")]
+        assert [each.folder for each in plan.uploaded_packages] == [str(project.parent / "mylib")]
         assert plan.spec is not None
         where = provider(host, known)
         session = Session()
         try:
-            (task,) = await asyncio.to_thread(plan.tasks)
+            (task,) = await asyncio.to_thread(plan.load_tasks)
             spec = replace(plan.spec, provider=where, options=QUIET)
             await asyncio.wrap_future(session.create(spec))
             run = await asyncio.wrap_future(session.launch("p", task))
@@ -206,7 +206,7 @@ async def test_hosts_have_them_and_the_packages_that_lie_here(
             version, library, program, file = summary.json
             assert (version, library) == ("1.0", "beside the project")
             assert str(host.home) in program and str(host.home) in file
-            await asyncio.wrap_future(session.down("p"))
+            await asyncio.wrap_future(session.tear_down("p"))
         finally:
             await asyncio.to_thread(session.detach)
         lines = kept_lock(project).splitlines()
@@ -231,7 +231,7 @@ async def test_what_a_project_says_wrong_is_refused_before_anything_is_connected
             )
             with pytest.raises(error, match=why):
                 await asyncio.wrap_future(session.create(spec))
-        assert session.ledger.live() == []
+        assert session.ledger.live_pools() == []
     finally:
         await asyncio.to_thread(session.detach)
     assert host.logins == 0

@@ -53,12 +53,12 @@ class Meets(Plugin):
 
     @contextmanager
     def around_process(self, info: sky.InstanceInfo) -> Iterator[None]:
-        from skyward_core.runtime.instance_info import enter
+        from skyward_core.runtime.instance_info import set_phase
 
         if info.rank == 1:
-            enter("importing")
+            set_phase("importing")
             hold(self.imported)
-            enter("joining")
+            set_phase("joining")
         hold(self.launched)  # ranks may be set up before there is a run, and what they print then is of none
         print("waits for the others", flush=True)
         hold(self.met)
@@ -69,7 +69,7 @@ class Meets(Plugin):
 def session(home: Path) -> Iterator[Session]:
     session = Session()
     yield session
-    session.down("p").result(90)
+    session.tear_down("p").result(90)
     session.detach()
 
 
@@ -110,7 +110,7 @@ def test_each_step_before_a_function_is_told_with_its_time(session: Session, tmp
         ours, theirs = (each.view("p").rank_phases[0][1] for each in (session, other))
         assert abs(ours - theirs) < 1.0
         # What it prints meanwhile is the log of the run that it is set up for.
-        log = session.view("p").logs.of(run.id).rank(0)
+        log = session.view("p").logs.for_run(run.id).rank(0)
         wait_until(lambda: log.lines(0, 9) == ["waits for the others"])
         imported.touch()
         wait_until(lambda: phases(session) == phases(other) == {0: "joining", 1: "joining"})

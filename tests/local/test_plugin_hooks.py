@@ -102,7 +102,7 @@ def test_one_that_raises_on_the_client_stops_the_pool_before_anything_is_made(ho
     with pytest.raises(PluginError, match=f"plugin a failed in {hook}: LookupError"), compute:
         pass
     assert compute.receipt is None
-    assert Ledger().find(compute.name) is None
+    assert Ledger().find_pool(compute.name) is None
 
 
 def test_one_that_raises_beside_a_pool_that_is_up_is_named_and_the_pool_taken_down(tmp_path):

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 import skyward_core as sky
-from skyward_core.providers.local.provider import Local, _remove
+from skyward_core.providers.local.provider import Local, _remove_tree
 from skyward_core.store.ledger import Ledger
 from tests.support.faults import on_loop
 from tests.support.waiting import wait_until
@@ -96,13 +96,13 @@ def test_a_folder_that_another_makes_anew_as_it_is_cleared_away_is_left_to_it(
 ) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(Path, "is_dir", lambda path: False)  # so it was when we looked
-        _remove(tmp_path)
+        _remove_tree(tmp_path)
     assert tmp_path.exists()
 
 
 def test_a_run_on_a_pool_whose_time_is_over_says_so(home: Path) -> None:
     with sky.Compute(nodes=1, options=sky.Options(console=False, ttl=0.5)) as compute:
-        wait_until(lambda: compute.pool.context.ending, what="the news of the end")
+        wait_until(lambda: compute.pool.context.external_end, what="the news of the end")
         with pytest.raises(sky.PoolGone, match=r"ended itself at .*: its time to live of 0.5 s was over"):
             _ = rank() @ compute
 

@@ -70,18 +70,18 @@ class Steps:
     def __init__(self, folder: Path) -> None:
         self.folder = str(folder)
 
-    def take(self, step: str) -> None:
+    def submit(self, step: str) -> None:
         Path(self.folder, f"{step}-{sky.instance_info().rank}").touch()
 
-    def taken(self, step: str) -> list[int]:
+    def advance(self, step: str) -> list[int]:
         return sorted(int(path.name.rpartition("-")[2]) for path in Path(self.folder).glob(f"{step}-*"))
 
     def wait(self, step: str, ranks: list[int]) -> None:
-        wait_until(lambda: self.taken(step) == ranks, what=lambda: f"{step}: {self.taken(step)}")
+        wait_until(lambda: self.advance(step) == ranks, what=lambda: f"{step}: {self.advance(step)}")
 
     def await_all(self, step: str, ranks: list[int]) -> None:
         """In a rank."""
-        while self.taken(step) != ranks:
+        while self.advance(step) != ranks:
             time.sleep(0.01)
 
 
@@ -104,11 +104,11 @@ def test_callbacks_run_on_all_ranks_and_results_in_time_count(pool: sky.Compute,
             raise ValueError("the disk is full")
 
         sky.on_preempt(lambda seconds, node: heard.append((50 < seconds <= 60, node)))
-        steps.take("begun")
+        steps.submit("begun")
         while len(heard) < 2:
             time.sleep(0.01)
         sky.on_preempt(lambda node=7: heard.append("late"))
-        steps.take("told")
+        steps.submit("told")
         steps.await_all("told", [0, 1])
         time.sleep(1.2)  # SIGTERM has come, and what is native has come out of it
         return heard
@@ -145,15 +145,15 @@ def test_what_a_rank_has_started_lives_as_long_as_the_rank(pool: sky.Compute, st
         import multiprocessing
 
         if goes_on:
-            sky.on_preempt(lambda: steps.take("told"))
+            sky.on_preempt(lambda: steps.submit("told"))
 
         def load() -> None:
             def leave(*_: object) -> None:
-                steps.take("left")
+                steps.submit("left")
                 os._exit(0)
 
             signal.signal(signal.SIGTERM, leave)
-            steps.take("loads")
+            steps.submit("loads")
             time.sleep(60)
 
         loader = multiprocessing.get_context("fork").Process(target=load, daemon=True)
@@ -169,7 +169,7 @@ def test_what_a_rank_has_started_lives_as_long_as_the_rank(pool: sky.Compute, st
         running = beside.submit(lambda: sky.function(train)(True) @ pool)
         steps.wait("loads", [0, 1])
         says(pool, 0)
-        assert running.result(30) == [True, True] and steps.taken("left") == []
+        assert running.result(30) == [True, True] and steps.advance("left") == []
         for path in Path(steps.folder).glob("loads-*"):
             path.unlink()
         running = beside.submit(lambda: sky.function(train)(False) @ pool)
@@ -177,16 +177,16 @@ def test_what_a_rank_has_started_lives_as_long_as_the_rank(pool: sky.Compute, st
         says(pool, 1)
         with pytest.raises(sky.RunError):
             running.result(30)
-    assert 1 in steps.taken("left")
+    assert 1 in steps.advance("left")
 
 
 def test_who_says_nothing_gets_sigterm_and_is_lost(pool: sky.Compute, steps: Steps) -> None:
     def train() -> None:
-        steps.take("begun")
+        steps.submit("begun")
         try:
             time.sleep(600)
         finally:
-            steps.take("cleaned")
+            steps.submit("cleaned")
 
     with ThreadPoolExecutor(1) as beside:
         running = beside.submit(lambda: sky.function(train)() @ pool)
@@ -194,11 +194,11 @@ def test_who_says_nothing_gets_sigterm_and_is_lost(pool: sky.Compute, steps: Ste
         says(pool, 1, "rebalance", None)
         node = pool.pool.view.nodes[1]
         wait_until(lambda: node.notice == "rebalance")
-        assert not node.is_taken_back and not running.done()
+        assert not node.is_preempted and not running.done()
         says(pool, 1)
         with pytest.raises(sky.RunError, match="preempted") as caught:
             running.result(30)
-    assert steps.taken("cleaned") == [0, 1]
+    assert steps.advance("cleaned") == [0, 1]
     assert {rank: each.kind for rank, each in caught.value.outcomes.items()} == {0: "collateral", 1: "lost"}
     error = caught.value.outcomes[1].error
     assert error is not None and error.type == "Preempted"
@@ -208,8 +208,8 @@ def test_who_says_nothing_gets_sigterm_and_is_lost(pool: sky.Compute, steps: Ste
     from skyward_core.client.session import Session  # which ranks do without
 
     session = Session()
-    view = session.look(pool.pool.row.key).result(30)
-    assert view.nodes[1].is_taken_back and not view.nodes[0].notice
+    view = session.observe(pool.pool.row.key).result(30)
+    assert view.nodes[1].is_preempted and not view.nodes[0].notice
     session.detach()
 
 
@@ -254,7 +254,7 @@ def test_handlers_of_scripts_go_on_to_work(home: Path, steps: Steps, tmp_path: P
     text = "import signal, sys, time\nfrom pathlib import Path\nsignal.signal(signal.SIGTERM, lambda *_: sys.exit(0))\n"
     leaves.write_text(f"{text}Path({str(tmp_path)!r}, 'begun-0').touch()\ntime.sleep(600)\n")
     works: list[Any] = [
-        sky.function(each)(lambda: steps.take("begun")) for each in (by_flag, by_native_code, by_leaving, by_callback)
+        sky.function(each)(lambda: steps.submit("begun")) for each in (by_flag, by_native_code, by_leaving, by_callback)
     ]
     kinds = []
     for work in [*works, sky.script(leaves)]:
@@ -275,10 +275,10 @@ def test_an_agent_that_follows_one_that_died_tells_ranks_nothing_twice(pool: sky
         heard: list[str] = []
         signal.signal(signal.SIGTERM, lambda *_: heard.append("signal"))
         sky.on_preempt(lambda: heard.append("callback"))
-        steps.take("begun")
+        steps.submit("begun")
         while len(heard) < 1 + sky.instance_info().rank:
             time.sleep(0.01)
-        steps.take("told")
+        steps.submit("told")
         steps.await_all("end", [0])
         return heard
 
@@ -303,10 +303,10 @@ def test_an_agent_that_follows_one_that_died_tells_ranks_nothing_twice(pool: sky
 
 
 def pool_notices(compute: sky.Compute) -> list[NoticeKind]:
-    from skyward_core.store.pool_folder import replay
+    from skyward_core.store.pool_folder import read_events
     from skyward_core.views.events import NodeNotice
 
-    return [each.kind for each in replay(compute.pool.archive.folder) if isinstance(each, NodeNotice)]
+    return [each.kind for each in read_events(compute.pool.archive.folder) if isinstance(each, NodeNotice)]
 
 
 @pytest.mark.proof("1 s of a processor")
@@ -315,7 +315,7 @@ def test_what_was_taken_back_without_a_notice_is_lost_to_that_too(pool: sky.Comp
 
     def train() -> None:
         print("begun", flush=True)
-        steps.take("begun")
+        steps.submit("begun")
         time.sleep(600)
 
     with ThreadPoolExecutor(1) as beside:
@@ -336,18 +336,18 @@ def test_a_run_is_stopped_after_a_notice_as_before(pool: sky.Compute, steps: Ste
     def train() -> None:
         rank, heard = sky.instance_info().rank, list[int]()
         sky.on_preempt(lambda: heard.append(1))
-        steps.take("begun")
+        steps.submit("begun")
         try:
-            while not heard or (rank and preemption.is_awaited()):
+            while not heard or (rank and preemption.is_sigterm_pending()):
                 time.sleep(0.01)
-            steps.take("told")
+            steps.submit("told")
             if rank == 0:
                 steps.await_all("told", [0, 1])
                 raise ValueError("now")
-            assert preemption.announced_here()
+            assert preemption.is_sigterm_announced()
             time.sleep(600)
         finally:
-            steps.take("cleaned")
+            steps.submit("cleaned")
 
     with ThreadPoolExecutor(1) as beside:
         running = beside.submit(lambda: sky.function(train)() @ pool)
@@ -358,7 +358,7 @@ def test_a_run_is_stopped_after_a_notice_as_before(pool: sky.Compute, steps: Ste
     error = caught.value.outcomes[1].error
     assert caught.value.outcomes[1].kind == "collateral" and error is not None
     assert error.message == "stopped because another rank failed"
-    assert steps.taken("cleaned") == [0, 1] and "was still there" not in err(pool, 1)
+    assert steps.advance("cleaned") == [0, 1] and "was still there" not in err(pool, 1)
 
 
 @pytest.mark.proof("1 s of a processor")
@@ -374,7 +374,7 @@ def test_what_comes_next_waits_for_the_machine_in_its_place(home: Path) -> None:
     with sky.Compute(provider=Lends(), nodes=2, options=REPLACE) as compute, ThreadPoolExecutor(2) as beside:
         view = compute.pool.view
         says(compute, 0)  # the head
-        wait_until(lambda: view.nodes[0].is_taken_back)
+        wait_until(lambda: view.nodes[0].is_preempted)
         before = set(view.runs)
         assert [sky.function(rank)() >> compute for _ in range(3)] == [0, 0, 0]
         assert sky.gather(*[sky.function(rank)() for _ in range(4)]) >> compute == (0, 0, 0, 0)
@@ -386,7 +386,7 @@ def test_what_comes_next_waits_for_the_machine_in_its_place(home: Path) -> None:
         wait_until(lambda: nodes() == [1] * 7, what=nodes)
         # A task for which nothing else is left is lost with the machine.
         says(compute, 1)
-        wait_until(lambda: view.nodes[1].is_taken_back)
+        wait_until(lambda: view.nodes[1].is_preempted)
         task = beside.submit(lambda: sky.function(forever)() >> compute)
         wait_until(lambda: any(run.state == "running" for run in view.runs.values()))
         running = beside.submit(lambda: sky.function(rank)() @ compute)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from skyward_core.client.launch.launch_records import ScriptState
-from skyward_core.transport.working_folder_upload import manifest
+from skyward_core.transport.working_folder_upload import build_manifest
 from tests.support.cli import Cli
 from tests.support.hostile_project import JOB, SCRIPT, hostile_project
 
@@ -63,9 +63,9 @@ def test_a_dry_run_says_what_files_say_of_the_interpreter(cli: Cli, mark: Path) 
 def test_git_runs_no_program_that_a_project_configures(cli: Cli, mark: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """These calls belong to a launch; there, too, nothing of the repository's configuration is run."""
     monkeypatch.chdir(cli.folder)
-    listed = {item.path for item in manifest(cli.folder).items}
+    listed = {item.path for item in build_manifest(cli.folder).items}
     assert {SCRIPT, "block.py", "requirements.txt"} <= listed and "evil.sh" in listed
-    assert ScriptState.of(cli.folder / SCRIPT).changed
+    assert ScriptState.capture(cli.folder / SCRIPT).changed
     assert not mark.exists(), mark.read_text()
 
 

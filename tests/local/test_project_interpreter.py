@@ -18,18 +18,18 @@ from typing import Any, ClassVar
 import pytest
 
 import skyward_core as sky
-from skyward_core.client.launch.discovery import interpreter_of, missing_of
+from skyward_core.client.launch.discovery import choose_interpreter, missing_frameworks
 from skyward_core.client.launch.launch_request import script_python
 from skyward_core.client.session import Session
 from skyward_core.model.errors import PoolError, ScriptError, ScriptFailed, UsageError
 from skyward_core.model.script_interpreter import Interpreter
 from skyward_core.model.specs import Image, Options, PoolSpec
-from skyward_core.node.bootstrap.image_environment import MADE
+from skyward_core.node.bootstrap.image_environment import MADE_FILE
 from skyward_core.plugins.plugin import Plugin
 from skyward_core.store.pool_folder import read_lock as kept
 from skyward_core.tasks.pickled_call import Task
 from skyward_core.tasks.script_inspection import build_task
-from skyward_core.tasks.script_interpreter_selection import ask, own_packages
+from skyward_core.tasks.script_interpreter_selection import library_path_entries, query_python
 from tests.support.cli import Cli, call
 from tests.support.processes import descendants, exists
 from tests.support.pythons import another_python, make_environment, other_pythons
@@ -112,7 +112,7 @@ class BringsTiny(Plugin):
 
 def loaded(script: Path, **how: Any) -> Task:
     """A call of ``f``, loaded with the interpreter that a launch chooses."""
-    return build_task(script, "f", {}, interpreter=interpreter_of(script, ask=ask), **how)
+    return build_task(script, "f", {}, interpreter=choose_interpreter(script, ask=query_python), **how)
 
 
 class Up:
@@ -141,7 +141,7 @@ def up(script: Path, interpreter: Interpreter, **spec: Any) -> Iterator[Up]:
         wanted = PoolSpec(name="p", provider=sky.Local(), interpreter=interpreter, options=options, **spec)
         pool.key = pool.session.create(wanted).result().key
         yield pool
-        pool.session.down("p").result()
+        pool.session.tear_down("p").result()
     finally:
         pool.session.detach()
 
@@ -154,7 +154,7 @@ def test_a_script_and_its_ranks_have_the_project_s_python(
     if minor not in environments:
         pytest.skip(f"there is no other Python {minor} here")
     (project / ".venv").symlink_to(environments[minor].parents[1])
-    chosen = interpreter_of(project / "train.py")
+    chosen = choose_interpreter(project / "train.py")
     assert chosen.source == ".venv of project train-it" and chosen.minor == minor
     with up(project / "train.py", chosen) as pool:
         version, program, package, hidden, where, step = pool.result(where=Path("/a b"))
@@ -176,7 +176,7 @@ def test_what_an_image_adds_comes_before_what_the_project_has(
     owned(project, environments)
     for name, value in tiny_variables(wheels).items():
         monkeypatch.setenv(name, value)
-    chosen = interpreter_of(project / "train.py")
+    chosen = choose_interpreter(project / "train.py")
     with up(project / "train.py", chosen, image=Image(pip=["skytiny"])) as pool:
         assert pool.result()[1:4] == [f"{project}/.venv/bin/python", "1.0", []]
     with up(project / "train.py", chosen, image=Image(pip=["skytiny==2.0"])) as pool:
@@ -197,9 +197,9 @@ def tiny_variables(wheels: Path) -> dict[str, str]:
 @pytest.mark.proof("1 s of a processor")
 def test_another_client_starts_agents_with_the_pool_s_interpreter(project: Path, environments: dict[str, Path]) -> None:
     program = owned(project, environments)
-    chosen = interpreter_of(project / "train.py")
+    chosen = choose_interpreter(project / "train.py")
     with up(project / "train.py", chosen) as pool:
-        (row,) = pool.session.ledger.live()
+        (row,) = pool.session.ledger.live_pools()
         folder = Path(pool.session.ledger.machines(row.token)[0].extra["folder"])
         pool.session.detach()
         agent = json.loads((folder / "agent.json").read_text())["pid"]
@@ -214,11 +214,11 @@ def test_another_client_starts_agents_with_the_pool_s_interpreter(project: Path,
 def test_what_another_python_has_pickled_is_refused_in_words(project: Path, environments: dict[str, Path]) -> None:
     script = project / "plain.py"
     script.write_text("import skyward_core as sky\n@sky.function\ndef f(): return 1\n")
-    own = interpreter_of(script)
+    own = choose_interpreter(script)
     program = owned(project, environments)
     with up(script, own) as pool:
         assert pool.result() == 1
-        pool.interpreter = interpreter_of(script)
+        pool.interpreter = choose_interpreter(script)
         with pytest.raises(UsageError, match=rf"f cannot run in pool p, .*{program} \(\.venv of project train-it\)"):
             pool.run("f")
         with pytest.raises(UsageError, match="bytecode"):
@@ -240,7 +240,7 @@ def inline(project: Path, wheels: Path) -> Path:
 
 
 def test_a_script_with_inline_metadata_gets_an_environment_of_its_own(inline: Path, home: Path) -> None:
-    chosen = interpreter_of(inline)
+    chosen = choose_interpreter(inline)
     said: list[str] = []
     task = loaded(inline, said=said.append)
     assert task.interpreter == chosen
@@ -277,7 +277,7 @@ def test_what_a_plugin_brings_loads_a_script_and_is_what_its_ranks_have(
 
 
 def test_an_environment_that_is_gone_is_made_by_the_node(inline: Path) -> None:
-    chosen = interpreter_of(inline)
+    chosen = choose_interpreter(inline)
     with up(inline, chosen) as pool:
         assert pool.result()[1:3] == [chosen.path, "1.0"]
 
@@ -300,7 +300,7 @@ def test_a_client_that_is_killed_while_it_makes_an_environment_leaves_no_install
         port = index.getsockname()[1]
         links = f'find-links = ["http://127.0.0.1:{port}/"]'
         inline.write_text(whole.replace('find-links = ["wheels"]', links).replace("skytiny==1.0", "skytiny==1.0.0"))
-        chosen = interpreter_of(inline)
+        chosen = choose_interpreter(inline)
         with Cli(tmp_path).begin("run", f"{inline}:f") as client:
             link, _ = index.accept()  # an installer asks, and is never answered
             started = descendants(client.pid)
@@ -308,10 +308,10 @@ def test_a_client_that_is_killed_while_it_makes_an_environment_leaves_no_install
         assert started
         wait_until(lambda: not any(map(exists, started)), what="the installer's end")
         link.close()
-    assert not (Path(chosen.prefix) / MADE).exists()
+    assert not (Path(chosen.prefix) / MADE_FILE).exists()
     inline.write_text(inline.read_text().replace(links, 'find-links = ["wheels"]'))
     task = loaded(inline)
-    assert task.interpreter is not None and (Path(task.interpreter.prefix) / MADE).exists()
+    assert task.interpreter is not None and (Path(task.interpreter.prefix) / MADE_FILE).exists()
 
 
 def test_a_package_that_is_missing_is_to_be_had_where_it_is_missing(
@@ -320,7 +320,7 @@ def test_a_package_that_is_missing_is_to_be_had_where_it_is_missing(
     program = owned(project, environments)
     script = project / "torchy.py"
     script.write_text("import skyward_core as sky\nimport torch\n@sky.function\ndef f(): return 1\n")
-    assert missing_of(script) == ["torch"]
+    assert missing_frameworks(script) == ["torch"]
     with pytest.raises(ScriptFailed, match=f"torch is not installed for {program}; install it there: "):
         loaded(script)
     inline.write_text(inline.read_text() + "import torch\n")
@@ -353,13 +353,13 @@ def test_a_cloudpickle_that_is_too_old_is_named(project: Path, environments: dic
 
 
 def test_what_is_given_to_other_interpreters_is_our_own_alone_and_made_whole(home: Path) -> None:
-    ours = own_packages()
+    ours = library_path_entries()
     assert os.listdir(ours.first) == ["skyward_core"]  # noqa: PTH208
     assert {*os.listdir(ours.last)} <= {"cloudpickle", "pynvml.py"}  # noqa: PTH208
     module = Path(ours.first, "skyward_core", "__init__.py")
     module.unlink()
     Path(ours.first).parent.joinpath(".made").unlink()  # as a power cut may leave it
-    assert own_packages() == ours and module.exists()
+    assert library_path_entries() == ours and module.exists()
 
 
 def test_values_are_written_for_every_version() -> None:
@@ -367,7 +367,7 @@ def test_values_are_written_for_every_version() -> None:
     for known in [*other_pythons().values(), None]:
         code = (
             "import sys; sys.path.insert(0, sys.argv[1]); from pathlib import Path, PurePosixPath; "
-            "from skyward_core.tasks.script_inspection import request_of; "
+            "from skyward_core.tasks.script_inspection import pickle_request as request_of; "
             "sys.stdout.buffer.write(request_of([Path('/a'), {'b': PurePosixPath('c')}]))"
         )
         root = str(Path(sky.__file__).parents[1])
@@ -385,7 +385,7 @@ def command(script: str, *said: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.proof("1 s of a processor")
 def test_one_command_goes_from_nothing_to_results(inline: Path) -> None:
-    chosen = interpreter_of(inline)
+    chosen = choose_interpreter(inline)
     done = command("inline.py:f")
     assert done.returncode == 0, done.stderr
     assert f"interpreter: {chosen}" in done.stderr and "skytiny" in done.stderr

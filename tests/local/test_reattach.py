@@ -9,7 +9,7 @@ from pathlib import Path
 
 from skyward_core.client.session import Session
 from skyward_core.views.pool_view import RunView
-from skyward_core.views.rank_metrics import MetricBook
+from skyward_core.views.rank_metrics import MetricStore
 from tests.support.cli import Cli
 from tests.support.waiting import wait_until
 
@@ -39,7 +39,7 @@ with sky.Compute(name="shared", nodes=1, options=sky.Options(console=False)) as 
 """
 
 
-def latest(session: Session) -> tuple[RunView, MetricBook]:
+def latest(session: Session) -> tuple[RunView, MetricStore]:
     (pool,) = [pool for pool in session.refresh().result() if pool.name == "shared"]
     (run,) = pool.runs.values()
     return run, pool.metrics
@@ -87,7 +87,7 @@ def test_whoever_comes_later_sees_what_was_yielded_and_when(home: Path, tmp_path
         finally:
             third.detach()
     finally:
-        session.down("shared").result()
+        session.tear_down("shared").result()
         session.detach()
 
 

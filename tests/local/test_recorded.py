@@ -12,13 +12,13 @@ import pytest
 
 import skyward_core as sky
 from skyward_core.client import recording
-from skyward_core.client.recording import pack
-from skyward_core.client.replay_session import Playback, opened
+from skyward_core.client.recording import export_recording
+from skyward_core.client.replay_session import Playback, open_recording
 from skyward_core.model.errors import UsageError
 from skyward_core.pool import machine_metrics
 from skyward_core.store.ledger import Ledger
-from skyward_core.store.past_pools import recall
-from skyward_core.store.recording_file import RecordFile
+from skyward_core.store.past_pools import load_finished_pool
+from skyward_core.store.recording_file import RecordingReader
 from tests.support.cli import Cli
 from tests.support.waiting import wait_until
 
@@ -47,7 +47,7 @@ def key(world: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
     """The key of a pool that is over, of whose machines nobody but the record wanted figures."""
     gate = tmp_path_factory.mktemp("gate") / "open"
     with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(1) as beside:
-        patch.setattr(machine_metrics, "LONG", 0.01)
+        patch.setattr(machine_metrics, "LONG_RUN", 0.01)
         with sky.Compute(name="seen", nodes=1, worker=sky.Worker(ranks_per_node=2), options=QUIET) as compute:
             key = compute.pool.row.key
             future = beside.submit(lambda: train(str(gate)) @ compute)
@@ -68,32 +68,32 @@ def ledger(world: Path) -> Iterator[Ledger]:
 
 def played(path: Path) -> Playback:
     """A record at its end."""
-    playback = Playback(opened(path))
+    playback = Playback(open_recording(path))
     playback.seek(1e12)
     playback.advance()
     return playback
 
 
 def test_a_record_shows_what_was_seen(key: str, ledger: Ledger, tmp_path: Path) -> None:
-    row = ledger.find(key)
+    row = ledger.find_pool(key)
     assert row is not None
     (run,) = ledger.runs(row.token)
-    packed = pack(ledger, row, "", tmp_path / "a.skyrec")
+    packed = export_recording(ledger, row, "", tmp_path / "a.skyrec")
     assert packed.size == (tmp_path / "a.skyrec").stat().st_size < 100_000 and not packed.left_out
     playback = played(packed.path)
-    view, recalled = playback.view, recall(ledger, row)
-    assert playback.passed_over == 0
+    view, recalled = playback.view, load_finished_pool(ledger, row)
+    assert playback.skipped_count == 0
     assert view.state == "gone" and view.world_size == 2
     assert view.runs[run.run].counts == recalled.runs[run.run].counts
     assert view.runs[run.run].root_cause == recalled.runs[run.run].root_cause
     assert view.metrics.history(run.run, 1, "loss") == recalled.metrics.history(run.run, 1, "loss")
-    ring = view.logs.of(run.run).rank(0)
+    ring = view.logs.for_run(run.run).rank(0)
     assert ring.lines(0, ring.end) == ["password=***", f"a token {SECRET}"]
     assert view.machines is not None and view.machines.nodes[0].host.seen > 1
     assert view.machines.nodes[0].host.trace("cpu").values
     before = playback.state()
     assert before.failure is not None and before.start == row.created_at
-    playback.to_failure()
+    playback.seek_failure()
     playback.advance()
     assert playback.view.runs[run.run].state == "running" and playback.view.state == "up"
 
@@ -102,30 +102,33 @@ def test_secrets_that_the_packing_client_knows_are_blanked(
     key: str, ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HF_TOKEN", SECRET)
-    row = ledger.find(key)
+    row = ledger.find_pool(key)
     assert row is not None
-    packed = pack(ledger, row, "", tmp_path / "a.skyrec")
-    text = json.dumps(list(RecordFile.read(packed.path).entries()))
+    packed = export_recording(ledger, row, "", tmp_path / "a.skyrec")
+    text = json.dumps(list(RecordingReader.read(packed.path).entries()))
     assert SECRET not in text and "open-sesame" not in text and "a token ***" in text
 
 
 def test_a_run_alone_can_be_packed_and_a_file_that_is_there_stays(key: str, ledger: Ledger, tmp_path: Path) -> None:
-    row = ledger.find(key)
+    row = ledger.find_pool(key)
     assert row is not None
-    assert "nothing" not in played(pack(ledger, row, ledger.runs(row.token)[0].run, tmp_path / "a").path).view.runs
-    assert played(pack(ledger, row, "other", tmp_path / "b").path).view.runs == {}
+    assert (
+        "nothing"
+        not in played(export_recording(ledger, row, ledger.runs(row.token)[0].run, tmp_path / "a").path).view.runs
+    )
+    assert played(export_recording(ledger, row, "other", tmp_path / "b").path).view.runs == {}
     with pytest.raises(FileExistsError):
-        pack(ledger, row, "", tmp_path / "a")
+        export_recording(ledger, row, "", tmp_path / "a")
 
 
 def test_long_logs_keep_their_beginning_and_their_end(
     key: str, ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    row = ledger.find(key)
+    row = ledger.find_pool(key)
     assert row is not None
-    monkeypatch.setattr(recording, "LOGS", 0)
-    monkeypatch.setattr(recording, "LEAST", 40)
-    packed = pack(ledger, row, "", tmp_path / "a")
+    monkeypatch.setattr(recording, "MAX_LOG_BYTES", 0)
+    monkeypatch.setattr(recording, "MIN_WORKER_BYTES", 40)
+    packed = export_recording(ledger, row, "", tmp_path / "a")
     assert packed.left_out > 0
     ring = played(packed.path).view.logs.rank(0)
     shown = ring.lines(0, ring.end)
@@ -136,11 +139,11 @@ def test_long_logs_keep_their_beginning_and_their_end(
 def test_of_a_pool_that_was_pruned_nothing_can_be_packed(
     key: str, ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    row = ledger.find(key)
+    row = ledger.find_pool(key)
     assert row is not None
     monkeypatch.setenv("SKYWARD_HOME", str(tmp_path / "another"))
     with pytest.raises(UsageError, match="nothing is kept here"):
-        pack(ledger, row, "", tmp_path / "a")
+        export_recording(ledger, row, "", tmp_path / "a")
 
 
 def test_the_command_packs_a_pool_that_is_up_and_a_run_of_it(tmp_path: Path) -> None:
@@ -159,7 +162,7 @@ def test_the_command_packs_a_pool_that_is_up_and_a_run_of_it(tmp_path: Path) -> 
     assert list(played(cli.folder / "run.skyrec").view.runs) == [run]
     assert "no run or pool 'other'" in cli("record", "other", status=2).stderr
     lines = [json.loads(line) for line in cli("replay", "run.skyrec", "--dump").stdout.splitlines()]
-    assert lines == list(RecordFile.read(cli.folder / "run.skyrec").entries()) and len(lines) > 10
+    assert lines == list(RecordingReader.read(cli.folder / "run.skyrec").entries()) and len(lines) > 10
     (cli.folder / "cut").write_bytes((cli.folder / "mine.skyrec").read_bytes() + b"blk")
     assert "cut was cut off" in cli("replay", "cut", "--dump").stderr
     assert "the app needs a terminal" in cli("replay", "run.skyrec", status=2).stderr

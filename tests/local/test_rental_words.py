@@ -10,7 +10,7 @@ import pytest
 import skyward_core as sky
 from skyward_core.model.errors import NoCapacity
 from skyward_core.providers.local.provider import Local
-from skyward_core.providers.provider import progress
+from skyward_core.providers.provider import report_progress
 
 
 class Dear(Local):
@@ -21,7 +21,7 @@ class Dear(Local):
     has: ClassVar[bool] = True
 
     async def create(self, spec: Any, token: str) -> Any:
-        progress("attempt 1 of 1: large in here, $9.00/h each")
+        report_progress("attempt 1 of 1: large in here, $9.00/h each")
         if not self.has:
             raise NoCapacity("there are none")
         return await super().create(spec, token)

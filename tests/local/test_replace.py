@@ -69,7 +69,7 @@ def test_a_run_ends_as_lost_and_the_next_has_all_ranks(home: Path, tmp_path: Pat
         assert compute.pool.view.nodes[1].phase == "ready"
         ledger = Ledger()
         assert ledger.machines(compute.pool.row.token) == compute.pool.machines
-        assert ledger.former(compute.pool.row.token) == [before]
+        assert ledger.replaced_machines(compute.pool.row.token) == [before]
         assert ledger.replacements(compute.pool.row.token) == []
     assert compute.receipt is not None
     assert (compute.receipt.created, compute.receipt.gone, compute.receipt.ok) == (3, (0, 1, 1), True)
@@ -115,7 +115,7 @@ def test_logs_go_on_where_the_lost_machine_s_ended(home: Path, node: int) -> Non
         run = list(compute.pool.view.runs)[-1]
         wait_until(lambda: compute.pool.view.logs.rank(node).lines(0, 9) == ["before", "after"])
         name = f"r{node:03d}.out"
-        assert compute.pool.archive.tail(name, 99) == b"before\nafter\n"
+        assert compute.pool.archive.read_log_tail(name, 99) == b"before\nafter\n"
     ((_, span),) = [(log, span) for _, ranges in Ledger().outcomes(run) for log, span in ranges.items() if log == name]
     assert span == [len("before\n"), len("before\nafter\n")]
 
@@ -200,12 +200,12 @@ def test_a_front_end_knows_what_leaving_does_to_a_run(home: Path, monkeypatch: p
             session.attach(compute.name).result(30)
             there = session.launch(compute.name, make_task(forever()), one=True).result(30)
             wait_until(lambda: there.tasks.get(0) is not None)
-            assert session.outlives_us(compute.name, there.id).result(30)
+            assert session.survives_exit(compute.name, there.id).result(30)
             lose(compute, 1 - there.tasks[0].node)
             wait_until(lambda: session.view(compute.name).nodes[1 - there.tasks[0].node].retry_at is not None)
             waits = session.launch(compute.name, make_task(rank())).result(30)
-            assert not session.outlives_us(compute.name, waits.id).result(30)
-            session.leave(compute.name).result(30)
+            assert not session.survives_exit(compute.name, waits.id).result(30)
+            session.detach_pool(compute.name).result(30)
             assert (there.state, waits.state) == ("running", "cancelled")
             rows = {run: Ledger().run(run) for run in (there.id, waits.id)}
             states = {run: row and row.state for run, row in rows.items()}
@@ -221,7 +221,7 @@ def test_a_run_that_waits_is_cancelled_when_its_client_leaves(home: Path, monkey
     with sky.Compute(nodes=2, options=REPLACE) as compute, ThreadPoolExecutor(2) as beside:
         other = sky.attach(compute.name)
         lose(compute, 1)
-        wait_until(lambda: other.pool.roster.under_way and compute.pool.roster.under_way)
+        wait_until(lambda: other.pool.roster.is_replacing and compute.pool.roster.is_replacing)
         waits = beside.submit(lambda: rank() @ other)
         wait_until(lambda: len(other.pool.runs) == 1)
         (run,) = other.pool.runs
@@ -279,7 +279,7 @@ def test_a_machine_that_does_not_come_up_is_followed_by_another(home: Path, monk
         lose(compute, 1)
         wait_for(compute, "degraded")
         assert rank() @ compute == [0, 1]
-        former = Ledger().former(compute.pool.row.token)
+        former = Ledger().replaced_machines(compute.pool.row.token)
         assert [machine.id for machine in former][1:] == [broken[0].id]
     assert compute.receipt is not None
     assert (compute.receipt.created, compute.receipt.gone, compute.receipt.ok) == (4, (0, 1, 1, 1), True)
@@ -301,7 +301,7 @@ def test_two_clients_see_the_new_machine_and_one_makes_it(home: Path) -> None:
         finally:
             session.detach()
         assert rank() @ compute == [0, 1]
-        assert len(Ledger().former(compute.pool.row.token)) == 1
+        assert len(Ledger().replaced_machines(compute.pool.row.token)) == 1
     assert compute.receipt is not None
     assert (compute.receipt.created, compute.receipt.ok) == (3, True)
 
@@ -399,9 +399,9 @@ def test_a_client_killed_half_way_leaks_nothing_and_the_next_goes_on(home: Path,
 
     client = script(home, KILLED_HALF_WAY.replace("WHERE", where))
     assert client.wait(60) == -signal.SIGKILL, client.communicate()
-    row = Ledger().live()[0]
+    row = Ledger().live_pools()[0]
     (entry,) = Ledger().replacements(row.token)
-    assert (entry.node, entry.made, entry.is_alive) == (1, where != "Local.replace", False)
+    assert (entry.node, entry.made, entry.is_owner_alive) == (1, where != "Local.replace", False)
     with sky.attach("half") as compute:
         assert extra() @ compute == [(0, "1"), (1, "1")]
         wait_until(lambda: not Ledger().replacements(row.token))
@@ -416,9 +416,9 @@ def test_a_client_killed_half_way_can_be_followed_by_a_teardown(home: Path) -> N
     assert client.wait(60) == -signal.SIGKILL, client.communicate()
     session = Session()
     try:
-        receipt = session.down("half").result(30)
+        receipt = session.tear_down("half").result(30)
     finally:
         session.detach()
     assert (receipt.created, receipt.gone, receipt.ok) == (3, (0, 1, 1), True)
-    assert Ledger().live() == []
+    assert Ledger().live_pools() == []
     assert not list((home / "local").glob("*"))

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from skyward_core.client.session import Session
-from skyward_core.views.sweep_trials import on_nodes, steps_of
+from skyward_core.views.sweep_trials import steps_by_node, steps_of_job
 from tests.support.cli import Cli
 from tests.support.waiting import wait_until
 
@@ -214,11 +214,11 @@ def _follow_steps(cli: Cli, before: Any) -> None:
         becomes(cli, before="running", setup="waiting")
         session = Session()
         try:
-            view = session.look("q").result()
+            view = session.observe("q").result()
 
             def states() -> dict[int, list[tuple[str, str]]]:
                 run = max(view.runs.values(), key=lambda each: each.opened_at)
-                found = on_nodes(steps_of(view, run), time.time())
+                found = steps_by_node(steps_of_job(view, run), time.time())
                 return {node: [(step.name, step.state) for step in steps] for node, steps in found.items()}
 
             assert states() == {}

@@ -24,7 +24,7 @@ from skyward_core.client.run_history import RunSearch
 from skyward_core.client.session import Session
 from skyward_core.model.outcomes import RootCause
 from skyward_core.pool import agent_link
-from skyward_core.providers import from_json
+from skyward_core.providers import provider_from_json
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.ledger_rows import Receipt
 from skyward_core.transport.background_loop import submit
@@ -43,12 +43,12 @@ class Look(Session):
 def wait_until_gone(name: str) -> None:
     """Wait for the end of a pool by its lease, which the ledger does not get to know of."""
     with closing(Ledger()) as ledger:
-        row = ledger.find(name)
+        row = ledger.find_pool(name)
         assert row is not None
         machines = ledger.machines(row.token)
 
     def gone() -> bool:
-        seen = submit(from_json(row.provider).describe(name, machines)).result(60)
+        seen = submit(provider_from_json(row.provider).describe(name, machines)).result(60)
         return all(machine.state == "gone" for machine in seen)
 
     wait_until(gone, what="the end by the lease")
@@ -218,23 +218,23 @@ def test_after_another_clients_wait_the_run_says_the_same(home: Path) -> None:
 def test_a_failure_that_belongs_to_no_call_is_reported(home: Path) -> None:
     cause = RootCause(-1, "lost", "PoolError", "its client is gone, who gave it its items")
     with closing(Ledger()) as ledger:
-        ledger.intend("t", "p", sky.Local().to_json(), {})
+        ledger.record_intent("t", "p", sky.Local().to_json(), {})
         opened = [("t", "abc", "f", "map", 2, 1.0)]
-        ledger.record(opened=opened, ends=[("abc", "failed", 2.0, cause)])
-        ledger.ended("t", Receipt("p", 0, (), (), 0.0))
+        ledger.record_runs(opened=opened, ends=[("abc", "failed", 2.0, cause)])
+        ledger.record_teardown("t", Receipt("p", 0, (), (), 0.0))
     with pytest.raises(sky.RunError, match="f failed: its client is gone, who gave it its items"):
         sky.results("abc")
 
 
 def test_a_pool_that_does_not_answer_holds_up_nobody(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(agent_link, "WELCOME", 600.0)
-    monkeypatch.setattr(session_module, "LOOK", 0.05)
+    monkeypatch.setattr(session_module, "PROBE_TIMEOUT", 0.05)
     options = sky.Options(console=False)
 
     def others_are_reached() -> bool:
         """Look with more and more patience: a busy machine needs long for a pool that answers."""
-        monkeypatch.setattr(session_module, "LOOK", session_module.LOOK * 2)
-        views[:] = session.look_again().result()
+        monkeypatch.setattr(session_module, "PROBE_TIMEOUT", session_module.PROBE_TIMEOUT * 2)
+        views[:] = session.probe_pools().result()
         return len(views) == 1
 
     views: list[PoolView] = []
@@ -250,7 +250,7 @@ def test_a_pool_that_does_not_answer_holds_up_nobody(home: Path, monkeypatch: py
         finally:
             os.kill(agent, signal.SIGCONT)
     (view,) = views
-    said = f"no answer within {session_module.LOOK:g} s"
+    said = f"no answer within {session_module.PROBE_TIMEOUT:g} s"
     assert (view.name, view.state, view.detail) == ("stands", "unreachable", said)
 
 
@@ -310,7 +310,7 @@ class RunStates(RuleBasedStateMachine):
         self.folder = Path(tempfile.mkdtemp())
         self.home = self.folder / "home"
         self.patch.setenv("SKYWARD_HOME", str(self.home))
-        self.patch.setattr(session_module, "LOOK", 60.0)  # its pool answers, or has ended
+        self.patch.setattr(session_module, "PROBE_TIMEOUT", 60.0)  # its pool answers, or has ended
         self.all: list[Modelled] = []
         self.holder: Session | None = Session()  # as long as it is there, the pool does not end itself
         options = sky.Options(console=False, grace=0.5, idle_timeout=0.5)
@@ -403,7 +403,7 @@ class RunStates(RuleBasedStateMachine):
     def down(self) -> None:
         running = self.running
         with closing(Look()) as other:
-            assert other.down("model").result(60).ok
+            assert other.tear_down("model").result(60).ok
         self.up = False
         for each in self.all:
             self._leaves(each)
@@ -453,7 +453,7 @@ class RunStates(RuleBasedStateMachine):
     def fetch(self, run: Modelled) -> None:
         """As the command ``results`` does."""
         with closing(Look()) as session:
-            session.look_again().result(60)
+            session.probe_pools().result(60)
             row = session.ledger.run(run.run)
             assert row is not None
             (session.fetch_run(run.run) if self.up else session.fetch(row.token)).result(60)
@@ -463,7 +463,7 @@ class RunStates(RuleBasedStateMachine):
     @rule()
     def history(self) -> None:
         with closing(Look()) as session:
-            session.look_again().result(60)
+            session.probe_pools().result(60)
             found = {run.run: run.state for run in session.past_runs(RunSearch()).result(60) if run.run}
             failed = {run.run for run in session.failures().result(60)}
         for each in self.all:

@@ -17,14 +17,14 @@ import pytest
 
 import skyward_core as sky
 from skyward_core.plugins import Plugin
-from skyward_core.util.content_hash import name_of
+from skyward_core.util.content_hash import hash_bytes
 from skyward_core.views import events as ev
 from tests.support.cli import Cli
 from tests.support.faults import worker_pids
 from tests.support.waiting import wait_until
 
 # Of this copy of the tests: another one may run beside it, and its workers hold values of their own.
-OURS = name_of(__file__.encode())[:8]
+OURS = hash_bytes(__file__.encode())[:8]
 TOKEN = f"tok_{OURS}" + "NeverShown" * 3
 PASSWORD = f"pw-{OURS}" + "NorThis" * 3
 INDEX_KEY = f"idx-{OURS}" + "NeitherThat" * 3

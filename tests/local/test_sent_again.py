@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import skyward_core as sky
-from skyward_core.node.bootstrap.receive_working_folder import PART
+from skyward_core.node.bootstrap.receive_working_folder import PARTIAL_SUFFIX
 from tests.support.child import Child
 from tests.support.loopback_hosts import Hosts
 from tests.support.waiting import wait_until
@@ -33,7 +33,7 @@ with sky.attach("resent") as pool:
 def found() -> tuple[str, str, list[str]]:
     import sent_helper  # type: ignore[import-not-found]
 
-    left = [path.name for path in Path().rglob(f"*{PART}")]
+    left = [path.name for path in Path().rglob(f"*{PARTIAL_SUFFIX}")]
     return sent_helper.WORD, hashlib.sha256(Path("large.bin").read_bytes()).hexdigest(), left
 
 
@@ -51,7 +51,7 @@ def test_the_next_client_goes_on_and_no_rank_uses_anything_half(
     (project := tmp_path / "project").mkdir()
     monkeypatch.chdir(project)
     hosts = Hosts(tmp_path / "hosts")
-    copies = hosts.all[0].home / ".cache" / "skyward" / "work"
+    copies = hosts.slots[0].home / ".cache" / "skyward" / "work"
     try:
         expected = write(project, "one")
         options = sky.Options(console=False, grace=2.0)
@@ -60,7 +60,7 @@ def test_the_next_client_goes_on_and_no_rank_uses_anything_half(
             for attempt in range(5):
                 expected = write(project, f"two {attempt}")
                 with Child([sys.executable, "-c", ASKS], env=dict(os.environ), cwd=project) as child:
-                    wait_until(lambda: child.poll() is not None or list(copies.glob(f"*/*{PART}")))
+                    wait_until(lambda: child.poll() is not None or list(copies.glob(f"*/*{PARTIAL_SUFFIX}")))
                     child.kill()
                     if child.wait() != 0:
                         break

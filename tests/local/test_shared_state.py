@@ -22,7 +22,7 @@ from skyward_core.plugins.redis_collections import SOCKET, private_folder
 from tests.support.waiting import wait_until
 
 pytest.importorskip("redis", reason="the package redis is not installed")
-PATH = os.pathsep.join((os.environ["PATH"], shared.ELSEWHERE))
+PATH = os.pathsep.join((os.environ["PATH"], shared.EXTRA_PATH))
 if not any(shutil.which(name, path=PATH) for name in shared.PROGRAMS):
     pytest.skip("neither valkey-server nor redis-server is installed", allow_module_level=True)
 
@@ -139,9 +139,9 @@ def test_the_lock_of_a_holder_that_died_is_free_after_a_while(pool: sky.Compute)
     assert lock.locked() and not lock.acquire(timeout=0)
     with pytest.raises(TimeoutError), sky.lock("of the dead", timeout=0.05):
         pass
-    pool.shared._way.redis().pexpire("lock:of the dead", 200)  # as 30 s later
+    pool.shared._connection.get_client().pexpire("lock:of the dead", 200)  # as 30 s later
     assert lock.acquire(timeout=20)
-    pool.shared._way.redis().delete("lock:of the dead")  # as after 30 s without a sign
+    pool.shared._connection.get_client().delete("lock:of the dead")  # as after 30 s without a sign
     with pytest.raises(sky.PoolError, match="was lost"):
         lock.release()
     with lock:
@@ -212,7 +212,7 @@ def test_the_server_ends_with_the_process_that_has_it(pool: sky.Compute) -> None
 
 def test_the_server_does_not_outlive_a_killed_process_that_nobody_cleans_up_after() -> None:
     text = (
-        "import sys\nfrom skyward_core.plugins.built_in.shared import server\n"
+        "import sys\nfrom skyward_core.plugins.built_in.shared import run_server as server\n"
         "with server(sys.argv[1], ('', '', ''), '127.0.0.1', 0):\n    print('up', flush=True)\n    sys.stdin.read()"
     )
     token = os.urandom(16).hex()

@@ -136,7 +136,7 @@ def test_python_is_the_ranks_also_where_its_folder_has_it_by_its_version_alone(t
         session.create(sky.PoolSpec(name="named", provider=sky.Local(), interpreter=chosen, options=options)).result(60)
         run = session.launch("named", shell_task([text], {}, {})).result(60)
         assert session.wait("named", run.id).result(60).state == "done"
-        assert session.down("named").result(60).ok
+        assert session.tear_down("named").result(60).ok
     finally:
         session.detach()
     lines = (tmp_path / "said").read_text().splitlines()
@@ -205,4 +205,4 @@ def test_what_scripts_call_so_is_theirs(pool: sky.Compute) -> None:
 def test_a_python_in_a_folder_with_a_colon_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", "/env/14:55/bin/python")
     with pytest.raises(OSError, match="/env/14:55/bin cannot be an entry of PATH"):
-        shell_and_scripts._of_python("")
+        shell_and_scripts._python_variables("")

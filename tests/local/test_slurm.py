@@ -20,7 +20,7 @@ from skyward_core.client.session import Session
 from skyward_core.model.errors import PoolError, PoolGone, UsageError
 from skyward_core.providers.slurm import allocation
 from skyward_core.providers.slurm.allocation import ledger_id
-from skyward_core.providers.slurm.provider import comment
+from skyward_core.providers.slurm.provider import make_comment
 from skyward_core.store.ledger import Ledger
 from skyward_core.transport.background_loop import submit
 from skyward_core.transport.ssh import ssh_config_export
@@ -117,7 +117,7 @@ def test_why_a_job_waits_is_told_until_it_has_its_nodes(cluster: SlurmCluster, h
         wait_until(lambda: tells(session, "waits in the queue: no nodes are free (Resources)"))
         cluster("scancel", blocking)
         assert coming.result(60).state == "up"
-        assert session.down("late").result(60).ok
+        assert session.tear_down("late").result(60).ok
     finally:
         cluster("scancel", blocking)
         session.detach()
@@ -129,7 +129,7 @@ def test_a_start_that_is_given_up_leaves_nothing_in_the_queue(cluster: SlurmClus
         spec = sky.PoolSpec(name="held", provider=sky.Slurm(time="100"), nodes=1, options=QUIET)
         coming = session.create(spec)  # more than the partition allows
         wait_until(lambda: tells(session, "would wait for ever: see time= (PartitionTimeLimit)"))
-        assert session.down("held").result(60).ok
+        assert session.tear_down("held").result(60).ok
         with pytest.raises(sky.Cancelled):
             coming.result(60)
     finally:
@@ -190,8 +190,8 @@ def test_an_allocation_that_ends_under_us_is_told_as_such(
 def test_nodes_leave_the_allocation_that_no_agent_needs_any_more(
     cluster: SlurmCluster, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(allocation, "GONE", 1)
-    monkeypatch.setattr(allocation, "LOOK", 1)
+    monkeypatch.setattr(allocation, "ABANDON_SECONDS", 1)
+    monkeypatch.setattr(allocation, "POLL_INTERVAL", 1)
     session = Session()
     options = sky.Options(console=False, idle_timeout=1.0)
     spec = sky.PoolSpec(name="left", provider=sky.Slurm(), nodes=2, options=options)
@@ -216,17 +216,17 @@ KILLED = """
         os.kill(os.getpid(), signal.SIGKILL)
 
     if sys.argv[1] == "after":
-        commands.submitted = die
+        commands.parse_job_id = die
     else:
         # sbatch is late, and its client dies while it waits for the controller.
-        real = commands.Commands._here
+        real = commands.SlurmCommands._run_local
         async def late(self, words, stdin):
             import asyncio
             if "sbatch" in words:
                 words = ["sh", "-c", 'sleep 3; exec "$@"', "-", *words]
                 asyncio.get_running_loop().call_later(1, die)
             return await real(self, words, stdin)
-        commands.Commands._here = late
+        commands.SlurmCommands._run_local = late
     with sky.Compute(provider=sky.Slurm(), nodes=2, name="killed", options=sky.Options(console=False)):
         pass
 """
@@ -241,14 +241,14 @@ def test_a_client_killed_at_its_submission_leaks_nothing(
     script.write_text(dedent(KILLED))
     assert subprocess.run([sys.executable, script, when], cwd=tmp_path, timeout=60).returncode == -9
     ledger = Ledger()
-    row = ledger.find("killed")
+    row = ledger.find_pool("killed")
     assert row is not None and ledger.machines(row.token) == []
     ledger.close()
     if when == "after":
         wait_until(lambda: cluster.jobs("RUNNING"))
     session = Session()
     try:
-        receipt = session.down("killed").result(90)
+        receipt = session.tear_down("killed").result(90)
     finally:
         session.detach()
     assert receipt.ok and receipt.created in (1, 2)
@@ -259,17 +259,18 @@ def test_a_client_killed_at_its_submission_leaks_nothing(
 def test_what_no_ledger_remembers_is_swept_and_what_is_another_s_is_not(cluster: SlurmCluster, home: Path) -> None:
     for ledger, token in ((ledger_id(), "a" * 16), ("0" * 16, "b" * 16)):
         cluster(
-            "sbatch", f"--job-name=skyward-lost.{token}", f"--comment={comment(ledger)}", "-o", "/dev/null", "--wrap",
+            "sbatch", f"--job-name=skyward-lost.{token}", f"--comment={make_comment(ledger)}", "-o",
+            "/dev/null", "--wrap",
             "sleep 100",
         )  # fmt: skip
     session = Session()
     try:
-        found = session.sweep({"slurm": []}).result(60)
-        assert [(each.verdict, each.thing.pool, each.thing.token) for each in found.left] == [
+        found = session.scan_leftovers({"slurm": []}).result(60)
+        assert [(each.verdict, each.thing.pool, each.thing.token) for each in found.removable] == [
             ("left", "lost", "a" * 16)
         ]
         assert list(found.others.values()) == [(0, 1)]
-        assert session.end_left(found).result(90) == []
+        assert session.remove_leftovers(found).result(90) == []
         (other,) = cluster.jobs()
         assert "b" * 16 in other
     finally:
@@ -290,7 +291,7 @@ def test_a_login_host_runs_the_commands_and_is_the_way_to_the_nodes(
 ) -> None:
     hosts = Hosts(tmp_path / "hosts")
     try:
-        (login, _) = hosts.all
+        (login, _) = hosts.slots
         login.noise = "echo Welcome; printf 'no newline'"
         login.rewrite = lambda command: f"export SLURM_CONF={cluster.conf}; {command}"
         with pytest.MonkeyPatch.context() as patch:

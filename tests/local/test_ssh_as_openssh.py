@@ -266,7 +266,7 @@ async def by_openssh(file: Path, name: str) -> None:
 
 async def by_us(name: str) -> SkywardError | None:
     try:
-        link = await connect(Target("").named(name), patience=0)
+        link = await connect(Target("").with_host(name), patience=0)
     except (PoolError, UsageError) as error:
         return error
     await link.close()

@@ -20,7 +20,7 @@ from skyward_core.model.specs import PoolSpec
 from skyward_core.providers.ssh.provider import SSH
 from skyward_core.transport.ssh import connection
 from skyward_core.transport.ssh.bootstrap_channel import CommandChannel
-from skyward_core.transport.ssh.effective_ssh_config import Dials
+from skyward_core.transport.ssh.effective_ssh_config import PreopenedSockets
 from skyward_core.transport.ssh.host_address import Target, WantedPython
 from tests.support.sshd import Host
 
@@ -58,7 +58,7 @@ class Front:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.came += 1
         self.open.add(writer)
-        await self._tell()
+        await self._notify_peers()
         try:
             if self.came > self.drops:
                 there, to_it = await asyncio.open_connection("127.0.0.1", self.host.port)
@@ -68,7 +68,7 @@ class Front:
         finally:
             writer.close()
             self.open.discard(writer)
-            await self._tell()
+            await self._notify_peers()
 
     @staticmethod
     async def _pass(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
@@ -77,7 +77,7 @@ class Front:
                 target.write(data)
         target.close()
 
-    async def _tell(self) -> None:
+    async def _notify_peers(self) -> None:
         async with self.news:
             self.news.notify_all()
 
@@ -93,7 +93,7 @@ async def until_none(connections: set[Any]) -> None:
 
 
 async def test_the_first_to_connect_takes_it_and_the_next_gets_one_of_its_own(host: Host, target: Target) -> None:
-    await connection.open_early([target], Dials([]), nothing)
+    await connection.open_early([target], PreopenedSockets([]), nothing)
     first = await connection.connect(target, patience=0)
     second = await connection.connect(target, patience=0)
     await connection.close_early([target])
@@ -104,9 +104,9 @@ async def test_the_first_to_connect_takes_it_and_the_next_gets_one_of_its_own(ho
 
 
 async def test_one_that_nobody_took_is_closed(host: Host, target: Target) -> None:
-    await connection.open_early([target], Dials([]), nothing)
+    await connection.open_early([target], PreopenedSockets([]), nothing)
     await connection.close_early([target])  # in the middle of its login
-    await connection.open_early([target], Dials([]), nothing)
+    await connection.open_early([target], PreopenedSockets([]), nothing)
     async with asyncio.timeout(20):
         while not host.logins:
             await asyncio.sleep(0.005)
@@ -117,10 +117,10 @@ async def test_one_that_nobody_took_is_closed(host: Host, target: Target) -> Non
 
 async def test_a_host_that_is_not_there_yet_is_tried_again_by_who_needs_it(host: Host, target: Target) -> None:
     await host.stop()
-    await connection.open_early([target], Dials([]), nothing)
+    await connection.open_early([target], PreopenedSockets([]), nothing)
     with pytest.raises(PoolError, match="refuses"):
         await connection.connect(target, patience=0)
-    await connection.open_early([target], Dials([]), nothing)
+    await connection.open_early([target], PreopenedSockets([]), nothing)
     waiting = asyncio.create_task(connection.connect(target, patience=20))
     await host.start()
     await (await waiting).close()
@@ -130,7 +130,7 @@ async def test_a_changed_key_is_refused_as_ever(host: Host, target: Target) -> N
     Path(target.known_hosts or "").write_text(
         f"[127.0.0.1]:{host.port} {asyncssh.generate_private_key('ssh-ed25519').export_public_key().decode()}"
     )
-    await connection.open_early([target], Dials([]), nothing)
+    await connection.open_early([target], PreopenedSockets([]), nothing)
     with pytest.raises(HostKeyError, match="changed"):
         await connection.connect(target, patience=0)
     assert host.logins == 0
@@ -176,7 +176,7 @@ def through(front: Front, target: Target) -> Target:
 async def test_a_login_takes_the_connection_that_was_dialled(host: Host, target: Target) -> None:
     async with Front(host) as front:
         target = through(front, target)
-        dials = Dials([target])
+        dials = PreopenedSockets([target])
         await dials.open()
         await front.until(came=1, still=1)
         await connection.open_early([target], dials, nothing)
@@ -190,7 +190,7 @@ async def test_a_login_takes_the_connection_that_was_dialled(host: Host, target:
 
 async def test_what_was_dialled_and_not_taken_is_closed(host: Host, target: Target) -> None:
     async with Front(host) as front:
-        dials = Dials([through(front, target)])
+        dials = PreopenedSockets([through(front, target)])
         await dials.open()
         await front.until(came=1, still=1)
         await dials.close()
@@ -201,7 +201,7 @@ async def test_what_was_dialled_and_not_taken_is_closed(host: Host, target: Targ
 async def test_a_host_that_drops_what_was_dialled_is_connected_to_anew(host: Host, target: Target) -> None:
     async with Front(host, drops=1) as front:
         target = through(front, target)
-        dials = Dials([target])
+        dials = PreopenedSockets([target])
         await dials.open()
         await front.until(came=1, still=0)
         await connection.open_early([target], dials, nothing)
@@ -214,7 +214,7 @@ async def test_a_host_that_drops_what_was_dialled_is_connected_to_anew(host: Hos
 async def test_keys_that_cannot_be_used_leave_nothing_open(host: Host, target: Target) -> None:
     async with Front(host) as front:
         target = replace(through(front, target), keys=("/not/there",))
-        dials = Dials([target])
+        dials = PreopenedSockets([target])
         await dials.open()
         await front.until(came=1, still=1)
         await connection.open_early([target], dials, nothing)
@@ -235,11 +235,11 @@ async def test_a_host_is_dialled_where_the_configuration_has_it_unless_something
             "Host bound\n  BindAddress 127.0.0.1\nHost gate\n  User me\n"
         )
         others = [Target("jumped"), Target("run"), Target("bound"), replace(target, jump="bastion")]
-        dials = Dials([*others, Target("box")])
+        dials = PreopenedSockets([*others, Target("box")])
         await dials.open()
-        assert [await dials.take(each) for each in others] == [None] * 4
+        assert [await dials.claim(each) for each in others] == [None] * 4
         await front.until(came=1, still=1)
-        sock = await dials.take(Target("box"))
+        sock = await dials.claim(Target("box"))
         assert sock is not None
         sock.close()
         await dials.close()
@@ -251,7 +251,7 @@ async def test_a_host_is_dialled_where_the_configuration_has_it_unless_something
 
 async def test_the_first_channel_is_the_one_that_was_begun(host: Host, target: Target) -> None:
     begin = partial(CommandChannel.begin, python=WantedPython(sys.executable), name="pool")
-    await connection.open_early([target], Dials([]), begin)
+    await connection.open_early([target], PreopenedSockets([]), begin)
     link = await connection.connect(target, patience=0)
     assert len(host.commands) == 1
     wish: dict[str, Any] = {"folder": "", "said": lambda line: None}

@@ -11,7 +11,7 @@ import pytest
 
 from skyward_core.transport.ssh.host_address import Target
 from skyward_core.transport.ssh.ssh_transport import SSHTransport
-from skyward_core.transport.transport import Gate
+from skyward_core.transport.transport import StartBarrier
 from tests.support.sshd import Host
 from tests.support.waiting import until
 
@@ -22,7 +22,7 @@ async def test_setup_waits_until_all_nodes_are_synced(
 ) -> None:
     monkeypatch.setenv("SKYWARD_HOME", str(tmp_path / "sky"))
     monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
-    gate, phases = Gate(2), [list[str](), list[str]()]
+    gate, phases = StartBarrier(2), [list[str](), list[str]()]
 
     async with AsyncExitStack() as stack:
         ways, homes = [], []

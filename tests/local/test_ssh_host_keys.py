@@ -19,9 +19,9 @@ from skyward_core.model.errors import (
 )
 from skyward_core.model.specs import PoolSpec
 from skyward_core.transport.ssh import connection, known_hosts
-from skyward_core.transport.ssh.host_key_prompt import Questions
+from skyward_core.transport.ssh.host_key_prompt import HostKeyPrompt
 from skyward_core.transport.ssh.ssh_transport import SSHTransport
-from skyward_tui.text.error_hints import words_of
+from skyward_tui.text.error_hints import format_error
 from tests.support.one_host import NOISE, Reports, config, provider, target
 from tests.support.sshd import Host
 
@@ -39,7 +39,7 @@ async def test_an_unknown_key_is_refused_and_nothing_is_sent(host: Host, tmp_pat
         await transport.prepare(config(), Reports())
     assert host.key.get_fingerprint() in str(caught.value)
     assert caught.value.hint == Hint("trust-host-key", f"127.0.0.1:{host.port}", str(tmp_path / "none"))
-    assert f"skyward-tui trust 127.0.0.1:{host.port}" in words_of(caught.value)
+    assert f"skyward-tui trust 127.0.0.1:{host.port}" in format_error(caught.value)
     assert "skyward-tui" not in str(caught.value)
     assert host.logins == 0 and not host.commands
 
@@ -63,7 +63,7 @@ async def test_a_fetched_and_accepted_key_is_known_from_then_on(host: Host, tmp_
     file = tmp_path / "own"
     shown = await connection.fetch_host_key(target(host, file))
     assert shown.fingerprint == host.key.get_fingerprint()
-    known_hosts.accept(shown)
+    known_hosts.accept_key(shown)
     link = await connection.connect(target(host, file))
     await link.close()
     assert host.logins == 1
@@ -98,10 +98,10 @@ async def test_the_person_is_asked(host: Host, tmp_path: Path, answer: bool) -> 
         asked.append(shown)
         return answer
 
-    questions = Questions()
-    questions.answered_by(hook)
+    questions = HostKeyPrompt()
+    questions.set_handler(hook)
     file = tmp_path / "own"
-    with questions.asked():
+    with questions.set_current():
         if answer:
             link = await connection.connect(target(host, file, host_keys="ask"))
             await link.close()
@@ -127,12 +127,12 @@ async def test_a_pool_torn_down_while_a_key_is_judged_never_comes_up(host: Host,
     session.on_host_key(hook)
     creation = session.create(PoolSpec(name="judged", provider=provider(host, tmp_path / "none", host_keys="ask")))
     assert await asyncio.to_thread(asked.wait, 20)
-    receipt = await asyncio.wrap_future(session.down("judged"))
+    receipt = await asyncio.wrap_future(session.tear_down("judged"))
     assert receipt.ok and receipt.created == 1
     assert withdrawn.is_set()
     with pytest.raises(Cancelled, match="torn down while it was starting"):
         await asyncio.wrap_future(creation)
-    assert session.ledger.live() == [] and session.view("judged").state == "gone"
+    assert session.ledger.live_pools() == [] and session.view("judged").state == "gone"
     await asyncio.to_thread(session.detach)
     assert host.logins == 0
 
@@ -177,13 +177,13 @@ async def test_the_questions_of_a_session_that_ends_are_answered_no(host: Host, 
             withdrawn.set()
         return True
 
-    questions = Questions()
-    questions.answered_by(hook)
+    questions = HostKeyPrompt()
+    questions.set_handler(hook)
     wish = target(host, tmp_path / "none", host_keys="ask")
-    with questions.asked():
+    with questions.set_current():
         connecting = asyncio.create_task(connection.connect(wish))
         await asked.wait()
-        questions.end()
+        questions.close()
         with pytest.raises(HostKeyError, match="is not known"):
             await connecting
         assert withdrawn.is_set()

@@ -20,7 +20,7 @@ from skyward_core.model.errors import (
 )
 from skyward_core.node.bootstrap import host_inspection
 from skyward_core.transport.ssh import connection
-from skyward_core.transport.ssh.bootstrap_channel import Failed
+from skyward_core.transport.ssh.bootstrap_channel import HostCommandFailed
 from skyward_core.transport.ssh.host_address import Target
 from skyward_core.transport.ssh.ssh_transport import SSHTransport
 from tests.support.one_host import NOISE, Reports, config, running, target
@@ -158,10 +158,10 @@ async def test_nowhere_to_write_is_told_with_reasons(
 ) -> None:
     from skyward_core.transport.ssh import bootstrap_channel
 
-    parts = dict(marshal.loads(bootstrap_channel._sent_code()))
+    parts = dict(marshal.loads(bootstrap_channel._bootstrap_code()))
     source = Path(host_inspection.__file__).read_text().replace("ROOTS = (", 'ROOTS = ("/proc/none",) or (')
     parts[host_inspection.__name__] = compile(source, "host", "exec")
-    monkeypatch.setattr(bootstrap_channel, "_sent_code", lambda: marshal.dumps([*parts.items()]))
+    monkeypatch.setattr(bootstrap_channel, "_bootstrap_code", lambda: marshal.dumps([*parts.items()]))
     transport = SSHTransport(target(host, known), "p.0", patience=0)
     with pytest.raises(PoolError, match=r"no folder .*\(/proc/none"):
         await transport.prepare(config(), Reports())
@@ -172,7 +172,7 @@ async def test_a_failing_setup_command_fails_with_its_last_words(host: Host, kno
     transport = SSHTransport(target(host, known), "p.0")
     reports = Reports()
     async with running(transport):
-        with pytest.raises(Failed, match=r"(?s)exit code 3.*no such thing"):
+        with pytest.raises(HostCommandFailed, match=r"(?s)exit code 3.*no such thing"):
             await transport.prepare(config(image={"setup": ["echo looking; echo no such thing; exit 3"]}), reports)
         assert "looking" in reports.of("installed")
 

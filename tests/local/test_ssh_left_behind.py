@@ -43,7 +43,7 @@ def test_a_folder_goes_when_its_lease_is_over(tmp_path: Path) -> None:
     for name in ("ended.new.a.0", "ended.old.b.0"):
         (tmp_path / "pools" / name).write_text("the node ended itself\n")
     os.utime(tmp_path / "pools" / "ended.old.b.0", (0, 0))
-    bootstrap.sweep(str(tmp_path))
+    bootstrap.remove_stale_folders(str(tmp_path))
     assert not over.exists()
     assert kept.exists() and brief.exists()
     assert [path.name for path in (tmp_path / "pools").glob("ended.*")] == ["ended.new.a.0"]
@@ -52,7 +52,7 @@ def test_a_folder_goes_when_its_lease_is_over(tmp_path: Path) -> None:
 def test_a_folder_whose_log_still_grows_stays(tmp_path: Path) -> None:
     folder = leave(tmp_path, "quiet.a.0", 7000)
     os.utime(folder / "spool" / "r000.out")
-    bootstrap.sweep(str(tmp_path))
+    bootstrap.remove_stale_folders(str(tmp_path))
     assert folder.exists()
 
 
@@ -60,15 +60,15 @@ def test_a_live_agent_keeps_its_folder_however_quiet_it_is(tmp_path: Path) -> No
     folder = leave(tmp_path, "quiet.a.0", 7000)
     with (folder / "agent.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        bootstrap.sweep(str(tmp_path))
+        bootstrap.remove_stale_folders(str(tmp_path))
         assert folder.exists()
-    bootstrap.sweep(str(tmp_path))
+    bootstrap.remove_stale_folders(str(tmp_path))
     assert not folder.exists()
 
 
 @pytest.fixture
 def worker(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
-    mark = {host_inspection.MARK: str(tmp_path / "pools" / "orphans.a.0")}
+    mark = {host_inspection.NODE_VARIABLE: str(tmp_path / "pools" / "orphans.a.0")}
     code = "print('here', flush=True); input()"
     process = subprocess.Popen([sys.executable, "-c", code], env=mark, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     if process.stdout is not None:
@@ -81,7 +81,7 @@ def worker(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="processes are found by /proc")
 def test_workers_that_outlived_their_agent_keep_its_folder(tmp_path: Path, worker: subprocess.Popen[bytes]) -> None:
     folder = leave(tmp_path, "orphans.a.0", 7000)
-    bootstrap.sweep(str(tmp_path))
+    bootstrap.remove_stale_folders(str(tmp_path))
     assert folder.exists()
 
 
@@ -99,10 +99,10 @@ async def test_the_next_start_on_the_host_removes_it(tmp_path: Path, monkeypatch
     try:
         await first.prepare(config, lambda *said, **more: None)
         left = root / "pools" / "first.a.0"
-        for pid in host_inspection.members(str(left)):
+        for pid in host_inspection.find_node_processes(str(left)):
             os.kill(pid, signal.SIGKILL)  # what a power cut does to them
         async with asyncio.timeout(90):
-            while host_inspection.is_running(str(left)) or host_inspection.members(str(left)):
+            while host_inspection.is_running(str(left)) or host_inspection.find_node_processes(str(left)):
                 await asyncio.sleep(0.01)
         then = time.time() - 101
         for path in (*left.rglob("*"), left):

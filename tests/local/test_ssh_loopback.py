@@ -31,9 +31,9 @@ from skyward_core.transport import working_folder_upload
 from skyward_core.transport.ssh import connection as connect
 from skyward_core.transport.ssh import known_hosts
 from skyward_core.transport.ssh.host_address import Target
-from skyward_core.transport.ssh.host_key_prompt import Questions
+from skyward_core.transport.ssh.host_key_prompt import HostKeyPrompt
 from skyward_core.transport.ssh.ssh_transport import SSHTransport
-from skyward_tui.text.error_hints import detail_of
+from skyward_tui.text.error_hints import format_detail
 from tests.support.one_host import NOISE, Reports, config, greet, provider, running, target
 from tests.support.sshd import Host
 
@@ -91,13 +91,13 @@ async def test_a_file_that_is_removed_during_a_start_is_left_out(
         await first.prepare(config(cwd=str(work)), Reports())
     for path in work.iterdir():
         os.utime(path, ns=(1, 12345))  # the node cannot tell whether they are the same
-    differ = working_folder_upload.Snapshot.differ
+    differ = working_folder_upload.Snapshot.find_changed
 
     async def late(self: working_folder_upload.Snapshot, hashes: Mapping[int, str]) -> list[int]:
         (work / "notes.txt").unlink()
         return await differ(self, hashes)
 
-    monkeypatch.setattr(working_folder_upload.Snapshot, "differ", late)
+    monkeypatch.setattr(working_folder_upload.Snapshot, "find_changed", late)
     second = SSHTransport(target(host, known), "p.1")
     async with running(second):
         await second.prepare(config(cwd=str(work)), Reports())
@@ -113,7 +113,7 @@ async def test_the_rest_of_the_bundle_follows_once(host: Host, known: Path) -> N
         async with running(transport):
             await transport.prepare(config(), Reports())
             assert len(folders()) == had
-            await transport.settle()
+            await transport.finish_uploads()
             first, rest = sorted(folders())
             assert rest == f"{first}-rest"
 
@@ -203,9 +203,9 @@ async def test_a_jump_host_refused_at_one_session_is_asked_about_at_the_other(
             await both.wait()
             return answer
 
-        questions = Questions()
-        questions.answered_by(hook)
-        with questions.asked():
+        questions = HostKeyPrompt()
+        questions.set_handler(hook)
+        with questions.set_current():
             return await connect.connect(wish)
 
     async with asyncio.timeout(30):
@@ -260,7 +260,7 @@ async def test_more_nodes_than_hosts_is_a_usage_error(host: Host, known: Path) -
     with pytest.raises(TooFewHosts, match="2 nodes were asked for, and there are 1 hosts") as caught:
         await ssh.create(PoolSpec(name="train", provider=ssh, nodes=2), "t")
     assert isinstance(caught.value, UsageError) and isinstance(caught.value, NoCapacity)
-    assert errors.of_error(caught.value) == errors.USAGE
+    assert errors.error_exit_code(caught.value) == errors.USAGE
 
 
 async def test_no_host_left_to_replace_one_is_no_capacity(host: Host, known: Path) -> None:
@@ -304,7 +304,7 @@ async def test_a_client_that_comes_back_tells_why_no_node_answers(host: Host, kn
     assert type(await refused()) is Unreachable
     await host.start()
     session = Session()
-    assert (await asyncio.wrap_future(session.down("back"))).ok
+    assert (await asyncio.wrap_future(session.tear_down("back"))).ok
     await asyncio.to_thread(session.detach)
 
 
@@ -330,7 +330,7 @@ async def test_check_says_what_works_in_words(host: Host, known: Path, tmp_path:
     assert all(line.state != "fail" for line in lines)
     (line,) = await provider(host, tmp_path / "none").check()
     assert line.state == "fail" and "is not known" in line.detail
-    assert f"skyward-tui trust 127.0.0.1:{host.port}" in detail_of(line)
+    assert f"skyward-tui trust 127.0.0.1:{host.port}" in format_detail(line)
 
 
 @pytest.mark.proof("3 s of a processor")

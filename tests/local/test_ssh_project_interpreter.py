@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from skyward_core.client.launch.discovery import build_task, interpreter_of
+from skyward_core.client.launch.discovery import build_task, choose_interpreter
 from skyward_core.client.session import Session
 from skyward_core.model.errors import PoolError, UsageError
 from skyward_core.model.script_interpreter import Interpreter
@@ -116,7 +116,7 @@ async def up(path: Path, chosen: Interpreter, wanted: PoolSpec) -> AsyncIterator
     try:
         await asyncio.wrap_future(pool.session.create(wanted))
         yield pool
-        assert (await asyncio.wrap_future(pool.session.down("p"))).ok
+        assert (await asyncio.wrap_future(pool.session.tear_down("p"))).ok
     finally:
         await asyncio.to_thread(pool.session.detach)
 
@@ -134,7 +134,7 @@ def asked_for(host: Host) -> set[str]:
 @pytest.mark.proof("1 s of a processor")
 async def test_hosts_have_what_a_script_asks_for(host: Host, known: Path, project: Path, links: str) -> None:
     path = script(project, links)
-    chosen = interpreter_of(path)
+    chosen = choose_interpreter(path)
     async with up(path, chosen, spec(provider(host, known), chosen)) as pool:
         package, program, minor = await pool.told()
         assert (package, minor) == ("1.0", OURS)
@@ -147,7 +147,7 @@ async def test_a_project_of_another_version_has_that_version_there(
 ) -> None:
     minor = other_minor()
     path = script(project, links, minor)
-    chosen = interpreter_of(path)
+    chosen = choose_interpreter(path)
     assert chosen.minor == minor != OURS
     async with up(path, chosen, spec(provider(host, known), chosen)) as pool:
         package, program, there = await pool.told()
@@ -157,7 +157,7 @@ async def test_a_project_of_another_version_has_that_version_there(
         failed = await pool.run("fails")
         assert failed.state == "failed" and failed.outcomes()[0].error.type == "ValueError"
         assert (await pool.run("yields")).state == "done"
-        (lock,) = kept(pool.session.ledger.live()[0].key).values()
+        (lock,) = kept(pool.session.ledger.live_pools()[0].key).values()
         assert f"with Python {minor};" in lock and "skytiny==1.0" in lock.splitlines()
 
         # Another client comes, and starts another agent: with that version, whichever it has itself.
@@ -177,7 +177,7 @@ async def test_a_host_without_that_version_is_named(host: Host, known: Path, pro
     minor, other = other_minor(), Host(tmp_path / "other")
     path = project / "plain.py"
     path.write_text("import skyward_core as sky\n@sky.function\ndef f(): return 1\n")
-    chosen = interpreter_of(path, another_python().path)
+    chosen = choose_interpreter(path, another_python().path)
     await other.start()
     try:
         with known.open("a") as file:
@@ -199,7 +199,7 @@ async def test_an_image_for_another_python_than_the_script_s_is_refused_before_a
     host: Host, known: Path, project: Path, links: str
 ) -> None:
     path = script(project, links, other_minor())
-    chosen = interpreter_of(path)
+    chosen = choose_interpreter(path)
     with pytest.raises(UsageError, match=r"loads the script, .*inline metadata of train\.py.*leave python out"):
         async with up(path, chosen, spec(provider(host, known), chosen, image=Image(python=OURS))):
             pass

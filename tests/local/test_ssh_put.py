@@ -13,12 +13,12 @@ import pytest
 
 from skyward_core.model.errors import PoolError
 from skyward_core.node.bootstrap import host_inspection
-from skyward_core.providers.ssh_machines import _reaches
+from skyward_core.providers.ssh_machines import _can_reach
 from skyward_core.transport.ssh import bootstrap_channel
 from skyward_core.transport.ssh.bootstrap_channel import CommandChannel
 from skyward_core.transport.ssh.host_address import Target
 from skyward_core.transport.ssh.ssh_transport import SSHTransport, send_bundle, send_workdir
-from skyward_core.transport.transport import Gate
+from skyward_core.transport.transport import StartBarrier
 from tests.support.sshd import Host
 
 SIZE = 20_000_000
@@ -117,11 +117,11 @@ async def test_a_host_without_room_is_not_told_as_a_lost_connection(
 ) -> None:
     source = tmp_path / "source"
     source.write_bytes(b"data")
-    parts = dict(marshal.loads(bootstrap_channel._sent_code()))
+    parts = dict(marshal.loads(bootstrap_channel._bootstrap_code()))
     text = Path(host_inspection.__file__).read_text().replace("ROOTS = (", 'ROOTS = ("/proc/none",) or (')
     parts[host_inspection.__name__] = compile(text, "host", "exec")
     with monkeypatch.context() as patch:
-        patch.setattr(bootstrap_channel, "_sent_code", lambda: marshal.dumps([*parts.items()]))
+        patch.setattr(bootstrap_channel, "_bootstrap_code", lambda: marshal.dumps([*parts.items()]))
         patch.setattr(way, "_facts", {})  # it is asked again
         with pytest.raises(PoolError, match=r"no folder .*\(/proc/none"):
             await way.put(source, "d" * 32)
@@ -206,11 +206,11 @@ async def test_a_client_of_another_release_brings_what_its_own_commands_need_the
     ours = host.home / ".cache" / "skyward"
     await other_release().put(source, "a" * 32)
     assert (ours / "pools" / "p.0" / "blobs" / ("a" * 32)).read_bytes() == b"data"
-    await other_release().send_folder(str(folder), {}, Gate(1), lambda line: None)
+    await other_release().send_folder(str(folder), {}, StartBarrier(1), lambda line: None)
     assert list(ours.glob("work/**/train.py"))
     asking = other_release()
     await asking.channel()
-    assert await _reaches(asking, ("127.0.0.1", host.port))
+    assert await _can_reach(asking, ("127.0.0.1", host.port))
 
 
 async def test_who_includes_what_is_not_there_hears_so(way: SSHTransport, tmp_path: Path) -> None:
@@ -219,7 +219,7 @@ async def test_who_includes_what_is_not_there_hears_so(way: SSHTransport, tmp_pa
     try:
         await send_bundle(channel)
         image = {"includes": ["train.py", "dta/*.csv"]}
-        _, detail, _ = await send_workdir(channel, str(tmp_path), image, Gate(1))
+        _, detail, _ = await send_workdir(channel, str(tmp_path), image, StartBarrier(1))
     finally:
         channel.close()
     assert detail.endswith("; nothing here is named by Image(includes=...): dta/*.csv")

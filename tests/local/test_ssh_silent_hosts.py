@@ -14,9 +14,9 @@ import pytest
 
 from skyward_core.client import ssh_hosts
 from skyward_core.model.errors import PoolError, Unreachable, UsageError
-from skyward_core.providers.slurm.slurm_commands import Commands
+from skyward_core.providers.slurm.slurm_commands import SlurmCommands
 from skyward_core.transport.ssh.connection import ANSWER_TIMEOUT, answer_timeout
-from skyward_core.transport.ssh.ssh_transport import SSHTransport, pythons_of
+from skyward_core.transport.ssh.ssh_transport import SSHTransport, query_pythons
 from tests.support.one_host import NOISE, Reports, config, greet, running, target
 from tests.support.processes import descendants
 from tests.support.sshd import Host
@@ -61,7 +61,7 @@ async def test_a_host_that_never_answers_is_named(host: Host, known: Path, noise
 async def test_a_login_shell_that_prints_without_end_is_no_answer(
     host: Host, known: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("skyward_core.transport.ssh.bootstrap_channel.NOISY_START", 1.5)
+    monkeypatch.setattr("skyward_core.transport.ssh.bootstrap_channel.NOISY_START_FACTOR", 1.5)
     host.noise = "while sleep 0.2; do echo still loading; done"
     said = await refusal(host, known)
     assert "prints without end" in said and "still loading" in said
@@ -146,8 +146,8 @@ async def test_what_is_begun_on_a_host_that_has_fallen_silent_ends(host: Host, k
         ended = await asyncio.gather(
             way.open(lambda data: None, lambda error: None),
             way.put(source, "a" * 32),
-            pythons_of(link),
-            Commands(target(host, known))("sinfo"),
+            query_pythons(link),
+            SlurmCommands(target(host, known))("sinfo"),
             return_exceptions=True,
         )
         host.noise = ""
@@ -167,7 +167,7 @@ async def test_a_copy_from_a_host_that_stops_to_answer_ends(host: Host, known: P
     host.sftp = Hangs
     await host.start()
     with pytest.raises(Unreachable, match=r"Host 127.0.0.1 sent nothing for 2 s while it was asked for a copy"):
-        await ssh_hosts._from_node(target(host, known), "results", tmp_path / "here", lambda done, total: None)
+        await ssh_hosts._download(target(host, known), "results", tmp_path / "here", lambda done, total: None)
 
 
 @pytest.mark.parametrize("text", ["x", "0", "-1", "nan", "inf", "1e999"])

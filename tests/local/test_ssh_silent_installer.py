@@ -15,7 +15,7 @@ import pytest
 from skyward_core.client.session import Session
 from skyward_core.model.errors import Cancelled, PoolError
 from skyward_core.model.specs import Image, Options, PoolSpec
-from skyward_core.transport.background_loop import background
+from skyward_core.transport.background_loop import background_loop
 from skyward_core.views.pool_view import PoolView
 from tests.support.one_host import provider
 from tests.support.processes import exists
@@ -78,11 +78,11 @@ async def test_it_ends_with_the_start(
     started = [int(pid) for pid in pids.read_text().split()]
     assert len(started) == 3 and all(map(exists, started))
     if how == "torn down":  # as ctrl-c does, and the teardown in the app
-        assert (await asyncio.wrap_future(session.down(begun.result().key))).ok
+        assert (await asyncio.wrap_future(session.tear_down(begun.result().key))).ok
         with pytest.raises(Cancelled):
             await coming
     elif how == "too late":
-        background().call_soon_threadsafe(limits[0].reschedule, 0.0)
+        background_loop().call_soon_threadsafe(limits[0].reschedule, 0.0)
         with pytest.raises(PoolError, match=r"was not up after 12345 s: node 0 installed \(looking at the"):
             await coming
     else:

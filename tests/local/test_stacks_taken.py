@@ -21,17 +21,17 @@ from skyward_core.client.session import Session
 from skyward_core.model.errors import PoolError, UsageError
 from skyward_core.model.stack_values import Stacks
 from skyward_core.node import stack_sampling
-from skyward_core.node.stack_sampling import Places, RankProcess
-from skyward_core.node.stack_sampling import take as taken
+from skyward_core.node.stack_sampling import PathMapping, RankProcess
+from skyward_core.node.stack_sampling import capture_stacks as taken
 from skyward_core.pool import rank_inspection
 from skyward_core.protocol.node_paths import STACK_SIGNAL
-from skyward_core.views.stack_groups import groups, hottest, parsed
+from skyward_core.views.stack_groups import group_stacks, hottest_lines, parse_profile
 from tests.support.cli import call
 from tests.support.faults import agent_pids
 from tests.support.waiting import wait_until
 
 SPIN = "spin"  # the file that has rank 3 work
-PLACES = Places("/nowhere", "", None)
+PLACES = PathMapping("/nowhere", "", None)
 PY_SPY = str(Path(sys.executable).parent / "py-spy")
 needs_py_spy = pytest.mark.skipif(not os.access(PY_SPY, os.X_OK), reason="py-spy is not installed")
 
@@ -128,7 +128,7 @@ def test_a_second_client_sees_where_each_rank_is(session: Session, hung: str) ->
     assert [(each.rank, each.at, each.how, each.runs) for each in told.ranks] == [
         (rank, "running", "py-spy", (hung,)) for rank in range(4)
     ]
-    assert [(group.ranks, group.frames[0].function) for group in groups(told)] == [
+    assert [(group.ranks, group.frames[0].function) for group in group_stacks(told)] == [
         ("0-1", "until"), ("2", "until"), ("3", "holds_gil"),
     ]  # fmt: skip
     assert functions(told)[2][:3] == ["until", "elsewhere", "waits"]
@@ -138,7 +138,11 @@ def test_a_second_client_sees_where_each_rank_is(session: Session, hung: str) ->
 def test_a_script_is_told_the_same(ranks: sky.Compute, session: Session, hung: str) -> None:
     mine, theirs = ranks.stacks(), take(session, run=hung)
     assert mine.run == hung
-    assert [group.ranks for group in groups(mine)] == [group.ranks for group in groups(theirs)] == ["0-1", "2", "3"]
+    assert (
+        [group.ranks for group in group_stacks(mine)]
+        == [group.ranks for group in group_stacks(theirs)]
+        == ["0-1", "2", "3"]
+    )
     with sky.attach("four") as attached:
         assert functions(attached.stacks(run=hung)) == functions(theirs)
 
@@ -160,8 +164,8 @@ def test_ranks_write_their_stacks_at_the_signal_and_go_on(ranks: sky.Compute, se
 
 @needs_py_spy
 def test_where_a_rank_spends_its_time(ranks: sky.Compute, session: Session, working: str) -> None:
-    seen = parsed(session.profile("four", 3, 1).result(60))
-    assert hottest(seen)[0].frame.function == "holds_gil"
+    seen = parse_profile(session.profile("four", 3, 1).result(60))
+    assert hottest_lines(seen)[0].frame.function == "holds_gil"
     with pytest.raises(UsageError, match="has ranks 0 to 3, and no rank 4"):
         session.profile("four", 4, 1).result(60)
     folder = Path(ranks.pool.machines[0].extra["folder"])
@@ -212,15 +216,15 @@ def command(*words: str, status: int = 0) -> str:
 
 
 def test_who_works_is_told_from_who_waits(ranks: sky.Compute, session: Session, working: str) -> None:
-    rhythms = session.look("four").result(60).rhythms
-    wait_until(lambda: 3 in rhythms._worked, what="word of the node that rank 3 works")
-    assert set(rhythms._worked) == {3}
+    rhythms = session.observe("four").result(60).activity
+    wait_until(lambda: 3 in rhythms._worked_at, what="word of the node that rank 3 works")
+    assert set(rhythms._worked_at) == {3}
 
 
 def test_an_agent_that_knows_no_stacks_is_named(
     ranks: sky.Compute, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    session.look("four").result(60)
+    session.observe("four").result(60)
     (link,) = session._pools[ranks.pool.row.token].context.links  # the second client's
     monkeypatch.delitem(link.welcome, "knows")
     told = take(session)
@@ -233,8 +237,8 @@ def test_an_agent_that_knows_no_stacks_is_named(
 def test_a_node_that_is_frozen_keeps_nobody_waiting(
     ranks: sky.Compute, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rank_inspection, "PATIENCE", 10_000.0)
-    session.look("four").result(60)
+    monkeypatch.setattr(rank_inspection, "ANSWER_TIMEOUT", 10_000.0)
+    session.observe("four").result(60)
     (agent,) = agent_pids(ranks)
     os.kill(agent, signal.SIGSTOP)
     try:
@@ -251,7 +255,7 @@ def test_a_process_that_would_end_by_the_signal_is_not_sent_it(tmp_path: Path) -
         try:
             for signal_too in (True, False):
                 found = taken(RankProcess(other.pid, str(tmp_path / "x"), PLACES), "", signal=signal_too)
-                assert found == {"why": stack_sampling.REPLACED, "answers": False}
+                assert found == {"why": stack_sampling.NO_HANDLER, "answers": False}
             assert other.poll() is None
         finally:
             other.kill()
@@ -264,18 +268,20 @@ def test_who_has_closed_the_file_is_not_sent_the_signal(home: Path) -> None:
         pid, refusals = (closes(f"{folder}/stacks.0.0") @ compute)[0]
         assert refusals == ["", "its code has taken the signal, or closed the file of the answer"]
         pid, caught = (takes_it() @ compute)[0]
-        assert stack_sampling.refusal(pid, f"{folder}/stacks.0.0"), "what user code has taken for itself is its own"
+        assert stack_sampling.refusal_reason(pid, f"{folder}/stacks.0.0"), (
+            "what user code has taken for itself is its own"
+        )
         assert caught == ["seen"]
 
 
 @sky.function
 def closes(path: str) -> tuple[int, list[str]]:
-    from skyward_core.node.stack_sampling import refusal
+    from skyward_core.node.stack_sampling import refusal_reason
 
     me = os.getpid()
-    before = refusal(me, path)
+    before = refusal_reason(me, path)
     os.closerange(3, 64)
-    return me, [before, refusal(me, path)]
+    return me, [before, refusal_reason(me, path)]
 
 
 @sky.function

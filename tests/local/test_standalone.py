@@ -180,7 +180,7 @@ def test_the_ranks_of_a_lost_node_are_lost_and_the_others_work(home: Path) -> No
 @pytest.mark.proof("1 s of a processor")
 def test_another_machine_is_set_up_alone(home: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     shop = Provider(monkeypatch)
-    monkeypatch.setattr("skyward_core.pool.node_recovery.PAUSES", (0.05, 0.05))
+    monkeypatch.setattr("skyward_core.pool.node_recovery.RECONNECT_PAUSES", (0.05, 0.05))
     diary = Diary(tmp_path / "diary")
     with sky.Compute(nodes=2, plugins=[diary], options=options(on_loss="replace")) as compute:
         before = dict(who() @ compute)
@@ -269,7 +269,7 @@ def test_plugins_that_need_peers_are_refused_before_anything_is_made(home: Path,
     )
     from skyward_core.store.ledger import Ledger  # which ranks do without
 
-    assert Ledger().live() == []
+    assert Ledger().live_pools() == []
     assert not (home / "local").exists()
 
 

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from skyward_core.model.errors import PoolError
-from skyward_core.node.bootstrap.host_inspection import members
-from skyward_core.transport.local_transport import _CODE, Starter
+from skyward_core.node.bootstrap.host_inspection import find_node_processes
+from skyward_core.transport.local_transport import _CODE, AgentStarter
 from tests.support.processes import descendants, exists
 from tests.support.waiting import until, wait_until
 
@@ -55,14 +55,14 @@ def group(leader: int) -> list[int]:
     return found
 
 
-def interpreter(starter: Starter) -> Any:
+def interpreter(starter: AgentStarter) -> Any:
     return starter._interpreter._process  # type: ignore[union-attr]
 
 
 async def test_one_process_starts_all_and_ends_with_its_last_user(
     tmp_path: Path, started: list[dict[str, Any]]
 ) -> None:
-    starter = Starter()
+    starter = AgentStarter()
     with starter:
         process = interpreter(starter)
         started += await asyncio.gather(*(starter.start(config(tmp_path, node)) for node in range(2)))
@@ -74,7 +74,7 @@ async def test_one_process_starts_all_and_ends_with_its_last_user(
     assert [answer["node"] for answer in started] == [0, 1]
     assert len({answer["pid"] for answer in started} - {process.pid}) == 2
     for node in range(2):
-        assert members(str(tmp_path / f"node-{node}"))
+        assert find_node_processes(str(tmp_path / f"node-{node}"))
     again = await starter.start(config(tmp_path, 0))  # by another process, which finds who is there
     assert again["found"]
 
@@ -83,7 +83,7 @@ async def test_a_wrong_request_is_refused_with_the_reason_and_the_next_one_works
     tmp_path: Path, started: list[dict[str, Any]]
 ) -> None:
     (tmp_path / "node-0").touch()
-    starter = Starter()
+    starter = AgentStarter()
     with starter:
         with pytest.raises(PoolError, match="node-0"):
             await starter.start(config(tmp_path, 0))
@@ -91,7 +91,7 @@ async def test_a_wrong_request_is_refused_with_the_reason_and_the_next_one_works
 
 
 async def test_its_death_is_told_to_who_waits_and_to_who_comes_later(tmp_path: Path) -> None:
-    starter = Starter()
+    starter = AgentStarter()
     with starter:
         process = interpreter(starter)
         os.kill(process.pid, signal.SIGSTOP)
@@ -109,7 +109,7 @@ async def test_the_death_of_what_starts_one_agent_is_told_and_the_next_is_starte
 ) -> None:
     (tmp_path / "node-0").mkdir()
     os.mkfifo(tmp_path / "node-0" / "agent.lock")  # whoever opens it waits
-    starter = Starter()
+    starter = AgentStarter()
     with starter:
         process = interpreter(starter)
         waiting = asyncio.create_task(starter.start(config(tmp_path, 0)))
@@ -123,7 +123,7 @@ async def test_the_death_of_what_starts_one_agent_is_told_and_the_next_is_starte
 
 def test_where_no_process_can_be_started_it_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(sys, "executable", str(tmp_path / "none"))
-    starter = Starter()
+    starter = AgentStarter()
     with pytest.raises(PoolError, match=r"no process can be started .*none"), starter:
         pass
     monkeypatch.undo()
@@ -133,7 +133,7 @@ def test_where_no_process_can_be_started_it_says_so(monkeypatch: pytest.MonkeyPa
 
 def test_it_ends_with_a_client_that_is_killed() -> None:
     code = (
-        "import time; from skyward_core.transport.local_transport import Starter\n"
+        "import time; from skyward_core.transport.local_transport import AgentStarter as Starter\n"
         "starter = Starter()\nwith starter:\n"
         "    print(starter._interpreter._process.pid, flush=True)\n    time.sleep(600)"
     )
@@ -147,7 +147,7 @@ def test_it_ends_with_a_client_that_is_killed() -> None:
 
 
 def test_one_that_nobody_asked_leaves_nothing() -> None:
-    starter = Starter()
+    starter = AgentStarter()
     with starter:
         process = interpreter(starter)
     assert process.returncode == -signal.SIGKILL
@@ -180,5 +180,5 @@ def test_a_client_that_is_killed_gets_no_agent_that_nobody_knows_of(tmp_path: Pa
     try:
         assert not root.exists()
     finally:
-        for pid in members(str(root / "node-0")):
+        for pid in find_node_processes(str(root / "node-0")):
             os.kill(pid, signal.SIGKILL)

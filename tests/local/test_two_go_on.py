@@ -74,8 +74,8 @@ def stepped(owner, name):
     setattr(owner, name, with_steps)
 
 for owner, names in {
-    kept_trials: ("claimed", "gone_on_by", "keep", "write_whole", "keep_part"),
-    Ledger: ("_write",), Session: ("attach", "leave", "launch_sweep", "fetch_run"),
+    kept_trials: ("lock_sweep", "resumed_by", "save_trials", "write_atomic", "save_sweep_part"),
+    Ledger: ("_write",), Session: ("attach", "detach_pool", "launch_sweep", "fetch_run"),
 }.items():
     for name in names:
         stepped(owner, name)
@@ -175,7 +175,7 @@ def test_a_refused_client_names_the_owner_of_a_claim_that_is_being_written(
         lock(file, how)  # type: ignore[arg-type]
 
     def own() -> None:
-        with pool_folder.claimed("p.1", "r1"):
+        with pool_folder.lock_sweep("p.1", "r1"):
             is_owner.set()
             assert may_end.wait(60)
 
@@ -185,7 +185,7 @@ def test_a_refused_client_names_the_owner_of_a_claim_that_is_being_written(
     owner.start()
     try:
         assert is_locked.wait(60)
-        with pytest.raises(pool_folder.Claimed) as refused, pool_folder.claimed("p.1", "r1"):
+        with pytest.raises(pool_folder.SweepLocked) as refused, pool_folder.lock_sweep("p.1", "r1"):
             pass
         assert str(refused.value) == f"another client (process {os.getpid()}, since 12:00:00)"
     finally:

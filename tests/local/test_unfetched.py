@@ -14,7 +14,7 @@ import skyward_core as sky
 from skyward_core.client.session import Session
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.ledger_rows import PoolRow
-from skyward_core.store.state_folder import socket_dir
+from skyward_core.store.state_folder import ensure_socket_folder
 from tests.support.cli import Cli
 from tests.support.forked_clients import run_script
 from tests.support.waiting import wait_until
@@ -62,14 +62,14 @@ def leave(
         ledger = Ledger()
 
         def run() -> str:
-            row = ledger.find("left")
+            row = ledger.find_pool("left")
             runs = ledger.runs(row.token) if row is not None else []
             return runs[0].run if runs else ""
 
         wait_until(run, what="the run's row in the ledger")
         client.kill()
     go.touch()
-    row = ledger.find("left")
+    row = ledger.find_pool("left")
     assert row is not None
     return row, run()
 
@@ -97,7 +97,7 @@ def test_a_good_run_outlives_the_lease_and_the_next_client_fetches_it(home: Path
         assert view.state == "gone"
         assert view.ended_at == ended, "when it was, not when somebody came to see it"
         assert "nobody used it" in view.detail and run in view.detail
-        kept = session.kept()
+        kept = session.retained_results()
     assert [each.machine.node for each in kept] == [0, 1]
     assert all(each.runs[run] >= size for each in kept)
     assert all(6.9 < (each.until - time.time()) / 86400 <= 7 for each in kept)
@@ -110,7 +110,7 @@ def test_a_good_run_outlives_the_lease_and_the_next_client_fetches_it(home: Path
     ledger = Ledger()
     found = ledger.run(run)
     assert found is not None and found.state == "done"
-    assert ledger.kept() == []
+    assert ledger.retained_results() == []
     told = ledger.pool(row.token).receipt
     assert told is not None and told["kept"] == []
     logs = (home / "pools" / row.key / "logs" / "r001.out").read_text()
@@ -125,7 +125,7 @@ def test_what_keeps_no_results_keeps_none(home: Path) -> None:
     wait_for_the_end(home)
     with closing(Look()) as session:
         session.refresh().result(60)
-        assert session.kept() == []
+        assert session.retained_results() == []
     assert left_there(home) == []
     with pytest.raises(sky.PoolError, match="gave no results"):
         sky.results(run)
@@ -136,7 +136,7 @@ def wait_until_unfetched(run: str) -> None:
 
     def told() -> bool:
         with closing(Look()) as session:
-            view = session.look("left").result(60)
+            view = session.observe("left").result(60)
             return view.unfetched.keys() == {run} and view.runs[run].state != "running"
 
     wait_until(told, what="the news that something is not fetched")
@@ -148,7 +148,7 @@ def test_a_teardown_fetches_what_nobody_has_fetched(home: Path, keep: str) -> No
     _, run = leave(home, keep=keep)
     wait_until_unfetched(run)
     with closing(Look()) as session:
-        receipt = session.down("left").result(60)
+        receipt = session.tear_down("left").result(60)
     assert receipt.ok
     assert receipt.gone == (0, 1)
     assert receipt.kept == ()
@@ -161,8 +161,8 @@ def test_a_teardown_fetches_what_nobody_has_fetched(home: Path, keep: str) -> No
 def test_of_a_run_that_left_nothing_and_whose_end_is_known_nothing_is_said_to_be_fetched(home: Path) -> None:
     _, run = leave(home, how="dies")
     with closing(Look()) as session:
-        wait_until(lambda: session.look("left").result(60).runs[run].state == "failed")
-        receipt = session.down("left").result(60)
+        wait_until(lambda: session.observe("left").result(60).runs[run].state == "failed")
+        receipt = session.tear_down("left").result(60)
         assert receipt.ok and receipt.kept == ()
         assert not [note for note in receipt.notes if run in note]
     assert left_there(home) == []
@@ -175,7 +175,7 @@ def test_the_empty_folder_that_is_left_then_goes_with_a_later_teardown(home: Pat
     (base / "waits.t" / "kept.node-0").mkdir()
     for name in ("fetched", "waits"):
         os.utime(base / f"{name}.t", (0, 0))
-    sockets = socket_dir(base / "fetched.t")
+    sockets = ensure_socket_folder(base / "fetched.t")
     with sky.Compute(nodes=1, options=sky.Options(console=False)):
         assert sockets.exists()
     assert {path.name for path in base.iterdir()} == {"being-made.t", "waits.t"}
@@ -187,7 +187,7 @@ def test_a_teardown_gives_up_what_nobody_has_fetched_where_it_is_told_to(home: P
     _, run = leave(home)
     wait_until_unfetched(run)
     with closing(Look()) as session:
-        receipt = session.down("left", give_up=True).result(60)
+        receipt = session.tear_down("left", give_up=True).result(60)
     assert receipt.ok
     assert sum(note.startswith(f"gave up run {run} (") for note in receipt.notes) == 2
     assert left_there(home) == []
@@ -202,7 +202,7 @@ def test_what_a_teardown_cannot_fetch_stays_on_its_host_and_the_receipt_says_so(
     place.mkdir(parents=True)
     wait_until_unfetched(run)
     with closing(Look()) as session:
-        receipt = session.down("left").result(60)
+        receipt = session.tear_down("left").result(60)
         assert receipt.ok
         (kept,) = receipt.kept
         assert kept.startswith(f"run {run} (") and " on node 1 (127.0.0.1) until " in kept

@@ -25,7 +25,7 @@ Break = Callable[[], Callable[[], None]]  # breaks the ledger, and gives what me
 
 @pytest.fixture(params=["locked", "full"])
 def fault(request: pytest.FixtureRequest, home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Break]:
-    monkeypatch.setattr(ledger, "PATIENCE", 0.1)
+    monkeypatch.setattr(ledger, "LOCK_TIMEOUT", 0.1)
     monkeypatch.setattr(teardown, "WRITE", 0.3)
     with ExitStack() as stack:
         if request.param == "full":
@@ -56,10 +56,10 @@ def test_what_exists_is_ended_first_and_written_down_when_that_works(fault: Brea
     assert not any(exists(pid) for pid in pids)
     assert "created 2, verified gone 2, unaccounted 0; not written down: the ledger" in str(caught.value)
     mend()
-    assert [row.name for row in Ledger().live()] == ["unwritten"]
+    assert [row.name for row in Ledger().live_pools()] == ["unwritten"]
     with closing(_Looking()) as session:
         assert not any(pool.is_live for pool in session.refresh().result(60))
-    assert Ledger().live() == []
+    assert Ledger().live_pools() == []
 
 
 def test_what_left_the_block_goes_on_beside_what_could_not_be_written(

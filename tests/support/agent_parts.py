@@ -9,12 +9,12 @@ from typing import Any
 
 from skyward_core.node.agent.agent_state import NodeState
 from skyward_core.node.agent.call_journal import Call
-from skyward_core.node.agent.call_outcomes import CallDesk
+from skyward_core.node.agent.call_outcomes import CallLifecycle
 from skyward_core.node.agent.config import AgentConfig
-from skyward_core.node.agent.connected_clients import Audience, Phases
+from skyward_core.node.agent.connected_clients import ClientRegistry, RankPhases
 from skyward_core.node.agent.connection import Connection
-from skyward_core.node.agent.slot_dispatcher import Slots
-from skyward_core.protocol.frame_codec import Decoder, Header, frame
+from skyward_core.node.agent.slot_dispatcher import SlotDispatcher
+from skyward_core.protocol.frame_codec import Decoder, Header, encode_frame
 
 
 class Peer(Connection):
@@ -22,7 +22,7 @@ class Peer(Connection):
 
     def __init__(self) -> None:
         super().__init__(lambda *_: None, lambda _: None)
-        self.open = True
+        self.is_open = True
         self.told: list[Header] = []
 
     def write(self, data: bytes) -> None:
@@ -58,9 +58,9 @@ class Speaker:
         self.socket = Socket()
         connection.connection_made(self.socket)
 
-    def say(self, header: Mapping[str, Any], body: bytes = b"") -> list[Header]:
+    def add_note(self, header: Mapping[str, Any], body: bytes = b"") -> list[Header]:
         """Send a frame, byte for byte; gives what comes in answer at once."""
-        data = frame(header, body)
+        data = encode_frame(header, body)
         self.connection.get_buffer(-1)[: len(data)] = data
         self.connection.buffer_updated(len(data))
         return self.told()
@@ -83,15 +83,15 @@ class Node:
         told.spool.mkdir()
         told.blobs.mkdir()
         self.state = NodeState(told)
-        self.audience, self.peer = Audience(), Peer()
-        self.audience.join(self.peer)
-        self.phases = Phases(self.audience.broadcast)
-        self.desk = CallDesk(self.state, self.audience)
-        self.slots = Slots(self.state, self.audience, self.desk, self.phases)
-        self.places = [slot for slot in self.slots.all if not slot.lone]
+        self.audience, self.peer = ClientRegistry(), Peer()
+        self.audience.add(self.peer)
+        self.phases = RankPhases(self.audience.send_to_watchers)
+        self.desk = CallLifecycle(self.state, self.audience)
+        self.slots = SlotDispatcher(self.state, self.audience, self.desk, self.phases)
+        self.places = [slot for slot in self.slots.slots if not slot.is_task_slot]
 
     def call(self, index: int, **header: Any) -> Call:
         told: Any = header
         call = Call("r1", index, told, b"", self.peer)
-        self.state.register.add(call)
+        self.state.registry.add(call)
         return call

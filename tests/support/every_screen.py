@@ -28,7 +28,7 @@ from skyward_tui.screens.errors import ErrorsScreen
 from skyward_tui.screens.history import HistoryScreen
 from skyward_tui.screens.hosts import HostsScreen
 from skyward_tui.screens.launch.screen import LaunchScreen
-from skyward_tui.screens.leftovers import EndLeftScreen, SweepScreen
+from skyward_tui.screens.leftovers import DeleteLeftoversScreen, LeftoversScreen
 from skyward_tui.screens.pool_list import PoolsScreen
 from skyward_tui.screens.run import RunScreen
 from skyward_tui.screens.settings import SettingsScreen
@@ -59,8 +59,8 @@ def every_screen(session: FakeSession) -> list[Callable[[], Screen[Any]]]:
         lambda: TeardownScreen([view.key]),
         lambda: QuitScreen([view.name]),
         lambda: BudgetScreen(view, session.now),
-        SweepScreen,
-        lambda: EndLeftScreen(leftovers(), lambda: None),
+        LeftoversScreen,
+        lambda: DeleteLeftoversScreen(leftovers(), lambda: None),
         HelpScreen,
         AcceleratorsScreen,
         lambda: AskScreen("Go to rank"),

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from skyward_core.client.launch.job_records import KeptShell
-from skyward_core.client.launch.launch_records import KeptLaunch
+from skyward_core.client.launch.job_records import ShellRecord
+from skyward_core.client.launch.launch_records import LaunchRecord
 from skyward_core.client.launch.launch_request import LaunchRequest
-from skyward_core.client.leftover_cleanup import Sweep
+from skyward_core.client.leftover_cleanup import LeftoverScan
 from skyward_core.client.run_comparison import Comparison
-from skyward_core.client.run_history import LogSearch, PastLook, PastRun, RunSearch
+from skyward_core.client.run_history import LogSearch, PastRun, RunPreviewData, RunSearch
 from skyward_core.model import outcomes
 from skyward_core.model.errors import NoTrials, PoolExistsError, UsageError
 from skyward_core.model.outcomes import (
@@ -28,16 +28,16 @@ from skyward_core.model.outcomes import (
 from skyward_core.model.specs import PoolSpec
 from skyward_core.model.stack_values import Stacks
 from skyward_core.pool.dashboards import Dashboard
-from skyward_core.pool.output_files import Haul, Listing
+from skyward_core.pool.output_files import FetchResult, FileListing
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.ledger_rows import Receipt
 from skyward_core.tasks.pickled_call import Task
 from skyward_core.views import events
 from skyward_core.views.pool_view import PoolView, RunView, TrialSheet, apply
-from skyward_core.views.sweep_trials import TrialBoard
+from skyward_core.views.sweep_trials import TrialTableSource
 
 if TYPE_CHECKING:
-    from skyward_core.client.session_protocol import Ask, Front
+    from skyward_core.client.session_protocol import Ask, SessionProtocol
     from skyward_core.model.machines import Check
     from skyward_core.model.script_interpreter import Interpreter
 
@@ -51,19 +51,19 @@ class FakeSession:
     views: list[PoolView] = field(default_factory=list)
     created: list[PoolSpec] = field(default_factory=list)
     launched: list[tuple[str, Task]] = field(default_factory=list)
-    kept_launches: dict[str, KeptLaunch] = field(default_factory=dict)
-    kept_jobs: dict[str, KeptShell] = field(default_factory=dict)
+    kept_launches: dict[str, LaunchRecord] = field(default_factory=dict)
+    kept_jobs: dict[str, ShellRecord] = field(default_factory=dict)
     torn_down: list[str] = field(default_factory=list)
     cancelled: list[tuple[str, str]] = field(default_factory=list)
     dismissed: list[str] = field(default_factory=list)
     comparison: Comparison | None = None
     compared: list[tuple[str, str]] = field(default_factory=list)
     past: list[PastRun] = field(default_factory=list)
-    past_looks: dict[str, PastLook] = field(default_factory=dict)
+    past_looks: dict[str, RunPreviewData] = field(default_factory=dict)
     ledger: Ledger | None = None  # of the files that are looked through for words
     searches: list[LogSearch] = field(default_factory=list)
     looked_at: list[str] = field(default_factory=list)
-    boards: dict[str, TrialBoard] = field(default_factory=dict)
+    boards: dict[str, TrialTableSource] = field(default_factory=dict)
     recalled: list[str] = field(default_factory=list)
     measured: list[str] = field(default_factory=list)
     detached: bool = False
@@ -82,7 +82,7 @@ class FakeSession:
     kept_outputs: list[int | None] = field(default_factory=list)
     asks_about_budgets: bool = False
     raised: list[tuple[str, float]] = field(default_factory=list)
-    swept: Sweep = field(default_factory=Sweep)
+    swept: LeftoverScan = field(default_factory=LeftoverScan)
     sweeps: int = 0
     checked: list[tuple[str, dict[str, str]]] = field(default_factory=list)
     checked_for: list[str] = field(default_factory=list)
@@ -106,25 +106,25 @@ class FakeSession:
     def refresh(self, *, over: bool = False, patient: bool = False) -> Future[list[PoolView]]:
         return done(self.pools())
 
-    def measure(self, pool: str) -> Future[PoolView]:
+    def start_sampling(self, pool: str) -> Future[PoolView]:
         self.measured.append(pool)
         return done(self.view(pool))
 
-    def recall(self, pool: str) -> Future[PoolView]:
+    def load_ended_pool(self, pool: str) -> Future[PoolView]:
         self.recalled.append(pool)
         return done(self.view(pool))
 
     def past_runs(self, search: RunSearch) -> Future[list[PastRun]]:
-        return done(list(filter(search.wants, self.past)))
+        return done(list(filter(search.matches, self.past)))
 
     def search_logs(self, runs: Sequence[PastRun], words: Sequence[str]) -> LogSearch:
         self.ledger = self.ledger or Ledger()
         self.searches.append(LogSearch(self.ledger, runs, words))
         return self.searches[-1]
 
-    def look_at_run(self, run: str) -> Future[PastLook]:
+    def preview_run(self, run: str) -> Future[RunPreviewData]:
         self.looked_at.append(run)
-        return done(self.past_looks.get(run, PastLook()))
+        return done(self.past_looks.get(run, RunPreviewData()))
 
     def failures(self) -> Future[list[PastRun]]:
         return done([run for run in self.past if run.has_failed and run.run not in self.dismissed])
@@ -159,7 +159,7 @@ class FakeSession:
         *,
         one: bool = False,
         stays: bool = False,
-        request: LaunchRequest | KeptShell | None = None,
+        request: LaunchRequest | ShellRecord | None = None,
         joined: bool = False,
     ) -> Future[RunView]:
         view = self.view(pool)
@@ -183,31 +183,31 @@ class FakeSession:
         self.launched += [(view.name, task) for task in tasks]
         if sheet.gang:
             first = f"{view.name}-{len(view.runs) + 1}"
-            sheet = sheet.begun_by(1, [first, *(f"later-{row}" for row in sheet.tasks[1:])])
+            sheet = sheet.with_client(1, [first, *(f"later-{row}" for row in sheet.tasks[1:])])
             ranks = (sheet.nodes or len(view.nodes)) * view.ranks_per_node
             run = self.open_run(view, tasks[0].name, total=ranks)
         else:
             run = self.open_run(view, tasks[0].name, kind="sweep", total=len(tasks))
-        self.boards[run.id] = TrialBoard(sheet)
+        self.boards[run.id] = TrialTableSource(sheet)
         return done(run)
 
-    def sweep_over(self, pool: str, run: str) -> Future[None]:
+    def wait_for_sweep(self, pool: str, run: str) -> Future[None]:
         return self.sweeps_over.setdefault(run, Future())
 
-    def trials(self, pool: str, run: RunView) -> Future[TrialBoard]:
-        future: Future[TrialBoard] = Future()
+    def trials(self, pool: str, run: RunView) -> Future[TrialTableSource]:
+        future: Future[TrialTableSource] = Future()
         if run.id in self.boards:
             future.set_result(self.boards[run.id])
         else:
             future.set_exception(NoTrials(f"run {run.id} is no sweep over arguments"))
         return future
 
-    def keep_launch(self, pool: str, run: str, request: LaunchRequest, *, joined: bool) -> Future[None]:
-        self.kept_launches[run] = KeptLaunch(request=request, cwd=Path.cwd(), joined=joined)
+    def save_launch(self, pool: str, run: str, request: LaunchRequest, *, joined: bool) -> Future[None]:
+        self.kept_launches[run] = LaunchRecord(request=request, cwd=Path.cwd(), joined=joined)
         return done(None)
 
-    def kept_launch(self, run: str) -> Future[KeptLaunch | KeptShell]:
-        future: Future[KeptLaunch | KeptShell] = Future()
+    def load_launch(self, run: str) -> Future[LaunchRecord | ShellRecord]:
+        future: Future[LaunchRecord | ShellRecord] = Future()
         if run in self.kept_jobs:
             future.set_result(self.kept_jobs[run])
         elif run in self.kept_launches:
@@ -238,17 +238,17 @@ class FakeSession:
     def dashboards(self, pool: str) -> Future[list[Dashboard]]:
         return done(self.pages)
 
-    def files(self, pool: str, run: str | None = None) -> Future[Listing]:
-        return done(Listing(self.written, 0, {}, {}))
+    def files(self, pool: str, run: str | None = None) -> Future[FileListing]:
+        return done(FileListing(self.written, 0, {}, {}))
 
-    def fetch_files(self, pool: str, run: str | None = None) -> Future[Haul]:
+    def fetch_files(self, pool: str, run: str | None = None) -> Future[FetchResult]:
         came = [FetchedFile(file, Path("/outputs") / file.path, is_new=True) for file in self.written]
-        return done(Haul(came, []))
+        return done(FetchResult(came, []))
 
     def unfetched_files(self, pool: str) -> Future[Unfetched]:
         return self.unfetched.get(self.view(pool).name) or done(Unfetched())
 
-    def down(self, pool: str, *, keep_outputs: int | None = None) -> Future[Receipt]:
+    def tear_down(self, pool: str, *, keep_outputs: int | None = None) -> Future[Receipt]:
         view = self.view(pool)
         self.kept_outputs.append(keep_outputs)
         self.torn_down.append(view.name)
@@ -258,7 +258,7 @@ class FakeSession:
             self.finish_down(pool)
         return future
 
-    def ask_about_budgets(self) -> None:
+    def enable_budget_prompts(self) -> None:
         self.asks_about_budgets = True
 
     def raise_budget(self, pool: str, dollars: float) -> Future[None]:
@@ -274,18 +274,18 @@ class FakeSession:
         self.checked_for.append(python.minor if python else "")
         return self.check_ups.setdefault(name, done([]))
 
-    def sweep(
+    def scan_leftovers(
         self,
         asked: Mapping[str, Sequence[str]] | None = None,
         *,
         everywhere: bool = False,
         ledgers: Sequence[str] = (),
-    ) -> Future[Sweep]:
+    ) -> Future[LeftoverScan]:
         self.sweeps += 1
         self.looks.append((asked, everywhere, tuple(ledgers)))
         return done(self.swept)
 
-    def end_left(self, sweep: Sweep) -> Future[list[str]]:
+    def remove_leftovers(self, sweep: LeftoverScan) -> Future[list[str]]:
         self.ended_left.append([each.thing.id for each in sweep.found])
         return self.ending_left
 
@@ -401,7 +401,7 @@ class FakeSession:
 
 
 if TYPE_CHECKING:
-    _is_a_front: type[Front] = FakeSession
+    _is_a_front: type[SessionProtocol] = FakeSession
 
 
 def done(value: Any) -> Future[Any]:
@@ -447,4 +447,4 @@ def logged(view: PoolView, run: RunView, session: FakeSession, ranks: int = 4, s
                 "lr": 0.01 * (1 - step / steps),
                 "tokens/s": 12_000 + 400 * ((step * 3 + rank) % 7),
             }
-            view.metrics.note(run.id, rank, session.now - 40 + step / 3, values)
+            view.metrics.add_values(run.id, rank, session.now - 40 + step / 3, values)

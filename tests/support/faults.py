@@ -16,12 +16,12 @@ def on_loop(work: Callable[[], object]) -> None:
     # Ranks load this, and do without these.
     import asyncio
 
-    from skyward_core.transport.background_loop import background
+    from skyward_core.transport.background_loop import background_loop
 
     async def do() -> None:
         work()
 
-    asyncio.run_coroutine_threadsafe(do(), background()).result(60)
+    asyncio.run_coroutine_threadsafe(do(), background_loop()).result(60)
 
 
 def agent_pids(compute: sky.Compute) -> list[int]:

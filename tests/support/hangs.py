@@ -9,7 +9,7 @@ from typing import Any
 import skyward_core as sky
 from skyward_core.client.session import Session
 from skyward_core.model.stack_values import Stacks
-from skyward_core.views.stack_groups import verdict
+from skyward_core.views.stack_groups import summarize_collectives
 from tests.support.waiting import wait_until
 
 
@@ -28,7 +28,9 @@ def hang_told(pool: sky.Compute, hang: Callable[[], Any], where: str) -> list[st
         nonlocal told
         told = session.stacks(pool.name, run, signal=True).result(30)
         # At its start a rank is in collectives, too, and rank 2 on its way to where it stays.
-        return any(each.startswith("ranks 0-1,3 are in ") and f": {where}," in each for each in verdict(told))
+        return any(
+            each.startswith("ranks 0-1,3 are in ") and f": {where}," in each for each in summarize_collectives(told)
+        )
 
     with ThreadPoolExecutor() as beside:
         running = beside.submit(hang)
@@ -41,4 +43,4 @@ def hang_told(pool: sky.Compute, hang: Callable[[], Any], where: str) -> list[st
                 session.cancel(pool.name, each).result(30)
             running.exception(60)
             session.detach()
-    return verdict(told)
+    return summarize_collectives(told)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from skyward_core.client.leftover_cleanup import Found, Sweep
+from skyward_core.client.leftover_cleanup import JudgedLeftover, LeftoverScan
 from skyward_core.model.machines import Leftover
 from tests.support.fake_session import NOW
 
@@ -15,18 +15,18 @@ MACHINE = Leftover(
 )  # fmt: skip
 
 
-def leftovers() -> Sweep:
+def leftovers() -> LeftoverScan:
     """Of a pool that is up, of one that should have ended, of one that nobody remembers, of another ledger."""
     up = replace(MACHINE, id="i-0f0f0f0f0f0f0f0f0", pool="llama-ft", token="0", expires=NOW + HOUR, hourly=0.0)
     lost = replace(MACHINE, id="i-0aaaaaaaaaaaaaaaa", pool="lost", token="tl", place="eu-west-1", hourly=1.5)
     group = replace(lost, what="security group", id="sg-0aaaaaaaaaaaaaaaa", is_machine=False, since=None, hourly=None)
-    return Sweep(
+    return LeftoverScan(
         (),
         [
-            Found(up, "up", 0, "llama-ft.0"),
-            Found(MACHINE, "expired", 0, "sweep-7.t7"),
-            Found(lost, "left", 0),
-            Found(group, "left", 0),
+            JudgedLeftover(up, "up", 0, "llama-ft.0"),
+            JudgedLeftover(MACHINE, "expired", 0, "sweep-7.t7"),
+            JudgedLeftover(lost, "left", 0),
+            JudgedLeftover(group, "left", 0),
         ],
         {("0123456789abcdef", "me@old-laptop"): (2, 1)},
         {"ap-south-1": "no answer within 60 s"},

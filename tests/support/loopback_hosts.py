@@ -18,33 +18,33 @@ class Hosts:
         self.loop = asyncio.new_event_loop()
         self.thread = threading.Thread(target=self.loop.run_forever)
         self.thread.start()
-        self.all = [Host(folder / f"host{number}") for number in range(2)]
-        self.all[0].client_key.chmod(0o600)  # else OpenSSH refuses it
-        self.all[1].authorized.write_bytes(self.all[0].authorized.read_bytes())
-        for host in self.all:
-            self._do(host.start())
+        self.slots = [Host(folder / f"host{number}") for number in range(2)]
+        self.slots[0].client_key.chmod(0o600)  # else OpenSSH refuses it
+        self.slots[1].authorized.write_bytes(self.slots[0].authorized.read_bytes())
+        for host in self.slots:
+            self._run(host.start())
         self.known = folder / "known"
-        self.known.write_text("".join(host.known_line() for host in self.all))
+        self.known.write_text("".join(host.known_line() for host in self.slots))
 
-    def _do(self, work: Any) -> None:
+    def _run(self, work: Any) -> None:
         asyncio.run_coroutine_threadsafe(work, self.loop).result(30)
 
     def provider(self, number: int = 2) -> sky.SSH:
-        addresses = [f"127.0.0.1:{host.port}" for host in self.all[:number]]
-        key = str(self.all[0].client_key)
+        addresses = [f"127.0.0.1:{host.port}" for host in self.slots[:number]]
+        key = str(self.slots[0].client_key)
         return sky.SSH(addresses, keys=key, known_hosts=str(self.known), config=False)
 
     def cut(self) -> None:
         def abort() -> None:
-            for host in self.all:
+            for host in self.slots:
                 for connection in list(host.connections):
                     connection.abort()
 
         self.loop.call_soon_threadsafe(abort)
 
     def stop(self) -> None:
-        for host in self.all:
-            self._do(host.stop())
+        for host in self.slots:
+            self._run(host.stop())
         self.loop.call_soon_threadsafe(self.loop.stop)
         self.thread.join()
         self.loop.close()

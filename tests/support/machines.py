@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from skyward_core.views.machine_metrics import MachineBook
+from skyward_core.views.machine_metrics import MachineMetrics
 
 GB = 10**9
 
 
-def measured(now: float, nodes: int, gpus: int) -> MachineBook:
+def measured(now: float, nodes: int, gpus: int) -> MachineMetrics:
     """One GPU of node 1 is slow, one of node 2 has an error and was lost; node 3 has said nothing for a while."""
-    book = MachineBook()
+    book = MachineMetrics()
     for node in range(nodes):
         figures = {
             "cpu": 37.0 + node, "memory_used": (96 + node) * GB, "memory_total": 1024 * GB, "net_in": 1.2e9,

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from skyward_core.protocol.frame_codec import Decoder, frame
+from skyward_core.protocol.frame_codec import Decoder, encode_frame
 from skyward_core.providers.ssh.provider import SSH
 from skyward_core.transport.ssh.host_address import Target
 from skyward_core.transport.ssh.ssh_transport import SSHTransport
@@ -71,7 +71,7 @@ async def greet(transport: SSHTransport) -> dict[str, Any]:
             answers.put_nowait(header)
 
     pipe = await transport.open(take, lambda error: None)
-    pipe.write(frame({"t": "hello"}))
+    pipe.write(encode_frame({"t": "hello"}))
     try:
         return await asyncio.wait_for(answers.get(), 90)
     finally:

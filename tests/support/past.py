@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from skyward_core.client.run_comparison import ComparedRun, Comparison, Gist
+from skyward_core.client.run_comparison import ComparedRun, Comparison, MetricSummary
 from skyward_core.client.run_history import PastRun
 from skyward_core.model.outcomes import Outcome
 from skyward_core.views.pool_view import RunView, TaskView
-from skyward_core.views.rank_metrics import MetricBook
+from skyward_core.views.rank_metrics import MetricStore
 from tests.support.fake_session import NOW, FakeSession, value
 
 HOUR = 3600.0
@@ -43,16 +43,19 @@ def some_past(session: FakeSession) -> list[PastRun]:
 
 def compared_run(past: PastRun, rate: float, **other: Any) -> ComparedRun:
     """One of two ranks that logged a loss which falls at a rate, and a number that it alone has."""
-    book = MetricBook()
+    book = MetricStore()
     for step in range(60):
         for rank in range(2):
             loss = 2.0 / (1 + rate * step) + rank / 50
-            book.note(past.run, rank, past.opened_at + 60 * step, {"loss": loss, f"only_{rate:g}": step})
+            book.add_values(past.run, rank, past.opened_at + 60 * step, {"loss": loss, f"only_{rate:g}": step})
     view = RunView(past.run, past.pool, past.function, "broadcast", 2, past.opened_at, past.state)  # type: ignore[arg-type]
     for rank in range(2):
         outcome = Outcome(rank, rank, rank, "returned", 3.0, value(rate + rank))
         view.tasks[rank] = TaskView(rank, rank, rank, "returned", outcome=outcome)
-    numbers = {"loss": Gist(2.0 / (1 + rate * 59), 0.1, 2.02), f"only_{rate:g}": Gist(59.0, 0.0, 59.0)}
+    numbers = {
+        "loss": MetricSummary(2.0 / (1 + rate * 59), 0.1, 2.02),
+        f"only_{rate:g}": MetricSummary(59.0, 0.0, 59.0),
+    }
     return ComparedRun(past=past, view=view, nodes=2, book=book, numbers=numbers, **other)
 
 

@@ -24,7 +24,7 @@ def last_run(pool: sky.Compute) -> str:
 
 def settled(pool: sky.Compute) -> None:
     """Wait until the client has every byte that the nodes have, and has kept its books."""
-    on_loop(pool.pool.background.catch_up)
+    on_loop(pool.pool.background.run_deferred)
     spools = [Path(machine.extra["folder"]) / "spool" for machine in pool.pool.machines]
 
     def complete() -> bool:

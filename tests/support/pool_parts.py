@@ -13,14 +13,14 @@ from skyward_core.model.machines import Machine
 from skyward_core.model.outcomes import MachineStatus
 from skyward_core.model.specs import Image, Options, PoolSpec
 from skyward_core.pool.agent_link import Link
-from skyward_core.pool.event_log import News
-from skyward_core.pool.node_recovery import Replacements
-from skyward_core.pool.node_roster import Roster
-from skyward_core.pool.pool_context import Background, PoolContext
-from skyward_core.pool.rank_setup import SetupKnowledge
-from skyward_core.pool.runs.run_registry import RunBook
-from skyward_core.pool.startup import Startup
-from skyward_core.protocol.frame_codec import VERSION, Decoder, Header, frame
+from skyward_core.pool.event_log import EventPublisher
+from skyward_core.pool.node_recovery import NodeReplacements
+from skyward_core.pool.node_roster import NodeRoster
+from skyward_core.pool.pool_context import BackgroundTasks, PoolContext
+from skyward_core.pool.rank_setup import SetupConfig
+from skyward_core.pool.runs.run_registry import RunRegistry
+from skyward_core.pool.startup import NodeStartup
+from skyward_core.protocol.frame_codec import VERSION, Decoder, Header, encode_frame
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.ledger_rows import PoolRow
 
@@ -138,10 +138,10 @@ class Transport:
         pipe = self.world.pipes[self.machine.id] = Pipe(self, on_data, on_lost)
         return pipe
 
-    async def way_to(self, address: str, port: int) -> tuple[str, int]:
+    async def forward_port(self, address: str, port: int) -> tuple[str, int]:
         return address, port
 
-    async def settle(self) -> None:
+    async def finish_uploads(self) -> None:
         return None
 
     async def close(self) -> None:
@@ -162,7 +162,7 @@ class Pipe:
                 asyncio.get_running_loop().call_soon(self.say, answer)
 
     def say(self, header: Header, body: bytes = b"") -> None:
-        self._on_data(frame(header, body))
+        self._on_data(encode_frame(header, body))
 
     def _answer(self, header: Header) -> Header | None:
         node, name, world = self._way.machine.node, self._way.machine.id, self._way.world
@@ -208,18 +208,18 @@ class Client:
         self.world = world
         self.ledger = Ledger()
         self.context = context = PoolContext(row, world, self.ledger, observer=observer)  # type: ignore[arg-type]
-        self.news = News(context)
-        self.news.opened()
-        self.background = Background()
-        self.knowledge = SetupKnowledge(context, self.news)
-        self.roster = Roster(context, self.news)
+        self.news = EventPublisher(context)
+        self.news.emit_opened()
+        self.background = BackgroundTasks()
+        self.knowledge = SetupConfig(context, self.news)
+        self.roster = NodeRoster(context, self.news)
         self.renewed: list[bool] = []
         self.on_renewed: Callable[[], Awaitable[None]] = nothing
         self.dropped: list[int] = []
         self.greeted: list[int] = []
-        self.book = RunBook(context, self.news, self.background, lambda run: None)
-        self.startup = Startup(context, self.news, self.background, self.knowledge, self.roster, self, self._drop)
-        self.replacements = Replacements(context, self.news, self.roster, self.startup, self._renewed)
+        self.run_registry = RunRegistry(context, self.news, self.background, lambda run: None)
+        self.startup = NodeStartup(context, self.news, self.background, self.knowledge, self.roster, self, self._drop)
+        self.replacements = NodeReplacements(context, self.news, self.roster, self.startup, self._renewed)
 
     async def _renewed(self, brought: bool) -> None:
         self.renewed.append(brought)
@@ -227,17 +227,17 @@ class Client:
 
     def _drop(self, link: Link) -> None:
         self.dropped.append(link.node)
-        link.lose()
+        link.mark_lost()
 
     # -- as a listener --
 
     def on_frame(self, link: Link, header: Any, body: bytes) -> None:
         if header["t"] in ("outcome", "item", "began", "run"):
-            self.book.on_frame(link, header, body)
+            self.run_registry.on_frame(link, header, body)
 
     def on_link(self, link: Link, up: bool, detail: str) -> None:
         if up:
-            self.book.catch_up(link)
+            self.run_registry.sync_from_agent(link)
             self.greeted.append(link.node)
 
     def cursors(self, node: int) -> dict[str, int]:
@@ -266,9 +266,9 @@ def intended(world: World, nodes: int = 2, **options: Any) -> tuple[PoolSpec, Po
     """A pool that is written down; its machines too, as if a client had made them."""
     spec = PoolSpec(name="p", provider=world, nodes=nodes, options=Options(console=False, **options))
     ledger = Ledger()
-    row = ledger.intend(TOKEN, "p", world.to_json(), spec.describe())
-    ledger.created(TOKEN, [machine(node) for node in range(nodes)])
-    ledger.pool_state(TOKEN, "up")
+    row = ledger.record_intent(TOKEN, "p", world.to_json(), spec.describe())
+    ledger.record_created(TOKEN, [machine(node) for node in range(nodes)])
+    ledger.set_pool_state(TOKEN, "up")
     ledger.close()
     return spec, row
 
@@ -276,7 +276,7 @@ def intended(world: World, nodes: int = 2, **options: Any) -> tuple[PoolSpec, Po
 async def attached(world: World, row: PoolRow, *, observer: bool = False) -> Client:
     """A client that has come to a pool."""
     client = Client(world, row, observer=observer)
-    client.knowledge.know(Image())
+    client.knowledge.set_image(Image())
     await client.startup.attach()
-    client.roster.note()
+    client.roster.save_state()
     return client

@@ -11,25 +11,30 @@ from pathlib import Path
 
 import pytest
 
-from skyward_core.tasks.script_interpreter_selection import KnownPython, NoPython, ask, others
+from skyward_core.tasks.script_interpreter_selection import (
+    PythonInfo,
+    UnusablePython,
+    find_other_pythons,
+    query_python,
+)
 from tests.support.processes import exists
 
 
 @cache
-def other_pythons() -> dict[str, KnownPython]:
+def other_pythons() -> dict[str, PythonInfo]:
     """The newest Python that we can use of each other minor version that is here."""
-    found: dict[str, KnownPython] = {}
-    for program in others(os.environ):
+    found: dict[str, PythonInfo] = {}
+    for program in find_other_pythons(os.environ):
         try:
-            known = ask(program)
-        except NoPython:
+            known = query_python(program)
+        except UnusablePython:
             continue
         found.setdefault(".".join(known.version.split(".")[:2]), known)
     found.pop(f"{sys.version_info[0]}.{sys.version_info[1]}", None)
     return found
 
 
-def another_python() -> KnownPython:
+def another_python() -> PythonInfo:
     """One of them; skips the test where there is none."""
     for known in other_pythons().values():
         return known

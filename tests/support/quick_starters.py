@@ -23,7 +23,9 @@ def loaded(python: str, *options: str) -> Loaded:
     first, main, rest = code.rpartition(MAIN)
     assert (flag, main, rest) == ("-c", MAIN, "")
     return Loaded(
-        [python, *options_], f"{first}from skyward_core.node.agent.__main__ import preload\npreload()\n", main
+        [python, *options_],
+        f"{first}from skyward_core.node.agent.__main__ import preload_modules as preload\npreload()\n",
+        main,
     )
 
 

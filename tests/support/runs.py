@@ -25,13 +25,13 @@ def home_for_runs(factory: pytest.TempPathFactory) -> Iterator[None]:
 def gather(stage: Stage, number: int) -> Run:
     """So many tasks, as many of them sent as nodes take."""
     run = stage.add("gather", *map(task, range(number)))
-    run.feed()
+    run.dispatch()
     return run
 
 
 def broadcast(stage: Stage, **more: Any) -> Run:
     run = stage.add("broadcast", task(7, **more))
-    run.send_gang(1)
+    run.send_broadcast(1)
     return run
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from skyward_core.client import ssh_hosts
-from skyward_core.client.ssh_hosts import HostLook
+from skyward_core.client.ssh_hosts import HostGpuUsage
 from skyward_core.model.machines import Check, GpuProcess, GpuUse
 
 GROUPS = """\
@@ -26,7 +26,7 @@ def _gpu(number: int, *processes: GpuProcess, used: float = 0.0, util: int = 0, 
 
 
 LOOKS = {
-    "gpu1": HostLook(
+    "gpu1": HostGpuUsage(
         "gpu1",
         (
             _gpu(0, GpuProcess(4711, "bob", "python", 71_200_000_000, True), used=71.2, util=98),
@@ -36,8 +36,8 @@ LOOKS = {
         "",
         True,
     ),
-    "gpu2": HostLook("gpu2", (), "Host gpu2 does not answer: connection refused", False),
-    "gpu3": HostLook("gpu3", (), "there is no NVIDIA driver", True),
+    "gpu2": HostGpuUsage("gpu2", (), "Host gpu2 does not answer: connection refused", False),
+    "gpu3": HostGpuUsage("gpu3", (), "there is no NVIDIA driver", True),
 }
 
 
@@ -53,9 +53,9 @@ def have_looks(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     """Hosts are as above, and no others answer; gives which were looked at, time after time."""
     asked: list[list[str]] = []
 
-    def look(hosts: Sequence[str], said: Callable[[HostLook], None]) -> list[HostLook]:
+    def look(hosts: Sequence[str], said: Callable[[HostGpuUsage], None]) -> list[HostGpuUsage]:
         asked.append([*hosts])
-        found = [LOOKS.get(host) or HostLook(host, (), "no such host", False) for host in hosts]
+        found = [LOOKS.get(host) or HostGpuUsage(host, (), "no such host", False) for host in hosts]
         for each in found:
             said(each)
         return found
@@ -66,6 +66,6 @@ def have_looks(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
             Check(host, "fail" if host == "gpu2" else "ok", "its disk"),
         ]
 
-    monkeypatch.setattr(ssh_hosts, "look", look)
+    monkeypatch.setattr(ssh_hosts, "list_gpu_use", look)
     monkeypatch.setattr(ssh_hosts, "check", check)
     return asked

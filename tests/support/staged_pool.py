@@ -14,17 +14,17 @@ from skyward_core.model.outcomes import Outcome, RunKind
 from skyward_core.model.specs import Options
 from skyward_core.pool.agent_link import Link
 from skyward_core.pool.edited_modules import EditedModules
-from skyward_core.pool.event_log import News
-from skyward_core.pool.node_roster import Roster
-from skyward_core.pool.pool_context import Background, PoolContext
-from skyward_core.pool.rank_setup import SetupKnowledge, Upkeep
+from skyward_core.pool.event_log import EventPublisher
+from skyward_core.pool.node_roster import NodeRoster
+from skyward_core.pool.pool_context import BackgroundTasks, PoolContext
+from skyward_core.pool.rank_setup import RankSetupManager, SetupConfig
 from skyward_core.pool.runs.run import Run
-from skyward_core.pool.runs.run_registry import RunBook
+from skyward_core.pool.runs.run_registry import RunRegistry
 from skyward_core.pool.runs.scheduler import Launcher
-from skyward_core.protocol.frame_codec import VERSION, Decoder, Header, frame
+from skyward_core.protocol.frame_codec import VERSION, Decoder, Header, encode_frame
 from skyward_core.store.ledger_rows import PoolRow
-from skyward_core.tasks.pickled_call import NOTHING, Blob, Task
-from skyward_core.util.content_hash import name_of
+from skyward_core.tasks.pickled_call import EMPTY_BLOB, Blob, Task
+from skyward_core.util.content_hash import hash_bytes
 from skyward_core.views import events
 
 SUMMARY = {"type": "int", "text": "1", "json": 1, "is_json": True, "size": 5}
@@ -34,13 +34,13 @@ _tokens = itertools.count()
 def task(number: int = 0, **more: Any) -> Task:
     """A call of ``f``, which no other task is alike."""
     data = pickle.dumps(((number,), {}), protocol=5)
-    return Task("f", Blob(name_of(b"f"), 1, data=b"f"), Blob(name_of(data), len(data), data=data), **more)
+    return Task("f", Blob(hash_bytes(b"f"), 1, data=b"f"), Blob(hash_bytes(data), len(data), data=data), **more)
 
 
 def large_task(path: Path) -> Task:
     """A call whose arguments are in a file."""
     path.write_bytes(b"x" * 100_000)
-    return Task("f", NOTHING, Blob(name_of(b"large"), 100_000, path=path))
+    return Task("f", EMPTY_BLOB, Blob(hash_bytes(b"large"), 100_000, path=path))
 
 
 def said(run: Run, index: int) -> str:
@@ -100,7 +100,7 @@ class Node:
             "t": "welcome", "version": VERSION, "epoch": self.epoch, "broken": "", "node": self.number, "address": "",
             "ranks_per_node": 1, "lease": None, "runs": [],
         }  # fmt: skip
-        asyncio.get_running_loop().call_soon(pipe.on_data, frame(welcome))
+        asyncio.get_running_loop().call_soon(pipe.on_data, encode_frame(welcome))
         return pipe
 
     async def put(self, path: Path, name: str) -> None:
@@ -125,7 +125,7 @@ class Node:
         return [header["i"] for header in self.of("call")]
 
     def say(self, header: Header, body: bytes = b"") -> None:
-        self.pipes[-1].on_data(frame(header, body))
+        self.pipes[-1].on_data(encode_frame(header, body))
 
     def ends(self, run: Run, index: int, kind: str = "returned", value: Any = None, **more: Any) -> None:
         """Tell of a call's end; one that returned or raised has a value."""
@@ -158,10 +158,10 @@ class Ledger:
     def __init__(self) -> None:
         self.outcomes: list[tuple[str, Outcome]] = []
 
-    def record(self, *, outcomes: Any = (), **more: Any) -> None:
+    def record_runs(self, *, outcomes: Any = (), **more: Any) -> None:
         self.outcomes += [(run, outcome) for run, outcome, _ in outcomes]
 
-    def under_way(self, token: str) -> list[Any]:
+    def unfinished_runs(self, token: str) -> list[Any]:
         return []
 
 
@@ -175,7 +175,7 @@ class Keeper:
     """
 
     def __init__(self) -> None:
-        self.whole = True
+        self.is_complete = True
         self.epoch = 1
         self.plugins = b""
         self.knows_plugins = True
@@ -185,28 +185,28 @@ class Keeper:
         self.failures: list[OSError] = []
 
     @property
-    def ready(self) -> bool:
-        return self.whole
+    def is_ready(self) -> bool:
+        return self.is_complete
 
-    def start_now(self, send: Callable[[int], None]) -> bool:
-        if self.whole:
+    def try_start(self, send: Callable[[int], None]) -> bool:
+        if self.is_complete:
             send(self.epoch)
-        return self.whole
+        return self.is_complete
 
     async def start(self, send: Callable[[int], None]) -> bool:
-        await self._form("start")
+        await self._form_gang("start")
         send(self.epoch)
         return True
 
-    async def ensure(self) -> None:
-        await self._form("ensure")
+    async def ensure_set_up(self) -> None:
+        await self._form_gang("ensure")
 
-    async def _form(self, what: str) -> None:
+    async def _form_gang(self, what: str) -> None:
         self.asked.append(what)
         await self.opened.wait()
         if self.failures:
             raise self.failures.pop(0)
-        self.whole, self.epoch = True, self.epoch + 1
+        self.is_complete, self.epoch = True, self.epoch + 1
 
 
 class Stage:
@@ -230,19 +230,19 @@ class Stage:
         row = PoolRow(f"t{next(_tokens)}", "p", {}, spec, "up", 0.0, None, None, None)
         self.ledger = Ledger()
         self.context = context = PoolContext(row, None, self.ledger, observer=False)  # type: ignore[arg-type]
-        self.news = news = News(context)
-        self.background = background = Background()
-        self.book = RunBook(context, news, background, lambda run: self.launch.start_anew(run))
-        self.roster = roster = Roster(context, news)
-        knowledge = SetupKnowledge(context, news)
-        knowledge.known = True
-        upkeep = Upkeep(context, news, knowledge, roster)
+        self.news = news = EventPublisher(context)
+        self.background = background = BackgroundTasks()
+        self.run_registry = RunRegistry(context, news, background, lambda run: self.launcher.restart(run))
+        self.roster = roster = NodeRoster(context, news)
+        knowledge = SetupConfig(context, news)
+        knowledge.is_env_known = True
+        upkeep = RankSetupManager(context, news, knowledge, roster)
         self.keeper = Keeper()
-        upkeep.keeper = knowledge.keeper = self.keeper  # type: ignore[assignment]
+        upkeep.rank_setup = knowledge.rank_setup = self.keeper  # type: ignore[assignment]
         modules = EditedModules(context, news, "", self._nothing, self._nothing)
-        self.launch = Launcher(context, news, background, self.book, roster, upkeep, knowledge, modules)
+        self.launcher = Launcher(context, news, background, self.run_registry, roster, upkeep, knowledge, modules)
         self.events: list[events.Event] = []
-        news.opened()
+        news.emit_opened()
         news.subscribe(self._heard, None)
 
     @staticmethod
@@ -270,20 +270,20 @@ class Stage:
 
     def on_link(self, link: Link, up: bool, detail: str) -> None:
         if up and not link.epoch:
-            self.launch.agent_is_new()
+            self.launcher.on_new_agent()
 
     def on_frame(self, link: Link, header: Any, body: bytes) -> None:
         if header["t"] == "gang":
-            self.launch.gang_broke()
+            self.launcher.on_gang_broken()
         else:
-            self.book.on_frame(link, header, body)
+            self.run_registry.on_frame(link, header, body)
 
     # -- for tests --
 
     def add(self, kind: RunKind, *tasks: Task, consumed: bool = False) -> Run:
         """A run that nobody has started yet."""
         total = len(self.nodes) * self.context.ranks_per_node if kind == "broadcast" else len(tasks)
-        run = self.book.add(f"r{next(_tokens)}", kind, tasks, total)
+        run = self.run_registry.add(f"r{next(_tokens)}", kind, tasks, total)
         run.consumed = consumed
         return run
 
@@ -298,7 +298,7 @@ class Stage:
 
     def acknowledged(self) -> list[tuple[int, dict[str, list[int] | None]]]:
         """What every node was told that is not needed any more."""
-        self.background.catch_up()
+        self.background.run_deferred()
         for link in self.links:
             link.flush_acknowledgements()
         return [(node.number, header["calls"]) for node in self.nodes for header in node.of("ack") if header["calls"]]
@@ -309,9 +309,9 @@ class Stage:
 
         async def replace() -> None:
             await over.wait()
-            del self.roster.tasks[node]
+            del self.roster.replacement_tasks[node]
 
-        self.roster.tasks[node] = asyncio.create_task(replace())
+        self.roster.replacement_tasks[node] = asyncio.create_task(replace())
         return over
 
 
@@ -323,9 +323,9 @@ async def staged(nodes: int = 2, *, ranks: int = 1, concurrency: int = 1, **opti
         await stage.connect()
         yield stage
     finally:
-        stage.background.catch_up()
+        stage.background.run_deferred()
         for link in stage.links:
             await link.close()
         await stage.background.stop()
-        stage.book.direct.close()
+        stage.run_registry.direct.close()
         stage.news.close()

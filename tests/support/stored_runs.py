@@ -8,7 +8,7 @@ from pathlib import Path
 from skyward_core.model.outcomes import ErrorInfo, Outcome, Summary
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.ledger_rows import Receipt
-from skyward_core.store.state_folder import pool_dir
+from skyward_core.store.state_folder import ensure_pool_folder
 
 
 def stored_run(
@@ -26,12 +26,12 @@ def stored_run(
     ledger; gives the folder of its logs."""
     ranks = max(len(printed), 1)
     spec = {"provider": "local", "nodes": ranks}
-    row = ledger.intend(f"token-{run}", f"pool-{run}", {"provider": "local"}, spec)
-    folder = pool_dir(row.key) / "logs"
+    row = ledger.record_intent(f"token-{run}", f"pool-{run}", {"provider": "local"}, spec)
+    folder = ensure_pool_folder(row.key) / "logs"
     folder.mkdir()
     for rank, data in printed.items():
         (folder / f"r{rank:03d}.out").write_bytes(data)
-    ledger.record(opened=[(row.token, run, function, "broadcast", ranks, opened_at)])
+    ledger.record_runs(opened=[(row.token, run, function, "broadcast", ranks, opened_at)])
     if state == "running":
         return folder
     kind = "returned" if error is None else "raised"
@@ -40,6 +40,6 @@ def stored_run(
         (run, Outcome(rank, rank, rank, kind, 3.0, summary, error), {f"r{rank:03d}.out": [0, len(data)]})  # type: ignore[arg-type]
         for rank, data in (printed or {0: b""}).items()
     ]
-    ledger.record(outcomes=outcomes, ends=[(run, state, opened_at + 60, None)])
-    ledger.ended(row.token, Receipt(row.name, ranks, tuple(range(ranks)), (), 0.0))
+    ledger.record_runs(outcomes=outcomes, ends=[(run, state, opened_at + 60, None)])
+    ledger.record_teardown(row.token, Receipt(row.name, ranks, tuple(range(ranks)), (), 0.0))
     return folder

@@ -33,7 +33,7 @@ class Terminal:
         self.columns, self.rows = size
         self.screen = pyte.Screen(self.columns, self.rows)
         self._stream = pyte.ByteStream(self.screen)
-        self._text: str | None = None  # of the screen as it stands
+        self._read_text: str | None = None  # of the screen as it stands
         env = {k: v for k, v in os.environ.items() if k not in ("SSH_CONNECTION", "NO_COLOR", "COLUMNS", "LINES")}
         env |= {"SKYWARD_HOME": str(home), "TERM": "xterm-256color", "COLORTERM": "truecolor"}
         self.child = pexpect.spawn(
@@ -47,9 +47,9 @@ class Terminal:
 
     @property
     def text(self) -> str:
-        if self._text is None:  # pyte looks at every cell for it
-            self._text = "\n".join(line.rstrip() for line in self.screen.display)
-        return self._text
+        if self._read_text is None:  # pyte looks at every cell for it
+            self._read_text = "\n".join(line.rstrip() for line in self.screen.display)
+        return self._read_text
 
     def look(self, text: str) -> pyte.screens.Char:
         """How the first letter of what the screen shows is painted."""
@@ -74,7 +74,7 @@ class Terminal:
 
     def _feed(self, data: bytes) -> None:
         self._stream.feed(data)
-        self._text = None
+        self._read_text = None
 
     def drain(self) -> None:
         """Take all that an app which is stopped has painted."""

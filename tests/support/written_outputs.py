@@ -10,7 +10,7 @@ import pytest
 import skyward_core as sky
 from skyward_core.pool import output_files
 from skyward_core.pool.agent_link import Link
-from skyward_core.pool.blob_distribution import Direct
+from skyward_core.pool.blob_distribution import DirectConnections
 from skyward_core.transport.downloads import IncomingOutput
 from tests.support.loopback_hosts import Hosts
 
@@ -40,9 +40,9 @@ def project(tmp_path_factory: pytest.TempPathFactory, world: Path) -> Iterator[P
     (folder / "mine.txt").write_text("as it was")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        patch.setattr(output_files, "SETTLED", 0.2)
-        patch.setattr(output_files, "LOOK", (0.1, 0.1))
-        patch.setattr(output_files, "PAUSE", 0.1)
+        patch.setattr(output_files, "QUIET_TIME", 0.2)
+        patch.setattr(output_files, "FETCH_INTERVALS", (0.1, 0.1))
+        patch.setattr(output_files, "RETRY_PAUSE", 0.1)
         yield folder
 
 
@@ -50,15 +50,15 @@ def project(tmp_path_factory: pytest.TempPathFactory, world: Path) -> Iterator[P
 def through_ssh(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """No line but SSH; from which bytes on files were asked for."""
     asked: list[int] = []
-    take = Link.take
+    take = Link.fetch_output
 
     async def noted(link: Link, path: str, incoming: IncomingOutput) -> None:
         asked.append(incoming.at)
         await take(link, path, incoming)
 
-    async def none(ways: Direct, link: Link, path: str, incoming: IncomingOutput) -> bool:
+    async def none(ways: DirectConnections, link: Link, path: str, incoming: IncomingOutput) -> bool:
         return False
 
-    monkeypatch.setattr(Link, "take", noted)
-    monkeypatch.setattr(Direct, "take", none)
+    monkeypatch.setattr(Link, "fetch_output", noted)
+    monkeypatch.setattr(DirectConnections, "download_output", none)
     return asked

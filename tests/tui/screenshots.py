@@ -293,8 +293,8 @@ async def take_hosts() -> None:
             down = "Host gpu3\nHostName 127.0.0.1\nPort 9\n"
             (home / ".ssh" / "config").write_text(told + down, "utf-8")
             os.environ["HOME"] = str(home)
-            settings_editing.save_host_groups(settings_editing.own_file(), "lab", ["gpu1", "gpu2"])
-            settings_editing.save_host_groups(settings_editing.own_file(), "desk", ["gpu3"])
+            settings_editing.save_host_groups(settings_editing.user_settings_file(), "lab", ["gpu1", "gpu2"])
+            settings_editing.save_host_groups(settings_editing.user_settings_file(), "desk", ["gpu3"])
             app = SkywardApp()
             async with app.run_test(size=LARGE) as pilot:
                 camera = Camera(app, pilot)
@@ -381,8 +381,8 @@ def main() -> None:
 
 def _take_down_what_is_left() -> None:
     session = Session()
-    for row in session.ledger.live():
-        session.down(row.name).result(60)
+    for row in session.ledger.live_pools():
+        session.tear_down(row.name).result(60)
     session.detach()
 
 

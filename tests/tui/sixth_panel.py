@@ -13,10 +13,10 @@ from collections.abc import Callable
 from textual.widgets import Static
 
 from skyward_core.views.pool_view import PoolView, RunView
-from skyward_tui.panels.panel import Chosen, RunPanel
+from skyward_tui.panels.panel import RunPanel, RunSelection
 from skyward_tui.ui import panel_table
 
-ROW = panel_table.Row(
+ROW = panel_table.PanelSpec(
     id="weather",
     number=8,
     title="weather",
@@ -34,20 +34,20 @@ class WeatherPanel(RunPanel):
     SCOPED_CSS = False
     DEFAULT_CSS = "RunScreen.-weather #grid { grid-size: 2 3; grid-rows: 1fr 12 4; }"
 
-    def __init__(self, row: panel_table.Row, show: Callable[[], None]) -> None:
+    def __init__(self, row: panel_table.PanelSpec, show: Callable[[], None]) -> None:
         sky = Static(id=row.id)
         sky.can_focus = True
         super().__init__(row, show, sky)
         self._sky, self._seen = sky, ""
 
-    def look(self, pool: PoolView, run: RunView | None, now: float, chosen: Chosen) -> bool:
+    def update_view(self, pool: PoolView, run: RunView | None, now: float, chosen: RunSelection) -> bool:
         seen = "" if run is None else f"{'sunny' if run.state == 'running' else 'grey'} over rank {chosen.rank}"
-        changed, self._seen, self.filled = seen != self._seen, seen, run is not None
+        changed, self._seen, self.has_content = seen != self._seen, seen, run is not None
         if changed:
             self._sky.update(seen)
         return changed
 
-    def copied(self) -> tuple[str, str]:
+    def clipboard_text(self) -> tuple[str, str]:
         return self._seen, "weather"
 
 

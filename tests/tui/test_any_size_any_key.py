@@ -103,7 +103,7 @@ async def test_hundreds_of_keys_do_no_harm(
 ) -> None:
     """Any key of any scope, and text, wherever it comes to; now and then another size, news, or the end of a run."""
     Path("train.py").write_text("import skyward_core as sky\n\n@sky.function\ndef train(lr: float = 0.1): ...\n")
-    monkeypatch.setattr(app, "_end", lambda status=0: None)  # else it would soon be over
+    monkeypatch.setattr(app, "_quit", lambda status=0: None)  # else it would soon be over
     monkeypatch.setattr(app, "action_suspend_process", lambda: None)
     fate = random.Random(11)
     keys = sorted({key for action in ACTIONS for key in action.keys.split(",")})

@@ -26,7 +26,7 @@ from skyward_tui.screens.base_screen import BaseScreen
 from skyward_tui.screens.launch.screen import LaunchScreen
 from skyward_tui.screens.pool_list import PoolsScreen
 from skyward_tui.screens.run import RunScreen
-from skyward_tui.ui.actions import ACTIONS, SCOPES, keys_page, of
+from skyward_tui.ui.actions import ACTIONS, SCOPES, actions_in, keys_page
 from tests.support.app_driver import screen_svg, screen_text, until
 from tests.support.every_screen import every_screen
 from tests.support.fake_session import FakeSession, failed_run, logged
@@ -41,7 +41,7 @@ def test_actions_are_told_apart() -> None:
     for scope in SCOPES:
         keys = [key for action in ACTIONS if action.scope == scope for key in action.keys.split(",")]
         assert max(Counter(keys).values()) == 1, scope
-    keys_of = {scope: {key for each in of(scope) for key in each.keys.split(",")} for scope in SCOPES}
+    keys_of = {scope: {key for each in actions_in(scope) for key in each.keys.split(",")} for scope in SCOPES}
     for scope in ("run", "panel", "log", "numbers"):  # which are there in a replay, too
         assert not keys_of["replay"] & keys_of[scope], scope
     taken = {"ctrl+a", "ctrl+b", "ctrl+s", "ctrl+j", "ctrl+m", "ctrl+i", "ctrl+c"}
@@ -54,39 +54,39 @@ async def test_a_screen_that_nobody_touches_is_left_alone_until_something_comes(
     view = session.pool("llama-ft", 2)
     run = session.open_run(view)
     pulses: list[float] = []
-    plain = RunScreen.pulse
+    plain = RunScreen.tick
 
     def noted(screen: RunScreen, now: float) -> None:
         pulses.append(now)
         plain(screen, now)
 
-    monkeypatch.setattr(RunScreen, "pulse", noted)
+    monkeypatch.setattr(RunScreen, "tick", noted)
     monkeypatch.setattr("skyward_tui.app.app.STILL_SECONDS", 3600.0)
     async with app.run_test(size=(100, 30)) as pilot:
         await until(pilot, lambda: app.session is not None)
         app.show_pool(view.key)
         await until(pilot, lambda: isinstance(app.screen, RunScreen))
         app._lively_until = 0.0  # as it is a second after the last key
-        app._pump()
+        app._refresh_screen()
         for what in (
             lambda: session.print(view, 0, "a line\n"),
-            lambda: view.metrics.note(run.id, 0, 1.0, {"loss": 1.0}),
+            lambda: view.metrics.add_values(run.id, 0, 1.0, {"loss": 1.0}),
             lambda: session.end_rank(view, run, 0),
             lambda: setattr(session, "now", session.now + 1.0),
         ):
             before = len(pulses)
-            app._pump()
+            app._refresh_screen()
             assert len(pulses) == before
             what()
-            app._pump()
+            app._refresh_screen()
             assert len(pulses) == before + 1
         await pilot.press("2")  # which may change anything, for a while
         before = len(pulses)
-        app._pump()
+        app._refresh_screen()
         assert len(pulses) == before + 1
         app._lively_until = 0.0
         monkeypatch.setattr("skyward_tui.app.app.STILL_SECONDS", 0.0)
-        app._pump()
+        app._refresh_screen()
         assert len(pulses) == before + 2, "what came unheard shows in the end"
 
 
@@ -106,23 +106,23 @@ async def test_where_nothing_happens_nothing_is_done(
         waits = {"n": "_wait", "w": "_looking_since"}.get(keys, "")
         await until(pilot, lambda: not waits or getattr(app.screen, waits, 1) is None)
         await pilot.pause()
-        app._lively_until, app._again = 0.0, []
-        app._pump()
-        app._again = []
+        app._lively_until, app._refresh_times = 0.0, []
+        app._refresh_screen()
+        app._refresh_times = []
         # What panels have asked for meanwhile has come, and is shown.
         panels = getattr(app.screen, "panels", {})
-        while any(panel.awaits for panel in panels.values()):
+        while any(panel.needs_polling for panel in panels.values()):
             await pilot.pause(0.05)
             session.now += 1
-            app._pump()
-        app._again = []
+            app._refresh_screen()
+        app._refresh_times = []
         done: list[str] = []
-        monkeypatch.setattr(type(app.screen), "pulse", lambda screen, now: done.append("pulse"))
+        monkeypatch.setattr(type(app.screen), "tick", lambda screen, now: done.append("pulse"))
         monkeypatch.setattr(Widget, "refresh", lambda widget, *_, **__: done.append(str(widget)))
         begun = session.now - session.now % 10
         for second in range(10):
             session.now = begun + second
-            app._pump()
+            app._refresh_screen()
         assert len(done) <= 1, "it did more than to look whether ten seconds are over"
 
 
@@ -305,7 +305,7 @@ async def test_a_session_that_dies_is_said_and_nothing_else(app: SkywardApp, ses
         future.set_exception(PoolError(f"run {run.id} cannot be reached"))
         return future
 
-    session.cancel = session.down = fail  # type: ignore[assignment,method-assign]
+    session.cancel = session.tear_down = fail  # type: ignore[assignment,method-assign]
     async with app.run_test(size=(120, 30)) as pilot:
         await until(pilot, lambda: "▶ llama-ft" in screen_text(app))
         await pilot.press("enter", "C", "tab", "enter")
@@ -468,7 +468,7 @@ async def test_cancel_of_a_run_that_ended_says_so(app: SkywardApp, session: Fake
         await until(pilot, lambda: "C cancel" in hints(app))
         await pilot.press("C")
         await until(pilot, lambda: not isinstance(app.screen, RunScreen))
-        session.cancel = lambda *_: session.recall(view.key)  # type: ignore[assignment,method-assign]
+        session.cancel = lambda *_: session.load_ended_pool(view.key)  # type: ignore[assignment,method-assign]
         session.end_run(view, run)
         await pilot.press("tab", "enter")
         await until(pilot, lambda: "had ended (done) before it could be cancelled" in hints(app))

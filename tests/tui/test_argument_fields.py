@@ -76,7 +76,7 @@ async def test_fields_and_line_say_the_same(app: SkywardApp) -> None:
         await until(pilot, lambda: "data=a.csv0123456789 " in line.value)
         # And back: the line fills the fields, an enum by its value, too; what is not given is as it was.
         line.value = "epochs=4 mode=e kind=sgd resume=false"
-        widgets = {row.asked.name: row._field for row in screen.query_one("#argument-fields").query(ArgumentRow)}
+        widgets = {row.argument.name: row._field for row in screen.query_one("#argument-fields").query(ArgumentRow)}
         mode, kind, resume = widgets["mode"], widgets["kind"], widgets["resume"]
         assert isinstance(mode, Select) and isinstance(kind, Select) and isinstance(resume, Toggles)
         await until(pilot, lambda: (mode.value, kind.value, resume.chosen) == ("EXACT", "sgd", set()))
@@ -110,7 +110,7 @@ async def test_the_field_of_what_is_wrong_has_the_focus(
             (
                 row.own_field
                 for row in screen.query_one("#argument-fields").query(ArgumentRow)
-                if row.asked.name == name
+                if row.argument.name == name
             ),
             line,
         )
@@ -126,7 +126,7 @@ async def test_another_function_has_other_fields(app: SkywardApp) -> None:
         screen.query_one("#function", Select).value = "other"
         await until(
             pilot,
-            lambda: [row.asked.name for row in screen.query_one("#argument-fields").query(ArgumentRow)] == ["note"],
+            lambda: [row.argument.name for row in screen.query_one("#argument-fields").query(ArgumentRow)] == ["note"],
         )
         screen.query_one("#function", Select).value = ":whole"
         await until(pilot, lambda: not screen.query_one("#argument-fields").query(ArgumentRow))

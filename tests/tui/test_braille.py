@@ -13,27 +13,27 @@ def rows(canvas: Canvas) -> list[str]:
 
 def test_a_line_goes_from_corner_to_corner() -> None:
     canvas = Canvas(3, 2, (0.0, 1.0), (0.0, 1.0))
-    canvas.line([(0.0, 0.0), (1.0, 1.0)], 1)
+    canvas.draw_line([(0.0, 0.0), (1.0, 1.0)], 1)
     assert rows(canvas) == [" ⡠⠊", "⡔⠁ "]
 
 
 def test_points_sit_where_they_belong() -> None:
     canvas = Canvas(2, 1, (0.0, 3.0), (0.0, 3.0))
     for x, y in [(0, 3), (1, 2), (2, 1), (3, 0)]:
-        canvas.line([(x, y)], 1)
+        canvas.draw_line([(x, y)], 1)
     assert rows(canvas) == ["⠑⢄"]
 
 
 def test_what_is_no_number_interrupts_the_line() -> None:
     canvas = Canvas(4, 1, (0.0, 7.0), (0.0, 1.0))
-    canvas.line([(0, 0), (1, 0), (2, math.nan), (6, 0), (7, math.inf)], 1)
+    canvas.draw_line([(0, 0), (1, 0), (2, math.nan), (6, 0), (7, math.inf)], 1)
     assert rows(canvas) == ["⣀  ⡀"]
 
 
 def test_the_greatest_owner_gives_a_cell_its_colour() -> None:
     canvas = Canvas(2, 1, (0.0, 3.0), (0.0, 1.0))
-    canvas.line([(0, 0), (1, 0)], 2)
-    canvas.line([(0, 1), (3, 1)], 1)
+    canvas.draw_line([(0, 0), (1, 0)], 2)
+    canvas.draw_line([(0, 1), (3, 1)], 1)
     assert canvas.runs(0) == [("⣉", 2), ("⠉", 1)]
 
 
@@ -50,7 +50,7 @@ def test_numbers_near_the_largest_float_are_drawn() -> None:
     spanned = bounds([points])
     assert spanned is not None
     canvas = Canvas(1, 1, *spanned)
-    canvas.line(points, 1)
+    canvas.draw_line(points, 1)
     assert rows(canvas) == ["⡎"]
     assert spark(points, 2) == "▁█"
 
@@ -64,11 +64,11 @@ def test_a_row_of_bars_ends_with_the_newest() -> None:
 
 def test_what_lies_below_a_line_is_filled_and_stands_behind_it() -> None:
     canvas = Canvas(2, 2, (0.0, 3.0), (0.0, 7.0))
-    canvas.line([(0, 7), (1, 3)], 2)
+    canvas.draw_line([(0, 7), (1, 3)], 2)
     canvas.fill(1)
     assert rows(canvas) == ["⡇ ", "⣿ "]
     assert [owner for _, owner in canvas.runs(0)] == [2, 0] and canvas.runs(1)[0] == ("⣿", 2)
     other = Canvas(1, 3, (0.0, 1.0), (0.0, 11.0))
-    other.line([(0, 11), (1, 11)], 2)
+    other.draw_line([(0, 11), (1, 11)], 2)
     other.fill(1)
     assert [other.runs(row) for row in range(3)] == [[("⣿", 2)], [("⣿", 1)], [("⣿", 1)]]

@@ -70,7 +70,7 @@ async def test_one_that_lies_under_another_dialog_is_taken_back_later(app: Skywa
         app.push_screen(above)
         await until(pilot, lambda: app.screen is above)
         session.emit(view, events.BudgetNews(pool="train", budget=99.0, state="within", at=session.now))
-        app._pump()
+        app._refresh_screen()
         assert app.screen is above
         above.dismiss(None)
         await until(pilot, lambda: len(app.screen_stack) == 1)

@@ -7,7 +7,7 @@ from skyward_tui.screens.errors import ErrorsScreen
 from skyward_tui.screens.launch.screen import LaunchScreen
 from skyward_tui.screens.pool_list import PoolsScreen
 from skyward_tui.screens.run import RunScreen
-from skyward_tui.widgets.header_and_hints import Crumbs
+from skyward_tui.widgets.header_and_hints import Breadcrumbs
 from tests.support.app_driver import screen_text, until
 from tests.support.fake_session import FakeSession, failed_run
 
@@ -20,15 +20,15 @@ async def test_a_click_on_a_crumb_goes_there(app: SkywardApp, session: FakeSessi
         await until(pilot, lambda: isinstance(app.screen, RunScreen))
         await pilot.press("e")
         await until(pilot, lambda: isinstance(app.screen, ErrorsScreen) and "errors" in screen_text(app))
-        trail = app.screen.query_one(Crumbs).trail
-        await pilot.click(Crumbs, offset=(len(" pools › "), 0))
+        trail = app.screen.query_one(Breadcrumbs).trail
+        await pilot.click(Breadcrumbs, offset=(len(" pools › "), 0))
         await until(pilot, lambda: isinstance(app.screen, RunScreen))
         await pilot.press("e")
         await until(pilot, lambda: isinstance(app.screen, ErrorsScreen) and "errors" in screen_text(app))
-        await pilot.click(Crumbs, offset=(len(" " + " › ".join(trail)) - 2, 0))
-        await pilot.click(Crumbs, offset=(len(" pools "), 0))
+        await pilot.click(Breadcrumbs, offset=(len(" " + " › ".join(trail)) - 2, 0))
+        await pilot.click(Breadcrumbs, offset=(len(" pools "), 0))
         assert isinstance(app.screen, ErrorsScreen), "here is here, and between two is nowhere"
-        await pilot.click(Crumbs, offset=(2, 0))
+        await pilot.click(Breadcrumbs, offset=(2, 0))
         await until(pilot, lambda: isinstance(app.screen, PoolsScreen) and len(app.screen_stack) == 1)
 
 
@@ -38,8 +38,8 @@ async def test_a_launch_that_creates_something_is_not_left(app: SkywardApp, sess
         await pilot.press("n")
         await until(pilot, lambda: isinstance(app.screen, LaunchScreen) and "launch" in screen_text(app))
         app.screen._creating = True  # type: ignore[attr-defined]
-        await pilot.click(Crumbs, offset=(2, 0))
+        await pilot.click(Breadcrumbs, offset=(2, 0))
         assert isinstance(app.screen, LaunchScreen)
         app.screen._creating = False  # type: ignore[attr-defined]
-        await pilot.click(Crumbs, offset=(2, 0))
+        await pilot.click(Breadcrumbs, offset=(2, 0))
         await until(pilot, lambda: isinstance(app.screen, PoolsScreen))

@@ -11,8 +11,8 @@ import pytest
 from click.testing import CliRunner
 
 import skyward_tui
-from skyward_core.client.replay_session import Playback, opened
-from skyward_core.views.alert_rules import alerts_of
+from skyward_core.client.replay_session import Playback, open_recording
+from skyward_core.views.alert_rules import find_alerts
 from skyward_tui import entry
 from skyward_tui.cli.main import DEMO, cli, has_terminal
 from tests.support.terminal import Terminal
@@ -63,7 +63,7 @@ def test_a_terminal_that_moves_no_cursor_is_refused(monkeypatch: pytest.MonkeyPa
 
 def test_it_has_all_that_there_is_to_see() -> None:
     assert DEMO.parent == Path(skyward_tui.__file__).parent and DEMO.stat().st_size < 500_000
-    playback = Playback(opened(DEMO))
+    playback = Playback(open_recording(DEMO))
     state = playback.state()
     assert playback.note == "real run, simulated machines" and state.failure is not None
     playback.seek(state.failure - 10)
@@ -71,13 +71,13 @@ def test_it_has_all_that_there_is_to_see() -> None:
     view = playback.view
     (_, run) = view.runs.values()
     assert view.world_size == 32 and view.state == "up" and run.state == "running"
-    assert len(view.logs.of(run.id).ranks) == 32 and len(view.metrics.ranks(run.id)) == 32
+    assert len(view.logs.for_run(run.id).ranks) == 32 and len(view.metrics.ranks(run.id)) == 32
     assert view.machines is not None and len(view.machines.latest("util")) == 32
     playback.seek(state.failure - 1)
     playback.advance()
-    kinds = {alert.kind for alert in alerts_of(playback.view, run, playback.now())}
+    kinds = {alert.kind for alert in find_alerts(playback.view, run, playback.now())}
     assert kinds == {"straggler", "throttled", "memory"}
     playback.seek(state.end)
     playback.advance()
     assert [each.state for each in playback.view.runs.values()] == ["done", "failed", "done"]
-    assert playback.view.state == "gone" and playback.passed_over == 0 and not playback.cut
+    assert playback.view.state == "gone" and playback.skipped_count == 0 and not playback.cut

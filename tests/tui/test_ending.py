@@ -92,9 +92,9 @@ def test_over_ssh_and_at_rest_the_app_paints_less_often(
 ) -> None:
     if connection:
         monkeypatch.setenv("SSH_CONNECTION", connection)
-    assert app._pause == 1 / frames, "it has just begun"
+    assert app._refresh_interval == 1 / frames, "it has just begun"
     app._lively_until = 0.0
-    assert app._pause == 1 / FRAMES_OVER_SSH, "nobody is there, and nothing comes"
-    app._pumped = (None, time.monotonic())
-    assert app._pause == 1 / frames, "something has come"
+    assert app._refresh_interval == 1 / FRAMES_OVER_SSH, "nobody is there, and nothing comes"
+    app._last_refresh = (None, time.monotonic())
+    assert app._refresh_interval == 1 / frames, "something has come"
     assert FRAMES_OVER_SSH < FRAMES

@@ -31,7 +31,7 @@ async def test_a_look_at_hosts_that_fails_leaves_the_app_open(app: SkywardApp, m
     def look(*_: Any) -> None:
         raise KeyError("odd")
 
-    monkeypatch.setattr(ssh_hosts, "look", look)
+    monkeypatch.setattr(ssh_hosts, "list_gpu_use", look)
     put_groups()
     async with app.run_test(size=SIZE) as pilot:
         await until(pilot, lambda: app.session is not None)
@@ -81,7 +81,7 @@ async def test_a_failing_paint_ends_the_app(app: SkywardApp, monkeypatch: pytest
     def pump(self: SkywardApp) -> None:
         raise KeyError("odd")
 
-    monkeypatch.setattr(SkywardApp, "_pump", pump)
+    monkeypatch.setattr(SkywardApp, "_refresh_screen", pump)
     with pytest.raises(WorkerFailed, match="odd"):
         async with app.run_test(size=SIZE) as pilot:
             await until(pilot, lambda: not app.is_running)

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from skyward_core.client.run_history import LogSearch, PastLook
+from skyward_core.client.run_history import LogSearch, RunPreviewData
 from skyward_core.model.errors import LedgerError
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.run_logs import RunLogs
@@ -81,7 +81,7 @@ async def test_enter_opens_the_run_and_back_comes_back_here(app: SkywardApp, ses
 async def test_what_a_screen_cannot_show_of_an_old_run_is_told(app: SkywardApp, session: FakeSession) -> None:
     view = session.pool("llama-1", 2)
     session.past = [past_run(1, run="0123456789", key=view.key)]
-    session.down(view.key)
+    session.tear_down(view.key)
     async with app.run_test(size=SIZE) as pilot:
         await pilot.press("H")
         await until(pilot, lambda: "▶" in screen_text(app) and isinstance(app.screen, HistoryScreen))
@@ -180,7 +180,7 @@ async def test_the_run_under_the_cursor_shows_below_once_the_cursor_rests(
 ) -> None:
     first, second, *_ = some_past(session)
     of_first = compared_run(first, 0.1)
-    session.past_looks[first.run] = PastLook(of_first.view, of_first.book, 3, ["\x1b[31mthe last\x1b[0m line"])
+    session.past_looks[first.run] = RunPreviewData(of_first.view, of_first.book, 3, ["\x1b[31mthe last\x1b[0m line"])
     async with app.run_test(size=(160, 48)) as pilot:
         await pilot.press("H")
         shown = (
@@ -202,9 +202,9 @@ async def test_the_run_under_the_cursor_shows_below_once_the_cursor_rests(
 
 async def test_a_run_that_cannot_be_read_is_said(app: SkywardApp, session: FakeSession) -> None:
     some_past(session)
-    refused: Future[PastLook] = Future()
+    refused: Future[RunPreviewData] = Future()
     refused.set_exception(LedgerError("the ledger is damaged"))
-    session.look_at_run = lambda run: refused  # type: ignore[method-assign]
+    session.preview_run = lambda run: refused  # type: ignore[method-assign]
     async with app.run_test(size=(160, 48)) as pilot:
         await pilot.press("H")
         await until(pilot, lambda: "the ledger is damaged" in screen_text(app))
@@ -214,7 +214,7 @@ async def test_of_a_sweep_the_trials_stand_below_and_are_counted_as_such(app: Sk
     view, run = swept(session)
     table = session.boards[run.id].table(run.id, run.tasks, view.metrics)
     session.past = [past_run(1, run=run.id, key=view.key, pool=view.name, ranks=6, counted="trial")]
-    session.past_looks[run.id] = PastLook(run, view.metrics, trials=table)
+    session.past_looks[run.id] = RunPreviewData(run, view.metrics, trials=table)
     async with app.run_test(size=(160, 48)) as pilot:
         await pilot.press("H")
         await until(pilot, lambda: "ValueError: bad seed 3" in screen_text(app))
@@ -243,7 +243,7 @@ async def test_words_are_looked_for_in_what_runs_printed_and_enter_goes_to_the_l
     quiet = b"".join(b"step %d\n" % step for step in range(400))
     text = quiet + b"loss is nan \x1b]0;evil\x07here\n" + quiet + b"nan again\n" + quiet
     stored_run(session.ledger, first.run, {0: quiet, 1: text}, opened_at=first.opened_at)
-    row = session.ledger.find(f"pool-{first.run}")
+    row = session.ledger.find_pool(f"pool-{first.run}")
     assert row is not None
     session.past[0] = replace(first, key=row.key)
     session.stored[first.run] = RunLogs(session.ledger, first.run)
@@ -279,7 +279,7 @@ async def test_runs_that_are_found_in_their_logs_stand_by_their_age_among_the_ot
     for each in (past[0], past[2], past[4]):
         stored_run(session.ledger, each.run, {0: b"evaluate\n"}, opened_at=each.opened_at)
     session.past[:] = [
-        each if (row := session.ledger.find(f"pool-{each.run}")) is None else replace(each, key=row.key)
+        each if (row := session.ledger.find_pool(f"pool-{each.run}")) is None else replace(each, key=row.key)
         for each in past
     ]
     async with app.run_test(size=(160, 40)) as pilot:

@@ -56,7 +56,7 @@ async def test_a_refusal_holds_until_the_next_launch(app: SkywardApp, session: F
         assert not await asyncio.wrap_future(first)
         assert not await asyncio.wrap_future(twin)  # two connections, one question
         assert not await asyncio.wrap_future(ask(app, shown()))
-        app.host_keys.begin(session)
+        app.host_keys.attach(session)
         assert session.ask == app.host_keys.ask
         again = ask(app, shown())
         await asking(app, pilot, "gpu1")
@@ -82,7 +82,7 @@ async def test_a_question_that_nobody_waits_for_goes(app: SkywardApp, session: F
 
 async def test_no_dialog_comes_up_while_screens_change_places(app: SkywardApp) -> None:
     async with app.run_test() as pilot:
-        with app.host_keys.held():
+        with app.host_keys.paused():
             answer = ask(app, shown())
             await until(pilot, lambda: bool(app.host_keys._open))
             await pilot.pause()

@@ -40,7 +40,7 @@ def evil_run(session: FakeSession, view: PoolView) -> None:
         view,
         events.ItemYielded(pool=view.name, run=run.id, index=0, rank=0, seq=0, summary=value({EVIL: 1.5})),
     )
-    view.metrics.note(run.id, 1, session.now, {EVIL: 2.5})
+    view.metrics.add_values(run.id, 1, session.now, {EVIL: 2.5})
     session.print(view, 0, EVIL + "\n")
     session.print(view, 1, EVIL, "err")
     session.end_rank(view, run, 0, summary=value({EVIL: EVIL, "loss": 1.0}))

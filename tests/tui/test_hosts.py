@@ -133,7 +133,7 @@ async def test_a_hosts_key_is_shown_and_accepted(
             written.append("gpu1")
             return Path("/k/known_hosts")
 
-    monkeypatch.setattr(ssh_hosts, "shown_key", lambda host: Shown())
+    monkeypatch.setattr(ssh_hosts, "fetch_host_key", lambda host: Shown())
     put_groups()
     async with opened(app) as pilot:
         await pilot.press("down", "t")
@@ -153,7 +153,7 @@ async def test_a_look_that_ends_while_the_screen_goes_ends_in_peace(app: Skyward
         await until(pilot, lambda: app.session is not None)
         await app.push_screen(screen := HostsScreen())
         await screen.query_one(HostList).remove()  # as it is first when the app ends
-        screen._change()
+        screen._mark_changed()
         app.pop_screen()
 
 
@@ -169,7 +169,7 @@ async def test_a_disk_that_is_slow_holds_nothing_up_and_how_it_ended_is_said_whe
         raise PermissionError(13, "Permission denied", "skyward.toml")
 
     async with opened(app) as pilot:
-        monkeypatch.setattr(HostGroup, "added", slow)
+        monkeypatch.setattr(HostGroup, "add_host", slow)
         await pilot.press("a")
         await answer(app, pilot, "Host to add to lab", "gpu9")
         await until(pilot, lambda: began == ["gpu9"])

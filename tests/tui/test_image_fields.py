@@ -10,7 +10,7 @@ import pytest
 from textual.widgets import Input
 
 from skyward_tui.app.app import SkywardApp
-from skyward_tui.launch_form.form import command_line, request_of
+from skyward_tui.launch_form.form import build_request, command_line
 from skyward_tui.screens.launch.field_groups import ArgumentFields
 from tests.support.app_driver import launch_form, screen_text, typed, until
 
@@ -36,7 +36,7 @@ async def test_what_the_environment_holds(app: SkywardApp) -> None:
         assert "✗ HF_TOKEN is a secret by its name: write secret=HF_TOKEN" in screen_text(app)
         await pilot.press(*["backspace"] * len(" HF_TOKEN=y"))
         asked = ("pip=einops", "pip=rich>=13", "setup=make -C data && echo made", "env.WORD=x")
-        await until(pilot, lambda: request_of(screen.form()).image_settings == asked)
+        await until(pilot, lambda: build_request(screen.form()).image_settings == asked)
         await until(pilot, lambda: "installs einops, rich>=13" in screen_text(app))
         assert "sets     WORD" in screen_text(app)
         assert "--image-set pip=einops --image-set 'pip=rich>=13'" in command_line(screen.form())
@@ -63,4 +63,4 @@ async def test_what_a_launch_of_late_held_stays_as_it_was_said_but_for_what_is_e
         assert isinstance(pip, Input)
         pip.value = "torch jax"
         left = ("setup=make one", "setup=make two", "pip=torch", "pip=jax", "env.A=")
-        await until(pilot, lambda: sorted(request_of(screen.form()).image_settings) == sorted(left))
+        await until(pilot, lambda: sorted(build_request(screen.form()).image_settings) == sorted(left))

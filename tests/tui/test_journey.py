@@ -20,8 +20,8 @@ def terminal(tmp_path: Path) -> Iterator[Terminal]:
     yield terminal
     terminal.close()
     session = Session()
-    for row in session.ledger.live():  # of a test that failed midway
-        session.down(row.name).result(60)
+    for row in session.ledger.live_pools():  # of a test that failed midway
+        session.tear_down(row.name).result(60)
     session.detach()
 
 
@@ -67,6 +67,6 @@ def test_open_launch_ddp_watch_tear_down(terminal: Terminal, tmp_path: Path) -> 
     terminal.press("q")
     assert terminal.ended() == 0
     ledger = Ledger()
-    left = ledger.live()
+    left = ledger.live_pools()
     ledger.close()
     assert left == []

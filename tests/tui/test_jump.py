@@ -28,8 +28,8 @@ async def test_a_letter_leads_to_each_panel(app: SkywardApp, session: FakeSessio
         await until(pilot, lambda: isinstance(app.screen, JumpScreen))
         jump = app.screen
         assert isinstance(jump, JumpScreen)
-        assert len(jump._there) == (4 if width > 100 else 1)
-        for letter, widget in jump._there.items():
+        assert len(jump._targets) == (4 if width > 100 else 1)
+        for letter, widget in jump._targets.items():
             assert re.match(f".{{{widget.region.x}}} {letter} ", screen_text(app).splitlines()[widget.region.y])
         await pilot.press("d" if width > 100 else "a")
         await until(pilot, lambda: app.screen is run)
@@ -63,7 +63,7 @@ async def test_where_text_is_typed_ctrl_l_jumps(app: SkywardApp, session: FakeSe
         await until(pilot, lambda: isinstance(app.screen, JumpScreen))
         jump = app.screen
         assert isinstance(jump, JumpScreen)
-        letter = next(key for key, widget in jump._there.items() if widget.id == "nodes")
+        letter = next(key for key, widget in jump._targets.items() if widget.id == "nodes")
         await pilot.press(letter)
         await until(pilot, lambda: form.focused is not None and form.focused.id == "nodes")
 

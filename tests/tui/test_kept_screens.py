@@ -13,7 +13,7 @@ from skyward_core.client import settings
 from skyward_core.views.pool_view import PoolView
 from skyward_tui.app.app import LAST, SkywardApp
 from skyward_tui.dialogs.confirmations import QuitScreen
-from skyward_tui.panels.rank_metrics import NumbersPane
+from skyward_tui.panels.rank_metrics import MetricsPane
 from skyward_tui.screens.history import HistoryScreen
 from skyward_tui.screens.pool_list import PoolsScreen
 from skyward_tui.screens.run import RunScreen
@@ -100,7 +100,7 @@ async def test_the_next_start_opens_the_screen_that_was_left(session: FakeSessio
         await leave(app, pilot)
     app = made(session)
     async with app.run_test(size=(120, 40)) as pilot:
-        await until(pilot, lambda: "▶ llama-ft" in screen_text(app) and app._early is None)
+        await until(pilot, lambda: "▶ llama-ft" in screen_text(app) and app._early_events is None)
         assert len(app.screen_stack) == 1
 
 
@@ -118,7 +118,7 @@ async def test_a_screen_that_makes_the_app_fail_is_opened_once(
             await until(pilot, lambda: not app.is_running)
     app = made(session)
     async with app.run_test(size=(120, 40)) as pilot:
-        await until(pilot, lambda: "▶ llama-ft" in screen_text(app) and app._early is None)
+        await until(pilot, lambda: "▶ llama-ft" in screen_text(app) and app._early_events is None)
         assert isinstance(app.screen, PoolsScreen)
 
 
@@ -129,10 +129,10 @@ async def test_what_cannot_be_forgotten_is_not_opened(
         raise OSError(28, "No space left on device")
 
     await left_at(session, "enter", shows="step=2")
-    monkeypatch.setattr(settings, "remember", full)
+    monkeypatch.setattr(settings, "save_state", full)
     app = made(session)
     async with app.run_test(size=(120, 40)) as pilot:
-        await until(pilot, lambda: "No space left" in screen_text(app) and app._early is None)
+        await until(pilot, lambda: "No space left" in screen_text(app) and app._early_events is None)
         assert isinstance(app.screen, PoolsScreen)
 
 
@@ -185,7 +185,7 @@ async def test_what_costs_money_comes_before_a_pool_that_is_over(
     session.pool("idle", 1, 1, price=price)
     app = made(session)
     async with app.run_test(size=(120, 40)) as pilot:
-        await until(pilot, lambda: app._early is None and isinstance(app.screen, kind))
+        await until(pilot, lambda: app._early_events is None and isinstance(app.screen, kind))
 
 
 @pytest.mark.proof("1 s of a processor")
@@ -200,7 +200,7 @@ async def test_of_screens_that_lie_over_each_other_the_one_in_front_is_kept(
         app.show_run(view.key, "")
         await until(pilot, lambda: "step=2" in screen_text(app))
         await leave(app, pilot)
-    assert app.kept_of(LAST)["screen"] == "run"
+    assert app.saved_screen_state(LAST)["screen"] == "run"
 
 
 async def test_a_pool_that_is_not_listed_any_more_opens_nothing(session: FakeSession, view: PoolView) -> None:
@@ -209,7 +209,7 @@ async def test_a_pool_that_is_not_listed_any_more_opens_nothing(session: FakeSes
     session.pool("other")
     app = made(session)
     async with app.run_test(size=(120, 40)) as pilot:
-        await until(pilot, lambda: "▶ other" in screen_text(app) and app._early is None)
+        await until(pilot, lambda: "▶ other" in screen_text(app) and app._early_events is None)
         assert isinstance(app.screen, PoolsScreen)
 
 
@@ -234,16 +234,16 @@ async def test_so_does_one_while_the_place_is_forgotten(
     session: FakeSession, view: PoolView, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await left_at(session, "enter", shows="step=2")
-    written, remember = threading.Event(), settings.remember
+    written, remember = threading.Event(), settings.save_state
 
     def slow(name: str, text: str) -> None:
         assert written.wait(60)
         remember(name, text)
 
-    monkeypatch.setattr(settings, "remember", slow)
+    monkeypatch.setattr(settings, "save_state", slow)
     app = made(session)
     async with app.run_test(size=(120, 40)) as pilot:
-        await until(pilot, lambda: not app.kept_of(LAST) and app.session is not None)
+        await until(pilot, lambda: not app.saved_screen_state(LAST) and app.session is not None)
         await pilot.press("H")
         written.set()
         await until(pilot, lambda: isinstance(app.screen, HistoryScreen))
@@ -258,11 +258,11 @@ async def test_charts_are_drawn_as_they_were_left(session: FakeSession, view: Po
         screen = await opened(app, pilot)
         await until(pilot, lambda: "tokens/s" in screen_text(app))
         await pilot.press("5", "b", "x", "c")
-        pane = screen.query_one(NumbersPane)
+        pane = screen.query_one(MetricsPane)
         await until(pilot, lambda: pane.log_scale and pane.smooth and pane.all)
         await pilot.press("q")
         await until(pilot, lambda: not isinstance(app.screen, RunScreen))
-        pane = (await opened(app, pilot)).query_one(NumbersPane)
+        pane = (await opened(app, pilot)).query_one(MetricsPane)
         await until(pilot, lambda: "log scale  smo" in screen_text(app))
         assert pane.log_scale and pane.smooth and pane.all
         await pilot.press("b")
@@ -279,7 +279,7 @@ async def test_charts_are_drawn_as_they_were_left(session: FakeSession, view: Po
     ],
 )
 async def test_what_makes_no_sense_is_not_used(session: FakeSession, view: PoolView, text: str, told: bool) -> None:
-    settings.remember("app", text)
+    settings.save_state("app", text)
     app = made(session)
     async with app.run_test(size=(120, 40)) as pilot:
         await until(pilot, lambda: app.session is not None and "llama-ft" in screen_text(app))
@@ -295,7 +295,7 @@ async def test_what_cannot_be_kept_is_told(
     def full(name: str, text: str) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(settings, "remember", full)
+    monkeypatch.setattr(settings, "save_state", full)
     app = made(session)
     async with app.run_test(size=(120, 40)) as pilot:
         await opened(app, pilot)

@@ -9,12 +9,12 @@ import pytest
 from textual.widgets import Input, Select
 
 from skyward_core.client.launch.job_launch import JobFile, JobRequest
-from skyward_core.client.launch.job_records import KeptJob
-from skyward_core.client.launch.launch_records import KeptLaunch
+from skyward_core.client.launch.job_records import JobRecord
+from skyward_core.client.launch.launch_records import LaunchRecord
 from skyward_core.client.launch.launch_request import LaunchRequest
 from skyward_core.views import events
 from skyward_tui.app.app import SkywardApp
-from skyward_tui.launch_form.recent_launches import recent
+from skyward_tui.launch_form.recent_launches import recent_forms
 from skyward_tui.screens.launch.screen import LaunchScreen
 from skyward_tui.screens.run import RunScreen
 from tests.support.app_driver import screen_text, until
@@ -24,16 +24,16 @@ SCRIPT = "import skyward_core as sky\n@sky.function\ndef train(epochs: int): ...
 
 
 @pytest.fixture
-def launch(tmp_path: Path) -> KeptLaunch:
+def launch(tmp_path: Path) -> LaunchRecord:
     (tmp_path / "train.py").write_text(SCRIPT)
     asked = LaunchRequest(
         script="train.py", function="train", arguments=["epochs=3"], pool="other", nodes="3", ranks_per_node=2
     )
-    return KeptLaunch(request=asked, cwd=tmp_path)
+    return LaunchRecord(request=asked, cwd=tmp_path)
 
 
 async def test_a_launch_is_kept_and_launched_again_with_another_argument(
-    app: SkywardApp, session: FakeSession, launch: KeptLaunch
+    app: SkywardApp, session: FakeSession, launch: LaunchRecord
 ) -> None:
     over = session.pool("old", 3, 2)
     run = session.open_run(over)
@@ -58,7 +58,7 @@ async def test_a_launch_is_kept_and_launched_again_with_another_argument(
 
 @pytest.mark.proof("1 s of a processor")
 async def test_a_run_is_launched_again_on_its_pool_where_that_is_up(
-    app: SkywardApp, session: FakeSession, launch: KeptLaunch
+    app: SkywardApp, session: FakeSession, launch: LaunchRecord
 ) -> None:
     live = session.pool("old", 3, 2)
     run = session.open_run(live)
@@ -77,13 +77,13 @@ async def test_a_run_is_launched_again_on_its_pool_where_that_is_up(
 
 
 async def test_what_no_field_shows_is_launched_again_too(
-    app: SkywardApp, session: FakeSession, launch: KeptLaunch
+    app: SkywardApp, session: FakeSession, launch: LaunchRecord
 ) -> None:
     live = session.pool("old", 3, 2)
     run = session.open_run(live)
     request = replace(launch.request, timeout=90.0, debug_wait="10m", detach=True, plugins=(), function=None)
     request = replace(request, arguments=(), script_args=("--epochs", "3"), torchrun=True)
-    session.kept_launches[run.id] = KeptLaunch(request=request, cwd=launch.cwd)
+    session.kept_launches[run.id] = LaunchRecord(request=request, cwd=launch.cwd)
     async with app.run_test(size=(160, 48)) as pilot:
         app.show_pool(live.key)
         await until(pilot, lambda: isinstance(app.screen, RunScreen) and app.screen.run is not None)
@@ -98,14 +98,14 @@ async def test_what_no_field_shows_is_launched_again_too(
         (again,) = [each.request for id, each in session.kept_launches.items() if id != run.id]
         assert (again.timeout, again.debug_wait, again.keep) == (90.0, "10m", True)
         assert again.torchrun and again.script_args == ("--epochs", "3")
-        (noted,) = recent()
+        (noted,) = recent_forms()
         assert noted.torchrun and noted.whole
 
 
 @pytest.mark.proof("1 s of a processor", after=2)
 @pytest.mark.parametrize("lacks", ["record", "field", "pool"])
 async def test_what_the_form_cannot_do_is_said(
-    app: SkywardApp, session: FakeSession, launch: KeptLaunch, lacks: str
+    app: SkywardApp, session: FakeSession, launch: LaunchRecord, lacks: str
 ) -> None:
     view = session.pool("old")
     run = session.open_run(view)
@@ -113,7 +113,7 @@ async def test_what_the_form_cannot_do_is_said(
     if lacks == "field":
         asked = replace(asked, settings={"hosts": "a", "user": "me"})
     if lacks != "record":
-        session.kept_launches[run.id] = KeptLaunch(request=asked, cwd=launch.cwd, joined=True)
+        session.kept_launches[run.id] = LaunchRecord(request=asked, cwd=launch.cwd, joined=True)
     session.emit(view, events.PoolEnded(pool="old", receipt={}, at=session.now))
     said = {
         "record": "nothing is kept of how run old-1 was launched",
@@ -137,7 +137,7 @@ async def test_a_job_is_launched_again_by_its_file_with_the_variables_that_it_ha
     job = JobFile.from_yaml("task.yaml", env={"EPOCHS": "7"})
     view = session.pool("jobs", 1)
     run = session.open_run(view, "setup", job="j1")
-    session.kept_jobs[run.id] = KeptJob.of(job, JobRequest(job=job))
+    session.kept_jobs[run.id] = JobRecord.from_job(job, JobRequest(job=job))
     async with app.run_test(size=(120, 40)) as pilot:
         await pilot.press("enter", "A")
         await until(pilot, lambda: isinstance(app.screen, LaunchScreen))
@@ -150,7 +150,7 @@ async def test_a_job_is_launched_again_by_its_file_with_the_variables_that_it_ha
         again = list(view.runs.values())[-1]
         assert session.kept_jobs[again.id].env == {"EPOCHS": "7"}
         # One that the form cannot say is refused, with the command that can.
-        session.kept_jobs[run.id] = KeptJob.of(job, run_alone=True)
+        session.kept_jobs[run.id] = JobRecord.from_job(job, run_alone=True)
         await until(pilot, lambda: not isinstance(app.screen, LaunchScreen))
         await pilot.press("left_curly_bracket", "A")
         await until(pilot, lambda: f"skyward-tui rerun {run.id}" in " ".join(screen_text(app).split()))

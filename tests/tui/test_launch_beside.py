@@ -9,8 +9,8 @@ from textual.widgets import OptionList
 
 from skyward_tui.app.app import SkywardApp
 from skyward_tui.launch_form.form import Form
-from skyward_tui.launch_form.recent_launches import remember
-from skyward_tui.widgets.source_view import coloured
+from skyward_tui.launch_form.recent_launches import add_recent
+from skyward_tui.widgets.source_view import highlight_python
 from tests.support.app_driver import launch_form, screen_text, typed, until
 from tests.support.fake_session import FakeSession
 from tests.support.past import past_run
@@ -63,7 +63,7 @@ async def test_without_a_script_one_can_begin_with_launches_of_late_and_examples
     """The lower half of the form was empty."""
     (tmp_path / "train.py").write_text(SCRIPT)
     for epochs in (1, 2):
-        remember(Form(script=str(tmp_path / "train.py"), function="train", arguments=f"epochs={epochs}", nodes="7"))
+        add_recent(Form(script=str(tmp_path / "train.py"), function="train", arguments=f"epochs={epochs}", nodes="7"))
     async with app.run_test(size=size) as pilot:
         screen = await launch_form(app, pilot, "")
         await until(pilot, lambda: "train.py:train  epochs=2" in screen_text(app))
@@ -96,7 +96,7 @@ async def test_what_one_begins_with_is_clicked_and_stays_in_sight(app: SkywardAp
 
 
 def test_code_is_coloured_as_far_as_it_is_understood() -> None:
-    lines = list(coloured(SCRIPT + "x = (\n\x1b[31m"))
+    lines = list(highlight_python(SCRIPT + "x = (\n\x1b[31m"))
     styles = {(line.plain[span.start : span.end], span.style) for line in lines for span in line.spans}
     assert ("def", "$text-accent") in styles and ("train", "bold") in styles
     assert ('"""Train."""', "$muted") in styles and ("# a secret of this function", "$muted") in styles

@@ -9,8 +9,8 @@ import pytest
 from textual.widgets import Input
 
 from skyward_core.model.errors import PoolError
-from skyward_core.store.pruning import TASKS
-from skyward_core.store.state_folder import home
+from skyward_core.store.pruning import TASKS_FOLDER
+from skyward_core.store.state_folder import state_home
 from skyward_tui.app.app import SkywardApp
 from skyward_tui.dialogs.host_key_and_secret import SecretsScreen
 from skyward_tui.screens.launch.screen import LaunchScreen
@@ -99,7 +99,7 @@ async def test_what_comes_to_nothing_leaves_neither_pool_nor_files(
     path.write_text("name: short\nrun: 'true'\n")
 
     def refuse(*args: Any, **said: Any) -> Any:
-        assert list((home() / TASKS).iterdir())
+        assert list((state_home() / TASKS_FOLDER).iterdir())
         raise PoolError("this is refused")
 
     monkeypatch.setattr(session, where, refuse)
@@ -112,7 +112,7 @@ async def test_what_comes_to_nothing_leaves_neither_pool_nor_files(
         if where == "launch":
             await until(pilot, lambda: " torn down: created 1" in screen_text(app))
             assert "✗ this is refused; short-" in screen_text(app)
-        assert not list((home() / TASKS).iterdir())
+        assert not list((state_home() / TASKS_FOLDER).iterdir())
 
 
 @pytest.mark.proof("1 s of a processor", after=1)

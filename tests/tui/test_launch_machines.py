@@ -8,7 +8,7 @@ import pytest
 from textual.widgets import Input, Select
 
 from skyward_core.model.errors import PoolError, UsageError
-from skyward_core.model.offers import Market, Offer, OfferList, Wish
+from skyward_core.model.offers import MachineRequirements, Market, Offer, OfferList
 from skyward_tui.app.app import SkywardApp
 from skyward_tui.dialogs.pickers import AcceleratorsScreen
 from skyward_tui.launch_form.form import command_line
@@ -122,7 +122,7 @@ OFFERS = OfferList(
 async def test_an_accelerator_is_picked_from_what_is_offered(
     app: SkywardApp, session: FakeSession, script: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("skyward_core.client.offers.offered", lambda wish: OFFERS)
+    monkeypatch.setattr("skyward_core.client.offers.list_offers", lambda wish: OFFERS)
     monkeypatch.setattr("skyward_tui.screens.launch.screen.TYPING", 3600.0)  # nobody asks for a plan
     async with app.run_test(size=SIZE) as pilot:
         screen = await launch_form(app, pilot, "train.py")
@@ -154,10 +154,10 @@ async def test_an_accelerator_is_picked_from_what_is_offered(
 async def test_why_nothing_is_offered_is_said_and_the_catalogue_is_there(
     app: SkywardApp, script: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(wish: Wish) -> OfferList:
+    def refuse(wish: MachineRequirements) -> OfferList:
         raise UsageError("no provider here tells what can be had of it")
 
-    monkeypatch.setattr("skyward_core.client.offers.offered", refuse)
+    monkeypatch.setattr("skyward_core.client.offers.list_offers", refuse)
     monkeypatch.setattr("skyward_tui.screens.launch.screen.TYPING", 3600.0)
     async with app.run_test(size=SIZE) as pilot:
         screen = await launch_form(app, pilot, "train.py")

@@ -11,8 +11,8 @@ from textual.widgets import Input, Select, Static
 from skyward_core.client.launch.launch_plan import LaunchPlan
 from skyward_core.node.bootstrap import host_inspection
 from skyward_tui.app.app import SkywardApp
-from skyward_tui.launch_form.form import Form, check, choices_for
-from skyward_tui.launch_form.recent_launches import recent, remember
+from skyward_tui.launch_form.form import Form, package_choices, plan_launch
+from skyward_tui.launch_form.recent_launches import add_recent, recent_forms
 from skyward_tui.screens.launch.screen import LaunchScreen
 from skyward_tui.widgets.form_fields import Toggles
 from tests.support.app_driver import Snap, at_usual_sizes, screen_text, typed, until
@@ -76,7 +76,7 @@ async def test_a_script_without_functions_is_launched_as_a_whole(
         await until(pilot, lambda: bool(session.launched))
         ((_, task),) = session.launched
         assert task.name == "plain.py"
-    (kept,) = recent()
+    (kept,) = recent_forms()
     assert (kept.whole, kept.function, kept.arguments) == (True, "", "--name 'a b' -- 3")
 
 
@@ -98,8 +98,8 @@ async def test_a_script_with_functions_may_be_run_as_a_whole(app: SkywardApp, pr
 
 @pytest.mark.proof("1 s of a processor")
 async def test_a_whole_script_is_launched_again_with_its_words(app: SkywardApp, project: Path) -> None:
-    remember(Form(script="train.py", function="train", arguments="epochs=2"))
-    remember(Form(script="train.py", whole=True, arguments="--epochs 3", packages="lock uv.lock", outputs="a,b"))
+    add_recent(Form(script="train.py", function="train", arguments="epochs=2"))
+    add_recent(Form(script="train.py", whole=True, arguments="--epochs 3", packages="lock uv.lock", outputs="a,b"))
     async with app.run_test(size=SIZE) as pilot:
         screen = await opened(app, pilot, "train.py")
         await until(pilot, lambda: screen.form().arguments == "epochs=2")  # those of a function, as it is one
@@ -116,9 +116,9 @@ async def test_a_whole_script_is_launched_again_with_its_words(app: SkywardApp, 
 
 
 def test_a_form_that_names_no_function_runs_the_script_as_the_command_does(project: Path) -> None:
-    plan = check(Form(script="plain.py", arguments="--x"), ())
+    plan = plan_launch(Form(script="plain.py", arguments="--x"), ())
     assert plan.whole and plan.values["args"] == ["--x"]
-    assert check(Form(script="train.py"), ()).function.name == "train"
+    assert plan_launch(Form(script="train.py"), ()).function.name == "train"
 
 
 # -- packages --------------------------------------------------------------------------------------------
@@ -133,29 +133,32 @@ def test_only_what_there_is_can_be_chosen(project: Path) -> None:
         ("requirements.txt", "requirements requirements.txt"),
         ("pyproject.toml", "project"),
     ]
-    assert choices_for(script, "") == everything
+    assert package_choices(script, "") == everything
     script.write_text(BLOCK + FUNCTION)
-    assert choices_for(script, "")[0] == ("its own block", "")
+    assert package_choices(script, "")[0] == ("its own block", "")
     for name in FILES:
         (project / name).unlink()
-    assert choices_for(script, "") == [("its own block", "")]
+    assert package_choices(script, "") == [("its own block", "")]
     script.write_text(FUNCTION)
-    assert choices_for(script, "") == [("none found", "")]
-    assert choices_for(None, "") == [("none named", "")]
-    assert choices_for(script, "lock uv.lock") == [("none found", ""), ("uv.lock", "lock uv.lock")]
+    assert package_choices(script, "") == [("none found", "")]
+    assert package_choices(None, "") == [("none named", "")]
+    assert package_choices(script, "lock uv.lock") == [("none found", ""), ("uv.lock", "lock uv.lock")]
 
 
 def test_a_project_is_looked_through_to_its_root_and_no_further(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     inner = project / "app" / "jobs"
     inner.mkdir(parents=True)
     (inner / "train.py").write_text(FUNCTION)
-    assert ("uv.lock", "lock uv.lock") in choices_for(inner / "train.py", "")
+    assert ("uv.lock", "lock uv.lock") in package_choices(inner / "train.py", "")
     (inner / "uv.lock").write_text(FILES["uv.lock"])  # the nearest
-    assert ("uv.lock", "lock app/jobs/uv.lock") in choices_for(inner / "train.py", "")
+    assert ("uv.lock", "lock app/jobs/uv.lock") in package_choices(inner / "train.py", "")
     (project / "app" / ".git").mkdir()  # another project
-    assert [label for label, _ in choices_for(inner / "train.py", "")][1:] == ["uv.lock", "pyproject.toml"]
+    assert [label for label, _ in package_choices(inner / "train.py", "")][1:] == [
+        "uv.lock",
+        "pyproject.toml",
+    ]
     (project / "pyproject.toml").write_text("[tool.ruff]\n")  # of no project
-    assert [label for label, _ in choices_for(inner / "train.py", "")][1:] == ["uv.lock"]
+    assert [label for label, _ in package_choices(inner / "train.py", "")][1:] == ["uv.lock"]
 
 
 def test_what_somebody_else_could_have_put_above_a_script_is_not_offered(project: Path) -> None:
@@ -164,10 +167,10 @@ def test_what_somebody_else_could_have_put_above_a_script_is_not_offered(project
     script = shared / "mine" / "train.py"
     script.write_text(FUNCTION)
     (project / "uv.lock").rename(shared / "uv.lock")
-    assert ("uv.lock", "lock shared/uv.lock") in choices_for(script, "")
+    assert ("uv.lock", "lock shared/uv.lock") in package_choices(script, "")
     shared.chmod(0o777)
-    assert host_inspection.doubt(str(shared / "uv.lock"))
-    assert "uv.lock" not in [label for label, _ in choices_for(script, "")]
+    assert host_inspection.distrust_reason(str(shared / "uv.lock"))
+    assert "uv.lock" not in [label for label, _ in package_choices(script, "")]
 
 
 @pytest.mark.proof("1 s of a processor")
@@ -237,7 +240,7 @@ async def test_outputs_are_typed_and_judged_by_the_core(app: SkywardApp, project
 async def test_what_goes_with_its_machines_is_said_before_the_launch(
     app: SkywardApp, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(LaunchPlan, "loses_files", "its machines end with the pool")
+    monkeypatch.setattr(LaunchPlan, "file_loss_warning", "its machines end with the pool")
     async with app.run_test(size=SIZE) as pilot:
         screen = await opened(app, pilot, "train.py")
         await until(pilot, lambda: "note its machines end with the pool" in plan_text(screen))

@@ -14,9 +14,9 @@ from textual.widgets import Input, Select
 
 from skyward_core.model.errors import Hint, PoolError
 from skyward_tui.app.app import SkywardApp
-from skyward_tui.launch_form.form import FieldError, Form, check, command_line, free_name
-from skyward_tui.launch_form.plan_text import Planned
-from skyward_tui.launch_form.recent_launches import recent, remember
+from skyward_tui.launch_form.form import FieldError, Form, command_line, free_name, plan_launch
+from skyward_tui.launch_form.plan_text import PlanResult
+from skyward_tui.launch_form.recent_launches import add_recent, recent_forms
 from skyward_tui.screens.launch.screen import LaunchScreen
 from skyward_tui.screens.pool_list import PoolsScreen
 from skyward_tui.screens.run import RunScreen
@@ -97,11 +97,11 @@ async def test_a_provider_is_asked_once_somebody_stops_typing(
 ) -> None:
     asked: list[tuple[str, str]] = []
 
-    def planned(form: Form, pools: Any, *, launching: bool) -> Planned:
+    def planned(form: Form, pools: Any, *, launching: bool) -> PlanResult:
         asked.append((form.provider, form.nodes))
-        return Planned(form, told=[("creates", f"{form.nodes} machines")])
+        return PlanResult(form, rows=[("creates", f"{form.nodes} machines")])
 
-    monkeypatch.setattr("skyward_tui.screens.launch.screen.planned", planned)
+    monkeypatch.setattr("skyward_tui.screens.launch.screen.compute_plan", planned)
     async with app.run_test(size=SIZE) as pilot:
         screen = await launch_form(app, pilot, "train.py")
         nodes_now = screen.form().nodes
@@ -279,9 +279,9 @@ async def test_recent_launches_are_a_key_away(
     app: SkywardApp, session: FakeSession, script: Path, tmp_path: Path
 ) -> None:
     for arguments in ("epochs=1", "epochs=2 lr=0.5"):
-        remember(Form(script=str(script), function="train", arguments=arguments, nodes="7"))
-    remember(Form(script=str(script), function="train", arguments="epochs=1", nodes="6"))
-    assert [form.arguments for form in recent()] == ["epochs=1", "epochs=2 lr=0.5"]
+        add_recent(Form(script=str(script), function="train", arguments=arguments, nodes="7"))
+    add_recent(Form(script=str(script), function="train", arguments="epochs=1", nodes="6"))
+    assert [form.arguments for form in recent_forms()] == ["epochs=1", "epochs=2 lr=0.5"]
     assert stat.S_IMODE((tmp_path / "home" / "recent.json").stat().st_mode) == 0o600
     async with app.run_test(size=SIZE) as pilot:
         screen = await launch_form(app, pilot, "")
@@ -302,7 +302,7 @@ def test_a_damaged_list_of_recent_launches_is_no_error(tmp_path: Path) -> None:
     (tmp_path / "home").mkdir()
     for text in ("", "{", '{"a": 1}', "[1]", '[{"script": 1, "plugins": 3}]', '[{"script": 1}]'):
         (tmp_path / "home" / "recent.json").write_text(text)
-        assert recent() == []
+        assert recent_forms() == []
 
 
 async def test_a_framework_that_is_missing_is_named_before_the_launch(
@@ -412,7 +412,7 @@ def test_bad_input_names_its_field(
     session.pool("taken")
     form = Form(**({"script": "train.py", "arguments": "epochs=1"} | changes))  # type: ignore[arg-type]
     with pytest.raises(FieldError) as caught:
-        check(form, session.pools())
+        plan_launch(form, session.pools())
     assert caught.value.field == field
     assert words in str(caught.value)
 
@@ -473,7 +473,7 @@ async def test_a_pool_that_is_up_has_the_plugins_it_was_made_with(
 async def test_a_recent_launch_of_an_example_has_the_example_s_name(
     app: SkywardApp, session: FakeSession, tmp_path: Path
 ) -> None:
-    remember(Form(script="example:ddp", function="train"))
+    add_recent(Form(script="example:ddp", function="train"))
     async with app.run_test(size=SIZE) as pilot:
         await launch_form(app, pilot, "")
         await pilot.press("ctrl+o")

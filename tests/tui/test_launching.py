@@ -16,8 +16,8 @@ from skyward_core.model.errors import PoolError
 from skyward_core.views import events
 from skyward_core.views.pool_view import PoolView
 from skyward_tui.app.app import SkywardApp
-from skyward_tui.launch_form.form import FieldError, Form, check, command_line
-from skyward_tui.screens.launch.screen import LaunchScreen, create
+from skyward_tui.launch_form.form import FieldError, Form, command_line, plan_launch
+from skyward_tui.screens.launch.screen import LaunchScreen, create_pool
 from tests.support.app_driver import until
 from tests.support.fake_session import FakeSession
 
@@ -31,12 +31,12 @@ def plan(pool: PoolView) -> LaunchPlan:
 async def test_a_launch_goes_to_the_pool_that_was_chosen_and_to_no_namesake(session: FakeSession) -> None:
     chosen = session.pool("train")
     app: Any = SimpleNamespace(session=session)
-    assert (await create(app, plan(chosen))).key == chosen.key
+    assert (await create_pool(app, plan(chosen))).key == chosen.key
     session.emit(chosen, events.PoolState(pool="train", state="gone", at=session.now))
     namesake = session.pool("train")
     with pytest.raises(PoolError, match="pool train is not up any more"):
-        await create(app, plan(chosen))
-    assert (await create(app, plan(namesake))).key == namesake.key
+        await create_pool(app, plan(chosen))
+    assert (await create_pool(app, plan(namesake))).key == namesake.key
 
 
 def test_a_form_means_the_pool_that_was_chosen_though_a_namesake_is_up(session: FakeSession, tmp_path: Path) -> None:
@@ -44,12 +44,12 @@ def test_a_form_means_the_pool_that_was_chosen_though_a_namesake_is_up(session: 
     script.write_text("import skyward_core as sky\n@sky.function\ndef train(): ...\n")
     chosen = session.pool("train")
     form = Form(str(script), "train", pool=chosen.key)
-    assert check(form, session.pools()).pool is chosen
+    assert plan_launch(form, session.pools()).pool is chosen
     assert shlex.split(command_line(form))[-3:-1] == ["--pool", "train"]
     session.emit(chosen, events.PoolState(pool="train", state="gone", at=session.now))
     session.pool("train")
     with pytest.raises(FieldError, match="pool train is not up any more; choose another") as caught:
-        check(form, session.pools())
+        plan_launch(form, session.pools())
     assert caught.value.field == "pool"
 
 

@@ -8,7 +8,7 @@ import pytest
 from textual import events
 
 from skyward_core.model.outcomes import ErrorInfo, RootCause
-from skyward_core.views.machine_metrics import MachineBook
+from skyward_core.views.machine_metrics import MachineMetrics
 from skyward_core.views.pool_view import PoolView, RunView
 from skyward_tui.app.app import SkywardApp
 from skyward_tui.screens.run import RunScreen
@@ -49,7 +49,7 @@ async def test_the_rank_is_chosen_and_its_log_is_at_the_traceback(app: SkywardAp
         session.open_run(view)
         session.print(view, 2, "once more\n")
         await until(pilot, lambda: "once more" in screen_text(app))
-        assert log_of(app.screen).at_rest
+        assert log_of(app.screen).is_untouched
 
 
 @pytest.mark.parametrize("key", ["right_square_bracket", "a", "1", "slash", "space"])
@@ -92,7 +92,7 @@ async def test_an_exception_stands_below_the_log_of_the_rank_that_raised_it(
 
 async def test_beside_the_cause_stands_what_its_machine_was_at(app: SkywardApp, session: FakeSession) -> None:
     view = session.pool("p", 4)
-    view.machines = book = MachineBook()
+    view.machines = book = MachineMetrics()
     node = {"memory_used": 97.0, "memory_total": 100.0}
     book.feed(2, json.dumps({"at": NOW - 1, "node": node, "gpus": [{"util": 99}]}).encode() + b"\n")
     failed_run(session, view)

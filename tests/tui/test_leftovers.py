@@ -6,12 +6,12 @@ from concurrent.futures import Future
 
 import pytest
 
-from skyward_core.client.leftover_cleanup import Found, Sweep
+from skyward_core.client.leftover_cleanup import JudgedLeftover, LeftoverScan
 from skyward_core.model.errors import PoolError
 from skyward_core.model.machines import Leftover
 from skyward_tui.app.app import SkywardApp
 from skyward_tui.dialogs.confirmations import TeardownScreen
-from skyward_tui.screens.leftovers import EndLeftScreen, SweepScreen
+from skyward_tui.screens.leftovers import DeleteLeftoversScreen, LeftoversScreen
 from tests.support.app_driver import screen_text, typed, until
 from tests.support.fake_session import FakeSession, done
 from tests.support.leftovers import leftovers
@@ -23,12 +23,12 @@ SIZE = (100, 30)
 async def test_what_is_left_is_said_at_the_start_and_nothing_else_waits_for_it(
     app: SkywardApp, session: FakeSession
 ) -> None:
-    answer: Future[Sweep] = Future()
-    session.sweep = lambda *_, **__: answer  # type: ignore[method-assign]
+    answer: Future[LeftoverScan] = Future()
+    session.scan_leftovers = lambda *_, **__: answer  # type: ignore[method-assign]
     session.pool("p", 2)
     async with app.run_test(size=SIZE) as pilot:
         await until(pilot, lambda: "▶ " in screen_text(app))
-        answer.set_result(Sweep((), [Found(MACHINE, "left", 0)]))
+        answer.set_result(LeftoverScan((), [JudgedLeftover(MACHINE, "left", 0)]))
         await until(
             pilot,
             lambda: (
@@ -39,9 +39,9 @@ async def test_what_is_left_is_said_at_the_start_and_nothing_else_waits_for_it(
 
 
 async def test_accounts_that_cannot_be_asked_are_no_alarm(app: SkywardApp, session: FakeSession) -> None:
-    failed: Future[Sweep] = Future()
+    failed: Future[LeftoverScan] = Future()
     failed.set_exception(PoolError("no such profile"))
-    session.sweep = lambda *_, **__: failed  # type: ignore[method-assign]
+    session.scan_leftovers = lambda *_, **__: failed  # type: ignore[method-assign]
     async with app.run_test(size=SIZE) as pilot:
         await until(pilot, lambda: "could not look for what is left: no such profile" in screen_text(app))
 
@@ -53,7 +53,7 @@ async def test_it_looks_again_after_rented_machines_have_ended(
     session.pool("p", 1, price=price)
     async with app.run_test(size=SIZE) as pilot:
         await until(pilot, lambda: "▶ " in screen_text(app) and session.sweeps == 1)
-        session.swept = Sweep((), [], {}, {"us-east-1": "no answer"})
+        session.swept = LeftoverScan((), [], {}, {"us-east-1": "no answer"})
         await pilot.press("X")
         await until(pilot, lambda: isinstance(app.screen, TeardownScreen))
         await pilot.press(*("p", "enter") if price else ("tab", "enter"))
@@ -72,9 +72,9 @@ async def test_the_screen_ends_what_is_left_of_a_pool_once_its_name_is_typed(
         await until(pilot, lambda: "ap-south-1 could not be looked at" in screen_text(app))
         await until(pilot, lambda: session.looks[-1] == ({"aws": (), "slurm": ()}, False, ()))
         await pilot.press("X")  # on the first, whose pool is up
-        assert isinstance(app.screen, SweepScreen)
+        assert isinstance(app.screen, LeftoversScreen)
         await pilot.press("down", "X")
-        await until(pilot, lambda: isinstance(app.screen, EndLeftScreen) and "to end it" in screen_text(app))
+        await until(pilot, lambda: isinstance(app.screen, DeleteLeftoversScreen) and "to end it" in screen_text(app))
         shown = screen_text(app)
         assert "pool lost: no pool here has it" in shown and "$1.50/h, $39.00 so far" in shown
         await typed(app, pilot, "los")
@@ -109,17 +109,17 @@ async def test_what_other_ledgers_made_is_looked_at_once_somebody_says_so(
 async def test_an_account_that_does_not_answer_blocks_no_key(app: SkywardApp, session: FakeSession) -> None:
     async with app.run_test(size=SIZE) as pilot:
         await until(pilot, lambda: session.sweeps == 1)
-        silent: Future[Sweep] = Future()
-        session.sweep = lambda *_, **__: silent  # type: ignore[method-assign]
+        silent: Future[LeftoverScan] = Future()
+        session.scan_leftovers = lambda *_, **__: silent  # type: ignore[method-assign]
         await pilot.press("w")
         await until(pilot, lambda: "asking accounts … 0:00" in screen_text(app))
         session.now += 7
         await until(pilot, lambda: "asking accounts … 0:07" in screen_text(app))
         await pilot.press("escape")
-        await until(pilot, lambda: not isinstance(app.screen, SweepScreen))
-        session.sweep = lambda *_, **__: done(leftovers())  # type: ignore[method-assign]
+        await until(pilot, lambda: not isinstance(app.screen, LeftoversScreen))
+        session.scan_leftovers = lambda *_, **__: done(leftovers())  # type: ignore[method-assign]
         await pilot.press("w")
         await until(pilot, lambda: "sweep-7" in screen_text(app))
-        silent.set_result(Sweep())
+        silent.set_result(LeftoverScan())
         await pilot.pause()
         assert "sweep-7" in screen_text(app)

@@ -35,7 +35,7 @@ def rows(app: PaneApp) -> list[str]:
 
 
 async def settle(app: PaneApp, pilot: Pilot[None]) -> list[str]:
-    app.pane.pump()
+    app.pane.repaint_if_changed()
     await pilot.pause()
     return rows(app)
 
@@ -65,12 +65,12 @@ async def test_eviction_never_moves_the_reader() -> None:
         assert seen == [f"line {i}" for i in range(69, 79)]
         feed(ring, 90, 5_000)
         assert await settle(app, pilot) == seen
-        assert app.pane.behind == 5_000 - 79
+        assert app.pane.lines_behind == 5_000 - 79
         await pilot.press("j")
         assert await settle(app, pilot) == [f"line {i}" for i in range(70, 80)]
         await pilot.press("end")
         assert (await settle(app, pilot))[-1] == "line 4999"
-        assert app.pane.following
+        assert app.pane.is_following
 
 
 async def test_reaching_the_end_follows_again() -> None:
@@ -80,9 +80,9 @@ async def test_reaching_the_end_follows_again() -> None:
         feed(ring, 0, 30)
         await settle(app, pilot)
         await pilot.press("up", "up")
-        assert not app.pane.following
+        assert not app.pane.is_following
         await pilot.press("down", "down")
-        assert app.pane.following
+        assert app.pane.is_following
         await pilot.press("g")
         assert (await settle(app, pilot))[0] == "line 0"
         await pilot.press("G")
@@ -127,7 +127,7 @@ async def test_filter_and_search_on_screen() -> None:
         app.pane.set_filter(None)
         app.pane.set_search(Matcher.parse("line 50$"))
         assert "line 50" in await settle(app, pilot)
-        assert app.pane.current_hit == 50 and not app.pane.following
+        assert app.pane.current_hit == 50 and not app.pane.is_following
 
 
 async def test_wide_characters_and_escapes_fit() -> None:
@@ -152,5 +152,5 @@ async def test_no_paint_while_paused() -> None:
         painted: list[bool] = []
         app.pane.refresh = lambda *a, **k: painted.append(True) or app.pane  # type: ignore[assignment,method-assign,func-returns-value]
         feed(ring, 50, 90)
-        assert app.pane.pump() and not painted
-        assert not app.pane.pump()
+        assert app.pane.repaint_if_changed() and not painted
+        assert not app.pane.repaint_if_changed()

@@ -12,9 +12,9 @@ import pytest
 from textual.geometry import Region
 from textual.pilot import Pilot
 
-from skyward_core.model.metric_series import GPU
-from skyward_core.pool.machine_metrics import OLDER
-from skyward_core.views.machine_metrics import MachineBook
+from skyward_core.model.metric_series import GPU_METRIC_DEFINITIONS
+from skyward_core.pool.machine_metrics import AGENT_TOO_OLD
+from skyward_core.views.machine_metrics import MachineMetrics
 from skyward_tui.app.app import SkywardApp
 from skyward_tui.panels.machine_metrics import MachineGrid
 from skyward_tui.screens.run import RunScreen
@@ -33,11 +33,11 @@ async def opened(app: SkywardApp, size: tuple[int, int]) -> AsyncIterator[Pilot[
         yield pilot
 
 
-def measured_later(session: FakeSession, *shape: int) -> MachineBook:
+def measured_later(session: FakeSession, *shape: int) -> MachineMetrics:
     """What takes the figures of a pool with a run, of so many nodes and ranks on each; it has none yet."""
     view = session.pool("llama-ft", *shape)
     session.open_run(view)
-    view.machines = book = MachineBook()
+    view.machines = book = MachineMetrics()
     return book
 
 
@@ -95,7 +95,10 @@ async def test_without_gpus_a_key_draws_any_figure_of_the_nodes(app: SkywardApp,
 @pytest.mark.proof("1 s of a processor")
 async def test_whatever_gpus_tell_has_its_curve(app: SkywardApp, session: FakeSession) -> None:
     book = measured_later(session, 1, 2)
-    told = dict.fromkeys(GPU.keys() - {"util", "xid", "lost"}, 0.0) | {"mem_total": 8e9, "power_limit": 700.0}
+    told = dict.fromkeys(GPU_METRIC_DEFINITIONS.keys() - {"util", "xid", "lost"}, 0.0) | {
+        "mem_total": 8e9,
+        "power_limit": 700.0,
+    }
 
     def measure(second: int, **figures: float) -> None:
         gpus = [told | {"util": 50.0} | figures, {"util": 50.0}]
@@ -171,9 +174,9 @@ async def test_gpus_that_have_no_room_are_counted(
 
 async def test_an_agent_of_an_older_release_is_told_apart(app: SkywardApp, session: FakeSession) -> None:
     book = measured_later(session, 1)
-    book.explain(0, OLDER)
+    book.set_silence_reason(0, AGENT_TOO_OLD)
     async with opened(app, (120, 40)) as pilot:
-        await until(pilot, lambda: f"n0    {OLDER}" in screen_text(app))
+        await until(pilot, lambda: f"n0    {AGENT_TOO_OLD}" in screen_text(app))
 
 
 async def test_each_node_has_its_use_over_time_beside_it(app: SkywardApp, session: FakeSession) -> None:
@@ -221,7 +224,7 @@ async def test_only_rows_that_have_changed_are_painted(
     view = session.pool("llama-ft", 3)
     run = session.open_run(view)
     session.end_run(view, run)
-    view.machines = book = MachineBook()
+    view.machines = book = MachineMetrics()
 
     def told(node: int, cpu: float) -> None:
         book.feed(node, json.dumps({"at": session.now, "node": {"cpu": cpu}, "gpus": []}).encode())
@@ -249,11 +252,11 @@ async def test_machines_of_a_pool_at_rest_are_looked_at_more_seldom(app: Skyward
         await until(pilot, lambda: "6 machines" in screen_text(app))
         screen, now = app.screen, session.now - session.now % 3
         assert isinstance(screen, RunScreen)
-        assert screen.shown_time(now) != screen.shown_time(now + 1), "a run goes on"
+        assert screen.time_token(now) != screen.time_token(now + 1), "a run goes on"
         session.end_run(view, run)
         await until(pilot, lambda: "✓ DONE" in screen_text(app))
-        await until(pilot, lambda: screen.shown_time(now) == screen.shown_time(now + 2))
-        assert screen.shown_time(now) != screen.shown_time(now + 3)
+        await until(pilot, lambda: screen.time_token(now) == screen.time_token(now + 2))
+        assert screen.time_token(now) != screen.time_token(now + 3)
 
 
 async def test_in_a_narrow_panel_the_use_over_time_stands_below_each_node(

@@ -50,9 +50,9 @@ async def test_who_watches_is_not_called_for_what_is_over_at_once(
             app.post_message(events.AppFocus() if looks else events.AppBlur())
             await pilot.pause()
             run = session.open_run(view)
-            await until(pilot, lambda run=run: (view.key, run.id) in app._watch._running)  # type: ignore[misc]
+            await until(pilot, lambda run=run: (view.key, run.id) in app._notification_watch._running)  # type: ignore[misc]
             session.end_run(view, run)
-            await until(pilot, lambda: not app._watch._running)
+            await until(pilot, lambda: not app._notification_watch._running)
             assert len(written) == (0 if looks else 1)
 
 

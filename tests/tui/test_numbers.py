@@ -9,10 +9,10 @@ from textual.pilot import Pilot
 
 from skyward_core.views import events
 from skyward_core.views.pool_view import PoolView, apply
-from skyward_core.views.rank_metrics import PACE
+from skyward_core.views.rank_metrics import PACE_SIZE
 from skyward_tui.app.app import SkywardApp
 from skyward_tui.panels.machine_metrics import MachineGrid
-from skyward_tui.panels.rank_metrics import NumbersPane
+from skyward_tui.panels.rank_metrics import MetricsPane
 from skyward_tui.screens.base_screen import pool_status
 from skyward_tui.screens.run import RunScreen
 from skyward_tui.widgets.rank_state import rank_states
@@ -30,16 +30,16 @@ def test_the_newest_numbers_are_shown_while_a_rank_runs():
         apply(view, events.RankBegan(pool="p", run="r", index=node, rank=node, node=node))
     run = view.runs["r"]
     assert [state.note for state in rank_states(view, run, 1.0)] == ["", ""]
-    view.metrics.note("r", 0, 1.0, {"step": 1234, "loss": 2.31449, "lr": 0.5, "tokens": 7})
-    view.metrics.note("r", 1, 1.0, {"step": 1200})
-    view.metrics.note("earlier", 1, 1.0, {"step": 5})
+    view.metrics.add_values("r", 0, 1.0, {"step": 1234, "loss": 2.31449, "lr": 0.5, "tokens": 7})
+    view.metrics.add_values("r", 1, 1.0, {"step": 1200})
+    view.metrics.add_values("earlier", 1, 1.0, {"step": 5})
     notes = [state.note for state in rank_states(view, run, 1.0)]
     assert notes == ["step 1,234  loss 2.314  lr 0.5  tokens 7", "step 1,200"]
     assert "step 1,234  loss 2.314  lr 0.5" in [part.plain for part in pool_status(view, run, 1.0)]
 
 
-def numbers(screen: RunScreen) -> NumbersPane:
-    return screen.query_one(NumbersPane)
+def numbers(screen: RunScreen) -> MetricsPane:
+    return screen.query_one(MetricsPane)
 
 
 async def opened(app: SkywardApp, pilot: Pilot[None]) -> RunScreen:
@@ -59,8 +59,8 @@ async def test_numbers_take_their_place_when_the_first_ones_come(app: SkywardApp
         await pilot.press("5")
         await until(pilot, lambda: "no numbers so far: ranks send them with sky.log" in screen_text(app))
         assert screen.active != "numbers"
-        view.metrics.note(run.id, 0, 1.0, {"step": 1, "loss": 2.5})
-        view.metrics.note(run.id, 0, 2.0, {"step": 2, "loss": 1.25})
+        view.metrics.add_values(run.id, 0, 1.0, {"step": 1, "loss": 2.5})
+        view.metrics.add_values(run.id, 0, 2.0, {"step": 2, "loss": 1.25})
         await until(pilot, lambda: "5 numbers  rank 0" in screen_text(app) and "1.25" in screen_text(app))
         assert "3 nodes" not in screen_text(app)  # one place for both
         await pilot.press("3")
@@ -80,7 +80,7 @@ async def test_the_numbers_of_another_rank_and_of_all(app: SkywardApp, session: 
     run = session.open_run(view)
     for rank in range(2):
         for step in range(4):
-            view.metrics.note(run.id, rank, float(step), {"loss": 1.0 + 2 * rank})
+            view.metrics.add_values(run.id, rank, float(step), {"loss": 1.0 + 2 * rank})
     async with app.run_test(size=(160, 48)) as pilot:
         screen = await opened(app, pilot)
         await until(pilot, lambda: "5 numbers  rank 0" in screen_text(app))
@@ -99,7 +99,7 @@ async def test_what_stands_behind_a_name_in_wide_letters_keeps_its_column(
 ) -> None:
     view = session.pool("llama-ft")
     run = session.open_run(view)
-    view.metrics.note(run.id, 0, 1.0, {"loss": 7.25, "損失": 8.25, "検証データの損失の平均": 9.25})
+    view.metrics.add_values(run.id, 0, 1.0, {"loss": 7.25, "損失": 8.25, "検証データの損失の平均": 9.25})
     async with app.run_test(size=(160, 48)) as pilot:
         await opened(app, pilot)
         await until(pilot, lambda: "損失" in screen_text(app) and " 9.25" in screen_text(app))
@@ -140,16 +140,16 @@ async def test_a_flood_of_numbers_is_looked_at_now_and_then(
     async with app.run_test(size=(160, 48)) as pilot:
         screen = await opened(app, pilot)
         for rank in range(256):
-            for step in range(PACE):
-                view.metrics.note(run.id, rank, step / 2, {"loss": min(3.0, float(step))})
+            for step in range(PACE_SIZE):
+                view.metrics.add_values(run.id, rank, step / 2, {"loss": min(3.0, float(step))})
         now += 1.0
         await until(pilot, lambda: screen.has_class("-numbers"))
         pane = numbers(screen)
         assert pane.ranks == list(range(256))
         await until(pilot, lambda: "loss                 3 " in screen_text(app))
         for step in range(50):
-            view.metrics.note(run.id, 0, 4.0 + step, {"loss": 4.0 + step})
-            screen.pulse(session.now)
+            view.metrics.add_values(run.id, 0, 4.0 + step, {"loss": 4.0 + step})
+            screen.tick(session.now)
             await pilot.pause()
             assert "loss                 3 " in screen_text(app)  # no time has passed: it was not looked at
         now += 2.0
@@ -161,8 +161,8 @@ async def test_one_rank_of_256_that_is_far_off_is_named_and_drawn(app: SkywardAp
     view = session.pool("llama-ft", 32, 8)
     run = session.open_run(view)
     for rank in range(256):
-        for step in range(PACE):
-            view.metrics.note(run.id, rank, float(step), {"loss": 900.0 if rank == 77 else 1.0})
+        for step in range(PACE_SIZE):
+            view.metrics.add_values(run.id, rank, float(step), {"loss": 900.0 if rank == 77 else 1.0})
     async with app.run_test(size=(160, 48)) as pilot:
         screen = await opened(app, pilot)
         await until(pilot, lambda: "5 numbers  ! far off: r77  rank 0" in screen_text(app))
@@ -173,14 +173,14 @@ async def test_one_rank_of_256_that_is_far_off_is_named_and_drawn(app: SkywardAp
         await until(pilot, lambda: "900 ┤" in screen_text(app))
 
 
-async def many_numbers(app: SkywardApp, session: FakeSession, pilot: Pilot[None]) -> NumbersPane:
+async def many_numbers(app: SkywardApp, session: FakeSession, pilot: Pilot[None]) -> MetricsPane:
     """The numbers of two ranks, looked at: four values each, a second apart."""
     view = session.pool("llama-ft", 2)
     run = session.open_run(view)
     for rank in range(2):
         for step, loss in enumerate((1000.0, 100.0, 10.0, 1.0)):
             numbers = {"loss": loss * (1 + rank), "lr": 0.1 * (step + 1)}
-            view.metrics.note(run.id, rank, session.now + step, numbers)
+            view.metrics.add_values(run.id, rank, session.now + step, numbers)
     screen = await opened(app, pilot)
     await until(pilot, lambda: screen.has_class("-numbers"))
     await pilot.press("5")
@@ -236,7 +236,7 @@ async def test_what_only_counts_has_no_chart_beside_others(app: SkywardApp, sess
     run = session.open_run(view)
     for step in range(9):
         numbers = {"step": step, "seen": 512 * step, "loss": 2.0 / (1 + step), "lr": 0.5}
-        view.metrics.note(run.id, 0, session.now + step, numbers)
+        view.metrics.add_values(run.id, 0, session.now + step, numbers)
     async with app.run_test(size=(160, 48)) as pilot:
         screen = await opened(app, pilot)
         await until(pilot, lambda: screen.has_class("-numbers"))

@@ -51,5 +51,5 @@ async def test_files_go_with_the_nodes_that_they_were_on(app: SkywardApp, sessio
     async with app.run_test(size=(160, 48)) as pilot:
         app.show_pool(view.key)
         await until(pilot, lambda: "ck/model.pt" in screen_text(app))
-        session.down(view.key)
+        session.tear_down(view.key)
         await until(pilot, lambda: "ck/model.pt" not in screen_text(app))

@@ -45,7 +45,7 @@ def warm(tmp_path: Path) -> Iterator[Session]:
         spec = PoolSpec(name="warm", provider=Local(), nodes=1, options=Options(console=False))
         session.create(spec).result(90)
         yield session
-        session.down("warm").result(90)
+        session.tear_down("warm").result(90)
         session.detach()
 
 

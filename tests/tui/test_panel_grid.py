@@ -7,8 +7,8 @@ from textual.css.scalar import Scalar
 from textual.pilot import Pilot
 
 from skyward_tui.app.app import SkywardApp
-from skyward_tui.screens.run import LEAST_COLUMNS, MovedBorders, PanelGrid, RunScreen, sizes
-from skyward_tui.ui.saved_state import kept_state
+from skyward_tui.screens.run import LEAST_COLUMNS, BorderOffsets, PanelGrid, RunScreen, resize_tracks
+from skyward_tui.ui.saved_state import load_state
 from tests.support.app_driver import until
 from tests.support.fake_session import FakeSession, value
 
@@ -19,15 +19,15 @@ def scalars(*texts: str) -> tuple[Scalar, ...]:
 
 @pytest.mark.parametrize(("by", "cells"), [(0, 46), (4, 50), (-4, 42), (-99, LEAST_COLUMNS), (99, 100 - LEAST_COLUMNS)])
 def test_a_border_moves_until_a_panel_would_have_too_little(by: int, cells: int) -> None:
-    found = sizes(scalars("46", "1fr"), 0, by, 100, LEAST_COLUMNS)
+    found = resize_tracks(scalars("46", "1fr"), 0, by, 100, LEAST_COLUMNS)
     assert [(each.value, str(each.unit)) for each in found] == [
         (each.value, str(each.unit)) for each in scalars(f"{cells}", "1fr")
     ]
 
 
 def test_one_panel_that_has_all_the_room_keeps_it() -> None:
-    assert sizes(scalars("1fr"), 0, 5, 100, 4) == scalars("1fr")
-    assert sizes(scalars("1fr"), 1, 5, 100, 4) == scalars("1fr")
+    assert resize_tracks(scalars("1fr"), 0, 5, 100, 4) == scalars("1fr")
+    assert resize_tracks(scalars("1fr"), 1, 5, 100, 4) == scalars("1fr")
 
 
 async def opened(app: SkywardApp, session: FakeSession, pilot: Pilot[None]) -> RunScreen:
@@ -75,10 +75,10 @@ async def test_a_border_is_dragged_and_stands_there_the_next_time(app: SkywardAp
         await pilot.mouse_up(offset=(5, edge.bottom - 5))
         await until(pilot, lambda: widths(screen) == (ranks + 10, nodes + 4))
         await pilot.hover(offset=(50, 3))  # let go, it stays
-        assert screen.query_one(PanelGrid).moved == MovedBorders(10, 4)
+        assert screen.query_one(PanelGrid).moved == BorderOffsets(10, 4)
         await pilot.press("q")
-        await app.write_down()
-    assert dict(kept_state().screens["run"])["left"] == "10"
+        await app.save_state()
+    assert dict(load_state().screens["run"])["left"] == "10"
     again = SkywardApp(lambda: session, clock=lambda: session.now)
     async with again.run_test(size=(120, 40)) as pilot:
         screen = await opened(again, session, pilot)

@@ -18,7 +18,7 @@ import skyward_tui
 from skyward_tui.panels.panel import RunPanel
 from skyward_tui.screens.run import RunScreen
 from skyward_tui.ui.actions import ACTIONS
-from skyward_tui.ui.panel_table import AT_START, HOME, PANELS, Row
+from skyward_tui.ui.panel_table import HOME_PANEL, PANELS, STARTUP_PANEL, PanelSpec
 
 ROOT = Path(skyward_tui.__file__).parent
 NAMES = {name for row in PANELS for name in (row.id, row.title)}
@@ -55,7 +55,7 @@ def test_each_panel_has_a_file_of_its_own() -> None:
 
 def test_rows_name_what_there_is() -> None:
     ids, actions = {row.id for row in PANELS}, {action.id for action in ACTIONS}
-    assert {HOME, AT_START} <= ids and len(ids) == len({row.number for row in PANELS}) == len(PANELS)
+    assert {HOME_PANEL, STARTUP_PANEL} <= ids and len(ids) == len({row.number for row in PANELS}) == len(PANELS)
     for row in PANELS:
         assert 1 <= row.number <= 9 and row.title and row.help
         assert {*row.hints, *row.actions} <= actions, row.id
@@ -68,7 +68,7 @@ def test_what_an_empty_panel_says_fits_a_small_screen() -> None:
 
 
 @pytest.mark.parametrize("row", PANELS, ids=lambda row: row.id)
-def test_no_panel_knows_another(row: Row) -> None:
+def test_no_panel_knows_another(row: PanelSpec) -> None:
     module = row.made_by.partition(":")[0]
     others = {other.made_by.partition(":")[0].rpartition(".")[2] for other in PANELS} - {module.rpartition(".")[2]}
     tree = ast.parse((ROOT.parent / f"{module.replace('.', '/')}.py").read_text("utf-8"))

@@ -6,7 +6,7 @@ import pytest
 
 from skyward_core.views import events
 from skyward_tui.app.app import SkywardApp
-from skyward_tui.panels.nodes import SAID, PhaseBoard
+from skyward_tui.panels.nodes import MAX_DETAIL_LINES, PhaseBoard
 from skyward_tui.screens.run import RunScreen
 from tests.support.app_driver import screen_text, until
 from tests.support.fake_session import FakeSession
@@ -34,8 +34,8 @@ async def test_enter_shows_what_the_installer_printed_last(app: SkywardApp, sess
         await pilot.press("down", "enter")
         await until(pilot, lambda: "part-28" in screen_text(app))
         await pilot.press("z")
-        await until(pilot, lambda: f"part-{30 - SAID}" in screen_text(app))
-        assert "part-28" in screen_text(app) and f"part-{29 - SAID}" not in screen_text(app)
+        await until(pilot, lambda: f"part-{30 - MAX_DETAIL_LINES}" in screen_text(app))
+        assert "part-28" in screen_text(app) and f"part-{29 - MAX_DETAIL_LINES}" not in screen_text(app)
         session.emit(view, events.NodePhase(pool="llama-ft", node=1, phase="ready", at=session.now))
         await until(pilot, lambda: "● ready" in screen_text(app))
         assert "part-29" in screen_text(app), "it stays to be read"

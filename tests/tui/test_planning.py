@@ -16,7 +16,7 @@ from skyward_core.tasks import bounded_subprocess
 from skyward_tui.app.app import SkywardApp
 from skyward_tui.launch_form import form as packaged
 from skyward_tui.launch_form.form import command_line
-from skyward_tui.launch_form.recent_launches import recent
+from skyward_tui.launch_form.recent_launches import recent_forms
 from skyward_tui.screens.launch.screen import LaunchScreen
 from skyward_tui.screens.pool_list import PoolsScreen
 from tests.support.app_driver import launch_form, screen_text, typed, until
@@ -51,7 +51,7 @@ def hangs(tmp_path: Path) -> Iterator[Path]:
 async def test_a_python_that_hangs_holds_up_nothing_but_its_launch(
     app: SkywardApp, session: FakeSession, hangs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bounded_subprocess, "PATIENCE", FOR_EVER)
+    monkeypatch.setattr(bounded_subprocess, "DEFAULT_TIMEOUT", FOR_EVER)
     monkeypatch.setattr(packaged, "FOLDER", tmp_path / "hangs")  # so have the examples
     async with app.run_test(size=SIZE) as pilot:
         await launch_form(app, pilot, "hangs/train.py")
@@ -73,7 +73,7 @@ async def test_a_python_that_hangs_holds_up_nothing_but_its_launch(
 async def test_a_launch_is_of_the_form_as_it_is_shown(
     app: SkywardApp, session: FakeSession, hangs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bounded_subprocess, "PATIENCE", 1)
+    monkeypatch.setattr(bounded_subprocess, "DEFAULT_TIMEOUT", 1)
     async with app.run_test(size=SIZE) as pilot:
         screen = await launch_form(app, pilot, "train.py")
         await until(pilot, lambda: "runs     train()" in screen_text(app))
@@ -188,7 +188,7 @@ async def test_the_python_of_a_launch_is_picked_or_typed(
         await until(pilot, lambda: bool(session.launched))
         (task,) = (task for _, task in session.launched)
         assert task.interpreter is not None and task.interpreter.source == "--python"
-        assert recent()[0].python == f"{tmp_path}/.venv/bin/python", "the same from every folder"
+        assert recent_forms()[0].python == f"{tmp_path}/.venv/bin/python", "the same from every folder"
 
 
 def plan_text(screen: LaunchScreen) -> str:

@@ -8,8 +8,8 @@ import pytest
 from textual.widgets import Input
 
 from skyward_tui.app.app import SkywardApp
-from skyward_tui.launch_form.form import Form, command_line, python_script, request_of
-from skyward_tui.launch_form.recent_launches import recent, remember
+from skyward_tui.launch_form.form import Form, build_request, command_line, python_script
+from skyward_tui.launch_form.recent_launches import add_recent, recent_forms
 from skyward_tui.screens.launch.field_groups import ArgumentRow, PluginFields
 from skyward_tui.widgets.form_fields import Toggles
 from tests.support.app_driver import launch_form, screen_text, typed, until
@@ -29,7 +29,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def shown(fields: PluginFields) -> list[str]:
-    return [each.asked.name for each in fields.query(ArgumentRow)]
+    return [each.argument.name for each in fields.query(ArgumentRow)]
 
 
 async def test_parameters_of_the_plugins_that_are_on(app: SkywardApp) -> None:
@@ -59,10 +59,10 @@ async def test_parameters_of_the_plugins_that_are_on(app: SkywardApp) -> None:
         toggles.focus()
         await pilot.press("space", "right", "right", "space")
         await until(pilot, lambda: shown(fields) == ["keras.backend", "keras.seed"])
-        assert "--plugin-set" not in command_line(screen.form()) and not request_of(screen.form()).plugin_settings
+        assert "--plugin-set" not in command_line(screen.form()) and not build_request(screen.form()).plugin_settings
         await pilot.press("left", "left", "space")
         await until(pilot, lambda: "torch.backend" in shown(fields) and "keras.seed" in shown(fields))
-        assert request_of(screen.form()).plugin_settings == {"torch.backend": "gloo"}
+        assert build_request(screen.form()).plugin_settings == {"torch.backend": "gloo"}
         fields.fill(spaced := {"torch.backend": "two 'words"})
         assert fields.texts == spaced
 
@@ -91,8 +91,8 @@ async def test_a_launch_of_late_has_them(app: SkywardApp) -> None:
         await pilot.press("space", "down", "enter", "down")
         await typed(app, pilot, "gloo")
         await until(pilot, lambda: screen.form().parameters == {"torch.backend": "gloo"})
-        remember(screen.form())
-        (again,) = recent()
+        add_recent(screen.form())
+        (again,) = recent_forms()
         assert again.parameters == {"torch.backend": "gloo"}
         assert "plugins=[sky.plugins.torch(backend='gloo')]" in python_script(again, ())
         screen.query_one("#script", Input).value = ""

@@ -42,7 +42,7 @@ async def test_the_curve_s_value_is_the_median_and_its_blanks_are_pieces_of_thei
     run = session.open_run(view)
     for step in range(9):
         for rank in range(4):  # one after the other, as they do
-            view.metrics.note(run.id, rank, session.now + step + rank / 5, {"loss": 8.0 - step + rank})
+            view.metrics.add_values(run.id, rank, session.now + step + rank / 5, {"loss": 8.0 - step + rank})
     async with app.run_test(size=(160, 48)) as pilot:
         await until(pilot, lambda: "loss 1.5  median of 4 ranks" in screen_text(app))
         content = app.screen.query_one(PoolPreview).render()

@@ -14,7 +14,7 @@ from skyward_core.model.errors import LedgerError
 from skyward_core.pool.dashboards import Dashboard
 from skyward_core.store.ledger_rows import Receipt
 from skyward_core.views import events as ev
-from skyward_core.views.machine_metrics import MachineBook
+from skyward_core.views.machine_metrics import MachineMetrics
 from skyward_tui.app.app import SkywardApp
 from skyward_tui.dialogs.confirmations import QuitScreen, TeardownScreen
 from skyward_tui.dialogs.help import HelpScreen
@@ -429,7 +429,7 @@ async def test_what_a_pool_is_used_for_and_costs_stands_there(app: SkywardApp, s
         await until(pilot, lambda: session.measured == ["dear.0"])
         await until(pilot, lambda: "$9.00/h, $9.00 spent" in screen_text(app))
         assert "USE" not in screen_text(app)
-        view.machines, idle.machines = MachineBook(), MachineBook()
+        view.machines, idle.machines = MachineMetrics(), MachineMetrics()
         for node in range(2):
             gpus = [{"util": 90 + node}, {"util": 98}]
             sample = {"at": session.now, "node": {"cpu": 4}, "gpus": gpus}

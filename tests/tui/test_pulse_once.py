@@ -6,10 +6,10 @@ import pytest
 
 from skyward_core.views import events
 from skyward_tui.app.app import SkywardApp
-from skyward_tui.panels.ranks import RankPanel
+from skyward_tui.panels.ranks import RankList
 from skyward_tui.screens.pool_list import PoolList
 from skyward_tui.screens.run import RunScreen
-from skyward_tui.widgets.virtual_list import PULSE_STYLE, changed
+from skyward_tui.widgets.virtual_list import HIGHLIGHT_STYLE, changed_keys
 from tests.support.app_driver import until
 from tests.support.fake_session import FakeSession
 from tests.support.own_home import set_own
@@ -18,12 +18,12 @@ MOVES = True
 
 
 def test_only_what_was_there_before_can_have_changed() -> None:
-    assert changed({1: "running", 2: "idle"}, {1: "raised", 2: "idle", 3: "running"}) == {1}
-    assert changed({}, {1: "running"}) == changed({1: "running"}, {}) == frozenset()
+    assert changed_keys({1: "running", 2: "idle"}, {1: "raised", 2: "idle", 3: "running"}) == {1}
+    assert changed_keys({}, {1: "running"}) == changed_keys({1: "running"}, {}) == frozenset()
 
 
-def stands_out(widget: PoolList | RankPanel) -> bool:
-    return any(PULSE_STYLE in str(span.style) for span in widget.render().spans)
+def stands_out(widget: PoolList | RankList) -> bool:
+    return any(HIGHLIGHT_STYLE in str(span.style) for span in widget.render().spans)
 
 
 async def test_a_pool_and_a_rank_that_change_stand_out_for_a_moment(app: SkywardApp, session: FakeSession) -> None:
@@ -38,7 +38,7 @@ async def test_a_pool_and_a_rank_that_change_stand_out_for_a_moment(app: Skyward
         await until(pilot, lambda: not stands_out(listed))
         await pilot.press("enter")
         await until(pilot, lambda: isinstance(app.screen, RunScreen) and app.screen.is_mounted)
-        board = app.screen.query_one("RanksPanel RankPanel", RankPanel)
+        board = app.screen.query_one("RanksPanel RankList", RankList)
         await until(pilot, lambda: bool(board.states))
         session.end_rank(view, run, 1)
         await until(pilot, lambda: stands_out(board))

@@ -6,17 +6,17 @@ import json
 
 import pytest
 
-from skyward_core.views.machine_metrics import MachineBook
+from skyward_core.views.machine_metrics import MachineMetrics
 from skyward_tui.app.app import SkywardApp
-from skyward_tui.panels.ranks import SHADES, STATE, figures, heat_map
+from skyward_tui.panels.ranks import SHADES, STATE, heat_map, heat_metrics
 from skyward_tui.screens.run import RunScreen
 from tests.support.app_driver import screen_text, until
 from tests.support.fake_session import FakeSession
 
 
-def measured(session: FakeSession, nodes: int, gpus: int) -> MachineBook:
+def measured(session: FakeSession, nodes: int, gpus: int) -> MachineMetrics:
     """Of each GPU the use is its place among all, of the memory the half is used."""
-    book = MachineBook()
+    book = MachineMetrics()
     for node in range(nodes):
         of_each = [{"util": (node * gpus + gpu) % 100, "mem_used": 40, "mem_total": 80} for gpu in range(gpus)]
         sample = {"at": session.now, "node": {"cpu": 10.0 * node}, "gpus": of_each}
@@ -27,9 +27,9 @@ def measured(session: FakeSession, nodes: int, gpus: int) -> MachineBook:
 def test_each_rank_has_the_figure_of_its_own_gpus(session: FakeSession) -> None:
     view = session.pool("llama-ft", 2, 4)
     run = session.open_run(view)
-    assert figures(view, run, session.now) == [STATE]
+    assert heat_metrics(view, run, session.now) == [STATE]
     view.machines = measured(session, 2, 4)
-    assert figures(view, run, session.now) == [STATE, "use %", "memory %"]
+    assert heat_metrics(view, run, session.now) == [STATE, "use %", "memory %"]
     assert [each.text for each in heat_map(view, run, "use %", session.now).of.values()] == [
         f"{rank} %" for rank in range(8)
     ]
@@ -58,7 +58,7 @@ def test_numbers_are_shaded_from_the_least_to_the_greatest(
     view = session.pool("llama-ft", len(values))
     run = session.open_run(view)
     for rank, value in enumerate(values):
-        view.metrics.note(run.id, rank, session.now, {"loss": value})
+        view.metrics.add_values(run.id, rank, session.now, {"loss": value})
     assert "".join(each.shade for each in heat_map(view, run, "loss", session.now).of.values()) == shades
 
 
@@ -74,7 +74,7 @@ async def test_a_key_goes_through_the_figures(app: SkywardApp, session: FakeSess
         await until(pilot, lambda: "ranks have no figures yet" in screen_text(app))
         view.machines = measured(session, nodes, per_node)
         for rank in range(nodes * per_node):
-            view.metrics.note(run.id, rank, session.now, {"loss": 2.0 + rank})
+            view.metrics.add_values(run.id, rank, session.now, {"loss": 2.0 + rank})
         session.end_rank(view, run, 3, "raised")
         await until(pilot, lambda: "✗ 1" in screen_text(app))
         await pilot.press("H")

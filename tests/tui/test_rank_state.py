@@ -9,7 +9,7 @@ import pytest
 from skyward_core.model.outcomes import Outcome
 from skyward_core.views import events
 from skyward_tui.text.number_format import clip_parts
-from skyward_tui.widgets.rank_state import nothing_yet, rank_states
+from skyward_tui.widgets.rank_state import no_output_reason, rank_states
 from tests.support.fake_session import FakeSession, value
 
 
@@ -53,9 +53,9 @@ def test_all_ranks_of_a_gang_of_some_are_at_its_task(session: FakeSession) -> No
 def test_a_run_that_is_over_is_not_said_to_print_yet(session: FakeSession) -> None:
     view = session.pool("quiet", 1)
     run = session.open_run(view)
-    assert nothing_yet(rank_states(view, run, session.now), run) == "nothing printed yet"
+    assert no_output_reason(rank_states(view, run, session.now), run) == "nothing printed yet"
     session.emit(view, events.RunEnded(pool="quiet", run=run.id, state="failed", at=session.now))
-    assert nothing_yet(rank_states(view, run, session.now), run) == "nothing was printed in this run"
+    assert no_output_reason(rank_states(view, run, session.now), run) == "nothing was printed in this run"
 
 
 def test_a_rank_whose_node_is_not_reached_yet_says_when_that_is_tried_again(session: FakeSession) -> None:

@@ -11,8 +11,8 @@ import pytest
 from click.testing import CliRunner
 
 from skyward_core.client.launch.launch_request import LaunchRequest
-from skyward_core.client.leftover_cleanup import Sweep
-from skyward_core.client.session import LookingOnly
+from skyward_core.client.leftover_cleanup import LeftoverScan
+from skyward_core.client.session import ReadOnlySession
 from skyward_core.model.errors import UsageError
 from skyward_core.model.specs import PoolSpec
 from skyward_core.providers.local.provider import Local
@@ -65,7 +65,7 @@ async def test_the_form_can_be_read_and_launches_nothing(app: SkywardApp, sessio
 
 
 def test_every_action_that_ends_something_is_more_than_a_look() -> None:
-    assert all(not action.looks for action in ACTIONS if action.dangerous)
+    assert all(not action.is_read_only for action in ACTIONS if action.dangerous)
     assert {action.id for action in ACTIONS if action.changes} == {
         "history.dismiss",
         "history.dismiss_all",
@@ -87,18 +87,18 @@ def test_every_action_that_ends_something_is_more_than_a_look() -> None:
 @pytest.fixture
 def looking(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setenv("SKYWARD_HOME", str(tmp_path / "home"))
-    session = LookingOnly()
+    session = ReadOnlySession()
     yield session
     session.detach()
 
 
-def test_the_session_refuses_whatever_would_change_something(looking: LookingOnly) -> None:
+def test_the_session_refuses_whatever_would_change_something(looking: ReadOnlySession) -> None:
     begun: Future[PoolView] = Future()
     spec = PoolSpec(name="p", provider=Local())
     asked: list[Future[Any]] = [
         looking.create(spec, begun=begun),
         begun,
-        looking.down("p"),
+        looking.tear_down("p"),
         looking.launch("p", None),  # type: ignore[arg-type]
         looking.cancel("p", "r"),
         looking.launch_sweep("p", [], TrialSheet.new((), [()]), LaunchRequest(script="x.py"), joined=True),
@@ -107,14 +107,14 @@ def test_the_session_refuses_whatever_would_change_something(looking: LookingOnl
         looking.fetch("t"),
         looking.fetch_files("p"),
         looking.raise_budget("p", 1.0),
-        looking.end_left(Sweep()),
+        looking.remove_leftovers(LeftoverScan()),
         looking.stacks("p", signal=True),
         looking.debug("p", 0, "me"),
     ]
     for future in asked:
         with pytest.raises(UsageError, match="this only looks at pools"):
             future.result(10)
-    assert looking.ledger.live() == []
+    assert looking.ledger.live_pools() == []
 
 
 def test_commands_do_not_know_the_app_s_option() -> None:

@@ -14,7 +14,7 @@ from textual.widget import Widget
 
 from skyward_core.views import events as ev
 from skyward_tui.app.app import SkywardApp
-from skyward_tui.panels.ranks import RankPanel
+from skyward_tui.panels.ranks import RankList
 from skyward_tui.screens.run import RunScreen
 from skyward_tui.widgets import rank_state
 from tests.support.app_driver import until
@@ -23,18 +23,18 @@ from tests.support.fake_session import FakeSession
 PAINTS = True
 
 
-async def board_of(app: SkywardApp, session: FakeSession, pilot: Any) -> RankPanel:
+async def board_of(app: SkywardApp, session: FakeSession, pilot: Any) -> RankList:
     view = session.pool("llama-ft", 12)
     session.open_run(view)
     await until(pilot, lambda: app.session is not None)
     app.show_pool(view.key)
     await until(pilot, lambda: isinstance(app.screen, RunScreen) and app.screen.is_mounted)
-    board = app.screen.query_one("RanksPanel RankPanel", RankPanel)
+    board = app.screen.query_one("RanksPanel RankList", RankList)
     await until(pilot, lambda: len(board.states) == 12 and board.mode == "table")
     return board
 
 
-def painted(board: RankPanel) -> list[list[Any]]:
+def painted(board: RankList) -> list[list[Any]]:
     board.render_lines(board.size.region)
     return [list(line) for line in board._render_cache.lines]
 
@@ -61,15 +61,15 @@ async def test_rows_that_were_compared_are_painted_as_they_are_unless_something_
     app: SkywardApp, session: FakeSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made: list[int] = []
-    row = RankPanel.row
+    row = RankList.row
 
-    def noted(board: RankPanel, index: int, width: int) -> Any:
+    def noted(board: RankList, index: int, width: int) -> Any:
         made.append(index)
         return row(board, index, width)
 
     async with app.run_test(size=(160, 48)) as pilot:
         board = await board_of(app, session, pilot)
-        monkeypatch.setattr(RankPanel, "row", noted)
+        monkeypatch.setattr(RankList, "row", noted)
         for chosen in (0, 3):
             made.clear()
             board.update([replace(state, state="raised") for state in board.states])
@@ -89,14 +89,14 @@ async def test_rows_that_were_compared_are_painted_as_they_are_unless_something_
 def test_what_ranks_say_is_made_for_those_that_are_shown(session: FakeSession, monkeypatch: pytest.MonkeyPatch) -> None:
     view = session.pool("wide", 64)
     run = session.open_run(view)
-    view.metrics.note(run.id, 5, session.now, {"step": 1234})
+    view.metrics.add_values(run.id, 5, session.now, {"step": 1234})
     lines: list[object] = []
 
     def noted(numbers: Any) -> str:
         lines.append(numbers)
         return "told"
 
-    monkeypatch.setattr(rank_state, "numbers_line", noted)
+    monkeypatch.setattr(rank_state, "format_metrics", noted)
     states = rank_state.rank_states(view, run, session.now)
     assert not lines
     assert states[5].note == "told" and lines == [{"step": 1234.0}]

@@ -8,8 +8,8 @@ from types import SimpleNamespace
 
 from textual.pilot import Pilot
 
-from skyward_core.store.run_logs import Part, RunLogs
-from skyward_core.views.log_buffer import LogBook
+from skyward_core.store.run_logs import LogRange, RunLogs
+from skyward_core.views.log_buffer import LogBuffers
 from skyward_core.views.pool_view import RunView
 from skyward_tui.app.app import SkywardApp
 from skyward_tui.screens.run import RunScreen
@@ -45,8 +45,8 @@ def keep(session: FakeSession, run: RunView, folder: Path, ranks: dict[int, str]
     parts = {}
     for rank, text in ranks.items():
         (folder / f"r{rank:03d}.out").write_bytes(text.encode())
-        parts[rank] = [Part(f"r{rank:03d}", (0, 0), (len(text.encode()), 0))]
-    session.stored[run.id] = Kept(folder=folder, parts=parts)
+        parts[rank] = [LogRange(f"r{rank:03d}", (0, 0), (len(text.encode()), 0))]
+    session.stored[run.id] = Kept(folder=folder, ranges=parts)
 
 
 async def test_runs_keep_their_lines_apart(app: SkywardApp, session: FakeSession) -> None:
@@ -83,7 +83,7 @@ async def test_a_run_of_which_no_lines_are_held_is_read_from_its_files(
 
 async def test_beyond_the_ring_the_files_go_on(app: SkywardApp, session: FakeSession, tmp_path: Path) -> None:
     view = session.pool("p", 2)
-    view.logs = LogBook(100)
+    view.logs = LogBuffers(100)
     run = session.open_run(view)
     text = "".join(f"step {number}\n" for number in range(1_000))
     keep(session, run, tmp_path / "logs", {0: "", 1: ""})
@@ -103,7 +103,7 @@ async def test_beyond_the_ring_the_files_go_on(app: SkywardApp, session: FakeSes
         await pilot.press("g")
         await until(pilot, lambda: shown(screen)[:2] == ["step 0", "step 1"])
         await pilot.press("G")
-        assert pane.following
+        assert pane.is_following
         await pilot.press("slash")
         await typed(app, pilot, "step 7$")
         await pilot.press("enter")
@@ -123,7 +123,7 @@ async def test_lines_that_are_not_here_are_a_row_that_says_so(
     app: SkywardApp, session: FakeSession, tmp_path: Path
 ) -> None:
     view = session.pool("p", 2)
-    view.logs = LogBook(100)
+    view.logs = LogBuffers(100)
     run = session.open_run(view)
     text = "".join(f"step {number}\n" for number in range(1_000))
     session.print(view, 0, text)

@@ -76,7 +76,7 @@ async def test_equal_lines_of_all_ranks_are_one(app: SkywardApp, session: FakeSe
         await pilot.press("/", *"epoch", "enter")
         await until(pilot, lambda: "/epoch 1 hit" in str(log_of(screen).border_subtitle))
         await pilot.press("escape", "f", "space")
-        await until(pilot, lambda: not pane.following)
+        await until(pilot, lambda: not pane.is_following)
         # A label grows where the reader stands still, and new rows are counted.
         session.print(view, 2, "epoch done\n")
         for rank in range(4):
@@ -302,13 +302,13 @@ async def test_runs_of_a_pool_are_walked(app: SkywardApp, session: FakeSession) 
 
 @pytest.mark.parametrize(("ranks", "mode"), [(1, "cards"), (8, "cards"), (9, "table"), (64, "table"), (65, "grid")])
 async def test_ranks_fit_their_number(app: SkywardApp, session: FakeSession, ranks: int, mode: str) -> None:
-    from skyward_tui.panels.ranks import RankPanel
+    from skyward_tui.panels.ranks import RankList
 
     view = session.pool("wide", ranks)
     session.open_run(view)
     async with app.run_test(size=(160, 48)) as pilot:
         screen = await opened(app, pilot)
-        panel = screen.query_one("#ranks", RankPanel)
+        panel = screen.query_one("#ranks", RankList)
         await until(pilot, lambda: panel.size.height > 10)
         assert panel.mode == mode
         await pilot.press("1")
@@ -340,7 +340,7 @@ async def test_a_pool_that_is_gone_stays_readable(app: SkywardApp, session: Fake
     async with app.run_test(size=SIZE) as pilot:
         await opened(app, pilot)
         session.end_run(view, run)
-        session.down("llama-ft")
+        session.tear_down("llama-ft")
         session.views.clear()
         await until(pilot, lambda: "pool ○ gone" in screen_text(app))
         assert "last words" in screen_text(app)
@@ -387,7 +387,7 @@ async def test_a_pulse_paints_nothing_itself_so_that_what_it_changes_is_painted_
             session.emit(view, events.NodePhase(pool=view.name, node=3, phase="ready", detail=f"seen {step}"))
             session.now += 1
             updates.clear()  # nobody else has a turn from here to the pulse's end
-            screen.pulse(session.now)
+            screen.tick(session.now)
             assert updates == []
             await until(pilot, lambda step=step: f"{step + 1}/4" in screen_text(app) and bool(updates))  # type: ignore[misc]
 

@@ -19,8 +19,8 @@ from textual.pilot import Pilot
 
 from skyward_core.model.outcomes import ErrorInfo
 from skyward_tui.app.app import SkywardApp
-from skyward_tui.file_export import results_csv, results_json, results_text, save, save_all, unsaved
-from skyward_tui.ui.terminal_driver import NotCopied, pass_on
+from skyward_tui.file_export import results_csv, results_json, results_text, save, save_all, save_error_text
+from skyward_tui.ui.terminal_driver import CopyError, copy_to_multiplexer
 from tests.support.app_driver import screen_text, until
 from tests.support.fake_session import FakeSession, value
 
@@ -46,9 +46,9 @@ def test_of_several_files_all_are_saved_or_none(tmp_path: Path) -> None:
     assert save_all(tmp_path, {"a": ["1"], "b": ["2"]}) == [tmp_path / "a", tmp_path / "b"]
     with pytest.raises(OSError, match="too long") as caught:
         save_all(tmp_path, {"c": ["3"], "d" * 300: ["4"]})
-    assert {each.name for each in tmp_path.iterdir()} == {"a", "b"} and unsaved(caught.value, tmp_path).endswith(
-        "File name too long"
-    )
+    assert {each.name for each in tmp_path.iterdir()} == {"a", "b"} and save_error_text(
+        caught.value, tmp_path
+    ).endswith("File name too long")
 
     def closes_the_folder() -> Iterator[str]:
         (tmp_path / "c").unlink()
@@ -58,7 +58,7 @@ def test_of_several_files_all_are_saved_or_none(tmp_path: Path) -> None:
 
     with pytest.raises(PermissionError) as caught:
         save_all(tmp_path, {"c": ["3"], "d": closes_the_folder()})
-    assert unsaved(caught.value, tmp_path).endswith("Permission denied; saved all the same: c")
+    assert save_error_text(caught.value, tmp_path).endswith("Permission denied; saved all the same: c")
 
 
 def test_results_load_again_as_they_were(session: FakeSession) -> None:
@@ -151,10 +151,10 @@ async def test_what_was_not_copied_is_said(
 
 
 def test_screen_is_told_from_tmux(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert pass_on("x") == ""
+    assert copy_to_multiplexer("x") == ""
     monkeypatch.setenv("STY", "1.pts")
-    with pytest.raises(NotCopied, match=r"\{run.save\} saves"):
-        pass_on("x")
+    with pytest.raises(CopyError, match=r"\{run.save\} saves"):
+        copy_to_multiplexer("x")
 
 
 def test_an_older_tmux_keeps_it_to_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,5 +166,5 @@ def test_an_older_tmux_keeps_it_to_itself(tmp_path: Path, monkeypatch: pytest.Mo
     fake.chmod(0o755)
     monkeypatch.setenv("TMUX", "x")
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    assert "prefix ] pastes it" in pass_on("hello")
+    assert "prefix ] pastes it" in copy_to_multiplexer("hello")
     assert (tmp_path / "got").read_text() == "hello"

@@ -10,7 +10,7 @@ from textual.content import Content
 from textual.screen import Screen
 from textual.widgets import Label, Static
 
-from skyward_tui.widgets.form_fields import say
+from skyward_tui.widgets.form_fields import update_label
 from tests.support.app_driver import until
 
 
@@ -37,7 +37,7 @@ async def test_all_is_laid_out_for_other_rows_alone(monkeypatch: pytest.MonkeyPa
 
         async def said(text: Content) -> tuple[str, int, bool]:
             laid_out.clear()
-            say(line, text)
+            update_label(line, text)
             await pilot.pause()
             shown = "\n".join(strip.text.rstrip() for strip in line.render_lines(line.size.region))
             return shown, below.region.y, bool(laid_out)

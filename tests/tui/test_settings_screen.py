@@ -12,14 +12,14 @@ from textual import events
 from textual.pilot import Pilot
 
 from skyward_core.client import settings
-from skyward_core.store.user_settings import read_own
-from skyward_core.views.log_buffer import Room
+from skyward_core.store.user_settings import read_user_settings
+from skyward_core.views.log_buffer import MemoryBudget
 from skyward_tui.app.app import SkywardApp
 from skyward_tui.dialogs.dialog import AskScreen
 from skyward_tui.dialogs.pickers import KeyScreen, ThemePicker
 from skyward_tui.screens.hosts import HostsScreen
 from skyward_tui.screens.settings import SettingList, SettingsScreen
-from skyward_tui.ui.actions import SCOPES, of
+from skyward_tui.ui.actions import SCOPES, actions_in
 from tests.support.app_driver import screen_text, typed, until
 
 SIZE = (140, 36)
@@ -53,33 +53,42 @@ async def said(app: SkywardApp, pilot: Pilot[None], *texts: str) -> None:
     await until(pilot, lambda: all(text in screen_text(app) for text in texts))
 
 
-def held() -> settings.OwnSettings:
-    return read_own(settings.file(), Path("none"))
+def held() -> settings.UserSettings:
+    return read_user_settings(settings.settings_path(), Path("none"))
 
 
 async def test_all_that_can_be_set_is_there_and_says_whose_wish_it_is(app: SkywardApp) -> None:
-    settings.file().write_text(BEFORE)
+    settings.settings_path().write_text(BEFORE)
     async with opened(app) as pilot:
         names = [row.name for row in app.screen.query_one(SettingList).rows if row.name]
-        assert names == [each.name for each in settings.SETTINGS] + [f"keys.{each.id}" for each in of(*SCOPES)]
+        assert names == [each.name for each in settings.SETTINGS] + [f"keys.{each.id}" for each in actions_in(*SCOPES)]
         await stand_on(app, pilot, "app.motion")
-        await said(app, pilot, "app.motion  false, set by you", "lists scroll smoothly", str(settings.file()))
+        await said(
+            app,
+            pilot,
+            "app.motion  false, set by you",
+            "lists scroll smoothly",
+            str(settings.settings_path()),
+        )
         await stand_on(app, pilot, "notify.command")
         await said(app, pilot, "notify.command  none, the default")
 
 
 async def test_a_flag_is_turned_and_turned_back_and_the_file_stays_a_persons(app: SkywardApp) -> None:
-    settings.file().write_text(BEFORE)
+    settings.settings_path().write_text(BEFORE)
     async with opened(app) as pilot:
-        assert not app.own.motion
+        assert not app.user_settings.motion
         await stand_on(app, pilot, "app.motion")
         await pilot.press("enter")
         await said(app, pilot, "app.motion: true")
-        assert app.own.motion and held().motion
-        assert settings.file().read_text() == BEFORE.replace("false", "true")
+        assert app.user_settings.motion and held().motion
+        assert settings.settings_path().read_text() == BEFORE.replace("false", "true")
         await pilot.press("d")
         await said(app, pilot, "app.motion  true, the default")
-        assert "motion" not in settings.file().read_text() and 'lab = ["gpu1"]' in settings.file().read_text()
+        assert (
+            "motion" not in settings.settings_path().read_text()
+            and 'lab = ["gpu1"]' in settings.settings_path().read_text()
+        )
 
 
 async def test_plain_ascii_holds_at_once(app: SkywardApp) -> None:
@@ -127,7 +136,7 @@ async def test_escape_leaves_a_key_as_it_is(app: SkywardApp) -> None:
         await until(pilot, lambda: isinstance(app.screen, KeyScreen))
         await pilot.press("escape")
         await until(pilot, lambda: isinstance(app.screen, SettingsScreen))
-        assert not settings.file().exists()
+        assert not settings.settings_path().exists()
 
 
 @pytest.mark.parametrize(
@@ -148,11 +157,11 @@ async def test_what_cannot_be_is_refused_and_nothing_written(app: SkywardApp, na
         await typed(app, pilot, text)
         await pilot.press("enter")
         await said(app, pilot, words)
-        assert not settings.file().exists()
+        assert not settings.settings_path().exists()
 
 
 async def test_numbers_and_a_command_are_taken_and_hold(app: SkywardApp, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Room, "most", Room.most)
+    monkeypatch.setattr(MemoryBudget, "total_bytes", MemoryBudget.total_bytes)
     async with opened(app) as pilot:
         for name, text in (
             ("app.memory_of_logs", "5"),
@@ -167,7 +176,7 @@ async def test_numbers_and_a_command_are_taken_and_hold(app: SkywardApp, monkeyp
             await pilot.press("enter")
             await said(app, pilot, f"{name}  {text}", "set by you")
         assert held().notify[0::3] == (("say", "done"), 2.5)
-        assert Room.most == 5_000_000
+        assert MemoryBudget.total_bytes == 5_000_000
 
 
 async def test_a_disk_that_is_slow_holds_nothing_up_and_how_it_ended_is_said_wherever_one_is(
@@ -196,12 +205,15 @@ async def test_of_two_presses_the_second_one_turns_back(app: SkywardApp) -> None
         await stand_on(app, pilot, "app.motion")
         app.post_message(events.Key("enter", "\r"))
         app.post_message(events.Key("enter", "\r"))
-        await until(pilot, lambda: settings.file().exists() and "motion = true" in settings.file().read_text())
+        await until(
+            pilot,
+            lambda: settings.settings_path().exists() and "motion = true" in settings.settings_path().read_text(),
+        )
         await said(app, pilot, "app.motion  true, set by you")
 
 
 async def test_what_the_file_says_and_cannot_be_used_is_marked(app: SkywardApp) -> None:
-    settings.file().write_text('[notify]\nbell = "loud"\n[keys]\n"pools.hosts" = "q"\n')
+    settings.settings_path().write_text('[notify]\nbell = "loud"\n[keys]\n"pools.hosts" = "q"\n')
     async with opened(app) as pilot:
         await stand_on(app, pilot, "notify.bell")
         await said(app, pilot, "✗ it has to be true or false")
@@ -212,11 +224,11 @@ async def test_what_the_file_says_and_cannot_be_used_is_marked(app: SkywardApp) 
 
 
 async def test_a_file_that_does_not_parse_is_said_and_left_as_it_is(app: SkywardApp) -> None:
-    settings.file().write_text("[app")
+    settings.settings_path().write_text("[app")
     async with opened(app) as pilot:
         await said(app, pilot, "does not parse")
         await pilot.press("enter", "d")
-        assert settings.file().read_text() == "[app"
+        assert settings.settings_path().read_text() == "[app"
 
 
 async def test_words_find_a_setting_and_escape_shows_all_again(app: SkywardApp) -> None:

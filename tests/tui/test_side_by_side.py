@@ -64,7 +64,7 @@ async def test_ranks_stand_side_by_side_each_with_its_own_place(app: SkywardApp,
         await until(pilot, lambda: "rank 3  of 3 side by side" in str(log_of(screen).border_title))
         # What is done is done to the one that is looked at.
         await pilot.press("space")
-        await until(pilot, lambda: not third.pane.following and columns(screen)[0].pane.following)
+        await until(pilot, lambda: not third.pane.is_following and columns(screen)[0].pane.is_following)
         for rank in range(4):
             session.print(view, rank, "one more\n", at=NOW + 200)
         await until(pilot, lambda: "PAUSED +1 line" in str(log_of(screen).border_title))
@@ -84,7 +84,7 @@ async def test_ranks_stand_side_by_side_each_with_its_own_place(app: SkywardApp,
         await until(pilot, lambda: rows(first)[0] == "r0 second 10")  # the first line that came after it
         await until(pilot, lambda: "aligned by time" in str(log_of(screen).border_title))
         await pilot.press("f")
-        await until(pilot, lambda: first.pane.following and third.pane.following)
+        await until(pilot, lambda: first.pane.is_following and third.pane.is_following)
         # Away again: by the key, by its number, and the last one stays.
         await pilot.press("V")
         await until(pilot, lambda: [column.rank for column in columns(screen)] == [0, 1] and screen.rank == 1)

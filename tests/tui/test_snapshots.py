@@ -187,9 +187,11 @@ async def test_sweep(app: SkywardApp, session: FakeSession, snap: Snap, size: tu
 
 @at_every_size
 async def test_hosts(app: SkywardApp, snap: Snap, size: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(settings_editing, "own_file", lambda: Path("/home/me/.local/state/skyward/skyward.toml"))
+    monkeypatch.setattr(
+        settings_editing, "user_settings_file", lambda: Path("/home/me/.local/state/skyward/skyward.toml")
+    )
     groups = {"lab": ["gpu1", "gpu2"], "desk": ["gpu3"]}
-    path = settings_editing.own_file()
+    path = settings_editing.user_settings_file()
     monkeypatch.setattr(
         settings_editing, "read_host_groups", lambda: {name: (path, found) for name, found in groups.items()}
     )

@@ -10,7 +10,7 @@ from pathlib import Path
 from skyward_core.model.errors import PoolError
 from skyward_core.model.stack_values import StackFrame, Stacks
 from skyward_tui.app.app import SkywardApp
-from skyward_tui.external_editor import MOST_BYTES, SourceFile, excerpt, source_of
+from skyward_tui.external_editor import MOST_BYTES, SourceFile, excerpt, find_source
 from skyward_tui.screens.run import RunScreen
 from skyward_tui.screens.stacks import StacksScreen
 from tests.support.app_driver import screen_text, until
@@ -204,7 +204,7 @@ def test_what_ranks_name_is_read_only_where_it_is_code(tmp_path: Path) -> None:
     (tmp_path / "large.py").write_bytes(b"#" * (MOST_BYTES + 1))
 
     def found(file: str, line: int = 1) -> SourceFile | None:
-        return source_of(StackFrame("f", file, line), [tmp_path])
+        return find_source(StackFrame("f", file, line), [tmp_path])
 
     assert found("keys.txt") is found("pipe.py") is found("large.py") is found("train.py", 9) is None
     told = found("/elsewhere/train.py", 2)

@@ -96,10 +96,10 @@ async def test_what_is_not_lost_is_named_and_not_asked_about(
 
 
 def test_more_than_nodes_can_name_may_be_too_much() -> None:
-    assert Unfetched([], [], 1, True, GB).is_too_much
-    assert not Unfetched([], [], 1, False, GB).is_too_much
-    assert not Unfetched([], FILES[1:2], 0, True, GB).is_too_much
-    assert Unfetched([], FILES[1:3], 0, True, GB).is_too_much
+    assert Unfetched([], [], 1, True, GB).exceeds_limit
+    assert not Unfetched([], [], 1, False, GB).exceeds_limit
+    assert not Unfetched([], FILES[1:2], 0, True, GB).exceeds_limit
+    assert Unfetched([], FILES[1:3], 0, True, GB).exceeds_limit
 
 
 async def test_whoever_is_quicker_than_the_nodes_waits_for_them(app: SkywardApp, session: FakeSession) -> None:

@@ -25,7 +25,7 @@ def session(tmp_path: Path) -> Iterator[Session]:
     session = Session()
     session.create(PoolSpec(name="warm", provider=Local(), nodes=1, options=Options(console=False))).result(90)
     yield session
-    session.down("warm").result(90)
+    session.tear_down("warm").result(90)
     session.detach()
 
 
@@ -78,7 +78,7 @@ def test_one_key_debugs_a_rank_that_waits_and_leaves_the_app_as_it_was(tmp_path:
         terminal.until("no rank waits at a breakpoint")
     finally:
         terminal.close()
-        session.down("stops").result(90)
+        session.tear_down("stops").result(90)
         session.detach()
 
 

@@ -18,7 +18,7 @@ import skyward_tui
 from skyward_tui.app.app import SkywardApp
 from skyward_tui.cli import main
 from skyward_tui.screens.run import RunScreen
-from skyward_tui.ui.themes import _LOOKS, CONTRAST, UNCOLOURED, contrast, legible
+from skyward_tui.ui.themes import _STATE_STYLES, CONTRAST, UNCOLOURED, contrast, ensure_contrast
 from tests.support.app_driver import screen_svg, screen_text, until
 from tests.support.every_screen import every_screen
 from tests.support.fake_session import FakeSession
@@ -83,7 +83,7 @@ async def test_states_can_be_read_in_every_theme(app: SkywardApp) -> None:
         for theme in app.available_themes.values():
             app.theme = theme.name
             variables = app.get_css_variables()
-            states = sorted({each.style.removeprefix("$") for each in _LOOKS.values()})
+            states = sorted({each.style.removeprefix("$") for each in _STATE_STYLES.values()})
             assert states == ["muted", "text-error", "text-primary", "text-success", "text-warning"]
             for name in (*states, "text-accent"):
                 color = Color.parse(variables[name])
@@ -100,7 +100,7 @@ async def test_states_can_be_read_in_every_theme(app: SkywardApp) -> None:
 
 
 async def test_high_contrast_is_high() -> None:
-    variables = legible(CONTRAST.to_color_system().generate() | CONTRAST.variables, ansi=False)
+    variables = ensure_contrast(CONTRAST.to_color_system().generate() | CONTRAST.variables, ansi=False)
     for name in (
         "foreground",
         "muted",
@@ -220,7 +220,7 @@ def test_style_sheets_are_files() -> None:
         for value in re.findall(r"\bDEFAULT_CSS(?::[^=]*)? = (.*)", path.read_text("utf-8"))
     ]
     assert len(sheets) > 10
-    assert [each for each in sheets if not each[1].startswith("beside(__file__")] == []
+    assert [each for each in sheets if not each[1].startswith("read_style_sheet(__file__")] == []
 
 
 def test_an_app_that_crashes_says_so_in_its_exit_status(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from skyward_core.views.rank_metrics import MetricBook
+from skyward_core.views.rank_metrics import MetricStore
 from skyward_core.views.sweep_trials import TrialTable
 from skyward_tui.app.app import SkywardApp
-from skyward_tui.widgets.sweep_trials import TrialPicture
+from skyward_tui.widgets.sweep_trials import TrialCharts
 from tests.support.app_driver import screen_text, until
 from tests.support.fake_session import FakeSession
 from tests.support.sweeps import SHEET, learned, swept
@@ -15,7 +15,7 @@ from tests.support.sweeps import SHEET, learned, swept
 
 def test_each_value_of_an_argument_is_told_by_what_its_trials_came_to(session: FakeSession) -> None:
     view, run = swept(session)
-    picture = TrialPicture()
+    picture = TrialCharts()
     table = session.boards[run.id].table(run.id, run.tasks, view.metrics)
     picture.update(table, table.rows, "#", view.metrics, run.id)
     text = [row.plain for row in picture.rows(120, 20)]
@@ -31,9 +31,9 @@ def test_the_curve_of_the_first_row_is_in_front(session: FakeSession) -> None:
     view, run = swept(session)
     for index, loss in ((0, 0.5), (4, 0.125)):
         learned(session, view, run, index, loss)
-    picture = TrialPicture()
+    picture = TrialCharts()
     table = session.boards[run.id].table(run.id, run.tasks, view.metrics)
-    picture.update(table, table.sorted("loss"), "loss", view.metrics, run.id)
+    picture.update(table, table.sorted_rows("loss"), "loss", view.metrics, run.id)
     rows = picture.rows(120, 24)
     head = next(row for row in rows if "loss of 2 trials" in row.plain)
     assert "#4 lr=0.01 seed=2" in head.plain
@@ -45,7 +45,7 @@ def test_what_one_rank_logged_in_one_trial_is_none_of_another(session: FakeSessi
     view, run = swept(session)
     learned(session, view, run, 0, 0.5)
     run.tasks[1].began_at, run.tasks[1].rank = session.now - 3.25 + 1.0, 0
-    picture = TrialPicture()
+    picture = TrialCharts()
     table = session.boards[run.id].table(run.id, run.tasks, view.metrics)
     picture.update(table, table.rows, "#", view.metrics, run.id)
     first, other = sorted(picture._curves, key=len)
@@ -54,10 +54,10 @@ def test_what_one_rank_logged_in_one_trial_is_none_of_another(session: FakeSessi
 
 
 def test_nothing_is_drawn_where_there_is_nothing_to_tell() -> None:
-    picture = TrialPicture()
+    picture = TrialCharts()
     rows = replace(SHEET).rows
     table = TrialTable(SHEET.names, (), [])
-    picture.update(table, [], "#", MetricBook(), "")
+    picture.update(table, [], "#", MetricStore(), "")
     assert rows and picture.rows(120, 20) == []
 
 

@@ -106,7 +106,7 @@ async def test_one_that_goes_on_shows_its_last_numbers(app: SkywardApp, session:
         await until(pilot, lambda: "#▲" in screen_text(app))
         began = events.RankBegan(pool=view.name, run=run.id, index=5, rank=1, node=1, at=session.now)
         session.emit(view, began)
-        view.metrics.note(run.id, 1, session.now + 1, {"loss": 0.0625})
+        view.metrics.add_values(run.id, 1, session.now + 1, {"loss": 0.0625})
         await until(pilot, lambda: "0.0625" in screen_text(app) and "● running" in screen_text(app))
 
 

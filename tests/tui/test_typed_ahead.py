@@ -94,9 +94,9 @@ async def test_what_hangs_holds_no_key_up_for_long(monkeypatch: pytest.MonkeyPat
             heard.append(event.key)
             hangs.post_message(event)
 
-        ahead = type_ahead.TypedAhead(app, hear)
+        ahead = type_ahead.KeyQueue(app, hear)
         for key in "abc":
-            await ahead.take(events.Key(key, key))
+            await ahead.enqueue(events.Key(key, key))
         assert heard == ["a"]
         await waiting.until(lambda: heard == ["a", "b", "c"])  # the pilot's waits for what hangs
         hangs.lets_go.set()

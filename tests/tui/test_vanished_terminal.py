@@ -57,7 +57,7 @@ def shared_session(shared_home: Path) -> Iterator[Session]:
         session.create(spec).result(90)
         session.launch("warm", build_task(script, "busy", {})).result(90)
         yield session
-        session.down("warm").result(90)
+        session.tear_down("warm").result(90)
         session.detach()
 
 
@@ -119,7 +119,7 @@ def test_with_a_pool_of_its_own(setup: list[str], tmp_path: Path) -> None:
     session = Session()
     half_made = ["unfinished" if setup else "up"]  # who only looks finishes nothing
     assert [view.state for view in session.refresh().result(90)] == half_made
-    assert session.down("own").result(90).ok
+    assert session.tear_down("own").result(90).ok
     session.detach()
     ended(below)
 

@@ -41,7 +41,7 @@ def run_on(links: Sequence[FakeLink]) -> tuple[Run, Any]:
         job="",
         width=1,
     )
-    context = SimpleNamespace(name="p", links=links, alone=True)
+    context = SimpleNamespace(name="p", links=links, is_standalone=True)
     around = SimpleNamespace(context=context, ended=lambda run: None)
     return Run(around, "r1", "gather", [task], 3), task  # type: ignore[arg-type, list-item]
 
@@ -52,7 +52,7 @@ def test_the_nodes_that_had_calls_of_it_are_told_and_no_others() -> None:
     run._send(links[1], 0, task, {})  # type: ignore[arg-type]
     run._send(links[2], 1, task, {})  # type: ignore[arg-type]
     run._send(links[2], 2, task, {})  # type: ignore[arg-type]
-    run._wind_up()
+    run._finalize()
     assert [link.calls for link in links] == [[], [0], [1, 2], []]
     assert [link.acknowledged for link in links] == [[], ["r1"], ["r1"], []]
 
@@ -63,7 +63,7 @@ def test_a_node_whose_call_went_on_elsewhere_is_told_too() -> None:
     run, task = run_on(links)
     run._send(links[0], 0, task, {})  # type: ignore[arg-type]
     run._send(links[1], 0, task, {})  # type: ignore[arg-type]
-    run._wind_up()
+    run._finalize()
     assert [link.acknowledged for link in links] == [["r1"], ["r1"], []]
 
 
@@ -71,5 +71,5 @@ def test_of_a_run_that_another_client_sent_all_nodes_are_told() -> None:
     links = [FakeLink(node) for node in range(2)]
     run, _ = run_on(links)
     run._claimed = True
-    run._wind_up()
+    run._finalize()
     assert [link.acknowledged for link in links] == [["r1"], ["r1"]]

@@ -27,7 +27,7 @@ def test_it_is_what_a_client_sent_and_what_that_leaves_out() -> None:
 
 def test_a_changed_one_is_another() -> None:
     config = AgentConfig(**TOLD, secrets=["hunter2hunter2"])
-    changed = config.changed(umask=0o022).with_gpus(["H100", "H100"])
+    changed = config.replace(umask=0o022).with_gpus(["H100", "H100"])
     assert (changed.umask, changed.accelerators, changed.accelerator) == (0o022, 2, "H100")
     assert (config.umask, config.accelerators, changed.secrets) == (0o077, None, config.secrets)
     assert "hunter2" not in repr(changed)

@@ -14,19 +14,19 @@ import pytest
 from click.testing import CliRunner
 
 from skyward_core.model.outcomes import Outcome, Summary
-from skyward_core.node.worker.result_summaries import summarise
+from skyward_core.node.worker.result_summaries import summarize
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.ledger_rows import Receipt
-from skyward_core.store.pool_folder import Archive
+from skyward_core.store.pool_folder import PoolFolder
 from skyward_core.views.pool_view import RunView, TaskView
-from skyward_core.views.result_agreement import Difference, differences, disagreements
+from skyward_core.views.result_agreement import Difference, compare_results, find_disagreements
 from skyward_tui.cli.main import cli
 
 numpy = pytest.importorskip("numpy")
 
 
 def summary(value: Any) -> Summary:
-    return Summary(**summarise(value, 0))
+    return Summary(**summarize(value, 0))
 
 
 def run_of(*values: Any, kind: Any = "broadcast") -> RunView:
@@ -52,14 +52,14 @@ def test_an_array_is_told_by_shape_and_content() -> None:
 
 def test_ranks_that_have_not_what_most_have_are_named() -> None:
     same = {"loss": 0.25, "step": 10}
-    (found,) = disagreements(run_of(same, same, {"loss": 0.5, "step": 10}, same))
+    (found,) = find_disagreements(run_of(same, same, {"loss": 0.5, "step": 10}, same))
     assert found == ("loss", "0.25", {2: "0.5"})
-    (found,) = disagreements(run_of(1.5, 1.5, 1.5, 1.6, 1.7))
+    (found,) = find_disagreements(run_of(1.5, 1.5, 1.5, 1.6, 1.7))
     assert found == ("value", "1.5", {3: "1.6", 4: "1.7"})
     weights = numpy.ones(4)
-    (found,) = disagreements(run_of(*({"w": weights + (rank == 1), "host": str(rank)} for rank in range(3))))
+    (found,) = find_disagreements(run_of(*({"w": weights + (rank == 1), "host": str(rank)} for rank in range(3))))
     assert found.name == "w" and list(found.ranks) == [1]
-    (found,) = disagreements(run_of(same, same, {"step": 10}))
+    (found,) = find_disagreements(run_of(same, same, {"step": 10}))
     assert found == ("loss", "0.25", {2: "(none)"})
 
 
@@ -78,14 +78,14 @@ def test_ranks_that_have_not_what_most_have_are_named() -> None:
     ids=str,
 )
 def test_ranks_may_differ(values: list[Any]) -> None:
-    assert disagreements(run_of(*values)) == []
-    assert disagreements(run_of(1, 1, 2, kind="gather")) == []
+    assert find_disagreements(run_of(*values)) == []
+    assert find_disagreements(run_of(1, 1, 2, kind="gather")) == []
 
 
 def test_two_results_value_by_value() -> None:
     left = {"loss": 0.5, "steps": [1, 2, {"lr": 1}], "name": "a", "only": None, "same": {"x": 1}}
     right = {"loss": 0.25, "steps": [1, 3, {"lr": True}, 4], "name": "b", "same": {"x": 1}}
-    found, equal = differences(summary(left), summary(right))
+    found, equal = compare_results(summary(left), summary(right))
     assert found == [
         Difference("loss", "0.5", "0.25", -0.25),
         Difference("steps[1]", "2", "3", 1.0),
@@ -96,9 +96,9 @@ def test_two_results_value_by_value() -> None:
     ]
     assert equal == 2
     arrays = [summary({"w": numpy.zeros(2) + rank, "b": numpy.ones(1)}) for rank in range(2)]
-    (found_one,), equal = differences(*arrays)
+    (found_one,), equal = compare_results(*arrays)
     assert found_one.at == "w" and equal == 1
-    assert differences(summary(1), None)[0] == [Difference("", "1", "(none)")]
+    assert compare_results(summary(1), None)[0] == [Difference("", "1", "(none)")]
 
 
 @pytest.fixture
@@ -107,19 +107,19 @@ def ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ledger]:
     monkeypatch.setenv("SKYWARD_HOME", str(tmp_path / "home"))
     monkeypatch.chdir(tmp_path)
     ledger = Ledger()
-    row = ledger.intend("a", "llama", {"provider": "local", "nodes": 4}, {"provider": "local"})
+    row = ledger.record_intent("a", "llama", {"provider": "local", "nodes": 4}, {"provider": "local"})
     values = [{"loss": 0.5 if rank == 2 else 0.25, "n": rank, "note": "=1+1"} for rank in range(4)]
     outcomes = [Outcome(i, i, i, "returned", 1.0, summary(each)) for i, each in enumerate(values)]
-    ledger.record(
+    ledger.record_runs(
         opened=[("a", "r1", "train", "broadcast", 4, 100.0)],
         ends=[("r1", "done", 101.0, None)],
         outcomes=[("r1", each, {}) for each in outcomes],
     )
-    archive = Archive(row.key)
+    archive = PoolFolder(row.key)
     for rank, each in enumerate(values):
         (archive.results / f"r1.{rank}.pickle").write_bytes(pickle.dumps(each))
     archive.close()
-    ledger.ended(row.token, Receipt("llama", 4, (0, 1, 2, 3), (), 1.0))
+    ledger.record_teardown(row.token, Receipt("llama", 4, (0, 1, 2, 3), (), 1.0))
     yield ledger
     ledger.close()
 

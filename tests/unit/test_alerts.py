@@ -11,11 +11,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skyward_core.views import alert_rules as alerts
-from skyward_core.views.alert_rules import AGAIN, Alert, AlertWatch, alerts_of
+from skyward_core.views.alert_rules import REPEAT_SECONDS, Alert, AlertWatch, find_alerts
 from skyward_core.views.log_buffer import SILENCE_OF_NEW_RANKS as UNKNOWN
-from skyward_core.views.machine_metrics import MachineBook
+from skyward_core.views.machine_metrics import MachineMetrics
 from skyward_core.views.pool_view import PoolView, RunView
-from skyward_core.views.rank_metrics import BLOCK, CALM, PACE, PACES, REST, Signs, kind_of
+from skyward_core.views.rank_metrics import (
+    BLOCK_SIZE,
+    MAX_PACES,
+    PACE_SIZE,
+    PLATEAU_BLOCKS,
+    RECOVERY_COUNT,
+    SeriesDiagnostics,
+    classify_metric,
+)
 from tests.support.fake_session import FakeSession
 
 
@@ -36,16 +44,16 @@ def kinds(alerts: list[Alert]) -> list[tuple[str, str]]:
         ([1.0, nan], "NaN", 1),
         ([inf], "inf", 0),
         ([1.0, -inf, nan], "-inf", 1),
-        ([nan] + [1.0] * (CALM - 1), "NaN", 0),  # one value is not over at once
-        ([nan] + [1.0] * CALM, None, 0),
-        ([nan] + [1.0] * CALM + [inf], "inf", CALM + 1),
+        ([nan] + [1.0] * (RECOVERY_COUNT - 1), "NaN", 0),  # one value is not over at once
+        ([nan] + [1.0] * RECOVERY_COUNT, None, 0),
+        ([nan] + [1.0] * RECOVERY_COUNT + [inf], "inf", RECOVERY_COUNT + 1),
     ],
 )
 def test_a_number_that_is_none(values: list[float], word: str | None, place: int) -> None:
     session, view, run = running()
     for step, each in enumerate(values):
-        view.metrics.note(run.id, 2, session.now - 30 + step / 10, {"step": 100 + step, "loss": each})
-    found = alerts_of(view, run, session.now)
+        view.metrics.add_values(run.id, 2, session.now - 30 + step / 10, {"step": 100 + step, "loss": each})
+    found = find_alerts(view, run, session.now)
     assert kinds(found) == ([] if word is None else [("nan", "rank 2")])
     if word is not None:
         assert found[0].words == f"loss is {word} from step {100 + place} on"
@@ -55,28 +63,28 @@ def test_a_number_that_is_none(values: list[float], word: str | None, place: int
 def test_without_a_step_its_place_is_told_and_a_run_that_has_ended_tells_it_too() -> None:
     session, view, run = running()
     for each in (1.0, nan):
-        view.metrics.note(run.id, 0, session.now - 1, {"grad": each})
+        view.metrics.add_values(run.id, 0, session.now - 1, {"grad": each})
     session.end_run(view, run, "failed")
-    assert [alert.words for alert in alerts_of(view, run, session.now)] == ["grad is NaN from value 2 on"]
+    assert [alert.words for alert in find_alerts(view, run, session.now)] == ["grad is NaN from value 2 on"]
 
 
 @given(st.lists(st.floats(), max_size=60))
 def test_a_number_is_bad_as_long_as_one_of_the_last_is(values: list[float]) -> None:
-    signs = Signs("x")
+    signs = SeriesDiagnostics("x")
     for at, each in enumerate(values):
         signs.add(float(at), each, None)
-    assert (signs.bad_at is not None) is any(not isfinite(each) for each in values[-CALM:])
+    assert (signs.bad_at is not None) is any(not isfinite(each) for each in values[-RECOVERY_COUNT:])
 
 
 def plateau(values: list[float], every: float = 10.0) -> float | None:
-    signs = Signs("loss")
+    signs = SeriesDiagnostics("loss")
     for place, each in enumerate(values):
         signs.add(place * every, each, None)
     return signs.rests_since
 
 
-FALLS = [10.0 - place / 100 for place in range(4 * BLOCK)]
-WAVERS = [8.0 + 0.2 * (place * 7 % 11) for place in range((REST + 2) * BLOCK)]
+FALLS = [10.0 - place / 100 for place in range(4 * BLOCK_SIZE)]
+WAVERS = [8.0 + 0.2 * (place * 7 % 11) for place in range((PLATEAU_BLOCKS + 2) * BLOCK_SIZE)]
 
 
 @pytest.mark.parametrize(
@@ -84,11 +92,11 @@ WAVERS = [8.0 + 0.2 * (place * 7 % 11) for place in range((REST + 2) * BLOCK)]
     [
         ([1.0] * 2000, 10.0, False),  # it never fell
         (FALLS, 10.0, False),
-        (FALLS + [8.0] * BLOCK, 10.0, False),  # too few to say
-        (FALLS + [8.1] * (REST + 1) * BLOCK, 10.0, True),
+        (FALLS + [8.0] * BLOCK_SIZE, 10.0, False),  # too few to say
+        (FALLS + [8.1] * (PLATEAU_BLOCKS + 1) * BLOCK_SIZE, 10.0, True),
         (FALLS + WAVERS, 10.0, True),
         (FALLS + WAVERS, 0.05, False),  # within seconds
-        (FALLS + WAVERS + [5.0] * BLOCK, 10.0, False),  # it goes on
+        (FALLS + WAVERS + [5.0] * BLOCK_SIZE, 10.0, False),  # it goes on
         ([10.0 / (1 + place / 100) for place in range(3000)], 10.0, False),  # slower and slower, yet better
         ([1.0 + place / 100 for place in range(2000)], 10.0, False),  # it rises: another trouble
     ],
@@ -106,18 +114,18 @@ def test_a_loss_that_gets_no_better(values: list[float], every: float, told: boo
     ],
 )  # fmt: skip
 def test_what_a_number_is_by_its_name(name: str, kind: str) -> None:
-    assert kind_of(name) == kind
+    assert classify_metric(name) == kind
 
 
 def test_a_stall_is_what_silence_says() -> None:
     session, view, run = running()
     now = session.now + UNKNOWN
     for rank in (0, 1, 3):
-        view.rhythms.heard(run.id, rank, now - 1)
-    (alert,) = alerts_of(view, run, now)
+        view.activity.record_activity(run.id, rank, now - 1)
+    (alert,) = find_alerts(view, run, now)
     assert (alert.kind, alert.rank, alert.since) == ("stall", 2, session.now - 40)
     view.nodes[2].link_up = False
-    assert alerts_of(view, run, now) == []
+    assert find_alerts(view, run, now) == []
 
 
 @pytest.mark.parametrize(
@@ -135,11 +143,11 @@ def test_a_stall_is_what_silence_says() -> None:
 )
 def test_a_rank_whose_pace_lags(name: str, paces: list[float], told: list[int]) -> None:
     session, view, run = running(len(paces))
-    for place in range(PACE):
-        assert alerts_of(view, run, session.now) == []
+    for place in range(PACE_SIZE):
+        assert find_alerts(view, run, session.now) == []
         for rank, pace in enumerate(paces):
-            view.metrics.note(run.id, rank, session.now - 20 + place, {name: pace})
-    found = alerts_of(view, run, session.now)
+            view.metrics.add_values(run.id, rank, session.now - 20 + place, {name: pace})
+    found = find_alerts(view, run, session.now)
     assert kinds(found) == [("straggler", f"rank {rank}") for rank in told]
     assert all(alert.since == session.now - 20 for alert in found)
 
@@ -148,67 +156,67 @@ def test_a_rank_whose_pace_lags(name: str, paces: list[float], told: list[int]) 
     ("before", "pace"),
     [
         (0, 3.0),
-        (5 * PACE, 3.0),
-        (2 * PACES * PACE, 3.0),
-        ((PACES - 3) * PACE, 1.15),
+        (5 * PACE_SIZE, 3.0),
+        (2 * MAX_PACES * PACE_SIZE, 3.0),
+        ((MAX_PACES - 3) * PACE_SIZE, 1.15),
     ],  # thinned before, and meanwhile
 )
 def test_since_when_a_rank_lags_is_the_same_whoever_looks_and_whenever(before: int, pace: float) -> None:
     """It lags from then on, but for a minute in which it keeps up; the app that looks later has all numbers at once."""
     (session, view, run), (_, later_view, later_run) = running(4), running(4)
     began, watch, told = session.now, AlertWatch(), set()
-    slow = [*[False] * before, *[True] * 5 * PACE, *[False] * 60, *[True] * 5 * PACE]
+    slow = [*[False] * before, *[True] * 5 * PACE_SIZE, *[False] * 60, *[True] * 5 * PACE_SIZE]
     for place, lags in enumerate(slow):
         for rank in range(4):
             step = pace if rank == 2 and lags else 1.0 + 0.01 * rank
             for pool, its in ((view, run), (later_view, later_run)):
-                pool.metrics.note(its.id, rank, began + place, {"step_time": step})
+                pool.metrics.add_values(its.id, rank, began + place, {"step_time": step})
         if place > before:
-            told |= {alert.since for alert in watch.look(view, run, began + place)[0]}
+            told |= {alert.since for alert in watch.check(view, run, began + place)[0]}
     assert 1 <= len(told) <= 2  # two stretches may become one meanwhile
-    (later,) = AlertWatch().look(later_view, later_run, began + len(slow))[0]
-    of_stretch = PACE if before < PACES * PACE - 5 * PACE else 4 * PACE
+    (later,) = AlertWatch().check(later_view, later_run, began + len(slow))[0]
+    of_stretch = PACE_SIZE if before < MAX_PACES * PACE_SIZE - 5 * PACE_SIZE else 4 * PACE_SIZE
     assert all(abs(since - began - before) <= of_stretch for since in (*told, later.since))
 
 
 def test_a_rank_lags_from_when_the_others_got_quicker() -> None:
     session, view, run = running(4)
-    for place in range(20 * PACE):
+    for place in range(20 * PACE_SIZE):
         for rank in range(4):
-            step = 1.0 if rank != 2 and place >= 10 * PACE else 3.0
-            view.metrics.note(run.id, rank, session.now + place, {"step_time": step})
-    (found,) = alerts_of(view, run, session.now + 20 * PACE)
-    assert (found.rank, found.since) == (2, session.now + 10 * PACE)
+            step = 1.0 if rank != 2 and place >= 10 * PACE_SIZE else 3.0
+            view.metrics.add_values(run.id, rank, session.now + place, {"step_time": step})
+    (found,) = find_alerts(view, run, session.now + 20 * PACE_SIZE)
+    assert (found.rank, found.since) == (2, session.now + 10 * PACE_SIZE)
 
 
 def test_each_stretch_is_weighed_once_however_often_somebody_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     session, view, run = running(4)
     weighed: list[float] = []
-    lagging = alerts._lagging
+    lagging = alerts._lagging_ranks
 
-    def counted(values: dict[int, float], signs: dict[int, Signs]) -> list[int]:
+    def counted(values: dict[int, float], signs: dict[int, SeriesDiagnostics]) -> list[int]:
         weighed.append(values[2])
         return lagging(values, signs)
 
-    monkeypatch.setattr(alerts, "_lagging", counted)
+    monkeypatch.setattr(alerts, "_lagging_ranks", counted)
     counts, watch = [], AlertWatch()
-    for place in range(40 * PACE):
+    for place in range(40 * PACE_SIZE):
         for rank in range(4):
-            view.metrics.note(run.id, rank, session.now + place, {"step_time": 3.0 if rank == 2 else 1.0})
-        if place % PACE == PACE - 1 and place > 30 * PACE:
+            view.metrics.add_values(run.id, rank, session.now + place, {"step_time": 3.0 if rank == 2 else 1.0})
+        if place % PACE_SIZE == PACE_SIZE - 1 and place > 30 * PACE_SIZE:
             weighed.clear()
-            assert [each.since for each in watch.look(view, run, session.now + place)[0]] == [session.now]
+            assert [each.since for each in watch.check(view, run, session.now + place)[0]] == [session.now]
             counts.append(len(weighed))
     assert counts[0] > 30 and set(counts[1:]) == {2}, "the last one, and that of now"
 
 
 def test_one_hiccup_is_no_straggler() -> None:
     session, view, run = running(5)
-    for place in range(3 * PACE):
+    for place in range(3 * PACE_SIZE):
         for rank in range(5):
-            slow = rank == 4 and place % PACE == 0
-            view.metrics.note(run.id, rank, session.now - 30 + place, {"step_time": 9.0 if slow else 1.0})
-        assert alerts_of(view, run, session.now) == []
+            slow = rank == 4 and place % PACE_SIZE == 0
+            view.metrics.add_values(run.id, rank, session.now - 30 + place, {"step_time": 9.0 if slow else 1.0})
+        assert find_alerts(view, run, session.now) == []
 
 
 @pytest.mark.parametrize(
@@ -235,21 +243,21 @@ def test_one_hiccup_is_no_straggler() -> None:
 )
 def test_machines(node: dict[str, Any], gpu: dict[str, Any], told: list[tuple[str, str, str]]) -> None:
     session, view, run = running()
-    view.machines = MachineBook()
+    view.machines = MachineMetrics()
     view.machines.feed(1, json.dumps({"at": session.now - 1, "node": node, "gpus": [gpu]}).encode())
-    found = alerts_of(view, run, session.now)
+    found = find_alerts(view, run, session.now)
     assert [(alert.kind, alert.who, alert.words) for alert in found] == told
-    assert alerts_of(view, run, session.now + 60) == [], "figures are of now, or none"
+    assert find_alerts(view, run, session.now + 60) == [], "figures are of now, or none"
 
 
 def test_who_comes_later_sees_since_when_by_what_was_measured() -> None:
     session, view, run = running()
-    view.machines = MachineBook()
+    view.machines = MachineMetrics()
     full, calm = {"mem_used": 97, "mem_total": 100, "throttle": 0x20}, {"mem_used": 9, "mem_total": 100}
     past = [(60, full), (50, calm), (40, full), (20, full), (1, full)]
     lines = [json.dumps({"at": session.now - ago, "node": {}, "gpus": [gpu]}) for ago, gpu in past]
     view.machines.feed(1, "\n".join(lines).encode())
-    found = alerts_of(view, run, session.now)
+    found = find_alerts(view, run, session.now)
     assert [(alert.kind, alert.since) for alert in found] == [
         ("memory", session.now - 40), ("throttled", session.now - 40),
     ]  # fmt: skip
@@ -262,37 +270,37 @@ def test_who_comes_later_sees_since_when_by_what_was_measured() -> None:
 def test_an_error_of_a_gpu_that_was_before_the_run_is_none_of_it() -> None:
     """As long as the driver has the GPU; and what comes twice is since the first time."""
     session, view, run = running()
-    view.machines = MachineBook()
+    view.machines = MachineMetrics()
     for at, gpu in ((run.opened_at - 5, {"xid": 31}), (session.now - 2, {"xid": 31})):
         view.machines.feed(1, json.dumps({"at": at, "node": {}, "gpus": [gpu]}).encode())
-    assert alerts_of(view, run, session.now) == []
+    assert find_alerts(view, run, session.now) == []
     for at in (session.now - 1, session.now):
         view.machines.feed(1, json.dumps({"at": at, "node": {}, "gpus": [{"lost": 1, "xid": 79}]}).encode())
-    (found,) = alerts_of(view, run, session.now)
+    (found,) = find_alerts(view, run, session.now)
     assert (found.kind, found.since) == ("gpu", session.now - 1)
     view.machines.feed(1, json.dumps({"at": session.now, "node": {}, "gpus": [{"util": 3, "xid": 79}]}).encode())
-    (found,) = alerts_of(view, run, session.now)
+    (found,) = find_alerts(view, run, session.now)
     assert found.words == "Xid 79 (the GPU has fallen off the bus)"
 
 
 def test_the_worst_is_first_and_each_is_new_once() -> None:
     session, view, run = running()
     watch = AlertWatch()
-    view.machines = MachineBook()
+    view.machines = MachineMetrics()
     hot = {"at": session.now - 1, "node": {}, "gpus": [{"throttle": 0x20}]}
     view.machines.feed(1, json.dumps(hot).encode())
-    assert kinds(watch.look(view, run, session.now)[1]) == [("throttled", "n1 GPU 0")]
-    view.metrics.note(run.id, 3, session.now, {"loss": nan})
+    assert kinds(watch.check(view, run, session.now)[1]) == [("throttled", "n1 GPU 0")]
+    view.metrics.add_values(run.id, 3, session.now, {"loss": nan})
     hot["at"] = session.now + 4
     view.machines.feed(1, json.dumps(hot).encode())
-    found, new = watch.look(view, run, session.now + 5)
+    found, new = watch.check(view, run, session.now + 5)
     assert kinds(found) == [("nan", "rank 3"), ("throttled", "n1 GPU 0")]
     assert kinds(new) == [("nan", "rank 3")]
     assert found[1].since == session.now - 1, "since it was first seen"
-    assert watch.look(view, run, session.now + 5)[1] == []
-    assert kinds(watch.look(view, run, session.now + 60)[0]) == [("nan", "rank 3")]
-    for later, told in ((70, 0), (70 + 2 * AGAIN, 1)):  # what comes and goes is told of once
+    assert watch.check(view, run, session.now + 5)[1] == []
+    assert kinds(watch.check(view, run, session.now + 60)[0]) == [("nan", "rank 3")]
+    for later, told in ((70, 0), (70 + 2 * REPEAT_SECONDS, 1)):  # what comes and goes is told of once
         hot["at"] = session.now + later
         view.machines.feed(1, json.dumps(hot).encode())
-        new = watch.look(view, run, session.now + later)[1]
+        new = watch.check(view, run, session.now + later)[1]
         assert [alert.kind for alert in new].count("throttled") == told

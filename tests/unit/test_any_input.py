@@ -15,14 +15,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skyward_core.node.agent.log_tailing import Tail
-from skyward_core.protocol.frame_codec import CHUNK, Decoder, WireError, frame
+from skyward_core.node.agent.log_tailing import LogTail
+from skyward_core.protocol.frame_codec import CHUNK_BYTES, Decoder, WireError, encode_frame
 from skyward_core.runtime.instance_info import InstanceInfo, using
 from skyward_core.runtime.sharding import shard
-from skyward_core.store.pool_folder import Archive
-from skyward_core.store.run_logs import Part, joined
+from skyward_core.store.pool_folder import PoolFolder
+from skyward_core.store.run_logs import LogRange, merge_ranges
 from skyward_core.tasks.argument_parsing import convert
-from skyward_core.util.redaction import SHORTEST, Redactor
+from skyward_core.util.redaction import MIN_SECRET_LENGTH, Redactor
 from skyward_core.views.log_buffer import LogRing
 from tests.support.any_text import CHARACTERS
 
@@ -37,13 +37,13 @@ def cut(data: bytes, places: Sequence[int]) -> list[bytes]:
 # -- secrets ---------------------------------------------------------------------------------------------
 
 ALPHABET = st.characters(codec="ascii", min_codepoint=33, exclude_characters="*")
-SECRET = st.text(ALPHABET, min_size=SHORTEST, max_size=24).filter(lambda value: len(set(value)) > 3)
+SECRET = st.text(ALPHABET, min_size=MIN_SECRET_LENGTH, max_size=24).filter(lambda value: len(set(value)) > 3)
 
 
 class Sent:
     """Stands for a connection to a client."""
 
-    open, busy = True, False
+    is_open, is_write_paused = True, False
 
     def __init__(self) -> None:
         self.data = b""
@@ -59,11 +59,11 @@ def followed(pieces: Sequence[bytes], redactor: Redactor) -> bytes:
         log, sent = Path(folder, "r000.out"), Sent()
         log.touch()
         with open(log, "ab", buffering=0) as file:
-            tail = Tail(Path(folder), sent, {}, lambda: True, redactor, lambda: None, lambda name: 1 << 62)  # type: ignore[arg-type]
-            tail._discover()
+            tail = LogTail(Path(folder), sent, {}, lambda: True, redactor, lambda: None, lambda name: 1 << 62)  # type: ignore[arg-type]
+            tail._open_new_files()
             for piece in pieces:
                 file.write(piece)
-                while tail._send("r000.out", CHUNK):
+                while tail._send("r000.out", CHUNK_BYTES):
                     pass
             tail.flush({"r000.out": sum(map(len, pieces))})
         for descriptor in tail._files.values():
@@ -82,7 +82,7 @@ def test_no_secret_survives_in_a_log_however_it_is_cut(
     texts = [part if isinstance(part, bytes) else secrets[part % len(secrets)].encode() for part in parts]
     redactor, data = Redactor(secrets), b" ".join(texts)
     shown = followed(cut(data, places), redactor)
-    assert shown == redactor.data(data)
+    assert shown == redactor.redact_bytes(data)
     assert len(shown) == len(data)
     assert not any(secret.encode() in shown for secret in secrets)
 
@@ -118,7 +118,7 @@ def decoded(pieces: Sequence[bytes]) -> tuple[list[tuple[dict[str, Any], bytes]]
 def test_frames_arrive_as_they_were_sent_however_they_are_cut(
     frames: list[tuple[dict[str, Any], bytes]], places: list[int]
 ) -> None:
-    stream = b"".join(frame(header, body) for header, body in frames)
+    stream = b"".join(encode_frame(header, body) for header, body in frames)
     assert decoded(cut(stream, places)) == (frames, False)
 
 
@@ -130,7 +130,7 @@ def test_frames_arrive_as_they_were_sent_however_they_are_cut(
 def test_any_bytes_are_frames_or_an_error(
     frames: list[tuple[dict[str, Any], bytes]], garbage: bytes, places: list[int]
 ) -> None:
-    stream = b"".join(frame(header, body) for header, body in frames) + garbage
+    stream = b"".join(encode_frame(header, body) for header, body in frames) + garbage
     whole = decoded([stream])
     assert whole[0][: len(frames)] == frames
     assert decoded(cut(stream, places)) == whole
@@ -138,7 +138,7 @@ def test_any_bytes_are_frames_or_an_error(
 
 @given(HEADERS, st.binary(min_size=1, max_size=20))
 def test_what_follows_a_header_in_its_place_is_an_error(header: dict[str, Any], more: bytes) -> None:
-    head = frame(header)[8:] + more
+    head = encode_frame(header)[8:] + more
     assert decoded([struct.pack("!II", len(head), 0) + head]) == ([], True)
 
 
@@ -173,8 +173,8 @@ def test_parts_of_a_run_are_joined_so_that_every_byte_is_there_once(data: st.Dat
     moments = list(accumulate(steps, lambda at, step: (at[0] + step[0], at[1] + step[1]), initial=(0, 0)))
     moment = st.integers(0, len(moments) - 1)
     calls = data.draw(st.lists(st.tuples(st.sampled_from(["r000", "r000.1"]), moment, moment), max_size=12))
-    parts = [Part(stem, moments[min(ends)], moments[max(ends)]) for stem, *ends in calls]
-    out = joined(parts)
+    parts = [LogRange(stem, moments[min(ends)], moments[max(ends)]) for stem, *ends in calls]
+    out = merge_ranges(parts)
     for stem, stream in product(("r000", "r000.1"), (0, 1)):
         held = [n for part in out if part.stem == stem for n in range(part.start[stream], part.end[stream])]
         told = {n for part in parts if part.stem == stem for n in range(part.start[stream], part.end[stream])}
@@ -186,13 +186,13 @@ def test_two_clients_that_write_the_same_log_leave_it_whole(
     data: bytes, first: list[tuple[int, int]], second: list[tuple[int, int]]
 ) -> None:
     with tempfile.TemporaryDirectory() as home, patch.dict(os.environ, {"SKYWARD_HOME": home}):
-        clients = Archive("p.t1"), Archive("p.t1")
+        clients = PoolFolder("p.t1"), PoolFolder("p.t1")
         for client, spans in zip(clients, (first, second), strict=True):
             for start, stop in [*spans, (0, len(data))]:
                 if piece := data[start:stop]:
-                    client.write("r000.out", start, piece)
+                    client.write_log("r000.out", start, piece)
         assert (clients[0].logs / "r000.out").read_bytes() == data
-        assert clients[0].sizes() == clients[1].sizes() == {"r000.out": len(data)}
+        assert clients[0].log_sizes() == clients[1].log_sizes() == {"r000.out": len(data)}
         for client in clients:
             client.close()
 

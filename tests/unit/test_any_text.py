@@ -19,7 +19,7 @@ from skyward_core.model.errors import SkywardError
 from skyward_core.transport.local_transport import LocalTransport
 from skyward_tui.cli.main import cli
 from skyward_tui.launch_form.form import Form, command_line, provider_choices, python_script
-from skyward_tui.launch_form.plan_text import Planned, planned
+from skyward_tui.launch_form.plan_text import PlanResult, compute_plan
 from tests.support.examples import examples
 from tests.support.ordinary_user import as_ordinary_user, close_to_users
 
@@ -96,8 +96,8 @@ def with_text(field: str, text: str) -> Form:
 
 def form_has_an_answer(field: str, text: str) -> None:
     form = with_text(field, text)
-    found = planned(form, ())
-    assert isinstance(found, Planned) and (found.plan or found.job or found.error)
+    found = compute_plan(form, ())
+    assert isinstance(found, PlanResult) and (found.plan or found.job or found.error)
     assert isinstance(command_line(form), str) and isinstance(python_script(form, ()), str)
 
 
@@ -219,7 +219,7 @@ def test_an_import_path_may_have_folders_that_the_user_may_not_read(folder: Path
             "loop",
             "a\0b",
         ]
-        assert str(folder) in LocalTransport._entries(entries)
+        assert str(folder) in LocalTransport._existing_entries(entries)
 
     work()
     as_ordinary_user(work)

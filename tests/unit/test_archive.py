@@ -15,11 +15,11 @@ import pytest
 from skyward_core.model.errors import Hint, UsageError
 from skyward_core.model.outcomes import Outcome
 from skyward_core.store.ledger import Ledger
-from skyward_core.store.past_pools import recall
-from skyward_core.store.pool_folder import Archive, EventJournal, replay, said_of_nodes
-from skyward_core.store.state_folder import pool_dir
+from skyward_core.store.past_pools import load_finished_pool
+from skyward_core.store.pool_folder import EventJournal, PoolFolder, node_events, read_events
+from skyward_core.store.state_folder import ensure_pool_folder
 from skyward_core.views import events
-from skyward_core.views.pool_view import NODE_LINES, PoolView, apply, recall_said
+from skyward_core.views.pool_view import MAX_NODE_DETAILS, PoolView, apply, restore_node_details
 from tests.support.processes import read_log
 
 
@@ -30,55 +30,55 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def archive() -> Iterator[Archive]:
-    archive = Archive("p.t1")
+def archive() -> Iterator[PoolFolder]:
+    archive = PoolFolder("p.t1")
     yield archive
     archive.close()
 
 
-def test_log_bytes_land_where_they_belong(archive: Archive, world: Path) -> None:
+def test_log_bytes_land_where_they_belong(archive: PoolFolder, world: Path) -> None:
     data = random.Random(5).randbytes(300_000)
     for at in range(0, len(data), 7919):
-        archive.write("r003.out", at, data[at : at + 7919])
-    archive.write("r003.err", 0, b"oops\n")
+        archive.write_log("r003.out", at, data[at : at + 7919])
+    archive.write_log("r003.err", 0, b"oops\n")
     folder = world / "pools" / "p.t1" / "logs"
     assert (folder / "r003.out").read_bytes() == data
     assert archive.cursors == {"r003.out": len(data), "r003.err": 5}
-    assert archive.tail("r003.out", 1000) == data[-1000:]
-    assert archive.tail("r003.err", 1000) == b"oops\n"
+    assert archive.read_log_tail("r003.out", 1000) == data[-1000:]
+    assert archive.read_log_tail("r003.err", 1000) == b"oops\n"
 
 
-def test_whoever_comes_next_goes_on_at_the_cursor(archive: Archive) -> None:
-    archive.write("r000.out", 0, b"first half, ")
-    with_two = Archive("p.t1")
+def test_whoever_comes_next_goes_on_at_the_cursor(archive: PoolFolder) -> None:
+    archive.write_log("r000.out", 0, b"first half, ")
+    with_two = PoolFolder("p.t1")
     assert with_two.cursors == {"r000.out": 12}
-    with_two.write("r000.out", 12, b"second half")
-    archive.write("r000.out", 12, b"second half")  # both clients are sent the same bytes
-    assert archive.tail("r000.out", 99) == b"first half, second half"
+    with_two.write_log("r000.out", 12, b"second half")
+    archive.write_log("r000.out", 12, b"second half")  # both clients are sent the same bytes
+    assert archive.read_log_tail("r000.out", 99) == b"first half, second half"
     with_two.close()
 
 
-def test_a_log_cannot_leave_its_folder(archive: Archive, world: Path) -> None:
+def test_a_log_cannot_leave_its_folder(archive: PoolFolder, world: Path) -> None:
     for name in ("../../escaped.out", "r0./../../../x", "escaped.out"):
         with pytest.raises(ValueError, match="is no log"):
-            archive.write(name, 0, b"x")
+            archive.write_log(name, 0, b"x")
     assert not list(world.rglob("escaped*")) and not list(world.rglob("x"))
 
 
-def test_a_disk_that_is_full_is_an_error_and_the_cursor_stays_at_what_it_took(archive: Archive) -> None:
-    archive.write("r000.out", 0, b"x" * 10)
+def test_a_disk_that_is_full_is_an_error_and_the_cursor_stays_at_what_it_took(archive: PoolFolder) -> None:
+    archive.write_log("r000.out", 0, b"x" * 10)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
     try:
         with pytest.raises(OSError, match="too large"):
-            archive.write("r000.out", 10, b"y" * 5000)
+            archive.write_log("r000.out", 10, b"y" * 5000)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
         signal.signal(signal.SIGXFSZ, before)
-    assert archive.cursors == archive.sizes() == {"r000.out": 1000}, "what it took, and no more"
-    archive.write("r000.out", 1000, b"y" * 4010)
-    assert archive.tail("r000.out", 9999) == b"x" * 10 + b"y" * 5000
+    assert archive.cursors == archive.log_sizes() == {"r000.out": 1000}, "what it took, and no more"
+    archive.write_log("r000.out", 1000, b"y" * 4010)
+    assert archive.read_log_tail("r000.out", 9999) == b"x" * 10 + b"y" * 5000
 
 
 # -- the journal -------------------------------------------------------------------------------------------------
@@ -90,12 +90,12 @@ EVENTS: list[events.Event] = [
 ]
 
 
-def test_events_come_back_in_order(archive: Archive) -> None:
+def test_events_come_back_in_order(archive: PoolFolder) -> None:
     for event in EVENTS:
-        archive.note(event)
-    assert list(replay(archive.folder)) == []
+        archive.add_event(event)
+    assert list(read_events(archive.folder)) == []
     archive.flush()
-    assert list(replay(archive.folder)) == EVENTS
+    assert list(read_events(archive.folder)) == EVENTS
 
 
 def test_one_client_writes_the_journal_until_it_leaves(world: Path) -> None:
@@ -105,27 +105,27 @@ def test_one_client_writes_the_journal_until_it_leaves(world: Path) -> None:
     first.add(EVENTS[0])
     second.close()
     first.close()
-    assert list(replay(world)) == EVENTS[:1]
+    assert list(read_events(world)) == EVENTS[:1]
     third = EventJournal(path)
     third.add(EVENTS[2])
     third.close()
-    assert list(replay(world)) == [EVENTS[0], EVENTS[2]]
+    assert list(read_events(world)) == [EVENTS[0], EVENTS[2]]
 
 
 def test_what_a_crash_cut_short_is_left_out_and_what_follows_is_not(world: Path) -> None:
     path = world / "events.jsonl"
     lines = [json.dumps(events.to_json(event)) + "\n" for event in EVENTS]
     path.write_text(lines[0] + lines[1][:25])
-    assert list(replay(world)) == EVENTS[:1]
+    assert list(read_events(world)) == EVENTS[:1]
     journal = EventJournal(path)
     journal.add(EVENTS[2])
     journal.close()
-    assert list(replay(world)) == [EVENTS[0], EVENTS[2]]
+    assert list(read_events(world)) == [EVENTS[0], EVENTS[2]]
 
 
 READERS = {
-    "replay": replay,
-    "said_of_nodes": lambda folder: said_of_nodes(folder, 1e12),
+    "read_events": read_events,
+    "node_events": lambda folder: node_events(folder, 1e12),
 }
 
 
@@ -133,7 +133,7 @@ READERS = {
 def test_lines_of_a_journal_that_are_none_of_ours_are_left_out(
     reader: str, world: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("skyward_core.store.pool_folder.LONGEST", 10_000)
+    monkeypatch.setattr("skyward_core.store.pool_folder.MAX_EVENT_BYTES", 10_000)
     told = [events.NodePhase(pool="p", node=0, phase="ready", detail=each, at=3.0) for each in "ab"]
     first, last = (json.dumps(events.to_json(event)).encode() for event in told)
     wrong = [
@@ -170,7 +170,7 @@ def test_a_pool_is_recalled_as_if_lines_that_cannot_be_were_not_there(
 ) -> None:
     """The file may be damaged, or of somebody else."""
     ledger = Ledger()
-    row = ledger.intend("token", "p", {"provider": "local"}, {"provider": "local", "nodes": 1})
+    row = ledger.record_intent("token", "p", {"provider": "local"}, {"provider": "local", "nodes": 1})
     written = [
         events.to_json(each)
         for each in (
@@ -181,8 +181,8 @@ def test_a_pool_is_recalled_as_if_lines_that_cannot_be_were_not_there(
     ]
     amiss = written[event] | {field: value}
     lines = [json.dumps(each) for each in (*written[: event + 1], amiss, *written[event + 1 :])]
-    (pool_dir(row.key) / "events.jsonl").write_text("\n".join(lines))
-    view = recall(ledger, row)
+    (ensure_pool_folder(row.key) / "events.jsonl").write_text("\n".join(lines))
+    view = load_finished_pool(ledger, row)
     ledger.close()
     assert len(view.nodes) == 1 and list(view.runs) == ["r"]
     assert view.runs["r"].total == 1 and view.runs["r"].tasks[0].state == "returned"
@@ -194,29 +194,29 @@ def test_news_after_the_end_is_passed_over(world: Path) -> None:
     journal.close()
     journal.add(EVENTS[1])
     journal.flush()
-    assert list(replay(world)) == EVENTS[:1]
+    assert list(read_events(world)) == EVENTS[:1]
 
 
 def test_a_pool_without_a_journal_has_no_events(world: Path) -> None:
     with pytest.raises(FileNotFoundError):
-        list(replay(world / "nowhere"))
+        list(read_events(world / "nowhere"))
 
 
 # -- a run's part ------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
-def ledger(archive: Archive) -> Iterator[Ledger]:
+def ledger(archive: PoolFolder) -> Iterator[Ledger]:
     """A pool with two runs on two ranks; rank 0 ran two tasks of the second, side by side."""
     ledger = Ledger()
-    ledger.intend("t1", "p", {}, {})
-    archive.write("r000.out", 0, b"setup\none\ntwo and three\n")
-    archive.write("r001.out", 0, b"ONE\n")
-    archive.write("r000.err", 0, b"warning\n")
+    ledger.record_intent("t1", "p", {}, {})
+    archive.write_log("r000.out", 0, b"setup\none\ntwo and three\n")
+    archive.write_log("r001.out", 0, b"ONE\n")
+    archive.write_log("r000.err", 0, b"warning\n")
     for run in ("r1", "r2"):
-        ledger.record(opened=[("t1", run, "f", "broadcast", 2, 1.0)])
+        ledger.record_runs(opened=[("t1", run, "f", "broadcast", 2, 1.0)])
     first = {"r000.out": [6, 10], "r000.err": [0, 8]}
-    ledger.record(
+    ledger.record_runs(
         outcomes=[
             ("r1", Outcome(0, 0, 0, "returned"), first),
             ("r1", Outcome(1, 1, 1, "returned"), {"r001.out": [0, 4], "r001.err": [0, 0]}),
@@ -241,11 +241,11 @@ def test_tasks_that_ran_side_by_side_are_not_doubled(ledger: Ledger) -> None:
 
 
 def test_a_node_that_tells_of_more_than_it_sent_takes_no_memory(ledger: Ledger) -> None:
-    ledger.record(outcomes=[("r2", Outcome(2, 0, 0, "returned"), {"r000.out": [10, 1 << 52]})])
+    ledger.record_runs(outcomes=[("r2", Outcome(2, 0, 0, "returned"), {"r000.out": [10, 1 << 52]})])
     assert read_log(ledger, "r2", 0) == b"two and three\n"
 
 
-def test_files_that_were_removed_leave_what_is_there(ledger: Ledger, archive: Archive) -> None:
+def test_files_that_were_removed_leave_what_is_there(ledger: Ledger, archive: PoolFolder) -> None:
     (archive.logs / "r000.out").unlink()
     assert read_log(ledger, "r1", 0) == b""
 
@@ -265,15 +265,15 @@ def test_what_was_said_of_a_node_stands_once_for_each_phase() -> None:
     assert view.nodes[0].said == ((2.0, "synced", "wheels"), (2.0, "ready", "wheels"))
 
 
-def test_what_was_said_of_nodes_is_told_to_who_comes_later(archive: Archive) -> None:
+def test_what_was_said_of_nodes_is_told_to_who_comes_later(archive: PoolFolder) -> None:
     def said(node: int, detail: str, at: float) -> events.NodePhase:
         return events.NodePhase(pool="p", node=node, phase="installed", detail=detail, at=at)
 
-    archive.note(events.PoolOpened(pool="p", spec={"nodes": 2}, created_at=1.0, at=1.0))
+    archive.add_event(events.PoolOpened(pool="p", spec={"nodes": 2}, created_at=1.0, at=1.0))
     for number in range(60):
-        archive.note(said(1, f"part-{number}", 2.0 + number))
-    archive.note(said(1, "part-59", 62.5))
-    archive.note(said(1, "of our own time", 100.0))
+        archive.add_event(said(1, f"part-{number}", 2.0 + number))
+    archive.add_event(said(1, "part-59", 62.5))
+    archive.add_event(said(1, "of our own time", 100.0))
     archive.flush()
     with open(archive.folder / "events.jsonl", "a") as journal:
         journal.write('{"event":"NodePhase","pool"')  # cut short
@@ -281,7 +281,7 @@ def test_what_was_said_of_nodes_is_told_to_who_comes_later(archive: Archive) -> 
     apply(view, events.PoolOpened(pool="p", spec={"nodes": 2}, created_at=1.0, at=90.0))
     apply(view, said(1, "seen \x1b[2Jhere", 91.0))
     version = view.version
-    recall_said(view, said_of_nodes(archive.folder, 90.0))
+    restore_node_details(view, node_events(archive.folder, 90.0))
     lines = [line for _, _, line in view.nodes[1].said]
     assert lines == [*(f"part-{number}" for number in range(21, 60)), "seen here"]
-    assert len(lines) == NODE_LINES and view.nodes[0].said == () and view.version > version
+    assert len(lines) == MAX_NODE_DETAILS and view.nodes[0].said == () and view.version > version

@@ -96,12 +96,12 @@ def test_the_docstring_says_what_they_are(fields: dict[str, ArgumentField]) -> N
     ],
 )
 def test_a_text_is_checked_as_typed(fields: dict[str, ArgumentField], name: str, text: str, why: str) -> None:
-    assert fields[name].amiss(text) == why
+    assert fields[name].validation_error(text) == why
 
 
 def test_a_choice_is_found_by_its_value_too(fields: dict[str, ArgumentField]) -> None:
-    assert [fields["mode"].choice_of(text) for text in ("FAST", "e", "x")] == ["FAST", "EXACT", None]
-    assert fields["check"].choice_of("yes") == "true"
+    assert [fields["mode"].match_choice(text) for text in ("FAST", "e", "x")] == ["FAST", "EXACT", None]
+    assert fields["check"].match_choice("yes") == "true"
 
 
 def test_a_path_that_is_not_there_is_told(
@@ -110,10 +110,10 @@ def test_a_path_that_is_not_there_is_told(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "a.csv").touch()
     data, script = fields["data"], tmp_path / "train.py"
-    assert [data.missing(text, script) for text in ("a.csv", str(tmp_path), "")] == ["", "", ""]
-    assert data.missing("b.csv", script) == "there is no b.csv on this machine"
-    assert data.missing("~nobody-is-called-so/x", script) and data.missing("a\0b", script)
-    assert fields["out"].missing("None", script) == "" == fields["epochs"].missing("3", script)
+    assert [data.missing_path_error(text, script) for text in ("a.csv", str(tmp_path), "")] == ["", "", ""]
+    assert data.missing_path_error("b.csv", script) == "there is no b.csv on this machine"
+    assert data.missing_path_error("~nobody-is-called-so/x", script) and data.missing_path_error("a\0b", script)
+    assert fields["out"].missing_path_error("None", script) == "" == fields["epochs"].missing_path_error("3", script)
 
 
 def test_what_cannot_be_shown_is_not_offered(tmp_path: Path) -> None:

@@ -9,15 +9,15 @@ from hypothesis import given as cases
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from skyward_tui.launch_form.form import given, with_argument
+from skyward_tui.launch_form.form import parse_arguments, set_argument
 from tests.support.examples import examples
 
 ORDER = ("epochs", "lr", "note")
 
 
 def test_what_a_line_gives() -> None:
-    assert given("epochs=3 note='a b' lr= x epochs=4") == {"epochs": "3", "note": "a b", "lr": ""}
-    assert given("note='a b") is None
+    assert parse_arguments("epochs=3 note='a b' lr= x epochs=4") == {"epochs": "3", "note": "a b", "lr": ""}
+    assert parse_arguments("note='a b") is None
 
 
 @pytest.mark.parametrize(
@@ -34,11 +34,11 @@ def test_what_a_line_gives() -> None:
     ],
 )
 def test_one_argument_is_otherwise_and_the_rest_as_it_was(line: str, name: str, text: str | None, made: str) -> None:
-    assert with_argument(line, name, text, ORDER) == made
+    assert set_argument(line, name, text, ORDER) == made
 
 
 @settings(max_examples=examples(60))
 @cases(st.dictionaries(st.sampled_from(ORDER), st.text(max_size=8)), st.sampled_from(ORDER), st.text(max_size=8))
 def test_any_text_is_read_back_as_it_is(before: dict[str, str], name: str, text: str) -> None:
     line = shlex.join(f"{key}={value}" for key, value in before.items())
-    assert given(with_argument(line, name, text, ORDER)) == before | {name: text}
+    assert parse_arguments(set_argument(line, name, text, ORDER)) == before | {name: text}

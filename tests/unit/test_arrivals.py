@@ -12,41 +12,41 @@ from typing import Any
 
 import pytest
 
-from skyward_core.model.machines import Arrived, Bought, lie
+from skyward_core.model.machines import MeasuredHardware, OrderedHardware, find_mismatch
 from skyward_core.node.bootstrap import hardware_benchmark
-from skyward_core.pool.startup import Arrivals, _arrived
+from skyward_core.pool.startup import MachineVerifier, _parse_probe
 from skyward_core.protocol import host_facts
 from tests.support.waiting import wait_until
 
-T4 = Bought("T4", 4, 16.0)
+T4 = OrderedHardware("T4", 4, 16.0)
 
 
 @pytest.mark.parametrize(
     ("arrived", "said"),
     [
-        (Arrived(gpus=[("Tesla T4", 15.0)] * 4, disk=120.0), ""),
-        (Arrived(gpus=[("Tesla T4", 15.0)] * 5), ""),
-        (Arrived(gpus=[("Tesla T4", 15.0)] * 3), "it has 3 GPUs, and 4 x T4 of 16 GB were bought"),
-        (Arrived(gpus=[]), "it has 0 GPUs, and 4 x T4 of 16 GB were bought"),
+        (MeasuredHardware(gpus=[("Tesla T4", 15.0)] * 4, disk=120.0), ""),
+        (MeasuredHardware(gpus=[("Tesla T4", 15.0)] * 5), ""),
+        (MeasuredHardware(gpus=[("Tesla T4", 15.0)] * 3), "it has 3 GPUs, and 4 x T4 of 16 GB were bought"),
+        (MeasuredHardware(gpus=[]), "it has 0 GPUs, and 4 x T4 of 16 GB were bought"),
         (
-            Arrived(gpus=[*[("Tesla T4", 15.0)] * 3, ("Tesla T4", 8.0)]),
+            MeasuredHardware(gpus=[*[("Tesla T4", 15.0)] * 3, ("Tesla T4", 8.0)]),
             "a GPU of it has 8.0 GB, and 4 x T4 of 16 GB",
         ),
-        (Arrived(gpus=None), ""),
-        (Arrived(disk=4.2), "its disk takes 4.2 MB/s, and 5 MB/s is the least"),
-        (Arrived(disk=None, offset=3600.0, rate=0.0), ""),
+        (MeasuredHardware(gpus=None), ""),
+        (MeasuredHardware(disk=4.2), "its disk takes 4.2 MB/s, and 5 MB/s is the least"),
+        (MeasuredHardware(disk=None, offset=3600.0, rate=0.0), ""),
     ],
 )
-def test_what_is_a_lie_is_told_with_its_figure(arrived: Arrived, said: str) -> None:
-    assert lie(T4, arrived).startswith(said) and bool(lie(T4, arrived)) == bool(said)
+def test_what_is_a_lie_is_told_with_its_figure(arrived: MeasuredHardware, said: str) -> None:
+    assert find_mismatch(T4, arrived).startswith(said) and bool(find_mismatch(T4, arrived)) == bool(said)
 
 
 def test_a_machine_without_gpus_is_held_to_none() -> None:
-    assert lie(Bought(), Arrived(gpus=[], disk=50.0)) == ""
+    assert find_mismatch(OrderedHardware(), MeasuredHardware(gpus=[], disk=50.0)) == ""
 
 
 def test_what_was_found_in_words() -> None:
-    found = Arrived(
+    found = MeasuredHardware(
         gpus=[("Tesla T4", 15.0)] * 4,
         disk=120.4,
         tflops=51.2,
@@ -72,10 +72,10 @@ def told(**more: Any) -> Any:
 
 
 def test_what_a_host_says_is_filtered_and_only_what_was_bought_is_asked_for() -> None:
-    found = _arrived(told(whys={"matmul": "no\ttorch\x1b]0;x\x07"}), 40.0, T4)
+    found = _parse_probe(told(whys={"matmul": "no\ttorch\x1b]0;x\x07"}), 40.0, T4)
     assert found.gpus is not None and str(found).isprintable() and len(found.gpus) == 1
-    assert _arrived(told(), 40.0, Bought()).gpus is None
-    assert _arrived(told(whys={"gpus": "there is no nvidia-smi", "disk": "full"}), 40.0, T4).gpus is None
+    assert _parse_probe(told(), 40.0, OrderedHardware()).gpus is None
+    assert _parse_probe(told(whys={"gpus": "there is no nvidia-smi", "disk": "full"}), 40.0, T4).gpus is None
 
 
 @pytest.mark.parametrize(
@@ -92,20 +92,20 @@ def test_what_a_host_says_is_filtered_and_only_what_was_bought_is_asked_for() ->
 def test_a_node_that_nobody_reaches_is_told_from_a_network_that_lets_nobody_through(
     rates: dict[int, float | None], cut_off: set[int]
 ) -> None:
-    found = {node: Arrived(neighbour=(node + 1) % len(rates), rate=rate) for node, rate in rates.items()}
-    assert Arrivals._cut_off(None, found).keys() == cut_off  # type: ignore[arg-type]
+    found = {node: MeasuredHardware(neighbour=(node + 1) % len(rates), rate=rate) for node, rate in rates.items()}
+    assert MachineVerifier._find_isolated(None, found).keys() == cut_off  # type: ignore[arg-type]
 
 
 def test_a_host_measures_itself_and_takes_what_its_neighbour_sends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hardware_benchmark, "DISK", 8 << 20)
-    monkeypatch.setattr(hardware_benchmark, "SENDS", 0.1)
+    monkeypatch.setattr(hardware_benchmark, "DISK_BYTES", 8 << 20)
+    monkeypatch.setattr(hardware_benchmark, "SEND_SECONDS", 0.1)
     monkeypatch.setenv("PATH", str(tmp_path))
     word = "0123456789abcdef" * 2
     wanted = {"gpus": True, "python": str(tmp_path / "none"), "address": "127.0.0.1", "word": word}
-    found = hardware_benchmark.measure(tmp_path, wanted)
-    host_facts.done("probe", found | {"gpus": [list(each) for each in found["gpus"]]})
+    found = hardware_benchmark.measure_host(tmp_path, wanted)
+    host_facts.validate_task_result("probe", found | {"gpus": [list(each) for each in found["gpus"]]})
     assert found["disk"] > 0 and list(tmp_path.iterdir()) == [], "it leaves nothing"
     assert found["whys"]["gpus"] == "there is no nvidia-smi" and "matmul" in found["whys"]
     assert abs(found["time"] - time.time()) < 60
@@ -113,22 +113,22 @@ def test_a_host_measures_itself_and_takes_what_its_neighbour_sends(
         stranger.sendall(b"x" * len(word))
         stranger.shutdown(socket.SHUT_WR)
         assert stranger.recv(1) == b"", "who does not know the word is told nothing"
-    sent = hardware_benchmark.send({"address": "127.0.0.1", "port": found["port"], "word": word})
-    host_facts.done("send", sent)
+    sent = hardware_benchmark.measure_send({"address": "127.0.0.1", "port": found["port"], "word": word})
+    host_facts.validate_task_result("send", sent)
     assert sent["rate"] > 0 and sent["why"] == ""
 
 
 def test_who_is_killed_while_it_writes_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[list[Path]] = []
-    monkeypatch.setattr(hardware_benchmark, "DISK", 1)
+    monkeypatch.setattr(hardware_benchmark, "DISK_BYTES", 1)
     monkeypatch.setattr(os, "fsync", lambda number: seen.append(list(tmp_path.iterdir())))
-    speed, why = hardware_benchmark._disk(tmp_path)
+    speed, why = hardware_benchmark._measure_disk(tmp_path)
     assert speed > 0 and not why and seen == [[]]
 
 
 def test_a_quick_network_is_sent_no_more_than_enough(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hardware_benchmark, "ENOUGH", 3 << 20)
-    monkeypatch.setattr(hardware_benchmark, "SENDS", 60.0)
+    monkeypatch.setattr(hardware_benchmark, "MAX_SEND_BYTES", 3 << 20)
+    monkeypatch.setattr(hardware_benchmark, "SEND_SECONDS", 60.0)
     taken = []
     with socket.create_server(("127.0.0.1", 0)) as server:
 
@@ -140,18 +140,18 @@ def test_a_quick_network_is_sent_no_more_than_enough(monkeypatch: pytest.MonkeyP
                 line.sendall((3 << 20).to_bytes(8, "big"))
 
         threading.Thread(target=takes, daemon=True).start()
-        sent = hardware_benchmark.send({"address": "127.0.0.1", "port": server.getsockname()[1], "word": "w"})
+        sent = hardware_benchmark.measure_send({"address": "127.0.0.1", "port": server.getsockname()[1], "word": "w"})
     assert sent["rate"] > 0 and sum(taken) == (3 << 20) + 1
 
 
 def test_a_neighbour_that_is_not_there_is_told() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-    assert hardware_benchmark.send({"address": "127.0.0.1", "port": port, "word": "w"})["why"]
+    assert hardware_benchmark.measure_send({"address": "127.0.0.1", "port": port, "word": "w"})["why"]
 
 
 def test_a_neighbour_that_takes_nothing_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hardware_benchmark, "SENDS", 0.05)
+    monkeypatch.setattr(hardware_benchmark, "SEND_SECONDS", 0.05)
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def takes() -> None:
@@ -161,12 +161,12 @@ def test_a_neighbour_that_takes_nothing_is_told(monkeypatch: pytest.MonkeyPatch)
                     pass
 
         threading.Thread(target=takes, daemon=True).start()
-        sent = hardware_benchmark.send({"address": "127.0.0.1", "port": server.getsockname()[1], "word": "w"})
+        sent = hardware_benchmark.measure_send({"address": "127.0.0.1", "port": server.getsockname()[1], "word": "w"})
     assert (sent["rate"], sent["why"]) == (0.0, "it took nothing")
 
 
 def test_what_the_driver_says_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hardware_benchmark, "AGAIN", 60.0)
+    monkeypatch.setattr(hardware_benchmark, "DRIVER_RETRY_DELAY", 60.0)
     monkeypatch.setattr(hardware_benchmark, "DRIVER", 0.005)
     program = tmp_path / "nvidia-smi"
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
@@ -185,36 +185,36 @@ def test_what_the_driver_says_is_read(tmp_path: Path, monkeypatch: pytest.Monkey
     ):
         program.write_text(f"#!/bin/sh\n{script}\n")
         program.chmod(0o755)
-        assert hardware_benchmark._gpus() == found
-    monkeypatch.setattr(hardware_benchmark, "AGAIN", 0.01)
+        assert hardware_benchmark._list_gpus() == found
+    monkeypatch.setattr(hardware_benchmark, "DRIVER_RETRY_DELAY", 0.01)
     monkeypatch.setattr(hardware_benchmark, "DRIVER", 0.05)
     program.write_text("#!/bin/sh\nexec sleep 30\n")
-    assert hardware_benchmark._gpus()[1].startswith("nvidia-smi does not answer")
+    assert hardware_benchmark._list_gpus()[1].startswith("nvidia-smi does not answer")
 
 
 @pytest.mark.parametrize("first", ["NVIDIA-SMI has failed; exit 9", "No devices were found; exit 6"])
 def test_a_driver_that_still_loads_is_asked_again(first: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hardware_benchmark, "AGAIN", 0.01)
+    monkeypatch.setattr(hardware_benchmark, "DRIVER_RETRY_DELAY", 0.01)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     program = tmp_path / "nvidia-smi"
     once = f"if mkdir {tmp_path}/asked 2>/dev/null; then echo {first}; fi"
     program.write_text(f"#!/bin/sh\n{once}\necho 'Tesla T4, 15360 MiB, 570.0'\n")
     program.chmod(0o755)
-    assert hardware_benchmark._gpus() == ([("Tesla T4", 15360.0)], "")
+    assert hardware_benchmark._list_gpus() == ([("Tesla T4", 15360.0)], "")
 
 
 def test_strangers_that_hold_the_listener_keep_the_neighbour_out_no_longer_than_it_takes_to_say_a_word(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(hardware_benchmark, "SENDS", 0.01)
-    monkeypatch.setattr(hardware_benchmark, "STRANGERS", 3)
+    monkeypatch.setattr(hardware_benchmark, "SEND_SECONDS", 0.01)
+    monkeypatch.setattr(hardware_benchmark, "MAX_UNAUTHENTICATED", 3)
     word = "0123456789abcdef"
     before = threading.active_count()
-    port = hardware_benchmark.listen("127.0.0.1", word)
+    port = hardware_benchmark.start_receiver("127.0.0.1", word)
     silent = [socket.create_connection(("127.0.0.1", port), 5) for _ in range(6)]
     silent[-1].sendall(word[:-1].encode())
     assert silent[0].recv(1) == b"", "only so many are held"
-    sent = hardware_benchmark.send({"address": "127.0.0.1", "port": port, "word": word})
+    sent = hardware_benchmark.measure_send({"address": "127.0.0.1", "port": port, "word": word})
     assert sent["rate"] > 0 and sent["why"] == ""
     for each in silent:
         with each:
@@ -227,8 +227,8 @@ def test_strangers_that_hold_the_listener_keep_the_neighbour_out_no_longer_than_
 
 
 def test_nobody_is_waited_for_beyond_the_listener_s_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hardware_benchmark, "LISTENS", 0.05)
-    port = hardware_benchmark.listen("127.0.0.1", "w")
+    monkeypatch.setattr(hardware_benchmark, "LISTEN_TIMEOUT", 0.05)
+    port = hardware_benchmark.start_receiver("127.0.0.1", "w")
     with socket.create_connection(("127.0.0.1", port), 5) as slow:
         slow.sendall(b"w and no end")
         slow.settimeout(5)

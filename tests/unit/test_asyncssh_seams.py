@@ -62,7 +62,7 @@ def test_it_comes_without_what_takes_long_and_leaves_no_trace_of_that() -> None:
 
 
 class Connection:
-    """What :func:`_send_no_fillers` asks of a connection."""
+    """What :func:`_disable_ignore_packets` asks of a connection."""
 
     def __init__(self, cipher: str) -> None:
         self.cipher = cipher
@@ -78,7 +78,7 @@ class Connection:
 @pytest.mark.parametrize(("cipher", "sent"), [(next(iter(connect.AEAD)), [94]), ("aes128-cbc", [MSG_IGNORE, 94])])
 def test_fillers_are_left_out_where_the_cipher_needs_none(cipher: str, sent: list[int]) -> None:
     connection: Any = Connection(cipher)
-    connect._send_no_fillers(connection)
+    connect._disable_ignore_packets(connection)
     for kind in (MSG_IGNORE, 94):
         connection.send_packet(kind, b"")
     assert connection.sent == sent
@@ -105,7 +105,7 @@ async def test_it_still_sends_fillers_by_the_method_that_is_replaced() -> None:
             ) as ssh:
                 counted: list[int] = []
                 if ours:
-                    connect._send_no_fillers(ssh)
+                    connect._disable_ignore_packets(ssh)
                 _count(ssh, counted)
                 async with asyncio.timeout(30):
                     await ssh.run("x", input="hello\n")

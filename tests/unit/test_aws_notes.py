@@ -20,11 +20,11 @@ from botocore.parsers import ResponseParserError
 
 from skyward_core.model.errors import Unreachable
 from skyward_core.providers.aws import account_resources, ec2_errors, instances
-from skyward_core.providers.aws.account_resources import Belongings
+from skyward_core.providers.aws.account_resources import SecurityResources
 from skyward_core.providers.aws.ec2_errors import CallFailed
 from skyward_core.providers.aws.host_keys import KeyPair
-from skyward_core.providers.aws.instances import machine_of
-from skyward_core.providers.aws.launch_journal import PoolFolder
+from skyward_core.providers.aws.instances import to_machine
+from skyward_core.providers.aws.launch_journal import LaunchJournal
 from skyward_core.providers.aws.network import Zone
 
 
@@ -58,27 +58,27 @@ def test_a_user_without_a_name_owns_things_by_its_number(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(getpass, "getuser", nobody)
     monkeypatch.setattr("os.getuid", lambda: 1234)
-    assert instances.of_pool("p", "t")[instances.OWNER] == instances.of_purchase("t")[instances.OWNER] == "1234"
+    assert instances.pool_tags("p", "t")[instances.OWNER] == instances.purchase_tags("t")[instances.OWNER] == "1234"
 
 
 @pytest.mark.parametrize(("said", "node"), [("3", 3), ("\x1b[2J", 1), ("9" * 30, 1), ("-1", 1), ("²", 1)])
 def test_a_node_s_tag_is_believed_where_it_is_a_number(said: str, node: int) -> None:
     told = {"InstanceId": "i-1", "AmiLaunchIndex": 1, "Tags": [{"Key": instances.NODE, "Value": said}]}
-    assert machine_of(told, "r", {}).node == node
+    assert to_machine(told, "r", {}).node == node
 
 
 def test_what_a_full_disk_took_the_half_of_hides_nothing_else() -> None:
-    folder = PoolFolder("p", "t")
-    folder.note("begun")
+    folder = LaunchJournal("p", "t")
+    folder.add("begun")
     with (folder.path / "asked.jsonl").open("a") as file:
         file.write('{"what": "ask", "region": "us-e')
-    folder.note("answer", ids=["i-1"])
+    folder.add("answer", ids=["i-1"])
     assert [each["what"] for each in folder.notes()] == ["begun", "answer"]
 
 
 def test_a_folder_that_another_client_removes_too_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
-    folder, really = PoolFolder("p", "t"), shutil.rmtree
-    folder.note("begun")
+    folder, really = LaunchJournal("p", "t"), shutil.rmtree
+    folder.add("begun")
 
     def beside(path: Path) -> None:
         really(path)
@@ -113,11 +113,13 @@ class Slow:
 
 
 async def test_a_group_that_ec2_does_not_know_yet_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ec2_errors, "PAUSES", (0.0, 0.0))
+    monkeypatch.setattr(ec2_errors, "POLL_PAUSES", (0.0, 0.0))
     calls: Any = Slow()
-    place, folder = Zone("r", "r-a", "subnet-1", "vpc-1"), PoolFolder("p", "t")
-    made = await account_resources.make(calls, place, folder, KeyPair("", "ssh-ed25519 A"), "10.0.0.1/32", None)
-    assert made == Belongings("skyward-p-t", "sg-1")
+    place, folder = Zone("r", "r-a", "subnet-1", "vpc-1"), LaunchJournal("p", "t")
+    made = await account_resources.create_security_resources(
+        calls, place, folder, KeyPair("", "ssh-ed25519 A"), "10.0.0.1/32", None
+    )
+    assert made == SecurityResources("skyward-p-t", "sg-1")
     assert calls.done == [
         "import_key_pair", "authorize_security_group_ingress", "authorize_security_group_egress",
     ]  # fmt: skip
@@ -125,8 +127,8 @@ async def test_a_group_that_ec2_does_not_know_yet_is_waited_for(monkeypatch: pyt
 
 def test_an_answer_that_is_none_of_aws_s_says_nothing_of_what_was_done() -> None:
     error = ResponseParserError("Unable to parse response: b'<html>sign in\n</html>'")
-    assert ec2_errors.may_pass(error) and ec2_errors.may_be_done(error)
-    said = ec2_errors.in_words(error, "ec2", "us-east-1", "run_instances")
+    assert ec2_errors.is_retryable(error) and ec2_errors.may_have_succeeded(error)
+    said = ec2_errors.translate_error(error, "ec2", "us-east-1", "run_instances")
     assert isinstance(said, Unreachable) and "<html>" not in str(said) and "RunInstances" in str(said)
 
 
@@ -141,10 +143,10 @@ class Nowhere:
 
 
 async def test_a_clock_that_was_set_back_makes_nobody_wait_an_hour(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(instances, "VISIBLE", 0.2)
-    monkeypatch.setattr(instances, "PAUSE", 0.01)
+    monkeypatch.setattr(instances, "VISIBILITY_TIMEOUT", 0.2)
+    monkeypatch.setattr(instances, "POLL_PAUSE", 0.01)
     ask = {"what": "ask", "client_token": "c", "count": 1, "region": "r", "pid": os.getpid()}
     folder: Any = SimpleNamespace(token="t", notes=lambda: [ask | {"at": time.time() + 3600}])
     calls: Any = Nowhere()
-    assert await asyncio.wait_for(instances.find(calls, folder, ["r"]), 10) == []
+    assert await asyncio.wait_for(instances.find_machines(calls, folder, ["r"]), 10) == []
     assert calls.looks > 1, "it may show itself yet"

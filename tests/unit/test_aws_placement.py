@@ -14,12 +14,12 @@ from skyward_core.model.machines import Machine
 
 pytest.importorskip("boto3")
 from skyward_core.providers.aws import account_resources, ec2_errors, network
-from skyward_core.providers.aws.account_resources import Belongings
+from skyward_core.providers.aws.account_resources import SecurityResources
 from skyward_core.providers.aws.ec2_errors import CallFailed, CapacityRefused
-from skyward_core.providers.aws.instance_launch import Attempt, Launch, Wishes
-from skyward_core.providers.aws.instance_offers import BootImage, Kind
-from skyward_core.providers.aws.launch_journal import PoolFolder
-from skyward_core.providers.aws.network import Zone, in_order
+from skyward_core.providers.aws.instance_launch import InstanceLaunch, LaunchAttempt, LaunchParameters
+from skyward_core.providers.aws.instance_offers import BootImage, InstanceType
+from skyward_core.providers.aws.launch_journal import LaunchJournal
+from skyward_core.providers.aws.network import Zone, sort_by_topology
 
 
 def machines(names: str) -> list[Machine]:
@@ -37,7 +37,7 @@ def machines(names: str) -> list[Machine]:
     ],
 )
 def test_those_below_one_node_of_the_network_follow_one_another(paths: dict[str, str], order: str) -> None:
-    assert "".join(each.id for each in in_order(machines("abcdef"), paths)) == order
+    assert "".join(each.id for each in sort_by_topology(machines("abcdef"), paths)) == order
 
 
 def test_each_layer_s_neighbours_stand_together_however_they_were_launched() -> None:
@@ -45,7 +45,7 @@ def test_each_layer_s_neighbours_stand_together_however_they_were_launched() -> 
     for _ in range(200):
         names = "abcdefghij"
         paths = {name: "".join(chance.choice("xyz") for _ in range(3)) for name in names if chance.random() < 0.9}
-        found = in_order(machines(names), paths)
+        found = sort_by_topology(machines(names), paths)
         assert sorted(each.id for each in found) == list(names)
         for depth in (1, 2, 3):
             above = [paths.get(each.id, each.id)[:depth] for each in found]
@@ -64,27 +64,29 @@ class Full:
         raise CapacityRefused("there is none", "InsufficientInstanceCapacity")
 
 
-def launching(calls: Any, monkeypatch: pytest.MonkeyPatch, group: str | None = None) -> tuple[Launch, Attempt]:
+def launching(
+    calls: Any, monkeypatch: pytest.MonkeyPatch, group: str | None = None
+) -> tuple[InstanceLaunch, LaunchAttempt]:
     """A launch of two machines in a placement group, of a pool whose key and group are there."""
 
-    async def own(*_: Any) -> Belongings:
-        return Belongings(key="k", group="sg-1")
+    async def own(*_: Any) -> SecurityResources:
+        return SecurityResources(key="k", group="sg-1")
 
-    async def image(_: Attempt) -> BootImage:
+    async def image(_: LaunchAttempt) -> BootImage:
         return BootImage("ami-1", "/dev/sda1", 8, "ubuntu")
 
-    monkeypatch.setattr(account_resources, "make", own)
-    kind = Kind(
+    monkeypatch.setattr(account_resources, "create_security_resources", own)
+    kind = InstanceType(
         name="g5.xlarge", architecture="x86_64", accelerator="A10G", count=1, memory_each_gb=24.0, nvidia=True,
         vcpus=4, memory_gb=16.0, efa=False, cluster=True,
     )  # fmt: skip
-    wishes = Wishes(
+    wishes = LaunchParameters(
         count=2, least=2, token="t1", node=None, ttl=None, boot_deadman=30, deadman=30, own_address="10.0.0.1/32",
         group=group, profile=None, disk_gb=None, public=True, account="1",
     )  # fmt: skip
     place = Zone(zone="r-a", region="r", subnet="subnet-1", vpc="vpc-1")
-    launch = Launch(calls, PoolFolder("p", "t1"), wishes, image, lambda machines: None)
-    return launch, Attempt(place, kind, grouped=True)
+    launch = InstanceLaunch(calls, LaunchJournal("p", "t1"), wishes, image, lambda machines: None)
+    return launch, LaunchAttempt(place, kind, grouped=True)
 
 
 @pytest.mark.parametrize(("has_group", "sent"), [(True, ["skyward-p-t1", None]), (False, [None])])
@@ -97,11 +99,11 @@ async def test_where_there_is_no_group_the_same_is_not_asked_for_twice(
         if not has_group:
             raise CallFailed("you may not", "UnauthorizedOperation")
 
-    monkeypatch.setattr(network, "make", make)
+    monkeypatch.setattr(network, "create_placement_group", make)
     calls: Any = Full()
     launch, attempt = launching(calls, monkeypatch)
     with pytest.raises(NoCapacity, match="there is none"):
-        await launch.machines([attempt])
+        await launch.launch_machines([attempt])
     assert calls.sent == sent
 
 
@@ -124,13 +126,13 @@ async def test_machines_wait_for_what_ec2_does_not_know_yet(tmp_path: Path, monk
         return None
 
     monkeypatch.setenv("SKYWARD_HOME", str(tmp_path))
-    monkeypatch.setattr(network, "make", made)
-    monkeypatch.setattr(ec2_errors, "PAUSES", (0.0, 0.0))
+    monkeypatch.setattr(network, "create_placement_group", made)
+    monkeypatch.setattr(ec2_errors, "POLL_PAUSES", (0.0, 0.0))
     calls = NotYet("InvalidKeyPair.NotFound", "InvalidPlacementGroup.Unknown", "InvalidGroup.NotFound")
     launch, attempt = launching(calls, monkeypatch)
     with pytest.raises(NoCapacity):
-        await launch.machines([attempt])
+        await launch.launch_machines([attempt])
     assert calls.codes == [] and calls.sent == ["skyward-p-t1", None]
     launch, attempt = launching(NotYet("InvalidGroup.NotFound"), monkeypatch, group="sg-of-mine")
     with pytest.raises(CallFailed, match=r"InvalidGroup\.NotFound"):
-        await launch.machines([attempt])
+        await launch.launch_machines([attempt])

@@ -11,7 +11,7 @@ pytest.importorskip("boto3")
 from botocore.loaders import JSONFileLoader
 
 from skyward_core.model.errors import UsageError
-from skyward_core.providers.aws.boto_calls import Account, Calls
+from skyward_core.providers.aws.boto_calls import AwsAccount, AwsCalls
 
 
 def test_sessions_read_what_describes_a_service_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
@@ -25,19 +25,19 @@ def test_sessions_read_what_describes_a_service_once(monkeypatch: pytest.MonkeyP
         return load(self, path)
 
     monkeypatch.setattr(JSONFileLoader, "load_file", noted)
-    theirs = Calls(Account(profile="theirs", endpoint="http://127.0.0.1:9"))
-    theirs.endpoint("eu-west-1")
-    assert theirs.region() == "eu-north-1"
+    theirs = AwsCalls(AwsAccount(profile="theirs", endpoint="http://127.0.0.1:9"))
+    theirs.ec2_endpoint("eu-west-1")
+    assert theirs.default_region() == "eu-north-1"
     read.clear()
-    ours = Calls(Account(endpoint="http://127.0.0.1:8"))
-    assert ours.endpoint("eu-west-1") == "http://127.0.0.1:8"
-    theirs._forget()
-    assert theirs.region() == "eu-north-1"
-    assert theirs.endpoint("us-east-1") == "http://127.0.0.1:9"
+    ours = AwsCalls(AwsAccount(endpoint="http://127.0.0.1:8"))
+    assert ours.ec2_endpoint("eu-west-1") == "http://127.0.0.1:8"
+    theirs._reset_session()
+    assert theirs.default_region() == "eu-north-1"
+    assert theirs.ec2_endpoint("us-east-1") == "http://127.0.0.1:9"
     assert [path for path in read if "ec2" in path] == []
     assert ours._client("ec2", "eu-west-1") is not theirs._client("ec2", "eu-west-1")
 
 
 def test_a_profile_that_is_not_there_is_named() -> None:
     with pytest.raises(UsageError, match="nobodys"):
-        Calls(Account(profile="nobodys")).region()
+        AwsCalls(AwsAccount(profile="nobodys")).default_region()

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from skyward_core.client.session import PAUSES, BackOff
+from skyward_core.client.session import RETRY_PAUSES, BackOff
 
 
 def test_each_failure_doubles_the_pause_up_to_the_longest(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -16,15 +16,15 @@ def test_each_failure_doubles_the_pause_up_to_the_longest(monkeypatch: pytest.Mo
     pauses = []
     for _ in range(8):
         assert waits.is_due("a")
-        waits.failed("a")
+        waits.record_failure("a")
         began = now
         while not waits.is_due("a"):
             now += 0.5
         pauses.append(now - began)
-    assert pauses == [2, 4, 8, 16, 32, 60, 60, 60] and (pauses[0], pauses[-1]) == PAUSES
-    waits.failed("a")
-    waits.failed("b")
-    waits.keep_only({"b"})
+    assert pauses == [2, 4, 8, 16, 32, 60, 60, 60] and (pauses[0], pauses[-1]) == RETRY_PAUSES
+    waits.record_failure("a")
+    waits.record_failure("b")
+    waits.retain_only({"b"})
     assert waits.is_due("a") and not waits.is_due("b")
-    waits.answered("b")
+    waits.reset("b")
     assert waits.is_due("b")

@@ -7,14 +7,14 @@ import pytest
 from skyward_core.views import events
 from skyward_core.views.pool_view import PoolView, apply
 from skyward_tui.text.number_format import age, time_left
-from skyward_tui.ui.refresh_timer import beat_of
+from skyward_tui.ui.refresh_timer import refresh_token
 
 T = 1_800_000_000.0
 
 
 def beats(pool: PoolView, seconds: int = 10) -> int:
     """How many different ones there are in so many seconds."""
-    return len({beat_of([pool], T + second) for second in range(seconds)})
+    return len({refresh_token([pool], T + second) for second in range(seconds)})
 
 
 @pytest.fixture

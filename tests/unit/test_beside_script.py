@@ -10,7 +10,7 @@ import pytest
 
 from skyward_core.client.launch.launch_request import LaunchRequest
 from skyward_core.model.errors import UsageError
-from skyward_core.tasks.script_inspection import check_travels
+from skyward_core.tasks.script_inspection import check_script_folder
 
 SCRIPT = """import os.path, skyward_core as sky
 
@@ -59,6 +59,6 @@ def test_one_that_needs_nothing_of_its_folder_or_has_one_of_its_own_goes(script:
     folder.mkdir()
     (folder / "helper.py").touch()
     (folder / "train.py").write_text(SCRIPT)
-    check_travels(folder / "train.py")
+    check_script_folder(folder / "train.py")
     script.write_text("import os\n")
-    check_travels(script)
+    check_script_folder(script)

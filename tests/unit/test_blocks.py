@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from skyward_core.node.agent import partial_gangs
-from skyward_core.node.agent.agent import _read_journal
+from skyward_core.node.agent.agent import _restore_journal
 from skyward_core.node.agent.agent_state import Gang
 from skyward_core.node.agent.call_journal import Call
 from skyward_core.node.agent.worker_processes import Process
 from skyward_core.node.agent.worker_slot import Slot
 from skyward_core.protocol.frame_codec import NONE_SUMMARY, Header, WireError
-from skyward_core.runtime.rendezvous import share_machine
+from skyward_core.runtime.rendezvous import limit_machine_share
 from tests.support.agent_parts import Node, Peer
 from tests.support.waiting import until
 
@@ -38,37 +38,37 @@ class Ranks(Node):
         """A fresh one, or one of the gang that has entered it."""
         slot.logs.open()
         slot.process = made = Process(NOBODY + slot.rank)
-        made.connection, made.epoch, made.ready = Peer(), epoch, epoch is not None
+        made.connection, made.epoch, made.is_ready = Peer(), epoch, epoch is not None
         return made
 
     def send(self, run: str = "r1", **header: Any) -> Call:
         told: Any = {"t": "call", "run": run, "i": self._calls, "kind": "sweep"} | header
         call = Call(run, self._calls, told, b"", self.peer)
         self._calls += 1
-        self.state.register.add(call)
+        self.state.registry.add(call)
         if call.width > 1:
-            self.slots.blocks.check(call)
-            self.slots.blocks.take(call)
+            self.slots.partial_gangs.validate(call)
+            self.slots.partial_gangs.enqueue(call)
             if self.hears:
-                self.slots.knows(self.peer, self.state.gang.epoch)
+                self.slots.on_gang_ack(self.peer, self.state.gang.epoch)
         else:
-            self.slots.pick(call).give(call)
+            self.slots.pick_slot(call).enqueue(call)
         return call
 
     def running(self) -> list[int | None]:
         """By rank, the index of what it runs."""
         return [next((call.index for call in slot.running.values()), None) for slot in self.places]
 
-    def end(self, rank: int, kind: str = "returned", **more: Any) -> None:
+    def set_end(self, rank: int, kind: str = "returned", **more: Any) -> None:
         """A rank's process tells what came of its call."""
         slot = self.places[rank]
         (call,) = slot.running.values()
         told: Any = {"t": "outcome", "run": call.run, "i": call.index, "kind": kind, "seconds": 1.0}
         body = str(rank).encode()
-        slot.outcome(call, told | {"summary": NONE_SUMMARY, "size": 0} | more, body)
+        slot.on_outcome(call, told | {"summary": NONE_SUMMARY, "size": 0} | more, body)
 
     def dies(self, rank: int) -> None:
-        self.places[rank].ended(9)
+        self.places[rank].on_exit(9)
 
     def outcomes(self) -> list[tuple[int, str, int]]:
         """Index, kind and rank of all that the client has been told."""
@@ -95,9 +95,9 @@ async def test_each_block_has_one_call_at_a_time_and_processes_live_on(ranks: Ra
     for _ in range(3):
         ranks.send(width=2)
     assert ranks.running() == [0, 0, 1, 1]
-    ranks.end(3)
+    ranks.set_end(3)
     assert ranks.running() == [0, 0, 1, None], "the other rank is at it still"
-    ranks.end(2)
+    ranks.set_end(2)
     assert ranks.running() == [0, 0, 2, 2]
     assert [told["t"] for told in ranks.told_to(2)] == ["setup", "call", "call"]
     assert ranks.outcomes() == [(1, "returned", 2)]
@@ -136,7 +136,7 @@ async def test_one_gpu_is_there_for_all_ranks(tmp_path: Path) -> None:
 
 async def test_who_comes_later_is_told_how_many_ranks_a_run_has_each_time(ranks: Ranks) -> None:
     ranks.send(width=2)
-    (record,) = ranks.state.register.records.values()
+    (record,) = ranks.state.registry.records.values()
     assert record.to_json()["width"] == 2
 
 
@@ -158,16 +158,16 @@ async def test_a_broadcast_that_came_before_goes_first_on_all_ranks(ranks: Ranks
     assert ranks.running() == [0, 2, 3, 4]
     assert any(told.get("spent") for told in ranks.peer.told), "what comes next is for another gang"
     for rank in (0, 2, 3):
-        ranks.end(rank)
-        assert 1 not in ranks.running() and not ranks.places[3].process.killed  # type: ignore[union-attr]
-    ranks.end(1)
+        ranks.set_end(rank)
+        assert 1 not in ranks.running() and not ranks.places[3].process.kill_reason  # type: ignore[union-attr]
+    ranks.set_end(1)
     for rank in (2, 3):  # those had least to do when it came; they have left the gang
-        assert ranks.places[rank].process.killed  # type: ignore[union-attr]
-        ranks.places[rank].ended(0)
+        assert ranks.places[rank].process.kill_reason  # type: ignore[union-attr]
+        ranks.places[rank].on_exit(0)
         ranks.have_process(ranks.places[rank])
     ranks.slots.pump()
     assert ranks.running() == [None, None, 1, 1]
-    assert not ranks.state.gang.broken, "ranks of other nodes may be at the broadcast still"
+    assert not ranks.state.gang.broken_reason, "ranks of other nodes may be at the broadcast still"
 
 
 async def test_until_all_clients_know_that_the_gang_is_spent_its_broadcasts_go_first(ranks: Ranks) -> None:
@@ -175,20 +175,20 @@ async def test_until_all_clients_know_that_the_gang_is_spent_its_broadcasts_go_f
     for slot in ranks.places:
         ranks.have_process(slot, 1)
     ranks.hears = False
-    ranks.audience.join(other := Peer())
+    ranks.audience.add(other := Peer())
     ranks.send(width=2)
     assert ranks.running() == 4 * [None]
     assert [told["epoch"] for told in other.told if told.get("ask")] == [1]
     for rank in range(4, 8):
         ranks.send("b", rank=rank, gang=True, epoch=1, kind="broadcast")
-        ranks.slots.knows(ranks.peer, 1)
-        ranks.slots.knows(other, 7)
+        ranks.slots.on_gang_ack(ranks.peer, 1)
+        ranks.slots.on_gang_ack(other, 7)
     assert ranks.running() == [1, 2, 3, 4]
-    ranks.slots.knows(other, 1)
+    ranks.slots.on_gang_ack(other, 1)
     for rank in range(4):
-        assert not any(slot.process.killed for slot in ranks.places if slot.process)
-        ranks.end(rank)
-    left = [slot.rank - 4 for slot in ranks.places if slot.process and slot.process.killed]
+        assert not any(slot.process.kill_reason for slot in ranks.places if slot.process)
+        ranks.set_end(rank)
+    left = [slot.rank - 4 for slot in ranks.places if slot.process and slot.process.kill_reason]
     assert len(left) == 2, "they are taken for the block now"
 
 
@@ -201,22 +201,22 @@ async def test_a_client_that_says_nothing_is_waited_for_while_it_is_there_and_no
     ranks.send(width=2)
     assert ranks.running() == 4 * [None]
     if leaves:
-        ranks.slots.knows(ranks.peer)
+        ranks.slots.on_gang_ack(ranks.peer)
     await until(lambda: ranks.running() == [0, 0, None, None])
 
 
 async def test_what_waits_in_a_block_waits_once_more_where_a_client_forms_another_gang(ranks: Ranks) -> None:
     task = ranks.send("r0", rank=7)
     first, late = ranks.send(width=2), ranks.send(width=2)
-    assert ranks.running()[:2] == [1, 1] and ranks.places[2].head is late.parts[0]
+    assert ranks.running()[:2] == [1, 1] and ranks.places[2].next_call is late.parts[0]
     ranks.hears = False
     ranks.state.learn_gang(Gang(epoch=2))
-    ranks.slots.another_gang()
-    assert first.parts and not late.parts and ranks.places[2].head is None
+    ranks.slots.on_new_gang()
+    assert first.parts and not late.parts and ranks.places[2].next_call is None
     asked = [told["epoch"] for told in ranks.peer.told if told.get("ask")]
     assert asked == [1, 2] and ranks.places[3].load == 1, task
-    ranks.slots.knows(ranks.peer, 2)
-    assert late.parts and ranks.places[2].head is late.parts[0]
+    ranks.slots.on_gang_ack(ranks.peer, 2)
+    assert late.parts and ranks.places[2].next_call is late.parts[0]
 
 
 async def test_a_broadcast_that_came_after_waits_and_so_do_blocks_behind_it(ranks: Ranks) -> None:
@@ -243,20 +243,20 @@ async def test_the_outcome_is_the_first_ranks_or_that_of_the_cause(
 ) -> None:
     call = ranks.send(width=2)
     for each, how in ends:
-        ranks.end(each, **how)
+        ranks.set_end(each, **how)
     assert ranks.outcomes() == [(0, kind, rank)]
     assert call.result == str(rank).encode()
     log = call.outcome.get("log", {}) if call.outcome else {}
     assert {name.split(".")[0] for name in log} == {"r004", "r005"}, "of both ranks"
-    assert not ranks.state.in_blocks
+    assert not ranks.state.has_partial_gangs
 
 
 async def test_a_rank_that_fails_has_the_others_stopped(ranks: Ranks) -> None:
     ranks.send(width=2)
     ranks.send(width=2)
-    ranks.end(1, "raised", error={"type": "ValueError", "message": "bad"})
+    ranks.set_end(1, "raised", error={"type": "ValueError", "message": "bad"})
     processes = [slot.process for slot in ranks.places]
-    assert [process.killed for process in processes if process] == [
+    assert [process.kill_reason for process in processes if process] == [
         "fail-fast of run r1",
         "its gang was replaced",
         "",
@@ -270,7 +270,7 @@ async def test_a_rank_that_fails_has_the_others_stopped(ranks: Ranks) -> None:
 async def test_a_rank_that_dies_has_the_others_stopped(ranks: Ranks) -> None:
     ranks.send(width=2)
     ranks.dies(0)
-    assert ranks.places[1].process.killed == "fail-fast of run r1"  # type: ignore[union-attr]
+    assert ranks.places[1].process.kill_reason == "fail-fast of run r1"  # type: ignore[union-attr]
     ranks.dies(1)
     assert ranks.outcomes() == [(0, "exited", 0)]
 
@@ -280,41 +280,41 @@ async def test_stopping_a_call_stops_all_of_its_ranks_or_takes_it_out(ranks: Ran
     ranks.slots.stop(calls[3], "cancel", 1.0)
     assert ranks.outcomes() == [(3, "collateral", -1 - 4)], "it waited for a block"
     ranks.slots.stop_run("r1", "cancel", 1.0, breaks=False)
-    assert all(slot.process and slot.process.killed == "cancel of run r1" for slot in ranks.places)
+    assert all(slot.process and slot.process.kill_reason == "cancel of run r1" for slot in ranks.places)
     for rank in range(4):
         ranks.dies(rank)
     assert [told[:2] for told in sorted(ranks.outcomes())] == [(n, "collateral") for n in range(4)]
-    assert ranks.running() == [None] * 4 and not ranks.state.in_blocks
+    assert ranks.running() == [None] * 4 and not ranks.state.has_partial_gangs
 
 
 async def test_a_plugin_around_the_node_is_no_blocks(ranks: Ranks) -> None:
-    ranks.state.gang.apps = True
+    ranks.state.gang.has_app_hooks = True
     call = ranks.send(width=2)
     assert call.outcome is not None and "around the whole node" in str(call.outcome.get("error"))
 
 
 async def test_a_process_that_dies_between_two_calls_takes_its_block_with_it(ranks: Ranks) -> None:
     ranks.send(width=2)
-    ranks.end(0)
-    ranks.end(1)
+    ranks.set_end(0)
+    ranks.set_end(1)
     ranks.dies(0)
-    assert ranks.places[1].process.killed == "its gang was replaced"  # type: ignore[union-attr]
-    assert not any(slot.process.killed for slot in ranks.places[2:])  # type: ignore[union-attr]
+    assert ranks.places[1].process.kill_reason == "its gang was replaced"  # type: ignore[union-attr]
+    assert not any(slot.process.kill_reason for slot in ranks.places[2:])  # type: ignore[union-attr]
 
 
 async def test_processes_in_which_a_call_failed_take_no_other(ranks: Ranks) -> None:
     ranks.send(width=2)
-    ranks.end(0)
-    ranks.end(1, "raised", error={"type": "ValueError", "message": "bad"})
-    assert [slot.process.killed for slot in ranks.places[:2]] == ["its gang was replaced"] * 2  # type: ignore[union-attr]
+    ranks.set_end(0)
+    ranks.set_end(1, "raised", error={"type": "ValueError", "message": "bad"})
+    assert [slot.process.kill_reason for slot in ranks.places[:2]] == ["its gang was replaced"] * 2  # type: ignore[union-attr]
 
 
 async def test_tasks_that_want_the_whole_gangs_contexts_give_way(ranks: Ranks) -> None:
     """There is no whole gang while some of its ranks are in blocks."""
-    ranks.state.gang.hooks = True
-    ranks.state.gang.spent = "so"
+    ranks.state.gang.has_hooks = True
+    ranks.state.gang.spent_reason = "so"
     for slot in ranks.places:
-        slot.left = 1
+        slot.left_epoch = 1
         ranks.send("task", rank=slot.rank)
     ranks.send(width=2)
     assert ranks.running() == [4, 4, None, None]
@@ -323,24 +323,24 @@ async def test_tasks_that_want_the_whole_gangs_contexts_give_way(ranks: Ranks) -
 def test_a_rank_of_a_block_keeps_to_its_share_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2,3")
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    share_machine(1 << 20, "2,3")
+    limit_machine_share(1 << 20, "2,3")
     assert (os.environ["CUDA_VISIBLE_DEVICES"], os.environ["OMP_NUM_THREADS"]) == ("2,3", "1")
     monkeypatch.setenv("OMP_NUM_THREADS", "7")
-    share_machine(1, "")
+    limit_machine_share(1, "")
     assert (os.environ["CUDA_VISIBLE_DEVICES"], os.environ["OMP_NUM_THREADS"]) == ("2,3", "7")
 
 
 @pytest.mark.parametrize("shortened", [True, False])
 async def test_an_agent_that_follows_knows_the_parts_of_a_call(ranks: Ranks, shortened: bool) -> None:
     ranks.send(width=2)
-    ranks.end(1)
+    ranks.set_end(1)
     if shortened:
-        ranks.state.journal.shorten()
-    register = ranks.state.register
+        ranks.state.journal.compact()
+    register = ranks.state.registry
     known = dict(register.calls)
     register.calls.clear()
     register._by_run.clear()
-    _read_journal(ranks.state, ranks.desk)
+    _restore_journal(ranks.state, ranks.desk)
     (call,) = register.calls.values()
     assert call.key in known and call.owner is None and call.outcome is None
     assert [(part.rank, part.outcome is not None) for part in call.parts] == [(4, False), (5, True)]

@@ -49,14 +49,14 @@ class Watched:
     def __init__(self, pool: Pool) -> None:
         self.pool = pool
         self.news: list[events.BudgetNews] = []
-        self.words: list[str] = []
+        self.to_argv: list[str] = []
         pool.news.subscribe(self._hear, None)
 
     def _hear(self, event: events.Event) -> None:
         if isinstance(event, events.BudgetNews):
             self.news.append(event)
         elif isinstance(event, events.PoolState):
-            self.words.append(event.detail)
+            self.to_argv.append(event.detail)
 
     @property
     def states(self) -> list[str]:
@@ -68,9 +68,9 @@ async def started(world: Dear, dollars: float | None, *, asks: bool = False) -> 
     options = Options(console=False, grace=0.1, budget=dollars)
     spec = PoolSpec(name="q", provider=world, nodes=2, options=options)
     ledger = Ledger()
-    pool = await Pool.intend(spec, ledger)
+    pool = await Pool.register(spec, ledger)
     watched = Watched(pool)
-    pool.budget.asks = asks
+    pool.budget.prompts_user = asks
     await pool.start(spec)
     yield watched
     assert (await pool.down()).ok
@@ -82,7 +82,7 @@ async def test_it_is_said_at_four_fifths_and_ended_at_the_whole(world: Dear) -> 
         await until(lambda: watched.states == ["near", "spent"])
         near = watched.pool.view.spent(watched.news[0].at)
         assert 16.0 <= near < 20.0 <= watched.pool.view.spent(watched.news[1].at)
-        assert any("of its budget of $20.00; at $72,000.00/h the rest lasts" in each for each in watched.words)
+        assert any("of its budget of $20.00; at $72,000.00/h the rest lasts" in each for each in watched.to_argv)
         receipt = await watched.pool.down()
     assert receipt.notes == ("its budget of $20.00 is spent",)
     assert sorted(set(world.ended)) == ["m0", "m1"]
@@ -111,7 +111,7 @@ async def test_what_another_client_allows_holds_here(world: Dear, asks: bool, mo
             pool.view.spent_before = 1e3
             await until(lambda: "asked" in watched.states)
         with closing(Ledger()) as other:
-            other.allow(pool.row.token, 2e6)
+            other.set_budget(pool.row.token, 2e6)
         pool.view.spent_before = 1.5e6
         await until(lambda: pool.view.budget == 2e6)
         assert watched.states[-1] in ("within", "near") and not pool.context.leaving and not world.ended
@@ -123,7 +123,7 @@ async def test_what_cannot_be_written_down_is_not_allowed(world: Dear, monkeypat
         def full(token: str, dollars: float) -> None:
             raise LedgerError("no room")
 
-        monkeypatch.setattr(watched.pool.context.ledger, "allow", full)
+        monkeypatch.setattr(watched.pool.context.ledger, "set_budget", full)
         with pytest.raises(LedgerError):
             watched.pool.budget.raise_to(2e6)
         assert watched.pool.view.budget == 1e6
@@ -131,7 +131,7 @@ async def test_what_cannot_be_written_down_is_not_allowed(world: Dear, monkeypat
 
 @pytest.mark.parametrize("back", [0.0, 3600.0])
 async def test_where_nobody_answers_it_ends(world: Dear, monkeypatch: pytest.MonkeyPatch, back: float) -> None:
-    monkeypatch.setattr(budget_and_expiry, "ANSWER", 0.05)
+    monkeypatch.setattr(budget_and_expiry, "ANSWER_TIMEOUT", 0.05)
     real = time.time
     async with started(world, 1.0, asks=True) as watched:
         await until(lambda: "asked" in watched.states)
@@ -155,7 +155,7 @@ async def test_what_is_spent_is_counted_where_the_clock_is_set_back(
 async def test_a_price_that_nobody_knows_is_said(world: Dear) -> None:
     world.hourly = None
     async with started(world, 1.0) as watched:
-        await until(lambda: any("its budget cannot be watched" in each for each in watched.words))
+        await until(lambda: any("its budget cannot be watched" in each for each in watched.to_argv))
         assert watched.states == [] and not world.ended
 
 
@@ -164,7 +164,7 @@ async def test_without_a_budget_nobody_looks(world: Dear, hourly: float | None) 
     world.hourly = hourly
     async with started(world, None) as watched:
         await asyncio.wait_for(watched.pool.budget.watch(), 10)  # it has nothing to wait for
-        assert watched.states == [] and not any("budget" in each for each in watched.words)
+        assert watched.states == [] and not any("budget" in each for each in watched.to_argv)
 
 
 async def test_a_price_may_come_to_nothing(world: Dear) -> None:
@@ -174,7 +174,7 @@ async def test_a_price_may_come_to_nothing(world: Dear) -> None:
         watching = asyncio.create_task(watched.pool.budget.watch())
         await until(lambda: watched.states == ["near"] or watching.done())
         watching.cancel()
-        assert any(each.endswith("of its budget of $1,000,000.00") for each in watched.words)
+        assert any(each.endswith("of its budget of $1,000,000.00") for each in watched.to_argv)
 
 
 def test_the_runs_of_a_real_pool_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

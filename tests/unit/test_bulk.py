@@ -15,16 +15,22 @@ from typing import Any
 import pytest
 
 from skyward_core.node.agent import blob_server
-from skyward_core.node.agent.blob_server import Peers
-from skyward_core.protocol.tls_stream import CLIENT, LineError, RefusedByPeer, TlsLine, context
+from skyward_core.node.agent.blob_server import BlobServer
+from skyward_core.protocol.tls_stream import (
+    CLIENT,
+    RefusedByPeer,
+    TlsConnection,
+    TlsConnectionError,
+    make_ssl_context,
+)
 from skyward_core.transport.certificates import Authority, node_name
-from skyward_core.transport.direct_transfer import IDLE, LIFE, Endpoint, IdleStreams, Transfer
-from skyward_core.transport.downloads import Landing
-from skyward_core.util.content_hash import name_of
+from skyward_core.transport.direct_transfer import IDLE_TIMEOUT, MAX_AGE, Endpoint, IdleStreams, Transfer
+from skyward_core.transport.downloads import ResultDownload
+from skyward_core.util.content_hash import hash_bytes
 from tests.support.waiting import wait_until
 
 DATA = random.Random(1).randbytes(3_000_001)  # the same in all processes that collect these tests
-NAME = name_of(DATA)
+NAME = hash_bytes(DATA)
 PICKLE = pickle.dumps(DATA, 5)
 RESULT = "abc.0.77.result"
 
@@ -45,7 +51,7 @@ class Host:
         (self.spool / RESULT).write_bytes(DATA)
         (self.spool / "r000.out").write_text("a log")
         papers = authority.issue(node_name(number)).to_json()
-        self.peers = Peers(self.blobs, self.spool, "127.0.0.1", papers)
+        self.peers = BlobServer(self.blobs, self.spool, "127.0.0.1", papers)
         self.place = ("127.0.0.1", self.peers.port)
         self.node = Endpoint(self.place, node_name(number))
 
@@ -60,7 +66,7 @@ def hosts(tmp_path: Path, authority: Authority) -> Iterator[list[Host]]:
 
 @pytest.fixture
 def ours(authority: Authority) -> ssl.SSLContext:
-    return context(ssl.PROTOCOL_TLS_CLIENT, authority.issue(CLIENT).to_json())
+    return make_ssl_context(ssl.PROTOCOL_TLS_CLIENT, authority.issue(CLIENT).to_json())
 
 
 @pytest.fixture
@@ -82,7 +88,7 @@ def files(folder: Path) -> list[str]:
 
 
 def test_a_blob_comes_to_the_node(hosts: list[Host], ours: ssl.SSLContext, kept: IdleStreams, source: Path) -> None:
-    Transfer(hosts[0].node, ours, kept).put(source, NAME)
+    Transfer(hosts[0].node, ours, kept).upload(source, NAME)
     assert files(hosts[0].blobs) == [NAME]
     assert (hosts[0].blobs / NAME).read_bytes() == DATA
 
@@ -92,7 +98,7 @@ def test_another_content_than_the_name_says_is_refused_and_not_kept(
 ) -> None:
     source.write_bytes(b"X" + DATA[1:])
     with pytest.raises(RefusedByPeer, match="something else"):
-        Transfer(hosts[0].node, ours, kept).put(source, NAME)
+        Transfer(hosts[0].node, ours, kept).upload(source, NAME)
     assert not files(hosts[0].blobs)
 
 
@@ -103,29 +109,29 @@ def test_a_result_comes_here_from_where_an_earlier_attempt_stopped(
     target = tmp_path / "target"
     if there:
         target.write_bytes(b"-" * there)
-    Transfer(hosts[0].node, ours, kept).get(RESULT, Landing(target, len(DATA)))
+    Transfer(hosts[0].node, ours, kept).download_result(RESULT, ResultDownload(target, len(DATA)))
     assert target.read_bytes() == b"-" * there + DATA[there:]
 
 
 def test_a_result_of_another_size_is_not_taken(
     hosts: list[Host], ours: ssl.SSLContext, kept: IdleStreams, tmp_path: Path
 ) -> None:
-    with pytest.raises(LineError, match="it has 3,000,001 bytes of 3,000,000"):
-        Transfer(hosts[0].node, ours, kept).get(RESULT, Landing(tmp_path / "target", len(DATA) - 1))
+    with pytest.raises(TlsConnectionError, match="it has 3,000,001 bytes of 3,000,000"):
+        Transfer(hosts[0].node, ours, kept).download_result(RESULT, ResultDownload(tmp_path / "target", len(DATA) - 1))
     assert not (tmp_path / "target").exists()
 
 
 def test_a_node_may_neither_put_nor_read_results(hosts: list[Host], authority: Authority) -> None:
-    papers = context(ssl.PROTOCOL_TLS_CLIENT, authority.issue(node_name(1)).to_json())
+    papers = make_ssl_context(ssl.PROTOCOL_TLS_CLIENT, authority.issue(node_name(1)).to_json())
     for request in (
         {"t": "put", "name": NAME, "size": len(DATA)},
         {"t": "result", "name": RESULT, "at": 0},
     ):
         with (
-            TlsLine.to(hosts[0].place, papers) as line,
+            TlsConnection.connect(hosts[0].place, papers) as line,
             pytest.raises(RefusedByPeer, match="node 1 is not the client"),
         ):
-            line.ask(request)
+            line.request(request)
     assert not files(hosts[0].blobs)
 
 
@@ -147,31 +153,33 @@ def test_a_node_may_neither_put_nor_read_results(hosts: list[Host], authority: A
     ids=str,
 )
 def test_nothing_else_is_given_or_taken(hosts: list[Host], ours: ssl.SSLContext, request_: dict[str, object]) -> None:
-    with TlsLine.to(hosts[0].place, ours) as line, pytest.raises(RefusedByPeer):
-        line.ask(request_)
+    with TlsConnection.connect(hosts[0].place, ours) as line, pytest.raises(RefusedByPeer):
+        line.request(request_)
     assert not files(hosts[0].blobs)
 
 
 def test_a_node_that_answers_in_place_of_another_is_told_nothing(
     hosts: list[Host], ours: ssl.SSLContext, kept: IdleStreams, source: Path
 ) -> None:
-    with pytest.raises(LineError, match="node 0 answers in place of node 1"):
-        Transfer(Endpoint(hosts[0].place, node_name(1)), ours, kept).put(source, NAME)
+    with pytest.raises(TlsConnectionError, match="node 0 answers in place of node 1"):
+        Transfer(Endpoint(hosts[0].place, node_name(1)), ours, kept).upload(source, NAME)
     assert not files(hosts[0].blobs)
 
 
 def test_a_client_of_another_authority_is_refused(hosts: list[Host], source: Path, kept: IdleStreams) -> None:
-    stranger = context(ssl.PROTOCOL_TLS_CLIENT, Authority("p").issue(CLIENT).to_json())
-    with pytest.raises(LineError):
-        Transfer(hosts[0].node, stranger, kept).put(source, NAME)
+    stranger = make_ssl_context(ssl.PROTOCOL_TLS_CLIENT, Authority("p").issue(CLIENT).to_json())
+    with pytest.raises(TlsConnectionError):
+        Transfer(hosts[0].node, stranger, kept).upload(source, NAME)
     assert not files(hosts[0].blobs)
 
 
 def test_nobody_at_the_port_is_a_line_error(ours: ssl.SSLContext, kept: IdleStreams, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as gone:
         place = gone.getsockname()
-    with pytest.raises(LineError, match="refused"):
-        Transfer(Endpoint(place, node_name(0)), ours, kept).get(RESULT, Landing(tmp_path / "target", len(DATA)))
+    with pytest.raises(TlsConnectionError, match="refused"):
+        Transfer(Endpoint(place, node_name(0)), ours, kept).download_result(
+            RESULT, ResultDownload(tmp_path / "target", len(DATA))
+        )
     assert not (tmp_path / "target").exists()
 
 
@@ -180,8 +188,8 @@ class Half:
 
     def __init__(self, hosts: list[Host], ours: ssl.SSLContext) -> None:
         self.blobs = hosts[0].blobs
-        self.line = TlsLine.to(hosts[0].place, ours)
-        self.line.ask({"t": "put", "name": NAME, "size": len(DATA)})
+        self.line = TlsConnection.connect(hosts[0].place, ours)
+        self.line.request({"t": "put", "name": NAME, "size": len(DATA)})
         self.line.write(DATA[:2_000_000])
 
 
@@ -193,11 +201,11 @@ def arrived(host: Host) -> int:
 def test_a_blob_is_handed_on_while_it_still_comes(hosts: list[Host], ours: ssl.SSLContext) -> None:
     half = Half(hosts, ours)
     with ThreadPoolExecutor(1) as beside:
-        pulling = beside.submit(hosts[1].peers.pull, NAME, len(DATA), hosts[0].place)
+        pulling = beside.submit(hosts[1].peers.fetch, NAME, len(DATA), hosts[0].place)
         wait_until(lambda: arrived(hosts[1]) * 512 >= 1 << 20)
         assert NAME not in files(hosts[0].blobs)
         half.line.write(DATA[2_000_000:])
-        half.line.hear()
+        half.line.receive_frame()
         pulling.result()
     half.line.close()
     for host in hosts:
@@ -208,7 +216,7 @@ def test_a_blob_is_handed_on_while_it_still_comes(hosts: list[Host], ours: ssl.S
 def test_a_blob_that_breaks_off_is_kept_nowhere(hosts: list[Host], ours: ssl.SSLContext) -> None:
     half = Half(hosts, ours)
     with ThreadPoolExecutor(1) as beside:
-        pulling = beside.submit(hosts[1].peers.pull, NAME, len(DATA), hosts[0].place)
+        pulling = beside.submit(hosts[1].peers.fetch, NAME, len(DATA), hosts[0].place)
         wait_until(lambda: arrived(hosts[1]) * 512 >= 1 << 20)
         half.line.close()
         with pytest.raises(OSError, match="hung up"):
@@ -220,11 +228,11 @@ def test_a_blob_that_breaks_off_is_kept_nowhere(hosts: list[Host], ours: ssl.SSL
 def test_a_wrong_blob_is_kept_nowhere(hosts: list[Host], ours: ssl.SSLContext) -> None:
     half = Half(hosts, ours)
     with ThreadPoolExecutor(1) as beside:
-        pulling = beside.submit(hosts[1].peers.pull, NAME, len(DATA), hosts[0].place)
+        pulling = beside.submit(hosts[1].peers.fetch, NAME, len(DATA), hosts[0].place)
         wait_until(lambda: arrived(hosts[1]) > 0)
         half.line.write(bytes(len(DATA) - 2_000_000))
         with pytest.raises(RefusedByPeer, match="something else"):
-            half.line.hear()
+            half.line.receive_frame()
         with pytest.raises(OSError, match=r"something else|hung up"):
             pulling.result()
     half.line.close()
@@ -235,14 +243,14 @@ def test_a_transfer_ends_when_it_is_told_to(
     authority: Authority, ours: ssl.SSLContext, kept: IdleStreams, tmp_path: Path
 ) -> None:
     """The node is one that says nothing."""
-    theirs = context(ssl.PROTOCOL_TLS_SERVER, authority.issue(node_name(0)).to_json())
+    theirs = make_ssl_context(ssl.PROTOCOL_TLS_SERVER, authority.issue(node_name(0)).to_json())
     with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor(1) as beside:
         transfer = Transfer(Endpoint(listener.getsockname(), node_name(0)), ours, kept)
-        getting = beside.submit(transfer.get, RESULT, Landing(tmp_path / "target", len(DATA)))
-        with TlsLine(listener.accept()[0], theirs, server=True) as line:
-            assert line.hear() == {"t": "result", "name": RESULT, "at": 0}
+        getting = beside.submit(transfer.download_result, RESULT, ResultDownload(tmp_path / "target", len(DATA)))
+        with TlsConnection(listener.accept()[0], theirs, server=True) as line:
+            assert line.receive_frame() == {"t": "result", "name": RESULT, "at": 0}
             transfer.stop()
-            with pytest.raises(LineError):
+            with pytest.raises(TlsConnectionError):
                 getting.result()
 
 
@@ -250,21 +258,21 @@ def test_a_transfer_ends_when_it_is_told_to(
 
 
 @pytest.fixture
-def made(monkeypatch: pytest.MonkeyPatch) -> list[TlsLine]:
+def made(monkeypatch: pytest.MonkeyPatch) -> list[TlsConnection]:
     """The lines that were made, in their order."""
-    made: list[TlsLine] = []
-    to = TlsLine.to
+    made: list[TlsConnection] = []
+    to = TlsConnection.connect
 
-    def noted(*args: Any) -> TlsLine:
+    def noted(*args: Any) -> TlsConnection:
         made.append(to(*args))
         return made[-1]
 
-    monkeypatch.setattr(TlsLine, "to", noted)
+    monkeypatch.setattr(TlsConnection, "connect", noted)
     return made
 
 
 def get(node: Endpoint, ours: ssl.SSLContext, kept: IdleStreams, target: Path) -> bytes:
-    Transfer(node, ours, kept).get(RESULT, Landing(target, len(DATA)))
+    Transfer(node, ours, kept).download_result(RESULT, ResultDownload(target, len(DATA)))
     data = target.read_bytes()
     target.unlink()
     return data
@@ -276,11 +284,11 @@ def test_files_go_over_one_line_one_after_another(
     kept: IdleStreams,
     tmp_path: Path,
     source: Path,
-    made: list[TlsLine],
+    made: list[TlsConnection],
 ) -> None:
     node, target = hosts[0].node, tmp_path / "target"
     assert get(node, ours, kept, target) == DATA
-    Transfer(node, ours, kept).put(source, NAME)
+    Transfer(node, ours, kept).upload(source, NAME)
     assert (hosts[0].blobs / NAME).read_bytes() == DATA
     assert get(node, ours, kept, target) == DATA
     assert len(made) == 1
@@ -294,16 +302,16 @@ def test_a_line_is_kept_neither_after_a_refusal_nor_after_a_failure(
     kept: IdleStreams,
     tmp_path: Path,
     source: Path,
-    made: list[TlsLine],
+    made: list[TlsConnection],
 ) -> None:
     node = hosts[0].node
     with pytest.raises(RefusedByPeer, match="something else"):
-        Transfer(node, ours, kept).put(source, "0" * 32)
-    with pytest.raises(LineError):
-        Transfer(node, ours, kept).get(RESULT, Landing(tmp_path / "target", len(DATA) - 1))
+        Transfer(node, ours, kept).upload(source, "0" * 32)
+    with pytest.raises(TlsConnectionError):
+        Transfer(node, ours, kept).download_result(RESULT, ResultDownload(tmp_path / "target", len(DATA) - 1))
     with pytest.raises(OSError, match="No such file"):
-        Transfer(node, ours, kept).get(RESULT, Landing(tmp_path / "no" / "target", len(DATA)))
-    assert kept.take(node) is None
+        Transfer(node, ours, kept).download_result(RESULT, ResultDownload(tmp_path / "no" / "target", len(DATA)))
+    assert kept.acquire(node) is None
     assert get(node, ours, kept, tmp_path / "target") == DATA
     assert len(made) == 4
 
@@ -312,25 +320,25 @@ class Fickle:
     """A node that hangs up where its script says: after so many bytes of each line's last answer."""
 
     def __init__(self, authority: Authority, *script: list[int]) -> None:
-        self._papers = context(ssl.PROTOCOL_TLS_SERVER, authority.issue(node_name(0)).to_json())
+        self._papers = make_ssl_context(ssl.PROTOCOL_TLS_SERVER, authority.issue(node_name(0)).to_json())
         self._script = script
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.node = Endpoint(self._listener.getsockname(), node_name(0))
-        self.asked: list[int] = []
+        self.set_current: list[int] = []
         self._beside = ThreadPoolExecutor(1)
         self._serving = self._beside.submit(self._serve)
 
     def _serve(self) -> None:
         for line_script in self._script:
-            with TlsLine(self._listener.accept()[0], self._papers, server=True) as line:
+            with TlsConnection(self._listener.accept()[0], self._papers, server=True) as line:
                 for count in line_script:
-                    at = int(line.hear()["at"])
-                    self.asked.append(at)
+                    at = int(line.receive_frame()["at"])
+                    self.set_current.append(at)
                     if count:
-                        line.say({"t": "comes", "size": len(PICKLE)})
+                        line.send_frame({"t": "comes", "size": len(PICKLE)})
                         line.write(PICKLE[at : at + count])
                     else:
-                        line.hear()  # which it breaks off
+                        line.receive_frame()  # which it breaks off
 
     def end(self) -> None:
         self._serving.result(20)
@@ -344,17 +352,17 @@ def test_what_a_line_breaks_off_that_had_waited_goes_on_over_a_new_one(
 ) -> None:
     whole = len(PICKLE)
     fickle = Fickle(authority, [whole], [whole, 2_000_000], [whole])
-    landing = Landing(tmp_path / "first", whole)
-    Transfer(fickle.node, ours, kept).get(RESULT, landing)
+    landing = ResultDownload(tmp_path / "first", whole)
+    Transfer(fickle.node, ours, kept).download_result(RESULT, landing)
     for name in (
         "second",
         "third",
     ):  # the node has hung up before the one, and does in the midst of the other
-        landing = Landing(tmp_path / name, whole, in_place=in_place)
-        Transfer(fickle.node, ours, kept).get(RESULT, landing)
+        landing = ResultDownload(tmp_path / name, whole, in_place=in_place)
+        Transfer(fickle.node, ours, kept).download_result(RESULT, landing)
         assert landing.load() == DATA
     fickle.end()
-    first, *asked = fickle.asked
+    first, *asked = fickle.set_current
     assert (first, asked[:2]) == (0, [0, 0])
     assert 1_000_000 < asked[2] <= 2_000_000 and len(asked) == 3
 
@@ -363,26 +371,26 @@ def test_a_new_line_that_breaks_is_no_good_and_not_tried_twice(
     authority: Authority, ours: ssl.SSLContext, kept: IdleStreams, tmp_path: Path
 ) -> None:
     fickle = Fickle(authority, [2_000_000])
-    landing = Landing(tmp_path / "target", len(PICKLE))
-    with pytest.raises(LineError, match="hung up"):
-        Transfer(fickle.node, ours, kept).get(RESULT, landing)
+    landing = ResultDownload(tmp_path / "target", len(PICKLE))
+    with pytest.raises(TlsConnectionError, match="hung up"):
+        Transfer(fickle.node, ours, kept).download_result(RESULT, landing)
     fickle.end()
     assert 1_000_000 < landing.at <= 2_000_000
 
 
 def test_a_transfer_that_is_told_to_end_makes_no_new_line(
-    authority: Authority, ours: ssl.SSLContext, kept: IdleStreams, tmp_path: Path, made: list[TlsLine]
+    authority: Authority, ours: ssl.SSLContext, kept: IdleStreams, tmp_path: Path, made: list[TlsConnection]
 ) -> None:
     fickle = Fickle(authority, [len(PICKLE), 0])
-    Transfer(fickle.node, ours, kept).get(RESULT, Landing(tmp_path / "first", len(PICKLE)))
+    Transfer(fickle.node, ours, kept).download_result(RESULT, ResultDownload(tmp_path / "first", len(PICKLE)))
     transfer = Transfer(fickle.node, ours, kept)
     with ThreadPoolExecutor(1) as beside:
-        getting = beside.submit(transfer.get, RESULT, Landing(tmp_path / "target", len(PICKLE)))
-        wait_until(lambda: len(fickle.asked) == 2)
+        getting = beside.submit(transfer.download_result, RESULT, ResultDownload(tmp_path / "target", len(PICKLE)))
+        wait_until(lambda: len(fickle.set_current) == 2)
         transfer.stop()
-        with pytest.raises(LineError):
+        with pytest.raises(TlsConnectionError):
             getting.result()
-    with pytest.raises(LineError):
+    with pytest.raises(TlsConnectionError):
         fickle.end()
     assert len(made) == 1
 
@@ -394,7 +402,7 @@ def test_a_node_ends_a_line_that_asks_nothing_more(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(blob_server, "IDLE", 0.001)
+    monkeypatch.setattr(blob_server, "IDLE_TIMEOUT", 0.001)
     assert get(hosts[0].node, ours, kept, tmp_path / "target") == DATA
     wait_until(lambda: not [each for each in threading.enumerate() if "_serve" in each.name])
     monkeypatch.undo()
@@ -404,30 +412,30 @@ def test_a_node_ends_a_line_that_asks_nothing_more(
 def test_as_many_lines_wait_as_may_and_as_long_as_they_may(hosts: list[Host], ours: ssl.SSLContext) -> None:
     kept = IdleStreams(2)
     node, other = hosts[0].node, hosts[1].node
-    lines = [TlsLine.to(node.place, ours) for _ in range(3)]
+    lines = [TlsConnection.connect(node.place, ours) for _ in range(3)]
     for line in lines:
-        kept.keep(node, line)
-    with pytest.raises(LineError):
-        lines[2].ask({"t": "result", "name": RESULT, "at": 0})
-    assert kept.take(other) is None
-    assert kept.take(node) is lines[1]
-    kept.expire(IDLE)
-    assert kept.take(node) is lines[0]
-    kept.keep(node, lines[0])
-    kept.keep(node, lines[1])
+        kept.release(node, line)
+    with pytest.raises(TlsConnectionError):
+        lines[2].request({"t": "result", "name": RESULT, "at": 0})
+    assert kept.acquire(other) is None
+    assert kept.acquire(node) is lines[1]
+    kept.expire(IDLE_TIMEOUT)
+    assert kept.acquire(node) is lines[0]
+    kept.release(node, lines[0])
+    kept.release(node, lines[1])
     kept.expire(0)
-    assert kept.take(node) is None
+    assert kept.acquire(node) is None
     for line in lines[:2]:
-        with pytest.raises(LineError):
-            line.say({"t": "result", "name": RESULT, "at": 0})
-    old = TlsLine.to(node.place, ours)
-    old.made -= LIFE
-    kept.keep(node, old)
-    assert kept.take(node) is None
-    last = TlsLine.to(node.place, ours)
+        with pytest.raises(TlsConnectionError):
+            line.send_frame({"t": "result", "name": RESULT, "at": 0})
+    old = TlsConnection.connect(node.place, ours)
+    old.connected_at -= MAX_AGE
+    kept.release(node, old)
+    assert kept.acquire(node) is None
+    last = TlsConnection.connect(node.place, ours)
     kept.close()
-    kept.keep(node, last)
-    assert kept.take(node) is None
+    kept.release(node, last)
+    assert kept.acquire(node) is None
 
 
 @pytest.fixture(autouse=True)

@@ -20,13 +20,13 @@ import pytest
 
 from skyward_core.node import bundle_importer
 from skyward_core.node.bootstrap import bootstrap
-from skyward_core.protocol.node_paths import rest_of
+from skyward_core.protocol.node_paths import deferred_bundle_path
 from skyward_core.transport import bundle_builder
 from skyward_core.transport.bundle_builder import (
-    REST,
+    LATE_FILES,
     SOURCELESS,
     Bundle,
-    _of_other,
+    _bundle_for_other,
     _without_docstrings,
     bundle,
     bundle_for,
@@ -121,17 +121,17 @@ def test_another_python_finds_its_own_bytecode_or_the_sources(
     is_here: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
     other = another_python()
-    request.addfinalizer(_of_other.cache_clear)
+    request.addfinalizer(_bundle_for_other.cache_clear)
     monkeypatch.setenv("SKYWARD_HOME", str(tmp_path / "home"))
-    _of_other.cache_clear()
+    _bundle_for_other.cache_clear()
     made = bundle_for(True, ".".join(other.version.split(".")[:2]))
     assert made.name != bundle_with_nvml().name and dict(made.files) == dict(bundle_with_nvml().files)
-    made.have_bytecode(other.path if is_here else "")
+    made.compile_bytecode(other.path if is_here else "")
     path = tmp_path / made.name
     bootstrap.unpack(made.archive, str(path))
     script = (
         "import sys; sys.path.insert(0, sys.argv[1])\n"
-        "from skyward_core.node.agent.__main__ import preload; preload()\n"
+        "from skyward_core.node.agent.__main__ import preload_modules as preload; preload()\n"
         "import skyward_core.node.worker.worker, cloudpickle\n"
         "ours = [m for n, m in sys.modules.items() if n.startswith(('skyward_core', 'cloudpickle'))]\n"
         "print(*(getattr(m, '__file__', '') for m in ours))"
@@ -183,7 +183,7 @@ def test_a_kept_archive_that_is_not_what_was_packed_is_packed_anew(spoilt: str, 
         file.unlink()
         file.mkdir()
     elif spoilt == "of other content":
-        bundle_builder.store("bundle-0/all.zip", "plain", b"another")
+        bundle_builder.store_archive("bundle-0/all.zip", "plain", b"another")
     else:
         file.write_bytes({"cut": data[:-1], "changed": data[:-1] + b"?", "emptied": b""}[spoilt])
     bundle.cache_clear()
@@ -203,11 +203,11 @@ def test_an_archive_that_a_stranger_may_have_changed_is_none(
         monkeypatch.setattr(bundle_builder, "_path", lambda variant: f"{folder}/{variant}")
         before = os.umask(0)  # as some containers have it
         try:
-            bundle_builder.store("x", "plain", b"ours")
+            bundle_builder.store_archive("x", "plain", b"ours")
         finally:
             os.umask(before)
         file = Path(folder, "plain")
-        assert bundle_builder.load("x", "plain") == b"ours"
+        assert bundle_builder.load_archive("x", "plain") == b"ours"
         if left == "by who let others write":
             file.chmod(0o666)
         elif left == "by a stranger":
@@ -217,7 +217,7 @@ def test_an_archive_that_a_stranger_may_have_changed_is_none(
         theirs.chmod(0o644)
         done = subprocess.run(["cp", str(theirs), str(file)], user=65534, group=65534, extra_groups=[], check=False)
         assert (done.returncode == 0) == (left != "by us")
-        assert bundle_builder.load("x", "plain") == (b"ours" if left == "by us" else b"")
+        assert bundle_builder.load_archive("x", "plain") == (b"ours" if left == "by us" else b"")
 
 
 def test_what_a_killed_process_leaves_of_one_is_gone_with_the_next_packing(unpacked: Path, kept: Path) -> None:
@@ -228,7 +228,7 @@ def test_what_a_killed_process_leaves_of_one_is_gone_with_the_next_packing(unpac
         "sys.dont_write_bytecode = False\n"
         "archive_cache._path = lambda variant: f'{sys.argv[1]}/{variant}'\n"
         "Path.replace = lambda *_: os.kill(os.getpid(), signal.SIGKILL)\n"
-        "archive_cache.store('bundle-0/all.zip', 'plain', b'another' * 1000)"
+        "archive_cache.store_archive('bundle-0/all.zip', 'plain', b'another' * 1000)"
     )
     killed = subprocess.run([sys.executable, "-c", script, str(kept)], check=False)
     assert killed.returncode == -signal.SIGKILL
@@ -287,7 +287,9 @@ def test_any_program_can_read_it_and_all_is_in_one_of_the_two_files(unpacked: Pa
             for archive, held in ((first, names), (second, others)):
                 assert path not in held or archive.read(path) == data
     assert not names & others
-    assert all(path.startswith(REST) for path in others) and not any(path.startswith(REST) for path in names)
+    assert all(path.startswith(LATE_FILES) for path in others) and not any(
+        path.startswith(LATE_FILES) for path in names
+    )
     left_out = {path for path, _ in bundle_with_nvml().files} - names - others
     assert all(path.startswith(SOURCELESS) and path + "c" in names | others for path in left_out)
 
@@ -297,7 +299,7 @@ def _imports(name: str, first: Path, patience: float) -> subprocess.Popen[str]:
     script = (
         "import sys; sys.path.insert(0, sys.argv[1])\n"
         "import skyward_core.node.bundle_importer as rest\n"
-        "rest.PATIENCE = float(sys.argv[3])\n"
+        "rest.BUNDLE_TIMEOUT = float(sys.argv[3])\n"
         "print('begins', flush=True)\n"
         "__import__(sys.argv[2]); print(sys.modules[sys.argv[2]].__file__)"
     )
@@ -308,7 +310,7 @@ def _imports(name: str, first: Path, patience: float) -> subprocess.Popen[str]:
 
 
 def test_who_imports_of_the_rest_before_it_is_there_waits_for_it(unpacked: Path) -> None:
-    rest = Path(rest_of(str(unpacked)))
+    rest = Path(deferred_bundle_path(str(unpacked)))
     with _imports("skyward_core.providers.ssh.provider", unpacked, 60) as process:
         assert process.stdout is not None and process.stdout.readline() == "begins\n"
         with pytest.raises(subprocess.TimeoutExpired):
@@ -334,7 +336,7 @@ def test_a_rest_that_never_comes_is_said(unpacked: Path, tmp_path: Path) -> None
 def test_a_rest_that_a_stranger_put_there_is_not_imported(unpacked: Path, tmp_path: Path) -> None:
     alone = tmp_path / "bundle-1" / "all.zip"
     bootstrap.unpack(bundle_with_nvml().archive, str(alone))
-    rest = Path(rest_of(str(alone)))
+    rest = Path(deferred_bundle_path(str(alone)))
     bootstrap.unpack(bundle_with_nvml().rest, str(rest))
     os.chown(rest, 65534, 65534)
     with _imports("skyward_core.pool.pool", alone, 0.1) as process:
@@ -343,12 +345,12 @@ def test_a_rest_that_a_stranger_put_there_is_not_imported(unpacked: Path, tmp_pa
 
 
 def test_who_has_waited_in_vain_does_not_wait_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(bundle_importer, "PATIENCE", 0.05)
-    finder = bundle_importer._RestFinder(str(tmp_path / "none"))
+    monkeypatch.setattr(bundle_importer, "BUNDLE_TIMEOUT", 0.05)
+    finder = bundle_importer._DeferredFinder(str(tmp_path / "none"))
     with pytest.raises(ModuleNotFoundError):
         finder.find_spec("skyward_core.pool", None)
-    monkeypatch.setattr(bundle_importer, "PATIENCE", 3600.0)
-    other = bundle_importer._RestFinder(str(tmp_path / "none"))
+    monkeypatch.setattr(bundle_importer, "BUNDLE_TIMEOUT", 3600.0)
+    other = bundle_importer._DeferredFinder(str(tmp_path / "none"))
     with monkeypatch.context() as changed, pytest.raises(ModuleNotFoundError) as found:
         changed.setattr(os, "geteuid", lambda: 12345)
         other.find_spec("skyward_core.pool.pool", None)  # at once: no wait would help
@@ -362,7 +364,7 @@ def test_one_that_lies_there_is_never_replaced(tmp_path: Path, monkeypatch: pyte
     for content in (b"first", b"second"):
         archive = zlib.compress(content)
         monkeypatch.setattr(bootstrap, "receive", lambda size, archive=archive: archive)
-        bootstrap.take_bundle(str(tmp_path), name, len(archive))
+        bootstrap.save_bundle(str(tmp_path), name, len(archive))
     assert (tmp_path / name).read_bytes() == b"first"
     assert list(tmp_path.iterdir()) == [tmp_path / "bundle-0"]
 
@@ -376,12 +378,12 @@ def test_two_that_have_one_pid_do_not_write_into_each_others_file(
     def half(archive: bytes, path: str) -> None:
         written.append(path)
         if len(written) == 1:  # another container that shares the home comes meanwhile
-            bootstrap.take_bundle(str(tmp_path), "bundle-0/all.zip", len(archive))
+            bootstrap.save_bundle(str(tmp_path), "bundle-0/all.zip", len(archive))
         unpack(archive, path)
 
     monkeypatch.setattr(bootstrap, "receive", lambda size: archive)
     monkeypatch.setattr(bootstrap, "unpack", half)
-    bootstrap.take_bundle(str(tmp_path), "bundle-0/all.zip", len(archive))
+    bootstrap.save_bundle(str(tmp_path), "bundle-0/all.zip", len(archive))
     assert len(set(written)) == 2
     assert list(tmp_path.iterdir()) == [tmp_path / "bundle-0"]
     assert (tmp_path / "bundle-0/all.zip").read_bytes() == b"whole"
@@ -402,8 +404,8 @@ def test_frames_of_ours_are_left_out_of_what_users_see(
         "from skyward_core.node.worker.returned_exceptions import describe_error\n"
         "class Mine(WorkerProcess):\n"
         "    def __init__(self): pass\n"
-        "    def _load(self, header, body): return (lambda: 1 / 0), ((), {})\n"
-        "try: Mine()._run({'run': 'r', 'i': 0}, b'', None)\n"
+        "    def _load_function(self, header, body): return (lambda: 1 / 0), ((), {})\n"
+        "try: Mine()._run_function({'run': 'r', 'i': 0}, b'', None)\n"
         "except ZeroDivisionError as error:\n"
         "    error = error.with_traceback(error.__traceback__.tb_next)\n"
         "    print(describe_error(error)[0]['traceback'])\n"
@@ -417,7 +419,7 @@ def test_frames_of_ours_are_left_out_of_what_users_see(
 @pytest.mark.parametrize(
     "start",
     [
-        "from skyward_core.node.agent.__main__ import preload; preload()",
+        "from skyward_core.node.agent.__main__ import preload_modules as preload; preload()",
         "import skyward_core.node.worker.worker, skyward_core.runtime.instance_info, cloudpickle",
         "import skyward_core.node.bootstrap.host_commands",
     ],
@@ -464,7 +466,7 @@ def test_an_agent_that_listens_has_loaded_nothing_of_that(unpacked: Path, tmp_pa
     script = (
         "import sys; sys.path.insert(0, sys.argv[1])\n"
         "from skyward_core.node.bootstrap import bootstrap\n"
-        "bootstrap.get_ready(sys.argv[1])\n"
+        "bootstrap.preload_agent(sys.argv[1])\n"
         "import urllib.parse\n"  # which pathlib does late since Python 3.13
         "before = set(sys.modules)\n"
         "import asyncio, json, os, signal\n"
@@ -483,14 +485,14 @@ def test_an_agent_that_listens_has_loaded_nothing_of_that(unpacked: Path, tmp_pa
     command = [sys.executable, "-I", "-S", "-c", package + script, str(unpacked), json.dumps(config)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 0, done.stderr
-    assert done.stdout == "set() PutOff PutOff\n"
+    assert done.stdout == "set() LazyModule LazyModule\n"
 
 
 def test_an_agent_loads_what_it_has_put_off_when_it_asks_for_it(unpacked: Path) -> None:
     script = (
         "import sys; sys.path.insert(0, sys.argv[1])\n"
         "from skyward_core.node.bootstrap import bootstrap\n"
-        "bootstrap.get_ready(sys.argv[1])\n"
+        "bootstrap.preload_agent(sys.argv[1])\n"
         "names = ('skyward_core.node.agent.agent', 'ast', 'ssl', 'tokenize', '_locale', 'ctypes', 'dataclasses')\n"
         "print(*(name in sys.modules for name in names))\n"
         "import asyncio, inspect\n"
@@ -519,7 +521,7 @@ def test_an_agent_loads_what_it_has_put_off_when_it_asks_for_it(unpacked: Path) 
     assert done.stdout.splitlines() == [
         "True False False False False False False",
         "True True",
-        "False <class 'skyward_core.node.deferred_imports.Whatever'> PutOff",
+        "False <class 'skyward_core.node.deferred_imports.TypingStub'> LazyModule",
         "3 typing.Optional[int] module",
         "True True",
         "[::1] file:///a",

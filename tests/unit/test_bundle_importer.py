@@ -12,7 +12,7 @@ import pytest
 
 from skyward_core.node import bundle_importer
 from skyward_core.node.bootstrap import bootstrap
-from skyward_core.protocol.node_paths import rest_of
+from skyward_core.protocol.node_paths import deferred_bundle_path
 from skyward_core.transport.bundle_builder import bundle
 
 COUNTING = """
@@ -38,7 +38,7 @@ print(skyward_core.plugins.built_in.mig.__file__)
 def unpacked(tmp_path_factory: pytest.TempPathFactory) -> str:
     path = str(tmp_path_factory.mktemp("host") / "bundle-0" / "all.zip")
     bootstrap.unpack(bundle().archive, path)
-    bootstrap.unpack(bundle().rest, rest_of(path))
+    bootstrap.unpack(bundle().rest, deferred_bundle_path(path))
     return path
 
 
@@ -52,7 +52,7 @@ def modules(archive: str) -> dict[str, str]:
 
 @pytest.mark.parametrize("which", ["what nodes start with", "the rest"])
 def test_modules_are_found_as_python_finds_them(unpacked: str, which: str) -> None:
-    archive = unpacked if which == "what nodes start with" else rest_of(unpacked)
+    archive = unpacked if which == "what nodes start with" else deferred_bundle_path(unpacked)
     found = modules(archive)
     assert len(found) > 80
     for name, place in found.items():
@@ -87,7 +87,7 @@ def test_other_files_are_imported_from_as_ever(tmp_path: Path) -> None:
     script = (
         "import sys; sys.path[:0] = sys.argv[1:]\n"
         "import skyward_core.node.bundle_importer as ours, zipimport\n"
-        "ours.import_once('/nowhere/bundle-0/all.zip')\n"
+        "ours.install_bundle_importer('/nowhere/bundle-0/all.zip')\n"
         "import parcel.inner; print(type(parcel.inner.__loader__) is zipimport.zipimporter, parcel.inner.value)"
     )
     root = str(Path(bundle_importer.__file__).parents[2])

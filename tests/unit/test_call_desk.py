@@ -14,16 +14,16 @@ from typing import Any
 import pytest
 
 from skyward_core.node.agent import call_journal
-from skyward_core.node.agent.agent import take_over
+from skyward_core.node.agent.agent import recover_state
 from skyward_core.node.agent.agent_state import NodeState
 from skyward_core.node.agent.call_journal import Call
-from skyward_core.node.agent.call_outcomes import CallDesk
+from skyward_core.node.agent.call_outcomes import CallLifecycle
 from skyward_core.node.agent.config import AgentConfig
-from skyward_core.node.agent.connected_clients import Audience, Phases
+from skyward_core.node.agent.connected_clients import ClientRegistry, RankPhases
 from skyward_core.node.agent.connection import Connection
-from skyward_core.node.agent.slot_dispatcher import Slots
+from skyward_core.node.agent.slot_dispatcher import SlotDispatcher
 from skyward_core.node.agent.worker_processes import Process
-from skyward_core.protocol.frame_codec import NONE, NONE_SUMMARY, Decoder, Header
+from skyward_core.protocol.frame_codec import NONE_SUMMARY, PICKLED_NONE, Decoder, Header
 
 
 class Peer(Connection):
@@ -31,7 +31,7 @@ class Peer(Connection):
 
     def __init__(self) -> None:
         super().__init__(lambda *_: None, lambda _: None)
-        self.open = True
+        self.is_open = True
         self.told: list[Header] = []
 
     def write(self, data: bytes) -> None:
@@ -48,27 +48,27 @@ def config(tmp_path: Path) -> AgentConfig:
 class Desk:
     def __init__(self, config: AgentConfig) -> None:
         self.state = NodeState(config)
-        self.audience = Audience()
-        self.desk = CallDesk(self.state, self.audience)
+        self.audience = ClientRegistry()
+        self.desk = CallLifecycle(self.state, self.audience)
         self.owner, self.watcher, self.other = Peer(), Peer(), Peer()
         for peer in (self.owner, self.watcher, self.other):
-            self.audience.join(peer)
+            self.audience.add(peer)
         self.audience[self.watcher].watches = True
 
     def call(self, **header: Any) -> Call:
         told: Any = {"kind": "single", "total": 1, "name": "f"} | header
         call = Call("r1", 0, told, b"", self.owner, rank=3)
-        self.state.register.add(call)
+        self.state.registry.add(call)
         return call
 
 
 def returned(call: Call, **more: Any) -> Any:
-    return call.no_result({"kind": "returned"}) | more
+    return call.make_outcome({"kind": "returned"}) | more
 
 
 def judged(desk: Desk, call: Call, killed: str = "", **told: Any) -> Any:
     header: Any = {"t": "outcome", "run": call.run, "i": call.index} | told
-    return desk.desk.judged(call, header, killed)
+    return desk.desk.finalize_outcome(call, header, killed)
 
 
 async def test_an_outcome_goes_to_its_owner_and_those_who_watch_once(config: AgentConfig) -> None:
@@ -92,22 +92,22 @@ async def test_what_was_given_and_what_came_of_it_is_in_the_journal_until_it_is_
     first, path = desk.call(), config.spool / "journal"
     asked: Any = {}
     second = Call("r2", 0, asked, b"", desk.owner)
-    desk.state.register.add(second)
-    first.given_at = 1.0
-    desk.desk.given(first, '{"t":"call","run":"r1","i":0}')
+    desk.state.registry.add(second)
+    first.started_at = 1.0
+    desk.desk.on_call_started(first, '{"t":"call","run":"r1","i":0}')
     desk.desk.finish(first, returned(first), b"result")
-    assert [header["t"] for header, _ in call_journal.read(path)] == ["given", "outcome"]
+    assert [header["t"] for header, _ in call_journal.read_journal(path)] == ["given", "outcome"]
     desk.desk.acknowledge({"r1": None})
-    assert [header["t"] for header, _ in call_journal.read(path)] == ["given", "outcome", "ack"]
+    assert [header["t"] for header, _ in call_journal.read_journal(path)] == ["given", "outcome", "ack"]
     desk.desk.finish(second, returned(second))
     desk.desk.acknowledge({"r2": [0]})
-    assert call_journal.read(path) == [], "nothing waits for anybody"
+    assert call_journal.read_journal(path) == [], "nothing waits for anybody"
 
 
 KILLED = """
 import asyncio, os, signal, socket, sys
-from skyward_core.node.agent.connected_clients import Audience
-from skyward_core.node.agent.call_outcomes import CallDesk
+from skyward_core.node.agent.connected_clients import ClientRegistry
+from skyward_core.node.agent.call_outcomes import CallLifecycle
 from skyward_core.node.agent.call_journal import Call
 from skyward_core.node.agent.config import AgentConfig
 from skyward_core.node.agent.connection import Connection
@@ -116,11 +116,11 @@ from skyward_core.node.agent.agent_state import NodeState
 async def main(folder, descriptor):
     state, owner = NodeState(AgentConfig(pool="p", node=3, nodes=4, folder=folder, socket="")), Connection(print, print)
     await asyncio.get_running_loop().create_connection(lambda: owner, sock=socket.socket(fileno=int(descriptor)))
-    desk, call = CallDesk(state, Audience()), Call("r1", 0, {}, b"", owner, rank=3)
-    state.register.add(call)
-    call.given_at = 1.0
-    desk.given(call, '{"t":"call","run":"r1","i":0}')
-    desk.finish(call, call.no_result({"kind": "returned"}) | {"size": 6}, b"result", more=True)
+    desk, call = CallLifecycle(state, ClientRegistry()), Call("r1", 0, {}, b"", owner, rank=3)
+    state.registry.add(call)
+    call.started_at = 1.0
+    desk.on_call_started(call, '{"t":"call","run":"r1","i":0}')
+    desk.finish(call, call.make_outcome({"kind": "returned"}) | {"size": 6}, b"result", more=True)
     os.kill(os.getpid(), signal.SIGKILL)
 
 asyncio.run(main(*sys.argv[1:]))
@@ -142,9 +142,9 @@ async def test_an_agent_that_is_killed_before_it_has_told_what_waits_leaves_it_t
 ) -> None:
     assert told_by_one_that_is_killed(config) == b""
     desk = Desk(config)
-    slots = Slots(desk.state, desk.audience, desk.desk, Phases(desk.audience.broadcast))
-    await take_over(desk.state, slots, desk.desk)
-    (call,) = desk.state.register.calls.values()
+    slots = SlotDispatcher(desk.state, desk.audience, desk.desk, RankPhases(desk.audience.send_to_watchers))
+    await recover_state(desk.state, slots, desk.desk)
+    (call,) = desk.state.registry.calls.values()
     desk.desk.claim(desk.other, call, {"t": "claim", "run": "r1"})
     assert [(told["t"], told["kind"], told["size"]) for told in desk.other.told] == [("outcome", "returned", 6)]
     assert call.result == b"result"
@@ -162,19 +162,19 @@ async def test_the_file_of_a_result_goes_with_its_acknowledgement(config: AgentC
 async def test_what_came_of_a_call_waits_for_another_client(config: AgentConfig) -> None:
     desk = Desk(config)
     call = desk.call()
-    desk.desk.disown(desk.owner)
+    desk.desk.on_client_gone(desk.owner)
     desk.desk.finish(call, returned(call, size=7))
-    assert desk.owner.told == [] and desk.desk.unfetched() == {"r1": 7}
+    assert desk.owner.told == [] and desk.desk.unfetched_sizes() == {"r1": 7}
     desk.desk.claim(desk.other, call, {"t": "claim", "run": "r1"})
-    assert [told["t"] for told in desk.other.told] == ["outcome"] and desk.desk.unfetched() == {}
+    assert [told["t"] for told in desk.other.told] == ["outcome"] and desk.desk.unfetched_sizes() == {}
 
 
 async def test_none_needs_no_fetching_and_is_told_of_all_the_same(config: AgentConfig) -> None:
     desk = Desk(config)
     call = desk.call()
-    desk.desk.disown(desk.owner)
-    desk.desk.finish(call, returned(call, summary=NONE_SUMMARY, size=len(NONE)))
-    assert desk.desk.unfetched() == {"r1": 0}
+    desk.desk.on_client_gone(desk.owner)
+    desk.desk.finish(call, returned(call, summary=NONE_SUMMARY, size=len(PICKLED_NONE)))
+    assert desk.desk.unfetched_sizes() == {"r1": 0}
 
 
 async def test_an_exception_is_something_to_fetch_though_no_header_tells_its_size(
@@ -182,18 +182,18 @@ async def test_an_exception_is_something_to_fetch_though_no_header_tells_its_siz
 ) -> None:
     desk = Desk(config)
     call = desk.call()
-    desk.desk.disown(desk.owner)
-    desk.desk.finish(call, call.no_result({"kind": "raised"}), b"pickled")
-    assert desk.desk.unfetched() == {"r1": 7}
+    desk.desk.on_client_gone(desk.owner)
+    desk.desk.finish(call, call.make_outcome({"kind": "raised"}), b"pickled")
+    assert desk.desk.unfetched_sizes() == {"r1": 7}
 
 
 async def test_a_call_of_a_gang_that_is_no_more_is_handed_back_and_forgotten(config: AgentConfig) -> None:
     desk = Desk(config)
     call = desk.call(gang=True)
-    desk.state.gang.epoch, desk.state.gang.broken = 4, "a rank died"
-    desk.desk.stale(call)
+    desk.state.gang.epoch, desk.state.gang.broken_reason = 4, "a rank died"
+    desk.desk.reject_stale(call)
     assert desk.owner.told == [{"t": "stale", "run": "r1", "i": 0, "epoch": 4, "why": "a rank died"}]
-    assert not desk.state.register.calls and not desk.state.register.active
+    assert not desk.state.registry.calls and not desk.state.registry.active
 
 
 @pytest.mark.parametrize(
@@ -210,10 +210,10 @@ async def test_how_the_end_of_a_worker_is_told(
 ) -> None:
     desk = Desk(config)
     call, process = desk.call(), Process(1)
-    process.killed = killed
-    desk.state.ending, desk.state.closing = ending, closing
+    process.kill_reason = killed
+    desk.state.end_frame, desk.state.is_closing = ending, closing
     (config.spool / "r003.err").write_text("no such module\n")
-    desk.desk.died(call, process, 9, logs=_NoLogs())  # type: ignore[arg-type]
+    desk.desk.on_worker_death(call, process, 9, logs=_NoLogs())  # type: ignore[arg-type]
     assert desk.owner.told[0]["kind"] == kind
     assert killed or "no such module" in desk.owner.told[0]["error"]["message"]
 
@@ -242,17 +242,17 @@ async def test_what_ends_as_its_machine_is_taken_back_is_lost_to_that(
     config: AgentConfig, status: int, killed: str, kind: str
 ) -> None:
     desk = Desk(config)
-    desk.state.is_taken_back = True
+    desk.state.is_preempted = True
     process = Process(1)
-    process.killed, process.is_script, process.connection = killed, True, Peer()
-    desk.desk.died(desk.call(), process, status, logs=_NoLogs())  # type: ignore[arg-type]
+    process.kill_reason, process.is_script, process.connection = killed, True, Peer()
+    desk.desk.on_worker_death(desk.call(), process, status, logs=_NoLogs())  # type: ignore[arg-type]
     assert desk.owner.told[0]["error"]["type"] == kind
     assert (desk.owner.told[0]["kind"] == "lost") is (kind == "Preempted")
 
 
 async def test_what_its_worker_says_is_believed_unless_it_was_told_to_end(config: AgentConfig) -> None:
     desk = Desk(config)
-    desk.state.is_taken_back = True
+    desk.state.is_preempted = True
     call, process = desk.call(), Process(1)
     for told, kind in (
         ({"kind": "collateral"}, "lost"),
@@ -261,11 +261,11 @@ async def test_what_its_worker_says_is_believed_unless_it_was_told_to_end(config
         ({"kind": "returned"}, "returned"),
         ({"kind": "raised", "error": {"type": "ValueError", "message": "no"}}, "raised"),
     ):
-        heard: Any = call.no_result({"kind": "returned"}) | told
-        judgement = desk.desk.judged(call, heard, "", process)
+        heard: Any = call.make_outcome({"kind": "returned"}) | told
+        judgement = desk.desk.finalize_outcome(call, heard, "", process)
         assert judgement["kind"] == kind
         assert kind != "lost" or judgement["exit_code"] is None
-    desk.state.closing = True
+    desk.state.is_closing = True
     assert judged(desk, call, "the pool is torn down", kind="collateral")["error"]["type"] == "Preempted"
     call.stop_reason = "fail-fast"
     assert judged(desk, call, kind="collateral")["error"]["message"] == "stopped because another rank failed"
@@ -281,13 +281,13 @@ async def test_sigterm_from_elsewhere_is_no_stop_of_ours(config: AgentConfig) ->
 async def test_a_call_that_still_runs_a_moment_later_is_announced(config: AgentConfig) -> None:
     desk = Desk(config)
     call = desk.call()
-    call.given_at = asyncio.get_running_loop().time()
-    desk.desk.given(call, '{"t":"call"}')
+    call.started_at = asyncio.get_running_loop().time()
+    desk.desk.on_call_started(call, '{"t":"call"}')
     async with asyncio.timeout(10):
         while not desk.watcher.told:
             await asyncio.sleep(0.005)
     assert desk.owner.told[0]["t"] == desk.watcher.told[0]["t"] == "began"
-    assert desk.state.register.records["r1"].began
+    assert desk.state.registry.records["r1"].began
 
 
 class _NoLogs:

@@ -18,9 +18,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skyward_core.model import errors
-from skyward_core.model.errors import RunError, of_error
+from skyward_core.model.errors import RunError, error_exit_code
 from skyward_core.model.outcomes import Outcome, RootCause
-from skyward_core.pool.runs.run_results import of_cause
+from skyward_core.pool.runs.run_results import error_of_cause_type
 
 SAID = "train failed: rank 0 (node 0) raised E: no"
 NEVER = (StopIteration, StopAsyncIteration, BaseExceptionGroup, errors.PoolError, errors.Cancelled)
@@ -34,7 +34,7 @@ def run_error(text: str = SAID) -> RunError:
 
 def check(cause: BaseException, *kinds: type[BaseException]) -> RunError:
     """An error of these kinds, and in all else as any other run's."""
-    plain, error = run_error(), of_cause(run_error(), cause)
+    plain, error = run_error(), error_of_cause_type(run_error(), cause)
     assert error.__cause__ is cause
     assert not kinds or isinstance(error, kinds)
     for each in (error, pickle.loads(pickle.dumps(error)), copy.copy(error), copy.deepcopy(error)):
@@ -42,7 +42,7 @@ def check(cause: BaseException, *kinds: type[BaseException]) -> RunError:
         assert (str(each), repr(each), each.args, each.what) == (SAID, repr(plain), plain.args, plain.what)
         assert (each.run, each.function, each.results) == ("r", "train", {1: "one"})
         assert (each.outcomes, each.root_cause) == (plain.outcomes, plain.root_cause)
-        assert (each.hint, each.field, of_error(each)) == (None, "", 1)
+        assert (each.hint, each.field, error_exit_code(each)) == (None, "", 1)
         assert each == each and hash(each) is not None and each != plain
     for kind in kinds:
         assert isinstance(copy.copy(error), kind)
@@ -255,12 +255,12 @@ def test_a_type_that_nobody_else_finds_is_a_plain_error_there() -> None:
     cause.lock = lambda: 1  # type: ignore[attr-defined]  # it cannot be pickled either
     error = check(cause, Here)
     assert type(pickle.loads(pickle.dumps(error))) is RunError
-    assert type(error) is type(of_cause(run_error(), Here("another")))
+    assert type(error) is type(error_of_cause_type(run_error(), Here("another")))
     assert getattr(copy.copy(error), "lock", None) is cause.lock  # type: ignore[attr-defined]
 
 
 def test_an_error_of_a_pool_within_a_rank_is_of_what_that_one_raised() -> None:
-    inner = of_cause(run_error("inner failed"), ZeroDivisionError("by zero"))
+    inner = error_of_cause_type(run_error("inner failed"), ZeroDivisionError("by zero"))
     assert type(check(inner, ZeroDivisionError)) is type(inner)
 
 

@@ -6,7 +6,7 @@ import socket
 from pathlib import Path
 
 from skyward_core.node.worker.agent_channel import AgentChannel
-from skyward_core.protocol.frame_codec import Decoder, Header, frame
+from skyward_core.protocol.frame_codec import Decoder, Header, encode_frame
 
 CALL: Header = {"t": "call", "run": "r", "i": 0, "fn": ["ab", 1], "args": ["cd", 1]}
 
@@ -33,7 +33,7 @@ class Agent:
         return got
 
     def say(self, header: Header) -> None:
-        self._connection.sendall(frame(header))
+        self._connection.sendall(encode_frame(header))
 
     def die(self) -> None:
         self._server.close()

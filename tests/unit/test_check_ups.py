@@ -10,17 +10,17 @@ from typing import Any
 
 import pytest
 
-from skyward_core.client.session import LookingOnly, Session, checked
+from skyward_core.client.session import ReadOnlySession, Session, run_provider_check
 from skyward_core.model.errors import UsageError
 from skyward_core.model.machines import Check
 from skyward_core.providers.local.provider import Local
 
 
 async def test_a_provider_is_asked_with_what_its_settings_say(monkeypatch: pytest.MonkeyPatch) -> None:
-    lines = await checked("local", {})
+    lines = await run_provider_check("local", {})
     assert [line.subject for line in lines] == ["local", "local disk"]
-    assert (await checked("local", {"color": "red"}))[0].state == "fail"
-    assert "cupboard" in (await checked("cupboard", {}))[0].detail
+    assert (await run_provider_check("local", {"color": "red"}))[0].state == "fail"
+    assert "cupboard" in (await run_provider_check("cupboard", {}))[0].detail
 
 
 async def test_hosts_that_do_not_answer_are_said_to(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -29,7 +29,7 @@ async def test_hosts_that_do_not_answer_are_said_to(monkeypatch: pytest.MonkeyPa
         return []
 
     monkeypatch.setattr(Local, "check", silent)
-    assert await checked("local", {}, 0.05) == [Check("local", "fail", "no answer within 0.05 s")]
+    assert await run_provider_check("local", {}, 0.05) == [Check("local", "fail", "no answer within 0.05 s")]
 
 
 async def test_one_that_blocks_its_thread_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -42,7 +42,7 @@ async def test_one_that_blocks_its_thread_holds_nobody_up(monkeypatch: pytest.Mo
     monkeypatch.setattr(Local, "check", stuck)
     began = time.monotonic()
     try:
-        assert (await checked("local", {}, 0.05))[0].state == "fail"
+        assert (await run_provider_check("local", {}, 0.05))[0].state == "fail"
         assert time.monotonic() - began < 30
     finally:
         free.set()
@@ -53,12 +53,12 @@ async def test_what_it_raises_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
         raise ZeroDivisionError("oh")
 
     monkeypatch.setattr(Local, "check", broken)
-    assert await checked("local", {}) == [Check("local", "fail", "ZeroDivisionError: oh")]
+    assert await run_provider_check("local", {}) == [Check("local", "fail", "ZeroDivisionError: oh")]
 
 
 def test_a_session_asks_and_one_that_only_looks_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SKYWARD_HOME", str(tmp_path / "home"))
-    session, looking = Session(), LookingOnly()
+    session, looking = Session(), ReadOnlySession()
     try:
         assert [line.subject for line in session.check_provider("local", {}).result(20)] == [
             "local",

@@ -9,14 +9,14 @@ import pytest
 
 import skyward_core as sky
 from skyward_core import providers
-from skyward_core.client.leftover_cleanup import accounts_of
+from skyward_core.client.leftover_cleanup import find_accounts
 from skyward_core.model import provider_capabilities
 from skyward_core.model.errors import NoCapacity, SkywardError, SpecError, UsageError
 from skyward_core.model.machines import Machine
-from skyward_core.model.offers import Offer, OfferList, RentalPlan, Wish, in_order
-from skyward_core.providers.first_available_provider import Several
-from skyward_core.providers.pool_planning import pool_spec
-from skyward_core.providers.provider import hearing
+from skyward_core.model.offers import MachineRequirements, Offer, OfferList, RentalPlan, matching_offers
+from skyward_core.providers.first_available_provider import MultiProvider
+from skyward_core.providers.pool_planning import make_pool_spec
+from skyward_core.providers.provider import progress_listener
 from skyward_core.store.ledger import Ledger
 
 AWS = sky.AWS(region="us-east-1")
@@ -32,7 +32,7 @@ class Shop:
         self.ended: list[str] = []
         self.torn_down = 0
 
-    async def offers(self, wish: Wish) -> OfferList:
+    async def offers(self, wish: MachineRequirements) -> OfferList:
         rows = [
             Offer(provider=self.name, instance_type=kind, region="r", hourly=price, priced_at=1.0)
             for kind, price in self.prices.items()
@@ -40,7 +40,7 @@ class Shop:
         return OfferList(offers=rows)
 
     async def plan(self, spec: sky.PoolSpec) -> RentalPlan:
-        found = in_order((await self.offers(spec.needs)).offers, spec.needs)
+        found = matching_offers((await self.offers(spec.needs)).offers, spec.needs)
         if not found:
             raise UsageError(f"{self.name} has nothing that fits")
         return RentalPlan(nodes=spec.most_nodes, attempts=found, creates=[f"tills of {self.name}"])
@@ -49,7 +49,7 @@ class Shop:
         return self
 
     async def create(self, spec: sky.PoolSpec, token: str) -> list[Machine]:
-        for each in in_order((await self.offers(spec.needs)).offers, spec.needs):
+        for each in matching_offers((await self.offers(spec.needs)).offers, spec.needs):
             if each.instance_type not in self.sold_out:
                 return [Machine(f"{each.instance_type}-{node}", node, "", "") for node in range(spec.most_nodes)]
         raise NoCapacity("sold out")
@@ -68,7 +68,7 @@ class Shop:
 
 
 def wanted(*specs: sky.Spec, **said: Any) -> sky.PoolSpec:
-    return pool_spec("train.py", *specs, **said)
+    return make_pool_spec("train.py", *specs, **said)
 
 
 def test_what_is_said_of_machines_is_a_wish() -> None:
@@ -80,7 +80,7 @@ def test_what_is_said_of_machines_is_a_wish() -> None:
     assert (str(needs.accelerator), needs.vcpus, needs.memory_gb, needs.max_hourly) == ("T4:4", 8, 32.0, 4.0)
     assert (needs.allocation, needs.selection) == ("spot-if-available", "first")
     assert spec.provider.region == ("us-east-1", "us-west-2") and spec.nodes == 2
-    assert providers.from_json(spec.provider.to_json()) == spec.provider
+    assert providers.provider_from_json(spec.provider.to_json()) == spec.provider
 
 
 @pytest.mark.parametrize(
@@ -118,14 +118,14 @@ def test_several_specs_that_do_not_go_together_are_refused() -> None:
 
 def test_what_is_kept_of_several_makes_them_again() -> None:
     spec = wanted(sky.Spec(provider=AWS), sky.Spec(provider=sky.AWS(region="us-west-2")))
-    again = providers.from_json(spec.provider.to_json())
-    assert isinstance(again, Several) and again.to_json() == spec.provider.to_json()
+    again = providers.provider_from_json(spec.provider.to_json())
+    assert isinstance(again, MultiProvider) and again.to_json() == spec.provider.to_json()
     assert again.name == "aws" and spec.describe()["rents"] is True
 
 
-def tried(selection: str, *shops: Any, **said: Any) -> tuple[sky.PoolSpec, Several]:
+def tried(selection: str, *shops: Any, **said: Any) -> tuple[sky.PoolSpec, MultiProvider]:
     spec = wanted(*(sky.Spec(provider=each, **said) for each in shops), selection=selection, nodes=2)
-    assert isinstance(spec.provider, Several)
+    assert isinstance(spec.provider, MultiProvider)
     return spec, spec.provider
 
 
@@ -192,20 +192,20 @@ def test_several_can_do_for_a_pool_what_one_of_them_can() -> None:
     }
     alone = {each for each in all_of_them - of_no_pool if isinstance(AWS, each)}
     assert provider_capabilities.Finds in alone
-    assert {each for each in alone if not isinstance(Several([AWS, AWS]), each)} == set()
+    assert {each for each in alone if not isinstance(MultiProvider([AWS, AWS]), each)} == set()
 
 
 async def test_what_a_provider_is_at_is_told_with_its_name() -> None:
     class Talker(Shop):
         async def create(self, spec: sky.PoolSpec, token: str) -> list[Machine]:
-            from skyward_core.providers.provider import progress
+            from skyward_core.providers.provider import report_progress
 
-            progress("looking")
+            report_progress("looking")
             return await super().create(spec, token)
 
     spec, several = tried("first", Talker("left", {"a": 1.0}, ("a",)), Talker("right", {"b": 2.0}))
     heard: list[str] = []
-    with hearing(heard.append):
+    with progress_listener(heard.append):
         await several.create(spec, "t")
     assert heard == ["spec 1 (left): looking", "spec 1 (left): sold out; spec 2 (right): looking"]
 
@@ -213,8 +213,8 @@ async def test_what_a_provider_is_at_is_told_with_its_name() -> None:
 def test_a_sweep_looks_through_the_accounts_of_all(tmp_path: Path) -> None:
     spec = wanted(sky.Spec(provider=AWS), sky.Spec(provider=sky.AWS(region="us-west-2")))
     ledger = Ledger(tmp_path / "ledger.db")
-    ledger.intend("t", "p", spec.provider.to_json(), spec.describe())
-    (account,) = accounts_of(ledger)
+    ledger.record_intent("t", "p", spec.provider.to_json(), spec.describe())
+    (account,) = find_accounts(ledger)
     ledger.close()
     assert account.region == ("us-east-1", "us-west-2")
 
@@ -239,7 +239,7 @@ class Remembering(Shop):
 async def test_another_provider_is_tried_where_one_refuses_or_does_not_answer(error: SkywardError) -> None:
     spec, several = tried("first", Remembering("left", {"a": 1.0}, error), Shop("right", {"b": 2.0}))
     heard: list[str] = []
-    with hearing(heard.append):
+    with progress_listener(heard.append):
         made = await several.create(spec, "t")
     assert {each.id for each in made} == {"b-0", "b-1"}
 

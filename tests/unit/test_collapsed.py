@@ -6,9 +6,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skyward_core.views.log_buffer import About, LogBook
-from skyward_core.views.log_collapsing import HOLD, MOMENT, CollapsedRing, Fold, Folded, label, members
-from skyward_tui.panels.log_pane import LogWindow, Matcher
+from skyward_core.views.log_buffer import LineInfo, LogBuffers
+from skyward_core.views.log_collapsing import (
+    HOLD_SECONDS,
+    JOIN_SECONDS,
+    CollapsedRing,
+    FoldedLine,
+    LineFolder,
+    format_ranks,
+    list_ranks,
+)
+from skyward_tui.panels.log_pane import LogViewport, Matcher
 
 
 def rows_of(ring: CollapsedRing) -> list[str]:
@@ -22,7 +30,7 @@ def mask(*ranks: int) -> int:
 SAID = st.lists(
     st.tuples(
         st.integers(0, 4), st.sampled_from("abc"), st.sampled_from(["out", "err"]),
-        st.none() | st.floats(0, 3 * MOMENT),
+        st.none() | st.floats(0, 3 * JOIN_SECONDS),
     ),
     max_size=60,
 )  # fmt: skip
@@ -32,33 +40,33 @@ SAID = st.lists(
 def test_the_rows_of_a_rank_are_its_lines_in_its_order(
     said: list[tuple[int, str, str, float | None]],
 ) -> None:
-    fold = Fold()
+    fold = LineFolder()
     for rank, text, stream, at in said:
-        fold.add(rank, text, About(stream, at))
+        fold.add(rank, text, LineInfo(stream, at))
     rows = list(fold.read(0, fold.end))
     for rank in range(5):
         printed = [(text, stream) for who, text, stream, _ in said if who == rank]
-        assert [(row.text, row.about.stream) for row in rows if row.says(rank)] == printed
+        assert [(row.text, row.about.stream) for row in rows if row.ranks >> rank & 1] == printed
 
 
 @given(SAID, st.integers(1, 8))
 def test_what_is_held_and_what_was_let_go_are_bounded_and_whole(
     said: list[tuple[int, str, str, float | None]], capacity: int
 ) -> None:
-    fold, let_go = Fold(capacity), list[Folded]()
+    fold, let_go = LineFolder(capacity), list[FoldedLine]()
     for rank, text, stream, at in said:
-        fold.add(rank, text, About(stream, at))
+        fold.add(rank, text, LineInfo(stream, at))
         assert fold.end - fold.first <= capacity
         assert len(fold._rows) == sum(map(len, fold._equal.values())) <= capacity
         if at is not None:
-            let_go += fold.settled(at)
-    held = list(fold.rest())
+            let_go += fold.release_settled(at)
+    held = list(fold.release_all())
     assert not fold._rows and not fold._equal
     assert [row.number for row in held] == list(range(fold.end - len(held), fold.end))
 
 
 def test_what_all_say_is_one_row_and_what_is_said_twice_is_two() -> None:
-    book = LogBook()
+    book = LogBuffers()
     ring = CollapsedRing(book.merged)
     for rank in range(4):
         book.feed(rank, "out", b"epoch done\nloss is fine\nepoch done\n", at=100.0)
@@ -67,7 +75,7 @@ def test_what_all_say_is_one_row_and_what_is_said_twice_is_two() -> None:
 
 
 def test_who_deviates_is_named_and_a_label_grows() -> None:
-    book = LogBook()
+    book = LogBuffers()
     ring = CollapsedRing(book.merged)
     for rank in (0, 1, 2, 4, 5):
         book.feed(rank, "out", b"ready\n", at=100.0)
@@ -80,16 +88,16 @@ def test_who_deviates_is_named_and_a_label_grows() -> None:
     book.feed(3, "out", b"ready\n", at=102.0)
     ring.update(6, 1.1)
     assert ring.end == 2, "it waits for others"
-    ring.update(6, 1.1 + HOLD)
+    ring.update(6, 1.1 + HOLD_SECONDS)
     assert rows_of(ring) == ["x5, not r3| ready", "r3| out of memory", "r3| ready"]
     ring.update(5)
     assert ring.version > before
 
 
 def test_a_search_finds_who_said_a_row_as_that_grows() -> None:
-    book = LogBook()
+    book = LogBuffers()
     ring = CollapsedRing(book.merged)
-    window = LogWindow(ring)
+    window = LogViewport(ring)
     now, found = 0.0, list[list[int]]()
     window.set_search(Matcher.parse("x[23]|r1"))
     for rank in range(4):
@@ -98,7 +106,7 @@ def test_a_search_finds_who_said_a_row_as_that_grows() -> None:
         for _ in range(2):
             ring.update(4, now)
             window.update()
-            now += HOLD
+            now += HOLD_SECONDS
         assert window.search is not None
         found.append(list(window.search.numbers))
     assert rows_of(ring) == ["x4| ready", *(f"r0| own {rank}" for rank in range(4))]
@@ -107,23 +115,23 @@ def test_a_search_finds_who_said_a_row_as_that_grows() -> None:
 
 
 def test_the_same_at_another_time_or_on_the_other_stream_is_another_row() -> None:
-    fold = Fold()
-    fold.add(0, "alive", About("out", 100.0))
-    fold.add(1, "alive", About("out", 100.0 + MOMENT))
-    fold.add(2, "alive", About("out", 101.0 + MOMENT))
-    fold.add(3, "alive", About("err", 100.0))
-    assert [members(row.ranks) for row in fold.read(0, 9)] == [[0, 1], [2], [3]]
+    fold = LineFolder()
+    fold.add(0, "alive", LineInfo("out", 100.0))
+    fold.add(1, "alive", LineInfo("out", 100.0 + JOIN_SECONDS))
+    fold.add(2, "alive", LineInfo("out", 101.0 + JOIN_SECONDS))
+    fold.add(3, "alive", LineInfo("err", 100.0))
+    assert [list_ranks(row.ranks) for row in fold.read(0, 9)] == [[0, 1], [2], [3]]
 
 
 def test_lines_that_had_gone_before_they_were_looked_at_are_told() -> None:
-    book = LogBook(capacity=4)
+    book = LogBuffers(capacity=4)
     ring = CollapsedRing(book.merged)
     book.feed(0, "out", b"1\n2\n")
     ring.update(2, 0.0)
     book.feed(0, "out", b"3\n4\n5\n6\n7\n8\n")
     book.feed(1, "out", b"6\n")
     ring.update(2, 1.0)
-    ring.update(2, 1.0 + HOLD)
+    ring.update(2, 1.0 + HOLD_SECONDS)
     assert ring.end == 6
     assert rows_of(ring) == ["⋯ 3 lines before this are not held here", "x2| 6", "r0| 7", "r0| 8"]
 
@@ -145,4 +153,4 @@ def test_lines_that_had_gone_before_they_were_looked_at_are_told() -> None:
     ],
 )
 def test_who_said_it(ranks: list[int], world: int, said: str) -> None:
-    assert label(mask(*ranks), world) == said
+    assert format_ranks(mask(*ranks), world) == said

@@ -4,25 +4,25 @@ from __future__ import annotations
 
 import pytest
 
-from skyward_core.client.run_history import Printed
-from skyward_core.views.log_collapsing import MOMENT
-from skyward_tui.cli.commands.pools_and_logs import Collapsed
+from skyward_core.client.run_history import OutputChunk
+from skyward_core.views.log_collapsing import JOIN_SECONDS
+from skyward_tui.cli.commands.pools_and_logs import CollapsedPrinter
 from skyward_tui.cli.console import Console
 
 
-def piece(rank: int, data: bytes, at: float, stream: str = "out") -> Printed:
-    return Printed(rank, f"r{rank:03d}.{stream}", stream, data, at)
+def piece(rank: int, data: bytes, at: float, stream: str = "out") -> OutputChunk:
+    return OutputChunk(rank, f"r{rank:03d}.{stream}", stream, data, at)
 
 
 def test_rows_go_out_once_they_are_settled(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
-    out = Collapsed(Console(), 3)
+    out = CollapsedPrinter(Console(), 3)
     for rank in range(3):
-        out.put(piece(rank, b"epoch done\nsav", 100.0))
+        out.feed(piece(rank, b"epoch done\nsav", 100.0))
     assert capfdbinary.readouterr() == (b"", b"")
-    out.put(piece(0, b"ed\n", 101.0 + 2 * MOMENT))
+    out.feed(piece(0, b"ed\n", 101.0 + 2 * JOIN_SECONDS))
     assert capfdbinary.readouterr() == (b"x3| epoch done\n", b"")
-    out.put(piece(1, b"ed", 101.0 + 2 * MOMENT))
-    out.put(piece(2, b"oh\n", 101.0 + 2 * MOMENT, "err"))
+    out.feed(piece(1, b"ed", 101.0 + 2 * JOIN_SECONDS))
+    out.feed(piece(2, b"oh\n", 101.0 + 2 * JOIN_SECONDS, "err"))
     out.finish("r1")
     assert capfdbinary.readouterr() == (b"x2, not r2| saved\nr2| sav\n", b"r2| oh\n")
 
@@ -30,10 +30,10 @@ def test_rows_go_out_once_they_are_settled(capfdbinary: pytest.CaptureFixture[by
 def test_ranks_whose_clocks_differ_fold_though_they_say_something_of_their_own(
     capfdbinary: pytest.CaptureFixture[bytes],
 ) -> None:
-    out = Collapsed(Console(), 2)
+    out = CollapsedPrinter(Console(), 2)
     for step in range(3):
         for rank in range(2):
-            out.put(piece(rank, b"own %d.%d\nstep %d\n" % (rank, step, step), 100.0 + step + 4 * rank))
+            out.feed(piece(rank, b"own %d.%d\nstep %d\n" % (rank, step, step), 100.0 + step + 4 * rank))
     out.finish("r1")
     rows = capfdbinary.readouterr().out.splitlines()
     assert [row for row in rows if b"step" in row] == [b"x2| step 0", b"x2| step 1", b"x2| step 2"]

@@ -12,7 +12,7 @@ import pytest
 from textual.color import Color
 from textual.theme import Theme
 
-from skyward_tui.ui.themes import OWN, legible, muted
+from skyward_tui.ui.themes import OWN_THEMES, ensure_contrast, muted
 
 SEEN_BY = {
     "deuteranopia": (
@@ -56,9 +56,9 @@ def seen(color: Color, eyes: tuple[Triple, Triple, Triple]) -> Triple:
 
 
 @pytest.mark.parametrize("eyes", SEEN_BY)
-@pytest.mark.parametrize("theme", OWN, ids=lambda theme: theme.name)
+@pytest.mark.parametrize("theme", OWN_THEMES, ids=lambda theme: theme.name)
 def test_no_two_states_look_alike(theme: Theme, eyes: str) -> None:
-    made = legible({**theme.to_color_system().generate(), "muted": muted(theme)}, ansi=False)
+    made = ensure_contrast({**theme.to_color_system().generate(), "muted": muted(theme)}, ansi=False)
     looks = {name: seen(Color.parse(made[name]), SEEN_BY[eyes]) for name in STATES}
     apart = {
         (one, other): sum((a - b) ** 2 for a, b in zip(looks[one], looks[other], strict=True)) ** 0.5

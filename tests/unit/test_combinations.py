@@ -9,17 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skyward_core.model.errors import UsageError
-from skyward_core.tasks.argument_parsing import combinations, values_of
+from skyward_core.tasks.argument_parsing import argument_values, expand_combinations
 
 
 def test_each_value_of_one_goes_with_each_of_the_others_and_the_last_changes_first() -> None:
-    assert combinations(["lr=0.1,0.01", "seed=1..2", "note=x"]) == [
+    assert expand_combinations(["lr=0.1,0.01", "seed=1..2", "note=x"]) == [
         ("lr=0.1", "seed=1", "note=x"),
         ("lr=0.1", "seed=2", "note=x"),
         ("lr=0.01", "seed=1", "note=x"),
         ("lr=0.01", "seed=2", "note=x"),
     ]
-    assert combinations([]) == [()]
+    assert expand_combinations([]) == [()]
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,7 @@ def test_each_value_of_one_goes_with_each_of_the_others_and_the_last_changes_fir
     ],
 )
 def test_values(text: str, values: list[str]) -> None:
-    assert values_of("n", text) == values
+    assert argument_values("n", text) == values
 
 
 @pytest.mark.parametrize(
@@ -57,10 +57,10 @@ def test_values(text: str, values: list[str]) -> None:
 )
 def test_what_makes_no_sense_is_refused(pairs: list[str], said: str) -> None:
     with pytest.raises(UsageError, match=said):
-        combinations(pairs)
+        expand_combinations(pairs)
 
 
 @given(st.text(max_size=30))
 def test_any_text_is_values_or_refused(text: str) -> None:
     with suppress(UsageError):
-        assert values_of("n", text)
+        assert argument_values("n", text)

@@ -23,7 +23,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skyward_core.client.launch.launch_request import LaunchRequest
-from skyward_core.client.leftover_cleanup import Found, Sweep
+from skyward_core.client.leftover_cleanup import JudgedLeftover, LeftoverScan
 from skyward_core.model import errors
 from skyward_core.model.errors import (
     PoolError,
@@ -44,7 +44,7 @@ from skyward_core.model.outcomes import (
     WrittenFile,
 )
 from skyward_core.model.specs import PoolSpec
-from skyward_core.pool.node_roster import in_words
+from skyward_core.pool.node_roster import describe_notice
 from skyward_core.providers.local.provider import Local
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.ledger_rows import Receipt
@@ -54,7 +54,7 @@ from skyward_core.views.pool_view import PoolView, RunView, TaskView, apply
 from skyward_tui.cli import pool_and_run_lookup
 from skyward_tui.cli.commands import down as manage
 from skyward_tui.cli.commands import pools_and_logs
-from skyward_tui.cli.commands.run import Job
+from skyward_tui.cli.commands.run import PoolCommand
 from skyward_tui.cli.console import Console
 from skyward_tui.cli.follow_run import Follower, Interrupted
 from skyward_tui.cli.main import cli
@@ -76,9 +76,9 @@ def test_every_commands_summary_is_whole_at_80_columns() -> None:
 def test_what_a_command_says_is_safe(capsys: pytest.CaptureFixture[str]) -> None:
     evil = "a\x1b[\x002J\x1b]0;t\x07\x9b2J\x1b[31mb\n\u202ec\x7f"
     console = Console()
-    console.say(evil, 1)
+    console.print_line(evil, 1)
     console.note(evil)
-    console.fail(OSError(evil))
+    console.report_error(OSError(evil))
     Console(as_json=True).result({evil: evil})
     out, err = capsys.readouterr()
     said, told = out.rsplit("\n", 2)[:2]
@@ -117,7 +117,7 @@ def test_after_its_first_failure_an_output_takes_no_time_and_no_memory(
         for _ in range(100):
             out.write("x" * 1000)
             out.flush()
-        assert out.reader_left and not out.is_missed
+        assert out.has_lost_reader and not out.has_lost_output
         assert out.buffer.raw.failure.errno == errno.EPIPE  # type: ignore[attr-defined]
         out.restore()
 
@@ -150,7 +150,7 @@ def test_a_value_that_is_no_json_is_summarised() -> None:
 
 
 def test_tables_and_failures_in_words() -> None:
-    run = a_run(returned(0, {"loss": 1.0}), FAILED, state="failed", cause=RootCause.of(FAILED))
+    run = a_run(returned(0, {"loss": 1.0}), FAILED, state="failed", cause=RootCause.from_outcome(FAILED))
     assert [line for line, _ in run_table(run)] == [
         "rank  node  outcome     time    result",
         "r000  n0    ✓ returned  1.5 s   {'loss': 1.0}",
@@ -178,7 +178,7 @@ def test_tables_and_failures_in_words() -> None:
     ],
 )
 def test_exit_status_of_errors(error: BaseException, status: int) -> None:
-    assert errors.of_error(error) == status
+    assert errors.error_exit_code(error) == status
 
 
 # Runs and teardowns, with a session that does as it is told
@@ -218,7 +218,9 @@ class Session:
         self.is_heard = False
         self.unkept: OSError | None = None
         self.ended: Future[RunView] = Future()
-        self.ledger = SimpleNamespace(find=lambda _: None, shown=lambda _: None)  # its pool is not in one
+        self.ledger = SimpleNamespace(  # its pool is not in one
+            find_pool=lambda _: None, mark_receipts_printed=lambda _: None
+        )
 
     def _called(self, what: str) -> None:
         self.calls.append(what)
@@ -231,9 +233,9 @@ class Session:
     def view(self, pool: str) -> PoolView:
         return self.shown
 
-    def sweep(self) -> Future[Sweep]:
+    def scan_leftovers(self) -> Future[LeftoverScan]:
         thing = Leftover("instance", "i-1", "us-east-1", "q", "t", "l", True, "me", is_machine=True)
-        return done(Sweep((), [Found(thing, "left", 0)]))
+        return done(LeftoverScan((), [JudgedLeftover(thing, "left", 0)]))
 
     def attach(self, pool: str) -> Future[PoolView]:
         return done(self.shown)
@@ -256,7 +258,7 @@ class Session:
         self._called("launch")
         return done(self.run)
 
-    def keep_launch(self, pool: str, run: str, request: LaunchRequest, *, joined: bool) -> Future[None]:
+    def save_launch(self, pool: str, run: str, request: LaunchRequest, *, joined: bool) -> Future[None]:
         assert pool == "p.t" and request.script == "train.py"
         return done(None) if self.unkept is None else done(self.unkept)
 
@@ -275,15 +277,15 @@ class Session:
             self.ended.set_result(self.run)
         return done(None)
 
-    def down(self, pool: str, *, give_up: bool = False, now: bool = False) -> Future[Any]:
+    def tear_down(self, pool: str, *, give_up: bool = False, now: bool = False) -> Future[Any]:
         assert pool == "p.t" and not now
         self._called("down")
         return done(self.receipt)
 
-    def outlives_us(self, pool: str, run: str) -> Future[bool]:
+    def survives_exit(self, pool: str, run: str) -> Future[bool]:
         return done(not self.waits)
 
-    def leave(self, pool: str) -> Future[None]:
+    def detach_pool(self, pool: str) -> Future[None]:
         assert pool == "p.t"
         self._called("leave")
         if self.waits and self.run is not None:
@@ -308,8 +310,8 @@ def execute(
     detach: bool = False,
     console: Console | None = None,
 ) -> int:
-    job = Job(session, console or Console(as_json=True), "p", ours=ours, keep=keep or detach)
-    with job.follower.signals():
+    job = PoolCommand(session, console or Console(as_json=True), "p", ours=ours, keep=keep or detach)
+    with job.follower.catch_signals():
         return job.execute(SPEC if ours else None, [TASK], LaunchRequest(script="train.py", detach=detach), None)
 
 
@@ -338,7 +340,7 @@ def test_a_launch_that_cannot_be_kept_is_told_and_the_run_goes_on(capsys: pytest
 def test_the_question_before_a_teardown_names_files_that_nobody_has_fetched(left: Any, said: list[str]) -> None:
     row: Any = SimpleNamespace(key="p.t", name="p")
     session: Any = SimpleNamespace(unfetched_files=lambda key: done(left))
-    assert list(manage._files_left(session, [row])) == said
+    assert list(manage._unfetched_files(session, [row])) == said
 
 
 def test_an_unverified_teardown_outranks_the_run(capfd: pytest.CaptureFixture[str]) -> None:
@@ -455,7 +457,7 @@ def test_a_signal_does_not_cut_a_teardown_short(capfd: pytest.CaptureFixture[str
 def test_ignored_signals_stay_ignored(capfd: pytest.CaptureFixture[str]) -> None:
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
-        with Follower(Console()).signals():
+        with Follower(Console()).catch_signals():
             assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
     finally:
         signal.signal(signal.SIGHUP, before)
@@ -470,7 +472,7 @@ def test_what_a_node_waits_for_is_said(capfd: pytest.CaptureFixture[str]) -> Non
 
 def test_that_a_machine_is_taken_back_is_said_at_once(capfd: pytest.CaptureFixture[str]) -> None:
     follower = Follower(Console())
-    said = in_words(1, {"kind": "terminate", "left": 119.6})
+    said = describe_notice(1, {"kind": "terminate", "left": 119.6})
     follower.on_event(NodeNotice(pool="p", node=1, kind="terminate", ends_at=1.0))
     follower.on_event(PoolState(pool="p", state="up", detail=said))
     follower.wait(done(None))
@@ -535,9 +537,11 @@ def test_a_pool_whose_end_the_list_itself_has_found_is_told_in_words(
 ) -> None:
     over: Future[list[PoolView]] = Future()
     over.set_result([PoolView("made", "ssh", "gone")])
-    session = SimpleNamespace(refresh=lambda **_: over, kept=list, ledger=SimpleNamespace(unshown=dict))
-    monkeypatch.setattr(pools_and_logs, "opened", lambda console: nullcontext(session))
-    assert pools_and_logs.ls(False, Console()) == errors.OK
+    session = SimpleNamespace(
+        refresh=lambda **_: over, retained_results=list, ledger=SimpleNamespace(unprinted_receipts=dict)
+    )
+    monkeypatch.setattr(pools_and_logs, "open_session", lambda console: nullcontext(session))
+    assert pools_and_logs.list_pools(False, Console()) == errors.OK
     said = capfd.readouterr()
     assert said.err == "pool made: it is over, as whoever made it has ended; nothing of it is left\n"
     assert said.out == "no pools are up\n"
@@ -550,7 +554,7 @@ def test_down_ends_with_the_truth(
     monkeypatch.setattr(pool_and_run_lookup, "Session", lambda: Session(receipt=receipt))
     monkeypatch.setattr(
         manage,
-        "with_kept",
+        "live_and_retained_pools",
         lambda session, pools: ([SimpleNamespace(name="p", key="p.t", token="t", spec={"rents": True})], []),
     )
     assert manage.down(("p",), False, True, False, Console(as_json=True)) == status
@@ -583,8 +587,8 @@ def test_what_is_wrong_names_what_was_written(
 ) -> None:
     monkeypatch.setenv("SKYWARD_HOME", str(tmp_path))
     with closing(Ledger()) as ledger:
-        ledger.intend("t1", "over", {"provider": "local"}, {"nodes": 1})
-        ledger.ended("t1", Receipt("over", 0, (), (), 0.0))
+        ledger.record_intent("t1", "over", {"provider": "local"}, {"nodes": 1})
+        ledger.record_teardown("t1", Receipt("over", 0, (), (), 0.0))
     with pytest.raises(SystemExit) as caught:
         cli(arguments)
     assert caught.value.code == 2

@@ -11,13 +11,13 @@ import pytest
 from click.testing import CliRunner
 
 from skyward_core.client.launch.launch_request import LaunchRequest
-from skyward_core.client.run_comparison import Comparison, compared
+from skyward_core.client.run_comparison import Comparison, compare_runs
 from skyward_core.model.errors import UsageError
 from skyward_core.model.outcomes import ErrorInfo, Outcome, RootCause, Summary
 from skyward_core.store import pool_folder
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.ledger_rows import Receipt
-from skyward_core.store.state_folder import pool_dir
+from skyward_core.store.state_folder import ensure_pool_folder
 from skyward_tui.cli.main import cli
 
 BEGAN = 1_800_000_000.0
@@ -33,8 +33,10 @@ def ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ledger]:
     """Two runs of one pool: the second with another rate, of which one rank was killed."""
     monkeypatch.setenv("SKYWARD_HOME", str(tmp_path))
     ledger = Ledger()
-    row = ledger.intend("a", "llama", {"provider": "local"}, {"provider": "local", "nodes": 2, "plugins": ["torch"]})
-    logs = pool_dir(row.key) / "logs"
+    row = ledger.record_intent(
+        "a", "llama", {"provider": "local"}, {"provider": "local", "nodes": 2, "plugins": ["torch"]}
+    )
+    logs = ensure_pool_folder(row.key) / "logs"
     logs.mkdir()
     lost = Outcome(1, 1, 1, "exited", 1.0, signal=9, error=ErrorInfo("RankExit", "killed \x1b[31mby SIGKILL"))
     runs = {
@@ -48,7 +50,7 @@ def ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ledger]:
     }
     for place, (run, (outcomes, state, cause, rate)) in enumerate(runs.items()):
         began = BEGAN + 1000 * place
-        ledger.record(
+        ledger.record_runs(
             opened=[("a", run, "train", "broadcast", 2, began)],
             outcomes=[(run, each, {}) for each in outcomes],
             ends=[(run, state, began + 60, cause)],
@@ -62,13 +64,13 @@ def ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ledger]:
         )
         source = {"script": "abc", "commit": f"{place}" * 40, "changed": []}
         kept = {"request": asdict(request), "cwd": "/home/me", "joined": False, "source": source}
-        pool_folder.keep(row.key, run, kept)
+        pool_folder.save_launch(row.key, run, kept)
         for rank in range(2):
             with open(logs / f"r00{rank}.metrics", "a") as file:
                 for step in range(10):
                     told = {"at": began + step, "run": run, "values": {"loss": 1.0 - step / 10 + rank}}
                     file.write(json.dumps(told) + "\n")
-    ledger.ended(row.token, Receipt("llama", 2, (0, 1), (), 1.0))
+    ledger.record_teardown(row.token, Receipt("llama", 2, (0, 1), (), 1.0))
     yield ledger
     ledger.close()
 
@@ -79,7 +81,7 @@ def rows(found: Comparison, part: str) -> dict[str, tuple[object, object, bool]]
 
 
 def test_what_differs_is_told_of_all_that_is_known(ledger: Ledger) -> None:
-    found = compared(ledger, "first", "second")
+    found = compare_runs(ledger, "first", "second")
     assert rows(found, "arguments") == {"lr": ("0.1", "0.2", True), "epochs": ("5", "5", False)}
     facts = rows(found, "facts")
     assert facts["parameters"] == (("torch.version=0.1",), ("torch.version=0.2",), True)
@@ -91,30 +93,30 @@ def test_what_differs_is_told_of_all_that_is_known(ledger: Ledger) -> None:
 
 
 def test_numbers_are_of_all_ranks_also_of_one_that_did_not_live_to_tell(ledger: Ledger) -> None:
-    left, right, differs = rows(compared(ledger, "first", "second"), "numbers")["loss"]
+    left, right, differs = rows(compare_runs(ledger, "first", "second"), "numbers")["loss"]
     assert left == (pytest.approx(0.3), 0.1, 1.0), "the median of the last ones, the least and the greatest of all"
     assert right == (pytest.approx((0.6 + 1.1) / 2), 0.3, 2.0) and differs
 
 
 def test_curves_begin_when_their_runs_do(ledger: Ledger) -> None:
-    found = compared(ledger, "first", "second")
+    found = compare_runs(ledger, "first", "second")
     left, right = found.left.curve("loss"), found.right.curve("loss")
     assert [at for at, _ in left] == [at for at, _ in right] and 0 <= left[0][0] <= 1 and left[-1][0] == 9
     assert left[-1][1] == pytest.approx((0.1 + 1.1) / 2) and found.left.curve("other") == []
 
 
 def test_results_are_told_one_by_one_where_there_are_few(ledger: Ledger) -> None:
-    found = compared(ledger, "first", "second")
+    found = compare_runs(ledger, "first", "second")
     assert list(rows(found, "results")) == ["r0", "r1"]
-    assert rows(found, "aggregates")["value"][2]
-    ledger.record(opened=[("a", "wide", "train", "broadcast", 256, BEGAN)])
-    assert compared(ledger, "first", "wide").results() == []
+    assert rows(found, "aggregate_rows")["value"][2]
+    ledger.record_runs(opened=[("a", "wide", "train", "broadcast", 256, BEGAN)])
+    assert compare_runs(ledger, "first", "wide").results() == []
 
 
 def test_one_of_which_little_is_kept_is_compared_as_far_as_it_goes(ledger: Ledger) -> None:
-    ledger.intend("b", "other", {"provider": "local"}, {})
-    ledger.record(opened=[("b", "bare", "train", "single", 1, BEGAN)])
-    found = compared(ledger, "first", "bare")
+    ledger.record_intent("b", "other", {"provider": "local"}, {})
+    ledger.record_runs(opened=[("b", "bare", "train", "single", 1, BEGAN)])
+    found = compare_runs(ledger, "first", "bare")
     assert rows(found, "arguments")["lr"] == ("0.1", None, True)
     assert rows(found, "facts")["commit"][1] == "" and rows(found, "numbers")["loss"][1] is None
 
@@ -127,7 +129,7 @@ def test_the_parameters_of_plugins_have_a_row_in_words_and_for_programs(ledger: 
     facts = json.loads(CliRunner().invoke(cli, ["compare", "first", "second", "--json"]).stdout)["facts"]
     told = {"left": ["torch.version=0.1"], "right": ["torch.version=0.2"], "differs": True}
     assert facts["parameters"] == told
-    ledger.record(opened=[("a", "bare", "train", "single", 1, BEGAN)])
+    ledger.record_runs(opened=[("a", "bare", "train", "single", 1, BEGAN)])
     (line,) = [
         line
         for line in CliRunner().invoke(cli, ["compare", "first", "bare"]).stdout.splitlines()
@@ -138,9 +140,9 @@ def test_the_parameters_of_plugins_have_a_row_in_words_and_for_programs(ledger: 
 
 def test_what_there_is_not_is_refused(ledger: Ledger) -> None:
     with pytest.raises(UsageError, match="no run nothing"):
-        compared(ledger, "first", "nothing")
+        compare_runs(ledger, "first", "nothing")
     with pytest.raises(UsageError, match="both are run first"):
-        compared(ledger, "first", "first")
+        compare_runs(ledger, "first", "first")
 
 
 def test_the_command_shows_both_and_tells_programs(ledger: Ledger) -> None:

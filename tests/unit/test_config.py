@@ -47,7 +47,7 @@ def test_a_home_that_others_could_enter_is_closed_and_somebody_elses_things_are_
         world.chmod(0o755)
         for name in content:
             (world / name).touch()
-        assert mode(state_folder.home()) == (0o755 if kept else 0o700)
+        assert mode(state_folder.state_home()) == (0o755 if kept else 0o700)
         shutil.rmtree(world)
 
 
@@ -56,9 +56,9 @@ def test_a_folder_that_holds_other_things_keeps_its_mode_for_ever(world: Path) -
     world.chmod(0o755)
     (world / "thesis.tex").touch()
     for _ in range(2):
-        Ledger(state_folder.home() / "ledger.db").close()
+        Ledger(state_folder.state_home() / "ledger.db").close()
         assert mode(world) == 0o755
-    assert mode(state_folder.pool_dir("p.1").parent) == 0o700
+    assert mode(state_folder.ensure_pool_folder("p.1").parent) == 0o700
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_a_home_in_which_others_may_put_things_is_none(world: Path, bits: int, h
     (world / holds).touch()
     world.chmod(bits)
     with pytest.raises(UsageError, match=rf"{world} can be written by others.*SKYWARD_HOME"):
-        state_folder.home()
+        state_folder.state_home()
     assert mode(world) == bits
 
 
@@ -88,32 +88,32 @@ def test_a_home_of_somebody_else_is_none(
     os.chown(place, 65534, 65534)
     place.chmod(bits)
     with pytest.raises(UsageError, match=rf"{place} belongs to somebody else.*SKYWARD_HOME"):
-        state_folder.home()
+        state_folder.state_home()
     assert mode(place) == bits and not list(place.iterdir())
 
 
 def test_skyward_home_overrides_and_is_private(world: Path) -> None:
-    assert state_folder.home() == world
+    assert state_folder.state_home() == world
     assert mode(world) == 0o700
-    assert state_folder.home() == world, "a second time finds it"
-    assert state_folder.pool_dir("p.t1") == world / "pools" / "p.t1"
+    assert state_folder.state_home() == world, "a second time finds it"
+    assert state_folder.ensure_pool_folder("p.t1") == world / "pools" / "p.t1"
     assert mode(world / "pools" / "p.t1") == 0o700
 
 
 def test_home_is_absolute_wherever_one_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SKYWARD_HOME", "rel")
-    assert state_folder.home() == tmp_path / "rel"
+    assert state_folder.state_home() == tmp_path / "rel"
     monkeypatch.setenv("HOME", str(tmp_path / "me"))
     monkeypatch.setenv("SKYWARD_HOME", "~/sky")
-    assert state_folder.home() == tmp_path / "me" / "sky"
+    assert state_folder.state_home() == tmp_path / "me" / "sky"
 
 
 def test_without_it_the_platform_says_where(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SKYWARD_HOME")
     monkeypatch.setenv("HOME", str(tmp_path / "me"))
     monkeypatch.delenv("XDG_STATE_HOME", raising=False)
-    assert state_folder.home().is_relative_to(tmp_path / "me")
-    assert state_folder.home().name == "skyward"
+    assert state_folder.state_home().is_relative_to(tmp_path / "me")
+    assert state_folder.state_home().name == "skyward"
 
 
 def test_a_home_that_cannot_be_is_a_clear_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -121,13 +121,13 @@ def test_a_home_that_cannot_be_is_a_clear_error(tmp_path: Path, monkeypatch: pyt
     for place in (tmp_path / "file", tmp_path / "file" / "below"):
         monkeypatch.setenv("SKYWARD_HOME", str(place))
         with pytest.raises(UsageError, match=r"file.*SKYWARD_HOME"):
-            state_folder.home()
+            state_folder.state_home()
 
 
 def test_a_socket_folder_is_short_private_and_one_per_owner(tmp_path: Path, runtime: Path) -> None:
     deep = tmp_path / ("d" * 60) / ("e" * 60)
-    first = state_folder.socket_dir(deep)
-    assert first == state_folder.socket_dir(deep) != state_folder.socket_dir(tmp_path)
+    first = state_folder.ensure_socket_folder(deep)
+    assert first == state_folder.ensure_socket_folder(deep) != state_folder.ensure_socket_folder(tmp_path)
     assert first.is_relative_to(runtime)
     assert mode(first) == mode(first.parent) == 0o700
 
@@ -136,7 +136,7 @@ def test_a_socket_can_be_bound_there_however_deep_the_base_is(tmp_path: Path, mo
     deep = tmp_path / ("x" * 50) / ("y" * 50)
     deep.mkdir(parents=True, mode=0o700)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(deep))
-    folder = state_folder.socket_dir(tmp_path)
+    folder = state_folder.ensure_socket_folder(tmp_path)
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(str(folder / "1023.sock.w"))
     (folder / "1023.sock.w").unlink()
@@ -145,7 +145,7 @@ def test_a_socket_can_be_bound_there_however_deep_the_base_is(tmp_path: Path, mo
 
 def test_a_runtime_folder_that_is_not_there_is_done_without(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "gone"))  # as after su, or in a container
-    folder = state_folder.socket_dir(tmp_path)
+    folder = state_folder.ensure_socket_folder(tmp_path)
     assert folder.is_dir()
     assert not folder.is_relative_to(tmp_path / "gone")
     folder.rmdir()
@@ -153,17 +153,17 @@ def test_a_runtime_folder_that_is_not_there_is_done_without(tmp_path: Path, monk
 
 def test_a_runtime_folder_in_which_others_can_rename_is_done_without(tmp_path: Path, runtime: Path) -> None:
     runtime.chmod(0o777)
-    folder = state_folder.socket_dir(tmp_path)
+    folder = state_folder.ensure_socket_folder(tmp_path)
     assert not folder.is_relative_to(runtime)
     folder.rmdir()
     runtime.chmod(0o1777)
-    assert state_folder.socket_dir(tmp_path).is_relative_to(runtime)
+    assert state_folder.ensure_socket_folder(tmp_path).is_relative_to(runtime)
 
 
 @pytest.fixture
 def bases(tmp_path: Path, runtime: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """No place for sockets but one base, and then the home."""
-    monkeypatch.setattr(state_folder, "_bases", lambda: [str(runtime)])
+    monkeypatch.setattr(state_folder, "_socket_bases", lambda: [str(runtime)])
     short = runtime / "home"
     monkeypatch.setenv("SKYWARD_HOME", str(short))
     return short
@@ -194,7 +194,7 @@ def test_nobody_takes_the_place_of_our_sockets(
     """Whoever has made a folder of our name in /tmp keeps us from nothing."""
     root = runtime / f"skyward-{os.getuid()}"
     take(root)
-    folder = state_folder.socket_dir(tmp_path)
+    folder = state_folder.ensure_socket_folder(tmp_path)
     assert folder.is_relative_to(bases) and mode(folder) == mode(folder.parent) == 0o700
     assert not root.is_dir() or list(root.iterdir()) == []
     root = bases / f"skyward-{os.getuid()}"
@@ -202,12 +202,12 @@ def test_nobody_takes_the_place_of_our_sockets(
     root.rmdir()
     take(root)
     with pytest.raises(UsageError, match="only you can enter"):
-        state_folder.socket_dir(tmp_path)
+        state_folder.ensure_socket_folder(tmp_path)
 
 
 def test_settings_of_the_working_folder_come_before_those_at_home(world: Path, tmp_path: Path) -> None:
     assert state_folder.host_groups() == {}
-    state_folder.home()
+    state_folder.state_home()
     (world / "skyward.toml").write_text('[hosts]\nlab = ["a", "b"]\none = "c"\n[theirs]\nx = 1\n')
     assert state_folder.host_groups() == {"lab": ["a", "b"], "one": ["c"]}
     (tmp_path / "skyward.toml").write_text('[hosts]\none = ["d"]\n')
@@ -263,7 +263,7 @@ def test_a_home_that_cannot_be_is_told_plainly(tmp_path: Path, monkeypatch: pyte
     (tmp_path / "file").touch()
     monkeypatch.setenv("SKYWARD_HOME", str(tmp_path / "file"))
     with pytest.raises(UsageError) as caught:
-        state_folder.home()
+        state_folder.state_home()
     said = str(caught.value)
     assert said.startswith(f"cannot make the private folder {tmp_path / 'file'}: ")
     assert said.endswith("; set SKYWARD_HOME to another folder")

@@ -16,7 +16,7 @@ import pyte
 import pytest
 
 from skyward_core.api import script_console
-from skyward_core.api.operators import tell
+from skyward_core.api.operators import print_safely
 from skyward_core.api.script_console import ScriptConsole
 from skyward_core.model.errors import NotPicklableError
 from skyward_core.model.function import PendingFunction
@@ -31,20 +31,20 @@ class News:
     """Stands for that of a pool: passes on bytes, on the pools' thread, to who has subscribed."""
 
     def __init__(self) -> None:
-        self.take: Any = None
+        self.enqueue: Any = None
 
     def subscribe(self, on_event: Any, on_log: Any, *, missed: bool) -> Any:
         assert missed  # what a pool's ranks print while it comes up is shown too
-        self.take = on_log
+        self.enqueue = on_log
         return self._stop
 
     def _stop(self) -> None:
-        self.take = None
+        self.enqueue = None
 
     def print(self, rank: int, stream: str, data: bytes) -> None:
         async def give() -> None:
-            if self.take is not None:
-                self.take(rank, stream, 0, data, "")
+            if self.enqueue is not None:
+                self.enqueue(rank, stream, 0, data, "")
 
         submit(give()).result(20)
 
@@ -62,7 +62,7 @@ def own_stdout_comes_back(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stdout_whole_lines, "PATIENCE", 60.0)  # however slow the machine is
+    monkeypatch.setattr(stdout_whole_lines, "LOCK_TIMEOUT", 60.0)  # however slow the machine is
 
 
 @pytest.fixture
@@ -91,7 +91,7 @@ def test_a_stream_that_fails_for_a_while_is_not_the_end(
         other.close()
     with contextlib.redirect_stderr(other):
         news.print(0, "err", b"lost\n")
-        shown.catch_up()
+        shown.flush()
     news.print(0, "out", b"shown\n")
     news.print(0, "err", b"shown, too\n")
     shown.close()
@@ -114,12 +114,12 @@ def test_each_stream_goes_to_the_script_s_own_of_that_moment(console: Opens, mon
     shown = console(news, first)
     monkeypatch.setattr(sys, "stderr", err)
     news.print(0, "out", b"one\n")
-    shown.catch_up()
+    shown.flush()
     assert first.getvalue() == "r000| one\n", "it is there at once"
     with contextlib.redirect_stdout(later):
         news.print(0, "out", b"two\n")
         news.print(1, "err", b"oops\n")
-        shown.catch_up()
+        shown.flush()
         assert (later.getvalue(), err.getvalue()) == ("r000| two\n", "r001| oops\n")
     news.print(0, "out", b"three\n")
     shown.close()
@@ -129,7 +129,7 @@ def test_each_stream_goes_to_the_script_s_own_of_that_moment(console: Opens, mon
 def test_a_call_that_has_ended_does_not_wait_for_a_terminal_that_takes_nothing(
     console: Opens, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(script_console, "PATIENCE", 0.01)
+    monkeypatch.setattr(script_console, "FLUSH_TIMEOUT", 0.01)
     gate = threading.Event()
 
     class Stuck(io.StringIO):
@@ -140,7 +140,7 @@ def test_a_call_that_has_ended_does_not_wait_for_a_terminal_that_takes_nothing(
     news, out = News(), Stuck()
     shown = console(news, out)
     news.print(0, "out", b"one\n")
-    shown.catch_up()
+    shown.flush()
     assert out.getvalue() == ""
     gate.set()
     shown.close()
@@ -200,9 +200,9 @@ class Full(io.StringIO):
 @pytest.mark.parametrize("stderr", [None, Broken(), object(), Full()])
 def test_a_standard_error_that_fails_keeps_no_pool_from_its_end(monkeypatch: pytest.MonkeyPatch, stderr: Any) -> None:
     monkeypatch.setattr(sys, "stderr", stderr)
-    assert not tell("pool p is down")
+    assert not print_safely("pool p is down")
     monkeypatch.setattr(sys, "stderr", raw := io.TextIOWrapper(io.BytesIO(), encoding="cp437", newline=""))
-    assert tell("© ✗ ñ")  # the first is not in that code page, though it is in latin-1
+    assert print_safely("© ✗ ñ")  # the first is not in that code page, though it is in latin-1
     assert raw.buffer.getvalue() == b"\\xa9 \\u2717 \xa4\n"  # type: ignore[attr-defined]
 
 
@@ -280,7 +280,7 @@ def test_bars_of_ranks_are_drawn_while_the_script_waits_and_are_gone_when_it_goe
         sys.stdout.write("\n")
     assert out.lines == ["before", "r000| a line", "of another thread", "begun"]
     news.print(0, "err", b"\r 60%")
-    shown.catch_up()
+    shown.flush()
     assert "60%" not in out.getvalue(), "the script may ask for something now"
     news.print(0, "err", b"\r    \r")
     shown.close()
@@ -289,7 +289,7 @@ def test_bars_of_ranks_are_drawn_while_the_script_waits_and_are_gone_when_it_goe
 
 
 def test_a_call_on_a_terminal_that_takes_nothing_ends(console: Opens, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stdout_whole_lines, "PATIENCE", 0.01)
+    monkeypatch.setattr(stdout_whole_lines, "LOCK_TIMEOUT", 0.01)
     monkeypatch.setenv("TERM", "xterm")
     gate, stuck = threading.Event(), threading.Event()
 
@@ -322,7 +322,7 @@ def test_no_bar_is_drawn_where_a_stream_is_no_terminal(
     with shown.live():
         news.print(0, "err", b"\r 10%")
         news.print(0, "err", b"\r 20%\n")
-        shown.catch_up()
+        shown.flush()
     shown.close()
     assert "10%" not in out.getvalue()
 

@@ -14,12 +14,12 @@ from click.testing import CliRunner
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from skyward_core.client.run_history import _by_day, costs
+from skyward_core.client.run_history import _daily_costs, costs
 from skyward_core.model.machines import Machine
 from skyward_core.model.specs import Options, PoolSpec
 from skyward_core.store.ledger import Ledger
-from skyward_core.store.ledger_rows import Bill, Receipt, bills_of, end_of
-from skyward_core.store.past_pools import price, unreached
+from skyward_core.store.ledger_rows import Bill, Receipt, machine_ended_at, make_bills
+from skyward_core.store.past_pools import set_hourly_price, unreachable_view
 from skyward_tui.cli.main import cli
 from tests.support.pool_parts import World
 
@@ -38,24 +38,26 @@ def test_a_machine_of_which_nobody_says_when_it_ended_has_when_another_was_in_it
     first, second, third = (machine(name, 1.0, at) for name, at in (("a", 10.0), ("b", 50.0), ("c", 90.0)))
     other = Machine("d", 1, "h", "", extra={"launched": 20.0})
     every = [third, second, other, first]
-    assert (end_of(first, every), end_of(second, every)) == (50.0, 90.0)
-    assert end_of(replace(first, extra=first.extra | {"ended": 40.0}), every) == 40.0
+    assert (machine_ended_at(first, every), machine_ended_at(second, every)) == (50.0, 90.0)
+    assert machine_ended_at(replace(first, extra=first.extra | {"ended": 40.0}), every) == 40.0
     before = time.time()
-    assert end_of(third, every) >= before and end_of(other, every) >= before
-    assert end_of(Machine("e", 0, "h", ""), every) >= before, "of a provider that does not say when it made it"
+    assert machine_ended_at(third, every) >= before and machine_ended_at(other, every) >= before
+    assert machine_ended_at(Machine("e", 0, "h", ""), every) >= before, (
+        "of a provider that does not say when it made it"
+    )
 
 
 def pool(ledger: Ledger, name: str, machines: list[Machine], *, hours: float | None, ran: str = "train") -> None:
     """One whose machines were given back after some hours, or that goes on."""
     world, token = Rented(), f"t-{name}"
     spec = PoolSpec(name=name, provider=world, options=Options(console=False))
-    ledger.intend(token, name, world.to_json(), spec.describe())
-    ledger.created(token, machines)
-    ledger.record(opened=[(token, f"r-{name}", ran, "broadcast", 1, time.time())])
+    ledger.record_intent(token, name, world.to_json(), spec.describe())
+    ledger.record_created(token, machines)
+    ledger.record_runs(opened=[(token, f"r-{name}", ran, "broadcast", 1, time.time())])
     if hours is not None:
         ended = {each.id: each.extra["launched"] + hours * 3600 for each in machines}
-        bills = bills_of(ledger.pool(token), machines, ended, None)
-        ledger.ended(token, Receipt(name, len(machines), (0,), (), 1.0, bills=bills))
+        bills = make_bills(ledger.pool(token), machines, ended, None)
+        ledger.record_teardown(token, Receipt(name, len(machines), (0,), (), 1.0, bills=bills))
 
 
 @pytest.fixture
@@ -90,8 +92,8 @@ def test_what_cannot_be_reached_has_cost_what_it_costs_since_it_was_made(ledger:
     pool(ledger, "far", [machine("a", 2.0, time.time())], hours=None)
     row = ledger.pool("t-far")
     row.spec["options"] = {"budget": 9.0}
-    view = unreached(row, "unreachable", "no answer")
-    price(view, ledger, row)
+    view = unreachable_view(row, "unreachable", "no answer")
+    set_hourly_price(view, ledger, row)
     assert (view.price_hourly, view.budget) == (2.0, 9.0)
     assert view.spent(row.created_at + 1800) == pytest.approx(1.0)
 
@@ -112,7 +114,7 @@ def test_days_add_up_to_the_whole(
     monkeypatch.setenv("TZ", zone)
     time.tzset()
     bill = Bill("m", at, at + seconds, hourly)
-    days = dict(_by_day(bill, since))
+    days = dict(_daily_costs(bill, since))
     counted = max(0.0, bill.until - max(at, since))
     assert sum(days.values()) == pytest.approx(hourly * counted / 3600, abs=1e-6)
     for day, dollars in days.items():

@@ -7,14 +7,14 @@ import time
 import pytest
 
 from skyward_core.node.agent import agent
-from skyward_core.node.agent.agent import Deadman
+from skyward_core.node.agent.agent import DeadmanSwitch
 
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What the system was asked for."""
     found: list[str] = []
-    monkeypatch.setattr(agent, "_shutdown", found.append)
+    monkeypatch.setattr(agent, "_schedule_shutdown", found.append)
     return found
 
 
@@ -27,20 +27,20 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 @pytest.mark.parametrize(("minutes", "pause"), [(15, 60.0), (2, 24.0)])
 def test_it_is_put_off_well_before_it_comes(asked: list[str], clock: list[float], minutes: int, pause: float) -> None:
-    man = Deadman(minutes)
-    man.put_off()
+    man = DeadmanSwitch(minutes)
+    man.postpone()
     clock[0] += pause - 1
-    man.put_off()
+    man.postpone()
     assert asked == [f"+{minutes}"], "and not at each look"
     clock[0] += 1
-    man.put_off()
+    man.postpone()
     assert asked == [f"+{minutes}"] * 2
-    man.end_now()
+    man.trigger()
     assert asked[2:] == ["now"]
 
 
 def test_a_machine_of_one_s_own_is_never_shut_down(asked: list[str], clock: list[float]) -> None:
-    man = Deadman(0)
-    man.put_off()
-    man.end_now()
+    man = DeadmanSwitch(0)
+    man.postpone()
+    man.trigger()
     assert asked == []

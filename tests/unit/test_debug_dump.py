@@ -53,11 +53,11 @@ def fill(home: Path) -> None:
         "image": {"env": {"MY_VARIABLE": SECRETS["pool"]}, "setup": [f"export MY_TOKEN={SECRETS['named']}"]},
         "cwd": f"https://me:{SECRETS['url']}@host/",
     }
-    ledger.intend("t0", "p", {"provider": "local"}, spec)
-    ledger.created("t0", [Machine("m0", 0, "h0", "")])
-    ledger.intend_replacement("t0", 0, "intent", "1.word")
+    ledger.record_intent("t0", "p", {"provider": "local"}, spec)
+    ledger.record_created("t0", [Machine("m0", 0, "h0", "")])
+    ledger.record_replacement_intent("t0", 0, "intent", "1.word")
     cause = RootCause(0, "raised", "ValueError", f"wrong key: {SECRETS['AWS_SECRET_ACCESS_KEY']}", None)
-    ledger.record(opened=[("t0", "r1", "train", "broadcast", 1, 1.0)], ends=[("r1", "failed", 2.0, cause)])
+    ledger.record_runs(opened=[("t0", "r1", "train", "broadcast", 1, 1.0)], ends=[("r1", "failed", 2.0, cause)])
     ledger.close()
     (home / "debug").mkdir(mode=0o700)
     said = " ".join(f"{name}={value}" for name, value in SECRETS.items() if name not in ("pool", "url", "named"))
@@ -99,7 +99,7 @@ def test_nothing_is_overwritten(
         with pytest.raises(SystemExit) as ended:
             cli.main(["debug-dump", name], standalone_mode=False)
         assert ended.value.code == 2 and "is there already" in capfd.readouterr().err
-    monkeypatch.setattr(debug_dump, "_refuse_if_there", lambda target: None)  # it comes while we pack
+    monkeypatch.setattr(debug_dump, "_require_absent", lambda target: None)  # it comes while we pack
     with pytest.raises(SystemExit):
         cli.main(["debug-dump", "out.zip"], standalone_mode=False)
     assert Path("out.zip").read_text() == "mine" and not Path("nowhere.zip").exists()
@@ -121,7 +121,7 @@ def test_a_ledger_that_cannot_be_read_keeps_nothing_else_back(world: Path) -> No
 
 
 def test_how_many_tokens_a_training_has_read_is_no_secret() -> None:
-    clean = bug_report.cleaner()
+    clean = bug_report.make_cleaner()
     said = "tokens=4096 num_tokens: 2.1M"
     assert clean(said) == said
     assert clean("tokens=hf_abcdefgh api_token=12345678") == "tokens=*** api_token=***"

@@ -36,7 +36,7 @@ class Abrupt(World):
 async def started(world: World) -> AsyncIterator[Pool]:
     spec = PoolSpec(name="q", provider=world, nodes=2, options=Options(console=False, grace=0.1))
     ledger = Ledger()
-    pool = await Pool.intend(spec, ledger)
+    pool = await Pool.register(spec, ledger)
     await pool.start(spec)
     yield pool
     assert (await pool.down()).ok

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 import skyward_core as sky
-from skyward_core.api.dask_collections import DaskWork
+from skyward_core.api.dask_collections import DaskConnection
 from skyward_core.plugins.built_in.ray import _check_tokens
-from skyward_core.plugins.redis_collections import SharedWay
+from skyward_core.plugins.redis_collections import SharedStateConnection
 
 
 def on_a_node_without_ray() -> None:
@@ -21,11 +21,11 @@ def on_a_node_without_ray() -> None:
 
 def at_a_client_without_dask() -> None:
     pool: Any = object()
-    DaskWork(pool, sky.plugins.dask()).client()
+    DaskConnection(pool, sky.plugins.dask()).client()
 
 
 def at_a_client_without_redis() -> None:
-    SharedWay("p", "token", "authority", lambda: ("127.0.0.1", 1)).redis()
+    SharedStateConnection("p", "token", "authority", lambda: ("127.0.0.1", 1)).get_client()
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ import cloudpickle
 import pytest
 
 from skyward_core.node.bootstrap import image_environment
-from skyward_core.node.bootstrap.missing_requirements import holds
+from skyward_core.node.bootstrap.missing_requirements import is_marker_true
 from tests.support.wheels import tiny_wheels
 
 pytestmark = pytest.mark.slow
@@ -41,7 +41,7 @@ class Lines(list[str]):
 
 def ensure(image: dict[str, Any], root: Path, env: dict[str, str]) -> tuple[str, Lines]:
     lines = Lines()
-    return image_environment.ensure(image, root, env, "", lines), lines
+    return image_environment.ensure_environment(image, root, env, "", lines), lines
 
 
 def version_in(python: str) -> str:
@@ -79,12 +79,14 @@ def test_what_the_interpreter_has_is_not_installed(tmp_path: Path) -> None:
     ["skytiny", "cloudpickle<1", "cloudpickle @ https://example.org/x.whl", "not a requirement !"],
 )
 def test_what_it_lacks_is_seen(requirement: str) -> None:
-    assert image_environment.lacking_in(sys.executable, [requirement]) == [requirement]
+    assert image_environment.find_unmet_requirements(sys.executable, [requirement]) == [requirement]
 
 
 def test_extras_are_looked_into() -> None:
-    assert image_environment.lacking_in(sys.executable, ["pytest-asyncio", "pydantic[no-such-extra]"]) == []
-    lacking = image_environment.lacking_in(sys.executable, ["pydantic", "pytest-asyncio[docs]"])
+    assert (
+        image_environment.find_unmet_requirements(sys.executable, ["pytest-asyncio", "pydantic[no-such-extra]"]) == []
+    )
+    lacking = image_environment.find_unmet_requirements(sys.executable, ["pydantic", "pytest-asyncio[docs]"])
     assert lacking and all("docs" in text for text in lacking)
 
 
@@ -139,9 +141,9 @@ def test_an_environment_whose_interpreter_is_gone_is_made_anew(tmp_path: Path, w
     python, _ = ensure(image, root, env)
     Path(python).unlink()
     Path(python).symlink_to(tmp_path / "gone")
-    assert image_environment.ready(image, root) == ""
+    assert image_environment.find_ready_environment(image, root) == ""
     assert version_in(ensure(image, root, env)[0]) == "1.0"
-    assert image_environment.ready(image, root) == python
+    assert image_environment.find_ready_environment(image, root) == python
 
 
 @pytest.mark.proof("1 s of a processor")
@@ -153,21 +155,21 @@ def test_an_interpreter_that_had_all_when_it_was_set_up_is_looked_at_again(
     root = tmp_path / "root"
     root.mkdir()
     with monkeypatch.context() as patch:
-        patch.setattr(image_environment, "lacking_in", lambda python, requirements: [])
+        patch.setattr(image_environment, "find_unmet_requirements", lambda python, requirements: [])
         assert ensure(image, root, env)[0] == sys.executable
-    assert image_environment.ready(image, root) == ""
+    assert image_environment.find_ready_environment(image, root) == ""
     assert version_in(ensure(image, root, env)[0]) == "2.0"
 
 
 def test_a_link_in_an_environment_s_place_is_replaced_and_what_it_leads_to_is_left(tmp_path: Path) -> None:
     image = {"setup": ["true"]}
-    folder = tmp_path / f"env-{image_environment.key(image, sys.executable)}"
+    folder = tmp_path / f"env-{image_environment.environment_key(image, sys.executable)}"
     (tmp_path / "theirs").mkdir()
     (tmp_path / "theirs" / "thesis.tex").touch()
     for there in (tmp_path / "theirs", tmp_path / "nowhere"):
         folder.symlink_to(there)
         assert ensure(image, tmp_path, {})[0] == sys.executable
-        assert not folder.is_symlink() and (folder / image_environment.MADE).exists()
+        assert not folder.is_symlink() and (folder / image_environment.MADE_FILE).exists()
         shutil.rmtree(folder)
     folder.touch()
     assert ensure(image, tmp_path, {})[0] == sys.executable
@@ -176,7 +178,7 @@ def test_a_link_in_an_environment_s_place_is_replaced_and_what_it_leads_to_is_le
 
 def test_half_an_environment_that_cannot_be_removed_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     image = {"setup": ["true"]}
-    folder = tmp_path / f"env-{image_environment.key(image, sys.executable)}"
+    folder = tmp_path / f"env-{image_environment.environment_key(image, sys.executable)}"
     (folder / "kept").mkdir(parents=True)
     (folder / "kept").chmod(0o500)
     (folder / "kept" / "file").touch() if os.getuid() == 0 else None
@@ -207,12 +209,12 @@ def test_setup_alone_keeps_the_interpreter(tmp_path: Path) -> None:
 
 
 def test_the_key_follows_the_content_and_no_secret() -> None:
-    one = image_environment.key({"pip": ["a"], "env": {"TOKEN": "x"}}, "/usr/bin/python")
-    assert one == image_environment.key({"pip": ["a"], "env": {"TOKEN": "y"}}, "/usr/bin/python")
+    one = image_environment.environment_key({"pip": ["a"], "env": {"TOKEN": "x"}}, "/usr/bin/python")
+    assert one == image_environment.environment_key({"pip": ["a"], "env": {"TOKEN": "y"}}, "/usr/bin/python")
     assert (
         one
-        != image_environment.key({"pip": ["b"]}, "/usr/bin/python")
-        != image_environment.key({"pip": ["b"]}, "/opt/python")
+        != image_environment.environment_key({"pip": ["b"]}, "/usr/bin/python")
+        != image_environment.environment_key({"pip": ["b"]}, "/opt/python")
     )
 
 
@@ -414,7 +416,7 @@ def test_credentials_of_an_index_are_on_no_command_line_and_in_no_line(
     assert "hush" not in str(caught.value)
     left = [path for path in tmp_path.rglob("*") if path.is_file() and b"hush" in path.read_bytes()]
     assert left == []
-    assert image_environment.key(image, "p") == image_environment.key(
+    assert image_environment.environment_key(image, "p") == image_environment.environment_key(
         image | {"pip_indexes": [{"url": f"http://{private_index}"}]}, "p"
     )
 
@@ -431,7 +433,7 @@ def test_a_bare_name_can_be_told_by_any_interpreter(tmp_path: Path) -> None:
     """Of an environment without pip nothing else is known of what it has."""
     code = (
         "import sys; sys.path[:0] = sys.argv[1:]; sys.modules |= {'packaging': None, 'pip': None}\n"
-        "from skyward_core.node.bootstrap.missing_requirements import lacking\n"
+        "from skyward_core.node.bootstrap.missing_requirements import unmet_requirements as lacking\n"
         "print(lacking(['cloudpickle', 'pytest_asyncio', 'cloudpickle>=1', 'skynowhere', 'a b',"
         f"'cloudpickle=={cloudpickle.__version__}', 'cloudpickle==0.1', 'skynowhere==1; python_version < \"3.8\"']))"
     )
@@ -457,4 +459,4 @@ def test_a_bare_name_can_be_told_by_any_interpreter(tmp_path: Path) -> None:
     ],
 )
 def test_markers_are_told_without_a_package_that_knows_them(marker: str, held: bool | None) -> None:
-    assert holds(marker) is held
+    assert is_marker_true(marker) is held

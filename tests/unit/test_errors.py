@@ -45,7 +45,8 @@ OUTCOME = Outcome(0, 0, 0, "exited", signal=9)
         errors.RankExit("gone", signal=9),
         errors.RemoteError("mine.Odd", "broke", {"step": 3}),
         errors.RunError(
-            "train failed", run="r1", function="train", outcomes={0: OUTCOME}, root_cause=RootCause.of(OUTCOME),
+            "train failed", run="r1", function="train", outcomes={0: OUTCOME},
+            root_cause=RootCause.from_outcome(OUTCOME),
             results={1: "kept"},
         ),
     ],

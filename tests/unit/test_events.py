@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from skyward_core.model.errors import Hint
 from skyward_core.model.outcomes import ErrorInfo, Outcome, RootCause, Summary
 from skyward_core.views import events
-from skyward_core.views.recorded_events import event_of
+from skyward_core.views.recorded_events import parse_event
 
 
 def test_nested_values_come_back_as_they_were() -> None:
@@ -23,23 +23,23 @@ def test_nested_values_come_back_as_they_were() -> None:
     )
     for event in (
         events.RankEnded(pool="p", at=1.0, run="r", outcome=outcome),
-        events.RunEnded(pool="p", at=1.0, run="r", state="failed", root_cause=RootCause.of(outcome)),
+        events.RunEnded(pool="p", at=1.0, run="r", state="failed", root_cause=RootCause.from_outcome(outcome)),
         events.RunEnded(pool="p", at=1.0, run="r", state="done"),
         events.PoolState(pool="p", at=1.0, state="failed", detail="no", hint=Hint("trust-host-key", "gpu1", "/k")),
         events.ItemYielded(
             pool="p", at=1.0, run="r", index=0, rank=0, seq=9, summary=Summary("list", "[…]", [1], True)
         ),
     ):
-        assert event_of(json.loads(json.dumps(events.to_json(event)))) == event
+        assert parse_event(json.loads(json.dumps(events.to_json(event)))) == event
 
 
 def test_what_another_version_wrote_can_be_read() -> None:
-    assert event_of({"event": "SomethingNew", "pool": "p"}) is None
-    assert event_of({"pool": "p"}) is None
+    assert parse_event({"event": "SomethingNew", "pool": "p"}) is None
+    assert parse_event({"pool": "p"}) is None
     data = events.to_json(events.PoolState(pool="p", at=1.0, state="up")) | {"mood": "sunny"}
-    assert event_of(data) == events.PoolState(pool="p", at=1.0, state="up")
+    assert parse_event(data) == events.PoolState(pool="p", at=1.0, state="up")
     del data["detail"]
-    assert event_of(data) == events.PoolState(pool="p", at=1.0, state="up")
+    assert parse_event(data) == events.PoolState(pool="p", at=1.0, state="up")
 
 
 def test_journals_of_older_releases_call_events_so() -> None:
@@ -49,7 +49,7 @@ def test_journals_of_older_releases_call_events_so() -> None:
         "RunOpened", "RunPlaced", "UnfetchedNews",
     }  # fmt: skip
     ended = events.PoolEnded(pool="p", at=1.0, receipt={})
-    assert events.to_json(ended)["event"] == "PoolGone" and event_of(events.to_json(ended)) == ended
+    assert events.to_json(ended)["event"] == "PoolGone" and parse_event(events.to_json(ended)) == ended
 
 
 def test_an_event_knows_its_time_and_is_not_to_be_changed() -> None:

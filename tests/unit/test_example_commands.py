@@ -23,7 +23,7 @@ def test_examples_are_listed_shown_and_copied(
     assert cli.main(["examples"], standalone_mode=False) == 0
     listed = capfd.readouterr().out
     assert "ddp" in listed and "DistributedDataParallel" in listed
-    source = form.example("hello").read_text()
+    source = form.example_path("hello").read_text()
     assert cli.main(["examples", "hello"], standalone_mode=False) == 0
     assert capfd.readouterr().out.strip() == source.strip()
     assert cli.main(["examples", "hello", "--copy"], standalone_mode=False) == 0
@@ -40,11 +40,11 @@ def test_examples_are_listed_shown_and_copied(
 def test_an_example_has_a_name_for_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     path = form.FOLDER / "ddp.py"
-    assert form.located("example:ddp") == str(path)
-    assert form.located("example:ddp:train") == f"{path}:train"
-    assert form.named(str(path)) == "example:ddp"
+    assert form.expand_example("example:ddp") == str(path)
+    assert form.expand_example("example:ddp:train") == f"{path}:train"
+    assert form.script_argument(str(path)) == "example:ddp"
     Path("example:ddp").write_text("")
-    assert form.located("example:ddp") == "example:ddp"
+    assert form.expand_example("example:ddp") == "example:ddp"
     with pytest.raises(ScriptError, match="no such script: hello\nthere is an example of that name: run example:hello"):
         run(LaunchRequest(script="hello"), Console())
     with pytest.raises(ScriptError, match=r"no such script: train\.py$"):

@@ -11,22 +11,22 @@ from typing import Any
 
 import pytest
 
-from skyward_core.node.agent.client_requests import Exchange
+from skyward_core.node.agent.client_requests import PeerTransfers
 from skyward_core.node.agent.config import AgentConfig
 from skyward_core.node.agent.worker_processes import reap
 from skyward_core.transport.certificates import Authority, node_name
-from skyward_core.util.content_hash import name_of
+from skyward_core.util.content_hash import hash_bytes
 from tests.support.processes import descendants
 
 DATA = b"payload" * 100_000
-NAME = name_of(DATA)
+NAME = hash_bytes(DATA)
 
 
 class Client:
     """What an exchange needs of a client's connection."""
 
     def __init__(self) -> None:
-        self.open = True
+        self.is_open = True
         self.answers: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
 
     def send(self, header: dict[str, Any]) -> None:
@@ -37,12 +37,12 @@ class Node:
     def __init__(self, folder: Path, number: int, authority: Authority) -> None:
         self.config = AgentConfig("p", number, 2, str(folder), str(folder / "sock"))
         self.config.blobs.mkdir(parents=True)
-        self.exchange = Exchange(self.config)
+        self.exchange = PeerTransfers(self.config)
         self.client = Client()
         self.papers = authority.issue(node_name(number)).to_json()
 
     async def ask(self, **header: Any) -> dict[str, Any]:
-        self.exchange.take(self.client, {"id": 7} | header)  # type: ignore[arg-type]
+        self.exchange.handle(self.client, {"id": 7} | header)  # type: ignore[arg-type]
         async with asyncio.timeout(20):
             answer = await self.client.answers.get()
         assert answer.pop("id") == 7 and answer.pop("t") == "known"
@@ -79,7 +79,7 @@ async def test_blobs_go_through_processes_that_end_with_their_client(nodes: list
     assert (nodes[1].config.blobs / NAME).read_bytes() == DATA
     assert await nodes[1].ask(**nodes[1].blob(), **{"from": None}) == {}  # it has it
     for node in nodes:
-        node.exchange.leave(node.client)  # type: ignore[arg-type]
+        node.exchange.on_client_gone(node.client)  # type: ignore[arg-type]
     await until(lambda: descendants(os.getpid()) <= before)
 
 
@@ -92,7 +92,7 @@ async def test_what_goes_wrong_is_told(nodes: list[Node]) -> None:
     missing["from"] = ["127.0.0.1", 1]
     assert (await nodes[1].ask(**missing))["unreachable"]
     for node in nodes:
-        node.exchange.leave(node.client)  # type: ignore[arg-type]
+        node.exchange.on_client_gone(node.client)  # type: ignore[arg-type]
 
 
 async def test_its_death_is_an_answer_and_another_one_can_be_had(nodes: list[Node]) -> None:
@@ -109,5 +109,5 @@ async def test_its_death_is_an_answer_and_another_one_can_be_had(nodes: list[Nod
     ports = [await node.listen() for node in nodes]
     assert await nodes[1].ask(**nodes[1].blob(), **{"from": ["127.0.0.1", ports[0]]}) == {}
     for node in nodes:
-        node.exchange.leave(node.client)  # type: ignore[arg-type]
+        node.exchange.on_client_gone(node.client)  # type: ignore[arg-type]
     await until(lambda: descendants(os.getpid()) <= before)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from skyward_core.model.errors import NoCapacity, PoolError
-from skyward_core.model.machines import Bought, Machine
+from skyward_core.model.machines import Machine, OrderedHardware
 from skyward_core.model.specs import Options, PoolSpec
 from skyward_core.pool import fetch_retained_results, node_recovery, startup
 from skyward_core.pool.pool import Pool
@@ -34,8 +34,8 @@ class Shop(World):
         self.sent: list[tuple[str, str]] = []
         self.open: set[str] = set()
 
-    def paid_for(self, machine: Machine) -> Bought | None:
-        return Bought("T4", 2, 16.0)
+    def paid_for(self, machine: Machine) -> OrderedHardware | None:
+        return OrderedHardware("T4", 2, 16.0)
 
     async def create(self, spec: PoolSpec, token: str) -> list[Machine]:
         made = await super().create(spec, token)
@@ -95,7 +95,7 @@ async def test_it_is_exchanged_before_any_node_counts_and_the_ledger_knows_of_bo
 
     async def on_replace(token: str) -> None:
         (entry,) = ledger.replacements(pool.row.token)
-        noted.append((entry.intent == token, entry.is_alive, pool.view.nodes_ready))
+        noted.append((entry.intent == token, entry.is_owner_alive, pool.view.nodes_ready))
 
     async def on_terminate() -> None:
         if (pipe := shop.pipes.pop("m1", None)) is not None:
@@ -103,19 +103,19 @@ async def test_it_is_exchanged_before_any_node_counts_and_the_ledger_knows_of_bo
             await asyncio.sleep(0.01)
 
     shop.on_replace, shop.on_terminate = on_replace, on_terminate
-    pool = await Pool.intend(spec(shop), ledger)
+    pool = await Pool.register(spec(shop), ledger)
     heard: list[Any] = []
     pool.news.subscribe(heard.append, None)
     await pool.start(spec(shop))
     assert noted == [(True, True, 2)], "written down before it is asked for"
     machines = [each.id for each in ledger.machines(pool.row.token)]
     assert machines == ["m0", f"new-{shop.asked[0]}", "m2"] and shop.ended == ["m1"]
-    assert [each.id for each in ledger.former(pool.row.token)] == ["m1"]
+    assert [each.id for each in ledger.replaced_machines(pool.row.token)] == ["m1"]
     assert ledger.replacements(pool.row.token) == [] and shop.open == set()
     ready = [each for each in heard if isinstance(each, events.NodePhase) and each.phase == "ready"]
     assert sorted(each.node for each in ready) == [0, 1, 2]
     assert all(each.detail.startswith("2 x Tesla T4 of 15 GB, disk 200 MB/s") for each in ready)
-    assert (pool.archive.folder / fetch_retained_results.EMPTIED).read_text() == "m1\n", (
+    assert (pool.archive.folder / fetch_retained_results.EMPTY_MACHINES_FILE).read_text() == "m1\n", (
         "no teardown asks it for results"
     )
     assert sorted(shop.sent) == [("m0", "at-m1"), ("m1", "at-m2"), ("m2", "at-m0")]
@@ -134,7 +134,7 @@ async def test_a_second_one_ends_the_start_and_nothing_is_left(shop: Shop, ledge
         shop.gpus[f"new-{token}"] = 1
 
     shop.on_replace = on_replace
-    pool = await Pool.intend(spec(shop, 1), ledger)
+    pool = await Pool.register(spec(shop, 1), ledger)
     said = r"machine new-.* took the place of one .*\(it has 0 GPUs, .*\), and is not either: it has 1 GPUs"
     with pytest.raises(PoolError, match=said):
         await pool.start(spec(shop, 1))
@@ -148,10 +148,10 @@ async def test_who_is_torn_down_meanwhile_ends_the_machine_that_nobody_else_has_
     shop.gpus["m0"] = 0
 
     async def on_replace(token: str) -> None:
-        ledger.pool_state(pool.row.token, "stopping")
+        ledger.set_pool_state(pool.row.token, "stopping")
 
     shop.on_replace = on_replace
-    pool = await Pool.intend(spec(shop, 1), ledger)
+    pool = await Pool.register(spec(shop, 1), ledger)
     with pytest.raises(PoolError, match="torn down by another client while it was starting"):
         await pool.start(spec(shop, 1))
     assert f"new-{shop.asked[0]}" in shop.ended
@@ -165,7 +165,7 @@ async def test_where_there_is_no_other_machine_both_reasons_are_told(shop: Shop,
         raise NoCapacity("the shop is empty")
 
     shop.on_replace = on_replace
-    pool = await Pool.intend(spec(shop, 1), ledger)
+    pool = await Pool.register(spec(shop, 1), ledger)
     with pytest.raises(NoCapacity, match=r"it has 0 GPUs, .* were bought; and the shop is empty"):
         await pool.start(spec(shop, 1))
     assert ledger.pool(pool.row.token).ended_at is not None
@@ -176,7 +176,7 @@ async def test_what_cannot_be_measured_in_time_is_told_and_no_lie(
 ) -> None:
     monkeypatch.setattr(startup, "ALONE", 0.05)
     shop.gpus["m1"] = None
-    pool = await Pool.intend(spec(shop, 2), ledger)
+    pool = await Pool.register(spec(shop, 2), ledger)
     await pool.start(spec(shop, 2))
     assert pool.view.nodes[1].detail == "not measured: it took more than 0.05 s"
     assert shop.asked == [] and shop.open == set()
@@ -185,11 +185,11 @@ async def test_what_cannot_be_measured_in_time_is_told_and_no_lie(
 
 async def came_to(shop: Shop, ledger: Ledger, gpus: int | None, *, observer: bool = False, cut_off: str = "") -> Pool:
     """A pool whose maker was killed when its agents ran and nothing was measured."""
-    row = ledger.intend("t1", "q", shop.to_json(), spec(shop, 2).describe())
-    ledger.created("t1", await shop.create(spec(shop, 2), "t1"))
-    ledger.left("t1")
+    row = ledger.record_intent("t1", "q", shop.to_json(), spec(shop, 2).describe())
+    ledger.record_created("t1", await shop.create(spec(shop, 2), "t1"))
+    ledger.release_pool("t1")
     if cut_off:
-        ledger.intend_replacement("t1", 1, cut_off, f"{dead_process()}.x")
+        ledger.record_replacement_intent("t1", 1, cut_off, f"{dead_process()}.x")
     shop.gpus["m1"] = gpus
     pool = Pool(ledger.pool(row.token), shop, ledger, observer=observer)  # type: ignore[arg-type]
     await pool.attach()
@@ -221,13 +221,13 @@ async def test_who_looked_first_and_then_uses_it_goes_on_with_the_exchange_that_
     """The one who was at it had asked for the machine: what is asked for again has the same token."""
     pool = await came_to(shop, ledger, 1, observer=True, cut_off="abcd")
     assert len(ledger.replacements("t1")) == 1, "who only looks forgets nothing"
-    ledger.found("t1", [machine(1, "new-abcd")])  # by its tags: it was made, and nobody had heard of it
-    await pool.use()
+    ledger.record_discovered("t1", [machine(1, "new-abcd")])  # by its tags: it was made, and nobody had heard of it
+    await pool.activate()
     assert shop.asked == ["abcd"] and shop.ended == ["m1"] and ledger.replacements("t1") == []
     assert ledger.pool("t1").state == "up"
-    await pool.use()
+    await pool.activate()
     assert shop.asked == ["abcd"]
-    assert [each.id for each in ledger.former("t1")] == ["m1"]
+    assert [each.id for each in ledger.replaced_machines("t1")] == ["m1"]
     receipt = await pool.down()
     assert receipt.created == 3
 
@@ -243,7 +243,7 @@ async def test_a_machine_in_a_lost_one_s_place_is_measured_and_exchanged_too(
             shop.gpus[f"new-{token}"] = 1
 
     shop.on_replace = on_replace
-    pool = await Pool.intend(wanted, ledger)
+    pool = await Pool.register(wanted, ledger)
     await pool.start(wanted)
     shop.states["m1"] = "gone"
     shop.pipes["m1"].on_lost(None)

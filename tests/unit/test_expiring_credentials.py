@@ -56,7 +56,7 @@ def session(found: Any) -> Any:
     ],
 )
 def test_what_botocore_says_of_their_end(make: Callable[[], Any], known: bool) -> None:
-    at = boto_calls.expiry(session(make()))
+    at = boto_calls.credentials_expire_at(session(make()))
     assert (at is not None) == known
     if at is not None:
         assert abs(at - datetime.now(UTC).timestamp() - 1800) < 120
@@ -74,7 +74,7 @@ def test_what_botocore_says_of_their_end(make: Callable[[], Any], known: bool) -
     ],
 )
 def test_when_it_is_said(at: float | None, ttl: float | None, said: str) -> None:
-    found = boto_calls.warning(at, ttl, NOW)
+    found = boto_calls.expiry_warning(at, ttl, NOW)
     assert said in found and bool(found) == bool(said)
 
 
@@ -82,15 +82,15 @@ async def test_it_is_said_of_a_pool_before_anything_of_it_exists(
     tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SKYWARD_HOME", str(tmp_path))
-    boto_calls.calls_of.cache_clear()
-    monkeypatch.setattr(boto_calls.Calls, "expiry", lambda self: datetime.now(UTC).timestamp() + 600)
+    boto_calls.shared_calls.cache_clear()
+    monkeypatch.setattr(boto_calls.AwsCalls, "credentials_expire_at", lambda self: datetime.now(UTC).timestamp() + 600)
     provider = sky.AWS(region="us-east-1")
     spec = PoolSpec(name="p", provider=provider, options=Options(ttl=7200))
     ledger = Ledger()
     try:
-        found = await startup.write(spec, ledger, str(tmp_path))
+        found = await startup.write_intent(spec, ledger, str(tmp_path))
         assert found.notice.startswith("the AWS credentials expire at ")
-        monkeypatch.setattr(boto_calls.Calls, "expiry", lambda self: None)
+        monkeypatch.setattr(boto_calls.AwsCalls, "credentials_expire_at", lambda self: None)
         assert await provider.warnings(spec) == []
     finally:
         ledger.close()

@@ -13,7 +13,7 @@ import pytest
 
 from skyward_core.model.errors import PoolError
 from skyward_core.pool import budget_and_expiry
-from skyward_core.pool.budget_and_expiry import MARGIN, Expiry, end_of
+from skyward_core.pool.budget_and_expiry import EXPIRY_MARGIN, Expiry, expiry_time
 
 
 @pytest.mark.parametrize(
@@ -27,7 +27,7 @@ from skyward_core.pool.budget_and_expiry import MARGIN, Expiry, end_of
     ],
 )
 def test_it_is_the_lease_s_end_or_that_of_the_pool_s_time(ttl: float | None, seconds: float, end: float) -> None:
-    assert end_of(10_000, 1000, 600, ttl, seconds) == end + MARGIN
+    assert expiry_time(10_000, 1000, 600, ttl, seconds) == end + EXPIRY_MARGIN
 
 
 class Account:
@@ -53,16 +53,16 @@ def of(provider: Any, run: str = "done") -> tuple[Expiry, list[str]]:
         options=SimpleNamespace(idle_timeout=600.0, ttl=None),
         view=SimpleNamespace(is_live=True, runs={"r": SimpleNamespace(state=run)}),
     )  # fmt: skip
-    news: Any = SimpleNamespace(complain=said.append)
+    news: Any = SimpleNamespace(emit_warning=said.append)
     return Expiry(context, news), said
 
 
 async def test_it_is_moved_again_and_again_and_a_refusal_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(budget_and_expiry, "FIRST", 0.0)
+    monkeypatch.setattr(budget_and_expiry, "FIRST_DELAY", 0.0)
     monkeypatch.setattr(budget_and_expiry, "PERIOD", 0.01)
     account = Account(refuses=True)
     keeper, said = of(account)
-    keeping = asyncio.create_task(keeper.keep())
+    keeping = asyncio.create_task(keeper.renew())
     await asyncio.wait_for(account.twice.wait(), 30)
     keeping.cancel()
     assert "not up to date: the credentials have expired" in said[0]
@@ -70,10 +70,13 @@ async def test_it_is_moved_again_and_again_and_a_refusal_is_told(monkeypatch: py
 
 async def test_who_leaves_gives_runs_that_go_on_a_day(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(time, "time", lambda: 10_000.0)
-    for run, told in (("done", []), ("running", [10_000.0 + budget_and_expiry.LEFT + 600 + MARGIN])):
+    for run, told in (
+        ("done", []),
+        ("running", [10_000.0 + budget_and_expiry.DETACHED_RUN_TIME + 600 + EXPIRY_MARGIN]),
+    ):
         account = Account()
         keeper, _ = of(account, run)
-        await keeper.leave()
+        await keeper.extend_for_runs()
         assert account.told == told
 
 
@@ -86,15 +89,15 @@ async def test_nobody_who_leaves_waits_for_an_account_that_does_not_answer(
                 with suppress(asyncio.CancelledError):  # as a call of AWS that is under way
                     await self.twice.wait()
 
-    monkeypatch.setattr(budget_and_expiry, "FAREWELL", 0.01)
+    monkeypatch.setattr(budget_and_expiry, "DETACH_TIMEOUT", 0.01)
     stuck = Stuck()
     keeper, _ = of(stuck, "running")
-    await asyncio.wait_for(keeper.leave(), 30)
+    await asyncio.wait_for(keeper.extend_for_runs(), 30)
     stuck.twice.set()
 
 
 async def test_a_provider_without_such_an_account_is_told_nothing() -> None:
     keeper, said = of(object(), "running")
-    await keeper.keep()
-    await keeper.leave()
+    await keeper.renew()
+    await keeper.extend_for_runs()
     assert said == []

@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from skyward_core.pool.runs import run
-from skyward_core.pool.runs.run import Feeding, Frames
-from skyward_core.runtime.async_and_mapped_calls import AHEAD, FedItems
+from skyward_core.pool.runs.run import ArgumentStream, Frames
+from skyward_core.runtime.async_and_mapped_calls import MAX_READ_AHEAD, StreamedIterator
 from tests.support.examples import examples
 
 
@@ -23,10 +23,10 @@ class Line:
 
     def __init__(self, readers: int, values: Any) -> None:
         self.frames: queue.Queue[Any] = queue.Queue()
-        self.items = [FedItems(0, "values") for _ in range(readers)]
+        self.items = [StreamedIterator(0, "values") for _ in range(readers)]
         self.lossy: Callable[[], bool] = lambda: False
         about = "run", 0, "values", values, pickle.dumps, range(readers)
-        self.feeding = Feeding(*about, self._send)
+        self.feeding = ArgumentStream(*about, self._send)
         for index, items in enumerate(self.items):
             ask = lambda items, index=index: self._want(index, items)  # type: ignore[misc]  # noqa: E731
             items.bind(ask, self._wait, lambda _, load: load())
@@ -35,10 +35,10 @@ class Line:
         for frame in frames:
             self.frames.put(frame)
 
-    def _want(self, index: int, items: FedItems, *, again: bool = False) -> None:
-        begin, end = items.wants
+    def _want(self, index: int, items: StreamedIterator, *, again: bool = False) -> None:
+        begin, end = items.wanted_range
         want: Any = {"t": "want", "run": "run", "i": index, "arg": 0, "next": begin, "until": end}
-        self.feeding.want(want | ({"again": True} if again or not begin else {}))
+        self.feeding.on_want(want | ({"again": True} if again or not begin else {}))
 
     def _wait(self, come: Callable[[], bool]) -> None:
         while not come():
@@ -47,11 +47,11 @@ class Line:
                 while not self.frames.empty():
                     self.frames.get_nowait()
                 for number, items in enumerate(self.items):
-                    if items.waits:
+                    if items.is_waiting:
                         self._want(number, items, again=True)
                 continue
             more, ends = header.get("more", False), header.get("ends", "")
-            self.items[index].take(header["seq"], header["part"], body, more=more, ends=ends)
+            self.items[index].add_part(header["seq"], header["part"], body, more=more, ends=ends)
 
 
 @settings(max_examples=examples(40), deadline=None)
@@ -66,7 +66,7 @@ def test_each_reader_gets_each_value_once_and_in_order(
 ) -> None:
     taken = iter(range(1_000_000))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(run, "INLINE", piece)
+        patch.setattr(run, "MAX_INLINE_BYTES", piece)
         line = Line(readers, (value for value in values))
         line.lossy = lambda: next(taken) in losses
         got: list[list[bytes]] = [[] for _ in range(readers)]
@@ -97,11 +97,11 @@ def test_no_more_is_read_than_is_wanted_and_the_source_is_closed() -> None:
     assert [next(line.items[0]) for _ in range(5)] == list(range(5))
     line.feeding.close()
     assert closed.wait(30)
-    assert len(read) <= AHEAD + 5
+    assert len(read) <= MAX_READ_AHEAD + 5
 
 
 def test_a_slow_reader_bounds_how_far_another_is_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run, "KEPT", 8)
+    monkeypatch.setattr(run, "MAX_KEPT_VALUES", 8)
     read: list[int] = []
     line = Line(2, (read.append(n) or n for n in range(10**9)))  # type: ignore[func-returns-value]
     assert [next(line.items[0]) for _ in range(8)] == list(range(8))
@@ -109,7 +109,7 @@ def test_a_slow_reader_bounds_how_far_another_is_ahead(monkeypatch: pytest.Monke
     with pytest.raises(queue.Empty):
         line.frames.get(timeout=0.2)
     assert len(read) == 8
-    line.feeding.ended(1)  # it reads no more, and holds nobody up
+    line.feeding.on_call_end(1)  # it reads no more, and holds nobody up
     assert next(line.items[0]) == 8
     line.feeding.close()
 

@@ -15,8 +15,8 @@ from textual.color import Color
 import skyward_core
 import skyward_tui
 from skyward_tui.text.number_format import plain_ascii
-from skyward_tui.ui.terminal_driver import Colourless, PlainAscii
-from skyward_tui.ui.themes import _LOOKS, look
+from skyward_tui.ui.terminal_driver import ColourRemover, PlainAscii
+from skyward_tui.ui.themes import _STATE_STYLES, state_style
 from skyward_tui.widgets.braille_chart import Canvas, spark
 
 BLACK = Color(0, 0, 0)
@@ -55,7 +55,7 @@ def test_all_that_we_paint_has_a_likeness() -> None:
 
 def test_signs_of_states_stay_apart() -> None:
     """Where a sign stands alone, as in the grid of 256 ranks, fine and failed are no matter of colour either."""
-    glyphs = {each.glyph for each in _LOOKS.values()}
+    glyphs = {each.glyph for each in _STATE_STYLES.values()}
     assert len({plain_ascii(glyph) for glyph in glyphs}) == len(glyphs)
     ranks = (
         "waiting",
@@ -69,19 +69,19 @@ def test_signs_of_states_stay_apart() -> None:
         "collateral",
         "idle",
     )
-    assert len({look(state).glyph for state in ranks}) == len(ranks)
-    for state, each in _LOOKS.items():
+    assert len({state_style(state).glyph for state in ranks}) == len(ranks)
+    for state, each in _STATE_STYLES.items():
         assert each.word and each.glyph, state
     for group in (
         ("up", "degraded", "gone", "unreachable", "unfinished"),
         ("done", "failed", "cancelled", "running"),
     ):
-        assert len({look(state).text for state in group}) == len(group)
+        assert len({state_style(state).text for state in group}) == len(group)
 
 
 def test_a_chart_is_still_one() -> None:
     canvas = Canvas(12, 3, (0, 11), (0, 1))
-    canvas.line([(x, x / 11) for x in range(12)], 1)
+    canvas.draw_line([(x, x / 11) for x in range(12)], 1)
     rows = [plain_ascii("".join(text for text, _ in canvas.runs(row))) for row in range(3)]
     assert all(row.isascii() and row.strip() for row in rows)
     assert rows[0].strip() and rows[0].index(rows[0].strip()[0]) > rows[2].index(rows[2].strip()[0])
@@ -91,7 +91,7 @@ def test_a_chart_is_still_one() -> None:
 def test_without_colours_a_cursor_is_reversed_and_grey_is_dim() -> None:
     styles = {"plain": "", "state": "red bold", "cursor": "black on white", "muted": "bright_black"}
     segments = [Segment(name, Style.parse(style)) for name, style in styles.items()]
-    painted = {text: style for text, style, _ in Colourless().apply([*segments, Segment("none")], BLACK)}
+    painted = {text: style for text, style, _ in ColourRemover().apply([*segments, Segment("none")], BLACK)}
     assert painted["plain"] == Style()
     assert painted["state"] == Style(bold=True)
     assert painted["cursor"] == Style(reverse=True)

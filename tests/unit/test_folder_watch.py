@@ -53,11 +53,11 @@ def folder_replaced(file: Path) -> None:
 
 @pytest.mark.parametrize("happens", [in_place, replaced, restored, gone, folder_replaced])
 def test_a_change_is_told_once(watch: FolderWatch, file: Path, happens: Callable[[Path], None]) -> None:
-    watch.see_to([str(file)])
+    watch.watch([str(file)])
     assert watch.is_quiet and watch.is_quiet
     happens(file)
     assert not watch.is_quiet
-    watch.see_to([str(file)])
+    watch.watch([str(file)])
     assert watch.is_quiet
     file.write_text("third")
     assert not watch.is_quiet, "a folder that is another one now is watched as well"
@@ -66,7 +66,7 @@ def test_a_change_is_told_once(watch: FolderWatch, file: Path, happens: Callable
 def test_what_a_link_leads_to_is_watched(watch: FolderWatch, file: Path, tmp_path: Path) -> None:
     link = tmp_path / "elsewhere" / "model.py"
     link.symlink_to(file)
-    watch.see_to([str(link)])
+    watch.watch([str(link)])
     assert watch.is_quiet
     file.write_text("other")
     assert not watch.is_quiet
@@ -76,9 +76,9 @@ def test_where_nobody_can_tell_it_is_never_quiet(
     watch: FolderWatch, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert not watch.is_quiet, "nothing is watched yet"
-    watch.see_to([str(file)])
+    watch.watch([str(file)])
     assert watch.is_quiet
-    watch.see_to([str(file.parent / "there is no such folder" / "model.py")])
+    watch.watch([str(file.parent / "there is no such folder" / "model.py")])
     assert not watch.is_quiet
     shutil.rmtree(file.parent)
     closed = FolderWatch()
@@ -86,14 +86,14 @@ def test_where_nobody_can_tell_it_is_never_quiet(
     assert not closed.is_quiet
     monkeypatch.setattr("skyward_core.pool.edited_modules.MOST", 0)
     many = FolderWatch()
-    many.see_to([str(file)])
+    many.watch([str(file)])
     assert not many.is_quiet
 
 
 def test_nothing_stays_open(file: Path) -> None:
     before = len(list(Path("/proc/self/fd").iterdir()))
     watch = FolderWatch()
-    watch.see_to([str(file)])
+    watch.watch([str(file)])
     assert len(list(Path("/proc/self/fd").iterdir())) == before + 1
     watch.close()
     assert len(list(Path("/proc/self/fd").iterdir())) == before

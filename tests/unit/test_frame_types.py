@@ -10,15 +10,15 @@ from typing import Any, Literal, get_args, get_type_hints
 import pytest
 
 from skyward_core.protocol import frame_schema, frame_types, host_facts
-from skyward_core.protocol.validators import Check, FrameForm
+from skyward_core.protocol.validators import Check, FrameSchema
 from tests.protocol_page import _words
 
-SIDES: dict[str, tuple[Any, Mapping[str, FrameForm]]] = {
+SIDES: dict[str, tuple[Any, Mapping[str, FrameSchema]]] = {
     "agent": (frame_types.FromAgent, frame_schema.FROM_AGENT),
     "client": (frame_types.FromClient, frame_schema.FROM_CLIENT),
     "worker": (frame_types.FromWorker, frame_schema.FROM_WORKER),
-    "files": (frame_types.OfFiles, frame_schema.OF_FILES),
-    "peers": (frame_types.FromPeer, frame_schema.OF_PEERS),
+    "files": (frame_types.FileFrame, frame_schema.FILE_FRAMES),
+    "peers": (frame_types.FromPeer, frame_schema.PEER_FRAMES),
     "to worker": (frame_types.ToWorker, frame_schema.TO_WORKER),
 }
 
@@ -119,10 +119,10 @@ def test_what_was_done_has_the_keys_of_its_table(what: str) -> None:
 @pytest.mark.parametrize(
     ("made", "check"),
     [
-        (frame_types.SummaryWords, frame_schema._IS_SUMMARY),
-        (frame_types.ErrorWords, frame_schema._IS_ERROR),
-        (frame_types.PluginErrorWords, frame_schema._IS_PLUGIN_ERROR),
-        (frame_types.Remembered, frame_schema._REMEMBERED),
+        (frame_types.SummaryKeys, frame_schema._IS_SUMMARY),
+        (frame_types.ErrorKeys, frame_schema._IS_ERROR),
+        (frame_types.PluginErrorKeys, frame_schema._IS_PLUGIN_ERROR),
+        (frame_types.RememberedRun, frame_schema._REMEMBERED_RUN),
     ],
 )
 def test_what_stands_in_frames_has_the_keys_that_are_looked_for(made: Any, check: Any) -> None:

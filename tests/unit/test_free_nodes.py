@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from skyward_core.pool.gang_setup import NodeHolds, choose, held
+from skyward_core.pool.gang_setup import NodeGangState, busy_nodes, choose_nodes
 from skyward_core.views import events
 from skyward_core.views.pool_view import PoolView, apply
-from skyward_core.views.recorded_events import event_of
-from skyward_tui.text.run_rows import as_json, numbers, queue_of, reason
+from skyward_core.views.recorded_events import parse_event
+from skyward_tui.text.run_rows import format_nodes, queue_row_json, queue_rows, waiting_reason
 
 
-def node(at: int, epoch: int, members: str = "", *, active: int = 0, kept: str = "", **more: bool) -> NodeHolds:
+def node(at: int, epoch: int, members: str = "", *, active: int = 0, kept: str = "", **more: bool) -> NodeGangState:
     """A node whose gang has had one run on as many ranks as it has nodes, or, with ``total``, on more."""
     named = tuple(map(int, members))
     run = {"active": active, "ended": 1 - active, "total": len(named) or 4, "kept": kept}
     there = more.pop("there", True)
-    return NodeHolds(at, there, epoch=epoch, members=named, runs={f"r{epoch}": run} if there else {}, **more)  # type: ignore[dict-item]
+    runs: Any = {f"r{epoch}": run} if there else {}
+    return NodeGangState(at, there, epoch=epoch, members=named, runs=runs, **more)
 
 
 IDLE = [node(at, 1) for at in range(4)]
@@ -50,18 +53,20 @@ BUSY = [node(at, 1, active=1) for at in range(4)]
         (BUSY, 1, ()),
     ],
 )
-def test_a_run_gets_nodes_whose_gangs_have_nothing_to_do(nodes: list[NodeHolds], wanted: object, got: object) -> None:
-    assert choose(wanted, nodes) == got  # type: ignore[arg-type]
+def test_a_run_gets_nodes_whose_gangs_have_nothing_to_do(
+    nodes: list[NodeGangState], wanted: object, got: object
+) -> None:
+    assert choose_nodes(wanted, nodes) == got  # type: ignore[arg-type]
 
 
 def test_what_is_kept_for_a_job_it_gets() -> None:
-    assert choose((0, 1), KEPT, "job") == (0, 1)
-    assert choose((0, 1), KEPT, "other") == ()
+    assert choose_nodes((0, 1), KEPT, "job") == (0, 1)
+    assert choose_nodes((0, 1), KEPT, "other") == ()
 
 
 def test_a_run_on_all_nodes_waits_for_those_on_some_only() -> None:
-    assert held(BUSY, of_parts=True) == set() and held(BUSY) == {0, 1, 2, 3}
-    assert held(PAIR, of_parts=True) == {0, 1}
+    assert busy_nodes(BUSY, of_parts=True) == set() and busy_nodes(BUSY) == {0, 1, 2, 3}
+    assert busy_nodes(PAIR, of_parts=True) == {0, 1}
 
 
 def shown() -> PoolView:
@@ -80,35 +85,35 @@ def shown() -> PoolView:
         events.QueuedRun(run="d", name="d", nodes=1, only=[1], since=80.0),
     ]
     told = events.QueueNews(pool="p", waiting=line)
-    assert event_of(events.to_json(told)) == told
+    assert parse_event(events.to_json(told)) == told
     apply(view, told)
     return view
 
 
 def test_who_waits_is_told_for_what_and_who_has_it() -> None:
-    rows = queue_of(shown())
+    rows = queue_rows(shown())
     assert [(row.run, row.waits, row.nodes) for row in rows] == [
         ("a", False, (0, 1)),
         ("b", False, (2,)),
         ("c", True, ()),
         ("d", True, ()),
     ]
-    assert reason(rows[0], 130.0) == ""
-    assert reason(rows[2], 130.0) == (
+    assert waiting_reason(rows[0], 130.0) == ""
+    assert waiting_reason(rows[2], 130.0) == (
         "waits for 2 nodes: 1 free, job-a (a) has nodes 0-1 for 2:00, job-b (b) has node 2 for 2:00"
     )
-    assert reason(rows[3], 130.0).startswith("waits for node 1: 1 free; wide")
-    assert reason(rows[3], 130.0).endswith("(c) is before it, job-a (a) has node 1 for 2:00")
-    assert "\x1b" not in str(as_json(rows[2], 130.0))
+    assert waiting_reason(rows[3], 130.0).startswith("waits for node 1: 1 free; wide")
+    assert waiting_reason(rows[3], 130.0).endswith("(c) is before it, job-a (a) has node 1 for 2:00")
+    assert "\x1b" not in str(queue_row_json(rows[2], 130.0))
 
 
 def test_a_run_whose_nodes_have_another_one_to_do_first_waits_too() -> None:
     view = shown()
     apply(view, events.QueueNews(pool="p", waiting=[]))
     apply(view, events.RunOpened(pool="p", run="e", function="all", kind="broadcast", total=4, at=90.0))
-    row = queue_of(view)[-1]
+    row = queue_rows(view)[-1]
     assert (row.run, row.waits, row.wants) == ("e", True, 4)
 
 
 def test_nodes_are_told_in_their_shortest_form() -> None:
-    assert [numbers(each) for each in ((3,), (2, 0, 1), (0, 2, 3, 5))] == ["3", "0-2", "0,2-3,5"]
+    assert [format_nodes(each) for each in ((3,), (2, 0, 1), (0, 2, 3, 5))] == ["3", "0-2", "0,2-3,5"]

@@ -13,8 +13,8 @@ import pytest
 
 from skyward_core.model.errors import PoolError, PoolGone, UsageError
 from skyward_core.plugins.plugin import Plugin
-from skyward_core.pool.runs.gang_sweep import GangSweep, check_blocks, check_room, shape_with
-from skyward_core.tasks.pickled_call import NOTHING, Task
+from skyward_core.pool.runs.gang_sweep import GangSweep, check_node_count, check_partial_gangs, gang_shape
+from skyward_core.tasks.pickled_call import EMPTY_BLOB, Task
 
 
 class OneRun:
@@ -48,7 +48,7 @@ class Stage:
         self.links = [object()] * nodes
         self.leaving = False
         self.name = "p"
-        self.ending: End | None = None
+        self.external_end: End | None = None
         self.runs: list[OneRun] = []
         self.most = 0
         self.wanted: set[Any] = set()
@@ -73,7 +73,7 @@ class Stage:
     def sweep(self, rows: int, nodes: int, prepared: Callable[[int], Task] | None = None) -> GangSweep:
         made: Any = GangSweep(
             self, self, [f"{place:02x}" for place in range(rows)], nodes,  # type: ignore[arg-type]
-            prepared or (lambda place: Task(f"t{place}", NOTHING, NOTHING)),
+            prepared or (lambda place: Task(f"t{place}", EMPTY_BLOB, EMPTY_BLOB)),
             lambda place, run: self.ended.append((place, run.state)),
         )  # fmt: skip
         made.start(self._over)
@@ -101,9 +101,9 @@ async def test_as_many_at_a_time_as_fit(has: int, nodes: int, most: int, wanted:
         await settle()
         random.Random(len(stage.ended)).choice(stage.running).end()
         await settle()
-    await sweep.over()
+    await sweep.wait()
     assert stage.most == most and stage.wanted == {wanted} and stage.overs == 1
-    assert [run.id for run in stage.runs] == sweep.begun == [f"{place:02x}" for place in range(9)]
+    assert [run.id for run in stage.runs] == sweep.begun_ids == [f"{place:02x}" for place in range(9)]
 
 
 async def test_one_that_fails_stops_no_other_and_one_that_is_cancelled_all() -> None:
@@ -114,7 +114,7 @@ async def test_one_that_fails_stops_no_other_and_one_that_is_cancelled_all() -> 
     await settle()
     assert [run.id for run in stage.running] == ["01", "02"]
     stage.runs[2].end("cancelled")
-    await sweep.over()
+    await sweep.wait()
     assert sweep.cancelled and stage.runs[1].state == "cancelled" and len(stage.runs) == 3
 
 
@@ -122,19 +122,19 @@ async def test_the_pools_end_is_told_and_begins_nothing_more() -> None:
     stage = Stage(4)
     sweep = stage.sweep(6, 2)
     await settle()
-    stage.ending = End()
+    stage.external_end = End()
     for run in stage.running:
         run.end("lost")
     with pytest.raises(PoolGone):
-        await sweep.over()
-    assert len(stage.runs) == 2 and not sweep.waiting
+        await sweep.wait()
+    assert len(stage.runs) == 2 and not sweep.pending_count
 
 
 async def test_what_cannot_be_prepared_or_opened_ends_it_once_the_others_have() -> None:
     def prepared(place: int) -> Task:
         if place == 2:
             raise PoolError("no room on the disk")
-        return Task("t", NOTHING, NOTHING)
+        return Task("t", EMPTY_BLOB, EMPTY_BLOB)
 
     stage = Stage(2)
     sweep = stage.sweep(6, 1, prepared)
@@ -144,12 +144,12 @@ async def test_what_cannot_be_prepared_or_opened_ends_it_once_the_others_have() 
     assert stage.runs[1].state == "running" and len(stage.runs) == 2
     stage.runs[1].end()
     with pytest.raises(PoolError, match="no room"):
-        await sweep.over()
+        await sweep.wait()
     assert stage.ended == [(0, "done"), (1, "done")]
     refused = Stage(2)
     refused.refuses = UsageError("it wants what is not there")
     with pytest.raises(UsageError):
-        await refused.sweep(3, 1).first
+        await refused.sweep(3, 1).first_run
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -159,7 +159,7 @@ async def test_whatever_happens_meanwhile_it_ends_with_nothing_open(seed: int) -
     has, nodes, rows = chance.randint(1, 6), chance.randint(0, 3), chance.randint(1, 12)
     stage = Stage(max(has, nodes))
     sweep = stage.sweep(rows, nodes)
-    work = asyncio.ensure_future(sweep.over())
+    work = asyncio.ensure_future(sweep.wait())
     while not work.done():
         for _ in range(chance.randint(0, 6)):
             await asyncio.sleep(0)
@@ -173,14 +173,14 @@ async def test_whatever_happens_meanwhile_it_ends_with_nothing_open(seed: int) -
             for run in stage.running:
                 run.end(chance.choice(("left", "cancelled")))
         elif what == "gone":
-            stage.ending = End()
+            stage.external_end = End()
             for run in stage.running:
                 run.end("lost")
         elif stage.running:
             ends = {"end": "done", "fail": "failed", "cancel one": "cancelled"}
             chance.choice(stage.running).end(ends[what])
     failed = work.exception()
-    assert not stage.running and not sweep.waiting and stage.overs == 1
+    assert not stage.running and not sweep.pending_count and stage.overs == 1
     assert stage.most <= max(1, len(stage.links) // nodes if nodes else 1)
     assert [place for place, _ in sorted(stage.ended)] == list(range(len(stage.runs)))
     whole = len(stage.runs) == rows
@@ -189,8 +189,8 @@ async def test_whatever_happens_meanwhile_it_ends_with_nothing_open(seed: int) -
 
 def test_a_pool_that_is_too_small_is_named() -> None:
     with pytest.raises(UsageError, match="run on 2 nodes, and pool p has 1 node: nothing was begun"):
-        check_room(2, 1, "p")
-    check_room(0, 1, "p")
+        check_node_count(2, 1, "p")
+    check_node_count(0, 1, "p")
 
 
 @pytest.mark.parametrize(
@@ -203,10 +203,10 @@ def test_a_pool_that_is_too_small_is_named() -> None:
 )  # fmt: skip
 def test_so_many_ranks_are_nodes_or_a_part_of_one(ranks: int, each: int, shape: tuple[int, int] | str) -> None:
     if isinstance(shape, tuple):
-        assert shape_with(ranks, each, "p") == shape
+        assert gang_shape(ranks, each, "p") == shape
     else:
         with pytest.raises(UsageError, match=shape):
-            shape_with(ranks, each, "p")
+            gang_shape(ranks, each, "p")
 
 
 class AroundNode(Plugin):
@@ -221,8 +221,8 @@ class InRanks(Plugin):
 
 
 def test_what_gangs_of_some_ranks_cannot_have_is_refused() -> None:
-    check_blocks([InRanks()], alone=False)
+    check_partial_gangs([InRanks()], alone=False)
     with pytest.raises(UsageError, match="plugin around is around the whole node"):
-        check_blocks([InRanks(), AroundNode()], alone=False)
+        check_partial_gangs([InRanks(), AroundNode()], alone=False)
     with pytest.raises(UsageError, match="ranks stand alone"):
-        check_blocks([], alone=True)
+        check_partial_gangs([], alone=True)

@@ -9,7 +9,7 @@ from weakref import ref
 import pytest
 
 from skyward_tui.app import garbage_collection
-from skyward_tui.app.garbage_collection import REST_SECONDS, kept_for_good, look_if_due, put_off
+from skyward_tui.app.garbage_collection import REST_SECONDS, collect_if_due, defer_collection, freeze_imports
 
 
 class Thing:
@@ -39,34 +39,34 @@ def some_time() -> list[list[int]]:
 
 
 def test_what_is_old_is_looked_through_once_nobody_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    put_off()
+    defer_collection()
     gc.collect()
     left = old_garbage()
     monkeypatch.setattr(garbage_collection, "DUE", 5)
     many = some_time()
     assert left() is not None, "Python has looked of itself"
     assert gc.get_count()[2] >= 5 and many
-    look_if_due(REST_SECONDS / 2)
+    collect_if_due(REST_SECONDS / 2)
     assert left() is not None, "somebody was there"
-    look_if_due(REST_SECONDS * 2)
+    collect_if_due(REST_SECONDS * 2)
     assert left() is None
     left = old_garbage()
-    look_if_due(REST_SECONDS * 2)
+    collect_if_due(REST_SECONDS * 2)
     assert left() is not None, "it had just looked"
 
 
 def test_what_is_there_when_it_looks_first_is_kept_for_good(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(garbage_collection, "DUE", 4)
-    put_off()
+    defer_collection()
     thing = Thing()
     first, later = ref(thing), []
     many = some_time()
-    look_if_due(REST_SECONDS * 2)
+    collect_if_due(REST_SECONDS * 2)
     assert gc.get_freeze_count() > len(many)
     del thing
     later.append(old_garbage())
     many += some_time()
-    look_if_due(REST_SECONDS * 2)
+    collect_if_due(REST_SECONDS * 2)
     assert later[0]() is None and first() is not None
 
 
@@ -75,13 +75,13 @@ def test_who_has_not_put_it_off_keeps_pythons_own_ways(monkeypatch: pytest.Monke
     monkeypatch.setattr(garbage_collection.gc, "get_threshold", lambda: (700, 10, 10))  # type: ignore[attr-defined]
     looks: list[int] = []
     monkeypatch.setattr(garbage_collection.gc, "collect", lambda *which: looks.append(1))  # type: ignore[attr-defined]
-    look_if_due(REST_SECONDS * 2)
+    collect_if_due(REST_SECONDS * 2)
     assert looks == []
 
 
 @pytest.mark.proof("1 s of a processor")
 def test_what_is_kept_for_good_is_looked_through_never() -> None:
-    with kept_for_good():
+    with freeze_imports():
         assert not gc.isenabled()
         left = old_garbage()
     gc.collect()

@@ -6,7 +6,7 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any
 
-from skyward_core.pool.dashboards import USUAL, Dashboards
+from skyward_core.pool.dashboards import WELL_KNOWN, Dashboards
 
 
 class Context:
@@ -17,7 +17,7 @@ class Context:
         self.answer = b""
         self.links = [SimpleNamespace(up=True, node=0, transport=self)]
 
-    async def way_to(self, address: str, port: int) -> tuple[str, int]:
+    async def forward_port(self, address: str, port: int) -> tuple[str, int]:
         async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             writer.write(self.answer)
             writer.close()
@@ -32,15 +32,15 @@ async def test_a_way_stays_where_nobody_answers_at_its_end_and_is_made_anew_wher
     context: Any = Context()
     pages = Dashboards(context)
     for _ in range(3):
-        assert await pages.that_answer(()) == []
-    assert len(context.servers) == len(USUAL)
+        assert await pages.find_available(()) == []
+    assert len(context.servers) == len(WELL_KNOWN)
     context.answer = b"HTTP/1.0 200 OK\r\n\r\n"
-    first = {each.name: each.address for each in await pages.that_answer(())}
-    assert first.keys() == {name for name, _, _ in USUAL} and len(context.servers) == len(USUAL)
+    first = {each.name: each.address for each in await pages.find_available(())}
+    assert first.keys() == {name for name, _, _ in WELL_KNOWN} and len(context.servers) == len(WELL_KNOWN)
     for server in context.servers:  # as the connection ends that they are of
         server.close()
         await server.wait_closed()
-    later = {each.name: each.address for each in await pages.that_answer(())}
-    assert later.keys() == first.keys() and len(context.servers) == 2 * len(USUAL)
+    later = {each.name: each.address for each in await pages.find_available(())}
+    assert later.keys() == first.keys() and len(context.servers) == 2 * len(WELL_KNOWN)
     for server in context.servers:
         server.close()

@@ -18,15 +18,15 @@ import pytest
 
 import skyward_core as sky
 from skyward_core.client.session import Session
-from skyward_core.model.errors import Action, Hint, PoolError, UsageError, in_python
-from skyward_core.pool.event_log import News
+from skyward_core.model.errors import Action, Hint, PoolError, UsageError, python_hint
+from skyward_core.pool.event_log import EventPublisher
 from skyward_core.store.ledger import Ledger
 from skyward_core.util.redaction import Redactor
 from skyward_core.views import events
 from skyward_core.views.pool_view import PoolView, apply
 from skyward_tui.cli.console import Console
 from skyward_tui.cli.main import cli
-from skyward_tui.text.error_hints import advice, detail_of, words_of
+from skyward_tui.text.error_hints import advice, format_detail, format_error
 from tests.support.hostile_text import is_harmful
 from tests.support.sources import nodes_of
 
@@ -74,7 +74,7 @@ def not_public(text: str) -> Iterator[str]:
 
 @pytest.mark.parametrize("hint", HINTS, ids=lambda hint: hint.action)
 def test_advice_names_public_things_only(hint: Hint) -> None:
-    assert list(not_public(in_python(hint))) == list(not_public(advice(hint))) == []
+    assert list(not_public(python_hint(hint))) == list(not_public(advice(hint))) == []
 
 
 def test_errors_name_public_things_only() -> None:
@@ -110,7 +110,7 @@ def test_no_text_of_the_library_but_advice_names_the_command() -> None:
 
 @pytest.mark.parametrize("hint", HINTS, ids=lambda hint: hint.action)
 def test_the_command_line_is_told_commands_that_it_has(hint: Hint) -> None:
-    words = words_of(PoolError("no.", hint=hint))
+    words = format_error(PoolError("no.", hint=hint))
     assert words == f"no; {advice(hint)}"
     commands = re.findall(r"skyward-tui (\w+)", words)
     assert set(commands) <= set(cli.commands)
@@ -124,12 +124,12 @@ def test_a_command_can_be_pasted() -> None:
 
 
 def test_words_for_people_are_safe_whatever_the_name() -> None:
-    said = words_of(PoolError("no", hint=Hint("down", "p\x1b[2J\x07\u202e")))
+    said = format_error(PoolError("no", hint=Hint("down", "p\x1b[2J\x07\u202e")))
     assert not any(is_harmful(character) for character in said)
 
 
 def test_a_failed_command_says_the_hint_in_its_own_words(capsys: pytest.CaptureFixture[str]) -> None:
-    Console(as_json=True).fail(PoolError("no pool named 'p' is up", hint=Hint("list")))
+    Console(as_json=True).report_error(PoolError("no pool named 'p' is up", hint=Hint("list")))
     told = capsys.readouterr()
     expected = "no pool named 'p' is up; skyward-tui ls shows those that are up"
     assert told.err == f"error: {expected}\n"
@@ -137,8 +137,8 @@ def test_a_failed_command_says_the_hint_in_its_own_words(capsys: pytest.CaptureF
 
 
 def test_other_errors_stay_as_they_are() -> None:
-    assert words_of(OSError("disk full")) == "disk full"
-    assert words_of(UsageError("no such plugin.")) == "no such plugin."
+    assert format_error(OSError("disk full")) == "disk full"
+    assert format_error(UsageError("no such plugin.")) == "no such plugin."
 
 
 def test_a_view_keeps_the_hint_of_its_latest_detail() -> None:
@@ -147,9 +147,9 @@ def test_a_view_keeps_the_hint_of_its_latest_detail() -> None:
         view,
         events.PoolState(pool="p", state="starting", detail="refused.", hint=Hint("trust-host-key", "gpu1")),
     )
-    assert detail_of(view) == "refused; accept it with: skyward-tui trust gpu1"
+    assert format_detail(view) == "refused; accept it with: skyward-tui trust gpu1"
     apply(view, events.PoolState(pool="p", state="up", detail="all is well."))
-    assert detail_of(view) == "all is well."
+    assert format_detail(view) == "all is well."
 
 
 def test_a_secret_in_a_hint_reaches_no_view_and_no_journal() -> None:
@@ -157,10 +157,10 @@ def test_a_secret_in_a_hint_reaches_no_view_and_no_journal() -> None:
     view = PoolView("p")
     news: Any = SimpleNamespace(
         redactor=Redactor(["hunter2hunter2"]), _context=SimpleNamespace(view=view), _listeners=[],
-        records=SimpleNamespace(event=written.append),
+        records=SimpleNamespace(add_event=written.append),
     )  # fmt: skip
     hint = Hint("trust-host-key", "hunter2hunter2@gpu1", "/home/hunter2hunter2/known")
-    News.emit(news, events.PoolState(pool="p", state="starting", detail="no", hint=hint))
+    EventPublisher.emit(news, events.PoolState(pool="p", state="starting", detail="no", hint=hint))
     assert "gpu1" in repr(view.hint) and "hunter2" not in repr(view.hint) + repr(written)
 
 
@@ -175,7 +175,7 @@ def test_errors_of_the_api_carry_hints(home: Path) -> None:
         sky.attach("never")
     assert caught.value.hint == Hint("list")
     with closing(Ledger()) as ledger:
-        ledger.intend("t1", "train", {}, {})
+        ledger.record_intent("t1", "train", {}, {})
     with pytest.raises(PoolError, match=r"no pool named 'trian' is up; did you mean 'train'\?"):
         sky.attach("trian")
     with pytest.raises(UsageError, match="no run 'never' in the ledger") as missing:
@@ -183,7 +183,7 @@ def test_errors_of_the_api_carry_hints(home: Path) -> None:
     assert missing.value.hint == Hint("list-all")
     session = Session()
     try:
-        for verb in (session.down, session.attach, session.look):
+        for verb in (session.tear_down, session.attach, session.observe):
             with pytest.raises(PoolError, match="is up; ") as refused:
                 verb("never").result(60)
             assert refused.value.hint == Hint("list")

@@ -20,12 +20,12 @@ STATUS: dict[str, Any] = {"kept": {}, "orphans": [], "left": False, "ended": "",
 
 @pytest.mark.parametrize("value", [None, [1], {"a": 1}, float("nan"), 1 << 70])
 def test_what_a_host_tells_of_itself_is_looked_at(value: Any) -> None:
-    host_facts.facts(dict(FACTS), status=False)
-    host_facts.facts(FACTS | STATUS, status=True)
-    host_facts.facts({key: FACTS[key] for key in host_facts.FACTS} | {"root": ""}, status=True)
+    host_facts.validate_facts(dict(FACTS), status=False)
+    host_facts.validate_facts(FACTS | STATUS, status=True)
+    host_facts.validate_facts({key: FACTS[key] for key in host_facts.FACTS} | {"root": ""}, status=True)
     for key in (FACTS | STATUS).keys() - {"uid", "kept", "cpus"} - ({"version", "orphans"} if value == [1] else set()):
         with pytest.raises(WireError, match=key):
-            host_facts.facts(FACTS | STATUS | {key: value}, status=True)
+            host_facts.validate_facts(FACTS | STATUS | {key: value}, status=True)
 
 
 DONE: dict[str, dict[str, Any]] = {
@@ -68,15 +68,15 @@ def is_one_all_the_same(key: str, value: Any) -> bool:
 @pytest.mark.parametrize("name", ["\x1b]0;x\x07", "gpus "])
 def test_why_something_was_not_measured_is_told_of_what_is_measured_alone(name: str) -> None:
     with pytest.raises(WireError, match="its 'whys' cannot be"):
-        host_facts.done("probe", DONE["probe"] | {"whys": {name: "no"}})
+        host_facts.validate_task_result("probe", DONE["probe"] | {"whys": {name: "no"}})
 
 
 @pytest.mark.parametrize("what", sorted(DONE))
 def test_what_a_host_says_when_something_was_done_is_looked_at(what: str) -> None:
-    host_facts.done(what, DONE[what])
+    host_facts.validate_task_result(what, DONE[what])
     for key, value in DONE[what].items():
         with pytest.raises(WireError, match=f"its '{key}' cannot be None"):
-            host_facts.done(what, {name: each for name, each in DONE[what].items() if name != key})
+            host_facts.validate_task_result(what, {name: each for name, each in DONE[what].items() if name != key})
         others = [other[name] for other in DONE.values() for name in other if type(other[name]) is not type(value)]
         for wrong in (*NO_ANSWERS, *others):
             if wrong == [True] and what == "reach":
@@ -86,4 +86,4 @@ def test_what_a_host_says_when_something_was_done_is_looked_at(what: str) -> Non
             if what in ("probe", "send") and is_one_all_the_same(key, wrong):
                 continue
             with pytest.raises(WireError, match=f"its '{key}' cannot be"):
-                host_facts.done(what, DONE[what] | {key: wrong})
+                host_facts.validate_task_result(what, DONE[what] | {key: wrong})

@@ -6,8 +6,8 @@ import pytest
 
 from skyward_core.providers.aws.provider import AWS
 from skyward_core.providers.slurm.provider import Slurm
-from skyward_core.providers.ssh.provider import SSH, line
-from skyward_core.transport.ssh.host_address import HostPythons, WantedPython, heard
+from skyward_core.providers.ssh.provider import SSH, check_line
+from skyward_core.transport.ssh.host_address import HostPythons, WantedPython, parse_pythons
 from skyward_core.transport.transport import MINOR
 
 NONE = HostPythons(())
@@ -21,9 +21,9 @@ OWN = WantedPython()
 
 def test_what_a_host_says_is_read_as_numbers_and_nothing_else() -> None:
     said = b"word Python 3.9.18; Python 3.11.2; Python 3.10.13; Python 3.11.2; uv; Python 3.14.0rc1+ (odd);"
-    assert heard(said) == HostPythons(("3.14.0", "3.11.2", "3.10.13", "3.9.18"), has_uv=True)
-    assert heard(said).usable == ("3.14.0", "3.11.2")
-    assert heard(b" \x1b[2JPython is what I am; Python x.y; 3.12.1; nouv;") == NONE
+    assert parse_pythons(said) == HostPythons(("3.14.0", "3.11.2", "3.10.13", "3.9.18"), has_uv=True)
+    assert parse_pythons(said).usable == ("3.14.0", "3.11.2")
+    assert parse_pythons(b" \x1b[2JPython is what I am; Python x.y; 3.12.1; nouv;") == NONE
     assert (str(NONE), str(UV)) == ("it has no Python at all", "it has Python 3.9.18")
 
 
@@ -47,7 +47,7 @@ def test_what_a_host_says_is_read_as_numbers_and_nothing_else() -> None:
 def test_a_check_up_says_which_it_has_and_for_which_scripts_they_do(
     there: HostPythons, wanted: WantedPython, runs: tuple[str, str] | None, state: str, words: str
 ) -> None:
-    told = line("gpu1", there, wanted, runs)
+    told = check_line("gpu1", there, wanted, runs)
     assert (told.subject, told.state) == ("gpu1", state)
     assert words in told.detail
 

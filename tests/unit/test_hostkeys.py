@@ -11,7 +11,7 @@ import pytest
 from skyward_core.model.errors import HostKeyError
 from skyward_core.transport.ssh import known_hosts
 from skyward_core.transport.ssh.asyncssh_import import asyncssh
-from skyward_tui.text.error_hints import words_of
+from skyward_tui.text.error_hints import format_error
 
 
 def key(kind: str = "ssh-ed25519") -> asyncssh.SSHKey:
@@ -83,28 +83,28 @@ def test_a_change_of_the_file_is_seen(file: Path) -> None:
     one = key()
     file.write_text("")
     assert known_hosts.look_up([file], "gpu1", 22).verdict(one) == "unknown"
-    known_hosts.accept(known_hosts.ServerKey("gpu1", "gpu1", 22, one, file))
+    known_hosts.accept_key(known_hosts.ServerKey("gpu1", "gpu1", 22, one, file))
     assert known_hosts.look_up([file], "gpu1", 22).verdict(one) == "known"
 
 
 def test_accepting_writes_one_private_line_also_after_a_missing_newline(file: Path) -> None:
     one, two = key(), key()
-    known_hosts.accept(known_hosts.ServerKey("gpu1", "gpu1", 22, one, file))
+    known_hosts.accept_key(known_hosts.ServerKey("gpu1", "gpu1", 22, one, file))
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     file.write_text(file.read_text().rstrip("\n"))
-    known_hosts.accept(known_hosts.ServerKey("gpu2", "10.0.0.2", 2222, two, file))
+    known_hosts.accept_key(known_hosts.ServerKey("gpu2", "10.0.0.2", 2222, two, file))
     assert [text.split()[0] for text in file.read_text().splitlines()] == ["gpu1", "[10.0.0.2]:2222"]
 
 
 def test_a_key_is_accepted_once_and_a_file_that_takes_none_is_named(file: Path) -> None:
     one = known_hosts.ServerKey("gpu1", "gpu1", 2222, key(), file)
     for _ in range(2):
-        known_hosts.accept(one)
+        known_hosts.accept_key(one)
     assert len(file.read_text().splitlines()) == 1
 
     nowhere = known_hosts.ServerKey("gpu1", "gpu1", 22, key(), Path("/proc/nowhere/known_hosts"))
     with pytest.raises(HostKeyError, match=r"gpu1.*accepted, and cannot be written to /proc/nowhere"):
-        known_hosts.accept(nowhere)
+        known_hosts.accept_key(nowhere)
 
 
 def test_an_unreadable_file_is_an_error_and_not_an_empty_one(tmp_path: Path) -> None:
@@ -115,13 +115,13 @@ def test_an_unreadable_file_is_an_error_and_not_an_empty_one(tmp_path: Path) -> 
 def test_errors_name_fingerprints_place_and_command(file: Path) -> None:
     old, new = key(), key("ecdsa-sha2-nistp256")
     shown = known_hosts.ServerKey("gpu1", "gpu1", 22, new, file)
-    unknown = words_of(known_hosts.unknown(shown))
+    unknown = format_error(known_hosts.unknown_key_error(shown))
     assert new.get_fingerprint() in unknown and "ECDSA" in unknown
     assert unknown.endswith(f"accept it with: skyward-tui trust gpu1 --known-hosts {file}")
     file.write_text(line("gpu1", old))
-    changed = words_of(known_hosts.changed(shown, known_hosts.look_up([file], "gpu1", 22)))
+    changed = format_error(known_hosts.changed_key_error(shown, known_hosts.look_up([file], "gpu1", 22)))
     assert changed.endswith(f"accept it with: skyward-tui trust gpu1 --known-hosts {file}")
-    usual = replace(shown, file=known_hosts.own_file())
-    assert words_of(known_hosts.unknown(usual)).endswith("skyward-tui trust gpu1")
+    usual = replace(shown, file=known_hosts.own_known_hosts_file())
+    assert format_error(known_hosts.unknown_key_error(usual)).endswith("skyward-tui trust gpu1")
     for part in (old.get_fingerprint(), new.get_fingerprint(), f"{file} line 1", "ssh-keygen -f", "CHANGED"):
         assert part in changed

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import skyward_core
-from skyward_core.transport.bundle_builder import STAY, bundle
+from skyward_core.transport.bundle_builder import CLIENT_FILES, bundle
 from tests.support.sources import nodes_of, text_of
 
 ROOT = Path(skyward_core.__file__).parent.parent
@@ -240,8 +240,8 @@ def test_nothing_that_travels_to_nodes_imports_what_stays() -> None:
     """Of the folders that travel, a few modules stay here, which app and command line alone use."""
     paths = {path for path, _ in bundle().files}
     there = [name for name, path in MODULES.items() if path.relative_to(ROOT).as_posix() in paths]
-    stay = {name for name, path in MODULES.items() if path.relative_to(ROOT).as_posix() in STAY}
-    assert len(stay) == len(STAY) and not stay & set(there)
+    stay = {name for name, path in MODULES.items() if path.relative_to(ROOT).as_posix() in CLIENT_FILES}
+    assert len(stay) == len(CLIENT_FILES) and not stay & set(there)
     wrong = {name: found for name in there if (found := imported(name) & stay)}
     assert not wrong
 

@@ -12,7 +12,7 @@ from skyward_core.model.errors import Cancelled, NoCapacity, TooFewHosts
 from skyward_core.model.specs import Options, PoolSpec
 from skyward_core.pool import startup
 from skyward_core.pool.pool import Pool
-from skyward_core.pool.reconciliation import is_being_made
+from skyward_core.pool.reconciliation import is_starting
 from skyward_core.store.ledger import Ledger
 from skyward_core.views import events as ev
 from tests.support.pool_parts import World
@@ -45,7 +45,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Full:
 async def begun(world: Full, ledger: Ledger, wait: float | str) -> tuple[Pool, PoolSpec, list[ev.Event]]:
     options = Options(console=False, grace=0.1, wait_for_capacity=wait)
     spec = PoolSpec(name="q", provider=world, nodes=2, options=options)
-    pool = await Pool.intend(spec, ledger)
+    pool = await Pool.register(spec, ledger)
     events: list[ev.Event] = []
     pool.news.subscribe(events.append, None)
     return pool, spec, events
@@ -70,7 +70,7 @@ async def test_when_the_time_is_over_the_last_answer_is_the_error(world: Full, w
         pool, spec, _ = await begun(world, ledger, wait)
         with pytest.raises(NoCapacity, match="a in zone b: full"):
             await pool.start(spec)
-        assert (world.tries == 1) == (wait == 0) and ledger.live() == []
+        assert (world.tries == 1) == (wait == 0) and ledger.live_pools() == []
 
 
 async def test_hosts_of_ones_own_become_no_more(world: Full) -> None:
@@ -88,7 +88,7 @@ async def test_a_teardown_meanwhile_ends_it(world: Full, monkeypatch: pytest.Mon
         pool, spec, _ = await begun(world, ledger, "1h")
         starting = asyncio.create_task(pool.start(spec))
         await until(lambda: world.tries == 1)
-        assert is_being_made(ledger.pool(pool.row.token))
+        assert is_starting(ledger.pool(pool.row.token))
         receipt = await pool.down()
         with pytest.raises(Cancelled):
             await starting
@@ -100,5 +100,5 @@ async def test_who_comes_meanwhile_knows_that_it_is_still_being_made(world: Full
         pool, _, _ = await begun(world, ledger, "2h")
         an_hour_ago = pool.row.created_at - 3600
         ledger._write([("UPDATE pools SET created_at=? WHERE token=?", (an_hour_ago, pool.row.token))])
-        assert is_being_made(ledger.pool(pool.row.token))
+        assert is_starting(ledger.pool(pool.row.token))
         assert (await pool.down()).ok

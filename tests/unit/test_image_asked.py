@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from skyward_core.client.launch.image_options import image_asked
+from skyward_core.client.launch.image_options import parse_image_options
 from skyward_core.client.launch.launch_request import LaunchRequest
 from skyward_core.client.launch.presets import Preset, save
 from skyward_core.model.errors import SkywardError, UsageError
@@ -84,7 +84,7 @@ def test_what_cannot_be_is_refused(case: str, monkeypatch: pytest.MonkeyPatch) -
     ],
 )  # fmt: skip
 def test_what_only_names_a_secret_or_looks_like_one_is_heeded(text: str) -> None:
-    image_asked([text])
+    parse_image_options([text])
 
 
 @pytest.mark.parametrize("text", ["includes=train.py", "excludes=*.ckpt"])
@@ -119,7 +119,7 @@ def test_a_plan_looks_at_what_the_patterns_name_and_at_no_other_file(
 
     monkeypatch.setattr(os, "scandir", counted)
     monkeypatch.setattr(subprocess, "run", lambda *asked, **more: pytest.fail(f"it runs {asked}"))
-    image_asked(["includes=data/*", "includes=train.py"]).check_files(folder, travels=True)
+    parse_image_options(["includes=data/*", "includes=train.py"]).check_files(folder, travels=True)
     assert len(opened) <= 2 and all(path.endswith("data") for path in opened), opened
 
 

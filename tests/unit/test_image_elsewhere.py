@@ -8,8 +8,8 @@ import pytest
 
 from skyward_core.model.errors import UsageError
 from skyward_core.model.script_interpreter import Interpreter
-from skyward_core.tasks.client_interpreter import own
-from skyward_core.transport.transport import MINOR, check_python, image_elsewhere
+from skyward_core.tasks.client_interpreter import own_interpreter
+from skyward_core.transport.transport import MINOR, check_python, image_for_hosts
 
 IMAGE = {"pip": ["rich"], "pip_indexes": [], "setup": ["true"]}
 
@@ -20,13 +20,13 @@ def inline(version: str = f"{MINOR}.1", **environment: Any) -> dict[str, Any]:
 
 
 def test_what_nobody_asks_for_changes_nothing() -> None:
-    assert image_elsewhere(IMAGE, None) == image_elsewhere(IMAGE, own().describe()) == IMAGE
+    assert image_for_hosts(IMAGE, None) == image_for_hosts(IMAGE, own_interpreter().describe()) == IMAGE
 
 
 def test_what_a_script_asks_for_is_there_too() -> None:
     index = {"url": "https://i", "packages": ["torch"]}
     asked = inline(pip=["torch"], pip_indexes=[index], index="https://d", find_links=["https://f"], alone=True)
-    assert image_elsewhere(IMAGE, asked) == {
+    assert image_for_hosts(IMAGE, asked) == {
         "pip": ["rich", "torch"],
         "pip_indexes": [index],
         "setup": ["true"],
@@ -39,7 +39,7 @@ def test_a_folder_of_this_machine_is_refused_in_words() -> None:
     with pytest.raises(
         UsageError, match=r"inline metadata of t\.py takes packages from file:///w, which other machines"
     ):
-        image_elsewhere(IMAGE, inline(find_links=["file:///w"]))
+        image_for_hosts(IMAGE, inline(find_links=["file:///w"]))
 
 
 def test_an_image_s_python_is_that_of_the_script() -> None:

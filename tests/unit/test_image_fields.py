@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from skyward_core.client.launch.image_options import IMAGE_FIELDS, by_field, texts_of
+from skyward_core.client.launch.image_options import IMAGE_FIELDS, field_texts, split_by_field
 from tests.support.examples import examples
 
 FIELDS = {each.name: each for each in IMAGE_FIELDS}
@@ -23,14 +23,14 @@ TEXTS = st.one_of(
 @given(st.lists(TEXTS), st.lists(VALUES, max_size=1))
 def test_fields_say_what_the_texts_do(texts: list[str], setup: list[str]) -> None:
     texts += [f"setup={each}" for each in setup]
-    said = by_field(texts)
+    said = split_by_field(texts)
     assert said.keys() <= FIELDS.keys()
-    again = [each for name, text in said.items() for each in texts_of(name, text)]
+    again = [each for name, text in said.items() for each in field_texts(name, text)]
     assert sorted(again) == sorted(texts)
 
 
 def test_commands_of_a_setup_are_one_line() -> None:
-    assert by_field(["setup=make one", "setup=make two"]) == {"setup": "make one && make two"}
+    assert split_by_field(["setup=make one", "setup=make two"]) == {"setup": "make one && make two"}
 
 
 @pytest.mark.parametrize(
@@ -50,10 +50,10 @@ def test_commands_of_a_setup_are_one_line() -> None:
     ],
 )
 def test_what_is_amiss_is_told_of_its_field(name: str, text: str, words: str) -> None:
-    said = FIELDS[name].amiss(text)
+    said = FIELDS[name].validation_error(text)
     assert said.startswith(words) if words.startswith(("env.", "'", "No", "MY")) else words in said
     assert bool(said) == bool(words)
 
 
 def test_words_are_as_a_shell_has_them() -> None:
-    assert texts_of("pip", shlex.join(["a b", "c"])) == ["pip=a b", "pip=c"]
+    assert field_texts("pip", shlex.join(["a b", "c"])) == ["pip=a b", "pip=c"]

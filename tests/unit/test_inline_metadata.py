@@ -11,14 +11,14 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from skyward_core.model.errors import ScriptError
-from skyward_core.tasks.packages.inline_metadata import InlineMetadata, blocks_of, inline_metadata
+from skyward_core.tasks.packages.inline_metadata import InlineMetadata, find_blocks, read_inline_metadata
 from skyward_core.tasks.packages.project_root import VersionError, satisfies
 
 
 def read(tmp_path: Path, toml: str) -> InlineMetadata | None:
     lines = (f"# {line}".rstrip() for line in toml.splitlines())
     (tmp_path / "train.py").write_text("import os\n# /// script\n" + "\n".join(lines) + "\n# ///\nx = 1\n")
-    return inline_metadata(tmp_path / "train.py")
+    return read_inline_metadata(tmp_path / "train.py")
 
 
 def asked(tmp_path: Path, toml: str) -> Any:
@@ -46,18 +46,18 @@ def test_what_a_script_says(tmp_path: Path) -> None:
 )
 def test_what_is_no_block_says_nothing(tmp_path: Path, text: str) -> None:
     (tmp_path / "train.py").write_text(text)
-    assert inline_metadata(tmp_path / "train.py") is None
+    assert read_inline_metadata(tmp_path / "train.py") is None
 
 
 def test_what_is_no_text_or_not_there_says_nothing(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_bytes(b"\xff\xfe# /// script\n")
-    assert inline_metadata(tmp_path / "train.py") is None
-    assert inline_metadata(tmp_path / "none.py") is None
+    assert read_inline_metadata(tmp_path / "train.py") is None
+    assert read_inline_metadata(tmp_path / "none.py") is None
 
 
 def test_lines_may_end_as_on_windows_and_the_block_holds_its_like(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_bytes(b'\xef\xbb\xbf# /// script\r\n# dependencies = ["a"]\r\n# ///\r\n')
-    assert inline_metadata(tmp_path / "train.py") == InlineMetadata("", {"pip": ["a"]})
+    assert read_inline_metadata(tmp_path / "train.py") == InlineMetadata("", {"pip": ["a"]})
 
 
 def test_where_packages_come_from(tmp_path: Path) -> None:
@@ -128,7 +128,7 @@ def test_two_blocks_are_one_too_many(tmp_path: Path) -> None:
     block = "# /// script\n# dependencies = []\n# ///\n"
     (tmp_path / "train.py").write_text(f"{block}\n{block}")
     with pytest.raises(ScriptError, match="there are 2 such blocks"):
-        inline_metadata(tmp_path / "train.py")
+        read_inline_metadata(tmp_path / "train.py")
 
 
 @pytest.mark.parametrize(
@@ -175,10 +175,10 @@ LINES = st.sampled_from(["# /// script", "# /// other", "# ///", "#", "# a = 1",
 def test_blocks_are_those_of_the_specification(lines: list[str]) -> None:
     text = "\n".join(lines)
     wanted = [found["content"] for found in REFERENCE.finditer(text) if found["type"] == "script"]
-    assert ["\n".join([*block, ""]) for block in blocks_of(text)] == wanted
+    assert ["\n".join([*block, ""]) for block in find_blocks(text)] == wanted
 
 
 def test_a_script_of_nothing_but_beginnings_is_read_at_once(tmp_path: Path) -> None:
     """The specification's expression takes hours for it, in which the app stands still."""
     (tmp_path / "x.py").write_text("# /// script\n" * 200_000)
-    assert inline_metadata(tmp_path / "x.py") is None
+    assert read_inline_metadata(tmp_path / "x.py") is None

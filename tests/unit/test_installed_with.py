@@ -22,13 +22,15 @@ from skyward_core.node.bootstrap import image_environment
 def test_an_interpreter_that_does_not_tell(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, says: str, words: str
 ) -> None:
-    monkeypatch.setattr(image_environment, "ANSWER", 0.2 if "sleep" in says else image_environment.ANSWER)
+    monkeypatch.setattr(
+        image_environment, "ANSWER_TIMEOUT", 0.2 if "sleep" in says else image_environment.ANSWER_TIMEOUT
+    )
     (tmp_path / "bin").mkdir()
     python = tmp_path / "bin" / "python"
     python.write_text(f"#!/bin/sh\n{says}\n")
     python.chmod(0o755)
     with pytest.raises(image_environment.EnvironmentFailed, match=words):
-        image_environment.installed_with(str(python))
+        image_environment.list_installed_packages(str(python))
     if "sleep" in says:
         with pytest.raises(image_environment.EnvironmentFailed, match=words):
-            image_environment.lacking_in(str(python), ["six"])
+            image_environment.find_unmet_requirements(str(python), ["six"])

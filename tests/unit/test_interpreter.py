@@ -16,18 +16,23 @@ from skyward_core.model.script_interpreter import Interpreter
 from skyward_core.model.specs import PoolSpec
 from skyward_core.providers.local.provider import Local
 from skyward_core.tasks import bounded_subprocess, script_interpreter_selection
-from skyward_core.tasks.client_interpreter import OWN, disagreement, is_own, own
+from skyward_core.tasks.client_interpreter import (
+    OWN_SOURCE,
+    incompatibility,
+    is_own_environment,
+    own_interpreter,
+)
 from skyward_core.tasks.packages import inline_metadata
 from skyward_core.tasks.packages.project_root import satisfies
 from skyward_core.tasks.script_interpreter_selection import (
-    KnownPython,
-    NoPython,
-    ask,
-    choose,
-    has,
-    interpreter_of,
-    missing_in,
-    read,
+    PythonInfo,
+    UnusablePython,
+    choose_interpreter,
+    find_missing_modules,
+    has_module,
+    query_python,
+    read_python,
+    resolve_interpreter,
 )
 from skyward_core.views.pool_view import PoolView
 from tests.support.pythons import all_ended, another_python, hanging_python
@@ -67,43 +72,43 @@ def environment(folder: Path) -> Path:
     return folder
 
 
-def answers(path: str) -> KnownPython:
+def answers(path: str) -> PythonInfo:
     """Every program is Python 3.12.1 in the environment that it lies in."""
-    return KnownPython(path, str(Path(path).parents[1]), "3.12.1")
+    return PythonInfo(path, str(Path(path).parents[1]), "3.12.1")
 
 
 def chosen(
-    project: Path, python: str | None = None, ask: Callable[[str], KnownPython] = answers, **environ: str
+    project: Path, python: str | None = None, ask: Callable[[str], PythonInfo] = answers, **environ: str
 ) -> Interpreter:
-    return choose(script(project), python, environ, ask)
+    return resolve_interpreter(script(project), python, environ, ask)
 
 
 def test_where_nobody_says_anything_it_is_our_own(project: Path) -> None:
     found = chosen(project)
-    assert (found.path, found.prefix, found.source) == (sys.executable, sys.prefix, OWN)
+    assert (found.path, found.prefix, found.source) == (sys.executable, sys.prefix, OWN_SOURCE)
     assert not found.chosen and found.minor == f"{sys.version_info[0]}.{sys.version_info[1]}"
 
 
 def test_the_order(project: Path, tmp_path: Path) -> None:
     conda, shell = environment(tmp_path / "conda"), environment(tmp_path / "shell")
     environ = {"CONDA_PREFIX": str(conda)}
-    found = choose(script(project), None, environ, answers)
+    found = resolve_interpreter(script(project), None, environ, answers)
     assert (found.source, found.path, found.prefix) == ("CONDA_PREFIX", f"{conda}/bin/python", str(conda))
     environ["VIRTUAL_ENV"] = str(shell)
     assert (
-        choose(script(project), None, environ, answers).source,
-        choose(script(project), None, environ, answers).prefix,
+        resolve_interpreter(script(project), None, environ, answers).source,
+        resolve_interpreter(script(project), None, environ, answers).prefix,
     ) == (
         "VIRTUAL_ENV",
         str(shell),
     )
     venv = environment(project / ".venv")
-    found = choose(script(project), None, environ, answers)
+    found = resolve_interpreter(script(project), None, environ, answers)
     assert (found.source, found.prefix) == (".venv of project train-it", str(venv))
     script(project).write_text(BLOCK)
-    assert choose(script(project), None, environ, answers).source == "inline metadata of train.py"
+    assert resolve_interpreter(script(project), None, environ, answers).source == "inline metadata of train.py"
     other = environment(tmp_path / "other")
-    found = choose(script(project), f"{other}/bin/python", environ, answers)
+    found = resolve_interpreter(script(project), f"{other}/bin/python", environ, answers)
     assert (found.source, found.prefix, found.version) == ("--python", str(other), "3.12.1")
     assert found.notes == ("the inline metadata of train.py is not used, as --python says otherwise",)
     assert str(found) == f"Python 3.12.1 at {other}/bin/python (--python)"
@@ -111,7 +116,7 @@ def test_the_order(project: Path, tmp_path: Path) -> None:
 
 def test_the_nearest_environment_up_to_the_project_s_root(project: Path) -> None:
     environment(project.parent / ".venv")
-    assert chosen(project).source == OWN  # that is beyond the project
+    assert chosen(project).source == OWN_SOURCE  # that is beyond the project
     (project.parent / ".git").mkdir()
     assert chosen(project).prefix == str(project.parent / ".venv")  # a part of a larger project
     environment(project / "src" / ".venv")
@@ -123,23 +128,23 @@ def test_the_person_s_home_is_no_project(project: Path, monkeypatch: pytest.Monk
     venv = environment(project / ".venv")
     assert chosen(project).prefix == str(venv)
     monkeypatch.setenv("HOME", str(project))
-    assert chosen(project).source == OWN
+    assert chosen(project).source == OWN_SOURCE
     beside = project / "train.py"
     beside.touch()
-    assert choose(beside, None, {}, answers).prefix == str(venv)
+    assert resolve_interpreter(beside, None, {}, answers).prefix == str(venv)
 
 
 def test_an_environment_that_is_ours_is_used_as_ours(project: Path) -> None:
     (project / ".venv").symlink_to(sys.prefix)
     found = chosen(project, ask=never)
     assert (found.path, found.source, found.chosen) == (sys.executable, ".venv of project train-it", True)
-    assert is_own(found.prefix)
+    assert is_own_environment(found.prefix)
 
 
 def test_a_shell_that_is_ready_for_this_program_says_nothing_of_scripts(project: Path, tmp_path: Path) -> None:
     """As the documentation has it: ranks are to have what plugins and files bring, as they have without it."""
     found = chosen(project, ask=never, VIRTUAL_ENV=sys.prefix, CONDA_PREFIX=str(tmp_path))
-    assert (found.source, found.chosen, found.notes) == (OWN, False, ())
+    assert (found.source, found.chosen, found.notes) == (OWN_SOURCE, False, ())
 
 
 def test_what_is_installed_is_of_no_project(project: Path) -> None:
@@ -147,10 +152,10 @@ def test_what_is_installed_is_of_no_project(project: Path) -> None:
     example = project / ".venv" / "lib" / "python3.12" / "site-packages" / "examples" / "ddp.py"
     example.parent.mkdir(parents=True)
     example.touch()
-    assert choose(example, None, {}, never).source == OWN
+    assert resolve_interpreter(example, None, {}, never).source == OWN_SOURCE
 
 
-def never(path: str) -> KnownPython:
+def never(path: str) -> PythonInfo:
     raise AssertionError(f"{path} was run")
 
 
@@ -159,7 +164,7 @@ def test_the_environment_of_somebody_else_is_not_believed_and_named(project: Pat
     venv = environment(project / ".venv")
     os.chown(venv, STRANGER, STRANGER)
     found = chosen(project, ask=never)
-    assert found.source == OWN
+    assert found.source == OWN_SOURCE
     assert found.notes == (f"{venv} was passed over: {venv} belongs to somebody else",)
 
 
@@ -171,7 +176,7 @@ def test_nor_is_one_that_others_could_have_put_there(project: Path, tmp_path: Pa
     script = tmp_path / "shared" / "mine" / "train.py"
     script.touch()
     shell = environment(tmp_path / "shell")
-    found = choose(script, None, {"VIRTUAL_ENV": str(shell)}, answers)
+    found = resolve_interpreter(script, None, {"VIRTUAL_ENV": str(shell)}, answers)
     assert found.prefix == str(shell)
     assert found.notes == (f"{venv} was passed over: {tmp_path}/shared can be written by others",)
 
@@ -191,14 +196,14 @@ def test_an_environment_that_is_too_old_is_named(project: Path, tmp_path: Path) 
     (venv / "bin" / "python").unlink()
     program(venv / "bin" / "python", f'["{venv}/bin/python", "{venv}", [3, 9, 2], "cpython"]')
     with pytest.raises(ScriptError, match=r"it is Python 3\.9\.2, and 3\.11 or later is needed"):
-        chosen(project, ask=ask)
+        chosen(project, ask=query_python)
     with pytest.raises(UsageError, match=r"--python .* it is Python 3\.9\.2, and 3\.11 or later is needed"):
-        chosen(project, f"{venv}/bin/python", ask)
+        chosen(project, f"{venv}/bin/python", query_python)
 
 
 def test_an_environment_that_a_shell_has_outlived_is_passed_over_in_words(project: Path, tmp_path: Path) -> None:
     found = chosen(project, VIRTUAL_ENV=f"{tmp_path}/gone")
-    assert found.source == OWN
+    assert found.source == OWN_SOURCE
     assert found.notes == (f"VIRTUAL_ENV was passed over: there is no folder {tmp_path}/gone",)
     (tmp_path / "gone").mkdir()
     with pytest.raises(ScriptError, match="has no bin/python: make it anew, or unset VIRTUAL_ENV"):
@@ -215,7 +220,7 @@ def test_what_a_person_says_is_never_passed_over(
     project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     venv, other = environment(tmp_path / "venv"), another_python()
-    monkeypatch.setattr(script_interpreter_selection, "others", lambda environ: iter([other.path]))
+    monkeypatch.setattr(script_interpreter_selection, "find_other_pythons", lambda environ: iter([other.path]))
     for said, why in (
         (str(tmp_path), "is a folder: name an interpreter"),
         (str(venv), f"is a folder: name the interpreter in it, {venv}/bin/python"),
@@ -232,7 +237,7 @@ def test_what_a_person_says_is_never_passed_over(
         (str(project / "pyproject.toml"), "it cannot be run: Permission denied"),
     ):
         with pytest.raises(UsageError) as caught:
-            chosen(project, said, ask, PATH="/usr/bin:/bin")
+            chosen(project, said, query_python, PATH="/usr/bin:/bin")
         assert str(caught.value).startswith(f"--python {said}") and why in str(caught.value)
 
 
@@ -243,7 +248,7 @@ def test_a_name_is_looked_for_in_the_path(project: Path, tmp_path: Path) -> None
 
 def test_a_real_interpreter_says_what_it_is(project: Path) -> None:
     other = another_python()
-    found = chosen(project, other.path, ask)
+    found = chosen(project, other.path, query_python)
     assert (found.path, found.prefix, found.version) == (other.path, other.prefix, other.version)
 
 
@@ -251,7 +256,7 @@ def test_a_script_gets_a_python_that_it_takes(project: Path) -> None:
     other = another_python()
     minor = ".".join(other.version.split(".")[:2])
     script(project).write_text(f'# /// script\n# requires-python = "=={minor}.*"\n# ///\n')
-    found = interpreter_of(script(project))
+    found = choose_interpreter(script(project))
     assert found.minor == minor and found.base != found.path
     assert found.environment == {"pip": [], "alone": True}
     assert Path(found.path).parent.parent == Path(found.prefix) and not Path(found.path).exists()
@@ -268,12 +273,14 @@ def test_its_environment_has_a_name_by_what_it_holds(project: Path) -> None:
 def test_a_script_that_asks_for_what_is_not_here_is_told_what_is(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(script_interpreter_selection, "others", lambda environ: iter(["/x/bin/python", "/y"]))
+    monkeypatch.setattr(
+        script_interpreter_selection, "find_other_pythons", lambda environ: iter(["/x/bin/python", "/y"])
+    )
     script(project).write_text('# /// script\n# requires-python = ">=3.19"\n# ///\n')
 
-    def seen(path: str) -> KnownPython:
+    def seen(path: str) -> PythonInfo:
         if path == "/y":
-            raise NoPython("it is none")
+            raise UnusablePython("it is none")
         return answers(path)
 
     with pytest.raises(
@@ -322,19 +329,19 @@ OTHER = Interpreter("/p/bin/python", "/p", "3.99.1", ".venv of project p")
     ("task", "pool", "here", "why"),
     [
         (None, None, True, ""),
-        (None, own(), True, ""),
-        (own(), own(), True, ""),
+        (None, own_interpreter(), True, ""),
+        (own_interpreter(), own_interpreter(), True, ""),
         (OTHER, OTHER, True, ""),
         (OTHER, None, True, ""),
         (None, OTHER, False, "bytecode"),
-        (OTHER, own(), False, "bytecode"),
-        (own(), OTHER, True, "bytecode"),
+        (OTHER, own_interpreter(), False, "bytecode"),
+        (own_interpreter(), OTHER, True, "bytecode"),
         (Interpreter("/q/bin/python", "/q", "3.99.2", "VIRTUAL_ENV"), OTHER, False, ""),
         (Interpreter("/q/bin/python", "/q", "3.99.2", "VIRTUAL_ENV"), OTHER, True, "packages of its own"),
-        (Interpreter("/q/bin/python", "/q", "3.99.2", OWN, chosen=False), OTHER, True, ""),
+        (Interpreter("/q/bin/python", "/q", "3.99.2", OWN_SOURCE, chosen=False), OTHER, True, ""),
         (
             None,
-            Interpreter("/q/bin/python", "/q", "3.99.2", OWN, chosen=False),
+            Interpreter("/q/bin/python", "/q", "3.99.2", OWN_SOURCE, chosen=False),
             True,
             "3.99.2 at /q/bin/python (that of the program which made it)",
         ),
@@ -343,7 +350,7 @@ OTHER = Interpreter("/p/bin/python", "/p", "3.99.1", ".venv of project p")
 def test_what_one_has_pickled_runs_only_where_it_can(
     task: Interpreter | None, pool: Interpreter | None, here: bool, why: str
 ) -> None:
-    said = disagreement(task, pool, here=here)
+    said = incompatibility(task, pool, here=here)
     assert why in said and bool(said) == bool(why)
 
 
@@ -354,24 +361,28 @@ def test_a_plan_on_a_pool_of_another_python_is_refused_before_anything_is_made(p
     plan = LaunchRequest(script=str(script(project)), pool="p").plan()
     of_ours, of_its_own, older = (
         PoolView("p", "ssh", spec=spec)
-        for spec in ({"interpreter": own().describe()}, {"interpreter": plan.interpreter.describe()}, {})
+        for spec in (
+            {"interpreter": own_interpreter().describe()},
+            {"interpreter": plan.interpreter.describe()},
+            {},
+        )
     )
     with pytest.raises(UsageError, match=r"^f cannot run in pool p, .* bytecode of one version") as caught:
-        plan.on(of_ours)
+        plan.on_pool(of_ours)
     assert caught.value.field == "python" and not Path(plan.interpreter.prefix).exists()
-    assert plan.on(of_its_own).pool is of_its_own and plan.on(older).pool is older
+    assert plan.on_pool(of_its_own).pool is of_its_own and plan.on_pool(older).pool is older
 
 
 def test_a_plan_chooses_it_once(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     script(project).write_text(BLOCK + "import skyward_core as sky\n@sky.function\ndef f(): ...\n")
     read: list[Path] = []
-    plain = inline_metadata.inline_metadata
+    plain = inline_metadata.read_inline_metadata
 
     def noted(path: Path) -> inline_metadata.InlineMetadata | None:
         read.append(path)
         return plain(path)
 
-    monkeypatch.setattr("skyward_core.tasks.script_interpreter_selection.inline_metadata", noted)
+    monkeypatch.setattr("skyward_core.tasks.script_interpreter_selection.read_inline_metadata", noted)
     plan = LaunchRequest(script=str(script(project))).plan()
     assert plan.spec is not None and plan.spec.interpreter is plan.interpreter
     assert read == [script(project)]
@@ -380,18 +391,18 @@ def test_a_plan_chooses_it_once(project: Path, monkeypatch: pytest.MonkeyPatch) 
 def test_one_that_hangs_is_named_and_killed_with_what_it_started(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bounded_subprocess, "PATIENCE", 5)
+    monkeypatch.setattr(bounded_subprocess, "DEFAULT_TIMEOUT", 5)
     children = hanging_python(project / ".venv")
     for _ in range(4):  # who asks again is not kept waiting again
         with pytest.raises(ScriptError, match=r"bin/python \(\.venv .*has not said its version for 5 s; "):
-            interpreter_of(script(project), ask=ask)
+            choose_interpreter(script(project), ask=query_python)
     wait_until(lambda: all_ended(children))  # who is killed takes a moment to end
     assert children.read_text().count("\n") == 1
     program = project / ".venv" / "bin" / "python"
     program.unlink()
     program.symlink_to(sys.executable)  # another program is asked anew
-    monkeypatch.setattr(bounded_subprocess, "PATIENCE", 60)
-    assert interpreter_of(script(project), ask=ask).path == str(program)
+    monkeypatch.setattr(bounded_subprocess, "DEFAULT_TIMEOUT", 60)
+    assert choose_interpreter(script(project), ask=query_python).path == str(program)
 
 
 @pytest.mark.parametrize(
@@ -406,18 +417,18 @@ def test_one_that_does_not_tell_its_packages_is_no_one_that_has_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, why: str
 ) -> None:
     if "sleep" in text:
-        monkeypatch.setattr(bounded_subprocess, "PATIENCE", 0.3)
+        monkeypatch.setattr(bounded_subprocess, "DEFAULT_TIMEOUT", 0.3)
     program = tmp_path / "python"
     program.write_text(text)
     program.chmod(0o755)
     with pytest.raises(ScriptError, match=f"Which packages {program} has is not known: {why}"):
-        has(Interpreter(str(program), str(tmp_path), "3.12.1", "--python"), "torch")
+        has_module(Interpreter(str(program), str(tmp_path), "3.12.1", "--python"), "torch")
 
 
 @pytest.mark.parametrize("python", ["~nobody-of-that-name/python", "/" + "x" * 300, "a\0b", "/a\0b"])
 def test_what_no_file_can_be_called_is_no_interpreter(project: Path, python: str) -> None:
     with pytest.raises(UsageError, match=r"--python .* cannot be used|no program of that name"):
-        interpreter_of(script(project), python)
+        choose_interpreter(script(project), python)
 
 
 def test_what_lies_in_the_folder_that_we_are_in_is_none_of_this_machine_s_pythons(
@@ -431,17 +442,17 @@ def test_what_lies_in_the_folder_that_we_are_in_is_none_of_this_machine_s_python
         program.write_text("#!/bin/sh\n")
         program.chmod(0o755)
     away = {"HOME": str(tmp_path / "none")}
-    assert list(script_interpreter_selection.others({"PATH": ".::bin", **away})) == []
-    assert list(script_interpreter_selection.others({"PATH": f".:{tmp_path}/bin", **away})) == [
+    assert list(script_interpreter_selection.find_other_pythons({"PATH": ".::bin", **away})) == []
+    assert list(script_interpreter_selection.find_other_pythons({"PATH": f".:{tmp_path}/bin", **away})) == [
         f"{tmp_path}/bin/python3.20"
     ]
 
 
 def test_files_say_which_python_it_is(project: Path) -> None:
-    for known in (another_python(), ask(sys.executable)):
-        assert read(known.path) == known
+    for known in (another_python(), query_python(sys.executable)):
+        assert read_python(known.path) == known
     venv = environment(project / ".venv")
-    assert read(f"{venv}/bin/python").version.startswith("{}.{}".format(*sys.version_info))
+    assert read_python(f"{venv}/bin/python").version.startswith("{}.{}".format(*sys.version_info))
 
 
 @pytest.mark.parametrize(
@@ -464,7 +475,7 @@ def test_the_version_of_an_environment_is_read(tmp_path: Path, config: str, link
     program(real, "never run")
     if link:
         (tmp_path / "e" / "bin" / "python").symlink_to(real)
-    found = read(f"{tmp_path}/e/bin/python")
+    found = read_python(f"{tmp_path}/e/bin/python")
     assert (found.version, found.prefix) == (version, f"{tmp_path}/e")
 
 
@@ -480,8 +491,8 @@ def test_files_say_that_an_interpreter_cannot_be_used(tmp_path: Path, config: st
     (venv / "bin" / "python").unlink()
     program(venv / "bin" / "python", "never run")
     (venv / "pyvenv.cfg").write_text(config)
-    with pytest.raises(NoPython, match=why):
-        read(f"{venv}/bin/python")
+    with pytest.raises(UnusablePython, match=why):
+        read_python(f"{venv}/bin/python")
 
 
 def test_packages_of_an_environment_are_found_in_its_folders(tmp_path: Path) -> None:
@@ -493,9 +504,9 @@ def test_packages_of_an_environment_are_found_in_its_folders(tmp_path: Path) -> 
     (site / "own.pth").write_text(f"import os; os._exit(9)\n{tmp_path}/own\n/nowhere\n")
     names = ["torch", "jax", "keras", "numpy"]
     found = Interpreter(str(tmp_path / "e/bin/python"), str(tmp_path / "e"), "3.12.1", "--python")
-    assert missing_in(found, names) == ["numpy"]
+    assert find_missing_modules(found, names) == ["numpy"]
     elsewhere = Interpreter(str(tmp_path / "bin/python"), str(tmp_path / "none"), "", "--python")
-    assert missing_in(elsewhere, names) == [], "nothing is known of it"
+    assert find_missing_modules(elsewhere, names) == [], "nothing is known of it"
 
 
 @pytest.mark.parametrize(

@@ -88,8 +88,8 @@ class Asking:
     """The program, in less of a hurry to give up and in more of one to look again."""
 
     def __init__(self, endpoint: str, **numbers: float) -> None:
-        text = spot_interruption_watcher.program()
-        for name, number in ({"PERIOD": 0.01, "PATIENCE": 0.2} | numbers).items():
+        text = spot_interruption_watcher.read_program()
+        for name, number in ({"POLL_INTERVAL": 0.01, "READ_TIMEOUT": 0.2} | numbers).items():
             head, found, rest = text.partition(f"\n{name} = ")
             assert found, name
             text = f"{head}{found}{number}\nWAS = {rest}"
@@ -97,7 +97,8 @@ class Asking:
             [sys.executable, "-I", "-S", "-c", text],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            env=os.environ | {spot_interruption_watcher.VARIABLE: endpoint, "http_proxy": "http://127.0.0.1:9"},
+            env=os.environ
+            | {spot_interruption_watcher.ENDPOINT_VARIABLE: endpoint, "http_proxy": "http://127.0.0.1:9"},
         )
         self._said: Queue[dict[str, Any]] = Queue()
         threading.Thread(target=self._read, daemon=True).start()
@@ -212,7 +213,7 @@ def test_a_service_that_fails_or_hangs_is_asked_again(service: Service) -> None:
 )
 def test_ec2_says_of_a_machine_that_it_took_it_back(state: str, code: str, preempted: bool) -> None:
     machine = Machine("i-1", 0, "h", "h", extra={"launched": time.time()})
-    seen = instances._state(machine, {"State": {"Name": state}, "StateReason": {"Code": code}})
+    seen = instances._update_state(machine, {"State": {"Name": state}, "StateReason": {"Code": code}})
     assert seen.extra.get("preempted") == (f"EC2 took it back ({code})" if preempted else None)
     assert bool(seen.extra["why"]) is (code == "Client.InstanceInitiatedShutdown"), "that may end a whole pool"
 
@@ -235,5 +236,5 @@ def test_who_answers_byte_by_byte_without_end_costs_the_look(service: Service) -
 
         threading.Thread(target=drip, daemon=True).start()
         port = drips.getsockname()[1]
-        assert Asking(f"127.0.0.1:{port}", LONGEST_LOOK=1).ended() == -14
-    assert Asking("http://127.0.0.1:1", FAILURES=1).next()["error"].endswith("Connection refused")
+        assert Asking(f"127.0.0.1:{port}", POLL_TIMEOUT=1).ended() == -14
+    assert Asking("http://127.0.0.1:1", FAILURES_BEFORE_REPORT=1).next()["error"].endswith("Connection refused")

@@ -33,7 +33,7 @@ SCRIPT = """
 import importlib.util, inspect, sys
 from skyward_core.runtime import instance_info as used_up
 from skyward_core.runtime.instance_info import InstanceInfo
-from skyward_core.runtime.rendezvous import ForCalls
+from skyward_core.runtime.rendezvous import TorchrunEnvironment as ForCalls
 
 OWN = InstanceInfo(head_addr="192.0.2.2", head_port=9)
 calls = ForCalls(InstanceInfo(rank=1, world_size=2, head_addr="192.0.2.1", head_port=5), OWN, "unused")
@@ -42,11 +42,11 @@ if sys.argv[1] == "late":
 import jax
 from jax.distributed import initialize, shutdown
 
-calls.begin(False)
+calls.start_call(False)
 initialize("mine:1", 1, 0)  # a task's own affair
 shutdown()
-print(used_up.why())
-calls.begin(True)
+print(used_up.not_reusable_reason())
+calls.start_call(True)
 initialize()
 initialize(num_processes=2)
 try:

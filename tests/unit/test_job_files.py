@@ -17,17 +17,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import skyward_core as sky
-from skyward_core.client.launch.job_launch import JobRequest, request_of, said_variables
+from skyward_core.client.launch.job_launch import JobRequest, make_job_request, parse_variables
 from skyward_core.model.errors import JobFileError
 from skyward_core.model.provider_capabilities import RunsHere
 from skyward_core.tasks.job_files.job import JobFile
 from skyward_core.tasks.job_files.yaml_document import (
-    NOTED,
-    REFUSED,
-    Document,
+    IGNORED_KEYS,
+    UNSUPPORTED_KEYS,
     JobKeys,
     ResourceKeys,
     WantedMachine,
+    YamlDocument,
 )
 from tests.support.examples import examples
 
@@ -228,7 +228,7 @@ def test_a_file_that_is_not_there_or_no_text(tmp_path: Path) -> None:
 def test_variables_of_the_command_line_come_first(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FROM_SHELL", "here")
     text = "envs: {A: 1, B: , FROM_SHELL: }\nsecrets: {KEY: }\n"
-    env = said_variables("--env", ["B=x=y", "FROM_SHELL", "C=new"])
+    env = parse_variables("--env", ["B=x=y", "FROM_SHELL", "C=new"])
     job = read(text, env=env, secrets={"KEY": "abcdefgh"})
     assert job.envs == {"A": "1", "B": "x=y", "FROM_SHELL": "here", "C": "new"}
     assert job.secrets == {"KEY": "abcdefgh"} and job.blanked == ("abcdefgh",)
@@ -238,7 +238,7 @@ def test_variables_of_the_command_line_come_first(monkeypatch: pytest.MonkeyPatc
     with pytest.raises(sky.UsageError, match="--env NONE: this shell has no variable of that name"):
         read(text, env={"NONE": None})
     with pytest.raises(sky.UsageError, match="NAME=VALUE"):
-        said_variables("--env", ["=x"])
+        parse_variables("--env", ["=x"])
 
 
 def test_a_secret_among_the_variables_is_told_of_and_blanked_nevertheless() -> None:
@@ -263,9 +263,9 @@ def test_what_changes_nothing_is_told_with_its_line() -> None:
 
 
 def test_each_key_is_used_told_of_or_refused() -> None:
-    for name in NOTED:
+    for name in IGNORED_KEYS:
         assert name.removeprefix("resources.") in ResourceKeys.model_fields
-    for name in REFUSED:
+    for name in UNSUPPORTED_KEYS:
         model = ResourceKeys if name.startswith("resources.") else JobKeys
         assert name.removeprefix("resources.") not in model.model_fields
 
@@ -317,9 +317,9 @@ def test_files_from_other_systems_and_what_is_written_once_for_two_places() -> N
 
 
 def test_lines_are_those_of_the_nearest_thing() -> None:
-    document = Document("a:\n  b:\n  - 1\n  - 2\n", "x")
+    document = YamlDocument("a:\n  b:\n  - 1\n  - 2\n", "x")
     places: list[tuple[str | int, ...]] = [("a",), ("a", "b"), ("a", "b", 1), ("a", "c")]
-    assert [document.line(place) for place in places] == [1, 2, 4, 1]
+    assert [document.line_of(place) for place in places] == [1, 2, 4, 1]
 
 
 # -- the pool ------------------------------------------------------------------------------------------------
@@ -353,9 +353,9 @@ def test_plugins_of_its_pool_are_given_parameters(texts: list[str], words: str) 
     said: Any = {"plugins": ("torch",), "plugin_settings": texts}
     if words:
         with pytest.raises(sky.UsageError, match=re.escape(words)):
-            request_of(read("run: a"), **said).spec()
+            make_job_request(read("run: a"), **said).spec()
     else:
-        request = request_of(read("run: a"), **said)
+        request = make_job_request(read("run: a"), **said)
         assert request.spec()[0].plugins == (sky.plugins.torch(backend="gloo"),)
         assert request.shapes_pool == ["--plugin", "--plugin-set"]
 
@@ -396,14 +396,14 @@ def test_what_aws_knows_of_a_machine_reaches_it() -> None:
 
 def test_hosts_of_the_command_line_take_the_place_of_the_files_cloud() -> None:
     job = read("num_nodes: 2\nresources: {infra: aws/us-east-1, use_spot: true, accelerators: A100:8}")
-    spec, notes = request_of(job, hosts="a.example,b.example").spec()
+    spec, notes = make_job_request(job, hosts="a.example,b.example").spec()
     assert spec.provider.name == "ssh" and spec.nodes == 2
     assert notes == ["region, use_spot: provider ssh takes machines as they are"]
 
 
 def test_a_job_without_a_folder_takes_none_along(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SKYWARD_HOME", str(tmp_path))
-    spec, _ = request_of(read("run: x"), hosts="a.example").spec()
+    spec, _ = make_job_request(read("run: x"), hosts="a.example").spec()
     folder = Path(spec.image.workdir or "")
     assert folder.is_relative_to(tmp_path) and not list(folder.iterdir())
 

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 from skyward_core.model.outcomes import ErrorInfo, Outcome, RootCause
 from skyward_core.views import events
 from skyward_core.views.pool_view import PoolView, RunView, apply
-from skyward_core.views.sweep_trials import last_words, on_nodes, steps_of
-from skyward_tui.cli.commands.run import Job
+from skyward_core.views.sweep_trials import failure_lines, steps_by_node, steps_of_job
+from skyward_tui.cli.commands.run import PoolCommand
 
 SPEC = {"provider": "local", "nodes": 4, "worker": {"ranks_per_node": 1}}
 
@@ -42,14 +42,14 @@ def test_each_node_has_its_steps_with_the_time_in_each() -> None:
     for node in range(4):
         ended(view, "a", node, 2.0 + node)
     ended(view, "b", 0, 1.0)
-    steps = steps_of(view, view.runs["b"])
+    steps = steps_of_job(view, view.runs["b"])
     assert [run.id for run in steps] == ["a", "b"]
-    found = on_nodes(steps, 23.5)
+    found = steps_by_node(steps, 23.5)
     assert [(step.name, step.state, step.seconds) for step in found[0]] == [
         ("workdir", "returned", 2.0), ("setup", "returned", 1.0)
     ]  # fmt: skip
     assert found[3][1].state == "running" and found[3][1].seconds == 3.5
-    assert steps_of(view, view.runs["x"]) == [] and steps_of(view, None) == []
+    assert steps_of_job(view, view.runs["x"]) == [] and steps_of_job(view, None) == []
 
 
 def test_the_one_that_others_wait_for_is_late() -> None:
@@ -57,7 +57,7 @@ def test_the_one_that_others_wait_for_is_late() -> None:
     opened(view, "b", "setup", 20.0)
 
     def late(now: float) -> list[bool]:
-        found = on_nodes(steps_of(view, view.runs["b"]), now)
+        found = steps_by_node(steps_of_job(view, view.runs["b"]), now)
         return [found[node][0].late for node in range(4)]
 
     assert late(100.0) == [False] * 4, "nobody has ended: nobody is late"
@@ -76,11 +76,11 @@ def test_of_a_step_that_failed_the_last_lines_are_told() -> None:
     opened(view, "b", "setup", 20.0)
     for line in range(9):
         view.logs.feed(2, "out", f"line {line}\n".encode(), 21.0, "b", "r002")
-    assert last_words(view, steps_of(view, view.runs["b"])) == []
+    assert failure_lines(view, steps_of_job(view, view.runs["b"])) == []
     ended(view, "b", 2, 1.0, "exited")
     cause = RootCause(2, "exited", "Exit", "ended with status 3")
     apply(view, events.RunEnded(pool="p", run="b", state="failed", root_cause=cause, at=22.0))
-    said = last_words(view, steps_of(view, view.runs["b"]))
+    said = failure_lines(view, steps_of_job(view, view.runs["b"]))
     assert said == ["n2 setup: ended with status 3", "  line 6", "  line 7", "  line 8"]
 
 
@@ -88,20 +88,20 @@ def test_who_comes_later_learns_the_job_with_the_nodes() -> None:
     view = pool()
     opened(view, "b", "setup", 20.0, job="")
     apply(view, events.RunPlaced(pool="p", run="b", nodes=[1, 2], job="j"))
-    assert steps_of(view, view.runs["b"]) == [view.runs["b"]]
+    assert steps_of_job(view, view.runs["b"]) == [view.runs["b"]]
 
 
 def test_who_follows_a_job_goes_on_with_its_next_step_or_is_told_that_none_comes() -> None:
     view, said, statuses = pool(), list[str](), iter((0, 0, 0, 7))
     run = opened(view, "a", "setup", 10.0)
-    job = Job.__new__(Job)
+    job = PoolCommand.__new__(PoolCommand)
     job.pool = job.key = "p"
     job.session = SimpleNamespace(view=lambda key: view, subscribe=lambda *_, **__: None)  # type: ignore[assignment]
     job.console = SimpleNamespace(note=said.append)  # type: ignore[assignment]
     job.follower = SimpleNamespace(  # type: ignore[assignment]
         wait_until=lambda come, most: come(), on_event=None, on_log=None
     )
-    job.see_out = lambda run, detach=False: next(statuses)  # type: ignore[method-assign]
+    job.wait_and_report = lambda run, detach=False: next(statuses)  # type: ignore[method-assign]
     job._finish = lambda status: status  # type: ignore[method-assign]
     assert job.resume(run) == 0 and said == ["run a: setup on 4 ranks"], "it was the last one"
     run.more = True

@@ -14,8 +14,8 @@ from skyward_core import Options, SpecError
 from skyward_core.model.machines import Machine
 from skyward_core.node.agent import retained_results
 from skyward_core.node.bootstrap import bootstrap, host_inspection
-from skyward_core.protocol.frame_codec import Header, frame
-from skyward_core.store.ledger_rows import Kept
+from skyward_core.protocol.frame_codec import Header, encode_frame
+from skyward_core.store.ledger_rows import RetainedResults
 from skyward_core.util.redaction import Redactor
 
 DAY = 86400.0
@@ -37,7 +37,7 @@ def power_cut(root: Path, *frames: Header, keep: float = 7 * DAY, name: str = "p
     (folder / "blobs" / "large").write_bytes(bytes(1000))
     (folder / "agent.json").write_text(json.dumps({"idle_timeout": 600, "keep_results": keep}))
     (folder / "spool" / "r000.out").write_text("printed")
-    (folder / "spool" / "journal").write_bytes(b"".join(frame(each, b"1234567") for each in frames) + b"cut sh")
+    (folder / "spool" / "journal").write_bytes(b"".join(encode_frame(each, b"1234567") for each in frames) + b"cut sh")
     for path in (*folder.rglob("*"), folder):
         os.utime(path, (time.time() - 10 * DAY,) * 2)
     return folder
@@ -45,15 +45,15 @@ def power_cut(root: Path, *frames: Header, keep: float = 7 * DAY, name: str = "p
 
 def test_a_sweep_after_a_power_cut_keeps_what_nobody_has_fetched(tmp_path: Path) -> None:
     folder = power_cut(tmp_path, outcome("aa"), outcome("aa", 1), outcome("bb", kind="raised"), ack(aa=[0]))
-    bootstrap.sweep(str(tmp_path))
+    bootstrap.remove_stale_folders(str(tmp_path))
     left = folder.with_name("kept.p.t.0")
-    told = host_inspection.kept_facts(str(left))
+    told = host_inspection.read_retained_facts(str(left))
     assert told["runs"] == {"aa": 7, "bb": 7}
     assert 6.9 * DAY < told["until"] - time.time() <= 7 * DAY
     assert sorted(path.name for path in left.iterdir()) == ["agent.json", "kept.json", "spool"]
     assert [path.name for path in folder.parent.iterdir()] == ["kept.p.t.0"]
-    bootstrap.sweep(str(tmp_path))
-    assert host_inspection.kept_facts(str(left)) == told
+    bootstrap.remove_stale_folders(str(tmp_path))
+    assert host_inspection.read_retained_facts(str(left)) == told
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def test_a_sweep_after_a_power_cut_keeps_what_nobody_has_fetched(tmp_path: Path)
 )
 def test_a_sweep_removes_what_everybody_has(tmp_path: Path, frames: tuple[Header, ...]) -> None:
     folder = power_cut(tmp_path, *frames)
-    bootstrap.sweep(str(tmp_path))
+    bootstrap.remove_stale_folders(str(tmp_path))
     assert list(folder.parent.iterdir()) == []
 
 
@@ -78,7 +78,7 @@ def test_a_sweep_removes_what_is_not_to_be_kept_and_what_was_kept_long_enough(tm
     (late / "kept.json").write_text(json.dumps({"until": time.time() - 1, "runs": {"bb": 7}, "bytes": 9}))
     for path in (late, *late.iterdir()):
         os.utime(path, (time.time() - DAY,) * 2)
-    bootstrap.sweep(str(tmp_path))
+    bootstrap.remove_stale_folders(str(tmp_path))
     assert not (tmp_path / "pools").exists() or list((tmp_path / "pools").iterdir()) == []
 
 
@@ -87,16 +87,16 @@ def test_a_sweep_removes_what_is_not_to_be_kept_and_what_was_kept_long_enough(tm
     [
         0,
         5,
-        retained_results.BLANKED_AT_ONCE - 4,
-        retained_results.BLANKED_AT_ONCE,
-        2 * retained_results.BLANKED_AT_ONCE - 1,
+        retained_results.REDACT_CHUNK_BYTES - 4,
+        retained_results.REDACT_CHUNK_BYTES,
+        2 * retained_results.REDACT_CHUNK_BYTES - 1,
     ],
 )
 def test_secrets_are_blanked_wherever_they_lie(tmp_path: Path, at: int) -> None:
     secret, log = b"hush-hush-hush", tmp_path / "r000.out"
     log.write_bytes(b"x" * at + secret + b"\ny")
     redactor = Redactor([secret.decode()])
-    retained_results.blank(tmp_path, redactor.data, redactor.reach)
+    retained_results.redact_logs(tmp_path, redactor.redact_bytes, redactor.reach)
     assert log.read_bytes() == b"x" * at + b"*" * len(secret) + b"\ny"
 
 
@@ -109,7 +109,7 @@ def test_secrets_are_blanked_wherever_they_lie(tmp_path: Path, at: int) -> None:
 )  # fmt: skip
 def test_nonsense_that_a_host_tells_is_nothing_kept(told: Any) -> None:
     machine = Machine("h", 0, "h", "", extra={"folder": "p.t.0", "kept": told})
-    assert Kept.of("t", machine) is None
+    assert RetainedResults.from_machine("t", machine) is None
 
 
 @pytest.mark.parametrize(

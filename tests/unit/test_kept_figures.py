@@ -7,16 +7,16 @@ from pathlib import Path
 import pytest
 
 from skyward_core.store import pool_folder
-from skyward_core.store.pool_folder import KeptFigures, kept_figures
+from skyward_core.store.pool_folder import MetricsWriter, read_metrics
 
 
 def numbers(folder: Path) -> list[int]:
-    return [entry["n"] for entry in kept_figures(folder)]
+    return [entry["n"] for entry in read_metrics(folder)]
 
 
 def test_it_is_read_in_its_order_whoever_wrote_it(tmp_path: Path) -> None:
     for client in range(3):
-        kept = KeptFigures(tmp_path, pytest.fail)
+        kept = MetricsWriter(tmp_path, pytest.fail)
         for number in range(5):
             kept.put({"n": 5 * client + number})
         kept.close()
@@ -26,7 +26,7 @@ def test_it_is_read_in_its_order_whoever_wrote_it(tmp_path: Path) -> None:
 
 def test_what_a_process_that_was_killed_has_left_is_read_as_far_as_it_goes(tmp_path: Path) -> None:
     for _ in range(3):
-        kept = KeptFigures(tmp_path, pytest.fail)
+        kept = MetricsWriter(tmp_path, pytest.fail)
         kept.put({"n": 1})
         kept.close()
     first, second, _ = sorted(tmp_path.glob("figures-*"))
@@ -36,10 +36,10 @@ def test_what_a_process_that_was_killed_has_left_is_read_as_far_as_it_goes(tmp_p
 
 
 def test_the_beginning_and_the_end_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pool_folder, "FIGURES_FILE_BYTES", 300)
-    monkeypatch.setattr(pool_folder, "ALL", 1500)
-    monkeypatch.setattr(pool_folder, "WAITING", 1)
-    kept = KeptFigures(tmp_path, pytest.fail)
+    monkeypatch.setattr(pool_folder, "METRICS_FILE_BYTES", 300)
+    monkeypatch.setattr(pool_folder, "METRICS_TOTAL_BYTES", 1500)
+    monkeypatch.setattr(pool_folder, "FLUSH_BYTES", 1)
+    kept = MetricsWriter(tmp_path, pytest.fail)
     for number in range(200):
         kept.put({"n": number})
     kept.close()
@@ -51,8 +51,8 @@ def test_the_beginning_and_the_end_stay(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_a_full_disk_ends_it_with_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
-    monkeypatch.setattr(pool_folder, "WAITING", 1)
-    kept = KeptFigures(tmp_path, said.append)
+    monkeypatch.setattr(pool_folder, "FLUSH_BYTES", 1)
+    kept = MetricsWriter(tmp_path, said.append)
     kept.put({"n": 1})
 
     def full(*_: object) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from skyward_tui.ui.actions import ACTIONS, SCOPES, TOGETHER, usable, with_keys
+from skyward_tui.ui.actions import ACTIONS, CONCURRENT_SCOPES, SCOPES, resolve_keymap, with_keys
 from skyward_tui.ui.panel_table import PANELS
 
 
@@ -27,7 +27,7 @@ from skyward_tui.ui.panel_table import PANELS
     ],
 )
 def test_keys_that_can_be_had(wished: dict[str, str], keymap: dict[str, str]) -> None:
-    assert usable(wished) == (keymap, [])
+    assert resolve_keymap(wished) == (keymap, [])
 
 
 @pytest.mark.parametrize(
@@ -50,29 +50,29 @@ def test_keys_that_can_be_had(wished: dict[str, str], keymap: dict[str, str]) ->
     ],
 )
 def test_keys_that_cannot_be_had(wished: dict[str, str], said: str) -> None:
-    keymap, (only,) = usable(wished)
+    keymap, (only,) = resolve_keymap(wished)
     assert keymap == {} and only == said
 
 
 def test_of_two_wishes_for_one_key_the_first_has_it() -> None:
-    keymap, said = usable({"run.merge": "m", "run.follow": "m", "run.zoom": "Z"})
+    keymap, said = resolve_keymap({"run.merge": "m", "run.follow": "m", "run.zoom": "Z"})
     assert keymap == {"run.merge": "m", "run.zoom": "Z"}
     assert said == ["keys.run.follow: run.merge has m already"]
 
 
 def test_what_is_refused_can_take_others_with_it() -> None:
     """Two that would change places, one of which stays: the other stays, too."""
-    keymap, said = usable({"run.merge": "f", "run.follow": "nonsense"})
+    keymap, said = resolve_keymap({"run.merge": "f", "run.follow": "nonsense"})
     assert keymap == {} and len(said) == 2
 
 
 def test_every_action_may_have_the_keys_that_it_has() -> None:
-    keymap, said = usable({action.id: action.keys for action in ACTIONS})
+    keymap, said = resolve_keymap({action.id: action.keys for action in ACTIONS})
     assert said == [] and keymap == {action.id: action.keys for action in ACTIONS}
 
 
 def test_scopes_that_live_at_once_are_scopes() -> None:
-    assert {scope for pair in TOGETHER for scope in pair} == set(SCOPES)
+    assert {scope for pair in CONCURRENT_SCOPES for scope in pair} == set(SCOPES)
 
 
 def test_texts_name_the_person_s_keys() -> None:

@@ -11,20 +11,20 @@ from typing import Any
 import cloudpickle
 import pytest
 
-from skyward_core.transport.downloads import LONG, Landing
+from skyward_core.transport.downloads import MIN_BUFFER_SIZE, ResultDownload
 
-RUN = bytes(range(256)) * (LONG // 128)  # twice as long as it must be
+RUN = bytes(range(256)) * (MIN_BUFFER_SIZE // 128)  # twice as long as it must be
 
 VALUES: dict[str, Any] = {
     "bytes": RUN,
     "bytearray": bytearray(RUN),
-    "just long enough": RUN[:LONG],
-    "too short": RUN[: LONG - 1],
-    "several": [RUN, bytearray(RUN), 1, RUN[:LONG], "s", RUN[:-1], {"a": RUN[1:]}],
+    "just long enough": RUN[:MIN_BUFFER_SIZE],
+    "too short": RUN[: MIN_BUFFER_SIZE - 1],
+    "several": [RUN, bytearray(RUN), 1, RUN[:MIN_BUFFER_SIZE], "s", RUN[:-1], {"a": RUN[1:]}],
     "alone outside of frames": [RUN, (RUN[1:], RUN[2:]), 300, RUN[3:], None, (), RUN[4:]],
     "small": {"a": [1, 2.5, None, "x"]},
     "many frames": [str(number) for number in range(200_000)],
-    "text": "ä" * LONG,
+    "text": "ä" * MIN_BUFFER_SIZE,
     "pickler's own": OrderedDict(a=RUN, b={RUN[1:]}),
 }
 
@@ -34,7 +34,7 @@ def pickled(value: Any) -> bytes:
     return data
 
 
-def land(landing: Landing, data: bytes, piece: int) -> None:
+def land(landing: ResultDownload, data: bytes, piece: int) -> None:
     while landing.at < len(data):
         landing.write(data[landing.at : landing.at + piece])
     landing.close()
@@ -46,7 +46,7 @@ def land(landing: Landing, data: bytes, piece: int) -> None:
 def test_a_value_is_loaded_as_it_was(tmp_path: Path, name: str, piece: int, in_place: bool) -> None:
     value = VALUES[name]
     data = pickled(value)
-    landing = Landing(tmp_path / "x.pickle", len(data), in_place=in_place)
+    landing = ResultDownload(tmp_path / "x.pickle", len(data), in_place=in_place)
     land(landing, data, piece)
     loaded = landing.load()
     assert loaded == value and type(loaded) is type(value)
@@ -57,7 +57,7 @@ def test_a_value_is_loaded_as_it_was(tmp_path: Path, name: str, piece: int, in_p
 def test_nobody_else_reads_what_lands(tmp_path: Path, in_place: bool) -> None:
     before = os.umask(0o022)
     try:
-        landing = Landing(tmp_path / "x.item", 3, in_place=in_place)
+        landing = ResultDownload(tmp_path / "x.item", 3, in_place=in_place)
         land(landing, b"N.x", 1)
     finally:
         os.umask(before)
@@ -66,24 +66,24 @@ def test_nobody_else_reads_what_lands(tmp_path: Path, in_place: bool) -> None:
 
 def test_bytes_come_one_by_one(tmp_path: Path) -> None:
     data = pickled(VALUES["small"])
-    landing = Landing(tmp_path / "x.pickle", len(data), in_place=True)
+    landing = ResultDownload(tmp_path / "x.pickle", len(data), in_place=True)
     land(landing, data, 1)
     assert landing.load() == VALUES["small"]
 
 
 def test_what_is_long_is_in_no_file(tmp_path: Path) -> None:
     data = pickled(VALUES["several"])
-    landing = Landing(tmp_path / "x.pickle", len(data), in_place=True)
+    landing = ResultDownload(tmp_path / "x.pickle", len(data), in_place=True)
     land(landing, data, 1 << 20)
     assert landing.path.stat().st_size < 1000
-    room = Landing(tmp_path / "y.pickle", len(data))
+    room = ResultDownload(tmp_path / "y.pickle", len(data))
     land(room, data, 1 << 20)
     assert room.path.read_bytes() == data
 
 
 def test_what_was_one_object_is_one_again(tmp_path: Path) -> None:
     data = pickled([RUN, RUN])
-    landing = Landing(tmp_path / "x.pickle", len(data), in_place=True)
+    landing = ResultDownload(tmp_path / "x.pickle", len(data), in_place=True)
     land(landing, data, 1 << 20)
     first, second = landing.load()
     assert first == RUN and first is second
@@ -91,9 +91,9 @@ def test_what_was_one_object_is_one_again(tmp_path: Path) -> None:
 
 def test_arrays_can_be_written_to(tmp_path: Path) -> None:
     numpy = pytest.importorskip("numpy")
-    array = numpy.arange(LONG, dtype="f8").reshape(-1, 64)
+    array = numpy.arange(MIN_BUFFER_SIZE, dtype="f8").reshape(-1, 64)
     data = pickled({"a": array, "b": array[:, 0]})
-    landing = Landing(tmp_path / "x.pickle", len(data), in_place=True)
+    landing = ResultDownload(tmp_path / "x.pickle", len(data), in_place=True)
     land(landing, data, 1 << 20)
     assert landing.path.stat().st_size < array.nbytes // 8
     loaded = landing.load()
@@ -101,16 +101,16 @@ def test_arrays_can_be_written_to(tmp_path: Path) -> None:
     loaded["a"][0, 0] = 7
 
 
-@pytest.mark.parametrize("data", [pickle.dumps([RUN, 1 << 40, "x"], protocol=2), b"no pickle" * LONG])
+@pytest.mark.parametrize("data", [pickle.dumps([RUN, 1 << 40, "x"], protocol=2), b"no pickle" * MIN_BUFFER_SIZE])
 def test_what_none_of_ours_made_lands_as_it_is(tmp_path: Path, data: bytes) -> None:
-    landing = Landing(tmp_path / "x.pickle", len(data), in_place=True)
+    landing = ResultDownload(tmp_path / "x.pickle", len(data), in_place=True)
     land(landing, data, 1 << 20)
     assert landing.path.read_bytes() == data
 
 
 def test_a_length_beyond_the_end_takes_no_memory(tmp_path: Path) -> None:
     data = pickle.PROTO + b"\5" + pickle.BINBYTES8 + (1 << 62).to_bytes(8, "little") + RUN
-    landing = Landing(tmp_path / "x.pickle", len(data), in_place=True)
+    landing = ResultDownload(tmp_path / "x.pickle", len(data), in_place=True)
     land(landing, data, 1 << 20)
     with pytest.raises((pickle.UnpicklingError, EOFError, MemoryError, OverflowError)):
         landing.load()
@@ -122,7 +122,7 @@ def test_where_memory_is_short_the_file_takes_it(tmp_path: Path, monkeypatch: py
 
     monkeypatch.setattr("skyward_core.transport.downloads.BytesIO", none)
     data = pickled(RUN)
-    landing = Landing(tmp_path / "x.pickle", len(data), in_place=True)
+    landing = ResultDownload(tmp_path / "x.pickle", len(data), in_place=True)
     land(landing, data, 1 << 20)
     assert landing.path.read_bytes() == data
 
@@ -130,7 +130,7 @@ def test_where_memory_is_short_the_file_takes_it(tmp_path: Path, monkeypatch: py
 def test_a_file_that_is_there_is_gone_on_with(tmp_path: Path) -> None:
     data = pickled(RUN)
     (tmp_path / "x.pickle").write_bytes(data[:100_000])
-    landing = Landing(tmp_path / "x.pickle", len(data))
+    landing = ResultDownload(tmp_path / "x.pickle", len(data))
     assert landing.at == 100_000
     land(landing, data, 1 << 20)
     assert landing.load() == RUN
@@ -139,7 +139,7 @@ def test_a_file_that_is_there_is_gone_on_with(tmp_path: Path) -> None:
 def test_in_place_nothing_earlier_counts(tmp_path: Path) -> None:
     data = pickled(RUN)
     for _ in range(2):
-        landing = Landing(tmp_path / "x.pickle", len(data), in_place=True)
+        landing = ResultDownload(tmp_path / "x.pickle", len(data), in_place=True)
         assert landing.at == 0
         landing.write(data[:1_000_000])
         landing.close()

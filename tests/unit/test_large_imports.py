@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from skyward_core.runtime import import_hooks
-from skyward_core.runtime.import_hooks import undisturbed
+from skyward_core.runtime.import_hooks import pause_gc
 
 
 class Node:
@@ -44,7 +44,7 @@ def searches() -> Iterator[list[int]]:
 
 
 def test_nothing_is_searched_while_it_loads_nor_later(searches: list[int]) -> None:
-    with undisturbed():
+    with pause_gc():
         searches.clear()
         loaded = [[] for _ in range(100_000)]  # type: ignore[var-annotated]
         assert searches == []
@@ -56,13 +56,13 @@ def test_nothing_is_searched_while_it_loads_nor_later(searches: list[int]) -> No
 def test_garbage_from_before_is_freed_all_the_same(searches: list[int]) -> None:
     node = weakref.ref(Node())
     assert node() is not None
-    with undisturbed():
+    with pause_gc():
         pass
     assert node() is None
 
 
 def test_a_load_that_fails_leaves_the_search_on(searches: list[int]) -> None:
-    with pytest.raises(ImportError), undisturbed():
+    with pytest.raises(ImportError), pause_gc():
         raise ImportError("no such library")
     assert gc.isenabled()
 
@@ -70,7 +70,7 @@ def test_a_load_that_fails_leaves_the_search_on(searches: list[int]) -> None:
 def test_who_has_switched_the_search_off_has_it_as_it_was(searches: list[int]) -> None:
     gc.disable()
     node, frozen = weakref.ref(Node()), gc.get_freeze_count()
-    with undisturbed():
+    with pause_gc():
         pass
     assert not gc.isenabled()
     assert gc.get_freeze_count() <= frozen  # another thread may let go of some meanwhile
@@ -92,7 +92,7 @@ def library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     import_hooks.install_gc_pause()
     assert [type(finder).__module__ for finder in sys.meta_path].count(import_hooks.__name__) == 1
     yield folder
-    atexit.unregister(import_hooks._thaw_late)  # tests end without a look through all that they have loaded
+    atexit.unregister(import_hooks._unfreeze_at_exit)  # tests end without a look through all that they have loaded
     for name in [name for name in sys.modules if name.partition(".")[0] == "peft"]:
         del sys.modules[name]
 
@@ -149,7 +149,8 @@ AT_THE_END = """
 import atexit, gc, os, subprocess, sys
 from skyward_core.runtime import import_hooks as large_imports
 
-atexit.register(lambda: print("thaws" if large_imports._thaw in gc.callbacks else "stays frozen"))  # called last
+# Called last.
+atexit.register(lambda: print("thaws" if large_imports._unfreeze_on_stop in gc.callbacks else "stays frozen"))
 large_imports.install_gc_pause()
 exec(sys.argv[1])
 """

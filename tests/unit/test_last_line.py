@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from skyward_core.node.agent.agent_state import ENOUGH, last_line
+from skyward_core.node.agent.agent_state import LAST_LINE_BYTES, last_line
 
 
 @pytest.mark.parametrize(
@@ -15,8 +15,8 @@ from skyward_core.node.agent.agent_state import ENOUGH, last_line
         ("\n \n", ""),
         ("only", "only"),
         ("a\nb\n\n", "b"),
-        ("x" * 9000, "x" * ENOUGH),
-        ("é" * ENOUGH + "z", "é" * (ENOUGH // 2 - 1) + "z"),
+        ("x" * 9000, "x" * LAST_LINE_BYTES),
+        ("é" * LAST_LINE_BYTES + "z", "é" * (LAST_LINE_BYTES // 2 - 1) + "z"),
     ],
 )
 def test_it_is_the_last_with_something_in_it(tmp_path: Path, text: str, line: str) -> None:

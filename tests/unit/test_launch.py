@@ -52,7 +52,7 @@ async def test_calls_leave_before_anything_else_is_done(
     kind: RunKind, tasks: int, placed: list[tuple[int, int]]
 ) -> None:
     async with staged(2, ranks=2) as stage:
-        run = stage.launch.open(kind, [task(number) for number in range(tasks)])
+        run = stage.launcher.open(kind, [task(number) for number in range(tasks)])
         assert stage.placed == placed
         (opened,) = stage.told(events.RunOpened)
         assert stage.log[-1] is opened, "the nodes work while it is written down"
@@ -64,9 +64,9 @@ async def test_calls_leave_before_anything_else_is_done(
 
 async def test_a_broadcast_waits_for_its_gang() -> None:
     async with staged(2) as stage:
-        stage.keeper.whole = False
+        stage.keeper.is_complete = False
         stage.keeper.opened.clear()
-        run = stage.launch.open("broadcast", [task()])
+        run = stage.launcher.open("broadcast", [task()])
         await until(lambda: stage.keeper.asked == ["start"])
         assert stage.placed == []
         stage.keeper.opened.set()
@@ -78,14 +78,14 @@ async def test_a_broadcast_waits_for_its_gang() -> None:
 @pytest.mark.parametrize("kind", ["broadcast", "gather"])
 async def test_one_that_is_cancelled_while_it_waits_for_a_gang_is_sent_to_no_node(kind: RunKind) -> None:
     async with staged(2) as stage:
-        stage.keeper.whole = False
+        stage.keeper.is_complete = False
         stage.keeper.opened.clear()
-        run = stage.launch.open(kind, [task()])
+        run = stage.launcher.open(kind, [task()])
         await until(lambda: stage.keeper.asked)
         run.cancel("asked for")
         assert run.state == "cancelled"
         stage.keeper.opened.set()
-        await until(lambda: stage.keeper.whole)
+        await until(lambda: stage.keeper.is_complete)
         await settle()
         assert (stage.placed, [node.of("stop") for node in stage.nodes]) == ([], [[], []])
 
@@ -93,9 +93,9 @@ async def test_one_that_is_cancelled_while_it_waits_for_a_gang_is_sent_to_no_nod
 @pytest.mark.parametrize("kind", ["broadcast", "gather"])
 async def test_a_gang_that_cannot_be_formed_fails_the_run(kind: RunKind) -> None:
     async with staged(2) as stage:
-        stage.keeper.whole = False
+        stage.keeper.is_complete = False
         stage.keeper.failures = [ConnectionError("nobody knows the plugins")]
-        run = stage.launch.open(kind, [task(), task(1)][: 1 if kind == "broadcast" else 2])
+        run = stage.launcher.open(kind, [task(), task(1)][: 1 if kind == "broadcast" else 2])
         await ended(run)
         assert (run.state, stage.placed, len(run.outcomes)) == ("failed", [], 2)
         with pytest.raises(RunError, match="the gang could not be formed: nobody knows the plugins"):
@@ -109,9 +109,9 @@ async def test_a_gang_that_could_not_be_formed_for_a_dropped_link_is_formed_when
     async with staged(2) as stage:
         stage.nodes[1].away = OSError("no route")
         stage.nodes[1].drop()
-        stage.keeper.whole = False
+        stage.keeper.is_complete = False
         stage.keeper.failures = [ConnectionError("the link is down")] * 2
-        run = stage.launch.open(kind, [task(), task(1)][: 1 if kind == "broadcast" else 2])
+        run = stage.launcher.open(kind, [task(), task(1)][: 1 if kind == "broadcast" else 2])
         await until(lambda: len(stage.keeper.failures) == 1)
         await settle()
         assert (run.state, len(stage.keeper.asked)) == ("running", 1), "not again before the link is up"
@@ -124,10 +124,14 @@ async def test_a_gang_that_could_not_be_formed_for_a_dropped_link_is_formed_when
 
 async def test_a_pool_that_has_ended_takes_no_run_and_keeps_no_file(tmp_path: Path) -> None:
     async with staged(1) as stage:
-        stage.context.ending = PoolEnd("p", "somebody else", "", 0.0)
+        stage.context.external_end = PoolEnd("p", "somebody else", "", 0.0)
         with pytest.raises(PoolGone, match="somebody else"):
-            stage.launch.open("single", [large_task(tmp_path / "args")])
-        assert (list(tmp_path.iterdir()), stage.book.runs, stage.told(events.RunOpened)) == ([], {}, [])
+            stage.launcher.open("single", [large_task(tmp_path / "args")])
+        assert (list(tmp_path.iterdir()), stage.run_registry.runs, stage.told(events.RunOpened)) == (
+            [],
+            {},
+            [],
+        )
 
 
 # -- to one that lacks nodes -----------------------------------------------------------------------------------------
@@ -148,9 +152,9 @@ async def test_what_needs_a_node_that_comes_back_waits_for_it(
 ) -> None:
     async with staged(2) as stage:
         for node in gone:
-            stage.links[node].lose()
+            stage.links[node].mark_lost()
         over = [stage.replacing(node) for node in replacing]
-        run = stage.launch.open(kind, [task()])
+        run = stage.launcher.open(kind, [task()])
         await settle()
         assert (run.state == "running" and stage.placed == []) == waits
         if not waits:
@@ -169,13 +173,13 @@ async def test_what_needs_a_node_that_comes_back_waits_for_it(
 
 async def test_one_that_is_cancelled_while_it_waits_for_a_node_is_sent_to_none() -> None:
     async with staged(2) as stage:
-        stage.links[1].lose()
+        stage.links[1].mark_lost()
         over = stage.replacing(1)
-        run = stage.launch.open("broadcast", [task()])
+        run = stage.launcher.open("broadcast", [task()])
         run.cancel("asked for")
         assert run.state == "cancelled"
         over.set()
-        await until(lambda: not stage.roster.tasks)
+        await until(lambda: not stage.roster.replacement_tasks)
         await settle()
         assert (stage.placed, stage.keeper.asked) == ([], [])
         with pytest.raises(Cancelled, match="asked for"):
@@ -184,12 +188,12 @@ async def test_one_that_is_cancelled_while_it_waits_for_a_node_is_sent_to_none()
 
 async def test_who_leaves_while_a_run_waits_for_a_node_takes_it_along() -> None:
     async with staged(2) as stage:
-        stage.links[1].lose()
+        stage.links[1].mark_lost()
         over = stage.replacing(1)
-        run = stage.launch.open("broadcast", [task()])
-        run.leave()
+        run = stage.launcher.open("broadcast", [task()])
+        run.detach()
         over.set()
-        await until(lambda: not stage.roster.tasks)
+        await until(lambda: not stage.roster.replacement_tasks)
         await settle()
         assert (run.state, stage.placed) == ("cancelled", [])
 
@@ -202,9 +206,9 @@ async def test_a_broadcast_goes_without_a_node_only_where_ranks_stand_alone(
     cluster: bool, fail_fast: bool, refused: bool
 ) -> None:
     async with staged(2, cluster=cluster, fail_fast=fail_fast) as stage:
-        stage.links[1].lose()
-        stage.roster.given_up[1] = "no machine is to be had"
-        run = stage.launch.open("broadcast", [task()])
+        stage.links[1].mark_lost()
+        stage.roster.failures[1] = "no machine is to be had"
+        run = stage.launcher.open("broadcast", [task()])
         if not refused:
             assert stage.placed == [(0, 0)]
             stage.nodes[0].ends(run, 0)
@@ -218,14 +222,14 @@ async def test_a_broadcast_goes_without_a_node_only_where_ranks_stand_alone(
 
 async def test_tasks_wait_for_a_gang_only_where_plugins_enter_contexts() -> None:
     async with staged(2) as stage:
-        stage.links[1].lose()
-        stage.keeper.whole = False
-        plain = stage.launch.open("single", [task()])
+        stage.links[1].mark_lost()
+        stage.keeper.is_complete = False
+        plain = stage.launcher.open("single", [task()])
         await until(lambda: plain.sent)
         assert stage.keeper.asked == []
         stage.keeper.plugins = b"plugins"
         over = stage.replacing(1)
-        hooked = stage.launch.open("single", [task()])
+        hooked = stage.launcher.open("single", [task()])
         await settle()
         assert (hooked.sent, stage.keeper.asked) == (False, []), "a gang lacks that node"
         over.set()
@@ -238,8 +242,8 @@ async def test_tasks_wait_for_a_gang_only_where_plugins_enter_contexts() -> None
 
 async def test_files_are_on_all_nodes_before_the_calls_and_then_gone_from_here(tmp_path: Path) -> None:
     async with staged(3) as stage:
-        stage.links[2].lose()
-        run = stage.launch.open("gather", [large_task(tmp_path / "args"), task(1)])
+        stage.links[2].mark_lost()
+        run = stage.launcher.open("gather", [large_task(tmp_path / "args"), task(1)])
         assert stage.placed == [], "a file takes its time"
         await until(lambda: run.sent)
         kinds = [(each[0], each[1]["t"]) for each in stage.log if isinstance(each, tuple)]
@@ -253,7 +257,7 @@ async def test_files_are_on_all_nodes_before_the_calls_and_then_gone_from_here(t
 async def test_files_that_no_node_takes_fail_the_run(tmp_path: Path) -> None:
     async with staged(2) as stage:
         stage.nodes[1].full = OSError("no space left on node 1")
-        run = stage.launch.open("broadcast", [large_task(tmp_path / "args")])
+        run = stage.launcher.open("broadcast", [large_task(tmp_path / "args")])
         await ended(run)
         with pytest.raises(RunError, match="could not be sent to the nodes: no space left on node 1"):
             run.results()
@@ -262,7 +266,7 @@ async def test_files_that_no_node_takes_fail_the_run(tmp_path: Path) -> None:
 
 async def test_one_that_is_cancelled_while_its_files_are_on_their_way_is_not_started(tmp_path: Path) -> None:
     async with staged(2) as stage:
-        run = stage.launch.open("broadcast", [large_task(tmp_path / "args")])
+        run = stage.launcher.open("broadcast", [large_task(tmp_path / "args")])
         run.cancel("asked for")
         await until(lambda: not list(tmp_path.iterdir()))
         await settle()
@@ -272,17 +276,17 @@ async def test_one_that_is_cancelled_while_its_files_are_on_their_way_is_not_sta
 @pytest.mark.parametrize("why", ["cancelled", "left", "refused"])
 async def test_files_of_a_run_that_is_never_sent_are_not_kept(tmp_path: Path, why: str) -> None:
     async with staged(2) as stage:
-        stage.links[1].lose()
+        stage.links[1].mark_lost()
         over = stage.replacing(1)
         if why == "refused":
-            del stage.roster.tasks[1]
-        run = stage.launch.open("broadcast", [large_task(tmp_path / "args")])
+            del stage.roster.replacement_tasks[1]
+        run = stage.launcher.open("broadcast", [large_task(tmp_path / "args")])
         await settle()
         if why == "cancelled":
             run.cancel("asked for")
             over.set()
         elif why == "left":
-            run.leave()
+            run.detach()
             await stage.background.stop()
         await until(lambda: not list(tmp_path.iterdir()))
         assert (run.state, stage.nodes[0].files) == ("failed" if why == "refused" else "cancelled", [])
@@ -293,7 +297,7 @@ async def test_files_of_a_run_that_is_never_sent_are_not_kept(tmp_path: Path, wh
 
 def broken(stage: Stage, node: int) -> None:
     """A worker of a node died, and the node says so."""
-    stage.keeper.whole = False
+    stage.keeper.is_complete = False
     stage.nodes[node].say({"t": "gang", "epoch": 1, "broken": "rank 0 ended"})
 
 
@@ -303,7 +307,7 @@ def broken(stage: Stage, node: int) -> None:
 async def test_a_gang_that_broke_is_formed_anew_for_tasks_that_need_it(kind: RunKind, formed: list[str]) -> None:
     async with staged(2) as stage:
         if kind:
-            stage.launch.open(kind, [task()])
+            stage.launcher.open(kind, [task()])
         stage.nodes[0].say({"t": "gang", "epoch": 1, "broken": ""})
         await settle()
         assert stage.keeper.asked == [], "it is whole"
@@ -314,21 +318,21 @@ async def test_a_gang_that_broke_is_formed_anew_for_tasks_that_need_it(kind: Run
 
 async def test_it_is_not_formed_while_a_node_gets_another_machine() -> None:
     async with staged(2) as stage:
-        stage.launch.open("gather", [task()])
+        stage.launcher.open("gather", [task()])
         over = stage.replacing(1)
         broken(stage, 1)
         await settle()
         over.set()
-        await until(lambda: not stage.roster.tasks)
+        await until(lambda: not stage.roster.replacement_tasks)
         await settle()
         assert stage.keeper.asked == [], "a new gang is the end of that"
 
 
 async def test_tasks_of_an_agent_without_a_gang_end_where_none_can_be_formed() -> None:
     async with staged(2, fail_fast=False) as stage:
-        run = stage.launch.open("gather", [task(), task(1)])
+        run = stage.launcher.open("gather", [task(), task(1)])
         stage.nodes[1].epoch = 0  # its agent is another one
-        stage.keeper.whole = False
+        stage.keeper.is_complete = False
         stage.keeper.failures = [ConnectionError("nobody knows the plugins")]
         stage.nodes[1].drop()
         await until(lambda: run.outcomes)
@@ -343,7 +347,7 @@ async def test_tasks_of_an_agent_without_a_gang_end_where_none_can_be_formed() -
 @pytest.mark.parametrize("cluster", [True, False])
 async def test_a_new_agent_has_its_ranks_set_up(cluster: bool) -> None:
     async with staged(2, cluster=cluster) as stage:
-        run: Any = stage.launch.open("gather", [task(), task(1)]) if cluster else None
+        run: Any = stage.launcher.open("gather", [task(), task(1)]) if cluster else None
         stage.nodes[1].epoch = 0
         stage.nodes[1].drop()
         await until(lambda: stage.keeper.asked)

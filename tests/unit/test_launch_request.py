@@ -21,10 +21,18 @@ from skyward_core.client.launch.launch_request import OPTIONS, LaunchRequest
 from skyward_core.model.errors import SkywardError, UsageError
 from skyward_core.model.provider_settings import Setting
 from skyward_core.model.specs import PoolSpec
-from skyward_core.providers import DEFAULT, by_name, own_names
+from skyward_core.providers import DEFAULT_PROVIDER, built_in_names, provider_class
 from skyward_core.views.pool_view import PoolView
 from skyward_tui.cli.main import cli
-from skyward_tui.launch_form.form import FOLDER, Form, check, command_line, form_of, path_of, request_of
+from skyward_tui.launch_form.form import (
+    FOLDER,
+    Form,
+    build_request,
+    command_line,
+    form_from_request,
+    path_of,
+    plan_launch,
+)
 from tests.support.examples import examples
 from tests.support.launch_requests import HOSTILE, SECRET, USUAL, requests
 
@@ -185,7 +193,7 @@ def test_an_option_that_only_another_program_has_is_not_used(monkeypatch: pytest
     shelf = sky.SSH.settings[1]
     monkeypatch.setattr(shelf, "option", "--shelf")
     request = LaunchRequest(script="train_it.py", provider="ssh", settings={"hosts": "a", "user": "me"})
-    assert request.words()[3:] == ["--hosts", "a", "--set", "user=me"]
+    assert request.to_argv()[3:] == ["--hosts", "a", "--set", "user=me"]
 
 
 # -- the form --------------------------------------------------------------------------------------------
@@ -197,19 +205,19 @@ def test_a_form_asks_for_the_same(request: LaunchRequest) -> None:
     only_of_commands: dict[str, Any] = {"detach": False, "keep": request.keep or request.detach}
     usual = {name: None for name in ("allocation", "selection") if getattr(request, name) in USUAL}
     request = replace(request, **only_of_commands | usual)  # the form says nothing of what holds anyway
-    form = form_of(request)
-    again = request_of(form)
+    form = form_from_request(request)
+    again = build_request(form)
     assert same_spec(again.spec(), request.spec())
     expected = request
     if not form.pool:  # the form shows what holds where nothing is said
         expected = replace(
             request,
-            provider=request.provider or DEFAULT,
+            provider=request.provider or DEFAULT_PROVIDER,
         )
         if request.ranks_per_node == 1:
             expected = replace(expected, ranks_per_node=None)
     assert again == expected
-    assert request_of(form_of(again)) == again
+    assert build_request(form_from_request(again)) == again
     line = command_line(form)
     assert said(shlex.split(line)[2:]) == again
 
@@ -217,7 +225,7 @@ def test_a_form_asks_for_the_same(request: LaunchRequest) -> None:
 @settings(max_examples=examples(50))
 @given(request=requests())
 def test_a_form_launches_what_its_command_line_does(request: LaunchRequest) -> None:
-    form = form_of(
+    form = form_from_request(
         replace(
             request,
             detach=False,
@@ -226,7 +234,7 @@ def test_a_form_launches_what_its_command_line_does(request: LaunchRequest) -> N
             provider=request.provider or "local",
         )
     )
-    plan, of_command = check(form, ()), said(shlex.split(command_line(form))[2:]).plan()
+    plan, of_command = plan_launch(form, ()), said(shlex.split(command_line(form))[2:]).plan()
     assert plan.spec is not None and of_command.spec is not None
     assert repr(plan.values) == repr(of_command.values)
     assert (plan.script, plan.function, plan.whole, plan.one, plan.keep, plan.timeout) == (
@@ -257,13 +265,13 @@ def test_what_a_form_cannot_say_it_refuses(more: dict[str, Any]) -> None:
         UsageError,
         match=f"no field that could say this: {'user' if 'settings' in more else next(iter(more))}",
     ):
-        form_of(LaunchRequest(**({"script": "train_it.py"} | more)))
+        form_from_request(LaunchRequest(**({"script": "train_it.py"} | more)))
 
 
 def test_a_form_for_a_pool_that_is_up_says_nothing_of_its_shape() -> None:
     form = Form("train_it.py", "train", pool="warm", name="other", nodes="7", ranks="9", plugins=("torch",))
-    assert request_of(form) == LaunchRequest(script="train_it.py", function="train", pool="warm", keep=True)
-    assert form_of(request_of(form)) == replace(Form("train_it.py", "train", pool="warm", nodes=""))
+    assert build_request(form) == LaunchRequest(script="train_it.py", function="train", pool="warm", keep=True)
+    assert form_from_request(build_request(form)) == replace(Form("train_it.py", "train", pool="warm", nodes=""))
 
 
 def test_a_form_that_names_no_launch_has_no_command() -> None:
@@ -381,8 +389,8 @@ def test_what_python_cannot_say_is_refused(request_of_it: LaunchRequest, field: 
 
 
 def test_a_provider_of_ours_has_its_public_name() -> None:
-    for name in own_names():
-        assert getattr(sky, by_name(name).__name__) is by_name(name)
+    for name in built_in_names():
+        assert getattr(sky, provider_class(name).__name__) is provider_class(name)
 
 
 def test_a_snippet_uses_the_pool_that_is_up() -> None:
@@ -418,14 +426,14 @@ def test_a_snippet_is_a_script_that_runs(tmp_path: Path) -> None:
 
 def test_a_task_has_the_time_that_is_asked_for() -> None:
     request = LaunchRequest(script="train_it.py", function="train")
-    assert request.plan().tasks()[0].timeout is None
-    assert replace(request, timeout=1.5).plan().tasks()[0].timeout == 1.5
+    assert request.plan().load_tasks()[0].timeout is None
+    assert replace(request, timeout=1.5).plan().load_tasks()[0].timeout == 1.5
 
 
 def test_a_list_is_written_with_commas_only_where_it_is_read_so_again() -> None:
     ways = Setting("ways", help="", type=lambda text: text.split(";"))
-    assert ways.written(" a;b ") == "a;b"
-    assert ways.written("a") == "a"
+    assert ways.normalize(" a;b ") == "a;b"
+    assert ways.normalize("a") == "a"
 
 
 # -- what makes no sense ---------------------------------------------------------------------------------

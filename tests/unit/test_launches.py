@@ -12,24 +12,24 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from skyward_core.client.launch import launch_records
-from skyward_core.client.launch.launch_records import (  # fmt: skip
-    MOST_CHANGED,
-    MOST_DIFF,
-    KeptLaunch,
+from skyward_core.client.launch.launch_records import (
+    MAX_CHANGED_FILES,
+    MAX_DIFF_BYTES,
+    LaunchRecord,
     ScriptState,
-    diff_of,
-    forget,
-    keep,
-    keep_before,
-    kept,
-    state_of,
+    capture_script_state,
+    delete_launch_record,
+    diff_path,
+    load_launch_record,
+    save_before_launch,
+    save_launch_record,
 )
 from skyward_core.client.launch.launch_request import LaunchRequest
 from skyward_core.model.errors import SkywardError, UsageError
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.ledger_rows import RunRow
-from skyward_core.store.state_folder import pool_dir, pool_path
-from skyward_tui.launch_form.form import form_of
+from skyward_core.store.state_folder import ensure_pool_folder, pool_path
+from skyward_tui.launch_form.form import form_from_request
 from tests.support.examples import examples
 
 REQUEST = LaunchRequest(
@@ -44,13 +44,13 @@ class World:
 
     def __init__(self) -> None:
         self.ledger = Ledger()
-        self.ledger.intend("t0", "p", {"type": "local"}, {})
+        self.ledger.record_intent("t0", "p", {"type": "local"}, {})
         self.key = self.ledger.pool("t0").key
-        pool_dir(self.key)
+        ensure_pool_folder(self.key)
         self.row = RunRow("ab12", "t0", "train", "broadcast", 2, "done", 1.0, 2.0, None)
 
-    def kept(self) -> KeptLaunch:
-        return kept(self.ledger, self.row)
+    def kept(self) -> LaunchRecord:
+        return load_launch_record(self.ledger, self.row)
 
     @property
     def file(self) -> Path:
@@ -66,7 +66,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
 
 def test_what_is_kept_is_read_again_as_it_was(world: World, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("x = 1\n")
-    keep(world.key, "ab12", REQUEST, joined=True, source=state_of(REQUEST))
+    save_launch_record(world.key, "ab12", REQUEST, joined=True, source=capture_script_state(REQUEST))
     found = world.kept()
     assert found.request == REQUEST
     assert (found.cwd, found.joined, len(found.source.script)) == (tmp_path, True, 32)
@@ -76,7 +76,7 @@ def test_what_is_kept_is_read_again_as_it_was(world: World, tmp_path: Path) -> N
 
 def test_of_a_pool_whose_files_are_gone_nothing_is_kept(world: World) -> None:
     pool_path(world.key).rmdir()
-    keep_before(world.key, "ab12", REQUEST, joined=False)
+    save_before_launch(world.key, "ab12", REQUEST, joined=False)
     assert not pool_path(world.key).exists()
     with pytest.raises(UsageError, match="nothing is kept of how run ab12 was launched"):
         world.kept()
@@ -110,7 +110,7 @@ def test_a_file_that_was_tampered_with_is_refused_or_makes_sense(
     world: World, tmp_path: Path, data: st.DataObject
 ) -> None:
     source = ScriptState(script="ab", commit="c" * 40, changed=("a.py",))
-    keep(world.key, "ab12", REQUEST, joined=True, source=source)
+    save_launch_record(world.key, "ab12", REQUEST, joined=True, source=source)
     told = json.loads(world.file.read_bytes())
     into = data.draw(st.sampled_from([told, told["request"], told["source"]]))
     name = data.draw(st.sampled_from(sorted(into)))
@@ -119,30 +119,30 @@ def test_a_file_that_was_tampered_with_is_refused_or_makes_sense(
     world.file.write_text(json.dumps(told))
     try:
         found = world.kept()
-        state_of(found.request).since(found.source)
-        found.from_anywhere()
-        request = found.changed_by(["n=5"], None).request
+        capture_script_state(found.request).changes_since(found.source)
+        found.absolute_request()
+        request = found.with_arguments(["n=5"], None).request
         request.command_line("skyward-tui", "run")
-        form_of(request)
+        form_from_request(request)
         request.on_pool("dev").call()
     except (UsageError, SkywardError):
         pass
 
 
 def test_arguments_take_the_place_of_those_of_their_names() -> None:
-    launch = KeptLaunch(request=REQUEST, cwd=Path("/"))
-    assert launch.changed_by((), None) == launch
-    assert launch.changed_by(["n=3", "m=1"], None).request.arguments == ("lr=0.1", "n=3", "m=1")
+    launch = LaunchRecord(request=REQUEST, cwd=Path("/"))
+    assert launch.with_arguments((), None) == launch
+    assert launch.with_arguments(["n=3", "m=1"], None).request.arguments == ("lr=0.1", "n=3", "m=1")
     with pytest.raises(UsageError, match="of a function"):
-        launch.changed_by((), ["--lr", "1"])
+        launch.with_arguments((), ["--lr", "1"])
 
 
 def test_words_of_a_whole_script_take_the_place_of_all_of_them() -> None:
-    launch = KeptLaunch(request=LaunchRequest(script="t.py", script_args=["--lr", "1"]), cwd=Path("/"))
-    assert launch.changed_by((), None).request.script_args == ("--lr", "1")
-    assert launch.changed_by((), ["-x"]).request.script_args == ("-x",)
+    launch = LaunchRecord(request=LaunchRequest(script="t.py", script_args=["--lr", "1"]), cwd=Path("/"))
+    assert launch.with_arguments((), None).request.script_args == ("--lr", "1")
+    assert launch.with_arguments((), ["-x"]).request.script_args == ("-x",)
     with pytest.raises(UsageError, match="takes no --arg"):
-        launch.changed_by(["lr=1"], None)
+        launch.with_arguments(["lr=1"], None)
 
 
 def test_paths_are_whole_for_who_is_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -153,10 +153,10 @@ def test_paths_are_whole_for_who_is_elsewhere(monkeypatch: pytest.MonkeyPatch) -
         "lock": "~/uv.lock",
         "requirements": "/r.txt",
     }
-    found = KeptLaunch(request=LaunchRequest(**said), cwd=Path("/w")).from_anywhere()
+    found = LaunchRecord(request=LaunchRequest(**said), cwd=Path("/w")).absolute_request()
     assert (found.script, found.python, found.lock) == ("/w/a/t.py", "/w/env/bin/python", "/h/uv.lock")
     assert found.requirements == "/r.txt"
-    named = KeptLaunch(request=LaunchRequest(script="t.py", python="python3.12"), cwd=Path("/w")).from_anywhere()
+    named = LaunchRecord(request=LaunchRequest(script="t.py", python="python3.12"), cwd=Path("/w")).absolute_request()
     assert (named.script, named.python) == ("/w/t.py", "python3.12"), "a name is looked for in PATH"
 
 
@@ -172,26 +172,26 @@ def test_what_has_changed_since_is_told(tmp_path: Path) -> None:
     git(tmp_path, "init", "-q")
     git(tmp_path, "add", "train.py")
     git(tmp_path, "commit", "-qm", "one")
-    first = ScriptState.of(script)
+    first = ScriptState.capture(script)
     assert len(first.commit) == 40 and first.changed == ()
-    assert ScriptState.of(script).since(first) == []
+    assert ScriptState.capture(script).changes_since(first) == []
     script.write_text("x = 2\n")
     (tmp_path / "data.bin").write_text("of no repository")
-    second = ScriptState.of(script)
+    second = ScriptState.capture(script)
     assert second.changed == ("train.py",)
-    assert second.since(first) == ["the script has changed since"]
+    assert second.changes_since(first) == ["the script has changed since"]
     git(tmp_path, "commit", "-qam", "two")
-    now = ScriptState.of(script)
-    assert now.since(second) == [
+    now = ScriptState.capture(script)
+    assert now.changes_since(second) == [
         f"it was of commit {first.commit[:10]}, and is {now.commit[:10]}",
         "files that differed from their commit then: train.py",
     ]
     script.unlink()
-    assert "the script cannot be read any more" in ScriptState.of(script).since(first)
+    assert "the script cannot be read any more" in ScriptState.capture(script).changes_since(first)
 
 
 def test_what_git_names_is_bounded_and_nothing_of_the_repository_is_run(tmp_path: Path) -> None:
-    names = [tmp_path / f"f{i:03}" for i in range(MOST_CHANGED + 5)]
+    names = [tmp_path / f"f{i:03}" for i in range(MAX_CHANGED_FILES + 5)]
     for name in names:
         name.write_text("1")
     git(tmp_path, "init", "-q")
@@ -200,12 +200,12 @@ def test_what_git_names_is_bounded_and_nothing_of_the_repository_is_run(tmp_path
     git(tmp_path, "config", "core.fsmonitor", f"touch {tmp_path}/ran;")
     for name in names:
         name.write_text("22")
-    found = ScriptState.of(tmp_path / "f000")
-    assert len(found.changed) == MOST_CHANGED
+    found = ScriptState.capture(tmp_path / "f000")
+    assert len(found.changed) == MAX_CHANGED_FILES
     assert not (tmp_path / "ran").exists()
-    assert found.since(found) == [], "what differs as it did is no news"
+    assert found.changes_since(found) == [], "what differs as it did is no news"
     names[0].write_text("333")
-    assert ScriptState.of(tmp_path / "f000").since(found)[-1].endswith("f000, f001, f002, …")
+    assert ScriptState.capture(tmp_path / "f000").changes_since(found)[-1].endswith("f000, f001, f002, …")
 
 
 def test_how_files_differed_is_kept_for_its_owner_alone_and_applies(
@@ -225,8 +225,8 @@ def test_how_files_differed_is_kept_for_its_owner_alone_and_applies(
     (tmp_path / ".gitattributes").write_text("*.py diff=mine\n")
     (tmp_path / "train.py").write_text("x = 2\nkey = 's3cr3t-of-mine'\nurl = 'https://me:hunter22@host/'\n")
     (tmp_path / "raw.bin").write_bytes(b"\1" * 100)
-    keep(world.key, "ab12", REQUEST, joined=False, source=state_of(REQUEST))
-    path = diff_of(world.ledger, world.row)
+    save_launch_record(world.key, "ab12", REQUEST, joined=False, source=capture_script_state(REQUEST))
+    path = diff_path(world.ledger, world.row)
     assert path.stat().st_mode & 0o777 == 0o600
     text = path.read_text()
     assert "-x = 1\n+x = 2\n" in text and "Binary files" in text
@@ -234,9 +234,11 @@ def test_how_files_differed_is_kept_for_its_owner_alone_and_applies(
     assert "s3cr3t" not in text and "hunter22" not in text
     found = world.kept().source
     assert (found.changed, found.diff.decode(), found.cut) == (("raw.bin", "train.py"), text, False)
-    assert ScriptState.of(tmp_path / "train.py").since(found) == []
+    assert ScriptState.capture(tmp_path / "train.py").changes_since(found) == []
     (tmp_path / "train.py").write_text("x = 3\n")
-    assert "files that differed from their commit then: raw.bin, train.py" in state_of(REQUEST).since(found)
+    assert "files that differed from their commit then: raw.bin, train.py" in capture_script_state(
+        REQUEST
+    ).changes_since(found)
     assert not (tmp_path / "ran").exists()
 
 
@@ -250,10 +252,10 @@ def test_a_launch_from_a_hook_of_another_repository_tells_of_its_script_s(
         git(tmp_path / name, "init", "-q")
         git(tmp_path / name, "add", "t.py")
         git(tmp_path / name, "commit", "-qm", name)
-        commits.append(ScriptState.of(tmp_path / name / "t.py").commit)
+        commits.append(ScriptState.capture(tmp_path / name / "t.py").commit)
     monkeypatch.setenv("GIT_DIR", str(tmp_path / "other" / ".git"))
     monkeypatch.setenv("GIT_INDEX_FILE", ".git/index")
-    found = ScriptState.of(tmp_path / "mine" / "t.py")
+    found = ScriptState.capture(tmp_path / "mine" / "t.py")
     assert (found.commit, found.changed) == (commits[0], ()) and commits[0] != commits[1]
 
 
@@ -264,25 +266,25 @@ def test_of_much_that_differed_the_beginning_is_kept(tmp_path: Path) -> None:
     git(tmp_path, "add", "train.py")
     git(tmp_path, "commit", "-qm", "one")
     script.write_text("".join(f"line {number}\n" for number in range(200_000)))
-    found = ScriptState.of(script)
-    assert found.cut and MOST_DIFF - 100 < len(found.diff) <= MOST_DIFF
+    found = ScriptState.capture(script)
+    assert found.cut and MAX_DIFF_BYTES - 100 < len(found.diff) <= MAX_DIFF_BYTES
     assert found.diff.endswith(b"\n") and found.changed == ("train.py",)
-    assert found.since(found) == ["files that differed from their commit then: train.py"], "who knows?"
+    assert found.changes_since(found) == ["files that differed from their commit then: train.py"], "who knows?"
 
 
 def test_who_dies_right_after_the_start_has_it_kept_and_what_never_began_is_forgotten(world: World) -> None:
-    keep_before(world.key, "ab12", REQUEST, joined=True)
+    save_before_launch(world.key, "ab12", REQUEST, joined=True)
     assert world.kept().request == REQUEST
-    forget(world.key, "ab12")
+    delete_launch_record(world.key, "ab12")
     with pytest.raises(UsageError, match="nothing is kept"):
         world.kept()
 
 
 def test_a_launch_that_cannot_be_kept_begins(world: World) -> None:
     world.file.parent.write_text("in its place")
-    keep_before(world.key, "ab12", REQUEST, joined=True)
+    save_before_launch(world.key, "ab12", REQUEST, joined=True)
     with pytest.raises(OSError):
-        keep(world.key, "ab12", REQUEST, joined=True, source=ScriptState())
+        save_launch_record(world.key, "ab12", REQUEST, joined=True, source=ScriptState())
 
 
 def test_git_that_does_not_answer_holds_nothing_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -290,16 +292,16 @@ def test_git_that_does_not_answer_holds_nothing_up(tmp_path: Path, monkeypatch: 
     (tmp_path / "git").chmod(0o700)
     (tmp_path / "t.py").write_text("")
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    monkeypatch.setattr(launch_records, "PATIENCE", 0.1)
-    found = ScriptState.of(tmp_path / "t.py")
+    monkeypatch.setattr(launch_records, "GIT_TIMEOUT", 0.1)
+    found = ScriptState.capture(tmp_path / "t.py")
     assert found.commit == "" and found.script
 
 
 def test_without_git_or_a_repository_there_is_no_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "t.py").write_text("")
-    assert ScriptState.of(tmp_path / "t.py").commit == ""
+    assert ScriptState.capture(tmp_path / "t.py").commit == ""
     monkeypatch.setenv("PATH", "")
-    assert ScriptState.of(tmp_path / "t.py").commit == ""
+    assert ScriptState.capture(tmp_path / "t.py").commit == ""
 
 
 def git(folder: Path, *words: str) -> None:

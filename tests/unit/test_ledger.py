@@ -50,24 +50,24 @@ KILLED = Outcome(0, 0, 0, "exited", 2.0, error=ErrorInfo("RankExit", "SIGKILL \u
 
 
 def test_a_pool_from_intent_to_end(ledger: Ledger, path: Path) -> None:
-    row = ledger.intend("t1", "fit", LOCAL, SPEC)
+    row = ledger.record_intent("t1", "fit", LOCAL, SPEC)
     assert (row.token, row.name, row.provider, row.spec, row.state) == ("t1", "fit", LOCAL, SPEC, "starting")
     assert (row.pid, row.ended_at, row.receipt, row.key) == (os.getpid(), None, None, "fit.t1")
     machines = [Machine(f"m{i}", i, "a", "b", extra={"folder": f"/x/{i}"}) for i in range(2)]
-    ledger.created("t1", machines)
-    ledger.pool_state("t1", "up")
+    ledger.record_created("t1", machines)
+    ledger.set_pool_state("t1", "up")
     other = Ledger(path)  # what another process sees
     assert other.machines("t1") == machines
-    assert [p.state for p in other.live()] == ["up"]
-    ledger.created("t1", [replace(machines[0], state="gone")])
+    assert [p.state for p in other.live_pools()] == ["up"]
+    ledger.record_created("t1", [replace(machines[0], state="gone")])
     assert [m.state for m in other.machines("t1")] == ["gone", "running"]
     receipt = Receipt("fit", 2, (0, 1), (), 0.1)
-    ledger.ended("t1", receipt)
-    assert other.live() == []
+    ledger.record_teardown("t1", receipt)
+    assert other.live_pools() == []
     ended = other.pool("t1")
     assert ended.state == "gone"
     assert ended.ended_at is not None
-    ledger.ended("t1", Receipt("fit", 2, (0, 1), (), 1.5), at=time.time() + 9)
+    ledger.record_teardown("t1", Receipt("fit", 2, (0, 1), (), 1.5), at=time.time() + 9)
     assert ledger.pool("t1").ended_at == ended.ended_at, "whoever tears it down once more, it ended then"
     assert ended.receipt is not None
     lists = dict.fromkeys(("unaccounted", "notes", "kept", "lost", "stays", "bills"), ())
@@ -75,79 +75,79 @@ def test_a_pool_from_intent_to_end(ledger: Ledger, path: Path) -> None:
 
 
 def test_whoever_writes_changes_the_stamp_and_who_reads_does_not(ledger: Ledger, path: Path) -> None:
-    before = ledger.stamp()
-    ledger.live()
-    assert ledger.stamp() == before
-    ledger.intend("t1", "mine", LOCAL, SPEC)
-    mine = ledger.stamp()
+    before = ledger.change_stamp()
+    ledger.live_pools()
+    assert ledger.change_stamp() == before
+    ledger.record_intent("t1", "mine", LOCAL, SPEC)
+    mine = ledger.change_stamp()
     assert mine != before
     with closing(Ledger(path)) as other:
-        other.intend("t2", "theirs", LOCAL, SPEC)
-    assert ledger.stamp() != mine
+        other.record_intent("t2", "theirs", LOCAL, SPEC)
+    assert ledger.change_stamp() != mine
 
 
 def test_how_many_nodes_a_pool_has_is_known_with_its_machines(ledger: Ledger) -> None:
     """Also where somebody else finds them, as who made them died; never of a pool that was up already."""
     for token, name in (("t1", "made"), ("t2", "found"), ("t3", "up")):
-        ledger.intend(token, name, {"provider": "local"}, {"nodes": 5})
+        ledger.record_intent(token, name, {"provider": "local"}, {"nodes": 5})
     three = [Machine(f"m{node}", node, "h", "") for node in range(3)]
-    ledger.created("t1", three)
-    ledger.found("t2", three[:1])
-    ledger.found("t2", three[1:])
-    ledger.pool_state("t3", "up")
-    ledger.found("t3", three)
+    ledger.record_created("t1", three)
+    ledger.record_discovered("t2", three[:1])
+    ledger.record_discovered("t2", three[1:])
+    ledger.set_pool_state("t3", "up")
+    ledger.record_discovered("t3", three)
     assert [ledger.pool(token).spec["nodes"] for token in ("t1", "t2", "t3")] == [3, 3, 5]
 
 
 def test_a_pool_whose_end_is_not_verified_stays_open(ledger: Ledger) -> None:
-    ledger.intend("t1", "fit", LOCAL, SPEC)
-    ledger.ended("t1", Receipt("fit", 2, (0,), ("i-0abc",), 9.0))
-    (row,) = ledger.live()
+    ledger.record_intent("t1", "fit", LOCAL, SPEC)
+    ledger.record_teardown("t1", Receipt("fit", 2, (0,), ("i-0abc",), 9.0))
+    (row,) = ledger.live_pools()
     assert (row.state, row.ended_at) == ("failed", None)
     with pytest.raises(PoolExistsError):
-        ledger.intend("t2", "fit", LOCAL, SPEC)
+        ledger.record_intent("t2", "fit", LOCAL, SPEC)
 
 
 def test_how_many_nodes_there_are_is_written_beside_what_others_write(
     ledger: Ledger, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ledger.intend("t1", "fit", LOCAL, SPEC | {"nodes": 4, "options": {"budget": 1.0}})
+    ledger.record_intent("t1", "fit", LOCAL, SPEC | {"nodes": 4, "options": {"budget": 1.0}})
     read, allowed = ledger.pool, [1.0]
 
     def another_client_writes_now(token: str) -> PoolRow:
         row = read(token)
         allowed.append(2.0)
-        Ledger(path).allow(token, allowed[-1])
+        Ledger(path).set_budget(token, allowed[-1])
         return row
 
     monkeypatch.setattr(ledger, "pool", another_client_writes_now)
-    ledger.created("t1", [Machine(f"m{i}", i, "a", "b") for i in range(2)])
+    ledger.record_created("t1", [Machine(f"m{i}", i, "a", "b") for i in range(2)])
     spec = Ledger(path).pool("t1").spec
     assert (spec["nodes"], spec["options"]["budget"]) == (2, allowed[-1])
 
 
 def test_a_late_state_does_not_bring_a_pool_back(ledger: Ledger) -> None:
-    ledger.intend("t1", "fit", LOCAL, SPEC)
-    ledger.ended("t1", Receipt("fit", 0, (), (), 0.0))
-    ledger.pool_state("t1", "up")
+    ledger.record_intent("t1", "fit", LOCAL, SPEC)
+    ledger.record_teardown("t1", Receipt("fit", 0, (), (), 0.0))
+    ledger.set_pool_state("t1", "up")
     assert ledger.pool("t1").state == "gone"
 
 
 def test_runs_and_outcomes(ledger: Ledger) -> None:
-    ledger.intend("t1", "fit", LOCAL, SPEC)
-    ledger.record(opened=[("t1", "r1", "train", "broadcast", 2, 10.0)])
-    ledger.record(opened=[("t1", "r1", "other", "gather", 9, 99.0)])
-    ledger.record(opened=[("t1", "r0", "warm", "single", 1, 5.0)])
+    ledger.record_intent("t1", "fit", LOCAL, SPEC)
+    ledger.record_runs(opened=[("t1", "r1", "train", "broadcast", 2, 10.0)])
+    ledger.record_runs(opened=[("t1", "r1", "other", "gather", 9, 99.0)])
+    ledger.record_runs(opened=[("t1", "r0", "warm", "single", 1, 5.0)])
     assert [(r.run, r.function, r.total, r.state) for r in ledger.runs("t1")] == [
         ("r0", "warm", 1, "running"),
         ("r1", "train", 2, "running"),
     ]
-    cause = RootCause.of(KILLED)
-    ledger.record(
+    cause = RootCause.from_outcome(KILLED)
+    ledger.record_runs(
         outcomes=[("r1", OUTCOME, {"r001.out": [0, 9]}), ("r1", KILLED, {})],
         ends=[("r1", "failed", 12.0, cause)],
     )
-    ledger.record(outcomes=[("r1", OUTCOME, {"r001.out": [0, 9]})])  # told twice, recorded once
+    ledger.record_runs(outcomes=[("r1", OUTCOME, {"r001.out": [0, 9]})])  # told twice, recorded once
     run = ledger.run("r1")
     assert run is not None
     assert (run.state, run.ended_at, run.root_cause) == ("failed", 12.0, cause)
@@ -158,10 +158,10 @@ def test_runs_and_outcomes(ledger: Ledger) -> None:
 
 def test_a_run_that_is_known_and_told_again_with_its_end_only_ends(ledger: Ledger) -> None:
     """Another client, say, has written down that it began."""
-    ledger.intend("t1", "fit", LOCAL, SPEC)
-    ledger.record(opened=[("t1", "r1", "train", "broadcast", 2, 10.0)])
-    cause = RootCause.of(KILLED)
-    ledger.record(
+    ledger.record_intent("t1", "fit", LOCAL, SPEC)
+    ledger.record_runs(opened=[("t1", "r1", "train", "broadcast", 2, 10.0)])
+    cause = RootCause.from_outcome(KILLED)
+    ledger.record_runs(
         opened=[("t1", "r1", "other", "gather", 9, 99.0), ("t1", "r2", "warm", "single", 1, 11.0)],
         ends=[("r1", "failed", 12.0, cause), ("r2", "done", 13.0, None)],
     )
@@ -179,42 +179,42 @@ def test_a_run_that_is_known_and_told_again_with_its_end_only_ends(ledger: Ledge
 
 @pytest.mark.parametrize("opened", [True, False])
 def test_a_client_that_lost_a_run_does_not_hide_its_end(ledger: Ledger, opened: bool) -> None:
-    ledger.intend("t1", "fit", LOCAL, SPEC)
+    ledger.record_intent("t1", "fit", LOCAL, SPEC)
     run = ("t1", "r", "f", "single", 1, 5.0)
-    ledger.record(opened=[run], ends=[("r", "cancelled", 6.0, None)])
-    ledger.record(opened=[run] if opened else [], ends=[("r", "lost", 7.0, None)])
+    ledger.record_runs(opened=[run], ends=[("r", "cancelled", 6.0, None)])
+    ledger.record_runs(opened=[run] if opened else [], ends=[("r", "lost", 7.0, None)])
     row = ledger.run("r")
     assert row is not None and (row.state, row.ended_at) == ("cancelled", 6.0)
 
 
 def test_the_end_of_a_pool_ends_its_runs(ledger: Ledger) -> None:
-    ledger.intend("t1", "fit", LOCAL, SPEC)
+    ledger.record_intent("t1", "fit", LOCAL, SPEC)
     for run in ("r1", "r2"):
-        ledger.record(opened=[("t1", run, "train", "broadcast", 2, 10.0)])
-    ledger.record(ends=[("r1", "done", 11.0, None)])
-    ledger.ended("t1", Receipt("fit", 2, (0, 1), (), 0.1))
+        ledger.record_runs(opened=[("t1", run, "train", "broadcast", 2, 10.0)])
+    ledger.record_runs(ends=[("r1", "done", 11.0, None)])
+    ledger.record_teardown("t1", Receipt("fit", 2, (0, 1), (), 0.1))
     assert [r.state for r in ledger.runs("t1")] == ["done", "lost"]
 
 
 def test_a_name_in_use_is_refused_until_it_is_free(ledger: Ledger) -> None:
-    ledger.intend("t1", "fit", LOCAL, SPEC)
+    ledger.record_intent("t1", "fit", LOCAL, SPEC)
     with pytest.raises(PoolExistsError, match=r"'fit' is still up.*attach\('fit'\).*down\(\)") as caught:
-        ledger.intend("t2", "fit", LOCAL, SPEC)
+        ledger.record_intent("t2", "fit", LOCAL, SPEC)
     assert caught.value.hint == Hint("attach", "fit")
-    assert [p.token for p in ledger.live()] == ["t1"]
-    ledger.ended("t1", Receipt("fit", 2, (0, 1), (), 0.1))
-    ledger.intend("t2", "fit", LOCAL, SPEC)
-    found = ledger.find("fit")
+    assert [p.token for p in ledger.live_pools()] == ["t1"]
+    ledger.record_teardown("t1", Receipt("fit", 2, (0, 1), (), 0.1))
+    ledger.record_intent("t2", "fit", LOCAL, SPEC)
+    found = ledger.find_pool("fit")
     assert found is not None
     assert found.token == "t2"
-    assert ledger.find("nope") is None
+    assert ledger.find_pool("nope") is None
 
 
 def test_of_pools_with_one_name_the_live_one_is_found_else_the_latest(ledger: Ledger) -> None:
     for token in ("t1", "t2"):
-        ledger.intend(token, "fit", LOCAL, SPEC)
-        ledger.ended(token, Receipt("fit", 0, (), (), 0.0))
-    found = ledger.find("fit")
+        ledger.record_intent(token, "fit", LOCAL, SPEC)
+        ledger.record_teardown(token, Receipt("fit", 0, (), (), 0.0))
+    found = ledger.find_pool("fit")
     assert found is not None
     assert found.token == "t2"
 
@@ -228,7 +228,7 @@ def test_only_the_person_may_read_it(path: Path, before: int | None) -> None:
             Ledger(path).close()
             path.chmod(before)
         ledger = Ledger(path)
-        ledger.intend("t1", "fit", LOCAL, SPEC)
+        ledger.record_intent("t1", "fit", LOCAL, SPEC)
         modes = {each.name: stat.S_IMODE(each.stat().st_mode) for each in path.parent.glob(f"{path.name}*")}
         ledger.close()
     finally:
@@ -268,7 +268,7 @@ KILLED_AFTER_INTENT = """
 import os, signal, sys
 from pathlib import Path
 from skyward_core.store.ledger import Ledger
-Ledger(Path(sys.argv[1])).intend("t1", "fit", {"provider": "aws"}, {"nodes": 3})
+Ledger(Path(sys.argv[1])).record_intent("t1", "fit", {"provider": "aws"}, {"nodes": 3})
 os.kill(os.getpid(), signal.SIGKILL)
 """
 
@@ -277,7 +277,7 @@ def test_an_intent_outlives_a_kill_right_after_it(path: Path) -> None:
     process = child(KILLED_AFTER_INTENT, path)
     process.communicate(timeout=60)
     assert process.returncode == -signal.SIGKILL
-    (row,) = Ledger(path).live()
+    (row,) = Ledger(path).live_pools()
     assert (row.token, row.provider, row.pid) == ("t1", {"provider": "aws"}, process.pid)
 
 
@@ -291,12 +291,12 @@ def test_intents_machines_and_ends_are_flushed_to_disk_and_mere_news_is_not(ledg
         commit = said.index("COMMIT") if "COMMIT" in said else len(said)
         return next((s for s in reversed(said[:commit]) if s.startswith("PRAGMA synchronous")), "")
 
-    assert synchronous(lambda: ledger.intend("t1", "fit", LOCAL, SPEC)) == "PRAGMA synchronous=FULL"
-    assert synchronous(lambda: ledger.created("t1", [])) == "PRAGMA synchronous=FULL"
-    assert synchronous(lambda: ledger.pool_state("t1", "up")) == ""
+    assert synchronous(lambda: ledger.record_intent("t1", "fit", LOCAL, SPEC)) == "PRAGMA synchronous=FULL"
+    assert synchronous(lambda: ledger.record_created("t1", [])) == "PRAGMA synchronous=FULL"
+    assert synchronous(lambda: ledger.set_pool_state("t1", "up")) == ""
     assert ledger._db.execute("PRAGMA synchronous").fetchone() == (1,)  # NORMAL
     end = Receipt("fit", 0, (), (), 0.0)
-    assert synchronous(lambda: ledger.ended("t1", end)) == "PRAGMA synchronous=FULL"
+    assert synchronous(lambda: ledger.record_teardown("t1", end)) == "PRAGMA synchronous=FULL"
 
 
 # -- schemas -----------------------------------------------------------------------------------------------------
@@ -305,7 +305,7 @@ def test_intents_machines_and_ends_are_flushed_to_disk_and_mere_news_is_not(ledg
 def test_each_write_waits_for_others_as_long_as_its_ledger_does_or_as_it_is_told(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "PATIENCE", 0.02)
+    monkeypatch.setattr(module, "LOCK_TIMEOUT", 0.02)
     ledger = Ledger(path)
 
     def waits() -> int:
@@ -313,12 +313,12 @@ def test_each_write_waits_for_others_as_long_as_its_ledger_does_or_as_it_is_told
 
     said: list[str] = []
     ledger._db.set_trace_callback(said.append)
-    ledger.intend("t0", "p", {}, {})
-    ledger.record(opened=[("t0", "r", "f", "single", 1, 1.0)])
+    ledger.record_intent("t0", "p", {}, {})
+    ledger.record_runs(opened=[("t0", "r", "f", "single", 1, 1.0)])
     assert waits() == 20
     assert not any("busy_timeout=" in statement for statement in said)
-    monkeypatch.setattr(module, "PATIENCE", 0.07)  # of ledgers that are opened later
-    ledger.record(ends=[("r", "done", 2.0, None)], patience=0.5)
+    monkeypatch.setattr(module, "LOCK_TIMEOUT", 0.07)  # of ledgers that are opened later
+    ledger.record_runs(ends=[("r", "done", 2.0, None)], patience=0.5)
     assert [statement for statement in said if "busy_timeout=" in statement] == [
         "PRAGMA busy_timeout=500", "PRAGMA busy_timeout=20",
     ]  # fmt: skip
@@ -336,10 +336,10 @@ def test_an_older_ledger_is_brought_up_to_date_with_all_it_holds(path: Path) -> 
     old.commit()
     old.close()
     ledger = Ledger(path)
-    assert ledger.set_aside is None
-    assert [(p.name, p.pid) for p in ledger.live()] == [("fit", 7)]
+    assert ledger.damaged_copy is None
+    assert [(p.name, p.pid) for p in ledger.live_pools()] == [("fit", 7)]
     assert ledger.machines("t1") == [Machine("h", 0, "a", "b")]
-    ledger.record(opened=[("t1", "r1", "train", "broadcast", 2, 10.0)])
+    ledger.record_runs(opened=[("t1", "r1", "train", "broadcast", 2, 10.0)])
     assert [r.run for r in ledger.runs("t1")] == ["r1"]
     ledger.close()
     with closing(sqlite3.connect(path)) as db:
@@ -361,12 +361,12 @@ def test_a_newer_ledger_is_refused_and_not_touched(path: Path) -> None:
 
 
 def test_a_migration_that_fails_leaves_the_old_ledger_as_it_was(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    Ledger(path).intend("t1", "fit", LOCAL, SPEC)
+    Ledger(path).record_intent("t1", "fit", LOCAL, SPEC)
     monkeypatch.setattr("skyward_core.store.ledger.VERSION", VERSION + 1)
     monkeypatch.setattr("skyward_core.store.ledger.MIGRATIONS", (*MIGRATIONS, "CREATE TABLE a (x); CREATE NONSENSE;"))
     with pytest.raises(LedgerError, match="cannot be opened"):
         Ledger(path)
     monkeypatch.undo()
     again = Ledger(path)
-    assert [p.name for p in again.live()] == ["fit"]
+    assert [p.name for p in again.live_pools()] == ["fit"]
     assert again._db.execute("SELECT name FROM sqlite_master WHERE name='a'").fetchall() == []

@@ -47,14 +47,14 @@ name, count = sys.argv[2], int(sys.argv[3])
 print("ready", flush=True)
 sys.stdin.readline()
 ledger = Ledger(Path(sys.argv[1]))
-ledger.intend(name, name, {}, {})
+ledger.record_intent(name, name, {}, {})
 for i in range(count):
     run = f"{name}-{i}"
-    ledger.record(opened=[(name, run, "f", "broadcast", 1, float(i))])
-    ledger.record(
+    ledger.record_runs(opened=[(name, run, "f", "broadcast", 1, float(i))])
+    ledger.record_runs(
         outcomes=[(run, Outcome(0, 0, 0, "returned"), {})], ends=[(run, "done", i + 0.5, None)]
     )
-    assert len(ledger.live()) >= 1
+    assert len(ledger.live_pools()) >= 1
 """
 
 
@@ -80,11 +80,11 @@ def test_two_processes_share_a_ledger_and_nothing_is_lost(path: Path) -> None:
 
 
 def test_who_reads_does_not_wait_for_a_thread_whose_write_waits_for_another_process(ledger: Ledger) -> None:
-    ledger.intend("t0", "p", LOCAL, SPEC)
-    ledger.record(opened=[("t0", "r", "f", "single", 1, 1.0)])
+    ledger.record_intent("t0", "p", LOCAL, SPEC)
+    ledger.record_runs(opened=[("t0", "r", "f", "single", 1, 1.0)])
     with closing(sqlite3.connect(ledger.path, isolation_level=None)) as holder:
         holder.execute("BEGIN IMMEDIATE")
-        writer = threading.Thread(target=ledger.record, kwargs={"ends": [("r", "done", 2.0, None)]})
+        writer = threading.Thread(target=ledger.record_runs, kwargs={"ends": [("r", "done", 2.0, None)]})
         writer.start()
         while not ledger._lock.locked() and writer.is_alive():
             threading.Event().wait(0.001)
@@ -99,16 +99,16 @@ def test_who_reads_does_not_wait_for_a_thread_whose_write_waits_for_another_proc
 def test_reading_beside_makes_no_file_where_a_damaged_one_is_just_moved_away(ledger: Ledger) -> None:
     ledger.path.rename(ledger.path.with_name("aside.db"))
     with pytest.raises(sqlite3.OperationalError):
-        ledger._read_beside("SELECT token FROM pools", ())
+        ledger._read_separately("SELECT token FROM pools", ())
     assert not ledger.path.exists()
 
 
 def test_threads_share_one_ledger(ledger: Ledger) -> None:
-    ledger.intend("t1", "fit", LOCAL, SPEC)
+    ledger.record_intent("t1", "fit", LOCAL, SPEC)
 
     def insert(name: str) -> None:
         for i in range(50):
-            ledger.record(opened=[("t1", f"{name}{i}", "f", "broadcast", 1, 0.0)])
+            ledger.record_runs(opened=[("t1", f"{name}{i}", "f", "broadcast", 1, 0.0)])
             ledger.runs("t1")
 
     threads = [threading.Thread(target=insert, args=(name,)) for name in "abcd"]
@@ -133,56 +133,56 @@ def test_an_error_names_the_stopped_process_that_holds_the_ledger(path: Path, le
         os.waitid(os.P_PID, holder.pid, os.WSTOPPED | os.WNOWAIT)
         said = rf"cannot be written: database is locked \(SQLITE_BUSY\): process {holder.pid} holds it; end"
         with pytest.raises(LedgerError, match=said):
-            ledger.intend("t1", "fit", LOCAL, SPEC)
+            ledger.record_intent("t1", "fit", LOCAL, SPEC)
         holder.kill()
         holder.wait()
-    ledger.intend("t1", "fit", LOCAL, SPEC)
+    ledger.record_intent("t1", "fit", LOCAL, SPEC)
 
 
 def test_one_client_sees_to_a_node_until_it_dies(ledger: Ledger) -> None:
-    ledger.intend("t1", "fit", LOCAL, SPEC)
+    ledger.record_intent("t1", "fit", LOCAL, SPEC)
     old, new = Machine("old", 1, "a", "b"), Machine("new", 1, "a", "b", logs_from={"r001.out": 7})
-    ledger.created("t1", [Machine("head", 0, "a", "b"), old])
+    ledger.record_created("t1", [Machine("head", 0, "a", "b"), old])
     dead = child("pass")
     dead.wait()
-    first = ledger.intend_replacement("t1", 1, "intent", f"{dead.pid}.x")
-    assert first is not None and not first.made and not first.is_alive
-    taken = ledger.intend_replacement("t1", 1, "another", f"{os.getpid()}.y")
+    first = ledger.record_replacement_intent("t1", 1, "intent", f"{dead.pid}.x")
+    assert first is not None and not first.made and not first.is_owner_alive
+    taken = ledger.record_replacement_intent("t1", 1, "another", f"{os.getpid()}.y")
     assert taken is not None
-    assert (taken.intent, taken.owner, taken.is_alive) == ("intent", f"{os.getpid()}.y", True)
-    assert ledger.intend_replacement("t1", 1, "third", f"{os.getpid()}.z") is None
-    assert ledger.replaced("t1", new)
-    assert (ledger.machines("t1")[1], ledger.former("t1")) == (new, [old])
+    assert (taken.intent, taken.owner, taken.is_owner_alive) == ("intent", f"{os.getpid()}.y", True)
+    assert ledger.record_replacement_intent("t1", 1, "third", f"{os.getpid()}.z") is None
+    assert ledger.record_replacement("t1", new)
+    assert (ledger.machines("t1")[1], ledger.replaced_machines("t1")) == (new, [old])
     assert [each.made for each in ledger.replacements("t1")] == [True]
     ledger.end_replacement("t1", 1)
     assert ledger.replacements("t1") == []
 
 
 def test_a_pool_that_is_torn_down_gets_no_machine(ledger: Ledger) -> None:
-    ledger.intend("t1", "fit", LOCAL, SPEC)
+    ledger.record_intent("t1", "fit", LOCAL, SPEC)
     old = Machine("old", 0, "a", "b")
-    ledger.created("t1", [old])
-    ledger.intend_replacement("t1", 0, "intent", f"{os.getpid()}.x")
-    ledger.pool_state("t1", "stopping")
-    assert not ledger.replaced("t1", replace(old, id="new"))
-    assert (ledger.machines("t1"), ledger.former("t1")) == ([old], [])
-    ledger.ended("t1", Receipt("fit", 1, (0,), (), 0.1))
+    ledger.record_created("t1", [old])
+    ledger.record_replacement_intent("t1", 0, "intent", f"{os.getpid()}.x")
+    ledger.set_pool_state("t1", "stopping")
+    assert not ledger.record_replacement("t1", replace(old, id="new"))
+    assert (ledger.machines("t1"), ledger.replaced_machines("t1")) == ([old], [])
+    ledger.record_teardown("t1", Receipt("fit", 1, (0,), (), 0.1))
     assert ledger.replacements("t1") == []
 
 
 def test_pools_of_one_name_are_told_apart_by_their_keys(ledger: Ledger) -> None:
     for token in ("t1", "t2"):
-        row = ledger.intend(token, "fit", LOCAL, SPEC)
+        row = ledger.record_intent(token, "fit", LOCAL, SPEC)
         assert row.key == f"fit.{token}"
-        ledger.ended(token, Receipt("fit", 2, (0, 1), (), 0.5))
-    tokens = [found.token if (found := ledger.find(key)) else None for key in ("fit.t1", "fit.t2", "fit")]
+        ledger.record_teardown(token, Receipt("fit", 2, (0, 1), (), 0.5))
+    tokens = [found.token if (found := ledger.find_pool(key)) else None for key in ("fit.t1", "fit.t2", "fit")]
     assert tokens == ["t1", "t2", "t2"]
-    assert ledger.find("other.t1") is None
-    assert [row.token for row in ledger.over()] == ["t2", "t1"]
-    assert [row.token for row in ledger.over(limit=1)] == ["t2"]
+    assert ledger.find_pool("other.t1") is None
+    assert [row.token for row in ledger.ended_pools()] == ["t2", "t1"]
+    assert [row.token for row in ledger.ended_pools(limit=1)] == ["t2"]
     last = ledger.pool("t2").ended_at
     assert last is not None
-    assert [row.token for row in ledger.over(last)] == ["t2"]
+    assert [row.token for row in ledger.ended_pools(last)] == ["t2"]
 
 
 def test_closing_waits_for_a_statement_of_another_thread(path: Path) -> None:

@@ -14,7 +14,7 @@ import pytest
 from skyward_core.client.session import Session
 from skyward_core.model.errors import LedgerError
 from skyward_core.store.ledger import Ledger
-from skyward_tui.ui.app_interface import settled
+from skyward_tui.ui.app_interface import wait_shielded
 from tests.support.waiting import wait_until
 
 
@@ -23,7 +23,7 @@ def test_a_look_that_goes_on_is_broken_off_before_the_ledger_is_closed(
 ) -> None:
     monkeypatch.setenv("SKYWARD_HOME", str(tmp_path))
     ledger = Ledger()
-    ledger.intend("t", "p", {"provider": "local"}, {"provider": "local", "nodes": 1})
+    ledger.record_intent("t", "p", {"provider": "local"}, {"provider": "local", "nodes": 1})
     ledger.close()
     went: list[str] = []
 
@@ -32,7 +32,7 @@ def test_a_look_that_goes_on_is_broken_off_before_the_ledger_is_closed(
         try:
             await asyncio.Event().wait()
         finally:
-            went.append("ledger open" if self.ledger.find("p") is not None else "")
+            went.append("ledger open" if self.ledger.find_pool("p") is not None else "")
 
     monkeypatch.setattr(Session, "_watch", come)
     session = Session()
@@ -48,7 +48,7 @@ async def test_who_does_not_wait_any_more_leaves_no_error_behind() -> None:
     complaints: list[str] = []
     asyncio.get_running_loop().set_exception_handler(lambda loop, about: complaints.append(about["message"]))
     verb: Future[None] = Future()
-    waiting = asyncio.create_task(settled(verb))
+    waiting = asyncio.create_task(wait_shielded(verb))
     await asyncio.sleep(0)
     waiting.cancel()
     with suppress(asyncio.CancelledError):

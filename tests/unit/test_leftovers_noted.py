@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from skyward_core import providers
-from skyward_core.api.operators import down
+from skyward_core.api.operators import tear_down
 from skyward_core.client import leftover_cleanup
 from skyward_core.model.errors import PoolError
 from skyward_core.model.machines import Inventory, Leftover
@@ -52,7 +52,7 @@ class SweptAccount:
 @pytest.fixture
 def account(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> type[SweptAccount]:
     monkeypatch.setenv("SKYWARD_HOME", str(tmp_path / "home"))
-    monkeypatch.setattr(providers, "by_name", lambda name: SweptAccount)
+    monkeypatch.setattr(providers, "provider_class", lambda name: SweptAccount)
     SweptAccount.looks = []
     return SweptAccount
 
@@ -60,15 +60,15 @@ def account(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> type[SweptAccoun
 async def notes(capsys: pytest.CaptureFixture[str], provider: Any = None) -> tuple[str, ...]:
     with closing(Ledger()) as ledger:
         for token, name in (("t1", "p"), ("t2", "other")):
-            if ledger.find(name) is None:
-                ledger.intend(token, name, {"provider": "cupboard"}, {})
+            if ledger.find_pool(name) is None:
+                ledger.record_intent(token, name, {"provider": "cupboard"}, {})
 
         async def torn_down() -> Receipt:
             return Receipt("p", 1, (0,), (), 0.1, ("before",))
 
         context = SimpleNamespace(provider=provider or SweptAccount(), ledger=ledger)
         pool: Any = SimpleNamespace(name="p", row=ledger.pool("t1"), context=context, down=torn_down)
-        receipt = await down(pool)
+        receipt = await tear_down(pool)
     assert receipt.notes[0] == "before"
     assert capsys.readouterr().err == "".join(f"pool p: {note}\n" for note in receipt.notes[1:])
     return receipt.notes[1:]
@@ -95,7 +95,7 @@ async def test_what_is_ours_and_over_is_noted_and_nothing_else(
 async def test_unknown_is_told_as_unknown_and_waited_for_no_longer_than_it_may(
     account: type[SweptAccount], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(leftovers, "PATIENCE", 0.01)
+    monkeypatch.setattr(leftovers, "INVENTORY_TIMEOUT", 0.01)
 
     def refused() -> Inventory:
         raise PoolError("no credentials")
@@ -129,11 +129,11 @@ class SilentAccount(SweptAccount):
 async def test_an_account_that_does_not_answer_hides_no_other(
     account: type[SweptAccount], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("skyward_core.providers.provider.ANSWER", 0.05)
+    monkeypatch.setattr("skyward_core.providers.provider.QUERY_TIMEOUT", 0.05)
     account.holds = lambda: Inventory((OURS,))  # type: ignore[misc,assignment]
     with closing(Ledger()) as ledger:
-        found = await leftover_cleanup.look(ledger, [SilentAccount(), account(), SilentAccount()])
-    assert [(each.thing.id, each.verdict, each.account) for each in found.left] == [("i-1", "left", 1)]
+        found = await leftover_cleanup.scan_accounts(ledger, [SilentAccount(), account(), SilentAccount()])
+    assert [(each.thing.id, each.verdict, each.account) for each in found.removable] == [("i-1", "left", 1)]
     assert dict(found.unknown) == {
         "mute": "no answer within 60 s",
         "mute of account 3": "no answer within 60 s",

@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from skyward_core.client import run_history
-from skyward_core.client.run_history import FoundInLogs, LogSearch, RunSearch, having, past_runs
+from skyward_core.client.run_history import LineMatch, LogSearch, RunSearch, matching_lines, past_runs
 from skyward_core.model.outcomes import ErrorInfo
 from skyward_core.store.ledger import Ledger
 from skyward_core.views import output_merge
@@ -35,11 +35,11 @@ def search(ledger: Ledger, *words: str) -> LogSearch:
     return LogSearch(ledger, past_runs(ledger, RunSearch(), {}, {}), words)
 
 
-def found(ledger: Ledger, *words: str) -> dict[str, FoundInLogs]:
-    looking, found = search(ledger, *words), dict[str, FoundInLogs]()
+def found(ledger: Ledger, *words: str) -> dict[str, LineMatch]:
+    looking, found = search(ledger, *words), dict[str, LineMatch]()
     while not looking.done:
         found |= looking.step()
-    assert looking.looked == looking.runs
+    assert looking.searched == looking.runs
     return found
 
 
@@ -69,7 +69,7 @@ def test_what_a_run_gave_or_failed_by_is_looked_through_too(ledger: Ledger) -> N
     error = ErrorInfo("OSError", "disk full\nbadly")
     shutil.rmtree(stored_run(ledger, "r2", {0: b"x"}, opened_at=NOW - 60, error=error))
     given, failed = found(ledger, "ACCURACY")["r1"], found(ledger, "badly")["r2"]
-    assert (given.number, given.line, given.where) == (None, "accuracy 0.93", "r0 result")
+    assert (given.number, given.line, given.location_text) == (None, "accuracy 0.93", "r0 result")
     assert failed.line == "OSError: disk full↵badly"
 
 
@@ -89,7 +89,7 @@ def test_what_cannot_be_read_is_counted_and_the_others_are_found(ledger: Ledger)
     stored_run(ledger, "r2", {0: b"nan\n"}, opened_at=NOW - 60)
     looking = search(ledger, "nan")
     assert list(looking.step(60)) == ["r2"] and looking.done
-    assert (looking.runs, looking.looked, looking.unread) == (2, 2, 1)
+    assert (looking.runs, looking.searched, looking.unread) == (2, 2, 1)
 
 
 def test_a_log_that_is_being_written_is_looked_through_as_far_as_it_has_come(ledger: Ledger) -> None:
@@ -111,7 +111,7 @@ def test_bytes_that_are_no_text_do_no_harm(ledger: Ledger) -> None:
 def test_of_a_long_line_the_part_with_the_word_is_told(ledger: Ledger) -> None:
     stored_run(ledger, "r1", {0: b"x" * 5_000 + b" nan " + b"y" * 900_000 + b"\nend\n"}, opened_at=NOW)
     line = found(ledger, "nan")["r1"].line
-    assert line.startswith("… x") and " nan y" in line and len(line) <= run_history.SHOWN + 2
+    assert line.startswith("… x") and " nan y" in line and len(line) <= run_history.MAX_MATCH_CHARS + 2
     assert found(ledger, "end")["r1"].number == 1
     here = found(ledger, "y", "nan", "x")["r1"]
     assert here.line.startswith("xxx") and here.words == ("x", "nan", "y"), "from the first of them on"
@@ -120,13 +120,13 @@ def test_of_a_long_line_the_part_with_the_word_is_told(ledger: Ledger) -> None:
 def test_it_goes_on_in_steps_of_one_piece_at_least_and_newest_first(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(output_merge.weave, "__defaults__", (64,))
+    monkeypatch.setattr(output_merge.merge_streams, "__defaults__", (64,))
     for age in range(3):
         stored_run(ledger, f"r{age}", {0: b"step\n" * 100 + b"nan\n" * 100}, opened_at=NOW - age)
     looking = search(ledger, "nan")
-    seen: list[tuple[str, FoundInLogs]] = []
+    seen: list[tuple[str, LineMatch]] = []
     first = looking.step(0)
-    assert first == {} and looking.looked == 0 and not looking.done
+    assert first == {} and looking.searched == 0 and not looking.done
     while not looking.done:
         seen += looking.step(0).items()
     runs = [run for run, _ in seen]
@@ -140,7 +140,7 @@ def test_one_that_is_cancelled_looks_at_nothing_more(ledger: Ledger) -> None:
     stored_run(ledger, "r1", {0: b"nan\n"}, opened_at=NOW)
     looking = search(ledger, "nan")
     looking.cancel()
-    assert looking.step(60) == {} and looking.looked == 0 and not looking.done
+    assert looking.step(60) == {} and looking.searched == 0 and not looking.done
 
 
 @pytest.mark.parametrize("printed", [True, False])
@@ -152,7 +152,7 @@ def test_one_that_is_cancelled_ends_at_the_next_row_of_the_ledger(
     folder = stored_run(ledger, "r1", text, opened_at=NOW, given="nothing")
     if not printed:
         shutil.rmtree(folder)
-    looking, each, seen = search(ledger, "nan"), Ledger.each_outcome, 0
+    looking, each, seen = search(ledger, "nan"), Ledger.iter_outcomes, 0
 
     def told(ledger: Ledger, run: str) -> Iterator[object]:
         nonlocal seen
@@ -162,15 +162,15 @@ def test_one_that_is_cancelled_ends_at_the_next_row_of_the_ledger(
                 looking.cancel()
             yield row
 
-    monkeypatch.setattr(Ledger, "each_outcome", told)
-    assert looking.step(60) == {} and looking.looked == 0 and not looking.done
+    monkeypatch.setattr(Ledger, "iter_outcomes", told)
+    assert looking.step(60) == {} and looking.searched == 0 and not looking.done
     assert seen == 3 and looking.step(60) == {} and seen == 3
 
 
 def test_one_that_is_cancelled_ends_at_its_next_piece(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(output_merge.weave, "__defaults__", (64,))
+    monkeypatch.setattr(output_merge.merge_streams, "__defaults__", (64,))
     stored_run(ledger, "r1", {0: b"nan\n" * 1_000}, opened_at=NOW)
-    looking, had, looked = search(ledger, "nan"), run_history.having, 0
+    looking, had, looked = search(ledger, "nan"), run_history.matching_lines, 0
 
     def counted(*asked: Any) -> list[int]:
         nonlocal looked
@@ -179,7 +179,7 @@ def test_one_that_is_cancelled_ends_at_its_next_piece(ledger: Ledger, monkeypatc
             looking.cancel()
         return had(*asked)
 
-    monkeypatch.setattr(run_history, "having", counted)
+    monkeypatch.setattr(run_history, "matching_lines", counted)
     assert looking.step(60)["r1"].lines < 100 and looked == 3 and not looking.done
 
 
@@ -196,8 +196,8 @@ def test_what_is_found_in_logs_stands_by_its_age_among_what_the_ledger_has(ledge
 
 
 def test_no_more_of_a_run_is_read_than_was_said(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_history, "MOST", 1_000)
-    monkeypatch.setattr(output_merge.weave, "__defaults__", (64,))
+    monkeypatch.setattr(run_history, "MAX_SEARCH_BYTES", 1_000)
+    monkeypatch.setattr(output_merge.merge_streams, "__defaults__", (64,))
     stored_run(ledger, "r1", {0: b"nan\n" * 1_000, 1: b"nan\n", 2: b"only here\n"}, opened_at=NOW)
     here = found(ledger, "nan")["r1"]
     assert 250 <= here.lines < 300 and not here.whole
@@ -205,9 +205,9 @@ def test_no_more_of_a_run_is_read_than_was_said(ledger: Ledger, monkeypatch: pyt
 
 
 def test_lines_are_matched_whatever_letters_they_have() -> None:
-    assert having(["STRASSE", "Straße", "ΣΊΣΥΦΟΣ", "a\tb"], ["strasse"]) == [0, 1]
-    assert having(["lo\x1b[1;31mss\x1b[0m"], ["loss"]) == [0]
-    assert having(["ΣΊΣΥΦΟΣ", ""], ["σίσυφοσ"]) == [0] and having([], ["x"]) == []
+    assert matching_lines(["STRASSE", "Straße", "ΣΊΣΥΦΟΣ", "a\tb"], ["strasse"]) == [0, 1]
+    assert matching_lines(["lo\x1b[1;31mss\x1b[0m"], ["loss"]) == [0]
+    assert matching_lines(["ΣΊΣΥΦΟΣ", ""], ["σίσυφοσ"]) == [0] and matching_lines([], ["x"]) == []
 
 
 def test_the_command_finds_them(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:

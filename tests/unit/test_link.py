@@ -15,10 +15,17 @@ import pytest
 
 from skyward_core.model.errors import HostKeyError, PoolError, UsageError
 from skyward_core.pool import agent_link
-from skyward_core.pool.agent_link import Link, ourselves
-from skyward_core.protocol.frame_codec import INLINE, VERSION, Decoder, Header, WireError, frame
+from skyward_core.pool.agent_link import Link, describe_client
+from skyward_core.protocol.frame_codec import (
+    MAX_INLINE_BYTES,
+    VERSION,
+    Decoder,
+    Header,
+    WireError,
+    encode_frame,
+)
 from skyward_core.tasks.pickled_call import SourceText
-from skyward_core.transport.downloads import Landing
+from skyward_core.transport.downloads import ResultDownload
 from tests.support.waiting import until
 
 WELCOME = {
@@ -50,7 +57,7 @@ class Pipe:
     # -- the agent's end --
 
     def say(self, header: Header, body: bytes = b"") -> None:
-        self.on_data(frame(header, body))
+        self.on_data(encode_frame(header, body))
 
 
 class Transport:
@@ -128,7 +135,7 @@ async def up_with(*frames: Header) -> Link:
     link = Link(0, transport, Listener())  # type: ignore[arg-type]
     coming = asyncio.create_task(link.connect())
     await until(lambda: transport.pipes)
-    transport.pipe.on_data(b"".join(map(frame, (WELCOME, *frames))))
+    transport.pipe.on_data(b"".join(map(encode_frame, (WELCOME, *frames))))
     await coming
     return link
 
@@ -154,7 +161,7 @@ def parts(link: Link) -> tuple[Transport, Listener]:
 async def test_hello_welcome_and_logs_from_the_cursor(link: Link) -> None:
     transport, listener = parts(link)
     hello, tail, *_ = (header for header, _ in transport.pipe.sent)
-    assert hello == {"t": "hello", "watch": True, "observer": False, "who": ourselves()}
+    assert hello == {"t": "hello", "watch": True, "observer": False, "who": describe_client()}
     assert tail == {"t": "tail", "cursors": {"r000.out": 12}}
     assert (link.up, link.epoch, link.broken, link.welcome) == (True, 2, "", WELCOME)
     assert listener.links == [(True, "")]
@@ -192,13 +199,13 @@ async def test_times_of_the_node_are_ours_also_once_our_clock_was_set(
     """It greets once, and may be connected for weeks."""
     ahead = 1e6
     monkeypatch.setattr(agent_link.ClockSteps, "_now", staticmethod(lambda: ahead))
-    link._greet({**WELCOME, "now": time.time() - 50})  # type: ignore[typeddict-item]
-    assert link.by_our_clock(1000.0) == pytest.approx(1050, abs=5)
+    link._on_welcome({**WELCOME, "now": time.time() - 50})  # type: ignore[typeddict-item]
+    assert link.to_client_time(1000.0) == pytest.approx(1050, abs=5)
     ahead += 1.0  # it drifts
-    assert link.by_our_clock(1000.0) == pytest.approx(1050, abs=5)
+    assert link.to_client_time(1000.0) == pytest.approx(1050, abs=5)
     ahead += 3600
-    assert link.by_our_clock(1000.0) == pytest.approx(4651, abs=5)
-    assert link.by_its_clock(link.by_our_clock(1000.0)) == pytest.approx(1000)
+    assert link.to_client_time(1000.0) == pytest.approx(4651, abs=5)
+    assert link.to_node_time(link.to_client_time(1000.0)) == pytest.approx(1000)
     ahead -= 3600
     assert link.time_of({"at": 1000.0}) == pytest.approx(1051, abs=5)  # type: ignore[arg-type]
 
@@ -209,11 +216,11 @@ async def test_what_is_told_as_it_happens_says_that_the_node_s_clock_was_set(lin
     pipe = link.transport.pipe  # type: ignore[attr-defined]
     tells = {"t": "began", "run": "ab12", "i": 0, "rank": 0, "node": 0}
     pipe.say(tells | {"at": time.time() - 5})  # it was on its way for long
-    assert link.by_our_clock(0.0) == 0.0
+    assert link.to_client_time(0.0) == 0.0
     pipe.say(tells | {"at": time.time() - seconds})
-    assert link.by_our_clock(0.0) == pytest.approx(seconds, abs=5)
+    assert link.to_client_time(0.0) == pytest.approx(seconds, abs=5)
     pipe.say(tells)  # an older one says no time
-    assert link.by_our_clock(0.0) == pytest.approx(seconds, abs=5)
+    assert link.to_client_time(0.0) == pytest.approx(seconds, abs=5)
 
 
 async def test_what_was_not_answered_is_asked_again(link: Link) -> None:
@@ -243,18 +250,18 @@ async def test_source_is_sent_once_ahead_of_calls_and_again_to_who_may_be_new(li
     transport, _ = parts(link)
     transport.pipe.sent.clear()
     for index, source in enumerate((text("a0"), text("a0"), text("b1", place=""))):
-        link.bring((source, source))
+        link.send_sources((source, source))
         link.call(asked("r", index), b"")
     told = [(header["t"], header.get("hash", header.get("i"))) for header, _ in transport.pipe.sent]
     assert told == [("source", "a0"), ("call", 0), ("call", 1), ("source", "b1"), ("call", 2)]
     assert zlib.decompress(transport.pipe.sent[0][1]) == b"a0" * 9
     transport.pipe.on_lost(None)
-    link.bring((text("c2"),))
+    link.send_sources((text("c2"),))
     await until(lambda: link.up)
     kinds = [header["t"] for header, _ in transport.pipe.sent]
     assert kinds[2:8] == ["source"] * 3 + ["call"] * 3
     transport.shares_files = True
-    link.bring((text("d3"), text("e4", place="")))
+    link.send_sources((text("d3"), text("e4", place="")))
     assert transport.pipe.sent[-1][0] == {"t": "source", "hash": "e4", "name": "train.py"}
     assert len(transport.pipe.sent) == len(kinds) + 1
 
@@ -262,13 +269,13 @@ async def test_source_is_sent_once_ahead_of_calls_and_again_to_who_may_be_new(li
 async def test_source_that_is_too_large_stays_here_and_few_are_kept(link: Link) -> None:
     transport, _ = parts(link)
     transport.pipe.sent.clear()
-    link.bring((SourceText("0", "train.py", "/train.py", random.Random(1).randbytes(INLINE + 1)),))
+    link.send_sources((SourceText("0", "train.py", "/train.py", random.Random(1).randbytes(MAX_INLINE_BYTES + 1)),))
     assert transport.pipe.sent == []
-    link.bring(text(f"c{number}") for number in range(agent_link.SOURCES + 1))
+    link.send_sources(text(f"c{number}") for number in range(agent_link.MAX_SOURCES + 1))
     transport.pipe.on_lost(None)
     await until(lambda: link.up)
     again = [header["hash"] for header, _ in transport.pipe.sent if header["t"] == "source"]
-    assert again == [f"c{number}" for number in range(1, agent_link.SOURCES + 1)]
+    assert again == [f"c{number}" for number in range(1, agent_link.MAX_SOURCES + 1)]
 
 
 async def test_acknowledgements_are_gathered_and_outlive_a_drop(link: Link) -> None:
@@ -367,8 +374,8 @@ async def test_garbage_on_a_link_that_is_up_closes_it(link: Link) -> None:
 async def test_a_question_has_its_own_answer(link: Link) -> None:
     transport, _ = parts(link)
     asked = [asyncio.create_task(link.ask({"t": "drop"})) for _ in range(2)]
-    await until(lambda: len(link._waiting) == 2)
-    first, second = sorted(link._waiting)
+    await until(lambda: len(link._pending_requests) == 2)
+    first, second = sorted(link._pending_requests)
     transport.pipe.say({"t": "known", "id": second}, b"two")
     transport.pipe.say({"t": "known", "id": first}, b"one")
     transport.pipe.say({"t": "pong", "id": 999, "lease": None})
@@ -395,8 +402,8 @@ async def test_a_question_has_its_own_answer(link: Link) -> None:
 async def test_what_is_no_answer_ends_the_connection(link: Link, asked: str, said: Header) -> None:
     transport, _ = parts(link)
     waiting = asyncio.create_task(link.ask({"t": asked}))
-    await until(lambda: bool(link._waiting))
-    transport.pipe.say(said | {"id": next(iter(link._waiting))})
+    await until(lambda: bool(link._pending_requests))
+    transport.pipe.say(said | {"id": next(iter(link._pending_requests))})
     assert transport.pipe.closed
     transport.pipe.on_lost(None)
     with pytest.raises(ConnectionError, match=r"cannot be|is no answer"):
@@ -409,7 +416,7 @@ async def test_a_file_is_as_long_as_was_said(link: Link, tmp_path: Path) -> None
         ([b"x" * 9], "more came than the 8 bytes"),
         ([b"x" * 7, b""], "only 7 bytes came of 8"),
     ):
-        landing = Landing(tmp_path / words, 8)
+        landing = ResultDownload(tmp_path / words, 8)
         fetching = asyncio.create_task(link.fetch("f", landing))
         await until(lambda: bool(link._files))
         number = next(iter(link._files))
@@ -423,7 +430,7 @@ async def test_a_file_is_as_long_as_was_said(link: Link, tmp_path: Path) -> None
 async def test_a_drop_fails_what_waits(link: Link) -> None:
     transport, _ = parts(link)
     asked = asyncio.create_task(link.ask({"t": "form"}))
-    await until(lambda: bool(link._waiting))
+    await until(lambda: bool(link._pending_requests))
     transport.pipe.on_lost(OSError("cut"))
     with pytest.raises(ConnectionError, match="connection to node 3 was lost: cut"):
         await asked
@@ -445,7 +452,7 @@ async def test_a_drop_fails_what_waits(link: Link) -> None:
     ],
 )
 def test_an_outcome_without_the_value_it_must_have_is_only_news(header: Any, body: bytes, news: bool) -> None:
-    assert agent_link.is_news(header, body) is news
+    assert agent_link.is_notification(header, body) is news
 
 
 async def test_a_goodbye_is_no_loss(link: Link) -> None:
@@ -463,7 +470,7 @@ async def test_a_node_that_is_gone_is_not_tried_again(link: Link) -> None:
     transport.errors = [OSError("no")] * 1000
     transport.pipe.on_lost(None)
     await until(lambda: len(transport.errors) < 1000)
-    link.lose()
+    link.mark_lost()
     retry = link._retry
     assert retry is not None
     await asyncio.wait([retry])
@@ -473,7 +480,7 @@ async def test_a_node_that_is_gone_is_not_tried_again(link: Link) -> None:
 # -- files -------------------------------------------------------------------------------------------------------
 
 
-async def fetching(link: Link, landing: Landing) -> tuple[asyncio.Task[None], Header]:
+async def fetching(link: Link, landing: ResultDownload) -> tuple[asyncio.Task[None], Header]:
     transport, _ = parts(link)
     transport.pipe.sent.clear()
     task = asyncio.create_task(link.fetch("x.result", landing))
@@ -487,7 +494,7 @@ def data(request: Header, at: int, last: bool = False, **more: Any) -> Header:
 
 async def test_a_file_comes_in_pieces_and_goes_on_after_a_drop(link: Link, tmp_path: Path) -> None:
     transport, _ = parts(link)
-    landing = Landing(tmp_path / "x", 10)
+    landing = ResultDownload(tmp_path / "x", 10)
     task, request = await fetching(link, landing)
     assert (request["t"], request["f"], request["at"]) == ("fetch", "x.result", 0)
     transport.pipe.say(data(request, 0), b"01234")
@@ -505,7 +512,7 @@ async def test_a_file_comes_in_pieces_and_goes_on_after_a_drop(link: Link, tmp_p
 
 async def test_a_file_that_is_not_there_is_an_error(link: Link, tmp_path: Path) -> None:
     transport, _ = parts(link)
-    task, request = await fetching(link, Landing(tmp_path / "x", 10))
+    task, request = await fetching(link, ResultDownload(tmp_path / "x", 10))
     transport.pipe.say(data(request, 0, last=True, error="No such file"))
     with pytest.raises(OSError, match="No such file"):
         await task
@@ -516,7 +523,7 @@ async def test_a_shorter_way_is_taken(link: Link, tmp_path: Path) -> None:
     transport, _ = parts(link)
     transport.files = {"x.result"}
     transport.pipe.sent.clear()
-    await link.fetch("x.result", Landing(tmp_path / "x", 10))
+    await link.fetch("x.result", ResultDownload(tmp_path / "x", 10))
     assert (tmp_path / "x").read_bytes() == b"the short way"
     assert transport.pipe.sent == []
 
@@ -576,7 +583,7 @@ async def test_what_is_sent_in_answer_to_a_batch_goes_out_in_one_piece_and_in_or
 
     listener.on_frame = answer  # type: ignore[method-assign]
     pipe.write = written.append  # type: ignore[method-assign, assignment]
-    pipe.on_data(b"".join(frame(OUTCOME | {"i": index}) for index in range(3)))
+    pipe.on_data(b"".join(encode_frame(OUTCOME | {"i": index}) for index in range(3)))
     (data,) = written
     assert [header["i"] for header, _ in Decoder().feed(data)] == [10, 11, 12]
     link.send({"t": "use"})
@@ -587,7 +594,7 @@ async def test_what_a_batch_made_us_send_is_sent_though_its_end_is_no_frame(link
     transport, listener = parts(link)
     listener.on_frame = lambda link, header, body: link.call(asked("s", 1), b"")  # type: ignore[method-assign, assignment]
     pipe = transport.pipe
-    pipe.on_data(frame(OUTCOME) + frame(OUTCOME | {"i": "no number"}))
+    pipe.on_data(encode_frame(OUTCOME) + encode_frame(OUTCOME | {"i": "no number"}))
     assert pipe.closed
     assert [h["i"] for h, _ in pipe.sent if h["t"] == "call"] == [1]
     pipe.on_lost(None)

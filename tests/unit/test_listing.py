@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from skyward_core.model.outcomes import WrittenFile
-from skyward_core.pool.output_files import Fetching, OutputRecord, listing
+from skyward_core.pool.output_files import OutputFetcher, OutputRecord, list_files
 from tests.support.runs import home_for_runs
 from tests.support.staged_pool import Node, staged
 from tests.support.waiting import until
@@ -40,7 +40,7 @@ async def test_a_node_whose_link_comes_up_again_is_asked_once_more(when: str) ->
         first, second = stage.nodes
         if when == "before it is asked":
             second.drop()
-        asking = asyncio.create_task(listing(stage.context, [], None))
+        asking = asyncio.create_task(list_files(stage.context, [], None))
         await until(lambda: first.of("written"))
         tells(first)
         if when == "before it answers":
@@ -56,7 +56,7 @@ async def test_a_file_of_a_disk_that_nodes_share_gives_way_to_its_next_state_whi
     tmp_path: Path,
 ) -> None:
     async with staged(2) as stage:
-        asking = asyncio.create_task(listing(stage.context, [], None))
+        asking = asyncio.create_task(list_files(stage.context, [], None))
         for node in stage.nodes:
             await until(lambda node=node: node.of("written"))  # type: ignore[misc]
             tells(node, "same")
@@ -65,16 +65,16 @@ async def test_a_file_of_a_disk_that_nodes_share_gives_way_to_its_next_state_whi
         target, record = tmp_path / file.path, OutputRecord(tmp_path / "outputs.jsonl")
         target.write_text("as it was when the second node named it first")
         record.add(WrittenFile(file.path, 2, 0.0, 1, "earlier"), target)
-        fetching = Fetching(stage.context, None, record)  # type: ignore[arg-type]
-        assert fetching._refuse_another(file, target)
+        fetching = OutputFetcher(stage.context, None, record)  # type: ignore[arg-type]
+        assert fetching._may_replace(file, target)
         with pytest.raises(OSError, match="did not come from this file"):
-            fetching._refuse_another(replace(file, also=()), target)
+            fetching._may_replace(replace(file, also=()), target)
 
 
 async def test_one_that_does_not_come_back_is_named() -> None:
     async with staged(2) as stage:
-        stage.links[1].lose()
-        asking = asyncio.create_task(listing(stage.context, [], None))
+        stage.links[1].mark_lost()
+        asking = asyncio.create_task(list_files(stage.context, [], None))
         await until(lambda: stage.nodes[0].of("written"))
         tells(stage.nodes[0])
         found = await asking

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 from skyward_tui.cli import follow_run
 from skyward_tui.cli.console import Console
-from skyward_tui.cli.follow_run import LiveBlock, Row, rows
+from skyward_tui.cli.follow_run import LiveStatus, Row, status_rows
 from skyward_tui.cli.main import cli
 from tests.support.fake_session import FakeSession, failed_run, logged
 
@@ -25,7 +25,7 @@ def texts(found: list[Row]) -> list[str]:
 def test_it_tells_of_a_start_a_run_and_a_failure() -> None:
     session = FakeSession()
     starting = session.pool("fresh", 4, state="starting", phase="requested", price=2.0)
-    assert texts(rows(starting, None, "", session.now)) == [
+    assert texts(status_rows(starting, None, "", session.now)) == [
         "◌ pool fresh starting  0/4 nodes  $2.00/h spent $0.04  1:04",
         "  4 requested",
     ]
@@ -33,13 +33,13 @@ def test_it_tells_of_a_start_a_run_and_a_failure() -> None:
     run = session.open_run(view)
     logged(view, run, session, steps=3)
     session.end_rank(view, run, 1)
-    assert texts(rows(view, run, "r002| hello", session.now)) == [
+    assert texts(status_rows(view, run, "r002| hello", session.now)) == [
         "● train (llama-ft-1)  1/4 ended  0:41  pool llama-ft up  4/4 nodes",
         "  ● 3 running  ✓ 1 returned",
         "  r000| step 2  loss 2.117  lr 0.003333  tokens/s 14,400",
         "  r002| hello",
     ]
-    failed = rows(view, failed_run(session, view), "", session.now)
+    failed = status_rows(view, failed_run(session, view), "", session.now)
     assert failed[1] == ("  ✗ 1 raised  ✗ 1 exited  ⊘ 1 collateral  ✓ 1 returned", 31)
 
 
@@ -71,12 +71,12 @@ def test_what_is_printed_stands_above_it_and_nothing_of_it_stays(monkeypatch: py
     screen = terminal_in_place(monkeypatch)
     console = Console()
     told: list[Row] = [("one", 1), ("x" * 60, None)]
-    block = LiveBlock(console, lambda said: [*told, (said, 2)] if said else told)
+    block = LiveStatus(console, lambda said: [*told, (said, 2)] if said else told)
     block.draw()
     assert shown(screen) == ["one", "x" * 38 + "…"]
     console.note("a note")
     assert shown(screen) == ["a note"]
-    block.hear(3, b"\x1b[31mred\x1b[0m\x1b]0;t\x07\nlast \x1b[2J\n\n")
+    block.on_output(3, b"\x1b[31mred\x1b[0m\x1b]0;t\x07\nlast \x1b[2J\n\n")
     block.draw()
     assert shown(screen) == ["a note", "one", "x" * 38 + "…", "r003| last"]
     told[:] = [("two", None)]
@@ -94,15 +94,15 @@ def test_more_than_fits_is_cut_and_a_narrower_terminal_leaves_no_rests(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     screen = terminal_in_place(monkeypatch)
-    block = LiveBlock(Console(), lambda said: [(f"line {number}", None) for number in range(20)])
+    block = LiveStatus(Console(), lambda said: [(f"line {number}", None) for number in range(20)])
     block.draw()
     assert shown(screen) == [f"line {number}" for number in range(9)]
     block.erase()
     assert shown(screen) == []
-    block = LiveBlock(Console(), lambda said: [("y" * 39, None)])
+    block = LiveStatus(Console(), lambda said: [("y" * 39, None)])
     block.draw()
     monkeypatch.setattr(shutil, "get_terminal_size", lambda: os.terminal_size((20, 10)))
-    assert block._away() == "\x1b[2F\x1b[J"
+    assert block._erase_sequence() == "\x1b[2F\x1b[J"
 
 
 @pytest.mark.parametrize(

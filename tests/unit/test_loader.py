@@ -19,7 +19,7 @@ import pytest
 from skyward_core.model.errors import NotPicklableError, ScriptError, ScriptFailed, UsageError
 from skyward_core.plugins.built_in.huggingface import HuggingFace
 from skyward_core.tasks import missing_packages
-from skyward_core.tasks.argument_parsing import Text
+from skyward_core.tasks.argument_parsing import RawArgument
 from skyward_core.tasks.script_inspection import build_task
 from tests.support.forked import Loaded
 
@@ -206,7 +206,7 @@ def test_a_part_of_a_package_says_that_it_is_one(build: Any) -> None:
 def test_packages_are_installed_as_the_tool_was(prefix: str, command: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "prefix", prefix)
     monkeypatch.setattr(missing_packages, "is_missing", lambda module: False)
-    assert missing_packages.advice("sklearn").endswith(command)
+    assert missing_packages.install_advice("sklearn").endswith(command)
 
 
 def test_sys_exit_in_a_script_is_an_error(build: Any) -> None:
@@ -308,7 +308,7 @@ def shown(x): return x.name if isinstance(x, Device) else repr(x)
 def test_arguments_of_the_scripts_own_types(build: Any, parameter: str, text: str, shown: str) -> None:
     name = "y" if parameter.startswith("**") else "x"
     script = f"{TYPES}@sky.function\ndef f({parameter}): return shown(x)\n"
-    assert run(build(script, **{name: Text(text)})) == shown
+    assert run(build(script, **{name: RawArgument(text)})) == shown
 
 
 @pytest.mark.parametrize(
@@ -326,7 +326,7 @@ def test_arguments_of_the_scripts_own_types(build: Any, parameter: str, text: st
 )
 def test_a_text_that_is_no_value_of_the_scripts_type(build: Any, parameter: str, text: str, why: str) -> None:
     with pytest.raises(UsageError, match=why):
-        build(f"{TYPES}@sky.function\ndef f({parameter}): ...\n", x=Text(text))
+        build(f"{TYPES}@sky.function\ndef f({parameter}): ...\n", x=RawArgument(text))
 
 
 def test_a_function_hidden_by_another_decorator(build: Any) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from skyward_core.pool.startup import Locks
+from skyward_core.pool.startup import EnvironmentLocks
 from skyward_core.util.redaction import Redactor
 
 
@@ -19,14 +19,14 @@ async def test_one_that_is_called_off_leaves_it_to_the_next(tmp_path: Path) -> N
         await told.wait()
         return {"numpy": "2.0"}
 
-    context: Any = SimpleNamespace(name="p", runs_here=True, archive=SimpleNamespace(folder=tmp_path))
+    context: Any = SimpleNamespace(name="p", is_local=True, archive=SimpleNamespace(folder=tmp_path))
     news: Any = SimpleNamespace(redactor=Redactor())
     link: Any = SimpleNamespace(node=0, transport=SimpleNamespace(installed=installed))
-    locks = Locks(context, news)
-    locks.keep(link, {"image": {"pip": []}, "interpreter": None}, None)
-    a_while_after_the_start = asyncio.create_task(locks.keep_the_rest())
+    locks = EnvironmentLocks(context, news)
+    locks.save(link, {"image": {"pip": []}, "interpreter": None}, None)
+    a_while_after_the_start = asyncio.create_task(locks.save_remaining())
     await asyncio.wait_for(asked.wait(), 10)
-    the_pool_ends = asyncio.create_task(locks.keep_the_rest())
+    the_pool_ends = asyncio.create_task(locks.save_remaining())
     await asyncio.sleep(0)
     a_while_after_the_start.cancel()
     told.set()

@@ -14,9 +14,9 @@ import pytest
 
 from skyward_core.model.errors import PoolError, UsageError
 from skyward_core.model.machines import Machine
-from skyward_core.providers.provider import told
+from skyward_core.providers.provider import log_call
 from skyward_core.store import debug_log
-from skyward_core.store.debug_log import _File
+from skyward_core.store.debug_log import _FileHandler
 
 SECRET = "hf_kJ8sPq2Lm4Xz7Vb1"
 
@@ -49,7 +49,7 @@ def record(text: str) -> logging.LogRecord:
 def test_nothing_is_printed_unless_somebody_asks() -> None:
     code = """
 import logging
-from skyward_core.store.debug_log import logger
+from skyward_core.store.debug_log import get_logger as logger
 logger("link").error("from us")
 logging.basicConfig(format="%(name)s %(pool)s %(message)s")
 logger("link").error("from us, asked for")
@@ -63,8 +63,8 @@ def test_each_level_writes_what_is_as_grave(
     asked: str, fresh: logging.Logger, world: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SKYWARD_LOG", asked)
-    assert debug_log.begin() == debug_log.begin() == ""
-    log = debug_log.logger("test")
+    assert debug_log.start_logging() == debug_log.start_logging() == ""
+    log = debug_log.get_logger("test")
     for level in debug_log.LEVELS:
         log.log(logging.getLevelName(level.upper()), "a word of %s", level)
     lines = (world / "debug" / "debug.log").read_text().splitlines()
@@ -75,8 +75,8 @@ def test_each_level_writes_what_is_as_grave(
 
 
 def test_nobody_asks_and_nothing_is_written(fresh: logging.Logger, world: Path) -> None:
-    assert debug_log.begin() == ""
-    debug_log.logger("test").error("a word")
+    assert debug_log.start_logging() == ""
+    debug_log.get_logger("test").error("a word")
     assert not world.exists()
 
 
@@ -84,15 +84,15 @@ def test_nobody_asks_and_nothing_is_written(fresh: logging.Logger, world: Path) 
 def test_a_level_that_is_none_is_refused(asked: str, fresh: logging.Logger, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SKYWARD_LOG", asked)
     with pytest.raises(UsageError, match="there are debug, info, warning, error"):
-        debug_log.begin()
+        debug_log.start_logging()
 
 
 def test_frames_do_not_reach_the_handlers_of_a_script(
     fresh: logging.Logger, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("SKYWARD_LOG", "debug")
-    debug_log.begin()
-    debug_log.logger("test").debug("a frame")
+    debug_log.start_logging()
+    debug_log.get_logger("test").debug("a frame")
     assert not caplog.records
 
 
@@ -102,12 +102,12 @@ def test_a_file_that_cannot_be_written_is_told_of_once(
     monkeypatch.setenv("SKYWARD_LOG", "debug")
     world.mkdir()
     (world / "debug").write_text("in the way")
-    assert debug_log.begin().startswith("the log cannot be written: ")
-    assert debug_log.begin() == ""
-    debug_log.logger("test").error("a word")
+    assert debug_log.start_logging().startswith("the log cannot be written: ")
+    assert debug_log.start_logging() == ""
+    debug_log.get_logger("test").error("a word")
     assert capfd.readouterr() == ("", "")
     (world / "debug").unlink()
-    debug_log.logger("test").error("another")
+    debug_log.get_logger("test").error("another")
     assert (world / "debug" / "debug.log").read_text().endswith("another\n"), "it is tried again"
 
 
@@ -118,7 +118,7 @@ def test_only_the_person_can_read_it(world: Path) -> None:
     (world / "debug" / "debug.log").chmod(0o644)
     before = os.umask(0)
     try:
-        file = _File()
+        file = _FileHandler()
         file.emit(record("a word"))
         file.close()
     finally:
@@ -131,23 +131,23 @@ def test_a_link_in_its_place_is_not_followed(world: Path, tmp_path: Path) -> Non
     (world / "debug").mkdir(parents=True)
     (tmp_path / "other").write_text("mine")
     (world / "debug" / "debug.log").symlink_to(tmp_path / "other")
-    file = _File()
+    file = _FileHandler()
     file.emit(record("a word"))
-    assert file.trouble and (tmp_path / "other").read_text() == "mine"
+    assert file.write_error and (tmp_path / "other").read_text() == "mine"
 
 
 def test_two_processes_share_files_of_bounded_size(world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two handlers stand for two processes: each has the file open for itself."""
-    monkeypatch.setattr(debug_log, "LIMIT", 4000)
-    one, other = _File(), _File()
+    monkeypatch.setattr(debug_log, "MAX_FILE_BYTES", 4000)
+    one, other = _FileHandler(), _FileHandler()
     said = [f"word {number:04}" for number in range(400)]
     for number, word in enumerate(said):
         (one, other)[number % 3 == 0].emit(record(word))
-        for file in debug_log.files():
+        for file in debug_log.log_files():
             assert file.stat().st_size <= 4000
-    assert not one.trouble and not other.trouble
-    lines = [line[-9:] for file in debug_log.files() for line in file.read_text().splitlines()]
-    assert [file.name for file in debug_log.files()] == ["debug.log.1", "debug.log"]
+    assert not one.write_error and not other.write_error
+    lines = [line[-9:] for file in debug_log.log_files() for line in file.read_text().splitlines()]
+    assert [file.name for file in debug_log.log_files()] == ["debug.log.1", "debug.log"]
     assert len(lines) > 50 and lines == said[-len(lines) :], "the latest, in order, none missing"
     for each in (one, other):
         each.close()
@@ -155,13 +155,13 @@ def test_two_processes_share_files_of_bounded_size(world: Path, monkeypatch: pyt
 
 def told_by(log: str, caplog: pytest.LogCaptureFixture, *arguments: object) -> logging.LogRecord:
     with caplog.at_level(logging.DEBUG, "skyward"):
-        debug_log.logger("test").info(log, *arguments)
+        debug_log.get_logger("test").info(log, *arguments)
     return caplog.records[-1]
 
 
 def test_secrets_are_blanked_for_every_listener(caplog: pytest.LogCaptureFixture) -> None:
     assert SECRET in told_by("with %s in it", caplog, SECRET).getMessage()
-    debug_log.blank([SECRET, "line one of it\nline two of it"])
+    debug_log.add_secrets([SECRET, "line one of it\nline two of it"])
     assert told_by("with %s in it", caplog, SECRET).getMessage() == f"with {'*' * len(SECRET)} in it"
     shown = told_by("a line one of it\nline two of it", caplog).getMessage()
     assert "line one" not in shown and "line two" not in shown
@@ -173,7 +173,7 @@ def test_hostile_text_stays_within_its_line(caplog: pytest.LogCaptureFixture) ->
     shown = told_by("a\nb\r\x1b[2J\x1b]52;c;aGk=\x07\u202ec%s", caplog, "\x00")
     assert shown.getMessage().isprintable()
     assert shown.getMessage().startswith("a↵b↵")
-    assert len(told_by("x" * 100_000, caplog).getMessage()) < debug_log.LONGEST + 50
+    assert len(told_by("x" * 100_000, caplog).getMessage()) < debug_log.MAX_MESSAGE_LENGTH + 50
 
 
 async def test_calls_of_providers_are_told_of(caplog: pytest.LogCaptureFixture) -> None:
@@ -183,9 +183,9 @@ async def test_calls_of_providers_are_told_of(caplog: pytest.LogCaptureFixture) 
         return [Machine("m0", 0, "h0", ""), Machine("m1", 1, "h1", "", state="gone")]
 
     with caplog.at_level(logging.DEBUG, "skyward.provider"):
-        assert len(await told("describe", "p", describe(False))) == 2
+        assert len(await log_call("describe", "p", describe(False))) == 2
         with pytest.raises(PoolError):
-            await told("describe", "p", describe(True))
+            await log_call("describe", "p", describe(True))
     good, bad = caplog.records
     assert good.getMessage().startswith("describe took 0.0")
     assert good.getMessage().endswith(" s: machines 1 running, 1 gone")
@@ -194,16 +194,16 @@ async def test_calls_of_providers_are_told_of(caplog: pytest.LogCaptureFixture) 
 
 
 def test_a_file_that_another_process_has_put_aside_is_left(world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(debug_log, "LIMIT", 400)
-    one, other = _File(), _File()
+    monkeypatch.setattr(debug_log, "MAX_FILE_BYTES", 400)
+    one, other = _FileHandler(), _FileHandler()
     one.emit(record("first " + "x" * 200))
     other.emit(record("second " + "x" * 200))
     one.emit(record("a"))
-    aside, current = debug_log.files()
+    aside, current = debug_log.log_files()
     assert "first" in aside.read_text() and current.read_text().endswith(" a\n"), "there is room for it in both"
-    one._turn(400)
+    one._rotate(400)
     one.emit(record("b"))
-    other._turn(200)
+    other._rotate(200)
     assert "second" in aside.read_text(), "which both wanted to put aside"
     for file in (one, other):
         file.close()

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from skyward_core.pool import rank_output
-from skyward_core.pool.rank_output import Intake
-from skyward_core.store.pool_folder import Archive
+from skyward_core.pool.rank_output import LogReceiver
+from skyward_core.store.pool_folder import PoolFolder
 from tests.support.examples import examples
 
 NAME = "r000.out"
@@ -23,11 +23,13 @@ class Shown:
     """An intake, and what it has shown of one log."""
 
     def __init__(self) -> None:
-        self.archive = Archive("p.t")
+        self.archive = PoolFolder("p.t")
         self.data = bytearray()
         self.asked = 0
         self.failed: list[Exception] = []
-        self.intake = Intake(self.archive, self._show, self._ask, lambda what, error: self.failed.append(error))
+        self.log_receiver = LogReceiver(
+            self.archive, self._show, self._ask, lambda what, error: self.failed.append(error)
+        )
 
     def _show(self, name: str, at: int, data: bytes) -> None:
         assert name == NAME and at == len(self.data) and data, "each byte once, and in order"
@@ -41,7 +43,7 @@ class Shown:
         return (self.archive.logs / NAME).read_bytes()
 
     def close(self) -> None:
-        self.intake.stop()
+        self.log_receiver.stop()
         self.archive.close()
 
 
@@ -58,10 +60,10 @@ def test_each_byte_is_shown_and_written_once_however_often_it_comes(log: bytes, 
         try:
             for back, size in pieces:
                 start = max(0, min(len(shown.data), len(log) - 1) - back)
-                shown.intake.take(NAME, start, log[start : start + size])
+                shown.log_receiver.receive(NAME, start, log[start : start + size])
             for start in range(len(log)):
-                shown.intake.take(NAME, start, log[start:])
-            assert bytes(shown.data) == shown.written == log and not shown.intake.behind
+                shown.log_receiver.receive(NAME, start, log[start:])
+            assert bytes(shown.data) == shown.written == log and not shown.log_receiver.has_unwritten
         finally:
             shown.close()
 
@@ -74,22 +76,22 @@ async def test_what_the_disk_did_not_take_is_asked_for_and_not_shown_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SKYWARD_HOME", str(tmp_path))
-    monkeypatch.setattr(rank_output, "AGAIN", 0.001)
+    monkeypatch.setattr(rank_output, "RETRY_INTERVAL", 0.001)
     shown = Shown()
-    write = shown.archive.write
+    write = shown.archive.write_log
 
     def full(*_: Any) -> None:
         raise OSError("no space left")
 
-    monkeypatch.setattr(shown.archive, "write", full)
-    shown.intake.take(NAME, 0, b"one\n")
-    assert (bytes(shown.data), shown.intake.behind, len(shown.failed)) == (b"one\n", True, 1)
-    monkeypatch.setattr(shown.archive, "write", write)
-    shown.intake.take(NAME, 4, b"two\n")
+    monkeypatch.setattr(shown.archive, "write_log", full)
+    shown.log_receiver.receive(NAME, 0, b"one\n")
+    assert (bytes(shown.data), shown.log_receiver.has_unwritten, len(shown.failed)) == (b"one\n", True, 1)
+    monkeypatch.setattr(shown.archive, "write_log", write)
+    shown.log_receiver.receive(NAME, 4, b"two\n")
     assert bytes(shown.data) == b"one\ntwo\n" and not (shown.archive.logs / NAME).exists(), "no hole is left behind"
     async with asyncio.timeout(30):
         while not shown.asked:
             await asyncio.sleep(0.001)
-    shown.intake.take(NAME, 0, b"one\ntwo\n")
-    assert bytes(shown.data) == shown.written == b"one\ntwo\n" and not shown.intake.behind
+    shown.log_receiver.receive(NAME, 0, b"one\ntwo\n")
+    assert bytes(shown.data) == shown.written == b"one\ntwo\n" and not shown.log_receiver.has_unwritten
     shown.close()

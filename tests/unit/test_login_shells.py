@@ -37,7 +37,7 @@ def test_the_first_command(shell: str, tmp_path: Path) -> None:
     major, minor = sys.version_info[:2]
     words = [f"{major}.{minor}", f"{major},{minor}", "", "/odd 'path'/python", "word"]
     command = f"exec sh -c '{bootstrap_channel._SHELL}' skyward {shlex.join(words)}"
-    code = bootstrap_channel._sent_code()
+    code = bootstrap_channel._bootstrap_code()
     asked = json.dumps({"word": "word", "folder": "p.0", "bundles": ["0", "1"]}).encode()
     said = run(shell, command, b"word%08x%b%08x%b" % (len(code), code, len(asked), asked), tmp_path)
     facts = json.loads(said.strip().removeprefix(b"word "))
@@ -154,7 +154,7 @@ def test_a_client_that_leaves_before_it_starts_an_agent_leaves_no_process(bundle
     folder = f"p.{tmp_path.name}"
     words = [f"{major}.{minor}", f"{major},{minor}", "", sys.executable, "word", folder]
     command = f"exec sh -c '{bootstrap_channel._SHELL}' skyward {shlex.join(words)}"
-    code = bootstrap_channel._sent_code()
+    code = bootstrap_channel._bootstrap_code()
     asked = json.dumps({"word": "word", "folder": folder, "bundles": [made.name, made.name], "starts": True}).encode()
     said = run("sh", command, b"word%08x%b%08x%b" % (len(code), code, len(asked), asked), tmp_path)
     assert json.loads(said.strip().removeprefix(b"word "))["bundle"] is bundled

@@ -11,16 +11,16 @@ from typing import Any
 
 import pytest
 
-from skyward_core.util.terminal_safe_text import colored
+from skyward_core.util.terminal_safe_text import sanitize_colored
 from skyward_core.views.log_buffer import (
     LINE_LIMIT,
     RUNS_KEPT,
-    About,
     Line,
-    Lines,
-    LogBook,
+    LineInfo,
+    LineSplitter,
+    LogBuffers,
     LogRing,
-    prefix_of,
+    rank_prefix,
 )
 
 
@@ -28,7 +28,7 @@ def shown(line: bytes) -> str:
     """What a terminal leaves of a finished line: the model that every way of feeding must agree with."""
     drawn = line.rstrip(b"\r").split(b"\r")[-1]
     if len(drawn) <= LINE_LIMIT:
-        return colored(drawn.decode("utf-8", "replace"))
+        return sanitize_colored(drawn.decode("utf-8", "replace"))
     whole = drawn[:LINE_LIMIT].decode("utf-8", "ignore")  # a character cut in two is not shown
     return f"{whole} … [{len(drawn) - LINE_LIMIT:,} more bytes in the log file]"
 
@@ -64,7 +64,7 @@ ALPHABET = [
 def test_lines_do_not_depend_on_the_pieces_they_come_in(seed: int) -> None:
     chance = random.Random(seed)
     data = b"".join(chance.choices(ALPHABET, k=400))
-    lines = Lines()
+    lines = LineSplitter()
     got = [line for piece in pieces(data, chance, (1, 2, 3, 5, 50)) for line in lines.split(piece)]
     assert got == model(data)
     # What is left shows like a line would, but for a character whose end is still to come.
@@ -79,7 +79,7 @@ def test_lines_beyond_the_limit_do_not_depend_on_their_pieces(seed: int) -> None
     near = (LINE_LIMIT - 1, LINE_LIMIT, LINE_LIMIT + 1, 3 * LINE_LIMIT, 10)
     data = b"".join(b"x" * chance.choice(near) + chance.choice((b"\n", b"\r", b"\r\n", b"ab\n")) for _ in range(12))
     for sizes in ((1 << 20,), (1000, 40_000), (LINE_LIMIT, 1, 7)):
-        lines = Lines()
+        lines = LineSplitter()
         got = [line for piece in pieces(data + b"\n", chance, sizes) for line in lines.split(piece)]
         assert got == model(data + b"\n")
 
@@ -119,7 +119,7 @@ GONE = b"\n\r           \r\x1b[A"  # an inner bar that does not stay
 
 
 def test_bars_below_one_another_are_one_line_that_is_drawn_anew() -> None:
-    lines = Lines()
+    lines = LineSplitter()
     assert lines.split(nested(4, 0)) == []
     assert lines.preview() == "outer: 0/3  inner: 4/9"
     assert lines.split(GONE + b"\router: 1/3") == [] and lines.preview() == "outer: 1/3"
@@ -132,25 +132,25 @@ def test_bars_below_one_another_are_one_line_that_is_drawn_anew() -> None:
 
 
 def test_an_inner_bar_that_stays_takes_the_place_of_the_outer_one() -> None:
-    lines = Lines()
+    lines = LineSplitter()
     found = lines.split(nested(9, 0) + b"\rinner: 9/9\n" + nested(9, 1) + b"\rinner: 9/9\n\router: 2/2\nafter\n")
     assert found == ["inner: 9/9", "inner: 9/9", "outer: 2/2", "after"]
 
 
 def test_what_only_looks_like_bars_below_one_another_keeps_its_lines() -> None:
-    assert Lines().split(b"a\n\n\rb\x1b[A\nc\n") == ["a", "", "c"], "one newline more than it goes up again"
-    assert Lines().split(b"a\nb\x1b[A\nc\n") == ["a", "b", "c"], "no carriage return"
-    assert Lines().split(b"a\n\rb\nc\n") == ["a", "b", "c"]
-    assert len(Lines().split(b"\n" * 300_000 + b"\x1b[A\n")) == 300_001, "nor does it take ages"
-    deep = Lines()
+    assert LineSplitter().split(b"a\n\n\rb\x1b[A\nc\n") == ["a", "", "c"], "one newline more than it goes up again"
+    assert LineSplitter().split(b"a\nb\x1b[A\nc\n") == ["a", "b", "c"], "no carriage return"
+    assert LineSplitter().split(b"a\n\rb\nc\n") == ["a", "b", "c"]
+    assert len(LineSplitter().split(b"\n" * 300_000 + b"\x1b[A\n")) == 300_001, "nor does it take ages"
+    deep = LineSplitter()
     deep.split(b"".join(nested(1, 1, depth) for depth in range(1, 200)))
     assert deep.preview().count("inner") == 8
 
 
 @pytest.mark.parametrize("form", ["\rstep {}%", "step {}%\r"])
 def test_an_endless_progress_bar_stays_true_and_small(form: str) -> None:
-    lines, held = Lines(), 0
-    of_lines = [tracemalloc.Filter(True, inspect.getfile(Lines))]  # other threads of this process have theirs
+    lines, held = LineSplitter(), 0
+    of_lines = [tracemalloc.Filter(True, inspect.getfile(LineSplitter))]  # other threads of this process have theirs
     tracemalloc.start()
     try:
         for step in range(20_000):
@@ -165,7 +165,7 @@ def test_an_endless_progress_bar_stays_true_and_small(form: str) -> None:
 
 
 def test_a_bar_may_redraw_a_line_that_was_too_long() -> None:
-    lines = Lines()
+    lines = LineSplitter()
     lines.split(b"x" * 3 * LINE_LIMIT)
     lines.split(b"\r")
     assert lines.preview() == "x" * LINE_LIMIT
@@ -176,7 +176,7 @@ def test_a_bar_may_redraw_a_line_that_was_too_long() -> None:
 
 def test_windows_line_ends_are_line_ends() -> None:
     for cut in range(10):
-        lines, data = Lines(), b"one\r\ntwo\r\n"
+        lines, data = LineSplitter(), b"one\r\ntwo\r\n"
         assert lines.split(data[:cut]) + lines.split(data[cut:]) == ["one", "two"]
 
 
@@ -199,7 +199,7 @@ def test_fifty_megabytes_without_a_line_end_take_little_memory() -> None:
 def test_a_ring_counts_the_lines_of_a_flood_as_it_shows_them(seed: int) -> None:
     chance = random.Random(seed)
     data = b"".join(chance.choices([*ALPHABET, b"\x1b]0;title\x07", b"\x1b[31mred"], k=4_000))
-    ring, book, count = LogRing(capacity=200), LogBook(capacity=200), 0
+    ring, book, count = LogRing(capacity=200), LogBuffers(capacity=200), 0
     for piece in pieces(data, chance, (1, 50, 2_000, 9_000)):
         assert len(ring.feed(piece)) == ring.end - count
         book.feed(7, "out", piece)
@@ -208,12 +208,12 @@ def test_a_ring_counts_the_lines_of_a_flood_as_it_shows_them(seed: int) -> None:
     assert ring.end == book.merged.end == len(lines)
     assert ring.lines(0, ring.end) == lines[-200:]
     assert book.rank(7).lines(0, ring.end) == lines[-200:]
-    assert book.merged.lines(0, ring.end) == [prefix_of(7) + line for line in lines[-200:]]
+    assert book.merged.lines(0, ring.end) == [rank_prefix(7) + line for line in lines[-200:]]
 
 
 def test_threads_that_read_a_large_piece_at_once_read_the_same() -> None:
     for _ in range(200):
-        book = LogBook()
+        book = LogBuffers()
         book.feed(0, "out", b"".join(b"line %d\n" % i for i in range(500)))
         rings = [book.rank(0), book.merged] * 2
         start, got = threading.Barrier(len(rings)), list[int]()
@@ -260,18 +260,18 @@ def test_streams_do_not_cut_into_each_other() -> None:
 
 
 def test_all_ranks_merge_in_order_of_arrival() -> None:
-    book = LogBook()
+    book = LogBuffers()
     assert book.feed(3, "out", b"a\nb\nhal") == ["a", "b"]
     book.feed(0, "out", b"c\n")
     book.feed(3, "err", b"d\n")
     book.feed(3, "out", b"f\n")
     assert book.merged.lines(0, 9) == ["r003| a", "r003| b", "r000| c", "r003| d", "r003| half"]
     assert book.rank(3).lines(0, 9) == ["a", "b", "d", "half"]
-    assert prefix_of(1234) == "r1234| "
+    assert rank_prefix(1234) == "r1234| "
 
 
 def test_one_thread_feeds_while_others_read() -> None:
-    book, done = LogBook(capacity=100), threading.Event()
+    book, done = LogBuffers(capacity=100), threading.Event()
     wrong: list[Any] = []
     total = 20_000
 
@@ -304,10 +304,10 @@ def test_one_thread_feeds_while_others_read() -> None:
 
 def test_a_ring_asked_for_by_two_threads_at_once_is_one() -> None:
     for _ in range(50):
-        book, start = LogBook(), threading.Barrier(4)
+        book, start = LogBuffers(), threading.Barrier(4)
         found: list[Any] = []
 
-        def ask(book: LogBook = book, start: threading.Barrier = start, found: list[LogRing] = found) -> None:
+        def ask(book: LogBuffers = book, start: threading.Barrier = start, found: list[LogRing] = found) -> None:
             start.wait()
             found.append(book.rank(0))
 
@@ -322,37 +322,37 @@ def test_a_ring_asked_for_by_two_threads_at_once_is_one() -> None:
 def test_a_ring_knows_of_each_line_its_stream_time_and_run() -> None:
     ring = LogRing(capacity=300)
     for number in range(1000):
-        ring.extend([f"line {number}"], About("out" if number % 3 else "err", number // 2, "r"))
+        ring.extend([f"line {number}"], LineInfo("out" if number % 3 else "err", number // 2, "r"))
     assert (ring.first, ring.end) == (700, 1000)
     for number, line in enumerate(ring.read(0, 2000), 700):
-        assert line == Line(number, f"line {number}", About("out" if number % 3 else "err", number // 2, "r"))
+        assert line == Line(number, f"line {number}", LineInfo("out" if number % 3 else "err", number // 2, "r"))
     assert [line.number for line in ring.read(710, 713)] == [710, 711, 712]
     assert ring.read(5, 10) == ring.read(1000, 1010) == ring.read(800, 800) == []
     assert len(ring._starts) < 700, "what is known of lines that are gone is forgotten"
 
 
 def test_runs_have_lines_of_their_own() -> None:
-    book = LogBook()
+    book = LogBuffers()
     book.feed(0, "out", b"one\nhal", 1.0, "a", "r000")
-    assert book.of("a").rank(0).pending() == ["hal"]
+    assert book.for_run("a").rank(0).pending() == ["hal"]
     book.feed(0, "err", b"oops\n", 1.5, "a", "r000")
     book.feed(0, "out", b"fresh\nand", 2.0, "b", "r000")
     book.feed(1, "out", b"other\n", 2.5, "b", "r001")
     assert book.rank(0).lines(0, 9) == ["one", "oops", "hal", "fresh"]
-    assert book.of("a").rank(0).lines(0, 9) == ["one", "oops", "hal"]
-    assert book.of("a").rank(0).pending() == []
-    assert book.of("b").rank(0).lines(0, 9) == ["fresh"]
-    assert book.of("b").rank(0).pending() == ["and"]
-    assert book.of("b").merged.lines(0, 9) == ["r000| fresh", "r001| other"]
-    assert [line.about for line in book.of("a").rank(0).read(0, 3)] == [
-        About("out", 1.0, "a"),
-        About("err", 1.5, "a"),
-        About("out", 2.0, "a"),
+    assert book.for_run("a").rank(0).lines(0, 9) == ["one", "oops", "hal"]
+    assert book.for_run("a").rank(0).pending() == []
+    assert book.for_run("b").rank(0).lines(0, 9) == ["fresh"]
+    assert book.for_run("b").rank(0).pending() == ["and"]
+    assert book.for_run("b").merged.lines(0, 9) == ["r000| fresh", "r001| other"]
+    assert [line.about for line in book.for_run("a").rank(0).read(0, 3)] == [
+        LineInfo("out", 1.0, "a"),
+        LineInfo("err", 1.5, "a"),
+        LineInfo("out", 2.0, "a"),
     ]
 
 
 def test_two_workers_of_a_rank_have_lines_of_their_own() -> None:
-    book = LogBook()
+    book = LogBuffers()
     book.feed(0, "out", b"from the fir", 1.0, "a", "r000")
     book.feed(0, "out", b"second\n", 1.0, "a", "r000.1")
     book.feed(0, "out", b"st\n", 1.0, "a", "r000")
@@ -360,7 +360,7 @@ def test_two_workers_of_a_rank_have_lines_of_their_own() -> None:
 
 
 def test_of_old_runs_no_lines_are_kept_apart() -> None:
-    book = LogBook()
+    book = LogBuffers()
     for number in range(50):
         book.feed(0, "out", b"x\n", 1.0, f"run{number}")
     assert not book.has("run1")

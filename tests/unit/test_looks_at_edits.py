@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from skyward_core.pool import edited_modules
-from skyward_core.pool.edited_modules import WATCHED, EditedModules
-from skyward_core.transport.working_folder_upload import name_of
+from skyward_core.pool.edited_modules import WATCH_AFTER_CHECKS, EditedModules
+from skyward_core.transport.working_folder_upload import copy_name
 
-MANY = WATCHED + 5
+MANY = WATCH_AFTER_CHECKS + 5
 
 
 class Project:
@@ -27,12 +27,12 @@ class Project:
         for file in self.files:
             file.write_text("first")
         transport = SimpleNamespace(sent=self.as_it_is(), shares_files=False)
-        there = {"cwd": f"/there/{name_of(folder)}"}
+        there = {"cwd": f"/there/{copy_name(folder)}"}
         self.link = SimpleNamespace(node=0, gone=False, transport=transport, welcome=there)
         context: Any = SimpleNamespace(links=[self.link])
         self.modules = EditedModules(context, context, str(folder), self.nothing, self.nothing)
         link: Any = self.link
-        self.modules.learn(link, {})
+        self.modules.update_loaded(link, {})
 
     def as_it_is(self) -> dict[str, tuple[int, int]]:
         found = {str(file.relative_to(self.folder)): file.stat() for file in self.files}
@@ -60,7 +60,7 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         return stamp(path)
 
     monkeypatch.setattr(edited_modules, "_stamp", noting)
-    monkeypatch.setattr(edited_modules, "SHARE", 0)
+    monkeypatch.setattr(edited_modules, "CHECK_SHARE", 0)
     monkeypatch.setattr(edited_modules, "RARE_SHARE", 1e12)
     monkeypatch.setattr(edited_modules, "LONGEST_WAIT", 1e9)
     return looked
@@ -68,10 +68,10 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 def test_where_the_kernel_tells_of_nothing_no_file_is_looked_at(project: Project, looks: list[str]) -> None:
     for _ in range(MANY):
-        assert not project.modules.to_renew
+        assert not project.modules.has_edits
     looks.clear()
     for _ in range(MANY):
-        assert not project.modules.to_renew
+        assert not project.modules.has_edits
     assert not looks
 
 
@@ -81,11 +81,11 @@ def test_an_edit_of_what_nobody_has_loaded_is_seen_by_the_next_run(
 ) -> None:
     for edit in range(3):
         for _ in range(MANY):
-            assert not project.modules.to_renew
+            assert not project.modules.has_edits
         file = project.files[which]
         file.write_text(f"other {edit}")
         os.utime(file, ns=(0, 10**9 * edit))
-        assert project.modules.to_renew and project.modules.to_renew
+        assert project.modules.has_edits and project.modules.has_edits
         project.link.transport.sent = project.as_it_is()
 
 
@@ -94,6 +94,6 @@ def test_where_the_kernel_tells_nothing_files_are_looked_at(
 ) -> None:
     monkeypatch.setattr("skyward_core.pool.edited_modules.MOST", 0)
     for _ in range(MANY):
-        assert not project.modules.to_renew
+        assert not project.modules.has_edits
     project.files[1].write_text("other one")
-    assert project.modules.to_renew
+    assert project.modules.has_edits

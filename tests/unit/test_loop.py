@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from skyward_core.transport.background_loop import background, prompt, submit
+from skyward_core.transport.background_loop import background_loop, short_switch_interval, submit
 
 
 async def where() -> tuple[str, asyncio.AbstractEventLoop]:
@@ -24,7 +24,7 @@ def test_work_of_all_threads_runs_on_one_loop() -> None:
         threads[-1].start()
     for thread in threads:
         thread.join()
-    assert set(found) == {("skyward", background())}
+    assert set(found) == {("skyward", background_loop())}
 
 
 def test_errors_come_back_to_who_asked() -> None:
@@ -69,7 +69,7 @@ def usual() -> Iterator[float]:
 
 
 def test_turns_are_as_long_as_before_once_nobody_is_in_a_hurry(usual: float) -> None:
-    first, second = prompt(), prompt()
+    first, second = short_switch_interval(), short_switch_interval()
     first.__enter__()
     assert sys.getswitchinterval() < usual
     second.__enter__()
@@ -77,7 +77,7 @@ def test_turns_are_as_long_as_before_once_nobody_is_in_a_hurry(usual: float) -> 
     assert sys.getswitchinterval() < usual
     second.__exit__(None, None, None)
     assert sys.getswitchinterval() == usual
-    with pytest.raises(KeyError), prompt():
+    with pytest.raises(KeyError), short_switch_interval():
         raise KeyError
     assert sys.getswitchinterval() == usual
 

@@ -9,7 +9,7 @@ from botocore.exceptions import ClientError, EndpointConnectionError, ReadTimeou
 
 from skyward_core.model.errors import CredentialsRefused, Unreachable
 from skyward_core.providers.aws import boto_calls
-from skyward_core.providers.aws.boto_calls import Account, Calls
+from skyward_core.providers.aws.boto_calls import AwsAccount, AwsCalls
 from skyward_core.providers.aws.ec2_errors import CallFailed, CapacityRefused
 
 LOST = ReadTimeoutError(endpoint_url="http://ec2")
@@ -20,11 +20,11 @@ def refused(code: str) -> ClientError:
     return ClientError({"Error": {"Code": code, "Message": "m"}}, "RunInstances")
 
 
-class Scripted(Calls):
+class Scripted(AwsCalls):
     """Says one thing after the other, the last again and again."""
 
     def __init__(self, *said: Exception) -> None:
-        super().__init__(Account())
+        super().__init__(AwsAccount())
         self.said = list(said)
 
     def _call(self, *_: Any) -> dict[str, Any]:
@@ -35,7 +35,7 @@ class Scripted(Calls):
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(boto_calls, "FIRST_PAUSE", 0.001)
     monkeypatch.setattr(boto_calls, "LONGEST_PAUSE", 0.001)
-    monkeypatch.setattr(boto_calls, "PATIENCE", 0.05)
+    monkeypatch.setattr(boto_calls, "THROTTLE_TIMEOUT", 0.05)
 
 
 async def buys(*said: Exception) -> None:

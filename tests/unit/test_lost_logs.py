@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from skyward_core.model.outcomes import ErrorInfo, Outcome
-from skyward_core.protocol.output_order_marks import AFTER, BEFORE, encode
+from skyward_core.protocol.output_order_marks import AFTER, BEFORE, encode_mark
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.run_logs import RunLogs
-from skyward_core.store.state_folder import pool_dir
+from skyward_core.store.state_folder import ensure_pool_folder
 from tests.support.ledgers import LOCAL, SPEC
 
 RUN, OTHER = "1661b65609", "2661b65609"
@@ -34,16 +34,16 @@ def test_marks_tell_where_it_begins_and_ends(
 ) -> None:
     monkeypatch.setenv("SKYWARD_HOME", str(tmp_path))
     ledger = Ledger()
-    row = ledger.intend("t", "pool", LOCAL, SPEC)
+    row = ledger.record_intent("t", "pool", LOCAL, SPEC)
     lost = Outcome(0, 0, 0, "lost", error=ErrorInfo("NodeLost", "gone"))
-    ledger.record(
+    ledger.record_runs(
         opened=[("t", RUN, "f", "broadcast", 1, 1.0)],
         outcomes=[(RUN, lost, {})],
         ends=[(RUN, "failed", 2.0, None)],
     )
-    folder = pool_dir(row.key) / "logs"
+    folder = ensure_pool_folder(row.key) / "logs"
     folder.mkdir(parents=True)
     (folder / "r000.out").write_bytes(LOG)
-    (folder / "r000.marks").write_bytes(b"".join(encode(kind, 1.0, at, 0, run) for kind, at, run in marks))
+    (folder / "r000.marks").write_bytes(b"".join(encode_mark(kind, 1.0, at, 0, run) for kind, at, run in marks))
     assert b"".join(piece.data for piece in RunLogs(ledger, RUN).pieces(0)) == found
     ledger.close()

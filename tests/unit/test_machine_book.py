@@ -15,11 +15,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skyward_core.model.errors import UsageError
-from skyward_core.model.metric_series import GPU, NODE, Curve, Curves, curve_json
-from skyward_core.views.machine_metrics import POINTS, MachineBook, Track
-from skyward_core.views.metric_curves import curves_of
-from skyward_core.views.prometheus import text_of
-from skyward_core.views.rank_metrics import MetricBook
+from skyward_core.model.metric_series import (
+    GPU_METRIC_DEFINITIONS,
+    NODE_METRIC_DEFINITIONS,
+    Curve,
+    Curves,
+    curve_json,
+)
+from skyward_core.views.machine_metrics import MAX_POINTS, MachineMetrics, MetricHistory
+from skyward_core.views.metric_curves import build_curves
+from skyward_core.views.prometheus import format_prometheus
+from skyward_core.views.rank_metrics import MetricStore
 from tests.support.prometheus_parser import parsed
 
 
@@ -28,7 +34,7 @@ def sample(at: float, cpu: float = 1.0, **more: Any) -> bytes:
 
 
 def test_the_newest_figures_and_the_past_by_node_and_gpu() -> None:
-    book = MachineBook()
+    book = MachineMetrics()
     devices = [{"id": "GPU-0", "model": "H100"}, {"id": "GPU-1", "model": "\x1b[2JH100"}]
     book.feed(3, sample(10.0, 5.0, devices=devices, gpus=[{"util": 97}, {"util": 12, "temp": 60}]), ahead=100.0)
     book.feed(1, sample(10.5) + sample(11.5, 2.0))
@@ -45,7 +51,7 @@ def test_the_newest_figures_and_the_past_by_node_and_gpu() -> None:
 
 
 def test_a_history_goes_on_where_the_clock_was_set_back() -> None:
-    track = Track()
+    track = MetricHistory()
     for at in (100.0, 4000.0, 4001.0, 4000.9, 401.0, 402.0):
         track.add(at, {"cpu": at} if at > 400 else {})
     assert track.trace("cpu") == (array("d", [401.0, 402.0]), array("d", [401.0, 402.0]))
@@ -54,7 +60,7 @@ def test_a_history_goes_on_where_the_clock_was_set_back() -> None:
 
 @given(st.lists(st.binary(max_size=60) | st.sampled_from([sample(1.0), b"[" * 2000, b'{"at":1e999,"node":{}}'])))
 def test_lines_that_are_none_are_passed_over(lines: list[bytes]) -> None:
-    book = MachineBook()
+    book = MachineMetrics()
     book.feed(0, b"\n".join(lines))
     book.feed(0, sample(2.0, 3.0))
     assert book.latest("cpu") == {(0, None): 3.0}
@@ -67,7 +73,7 @@ def test_lines_that_are_none_are_passed_over(lines: list[bytes]) -> None:
     )
 )
 def test_samples_may_hold_anything(told: Any) -> None:
-    book = MachineBook()
+    book = MachineMetrics()
     for each in (told, {"at": 5, "node": told, "gpus": told, "devices": told, "why": told}, {"at": told}):
         book.feed(0, json.dumps(each).encode())
     for _, _, track in book.tracks():
@@ -75,15 +81,15 @@ def test_samples_may_hold_anything(told: Any) -> None:
         assert all("\x1b" not in name for name in track.names)
 
 
-@given(st.integers(1, 5 * POINTS))
+@given(st.integers(1, 5 * MAX_POINTS))
 def test_a_history_is_bounded_and_spans_all_of_it(count: int) -> None:
-    track = Track()
+    track = MetricHistory()
     for at in range(count):
         track.add(float(at), {"a": at} | ({"b": 1.0} if at > count // 2 else {}))
     line = track.trace("a")
-    assert len(line.at) == len(line.values) <= POINTS
+    assert len(line.at) == len(line.values) <= MAX_POINTS
     assert list(line.at) == list(line.values), "values keep their times"
-    assert line.at[0] == 0 and line.at[-1] > count - 1 - max(1, 2 * count / POINTS)
+    assert line.at[0] == 0 and line.at[-1] > count - 1 - max(1, 2 * count / MAX_POINTS)
     assert track.latest["a"] == count - 1
     assert all(at > count // 2 for at in track.trace("b").at)
 
@@ -92,15 +98,15 @@ def test_a_history_is_bounded_and_spans_all_of_it(count: int) -> None:
 
 
 def pool() -> Any:
-    metrics, machines = MetricBook(), MachineBook()
+    metrics, machines = MetricStore(), MachineMetrics()
     for rank in range(2):
         for step in range(3):
-            metrics.note("r1", rank, 10.0 + step, {"loss": 1.0 / (1 + step)})
-    metrics.note("r2", 0, 11.0, {"loss": 7.0})
+            metrics.add_values("r1", rank, 10.0 + step, {"loss": 1.0 / (1 + step)})
+    metrics.add_values("r2", 0, 11.0, {"loss": 7.0})
     devices = [{"id": "x", "model": 'H100 "big"\\'}]
     for at in (5.0, 10.5, 12.0, 20.0):
         machines.feed(0, sample(at, at, devices=devices, gpus=[{"util": at, "throttle": 64}]))
-    machines.explain(1, "its agent is of an older release")
+    machines.set_silence_reason(1, "its agent is of an older release")
     return SimpleNamespace(metrics=metrics, machines=machines)
 
 
@@ -108,18 +114,18 @@ RUN: Any = SimpleNamespace(id="r1", opened_at=10.0, ended_at=15.0)
 
 
 def test_of_a_run_come_its_ranks_numbers_and_its_machines_of_its_time() -> None:
-    found = curves_of(pool(), RUN)
+    found = build_curves(pool(), RUN)
     assert found.names == ["loss", "cpu", "util", "throttle"]
     assert [curve.rank for curve in found.of("loss")] == [0, 1]
     (util,) = found.of("util")
     assert (util.node, util.gpu, util.unit, list(util.at)) == (0, 0, "%", [10.5, 12.0])
     assert found.notes == ["node 1: its agent is of an older release"]
-    assert [len(each) for each in curves_of(pool())] == [4, 4, 4], "of no run all of the time, and machines only"
-    assert len(curves_of(SimpleNamespace(metrics=MetricBook(), machines=None), RUN)) == 0
+    assert [len(each) for each in build_curves(pool())] == [4, 4, 4], "of no run all of the time, and machines only"
+    assert len(build_curves(SimpleNamespace(metrics=MetricStore(), machines=None), RUN)) == 0
 
 
 def test_as_files() -> None:
-    found = curves_of(pool(), RUN)
+    found = build_curves(pool(), RUN)
     file = io.StringIO(newline="")
     found.to_csv(file)
     rows = list(csv.DictReader(io.StringIO(file.getvalue())))
@@ -149,20 +155,20 @@ def test_a_name_is_no_formula_in_a_spreadsheet_and_json_has_no_nan() -> None:
 def test_parquet_where_pyarrow_is_and_else_in_words(tmp_path, monkeypatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
     with pytest.raises(UsageError, match="pip install pyarrow"):
-        curves_of(pool(), RUN).to_parquet(str(tmp_path / "x.parquet"))
+        build_curves(pool(), RUN).to_parquet(str(tmp_path / "x.parquet"))
     monkeypatch.undo()
     pytest.importorskip("pyarrow")
     from pyarrow import parquet
 
-    curves_of(pool(), RUN).to_parquet(str(tmp_path / "x.parquet"))
-    assert parquet.read_table(tmp_path / "x.parquet").num_rows == sum(map(len, curves_of(pool(), RUN)))
+    build_curves(pool(), RUN).to_parquet(str(tmp_path / "x.parquet"))
+    assert parquet.read_table(tmp_path / "x.parquet").num_rows == sum(map(len, build_curves(pool(), RUN)))
 
 
 # -- for Prometheus ------------------------------------------------------------------------------------------
 
 
 def test_the_newest_of_each_for_prometheus() -> None:
-    text = text_of(curves_of(pool(), RUN), {"pool": "p", "run": "r1"})
+    text = format_prometheus(build_curves(pool(), RUN), {"pool": "p", "run": "r1"})
     found = parsed(text)
     about = {"pool": "p", "run": "r1"}
     assert found["skyward_node_cpu_percent"] == ("gauge", [(about | {"node": "0"}, 12.0)])
@@ -181,21 +187,24 @@ def test_whatever_names_there_are_prometheus_can_read_them(named: list[tuple[str
         curve.at.append(1.0)
         curve.values.append(value)
         curves.append(curve)
-    found = parsed(text_of(curves, {}))
+    found = parsed(format_prometheus(curves, {}))
     ranks = found.get("skyward_rank_number", ("", []))[1]
     assert [labels["name"] for labels, _ in ranks] == [name for name, of_rank, _ in named if of_rank]
 
 
 def test_every_figure_has_a_name_that_prometheus_takes() -> None:
     curves = []
-    for gpu, names in ((None, [*NODE, "of a newer-release"]), (0, GPU)):
+    for gpu, names in ((None, [*NODE_METRIC_DEFINITIONS, "of a newer-release"]), (0, GPU_METRIC_DEFINITIONS)):
         for name in names:
             curves.append(Curve(name, node=0, gpu=gpu))
             curves[-1].at.append(1.0)
             curves[-1].values.append(2.0)
-    assert len(parsed(text_of(curves, {"pool": "p"}))) == len(curves)
+    assert len(parsed(format_prometheus(curves, {"pool": "p"}))) == len(curves)
 
 
 def test_numbers_are_those_of_this_machine() -> None:
-    assert not (NODE.keys() & GPU.keys()), "one name, one meaning"
-    assert all(figure.whole in {**NODE, **GPU, "": None} for figure in [*NODE.values(), *GPU.values()])
+    assert not (NODE_METRIC_DEFINITIONS.keys() & GPU_METRIC_DEFINITIONS.keys()), "one name, one meaning"
+    assert all(
+        figure.whole in {**NODE_METRIC_DEFINITIONS, **GPU_METRIC_DEFINITIONS, "": None}
+        for figure in [*NODE_METRIC_DEFINITIONS.values(), *GPU_METRIC_DEFINITIONS.values()]
+    )

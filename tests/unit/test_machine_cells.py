@@ -7,13 +7,20 @@ from typing import Any
 
 import pytest
 
-from skyward_core.views.machine_metrics import MachineBook
+from skyward_core.views.machine_metrics import MachineMetrics
 from skyward_tui.panels.machine_metrics import _UNITS, NODE_COLUMNS
-from skyward_tui.text.hardware_cells import HEAD, amiss, odd_ones, quantity, rows, share
+from skyward_tui.text.hardware_cells import (
+    HARDWARE_COLUMNS,
+    outlier_metrics,
+    problem_text,
+    quantity,
+    rows,
+    share,
+)
 
 
-def gang(nodes: int, gpus: int, slow: tuple[int, int] | None = None) -> MachineBook:
-    book = MachineBook()
+def gang(nodes: int, gpus: int, slow: tuple[int, int] | None = None) -> MachineMetrics:
+    book = MachineMetrics()
     for node in range(nodes):
         figures = [{"util": 12 if (node, gpu) == slow else 98, "temp": 60 + gpu % 3} for gpu in range(gpus)]
         sample = {"at": 10.0, "node": {"cpu": 40.0, "memory_used": 1, "memory_total": 4}, "gpus": figures}
@@ -23,9 +30,9 @@ def gang(nodes: int, gpus: int, slow: tuple[int, int] | None = None) -> MachineB
 
 def test_one_slow_gpu_of_256_is_named() -> None:
     book = gang(32, 8, slow=(17, 5))
-    assert odd_ones(book) == {(17, 5): ["util"]}
+    assert outlier_metrics(book) == {(17, 5): ["util"]}
     shown = rows(book, 11.0)
-    assert len(shown) == 32 * 9 and all(len(row) == len(HEAD) for row in shown)
+    assert len(shown) == 32 * 9 and all(len(row) == len(HARDWARE_COLUMNS) for row in shown)
     assert [row for row in shown if row[-1]] == [
         ("", "5", "12 %", "", "", "62 °C", "", "", "", "unlike the others: util")
     ]
@@ -46,16 +53,16 @@ def test_who_is_far_only_by_how_much_alike_the_others_are_is_not_named(
     name: str, others: list[float], near: float, far: float
 ) -> None:
     for value, odd in ((near, {}), (far, {4: [name]})):
-        book = MachineBook()
+        book = MachineMetrics()
         for node, measured in enumerate([*others, value]):
             figures: dict[str, Any] = {"node": {"cpu": measured}} if name == "cpu" else {"gpus": [{name: measured}]}
             book.feed(node, json.dumps({"at": 10.0} | figures).encode())
-        assert {node: names for (node, _), names in odd_ones(book).items()} == odd
+        assert {node: names for (node, _), names in outlier_metrics(book).items()} == odd
 
 
 def test_figures_of_before_are_not_shown_as_of_now() -> None:
     book = gang(1, 1)
-    book.explain(1, "its agent is of an older release")
+    book.set_silence_reason(1, "its agent is of an older release")
     assert [(row[0], row[2], row[-1]) for row in rows(book, 60.0)] == [
         ("n0", "", "no figures of now"), ("n1", "", "its agent is of an older release")
     ]  # fmt: skip
@@ -73,7 +80,7 @@ def test_figures_of_before_are_not_shown_as_of_now() -> None:
     ],
 )
 def test_what_is_amiss_is_said(figures: dict[str, float], said: str) -> None:
-    assert amiss(figures) == said
+    assert problem_text(figures) == said
 
 
 def test_numbers_with_their_units() -> None:

@@ -17,9 +17,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skyward_core.model.metric_series import GPU, NODE, throttle_words
+from skyward_core.model.metric_series import (
+    GPU_METRIC_DEFINITIONS,
+    NODE_METRIC_DEFINITIONS,
+    describe_throttling,
+)
 from skyward_core.node.machine_metrics import gpu_metrics, sampler
-from skyward_core.node.machine_metrics.sampler import Samples
+from skyward_core.node.machine_metrics.sampler import SampleFiles
 from skyward_core.protocol.node_paths import sample_files
 from tests.support.fake_driver import compiled, needs_compiler
 from tests.support.processes import exists
@@ -30,8 +34,8 @@ RUN = """
 import os, sys
 from skyward_core.node.machine_metrics import gpu_metrics
 from skyward_core.node.machine_metrics.sampler import main
-gpu_metrics.PATIENCE, log = 0.5, gpu_metrics.XidLog
-gpu_metrics.XidLog = lambda: log(os.environ.get("FAKE_KMSG", gpu_metrics.PATH))
+gpu_metrics.DRIVER_TIMEOUT, log = 0.5, gpu_metrics.XidLog
+gpu_metrics.XidLog = lambda: log(os.environ.get("FAKE_KMSG", gpu_metrics.KERNEL_LOG))
 main(*sys.argv[1:3], "0.02")
 """
 
@@ -70,7 +74,7 @@ def test_a_machines_figures_and_its_rates_since_the_last_reading(tmp_path: Path)
             "sys/block/sda/device": "",
         },
     )
-    machine = sampler.Host(str(tmp_path), str(root))
+    machine = sampler.HostMetrics(str(tmp_path), str(root))
     first = machine.read(10.0)
     room = first.pop("spool_free")
     assert first == {"memory_used": 600 * 1024, "memory_total": 1000 * 1024, "memory_pressure": 12.5}
@@ -93,16 +97,16 @@ def test_a_machines_figures_and_its_rates_since_the_last_reading(tmp_path: Path)
 def test_a_figure_that_cannot_be_had_is_absent(tmp_path: Path, text: str) -> None:
     names = ("stat", "meminfo", "net/dev", "diskstats", "pressure/cpu")
     root = tree(tmp_path, {f"proc/{name}": text for name in names})
-    machine = sampler.Host(str(tmp_path), str(root))
+    machine = sampler.HostMetrics(str(tmp_path), str(root))
     assert [set(machine.read(at)) for at in (1.0, 2.0)] == [{"spool_free"}] * 2
-    assert sampler.Host(str(tmp_path / "nowhere"), str(tmp_path / "nowhere")).read(1.0) == {}
+    assert sampler.HostMetrics(str(tmp_path / "nowhere"), str(tmp_path / "nowhere")).read(1.0) == {}
 
 
 def test_this_machine_is_measured() -> None:
-    machine = sampler.Host("/")
+    machine = sampler.HostMetrics("/")
     machine.read(0.0)
     found = machine.read(1.0)
-    assert {"memory_used", "memory_total", "spool_free"} <= found.keys() <= NODE.keys()
+    assert {"memory_used", "memory_total", "spool_free"} <= found.keys() <= NODE_METRIC_DEFINITIONS.keys()
 
 
 # -- the record ----------------------------------------------------------------------------------------------
@@ -112,11 +116,11 @@ def test_this_machine_is_measured() -> None:
 def test_the_record_is_bounded_and_one_number_says_how_far_somebody_is(sizes: list[int], limit: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         written = b""
-        record = Samples(folder, limit)
+        record = SampleFiles(folder, limit)
         for size in sizes:
             if size % 7 == 0:
-                record = Samples(folder, limit)  # another process goes on
-            record.put({"x": "y" * size})
+                record = SampleFiles(folder, limit)  # another process goes on
+            record.append({"x": "y" * size})
             written += json.dumps({"x": "y" * size}, separators=(",", ":")).encode() + b"\n"
         found = sample_files(folder)
         assert len(found) <= 2
@@ -127,11 +131,11 @@ def test_the_record_is_bounded_and_one_number_says_how_far_somebody_is(sizes: li
 
 
 def test_a_line_that_was_cut_off_spoils_no_other(tmp_path: Path) -> None:
-    Samples(str(tmp_path)).put({"a": 1})
+    SampleFiles(str(tmp_path)).append({"a": 1})
     (start, name), *_ = sample_files(str(tmp_path))
     with open(tmp_path / name, "ab") as file:
         file.write(b'{"b":')
-    Samples(str(tmp_path)).put({"c": 3})
+    SampleFiles(str(tmp_path)).append({"c": 3})
     assert (start, (tmp_path / name).read_text()) == (0, '{"a":1}\n{"b":\n{"c":3}\n')
 
 
@@ -153,18 +157,20 @@ def test_a_line_that_was_cut_off_spoils_no_other(tmp_path: Path) -> None:
     ],
 )
 def test_of_the_kernels_log_only_the_place_and_the_number_are_taken(line: str, error: object) -> None:
-    assert gpu_metrics.xid_of(line) == error
+    assert gpu_metrics.parse_xid(line) == error
 
 
 @given(st.text())
 def test_any_line_of_the_kernels_log(text: str) -> None:
-    told = gpu_metrics.xid_of(text)
+    told = gpu_metrics.parse_xid(text)
     assert told is None or (len(told[0]) < 20 and 0 <= told[1] < 10_000)
-    assert gpu_metrics.xid_of(f"NVRM: Xid (PCI:0000:01:00): 7, {text}") == ("0000:01:00", 7)
+    assert gpu_metrics.parse_xid(f"NVRM: Xid (PCI:0000:01:00): 7, {text}") == ("0000:01:00", 7)
 
 
 def test_a_place_on_the_bus_is_one_however_it_is_written() -> None:
-    assert {gpu_metrics.place(each) for each in ("0000:3b:00", "00000000:3B:00.0", "0000:3b:00.0")} == {"0000:3b:00"}
+    assert {gpu_metrics.normalize_pci_address(each) for each in ("0000:3b:00", "00000000:3B:00.0", "0000:3b:00.0")} == {
+        "0000:3b:00"
+    }
 
 
 def test_errors_since_the_last_look(tmp_path: Path) -> None:
@@ -195,12 +201,12 @@ def test_errors_since_the_last_look(tmp_path: Path) -> None:
     ],
 )
 def test_what_dcgmi_prints_is_looked_at(line: str, told: object) -> None:
-    assert gpu_metrics.figures_of(line) == told
+    assert gpu_metrics.parse_dcgm_line(line) == told
 
 
 @given(st.text())
 def test_dcgmi_may_print_anything(text: str) -> None:
-    told = gpu_metrics.figures_of(text)
+    told = gpu_metrics.parse_dcgm_line(text)
     assert told is None or all(0 <= share <= 100 for share in told[1].values())
 
 
@@ -208,14 +214,14 @@ def test_one_dcgmi_is_started_and_never_waited_for(tmp_path: Path) -> None:
     program = tmp_path / "dcgmi"
     program.write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/asked\necho "GPU 0 0.5 0.25"\necho noise\nexec sleep 100\n')
     program.chmod(0o755)
-    found = gpu_metrics.Dcgm(f"relative:{tmp_path}")
+    found = gpu_metrics.DcgmMonitor(f"relative:{tmp_path}")
     try:
         wait_until(lambda: found.read(5.0) == {"0": {"sm_active": 50.0, "tensor_active": 25.0}})
-        assert found.read(5.0 + gpu_metrics.OLD) == {}  # it hangs: what it said is old
+        assert found.read(5.0 + gpu_metrics.MAX_AGE) == {}  # it hangs: what it said is old
         assert (tmp_path / "asked").read_text() == "dmon -e 1002,1004 -d 1000\n"
     finally:
         found.close()
-    assert gpu_metrics.Dcgm(str(tmp_path / "none")).read(1.0) == {}
+    assert gpu_metrics.DcgmMonitor(str(tmp_path / "none")).read(1.0) == {}
 
 
 def test_amd_by_the_files_of_its_driver(tmp_path: Path) -> None:
@@ -229,15 +235,15 @@ def test_amd_by_the_files_of_its_driver(tmp_path: Path) -> None:
             "sys/class/drm/card1-DP-1/device/vendor": "0x1002\n",
         },
     )  # fmt: skip
-    found = gpu_metrics.Amd(str(root))
+    found = gpu_metrics.AmdGpus(str(root))
     assert [each["id"] for each in found.devices] == ["abc"]
     assert found.read(0.0) == [{"util": 97, "mem_used": 1024, "power": 250}]
-    assert gpu_metrics.Amd(str(tmp_path / "none")).devices == []
+    assert gpu_metrics.AmdGpus(str(tmp_path / "none")).devices == []
 
 
 def test_reasons_to_run_slower_in_words() -> None:
-    assert throttle_words(0x44) == "power cap, too hot (hardware)"
-    assert throttle_words(0.0) == ""
+    assert describe_throttling(0x44) == "power cap, too hot (hardware)"
+    assert describe_throttling(0.0) == ""
 
 
 # -- the process ---------------------------------------------------------------------------------------------
@@ -297,7 +303,7 @@ def test_gpus_by_their_driver_and_how_they_fail(sampling: Sampling) -> None:
         "ecc": 2,
     }
     assert second == {"processes": 0, "util": 3, "mem_busy": 0} | memory | {"mem_used": 0}
-    assert first.keys() <= GPU.keys()
+    assert first.keys() <= GPU_METRIC_DEFINITIONS.keys()
     told = [sample["devices"] for sample in sampling.samples() if sample.get("devices")]
     assert told == [
         [
@@ -341,7 +347,7 @@ def test_every_figure_of_a_gpu_comes(tmp_path: Path, driver: Path) -> None:
             kernel.write(b"4,1,1,-;NVRM: Xid (PCI:0000:11:00): 79, pid=1, GPU has fallen off the bus.\n")
             wait_until(lambda: found.last["gpus"][1].get("xid") == 79)
         figures = found.last["gpus"][1]
-        assert figures.keys() == GPU.keys() - {"lost"}
+        assert figures.keys() == GPU_METRIC_DEFINITIONS.keys() - {"lost"}
         for name, value in {
             "power": 650.0, "power_limit": 700.0, "temp": 71, "sm_clock": 1980, "mem_clock": 2619, "throttle": 64,
             "ecc": 2, "ecc_corrected": 5, "processes": 2, "pcie_out": 1000 << 10, "pcie_in": 2000 << 10,

@@ -10,19 +10,19 @@ from typing import Any
 
 import pytest
 
-from skyward_core.api.map_and_stream import WAITING, Mapped, Sizes
+from skyward_core.api.map_and_stream import MAX_WAITING_CALLS, ChunkSizer, MapOperation
 from skyward_core.model.function import PendingFunction
 from tests.support.waiting import wait_until
 
 
 def of(seconds: float, size: int = 8, *, left: int | None = None, single: bool = False) -> int:
     """The size that comes of calls whose items take so long, and are so large."""
-    sizes = Sizes(4, single=single, left=left)
+    sizes = ChunkSizer(4, single=single, left=left)
     for _ in range(12):
-        items = sizes.next()
-        sizes.sent(items, size * items)
-        sizes.took(items, seconds * items)
-    return sizes.next()
+        items = sizes.next_size()
+        sizes.record_sent(items, size * items)
+        sizes.record_duration(items, seconds * items)
+    return sizes.next_size()
 
 
 @pytest.mark.parametrize(
@@ -36,10 +36,10 @@ def test_quick_and_small_ones_travel_together(seconds: float, size: int, expecte
 def test_the_last_ones_are_spread_and_with_a_time_limit_each_travels_alone() -> None:
     assert of(0, left=20) == 1
     assert of(0, single=True) == 1
-    sizes = Sizes(4, single=False, left=None)
-    assert sizes.next() == 1
-    sizes.took(1, 0)
-    assert [sizes.next() for _ in range(3)] == [4, 16, 64]
+    sizes = ChunkSizer(4, single=False, left=None)
+    assert sizes.next_size() == 1
+    sizes.record_duration(1, 0)
+    assert [sizes.next_size() for _ in range(3)] == [4, 16, 64]
 
 
 class Answering:
@@ -52,9 +52,9 @@ class Answering:
         self.given: list[Sequence[Any]] = []
         self.closed = False
 
-    def begin(self) -> None: ...
+    def start(self) -> None: ...
 
-    def give(self, first: int, items: Sequence[Any]) -> int:
+    def submit_chunk(self, first: int, items: Sequence[Any]) -> int:
         self.given.append(items)
         if len(self.given) > 1:
             self.answer(len(self.given) - 1)
@@ -75,14 +75,14 @@ class Answering:
 
 def test_what_waits_for_a_slow_first_call_is_bounded() -> None:
     ranks, got = Answering(), queue.SimpleQueue[int]()
-    values = Mapped(ranks, PendingFunction(abs), itertools.count(), ordered=True, single=False).values()
+    values = MapOperation(ranks, PendingFunction(abs), itertools.count(), ordered=True, single=False).values()
 
     def read() -> None:
         for value in itertools.islice(values, 20):
             got.put(value)
 
     threading.Thread(target=read, daemon=True).start()
-    wait_until(lambda: len(ranks.given) >= WAITING, what="all that may wait")
-    assert got.empty() and len(ranks.given) == WAITING
+    wait_until(lambda: len(ranks.given) >= MAX_WAITING_CALLS, what="all that may wait")
+    assert got.empty() and len(ranks.given) == MAX_WAITING_CALLS
     ranks.answer(0)
     assert [got.get(timeout=30) for _ in range(20)] == list(range(20))

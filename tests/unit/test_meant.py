@@ -14,8 +14,8 @@ import pytest
 from skyward_core.model.errors import UsageError
 from skyward_core.model.machines import Machine
 from skyward_core.store.ledger import Ledger
-from skyward_core.store.ledger_rows import Kept, PoolRow, Receipt
-from skyward_tui.cli.pool_and_run_lookup import meant, up, with_kept
+from skyward_core.store.ledger_rows import PoolRow, Receipt, RetainedResults
+from skyward_tui.cli.pool_and_run_lookup import live_and_retained_pools, live_pools, resolve_run
 
 POOLS = {"t1": "train", "t2": "train", "t3": "tune", "t4": "idle"}
 RUNS = {"aa11": "t1", "aa22": "t1", "ab33": "t2", "7e44": "t3", "tr55": "t3"}
@@ -25,14 +25,14 @@ RUNS = {"aa11": "t1", "aa22": "t1", "ab33": "t2", "7e44": "t3", "tr55": "t3"}
 def session(tmp_path: Path) -> Iterator[Any]:
     ledger = Ledger(tmp_path / "ledger.db")
     for token, name in POOLS.items():
-        ledger.intend(token, name, {}, {})
-        ledger.ended(token, Receipt(name, 0, (), (), 0.0))
-    ledger.record(
+        ledger.record_intent(token, name, {}, {})
+        ledger.record_teardown(token, Receipt(name, 0, (), (), 0.0))
+    ledger.record_runs(
         opened=[(token, run, "f", "broadcast", 1, 100.0 + at) for at, (run, token) in enumerate(RUNS.items())]
     )
     done: Future[list[Any]] = Future()
     done.set_result([])
-    yield SimpleNamespace(ledger=ledger, look_again=lambda pools: done)
+    yield SimpleNamespace(ledger=ledger, probe_pools=lambda pools: done)
     ledger.close()
 
 
@@ -49,7 +49,7 @@ def session(tmp_path: Path) -> Iterator[Any]:
     ],
 )
 def test_a_word_that_fits_one_thing_means_it(session: Any, word: str, run: str) -> None:
-    assert meant(session, word).run == run
+    assert resolve_run(session, word).run == run
 
 
 @pytest.mark.parametrize(
@@ -65,12 +65,12 @@ def test_a_word_that_fits_one_thing_means_it(session: Any, word: str, run: str) 
 )
 def test_a_word_that_fits_nothing_or_more_is_refused(session: Any, word: str, said: str) -> None:
     with pytest.raises(UsageError, match=said):
-        meant(session, word)
+        resolve_run(session, word)
 
 
 def test_a_pool_that_is_over_is_called_so(session: Any) -> None:
     with pytest.raises(UsageError, match=r"pool train is not up any more, it ended at .*skyward-tui logs train"):
-        up(session, ["train"])
+        live_pools(session, ["train"])
 
 
 @pytest.fixture
@@ -78,11 +78,13 @@ def namesakes(tmp_path: Path) -> Iterator[Any]:
     """Pools of one name: two have ended and left something on their hosts, then one came up."""
     with closing(Ledger(tmp_path / "ledger.db")) as ledger:
         for token in ("t1", "t2", "t3"):
-            ledger.intend(token, "train", {}, {})
+            ledger.record_intent(token, "train", {}, {})
             if token != "t3":
-                kept = [Kept(token, Machine(f"m{node}", node, "h", "h"), {"aa": 7}, 7, 2e9) for node in (0, 1)]
-                ledger.ended(token, Receipt("train", 2, (0, 1), (), 0.1), kept)
-        yield SimpleNamespace(ledger=ledger, kept=ledger.kept)
+                kept = [
+                    RetainedResults(token, Machine(f"m{node}", node, "h", "h"), {"aa": 7}, 7, 2e9) for node in (0, 1)
+                ]
+                ledger.record_teardown(token, Receipt("train", 2, (0, 1), (), 0.1), kept)
+        yield SimpleNamespace(ledger=ledger, retained_results=ledger.retained_results)
 
 
 def tokens(found: tuple[list[PoolRow], list[PoolRow]]) -> tuple[list[str], list[str]]:
@@ -90,13 +92,13 @@ def tokens(found: tuple[list[PoolRow], list[PoolRow]]) -> tuple[list[str], list[
 
 
 def test_a_name_means_the_pool_that_is_up_and_a_key_any(namesakes: Any) -> None:
-    assert tokens(with_kept(namesakes, ["train"])) == (["t3"], [])
-    assert tokens(with_kept(namesakes, ["train", "train.t3", "train.t1"])) == (["t3"], ["t1"])
+    assert tokens(live_and_retained_pools(namesakes, ["train"])) == (["t3"], [])
+    assert tokens(live_and_retained_pools(namesakes, ["train", "train.t3", "train.t1"])) == (["t3"], ["t1"])
     with pytest.raises(UsageError, match=r"no pool 'train\.t9' is up; did you mean 'train'"):
-        up(namesakes, ["train.t9"])
+        live_pools(namesakes, ["train.t9"])
 
 
 def test_a_name_means_all_that_had_it_where_none_is_up(namesakes: Any) -> None:
-    namesakes.ledger.ended("t3", Receipt("train", 0, (), (), 0.0))
-    assert tokens(with_kept(namesakes, ["train"])) == ([], ["t1", "t2"])
-    assert tokens(with_kept(namesakes, ["train.t2"])) == ([], ["t2"])
+    namesakes.ledger.record_teardown("t3", Receipt("train", 0, (), (), 0.0))
+    assert tokens(live_and_retained_pools(namesakes, ["train"])) == ([], ["t1", "t2"])
+    assert tokens(live_and_retained_pools(namesakes, ["train.t2"])) == ([], ["t2"])

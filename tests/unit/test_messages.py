@@ -13,8 +13,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skyward_core.protocol import frame_schema, validators
-from skyward_core.protocol.frame_codec import CHUNK, INLINE, VERSION, Decoder, WireError, frame
-from skyward_core.protocol.frame_schema import FROM_AGENT, FROM_CLIENT, FROM_WORKER, from_agent, from_client
+from skyward_core.protocol.frame_codec import (
+    CHUNK_BYTES,
+    MAX_INLINE_BYTES,
+    VERSION,
+    Decoder,
+    WireError,
+    encode_frame,
+)
+from skyward_core.protocol.frame_schema import (
+    FROM_AGENT,
+    FROM_CLIENT,
+    FROM_WORKER,
+    validate_agent_frame,
+    validate_client_frame,
+)
 from tests.support.any_text import CHARACTERS
 from tests.support.sample_frames import BEGAN, LOG, OUTCOME, RECORD, SUMMARY, WELCOME
 
@@ -35,12 +48,12 @@ def refused(admit: Any, header: dict[str, Any], body: int = 0) -> bool:
     "header", [WELCOME, OUTCOME, BEGAN, LOG, {"t": "run"} | RECORD, {"t": "of another release", "f": "../x"}]
 )
 def test_what_agents_say_is_admitted(header: dict[str, Any]) -> None:
-    assert not refused(from_agent, header)
+    assert not refused(validate_agent_frame, header)
 
 
 def test_a_greeting_of_another_release_only_says_of_which() -> None:
-    assert not refused(from_agent, {"t": "welcome", "version": VERSION + 1, "runs": "in another shape"})
-    assert refused(from_agent, {"t": "welcome"})
+    assert not refused(validate_agent_frame, {"t": "welcome", "version": VERSION + 1, "runs": "in another shape"})
+    assert refused(validate_agent_frame, {"t": "welcome"})
 
 
 @pytest.mark.parametrize(
@@ -49,26 +62,29 @@ def test_a_greeting_of_another_release_only_says_of_which() -> None:
      "r\u0661\u0661\u0661.out", "r00000000000.out", ["r000.out"]],
 )  # fmt: skip
 def test_a_log_has_a_logs_name(name: Any) -> None:
-    assert refused(from_agent, LOG | {"f": name})
+    assert refused(validate_agent_frame, LOG | {"f": name})
     if isinstance(name, str):
-        assert refused(from_agent, OUTCOME | {"log": {name: [0, 1]}})
-        assert refused(from_agent, {"t": "bye", "logs": {name: 1}})
-        assert refused(from_agent, WELCOME | {"runs": [RECORD | {"outcomes": [OUTCOME | {"log": {name: [0, 1]}}]}]})
-        assert refused(from_client, {"t": "tail", "cursors": {name: 1}})
+        assert refused(validate_agent_frame, OUTCOME | {"log": {name: [0, 1]}})
+        assert refused(validate_agent_frame, {"t": "bye", "logs": {name: 1}})
+        assert refused(
+            validate_agent_frame,
+            WELCOME | {"runs": [RECORD | {"outcomes": [OUTCOME | {"log": {name: [0, 1]}}]}]},
+        )
+        assert refused(validate_client_frame, {"t": "tail", "cursors": {name: 1}})
 
 
 @pytest.mark.parametrize("name", ["../x", "a/b", "", ".hidden", "a\x00b", "a" * 201, None, 7])
 def test_a_file_is_named_and_never_a_path(name: Any) -> None:
-    assert refused(from_agent, OUTCOME | {"file": name})
-    assert refused(from_client, {"t": "fetch", "id": 1, "f": name})
-    assert refused(from_client, {"t": "drop", "id": 1, "blobs": [name]})
-    assert refused(from_client, CALL | {"fn": [name, 1]})
+    assert refused(validate_agent_frame, OUTCOME | {"file": name})
+    assert refused(validate_client_frame, {"t": "fetch", "id": 1, "f": name})
+    assert refused(validate_client_frame, {"t": "drop", "id": 1, "blobs": [name]})
+    assert refused(validate_client_frame, CALL | {"fn": [name, 1]})
 
 
 @pytest.mark.parametrize("path", ["../x", "/etc/passwd", "a/../b", "a//b", "./a", "", "a\x00b", "a" * 5000, None, 7])
 def test_what_ranks_wrote_is_named_below_their_folder(path: Any) -> None:
     file = OUTPUT | {"path": path}
-    assert refused(from_client, {"t": "output", "id": 1} | file)
+    assert refused(validate_client_frame, {"t": "output", "id": 1} | file)
     told = {
         "t": "known",
         "id": 1,
@@ -78,7 +94,7 @@ def test_what_ranks_wrote_is_named_below_their_folder(path: Any) -> None:
         "now": 2.5,
     }
     with pytest.raises(WireError):
-        frame_schema.answer("written", told)
+        frame_schema.validate_answer("written", told)
 
 
 @pytest.mark.parametrize(
@@ -90,15 +106,15 @@ def test_what_ranks_wrote_is_named_below_their_folder(path: Any) -> None:
      {"log": {"r000.out": [0]}}, {"log": {"r000.out": [-1, 5]}}, {"log": [1]}, {"last": 3}, {"items": 1.5}],
 )  # fmt: skip
 def test_an_outcome_is_one(wrong: dict[str, Any]) -> None:
-    assert refused(from_agent, OUTCOME | wrong)
+    assert refused(validate_agent_frame, OUTCOME | wrong)
 
 
 def test_who_asks_for_a_listener_brings_certificates_and_nobody_repeats_secrets() -> None:
     asked: dict[str, Any] = {"t": "peers", "id": 1, "authority": "", "certificate": "", "key": ""}
-    assert not refused(from_client, asked)
+    assert not refused(validate_client_frame, asked)
     for key in ("authority", "certificate", "key"):
-        assert refused(from_client, asked | {key: None})
-        assert refused(from_client, {name: value for name, value in asked.items() if name != key})
+        assert refused(validate_client_frame, asked | {key: None})
+        assert refused(validate_client_frame, {name: value for name, value in asked.items() if name != key})
     env = {
         "t": "known",
         "env": {"HF_TOKEN": "hf_verysecret", "N": 1},
@@ -107,7 +123,7 @@ def test_who_asks_for_a_listener_brings_certificates_and_nobody_repeats_secrets(
         "apps": False,
     }
     with pytest.raises(WireError, match="cannot be a dict") as said:
-        frame_schema.answer("setup", env)
+        frame_schema.validate_answer("setup", env)
     assert "hf_" not in str(said.value)
 
 
@@ -117,26 +133,26 @@ def deep(levels: int) -> Any:
 
 @pytest.mark.parametrize("value", [float("inf"), float("nan"), {"a": [float("-inf")]}, deep(900)])
 def test_what_a_value_looks_like_can_be_written_down(value: Any) -> None:
-    assert refused(from_agent, OUTCOME | {"summary": SUMMARY | {"json": value}})
-    assert not refused(from_agent, OUTCOME | {"summary": SUMMARY | {"json": deep(32)}})
+    assert refused(validate_agent_frame, OUTCOME | {"summary": SUMMARY | {"json": value}})
+    assert not refused(validate_agent_frame, OUTCOME | {"summary": SUMMARY | {"json": deep(32)}})
 
 
 @pytest.mark.parametrize("missing", ["run", "i", "rank", "node", "kind"])
 def test_an_outcome_is_whole(missing: str) -> None:
-    assert refused(from_agent, {key: value for key, value in OUTCOME.items() if key != missing})
+    assert refused(validate_agent_frame, {key: value for key, value in OUTCOME.items() if key != missing})
 
 
 def test_a_body_is_as_large_as_its_kind_has_it() -> None:
-    assert not refused(from_agent, LOG, CHUNK)
-    assert refused(from_agent, LOG, CHUNK + 1)
-    assert refused(from_agent, BEGAN, 1)
-    assert refused(from_client, CALL, 2 * INLINE + 1)
-    assert refused(from_agent, {"t": "of another release"}, INLINE + 1)
+    assert not refused(validate_agent_frame, LOG, CHUNK_BYTES)
+    assert refused(validate_agent_frame, LOG, CHUNK_BYTES + 1)
+    assert refused(validate_agent_frame, BEGAN, 1)
+    assert refused(validate_client_frame, CALL, 2 * MAX_INLINE_BYTES + 1)
+    assert refused(validate_agent_frame, {"t": "of another release"}, MAX_INLINE_BYTES + 1)
 
 
 def test_a_body_of_four_gigabytes_is_refused_before_it_comes() -> None:
     head = json.dumps(LOG).encode()
-    decoder, data = Decoder(from_agent), struct.pack("!II", len(head), 2**32 - 1) + head
+    decoder, data = Decoder(validate_agent_frame), struct.pack("!II", len(head), 2**32 - 1) + head
     assert list(decoder.feed(data[:-1])) == []
     tracemalloc.start()
     try:
@@ -152,8 +168,8 @@ FORMS = {
     "client": FROM_CLIENT,
     "worker": FROM_WORKER,
     "to worker": frame_schema.TO_WORKER,
-    "files": frame_schema.OF_FILES,
-    "peers": frame_schema.OF_PEERS,
+    "files": frame_schema.FILE_FRAMES,
+    "peers": frame_schema.PEER_FRAMES,
 }
 ASKED, PAPERS = {"id": 1}, {"authority": "", "certificate": "", "key": ""}
 PHASE = {"rank": 0, "phase": "importing", "age": 0.5}
@@ -220,7 +236,7 @@ NONSENSE: list[Any] = [{"\x1b[2J": [-7.5]}, [{"../x": None}], -7.5]
 )
 def test_of_every_kind_of_frame_each_key_is_looked_at(who: str, kind: str) -> None:
     form, good = FORMS[who][kind], GOOD[who][kind] | {"t": kind}
-    admit = partial(frame_schema.admit, FORMS[who])
+    admit = partial(frame_schema.validate_header, FORMS[who])
     assert not refused(admit, good, form.body)
     assert refused(admit, good, form.body + 1)
     assert {key for key in good if refused(admit, {k: v for k, v in good.items() if k != key} | {"t": kind})} == {
@@ -250,11 +266,11 @@ def test_of_every_answer_each_key_is_looked_at(asked: str) -> None:
         },
     }  # fmt: skip
     good = answers[asked] | {"t": "known", "id": 1}
-    frame_schema.answer(asked, good)
+    frame_schema.validate_answer(asked, good)
     for key in frame_schema.ANSWERS[asked]:
         for value in NONSENSE:
             with pytest.raises(WireError, match=key):
-                frame_schema.answer(asked, good | {key: value})
+                frame_schema.validate_answer(asked, good | {key: value})
 
 
 values = st.recursive(
@@ -274,9 +290,9 @@ def test_no_frame_raises_anything_but_that_it_is_none(data: st.DataObject) -> No
         [None, 0, 1, "r", "r000.out", OUTCOME, RECORD, SUMMARY, ERROR, [0, 1], {"r000.out": [0, 1]}]
     )
     header = data.draw(st.dictionaries(st.sampled_from(keys or ["x"]), known | values)) | {"t": kind}
-    decoder = Decoder(lambda *frame: frame_schema.admit(forms, *frame))
+    decoder = Decoder(lambda *frame: frame_schema.validate_header(forms, *frame))
     try:
-        list(decoder.feed(frame(header, b"body")))
+        list(decoder.feed(encode_frame(header, b"body")))
     except WireError:
         return
     assert form is None or (form.body and form.needs.keys() <= header.keys())

@@ -7,7 +7,14 @@ import random
 from skyward_core.model.outcomes import Summary
 from skyward_core.views import events
 from skyward_core.views.pool_view import PoolView, apply
-from skyward_core.views.rank_metrics import NAMES, PACE, POINTS, RUNS, MetricBook, numbers_line
+from skyward_core.views.rank_metrics import (
+    MAX_NAMES,
+    MAX_POINTS,
+    MAX_RUNS,
+    PACE_SIZE,
+    MetricStore,
+    format_metrics,
+)
 
 
 def line(run: str, at: float, **values: float) -> bytes:
@@ -15,7 +22,7 @@ def line(run: str, at: float, **values: float) -> bytes:
 
 
 def test_bytes_may_come_in_any_pieces_and_from_several_files_of_a_rank():
-    book = MetricBook()
+    book = MetricStore()
     first = b'7, "values": {}}\n' + line("r1", 1.0, loss=2.5, step=1) + line("r1", 2.0, loss=1.5)
     other = line("r2", 1.0, loss=float("nan"), step=9)
     for i in range(max(len(first), len(other))):
@@ -28,24 +35,24 @@ def test_bytes_may_come_in_any_pieces_and_from_several_files_of_a_rank():
 
 
 def test_a_long_history_is_thinned_evenly_and_keeps_its_beginning_and_newest_value():
-    book = MetricBook()
-    for step in range(10 * POINTS):
-        book.note("r", 0, float(step), {"step": step})
-        assert len(book.history("r", 0, "step")) <= POINTS
+    book = MetricStore()
+    for step in range(10 * MAX_POINTS):
+        book.add_values("r", 0, float(step), {"step": step})
+        assert len(book.history("r", 0, "step")) <= MAX_POINTS
     points = book.history("r", 0, "step")
     assert points[0] == (0.0, 0.0)
     assert {b[0] - a[0] for a, b in itertools.pairwise(points)} == {16.0}
-    assert len(points) > POINTS // 2
-    assert book.latest("r", 0) == {"step": 10 * POINTS - 1}
+    assert len(points) > MAX_POINTS // 2
+    assert book.latest("r", 0) == {"step": 10 * MAX_POINTS - 1}
 
 
 def test_names_and_runs_are_bounded():
-    book = MetricBook()
-    for run in range(2 * RUNS):
-        book.note(f"r{run}", 0, 0.0, {f"n{i}": i for i in range(NAMES + 9)})
+    book = MetricStore()
+    for run in range(2 * MAX_RUNS):
+        book.add_values(f"r{run}", 0, 0.0, {f"n{i}": i for i in range(MAX_NAMES + 9)})
     assert book.latest("r0", 0) == {}
-    assert len(book.latest(f"r{2 * RUNS - 1}", 0)) == NAMES
-    assert len(book.latest(f"r{RUNS}", 0)) == NAMES
+    assert len(book.latest(f"r{2 * MAX_RUNS - 1}", 0)) == MAX_NAMES
+    assert len(book.latest(f"r{MAX_RUNS}", 0)) == MAX_NAMES
 
 
 def test_dicts_of_numbers_that_a_generator_yields_are_numbers_too():
@@ -61,11 +68,11 @@ def test_dicts_of_numbers_that_a_generator_yields_are_numbers_too():
 
 def test_numbers_in_a_line():
     values = {"step": 1234.0, "loss": 2.31449, "lr": 3e-5, "x": float("nan"), "y": float("inf")}
-    assert numbers_line(values) == "step 1,234  loss 2.314  lr 3e-05  x nan  y inf"
+    assert format_metrics(values) == "step 1,234  loss 2.314  lr 3e-05  x nan  y inf"
 
 
 def test_what_a_rank_wrote_to_its_file_itself_may_be_anything() -> None:
-    book, good = MetricBook(), b'{"run": "r", "at": 17.5, "values": {"loss": 1.0}}'
+    book, good = MetricStore(), b'{"run": "r", "at": 17.5, "values": {"loss": 1.0}}'
 
     def but(part: bytes, other: bytes) -> bytes:
         return good.replace(part, other)
@@ -86,33 +93,33 @@ def test_what_a_rank_wrote_to_its_file_itself_may_be_anything() -> None:
 
 def odd_ranks(values: list[list[float]]) -> list[int]:
     """Who is far from the others, where each rank has sent such values."""
-    book = MetricBook()
+    book = MetricStore()
     for rank, sent in enumerate(values):
         for place, value in enumerate(sent):
-            book.note("r", rank, float(place), {"loss": value})
-    return book.odd_ranks("r", "loss")
+            book.add_values("r", rank, float(place), {"loss": value})
+    return book.outlier_ranks("r", "loss")
 
 
 def test_a_rank_is_odd_by_its_last_values_and_not_before_there_are_enough_of_them() -> None:
-    alike = [[1.0] * PACE for _ in range(4)]
-    assert odd_ranks([*alike, [9.0] * (PACE - 1)]) == []
-    assert odd_ranks([*alike, [9.0] * PACE]) == [4]
-    assert odd_ranks([*alike, [1.0] * PACE + [9.0]]) == [], "one hiccup"
-    assert odd_ranks([*alike, [1.0] * PACE + [9.0] * PACE]) == [4]
-    assert odd_ranks([*alike, [9.0] * PACE + [1.0] * PACE]) == [], "it was"
+    alike = [[1.0] * PACE_SIZE for _ in range(4)]
+    assert odd_ranks([*alike, [9.0] * (PACE_SIZE - 1)]) == []
+    assert odd_ranks([*alike, [9.0] * PACE_SIZE]) == [4]
+    assert odd_ranks([*alike, [1.0] * PACE_SIZE + [9.0]]) == [], "one hiccup"
+    assert odd_ranks([*alike, [1.0] * PACE_SIZE + [9.0] * PACE_SIZE]) == [4]
+    assert odd_ranks([*alike, [9.0] * PACE_SIZE + [1.0] * PACE_SIZE]) == [], "it was"
 
 
 def test_noise_is_not_odd() -> None:
     """Of four that are alike one is far from the others by its deviation every seventh time."""
     rng, many = random.Random(7), 400
-    noisy = [[[rng.gauss(1.0, 0.3) for _ in range(PACE)] for _ in range(4)] for _ in range(many)]
+    noisy = [[[rng.gauss(1.0, 0.3) for _ in range(PACE_SIZE)] for _ in range(4)] for _ in range(many)]
     assert sum(map(bool, map(odd_ranks, noisy))) < many / 50
     apart = [[*ranks[:3], [value + 3.0 for value in ranks[3]]] for ranks in noisy]
     assert sum(odd_ranks(ranks)[:1] == [3] for ranks in apart) > many * 0.9
 
 
 def test_a_number_that_is_none_is_told_at_once_and_until_one_comes() -> None:
-    alike = [[1.0] * PACE for _ in range(4)]
+    alike = [[1.0] * PACE_SIZE for _ in range(4)]
     assert odd_ranks([*alike, [float("nan")]]) == [4]
-    assert odd_ranks([*alike, [1.0] * PACE + [float("inf")]]) == [4]
+    assert odd_ranks([*alike, [1.0] * PACE_SIZE + [float("inf")]]) == [4]
     assert odd_ranks([*alike, [float("nan"), 1.0]]) == []

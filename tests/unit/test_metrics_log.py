@@ -18,7 +18,7 @@ from skyward_core.runtime.instance_info import InstanceInfo, using
 def spool(tmp_path, monkeypatch):
     """A writer without its thread: lines are written when a test asks for it."""
     path = tmp_path / "r000.metrics"
-    flush = metric_logging.start(str(path))
+    flush = metric_logging.start_writer(str(path))
     monkeypatch.setattr(metric_logging._writer, "_thread", threading.current_thread())
 
     def lines():
@@ -85,7 +85,7 @@ def test_a_tensor_of_several_is_no_number(spool):
 
 def test_a_thread_writes_without_being_asked(tmp_path):
     path = tmp_path / "m"
-    metric_logging.start(str(path))
+    metric_logging.start_writer(str(path))
     try:
         sky.log(step=1)
         deadline = time.monotonic() + 10

@@ -12,7 +12,7 @@ import pytest
 
 import skyward_core
 from skyward_core.api import older_api_names
-from skyward_core.model.older_api_arguments import meant
+from skyward_core.model.older_api_arguments import did_you_mean
 from skyward_core.plugins import available, factory
 from skyward_core.plugins.plugin import Plugin
 from skyward_core.store import state_folder
@@ -134,7 +134,7 @@ def test_of_other_packages() -> None:
 
 
 def test_what_is_meant() -> None:
-    assert meant("timeout", ["grace", "start_timeout"]) == "; did you mean 'start_timeout'?"
-    assert meant("timeout", ["aaaaaaaaaaa_timeout", "bbbbbbbbbbb_timeout", *"abcdefg"]) == ""
-    assert meant("zz", ["one", "two"]) == "; known: one, two"
-    assert meant("zz", [str(each) for each in range(20)]) == ""
+    assert did_you_mean("timeout", ["grace", "start_timeout"]) == "; did you mean 'start_timeout'?"
+    assert did_you_mean("timeout", ["aaaaaaaaaaa_timeout", "bbbbbbbbbbb_timeout", *"abcdefg"]) == ""
+    assert did_you_mean("zz", ["one", "two"]) == "; known: one, two"
+    assert did_you_mean("zz", [str(each) for each in range(20)]) == ""

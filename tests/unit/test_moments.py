@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from skyward_tui.external_editor import NoEditor, command, here
-from skyward_tui.panels.log import moment
+from skyward_tui.external_editor import EditorError, editor_command, find_local
+from skyward_tui.panels.log import parse_time
 
 NEWEST = datetime(2026, 11, 24, 0, 30, 10).timestamp()
 
@@ -29,7 +29,7 @@ NEWEST = datetime(2026, 11, 24, 0, 30, 10).timestamp()
     ],
 )
 def test_a_time_as_it_is_said(said: str, at: datetime | None) -> None:
-    assert moment(said, NEWEST) == (None if at is None else at.timestamp())
+    assert parse_time(said, NEWEST) == (None if at is None else at.timestamp())
 
 
 def test_the_file_of_a_copy_is_the_one_here(tmp_path: Path) -> None:
@@ -45,22 +45,22 @@ def test_the_file_of_a_copy_is_the_one_here(tmp_path: Path) -> None:
         f'  File "{other / "lib.py"}", line 5, in call',
         "ValueError: no",
     ]
-    assert here(frames, [own]) == (own / "nets/model.py", 12)  # the innermost of the person's own
-    assert here(frames[3:], [own]) == (other / "lib.py", 5)
-    assert here(["nets/model.py:4: error"], [own]) == (own / "nets/model.py", 4)
-    assert here(['File "../own/train.py", line 1', 'File "<string>", line 1', "at 12:30"], [own]) is None
+    assert find_local(frames, [own]) == (own / "nets/model.py", 12)  # the innermost of the person's own
+    assert find_local(frames[3:], [own]) == (other / "lib.py", 5)
+    assert find_local(["nets/model.py:4: error"], [own]) == (own / "nets/model.py", 4)
+    assert find_local(['File "../own/train.py", line 1', 'File "<string>", line 1', "at 12:30"], [own]) is None
 
 
 def test_each_editor_is_told_the_line_in_its_way(tmp_path: Path) -> None:
     path = tmp_path / "a b.py"
-    assert command({"EDITOR": "nano"}, path, 3) == ["nano", "+3", str(path)]
-    assert command({"EDITOR": "nano", "VISUAL": "code --wait"}, path, 3) == [
+    assert editor_command({"EDITOR": "nano"}, path, 3) == ["nano", "+3", str(path)]
+    assert editor_command({"EDITOR": "nano", "VISUAL": "code --wait"}, path, 3) == [
         "code",
         "--wait",
         "--goto",
         f"{path}:3",
     ]
-    assert command({"EDITOR": "/usr/bin/hx"}, path, 3) == ["/usr/bin/hx", f"{path}:3"]
+    assert editor_command({"EDITOR": "/usr/bin/hx"}, path, 3) == ["/usr/bin/hx", f"{path}:3"]
     for wrong in ({}, {"EDITOR": "  "}, {"EDITOR": "'vi"}):
-        with pytest.raises(NoEditor):
-            command(wrong, path, 3)
+        with pytest.raises(EditorError):
+            editor_command(wrong, path, 3)

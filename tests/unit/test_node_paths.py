@@ -11,7 +11,7 @@ import pytest
 import skyward_core
 from skyward_core.protocol import node_paths
 from skyward_core.protocol.node_paths import ERR, MARKS, METRICS, OUT, NodePaths, log_stem
-from skyward_core.protocol.validators import is_log
+from skyward_core.protocol.validators import is_log_name
 from tests.support.sources import nodes_of
 
 ROOT = Path(skyward_core.__file__).parent
@@ -90,14 +90,14 @@ def test_names_are_those_of_the_release_before() -> None:
         f"/root/pools/p.1/{name}" for name in ("agent.lock", "agent.json", "agent.err", "agent.sock", "spool", "blobs")
     ]
     assert (paths.journal, paths.epoch) == ("/root/pools/p.1/spool/journal", "/root/pools/p.1/spool/epoch")
-    assert (paths.kept, paths.last_word) == ("/root/pools/kept.p.1", "/root/pools/ended.p.1")
-    assert NodePaths(paths.kept).kept == paths.kept, "what is kept is not kept twice"
+    assert (paths.retained_folder, paths.exit_reason) == ("/root/pools/kept.p.1", "/root/pools/ended.p.1")
+    assert NodePaths(paths.retained_folder).retained_folder == paths.retained_folder, "what is kept is not kept twice"
     assert paths.worker(3, 1) == "/root/pools/p.1/worker.3.1"
 
 
 def test_log_names_are_what_others_take_for_logs() -> None:
     for rank, number in ((0, 0), (7, 2), (1234, 0)):
-        assert all(is_log(log_stem(rank, number) + ending) for ending in ENDINGS)
+        assert all(is_log_name(log_stem(rank, number) + ending) for ending in ENDINGS)
     assert (log_stem(3, 0), log_stem(3, 1)) == ("r003", "r003.1")
 
 
@@ -120,4 +120,4 @@ def test_log_names_are_what_others_take_for_logs() -> None:
     ],
 )
 def test_only_names_of_a_workers_logs_are_taken_for_some(name: str, log: bool) -> None:
-    assert bool(is_log(name)) is log
+    assert bool(is_log_name(name)) is log

@@ -32,7 +32,7 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_folder_with_a_colon_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SKYWARD_NODE", "/of/another:/home/14:55/node-0")
     with pytest.raises(sky.PoolError, match=r"^/home/14:55/node-0/between-nodes cannot be an entry of PATH"):
-        ssh_between_nodes.folder_here()
+        ssh_between_nodes.node_folder()
 
 
 def place(node: int, *addresses: str) -> InstanceInfo:
@@ -43,7 +43,7 @@ def place(node: int, *addresses: str) -> InstanceInfo:
 
 
 def needs_sshd() -> None:
-    if not any(os.access(f"{folder}/sshd", os.X_OK) for folder in ssh_between_nodes.ELSEWHERE.split(":")):
+    if not any(os.access(f"{folder}/sshd", os.X_OK) for folder in ssh_between_nodes.EXTRA_PATH.split(":")):
         pytest.skip("sshd is not installed: apt-get install openssh-server")
 
 
@@ -51,7 +51,7 @@ def test_a_node_without_what_it_takes_says_what_to_install(node: Path, monkeypat
     info = place(0, "127.0.0.1", "127.0.0.2")
     (node / "bin").mkdir()
     monkeypatch.setenv("PATH", str(node / "bin"))
-    monkeypatch.setattr(ssh_between_nodes, "ELSEWHERE", str(node / "bin"))
+    monkeypatch.setattr(ssh_between_nodes, "EXTRA_PATH", str(node / "bin"))
     for plugin, words in (
         (sky.plugins.mpi(), r"no mpirun on this node \(.*apt-get install openmpi-bin.*mpi\(launcher=\"\"\)"),
         (sky.plugins.mpi(launcher="srun"), "no srun on this node"),

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from skyward_core.api import notebook_html
-from skyward_core.api.notebook_display import ComingUp, asked_by, coming_line
+from skyward_core.api.notebook_display import StartupProgress, default_pool_name, format_progress
 from skyward_core.model.outcomes import RootCause
-from skyward_core.model.specs import made_up_name
+from skyward_core.model.specs import generate_pool_name
 from skyward_core.views.pool_view import NodeView, PoolView, RunView, TaskView
 
 EVIL = "<script>alert(1)</script>&\x1b]0;owned\x07\u202etxt.exe\n<img src=x onerror=alert(2)>"
@@ -47,16 +47,16 @@ def cell(monkeypatch: pytest.MonkeyPatch) -> Cell:
 
 
 def test_a_pool_is_called_after_its_notebook(cell: Cell, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert asked_by() == "notebook", "of which nothing is known"
+    assert default_pool_name() == "notebook", "of which nothing is known"
     monkeypatch.setenv("JPY_SESSION_NAME", "a1b2-c3d4")
-    assert asked_by() == "notebook", "a session that is no notebook's"
+    assert default_pool_name() == "notebook", "a session that is no notebook's"
     monkeypatch.setenv("JPY_SESSION_NAME", "/home/me/Train it.ipynb")
-    assert made_up_name(asked_by()).startswith("train-it-")
+    assert generate_pool_name(default_pool_name()).startswith("train-it-")
     monkeypatch.setattr(sys.modules["__main__"], "__vsc_ipynb_file__", "/x/Other.ipynb", raising=False)
-    assert made_up_name(asked_by()).startswith("other-")
+    assert generate_pool_name(default_pool_name()).startswith("other-")
     shell: Callable[[], Any] = lambda: SimpleNamespace()  # noqa: E731
     monkeypatch.setattr(sys.modules["IPython"], "get_ipython", shell)
-    assert asked_by() == sys.argv[0], "IPython's prompt is no notebook"
+    assert default_pool_name() == sys.argv[0], "IPython's prompt is no notebook"
 
 
 def test_one_line_tells_how_a_pool_comes_up_and_is_drawn_anew(cell: Cell) -> None:
@@ -67,7 +67,7 @@ def test_one_line_tells_how_a_pool_comes_up_and_is_drawn_anew(cell: Cell) -> Non
         listeners.append(hear)
         return listeners.clear
 
-    line, work = ComingUp(), Future[None]()
+    line, work = StartupProgress(), Future[None]()
     line.follow(pool, SimpleNamespace(subscribe=subscribe))  # type: ignore[arg-type]
     waiting = threading.Thread(target=line.wait, args=[work])
     waiting.start()
@@ -86,7 +86,7 @@ def test_one_line_tells_how_a_pool_comes_up_and_is_drawn_anew(cell: Cell) -> Non
 
 def test_a_pool_that_fails_says_so_in_that_line() -> None:
     pool = PoolView("p", state="failed", detail="no such host", nodes=[NodeView(0, "requested")])
-    assert coming_line(pool, 3.4) == "pool p failed: 0 of 1 nodes ready, 3 s: no such host"
+    assert format_progress(pool, 3.4) == "pool p failed: 0 of 1 nodes ready, 3 s: no such host"
 
 
 def test_text_of_ranks_and_hosts_is_text_of_html() -> None:
@@ -95,21 +95,21 @@ def test_text_of_ranks_and_hosts_is_text_of_html() -> None:
     run.root_cause = RootCause(0, "raised", EVIL, EVIL)
     pool = PoolView(EVIL, provider=EVIL, nodes=[NodeView(0, "gone", detail=EVIL, address=EVIL)], runs={"r1": run})
     for shown in (
-        notebook_html.of_run(run),
-        notebook_html.of_pool(pool),
-        notebook_html.of_unseen("pool", EVIL, EVIL),
-        notebook_html.of_table(EVIL, [EVIL], [[EVIL]]),
+        notebook_html.run_html(run),
+        notebook_html.pool_html(pool),
+        notebook_html.unseen_html("pool", EVIL, EVIL),
+        notebook_html.table_html(EVIL, [EVIL], [[EVIL]]),
     ):
         assert "&lt;script&gt;alert(1)" in shown
         assert "<script" not in shown and "<img" not in shown and "onerror=alert(2)>" not in shown
         assert not set(shown) & {"\x1b", "\x07", "\u202e"} and "owned" not in shown
-    assert "1 raised, 1 running" in notebook_html.of_run(run) and "2.0 s" in notebook_html.of_run(run)
+    assert "1 raised, 1 running" in notebook_html.run_html(run) and "2.0 s" in notebook_html.run_html(run)
 
 
 def test_a_large_table_is_cut_and_says_so() -> None:
-    shown = notebook_html.of_table("trials", ["#"], [[str(row)] for row in range(notebook_html.ROWS + 5)])
+    shown = notebook_html.table_html("trials", ["#"], [[str(row)] for row in range(notebook_html.ROWS + 5)])
     assert shown.count("<tr>") == notebook_html.ROWS + 1 and "and 5 more" in shown
-    assert "x" * 400 not in notebook_html.of_table("", ["a"], [["x" * 400]])
+    assert "x" * 400 not in notebook_html.table_html("", ["a"], [["x" * 400]])
 
 
 def test_nothing_of_it_is_loaded_by_scripts(tmp_path: Path) -> None:

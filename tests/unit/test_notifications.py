@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from skyward_core.client import notify_command
-from skyward_core.client.notify_command import run_command, settle
-from skyward_core.client.settings import Notify
+from skyward_core.client.notify_command import run_command, wait_for_commands
+from skyward_core.client.settings import NotifySettings
 from skyward_core.views import events
 from skyward_core.views.notification_rules import Notification, NotificationWatch
-from skyward_tui.notifications import Notifier, is_news, message, osc9, variables
+from skyward_tui.notifications import Notifier, environment_variables, is_worth_notifying, message, osc9
 from tests.support.fake_session import FakeSession, failed_run
 from tests.support.waiting import wait_until
 
@@ -37,25 +37,25 @@ def test_a_run_is_told_once_when_it_ends_and_not_what_had_ended_before(session: 
     session.end_run(view, old)
     run = session.open_run(view)
     watch = NotificationWatch()
-    assert watch.look(session.pools(), session.now) == []
+    assert watch.check(session.pools(), session.now) == []
     for rank in range(4):
         session.end_rank(view, run, rank)
     session.end_run(view, run)
-    assert watch.look(session.pools(), session.now) == [
+    assert watch.check(session.pools(), session.now) == [
         Notification("done", "llama-ft", run.id, "train", "4/4 returned", 41.0)
     ]
-    assert watch.look(session.pools(), session.now) == []
+    assert watch.check(session.pools(), session.now) == []
 
 
 def test_a_failure_is_told_with_its_cause(session: FakeSession) -> None:
     view = session.pool("llama-ft")
     watch = NotificationWatch()
-    watch.look(session.pools(), session.now)
+    watch.check(session.pools(), session.now)
     run = session.open_run(view)
-    watch.look(session.pools(), session.now)
+    watch.check(session.pools(), session.now)
     view.runs.clear()
     run = failed_run(session, view)
-    (told,) = watch.look(session.pools(), session.now)
+    (told,) = watch.check(session.pools(), session.now)
     assert (told.kind, told.run) == ("failed", run.id)
     assert message(told) == (
         "train (llama-ft-1) on llama-ft failed after 41.0 s: rank 2 raised: ZeroDivisionError: division by zero"
@@ -66,23 +66,23 @@ def test_a_run_that_vanishes_with_its_pool_is_followed_no_more(session: FakeSess
     view = session.pool("llama-ft")
     run = session.open_run(view)
     watch = NotificationWatch()
-    watch.look(session.pools(), session.now)
+    watch.check(session.pools(), session.now)
     session.emit(view, events.PoolState(pool="llama-ft", state="gone"))
-    assert watch.look(session.pools(), session.now) == []
+    assert watch.check(session.pools(), session.now) == []
     session.end_run(view, run)
-    assert watch.look(session.pools(), session.now) == []
+    assert watch.check(session.pools(), session.now) == []
 
 
 def test_a_start_that_fails_a_budget_and_a_breakpoint_are_told_once(session: FakeSession) -> None:
     starting = session.pool("fresh", state="starting", phase="requested")
     view = session.pool("llama-ft", price=1.0)
     watch = NotificationWatch()
-    assert watch.look(session.pools(), session.now) == []
+    assert watch.check(session.pools(), session.now) == []
     session.emit(starting, events.PoolState(pool="fresh", state="failed", detail="no machine to be had"))
     session.emit(view, events.BudgetNews(pool="llama-ft", budget=2.0, state="asked", ends_at=session.now + 9))
     for rank in (2, 1):
         session.emit(view, events.RankPhase(pool="llama-ft", rank=rank, phase="paused"))
-    told = watch.look(session.pools(), session.now)
+    told = watch.check(session.pools(), session.now)
     assert {(each.kind, each.pool) for each in told} == {
         ("failed", "fresh"), ("budget", "llama-ft"), ("breakpoint", "llama-ft"),
     }  # fmt: skip
@@ -91,22 +91,22 @@ def test_a_start_that_fails_a_budget_and_a_breakpoint_are_told_once(session: Fak
         "rank 1 (+1 more) of pool llama-ft waits at a breakpoint: skyward-tui debug llama-ft",
         "the start on fresh failed after 1:04: no machine to be had",
     ]
-    assert watch.look(session.pools(), session.now) == []
+    assert watch.check(session.pools(), session.now) == []
     session.emit(view, events.RankPhase(pool="llama-ft", rank=1, phase="running"))
-    assert watch.look(session.pools(), session.now) == []
+    assert watch.check(session.pools(), session.now) == []
     session.emit(view, events.RankPhase(pool="llama-ft", rank=1, phase="paused"))
-    assert len(watch.look(session.pools(), session.now)) == 1, "it stops once more"
+    assert len(watch.check(session.pools(), session.now)) == 1, "it stops once more"
 
 
 def test_a_start_whose_process_dies_is_told_of(session: FakeSession) -> None:
     starting = session.pool("fresh", state="starting", phase="requested")
     watch = NotificationWatch()
-    watch.look(session.pools(), session.now)
+    watch.check(session.pools(), session.now)
     starting.state, starting.detail = "unfinished", "its client was gone"
-    assert [message(each) for each in watch.look(session.pools(), session.now)] == [
+    assert [message(each) for each in watch.check(session.pools(), session.now)] == [
         "the start on fresh failed after 1:04: its client was gone"
     ]
-    assert watch.look(session.pools(), session.now) == []
+    assert watch.check(session.pools(), session.now) == []
 
 
 @pytest.mark.parametrize(
@@ -122,12 +122,12 @@ def test_a_start_whose_process_dies_is_told_of(session: FakeSession) -> None:
     ],
 )
 def test_who_sits_and_watches_is_not_called(told: Notification, looks: bool, untouched: float, news: bool) -> None:
-    assert is_news(told, looks=looks, untouched=untouched, after=10.0) is news
+    assert is_worth_notifying(told, looks=looks, untouched=untouched, after=10.0) is news
 
 
 def test_what_others_wrote_reaches_neither_terminal_nor_command_as_it_is() -> None:
     evil = DONE._replace(what="tr\x1b]0;x\aain\n\x9b31m", pool="p\x1b\\q")
-    for text in (message(evil), *variables(evil).values()):
+    for text in (message(evil), *environment_variables(evil).values()):
         assert text.isprintable(), text
     shown = osc9(message(evil), {})
     assert shown.startswith("\x1b]9;skyward: ") and shown.endswith("\x1b\\")
@@ -141,20 +141,20 @@ def test_what_others_wrote_reaches_neither_terminal_nor_command_as_it_is() -> No
     ("ways", "term", "written"),
     [
         (
-            Notify(),
+            NotifySettings(),
             "xterm-256color",
             f"\x1b]9;skyward: {message(DONE)}\x1b\\\a",
         ),
-        (Notify(terminal=False), "xterm-256color", "\a"),
-        (Notify(bell=False), "linux", ""),
-        (Notify(bell=False, terminal=False), "xterm-256color", ""),
+        (NotifySettings(terminal=False), "xterm-256color", "\a"),
+        (NotifySettings(bell=False), "linux", ""),
+        (NotifySettings(bell=False, terminal=False), "xterm-256color", ""),
     ],
 )
-def test_each_way_can_be_off(ways: Notify, term: str, written: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_way_can_be_off(ways: NotifySettings, term: str, written: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", term)
     monkeypatch.delenv("TMUX", raising=False)
     said: list[str] = []
-    Notifier(ways, said.append, said.append).tell_unless_seen(DONE, True, 99.0)
+    Notifier(ways, said.append, said.append).notify_unless_seen(DONE, True, 99.0)
     assert "".join(said) == written
 
 
@@ -165,9 +165,9 @@ def test_the_command_is_told_by_its_environment_and_runs_in_the_home(
     out = tmp_path / "out"
     script = f'echo "$SKYWARD_POOL|$SKYWARD_RUN|$SKYWARD_OUTCOME|$SKYWARD_MESSAGE|$PWD" > {out}'
     failed: list[str] = []
-    ways = Notify(("sh", "-c", script), bell=False, terminal=False)
-    Notifier(ways, failed.append, failed.append).tell_unless_seen(DONE._replace(what="$(touch x)"), True, 99.0)
-    settle()
+    ways = NotifySettings(("sh", "-c", script), bell=False, terminal=False)
+    Notifier(ways, failed.append, failed.append).notify_unless_seen(DONE._replace(what="$(touch x)"), True, 99.0)
+    wait_for_commands()
     assert out.read_text() == (
         f"llama-ft|llama-ft-1|done|$(touch x) (llama-ft-1) on llama-ft done after 41.0 s: 4/4 returned|{home}\n"
     )
@@ -177,7 +177,7 @@ def test_the_command_is_told_by_its_environment_and_runs_in_the_home(
 def test_no_shell_reads_the_command_unless_it_is_one(home: Path, tmp_path: Path) -> None:
     failed: list[str] = []
     run_command(("touch", str(tmp_path / "a;b"), str(tmp_path / "$HOME")), {}, failed.append)
-    settle()
+    wait_for_commands()
     assert {"a;b", "$HOME"} <= {path.name for path in tmp_path.iterdir()} and failed == []
 
 
@@ -197,10 +197,10 @@ def test_a_command_that_fails_is_told_once(
     (tmp_path / "x").chmod(0o755)
     monkeypatch.chdir(tmp_path)
     said: list[str] = []
-    notifier = Notifier(Notify(words, bell=False, terminal=False), said.append, said.append)
+    notifier = Notifier(NotifySettings(words, bell=False, terminal=False), said.append, said.append)
     for _ in range(2):
-        notifier.tell_unless_seen(DONE, True, 99.0)
-        settle()
+        notifier.notify_unless_seen(DONE, True, 99.0)
+        wait_for_commands()
     (one,) = said
     assert one.startswith(f"the command of [notify], {words[0]}, does not work: ") and one.endswith(why)
 
@@ -208,11 +208,11 @@ def test_a_command_that_fails_is_told_once(
 def test_a_command_that_does_not_end_is_killed_with_what_it_started(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(notify_command, "LIMIT", 0.5)
+    monkeypatch.setattr(notify_command, "COMMAND_TIMEOUT", 0.5)
     pids = tmp_path / "pids"
     failed: list[str] = []
     run_command(("sh", "-c", f"sleep 600 & echo $! $$ > {pids}; wait"), {}, failed.append)
-    settle()
+    wait_for_commands()
     assert failed == ["it had not ended after 0.5 s, and was killed"]
     for pid in map(int, pids.read_text().split()):
         wait_until(gone(pid))
@@ -237,4 +237,4 @@ def test_no_more_than_a_few_run_at_once(home: Path, tmp_path: Path) -> None:
     assert failed == ["4 of it run already, and this one was left out"] * 2
     with open(fifo, "w"):
         wait_until(lambda: all(notify_command._running.values()))
-    settle()
+    wait_for_commands()

@@ -29,7 +29,7 @@ from skyward_core.providers import ssh_machines
 from skyward_core.providers.ssh.provider import SSH
 from skyward_core.transport.ssh import connection, effective_ssh_config
 from skyward_core.transport.ssh.connection import ANSWER_TIMEOUT
-from skyward_core.transport.ssh.effective_ssh_config import Dials, Route
+from skyward_core.transport.ssh.effective_ssh_config import PreopenedSockets, Route
 from skyward_core.transport.ssh.host_address import Target
 from skyward_core.transport.ssh.ssh_transport import SSHTransport
 
@@ -139,8 +139,8 @@ def fault(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Fault]:
         patch.setattr(asyncssh, "connect", connect)
         patch.setattr(asyncssh, "get_server_host_key", connect)
         patch.setattr(connection, "FIRST_PAUSE", 0.001)
-        patch.setattr(ssh_machines, "CHECK_PATIENCE", 0.0)
-        patch.setattr("skyward_core.providers.ssh.provider.CHECK_PATIENCE", 0.0)
+        patch.setattr(ssh_machines, "CHECK_TIMEOUT", 0.0)
+        patch.setattr("skyward_core.providers.ssh.provider.CHECK_TIMEOUT", 0.0)
         yield fault
 
 
@@ -193,7 +193,7 @@ async def test_an_agent_out_of_reach_is_a_connection_error(fault: Fault, monkeyp
             await transport.open(lambda data: None, lambda error: None)
         assert isinstance(refused.value, OSError)
     with pytest.raises(OSError):
-        await transport.way_to("10.0.0.1", 80)
+        await transport.forward_port("10.0.0.1", 80)
     await transport.close()
 
 
@@ -209,7 +209,7 @@ async def test_a_login_that_was_begun_early_is_tried_again_by_who_needs_it(fault
         pytest.fail("there is no login")
 
     target = Target(BAD, config=False)
-    await connection.open_early([target], Dials([]), begin)
+    await connection.open_early([target], PreopenedSockets([]), begin)
     with pytest.raises(SkywardError):
         await connection.connect(target, patience=0)
     assert fault.raised == 2

@@ -11,13 +11,14 @@ import pytest
 
 import skyward_core as sky
 from skyward_core.api import active_pool
-from skyward_core.providers import by_name, unsupported_providers
-from skyward_core.providers.unsupported_providers import StandIn
+from skyward_core.providers import provider_class, unsupported_providers
+from skyward_core.providers.unsupported_providers import UnsupportedProvider
 from skyward_core.store import state_folder
 
 STAND_INS = [
-    name for name, kind in vars(unsupported_providers).items() if isinstance(kind, type) and issubclass(kind, StandIn)
-    and kind is not StandIn
+    name for name,
+    kind in vars(unsupported_providers).items() if isinstance(kind, type) and issubclass(kind, UnsupportedProvider)
+    and kind is not UnsupportedProvider
 ]  # fmt: skip
 
 
@@ -32,8 +33,8 @@ def test_a_provider_of_elsewhere_keeps_what_it_is_given_and_says_who_serves(name
         _ = provider.zone
     if name == "Container":
         compute = sky.Compute(provider=provider, vcpus=4)
-        assert "Local() serves for sky.Container(" in compute._said[0]
-        assert "vcpus go unheeded" in compute._said[0]
+        assert "Local() serves for sky.Container(" in compute._startup_notes[0]
+        assert "vcpus go unheeded" in compute._startup_notes[0]
     else:
         with pytest.raises(sky.UsageError, match=r"--provider local SCRIPT"):
             sky.Compute(provider=provider)
@@ -43,7 +44,7 @@ def test_a_provider_of_elsewhere_keeps_what_it_is_given_and_says_who_serves(name
     compute = sky.Compute(provider=provider, region="r", allocation="spot", disk_gb=50, nodes=2)
     assert isinstance(compute.spec.provider, sky.Local)
     assert compute.spec.nodes == 2
-    (said,) = compute._said
+    (said,) = compute._startup_notes
     assert f"--provider local in place of sky.{name}(region='x', api_key=…)" in said
     assert said.endswith(": region, api_key, disk_gb, allocation go unheeded")
 
@@ -54,16 +55,16 @@ def test_of_several_specs_those_are_left_out_that_nobody_serves():
         sky.Spec(provider=sky.AWS(region="us-east-1"), accelerator="A100"),
     )
     assert isinstance(compute.spec.provider, sky.AWS)
-    assert compute._said == ["sky.VastAI() is left out: machines of Vast.ai are not rented here"]
+    assert compute._startup_notes == ["sky.VastAI() is left out: machines of Vast.ai are not rented here"]
     with pytest.raises(sky.UsageError, match="machines of RunPod"):
         sky.Compute(sky.Spec(provider=sky.RunPod()), sky.Spec(provider=sky.Verda()))
 
 
 def test_a_word_for_a_provider_of_elsewhere_is_told_of_too():
     with pytest.raises(sky.UsageError, match="machines of RunPod, which are not rented here"):
-        by_name("runpod")
+        provider_class("runpod")
     with pytest.raises(sky.UsageError, match="no provider is called 'elsewhere'"):
-        by_name("elsewhere")
+        provider_class("elsewhere")
 
 
 def test_aws_by_the_older_words():
@@ -185,17 +186,17 @@ def test_the_open_pool_stands_right_of_an_operator_by_the_name_of_the_library():
     with pytest.raises(sky.PoolError, match="no block is open"):
         work() >> sky
     outer, inner = Pool(), Pool()
-    active_pool.opened(outer)
-    active_pool.opened(inner)
+    active_pool.push_pool(outer)
+    active_pool.push_pool(inner)
     try:
         assert work() >> sky == (inner, "work")
         assert work() @ sky.sky == (inner, "work")
         assert (work() > sky) == (inner, "work")
         assert "2 blocks are open, and none in this thread" in str(of_another_thread())
     finally:
-        active_pool.closed(inner)
+        active_pool.remove_pool(inner)
     assert of_another_thread() == (outer, "work")
-    active_pool.closed(outer)
+    active_pool.remove_pool(outer)
     with pytest.raises(sky.PoolError, match="no block is open"):
         work() >> sky.sky
 
@@ -307,7 +308,7 @@ def test_a_name_alone_is_a_table_of_the_settings(tmp_path, monkeypatch):
     monkeypatch.setattr(state_folder, "provider_settings", {})
     cheap = sky.Compute(name="my_cheap")
     assert (cheap.spec.name, str(cheap.spec.accelerator)) == ("my-cheap", "A100:8")
-    assert "in place of sky.RunPod(cloud_type='secure')" in cheap._said[0]
+    assert "in place of sky.RunPod(cloud_type='secure')" in cheap._startup_notes[0]
     for name, why in [
         (
             "tain",

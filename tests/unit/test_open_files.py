@@ -11,7 +11,7 @@ import pytest
 
 CHILD = """
 import resource, sys
-from skyward_core.pool.pool import make_room
+from skyward_core.pool.pool import raise_file_limit as make_room
 soft, hard, nodes, least = map(int, sys.argv[1:])
 resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 make_room(nodes, 1, least)
@@ -55,7 +55,7 @@ try:
 except sky.UsageError as error:
     print("refused", error)
 from skyward_core.store.ledger import Ledger
-print(Ledger().live())
+print(Ledger().live_pools())
 """
 
 

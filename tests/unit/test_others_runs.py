@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from skyward_core.client.session import LookingOnly, Session
+from skyward_core.client.session import ReadOnlySession, Session
 from skyward_core.model.errors import PoolError
 from skyward_core.model.outcomes import RootCause
 from skyward_core.pool import agent_link
-from skyward_core.pool.output_files import listing
+from skyward_core.pool.output_files import list_files
 from skyward_core.pool.pool_context import PoolEnd
 from skyward_core.pool.runs import run_registry
 from skyward_core.protocol.frame_codec import Header
@@ -137,7 +137,7 @@ async def test_a_run_is_over_though_a_node_that_knew_of_it_is_no_more(world: Wor
     knew = world.pipes["m1"]
     knew.say({"t": "run"} | opened(), b"")
     before.written()
-    before.client.ledger.record(ours=[RUN])  # its client is there
+    before.client.ledger.record_runs(ours=[RUN])  # its client is there
     if who == "gone":
         world.states["m1"] = "gone"
     still = await come()
@@ -207,16 +207,16 @@ async def test_a_run_that_we_took_over_is_told_of_by_it_alone(world: World, come
     world.remembers["m0"] = [record(opened(), began=[began(0, 0)])]
     world.remembers["m1"] = [record(opened(), began=[began(1, 1)])]
     watcher = await come()
-    run = await watcher.client.book.claim(RUN)
+    run = await watcher.client.run_registry.claim(RUN)
     world.remembers["m0"] = [record(opened(), outcome(0, 0))]
     await watcher.reconnect(0)
-    watcher.client.background.catch_up()
+    watcher.client.background.run_deferred()
     assert watcher.told(events.RankEnded) == [], "its value is still to come"
     watcher.say(0, outcome(0, 0), b"value")
     watcher.say(0, outcome(0, 0), b"value")  # asked for once more, as the claim is
     watcher.say(1, outcome(1, 1), b"value")
     await until(lambda: watcher.told(events.RunEnded))
-    watcher.client.background.catch_up()
+    watcher.client.background.run_deferred()
     assert run.state == watcher.run.state == "done"
     assert len(watcher.told(events.RunEnded)) == 1
     assert sorted(event.outcome.index for event in watcher.told(events.RankEnded)) == [0, 1]
@@ -227,7 +227,7 @@ async def test_a_run_of_ours_that_is_over_is_not_told_of_again(world: World, com
     """An agent that has not heard that the outcomes are here tells them once more."""
     world.remembers["m0"] = [record(opened())]
     watcher = await come()
-    run = await watcher.client.book.claim(RUN)
+    run = await watcher.client.run_registry.claim(RUN)
     watcher.say(0, outcome(0, 0, "lost", error=BOOM))
     watcher.say(1, outcome(1, 1), b"value")
     await until(lambda: watcher.told(events.RunEnded))
@@ -248,7 +248,7 @@ async def test_a_run_of_ours_that_is_over_is_not_told_of_again(world: World, com
 async def test_what_ranks_came_to_is_told_after_the_pool_was_ended_under_a_run(world: World, come: Come) -> None:
     world.remembers["m0"] = [record(opened())]
     watcher = await come()
-    run = await watcher.client.book.claim(RUN)
+    run = await watcher.client.run_registry.claim(RUN)
     run.pool_ended(PoolEnd("p", "somebody else", "", 0.0))
     await until(lambda: watcher.told(events.RunEnded))
     watcher.say(1, outcome(1, 1, "collateral", error={"type": "Stopped", "message": "the pool is torn down"}))
@@ -259,12 +259,12 @@ async def test_a_run_of_which_results_are_missing_is_not_taken_over(world: World
     world.remembers["m0"] = [record(opened("gather", 3), returned=2)]
     watcher = await come()
     with pytest.raises(PoolError) as caught:
-        await watcher.client.book.claim(RUN)
+        await watcher.client.run_registry.claim(RUN)
     said = (
         f"of run {RUN} the nodes have 2 of 3 results: the others have been fetched before, or their tasks had been "
         "sent to no node when the run's client left"
     )
-    assert (caught.value.what, RUN in watcher.client.book.runs) == (said, False)
+    assert (caught.value.what, RUN in watcher.client.run_registry.runs) == (said, False)
 
 
 async def test_agents_do_not_take_who_is_refused_a_run_for_its_owner(
@@ -275,7 +275,7 @@ async def test_agents_do_not_take_who_is_refused_a_run_for_its_owner(
     closed: list[str] = []
     monkeypatch.setattr(Pipe, "close", lambda pipe: closed.append(pipe._way.machine.id))
     with pytest.raises(PoolError):
-        await watcher.client.book.claim(RUN)
+        await watcher.client.run_registry.claim(RUN)
     assert sorted(closed) == ["m0", "m1"], "an agent takes us for the owner for as long as the connection lasts"
     asked = world.questions.count(("m0", "claim"))
     await watcher.reconnect(0)
@@ -308,7 +308,7 @@ async def test_what_is_written_of_a_run_that_is_over_stays(world: World, come: C
     cause = RootCause(1, "raised", "ValueError", "the first")
     head = opened(total=3)
     start = [(TOKEN, RUN, "train", "broadcast", 3, 1000.0)]
-    first.client.ledger.record(opened=start, ends=[(RUN, "failed", 1005.0, cause)])
+    first.client.ledger.record_runs(opened=start, ends=[(RUN, "failed", 1005.0, cause)])
     failed = [outcome(i, i, "raised", error=BOOM) for i in range(2)]
     world.remembers["m0"] = [record(head, failed[0], outcome(2, 0))]
     world.remembers["m1"] = [record(head, failed[1])]
@@ -340,7 +340,7 @@ async def test_what_was_lost_while_nobody_was_there_is_told_and_its_peers_are_st
         world.ended_as["m1"] = {"preempted": "Server.SpotInstanceTermination"}
     watcher = await come()
     watcher.written()
-    watcher.client.book.catch_up(watcher.client.context.links[0])
+    watcher.client.run_registry.sync_from_agent(watcher.client.context.links[0])
     lost = watcher.run.tasks[1]
     assert (lost.state, watcher.run.state) == ("lost", "running"), "the other one is still at it"
     assert ("m0", "stop") in world.questions
@@ -368,7 +368,7 @@ async def test_who_takes_over_a_run_that_lost_a_node_before_hears_of_that(world:
     world.remembers["m0"] = [record(opened(), began=[began(0, 0)]) | {"active": 1}]
     world.states["m1"] = "gone"
     watcher = await come()
-    run = await watcher.client.book.claim(RUN)
+    run = await watcher.client.run_registry.claim(RUN)
     assert ("m0", "stop") in world.questions and run.outcomes[1].kind == "lost"
     watcher.say(0, outcome(0, 0, "collateral", error={"type": "Stopped", "message": "another rank failed"}))
     await until(lambda: run.state == "failed")
@@ -382,10 +382,10 @@ async def test_who_looked_first_stops_the_peers_of_lost_ranks_once_it_uses_the_p
     watcher.written()
     context = watcher.client.context
     context.observer = True
-    watcher.client.book.catch_up(context.links[0])
+    watcher.client.run_registry.sync_from_agent(context.links[0])
     assert watcher.run.tasks[1].state == "lost" and ("m0", "stop") not in world.questions
     context.observer = False
-    watcher.client.book.look_again()
+    watcher.client.run_registry.check_orphaned()
     assert ("m0", "stop") in world.questions
 
 
@@ -411,14 +411,14 @@ async def test_who_saw_the_node_go_stops_the_peers_though_it_only_looks(
     world.remembers["m1"] = [record(opened(), began=[began(1, 1)]) | {"active": 1}]
     watcher = await come()
     watcher.written()
-    context, book = watcher.client.context, watcher.client.book
-    context.observer, book.only_looks = True, how == "reads only"
+    context, book = watcher.client.context, watcher.client.run_registry
+    context.observer, book.is_read_only = True, how == "reads only"
     if how == "has a client":
-        monkeypatch.setattr(run_registry, "AGAIN", 0.01)
+        monkeypatch.setattr(run_registry, "CHECK_INTERVAL", 0.01)
         monkeypatch.setattr(RunRow, "has_client", True)
-    context.links[1].lose("its machine is gone")
-    book.saw_loss()
-    book.drop(context.links[1])
+    context.links[1].mark_lost("its machine is gone")
+    book.on_node_lost()
+    book.drop_link(context.links[1])
     if how == "has a client":
         assert watcher.run.tasks[1].state == "running", "it tells of that"
         monkeypatch.setattr(RunRow, "has_client", False)
@@ -435,9 +435,9 @@ async def test_the_ledger_is_asked_again_after_a_loss_while_a_run_goes_on_and_ev
     watcher = await come()
     watcher.written()
     monkeypatch.setattr(RunRow, "has_client", True)
-    context, book = watcher.client.context, watcher.client.book
+    context, book = watcher.client.context, watcher.client.run_registry
     context.observer = True
-    asked, ask, pauses = 0, book._others.ask_ledger, []
+    asked, ask, pauses = 0, book._others.check_ledger, []
 
     def counted(ours: Any) -> None:
         nonlocal asked
@@ -445,25 +445,25 @@ async def test_the_ledger_is_asked_again_after_a_loss_while_a_run_goes_on_and_ev
         ask(ours)
 
     async def waited(seconds: float) -> None:
-        if seconds >= run_registry.AGAIN:
+        if seconds >= run_registry.CHECK_INTERVAL:
             pauses.append(seconds)
         await sleep(min(seconds, 0.001))
 
     sleep = asyncio.sleep
-    monkeypatch.setattr(book._others, "ask_ledger", counted)
+    monkeypatch.setattr(book._others, "check_ledger", counted)
     monkeypatch.setattr(asyncio, "sleep", waited)
-    context.links[1].lose("its machine is gone")
-    book.saw_loss()
-    book.saw_loss()
+    context.links[1].mark_lost("its machine is gone")
+    book.on_node_lost()
+    book.on_node_lost()
     await until(lambda: asked >= 6)
     assert pauses[:5] == [10.0, 20.0, 40.0, 60.0, 60.0]
-    watcher.client.ledger.record(ends=[(RUN, "failed", time.time(), None)])
-    await until(lambda: not book._asks_again)
+    watcher.client.ledger.record_runs(ends=[(RUN, "failed", time.time(), None)])
+    await until(lambda: not book._is_checking)
     before = asked
     assert watcher.run.state == "failed"
-    book.saw_loss()
-    assert book._asks_again, "another node went"
-    await until(lambda: not book._asks_again)
+    book.on_node_lost()
+    assert book._is_checking, "another node went"
+    await until(lambda: not book._is_checking)
     assert asked == before + 1
 
 
@@ -471,14 +471,14 @@ async def test_a_session_that_reads_only_has_no_ranks_stopped_of_whatever_it_see
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def watch(self: Session, row: Any, *, observer: bool) -> Any:
-        return SimpleNamespace(book=SimpleNamespace(only_looks=False))
+        return SimpleNamespace(run_registry=SimpleNamespace(is_read_only=False))
 
     monkeypatch.setenv("SKYWARD_HOME", str(tmp_path))
     monkeypatch.setattr(Session, "_watch", watch)
-    for kind, only_looks in ((Session, False), (LookingOnly, True)):
+    for kind, only_looks in ((Session, False), (ReadOnlySession, True)):
         session = kind()
         found: Any = await session._watch(Any, observer=True)  # type: ignore[arg-type]
-        assert found.book.only_looks is only_looks
+        assert found.run_registry.is_read_only is only_looks
         session.detach()
 
 
@@ -487,14 +487,14 @@ async def test_of_tasks_that_a_lost_node_had_the_ledger_alone_knows(world: World
     first = await come()
     total = 1 if kind == "single" else 3
     start = [(TOKEN, RUN, "train", kind, total, 1000.0)]
-    first.client.ledger.record(opened=start)
+    first.client.ledger.record_runs(opened=start)
     if kind == "gather":
         world.remembers["m0"] = [record(opened("gather", 3), returned=2)]
     world.states["m1"] = "gone"
     late = await come()
     if kind == "gather":
         late.written()
-        late.client.book.catch_up(late.client.context.links[0])
+        late.client.run_registry.sync_from_agent(late.client.context.links[0])
     row = late.written()
     assert (late.run.state, row.state, row.root_cause.message) == (
         "failed", "failed", "node 1 is gone: its machine was gone when somebody came",
@@ -507,14 +507,14 @@ async def test_a_run_that_may_go_on_is_not_told_as_lost(world: World, come: Come
     first = await come()
     at = time.time() if why == "young" else 1000.0
     start = [(TOKEN, RUN, "train", "single", 1, at)]
-    first.client.ledger.record(opened=start, ours=[RUN] if why == "client" else [])
+    first.client.ledger.record_runs(opened=start, ours=[RUN] if why == "client" else [])
     if why == "active":
         world.remembers["m0"] = [record(opened("single", 1), began=[began(0, 0)]) | {"active": 1}]
     world.states["m1"] = "gone"
     if why == "unfetched":
         world.unfetched["m0"] = {RUN: 12}
     late = await come()
-    late.client.book.catch_up(late.client.context.links[0])
+    late.client.run_registry.sync_from_agent(late.client.context.links[0])
     assert late.written().state == "running"
 
 
@@ -522,5 +522,5 @@ async def test_a_node_that_was_never_reached_has_no_time_since_when_it_is_silent
     await come()
     world.refuses["m1"] = OSError("no route")
     late = await come()
-    found = await listing(late.client.context, [], None)
+    found = await list_files(late.client.context, [], None)
     assert found.failures == {1: "it has not been reached from here"}

@@ -7,7 +7,7 @@ from dataclasses import asdict
 
 import pytest
 
-from skyward_core.model.outcomes import ErrorInfo, Outcome, RootCause, Summary, plain, signal_name
+from skyward_core.model.outcomes import ErrorInfo, Outcome, RootCause, Summary, signal_name, to_json_types
 
 WHOLE = Outcome(
     3, 1, 0, "raised", 1.5, Summary("dict", "{…}", {"a": [1, None]}, True, 40), ErrorInfo("E", "m", "t"), 2, 9
@@ -22,7 +22,7 @@ def test_an_outcome_passes_through_json(outcome: Outcome) -> None:
 
 def test_plain_copies_no_leaves() -> None:
     assert WHOLE.summary is not None
-    assert plain(WHOLE)["summary"]["json"] is WHOLE.summary.json
+    assert to_json_types(WHOLE)["summary"]["json"] is WHOLE.summary.json
 
 
 @pytest.mark.parametrize(
@@ -36,13 +36,13 @@ def test_plain_copies_no_leaves() -> None:
     ],
 )
 def test_a_root_cause_knows_the_status_to_exit_with(outcome: Outcome, code: int | None) -> None:
-    cause = RootCause.of(outcome)
+    cause = RootCause.from_outcome(outcome)
     assert (cause.rank, cause.outcome, cause.exit_code) == (0, outcome.kind, code)
     assert RootCause(**json.loads(json.dumps(cause.to_json()))) == cause
 
 
 def test_without_an_error_the_kind_is_the_type() -> None:
-    assert RootCause.of(Outcome(0, 0, 0, "lost")).type == "lost"
+    assert RootCause.from_outcome(Outcome(0, 0, 0, "lost")).type == "lost"
 
 
 def test_what_is_not_there_stays_not_there() -> None:

@@ -25,15 +25,15 @@ def test_a_line_that_was_cut_short_takes_no_other_with_it(tmp_path: Path) -> Non
         file.write(record.read_bytes().strip()[:40])
     OutputRecord(record).add(second, target)
     found = OutputRecord(record)
-    assert found.at(target) is not None and [row.node for row in found.of(second)] == [1]
+    assert found.latest_at(target) is not None and [row.node for row in found.copies_of(second)] == [1]
 
 
 def test_what_came_from_one_node_of_a_shared_disk_is_here_though_another_names_it(tmp_path: Path) -> None:
     target, record = tmp_path / "model.pt", OutputRecord(tmp_path / "outputs.jsonl")
     target.write_text("weights")
     record.add(WrittenFile("model.pt", 7, 0.0, 1, "7.99.3"), target)
-    assert [row.node for row in record.of(WrittenFile("model.pt", 7, 0.0, 0, "7.99.3"))] == [1]
-    assert record.of(WrittenFile("model.pt", 7, 0.0, 0, "7.100.3")) == []
+    assert [row.node for row in record.copies_of(WrittenFile("model.pt", 7, 0.0, 0, "7.99.3"))] == [1]
+    assert record.copies_of(WrittenFile("model.pt", 7, 0.0, 0, "7.100.3")) == []
 
 
 def test_a_full_disk_that_takes_half_a_line_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -62,7 +62,7 @@ def test_threads_that_read_the_record_together_skip_no_line(tmp_path: Path, monk
     record.add(files[0], tmp_path / files[0].path)
     with monkeypatch.context() as patch, ThreadPoolExecutor(2) as threads:
         patch.setattr(output_files, "open", open_together, raising=False)
-        list(threads.map(record.of, files[:2]))
+        list(threads.map(record.copies_of, files[:2]))
     for file in files[1:]:
         record.add(file, tmp_path / file.path)
-    assert [len(record.of(file)) for file in files] == [1, 1, 1, 1]
+    assert [len(record.copies_of(file)) for file in files] == [1, 1, 1, 1]

@@ -8,7 +8,7 @@ import pytest
 
 from skyward_core.model.errors import PoolError
 from skyward_core.providers.aws import instance_ssh
-from skyward_core.providers.aws.instance_ssh import MAKE, TAKE, OwnHostKey
+from skyward_core.providers.aws.instance_ssh import INSTALL_KEY_COMMAND, MAKE_KEY_COMMAND, HostKeyFile
 
 FIRST, OWN = "ssh-ed25519 AAAAfirst", "ssh-ed25519 AAAAown"
 
@@ -21,15 +21,15 @@ class Machine:
     """A far end, which may be where a client is cut off."""
 
     def __init__(self, path: Path, cut: str = "", says: str = f"motd\n{OWN} root@ip\n") -> None:
-        self.key = OwnHostKey(path)
+        self.key = HostKeyFile(path)
         self.shows, self.cut, self.says = FIRST, cut, says
 
     async def as_root(self, line: str) -> str:
-        if line == TAKE:
+        if line == INSTALL_KEY_COMMAND:
             if self.cut == "before":
                 raise Killed
             self.shows = OWN
-        return self.says if line == MAKE else ""
+        return self.says if line == MAKE_KEY_COMMAND else ""
 
     async def shown(self) -> str:
         if self.cut == "after":
@@ -39,7 +39,7 @@ class Machine:
     async def login(self) -> None:
         believed = self.key.keys or [FIRST]
         assert self.shows in believed, "nobody is let in any more"
-        await self.key.have(self.shows, self.as_root, self.shown)
+        await self.key.rotate(self.shows, self.as_root, self.shown)
 
 
 async def test_the_first_key_is_refused_once_there_is_another(tmp_path: Path) -> None:
@@ -71,11 +71,11 @@ async def test_what_is_no_key_is_not_believed(tmp_path: Path) -> None:
 async def test_a_server_that_goes_on_with_the_first_key_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(instance_ssh, "PATIENCE", 0.0)
+    monkeypatch.setattr(instance_ssh, "KEY_ROTATION_TIMEOUT", 0.0)
     machine = Machine(tmp_path / "known")
 
     async def first() -> str:
         return FIRST
 
     with pytest.raises(PoolError, match="goes on showing the key that it booted with"):
-        await machine.key.have(FIRST, machine.as_root, first)
+        await machine.key.rotate(FIRST, machine.as_root, first)

@@ -9,7 +9,7 @@ import socket
 import pytest
 
 from skyward_core.model.errors import PoolError
-from skyward_core.plugins.server_ports_and_certificates import check_free, variables
+from skyward_core.plugins.server_ports_and_certificates import check_port_free, set_variables
 
 
 @pytest.mark.parametrize(("family", "address"), [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")])
@@ -20,14 +20,14 @@ def test_a_port_that_another_one_has_is_told_with_what_to_do(family: int, addres
         port = taken.getsockname()[1]
         said = f"port {port} of {address} cannot be had (Address already in use): give another one, dask(port=...)"
         with pytest.raises(PoolError, match=re.escape(said)):
-            check_free("dask", address, port)
-    check_free("dask", address, port)
+            check_port_free("dask", address, port)
+    check_port_free("dask", address, port)
 
 
 def test_variables_are_as_they_were_once_it_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HAD", "before")
     monkeypatch.delenv("NEW", raising=False)
-    with pytest.raises(ZeroDivisionError), variables({"HAD": "now", "NEW": "here"}):
+    with pytest.raises(ZeroDivisionError), set_variables({"HAD": "now", "NEW": "here"}):
         assert (os.environ["HAD"], os.environ["NEW"]) == ("now", "here")
         _ = 1 / 0
     assert os.environ["HAD"] == "before" and "NEW" not in os.environ

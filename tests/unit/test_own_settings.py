@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from skyward_core.store.user_settings import Notify, OwnSettings, read_own
+from skyward_core.store.user_settings import NotifySettings, UserSettings, read_user_settings
 
 
 @pytest.fixture
@@ -21,7 +21,11 @@ def project(tmp_path: Path) -> Path:
 
 
 def test_without_a_file_all_is_as_it_is(own: Path, project: Path) -> None:
-    assert read_own(own, project) == OwnSettings() == OwnSettings("", False, {}, Notify((), True, True, 10.0), ())
+    assert (
+        read_user_settings(own, project)
+        == UserSettings()
+        == UserSettings("", False, {}, NotifySettings((), True, True, 10.0), ())
+    )
 
 
 def test_what_is_set_holds(own: Path, project: Path) -> None:
@@ -30,8 +34,8 @@ def test_what_is_set_holds(own: Path, project: Path) -> None:
         '[notify]\ncommand = "sh -c \'notify-send \\"$SKYWARD_MESSAGE\\"\'"\n'
         "bell = false\nterminal = false\nafter = 60\n"
     )
-    wanted = Notify(("sh", "-c", 'notify-send "$SKYWARD_MESSAGE"'), False, False, 60.0)
-    assert read_own(own, project) == OwnSettings("nord", True, {"run.merge": "m"}, wanted, ())
+    wanted = NotifySettings(("sh", "-c", 'notify-send "$SKYWARD_MESSAGE"'), False, False, 60.0)
+    assert read_user_settings(own, project) == UserSettings("nord", True, {"run.merge": "m"}, wanted, ())
 
 
 @pytest.mark.parametrize(
@@ -56,8 +60,8 @@ def test_what_is_set_holds(own: Path, project: Path) -> None:
 )
 def test_what_cannot_be_used_is_told_and_the_default_holds(own: Path, project: Path, content: str, said: str) -> None:
     own.write_text(content)
-    found = read_own(own, project)
-    assert found == OwnSettings(refused=(f"{own}: {said}",))
+    found = read_user_settings(own, project)
+    assert found == UserSettings(refused=(f"{own}: {said}",))
 
 
 @pytest.mark.parametrize(
@@ -65,28 +69,28 @@ def test_what_cannot_be_used_is_told_and_the_default_holds(own: Path, project: P
 )
 def test_a_file_that_makes_no_sense_is_told(own: Path, project: Path, content: bytes) -> None:
     own.write_bytes(content)
-    (said,) = read_own(own, project).refused
+    (said,) = read_user_settings(own, project).refused
     assert said.startswith(f"{own} is not used: ")
 
 
 def test_a_file_that_cannot_be_read_is_told(own: Path, project: Path) -> None:
     own.mkdir()
-    (said,) = read_own(own, project).refused
+    (said,) = read_user_settings(own, project).refused
     assert said.startswith(f"{own} is not used: ")
 
 
 def test_a_project_has_no_say(own: Path, project: Path) -> None:
     """Who is given somebody's project to look at would else run their command, by their keys."""
     project.write_text('[notify]\ncommand = "rm -rf /"\n[keys]\n"hostkey.accept" = "enter"\n[hosts]\nlab = ["a"]\n')
-    assert read_own(own, project) == OwnSettings(
+    assert read_user_settings(own, project) == UserSettings(
         refused=(f"[keys] and [notify] of {project} is not used: that is taken from {own} alone",)
     )
     project.write_text('[hosts]\nlab = ["a"]\n')
-    assert read_own(own, project) == OwnSettings()
+    assert read_user_settings(own, project) == UserSettings()
     project.write_text("not toml")
-    assert read_own(own, project) == OwnSettings(), "who wants a group of it is told"
+    assert read_user_settings(own, project) == UserSettings(), "who wants a group of it is told"
 
 
 def test_who_works_in_the_home_reads_one_file(own: Path) -> None:
     own.write_text('[notify]\ncommand = "say done"\n')
-    assert read_own(own, own) == OwnSettings(notify=Notify(("say", "done")))
+    assert read_user_settings(own, own) == UserSettings(notify=NotifySettings(("say", "done")))

@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from skyward_core.client.run_history import COLUMNS, PastRuns, RunSearch, past_runs, sorted_runs
+from skyward_core.client.run_history import COLUMNS, RunHistory, RunSearch, past_runs, sorted_runs
 from skyward_core.model.machines import Machine
 from skyward_core.model.outcomes import RootCause
 from skyward_core.store import pool_folder
 from skyward_core.store.ledger import Ledger
-from skyward_core.store.ledger_rows import Receipt, bills_of
-from skyward_core.store.state_folder import pool_dir
+from skyward_core.store.ledger_rows import Receipt, make_bills
+from skyward_core.store.state_folder import ensure_pool_folder
 from skyward_core.views.pool_view import PoolView, RunView
 from skyward_tui.cli.main import cli
 
@@ -32,10 +32,10 @@ def ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ledger]:
     monkeypatch.setenv("SKYWARD_HOME", str(tmp_path))
     ledger = Ledger()
     now = time.time()
-    row = ledger.intend("a", "llama", {"provider": "world"}, {"provider": "world", "rents": True})
+    row = ledger.record_intent("a", "llama", {"provider": "world"}, {"provider": "world", "rents": True})
     machines = [Machine("m", 0, "h", "", extra={"hourly": 2.0, "launched": now - 10 * HOUR})]
-    ledger.created("a", machines)
-    pool_dir(row.key)
+    ledger.record_created("a", machines)
+    ensure_pool_folder(row.key)
     for number, (state, cause) in enumerate(
         [
             ("done", None),
@@ -44,17 +44,17 @@ def ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ledger]:
         ]
     ):
         began = now - (8 - number) * HOUR
-        ledger.record(
+        ledger.record_runs(
             opened=[("a", f"r{number}", "train", "broadcast", 4, began)],
             ends=[(f"r{number}", state, began + HOUR / 2, cause)],
         )
         asked = {"script": f"/home/me/train_{number}.py", "arguments": [f"lr=0.{number}"]}
-        pool_folder.keep(row.key, f"r{number}", {"request": asked})
-    bills = bills_of(ledger.pool("a"), machines, {"m": now - HOUR}, None)
-    ledger.ended("a", Receipt("llama", 1, (0,), (), 1.0, bills=bills))
-    ledger.intend("b", "here", {"provider": "local"}, {"provider": "local"})
-    ledger.record(opened=[("b", "r9", "evaluate", "single", 1, now - 60)])
-    ledger.intend("c", "empty", {"provider": "local"}, {"provider": "local"})
+        pool_folder.save_launch(row.key, f"r{number}", {"request": asked})
+    bills = make_bills(ledger.pool("a"), machines, {"m": now - HOUR}, None)
+    ledger.record_teardown("a", Receipt("llama", 1, (0,), (), 1.0, bills=bills))
+    ledger.record_intent("b", "here", {"provider": "local"}, {"provider": "local"})
+    ledger.record_runs(opened=[("b", "r9", "evaluate", "single", 1, now - 60)])
+    ledger.record_intent("c", "empty", {"provider": "local"}, {"provider": "local"})
     yield ledger
     ledger.close()
 
@@ -75,7 +75,7 @@ def test_all_of_them_newest_first_with_outcome_duration_and_cost(ledger: Ledger)
     assert (done.script, done.arguments, done.provider) == ("train_0.py", ("lr=0.0",), "world")
 
 
-class Watching(PastRuns):
+class Watching(RunHistory):
     """A session that sees one pool, and writes nothing down of it."""
 
     def __init__(self, ledger: Ledger, view: PoolView) -> None:
@@ -95,7 +95,7 @@ def test_one_that_was_seen_to_end_runs_no_longer(ledger: Ledger) -> None:
     session = Watching(ledger, view)
     (running,) = session.past_runs(RunSearch(["evaluate"])).result()
     assert (running.state, running.ended_at, running.error) == ("running", None, "")
-    view.runs["r9"].end("failed", running.opened_at + 7, RootCause(0, "raised", "OSError", "disk full"))
+    view.runs["r9"].set_end("failed", running.opened_at + 7, RootCause(0, "raised", "OSError", "disk full"))
     (failed,) = session.past_runs(RunSearch(failed=True, words=["here"])).result()
     assert (failed.run, failed.state, failed.seconds(0.0)) == ("r9", "failed", 7.0)
     assert failed.error == "r0 OSError: disk full"
@@ -140,7 +140,7 @@ def test_the_command_tells_them_as_a_table_and_to_programs(ledger: Ledger) -> No
 
 def test_the_oldest_are_told_of_and_shown_when_asked_for(ledger: Ledger) -> None:
     many = [("b", f"s{n}", "small", "single", 1, 1000.0 + n) for n in range(150)]
-    ledger.record(opened=many, ends=[(run, "done", 2000.0, None) for _, run, *_ in many])
+    ledger.record_runs(opened=many, ends=[(run, "done", 2000.0, None) for _, run, *_ in many])
     some = CliRunner().invoke(cli, ["history"])
     assert len(some.stdout.splitlines()) == 101 and "55 older runs more: --all shows them" in some.stderr
     assert len(CliRunner().invoke(cli, ["history", "--all"]).stdout.splitlines()) == 156
@@ -148,7 +148,7 @@ def test_the_oldest_are_told_of_and_shown_when_asked_for(ledger: Ledger) -> None
 
 def test_failures_of_late_are_told_until_somebody_dismisses_them(ledger: Ledger, tmp_path: Path) -> None:
     long_ago = time.time() - 40 * 24 * HOUR
-    ledger.record(opened=[("b", "old", "x", "single", 1, long_ago)], ends=[("old", "failed", long_ago, None)])
+    ledger.record_runs(opened=[("b", "old", "x", "single", 1, long_ago)], ends=[("old", "failed", long_ago, None)])
     shown = CliRunner().invoke(cli, ["failures"], catch_exceptions=False).stdout.splitlines()
     assert [line.split()[2] for line in shown[1:]] == ["r1"]
     strange = CliRunner().invoke(cli, ["failures", "--dismiss", "r0"])

@@ -20,11 +20,11 @@ from hypothesis import strategies as st
 from skyward_core.model.errors import NotPicklableError
 from skyward_core.model.function import function
 from skyward_core.node.worker import result_pickler
-from skyward_core.protocol.frame_codec import INLINE
+from skyward_core.protocol.frame_codec import MAX_INLINE_BYTES
 from skyward_core.tasks import function_pickling
 from skyward_core.tasks.function_pickling import make_task, make_tasks
 from skyward_core.tasks.pickled_call import Task, read_tasks, write_tasks
-from skyward_core.util.content_hash import name_of
+from skyward_core.util.content_hash import hash_bytes
 from tests.support.any_text import CHARACTERS
 
 LOCK = threading.Lock()
@@ -113,10 +113,10 @@ def test_a_generator_function_is_marked() -> None:
 
 
 def test_blobs_are_named_by_their_content(tmp_path: Path) -> None:
-    data = random.Random(1).randbytes(3 * INLINE)
+    data = random.Random(1).randbytes(3 * MAX_INLINE_BYTES)
     first, second = (make_task(train(data), folder=tmp_path) for _ in range(2))
     for blob in (first.fn, first.args):
-        assert blob.hash == name_of(blob.read())
+        assert blob.hash == hash_bytes(blob.read())
         assert blob.size == len(blob.read())
     assert first.args.data is None
     assert first.args.path is not None
@@ -141,13 +141,13 @@ def test_a_large_argument_is_not_held_in_memory(tmp_path: Path) -> None:
 
 def test_what_was_written_of_an_argument_that_cannot_travel_is_removed(tmp_path: Path) -> None:
     with pytest.raises(NotPicklableError):
-        make_task(train([bytes(4 * INLINE), LOCK]), folder=tmp_path)
+        make_task(train([bytes(4 * MAX_INLINE_BYTES), LOCK]), folder=tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_disk_that_takes_no_large_argument_is_named(tmp_path: Path) -> None:
     with pytest.raises(NotPicklableError, match=r"arguments of train.* No such file or directory"):
-        make_task(train(bytes(4 * INLINE)), folder=tmp_path / "gone")
+        make_task(train(bytes(4 * MAX_INLINE_BYTES)), folder=tmp_path / "gone")
 
 
 class Counted:
@@ -172,7 +172,7 @@ def test_a_function_is_pickled_once_for_a_group() -> None:
     assert [pickle.loads(t.args.read())[0][0] for t in tasks] == [*range(50), 1, 99]
 
 
-@pytest.mark.parametrize("size", [10, 4 * INLINE])
+@pytest.mark.parametrize("size", [10, 4 * MAX_INLINE_BYTES])
 def test_a_task_passes_through_a_folder(size: int, tmp_path: Path) -> None:
     made, target = tmp_path / "made", tmp_path / "task"
     made.mkdir()
@@ -182,7 +182,7 @@ def test_a_task_passes_through_a_folder(size: int, tmp_path: Path) -> None:
     (again,) = read_tasks(target)
     assert (again.name, again.timeout, again.stream) == ("train", 3.5, False)
     assert [(b.hash, b.size) for b in (again.fn, again.args)] == [(b.hash, b.size) for b in (task.fn, task.args)]
-    assert (again.args.data is None) == (size > INLINE)
+    assert (again.args.data is None) == (size > MAX_INLINE_BYTES)
     assert pickle.loads(again.args.read()) == ((bytes(size),), {"lr": 0.5})
 
 

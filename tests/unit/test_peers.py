@@ -16,14 +16,14 @@ from pathlib import Path
 
 import pytest
 
-from skyward_core.node.agent.blob_server import PAUSE, STRANGERS, Peers
+from skyward_core.node.agent.blob_server import ACCEPT_RETRY_DELAY, MAX_UNAUTHENTICATED, BlobServer
 from skyward_core.protocol import tls_stream
-from skyward_core.transport.certificates import Authority, Papers, node_name
-from skyward_core.util.content_hash import name_of
+from skyward_core.transport.certificates import Authority, TlsCredentials, node_name
+from skyward_core.util.content_hash import hash_bytes
 from tests.support.waiting import wait_until
 
 DATA = b"payload" * 300_000
-NAME = name_of(DATA)
+NAME = hash_bytes(DATA)
 
 
 @pytest.fixture
@@ -32,63 +32,65 @@ def authority() -> Authority:
 
 
 @pytest.fixture
-def head(tmp_path: Path, authority: Authority) -> Iterator[Peers]:
+def head(tmp_path: Path, authority: Authority) -> Iterator[BlobServer]:
     blobs = tmp_path / "head"
     blobs.mkdir()
     (blobs / NAME).write_bytes(DATA)
     (tmp_path / "secret").write_text("not a blob")
-    peers = Peers(blobs, tmp_path / "spool", "127.0.0.1", authority.issue(node_name(0)).to_json())
+    peers = BlobServer(blobs, tmp_path / "spool", "127.0.0.1", authority.issue(node_name(0)).to_json())
     yield peers
     peers.close()
 
 
-def other(tmp_path: Path, papers: Papers) -> Peers:
+def other(tmp_path: Path, papers: TlsCredentials) -> BlobServer:
     blobs = tmp_path / "other"
     blobs.mkdir()
-    return Peers(blobs, tmp_path / "spool", "127.0.0.1", papers.to_json())
+    return BlobServer(blobs, tmp_path / "spool", "127.0.0.1", papers.to_json())
 
 
-def test_a_blob_goes_from_node_to_node(tmp_path: Path, head: Peers, authority: Authority) -> None:
+def test_a_blob_goes_from_node_to_node(tmp_path: Path, head: BlobServer, authority: Authority) -> None:
     node = other(tmp_path, authority.issue(node_name(1)))
-    node.pull(NAME, len(DATA), ("127.0.0.1", head.port))
+    node.fetch(NAME, len(DATA), ("127.0.0.1", head.port))
     assert [path.name for path in (tmp_path / "other").iterdir()] == [NAME]
     assert (tmp_path / "other" / NAME).read_bytes() == DATA
     node.close()
 
 
-def test_what_is_not_there_and_what_is_no_blob_is_refused(tmp_path: Path, head: Peers, authority: Authority) -> None:
+def test_what_is_not_there_and_what_is_no_blob_is_refused(
+    tmp_path: Path, head: BlobServer, authority: Authority
+) -> None:
     node = other(tmp_path, authority.issue(node_name(1)))
     with pytest.raises(OSError, match="has not got it"):
-        node.pull("0" * 32, 5, ("127.0.0.1", head.port))
+        node.fetch("0" * 32, 5, ("127.0.0.1", head.port))
     with pytest.raises(OSError, match="no blob's name"):
-        node.pull("../secret", 10, ("127.0.0.1", head.port))
+        node.fetch("../secret", 10, ("127.0.0.1", head.port))
     assert not list((tmp_path / "other").iterdir())
     node.close()
 
 
-def test_another_content_than_the_name_says_is_not_kept(tmp_path: Path, head: Peers, authority: Authority) -> None:
+def test_another_content_than_the_name_says_is_not_kept(tmp_path: Path, head: BlobServer, authority: Authority) -> None:
     (tmp_path / "head" / NAME).write_bytes(b"X" + DATA[1:])
     node = other(tmp_path, authority.issue(node_name(1)))
     with pytest.raises(OSError, match="something else"):
-        node.pull(NAME, len(DATA), ("127.0.0.1", head.port))
+        node.fetch(NAME, len(DATA), ("127.0.0.1", head.port))
     assert not list((tmp_path / "other").iterdir())
     node.close()
 
 
 def test_a_node_of_another_pool_gets_nothing_and_gives_nothing(
-    tmp_path: Path, head: Peers, authority: Authority
+    tmp_path: Path, head: BlobServer, authority: Authority
 ) -> None:
     stranger = other(tmp_path, Authority("p").issue(node_name(1)))  # the same name, another authority
     with pytest.raises(OSError, match="from the peer"):
-        stranger.pull(NAME, len(DATA), ("127.0.0.1", head.port))
+        stranger.fetch(NAME, len(DATA), ("127.0.0.1", head.port))
     with pytest.raises(OSError, match="from the peer"):
-        head.pull("1" * 32, 5, ("127.0.0.1", stranger.port))
+        head.fetch("1" * 32, 5, ("127.0.0.1", stranger.port))
     assert not list((tmp_path / "other").iterdir())
     stranger.close()
 
 
 @pytest.mark.parametrize("speaks_tls", [True, False], ids=["tls without a certificate", "no tls"])
-def test_whoever_shows_no_certificate_gets_no_byte_of_a_blob(head: Peers, speaks_tls: bool) -> None:
+def test_whoever_shows_no_certificate_gets_no_byte_of_a_blob(head: BlobServer, speaks_tls: bool) -> None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
@@ -104,7 +106,7 @@ def test_whoever_shows_no_certificate_gets_no_byte_of_a_blob(head: Peers, speaks
     assert b"payload" not in got and struct.pack("!Q", len(DATA)) not in got
 
 
-def test_nobody_is_served_after_the_end(head: Peers) -> None:
+def test_nobody_is_served_after_the_end(head: BlobServer) -> None:
     head.close()
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", head.port), timeout=10)
@@ -116,21 +118,21 @@ def no_thread_raises(recwarn: pytest.WarningsRecorder) -> Iterator[None]:
     assert not [w for w in recwarn if w.category is pytest.PytestUnhandledThreadExceptionWarning]
 
 
-def threads_of(peers: Peers) -> int:
+def threads_of(peers: BlobServer) -> int:
     return sum(thread.name.endswith("(_serve)") for thread in threading.enumerate())
 
 
 def test_strangers_neither_keep_a_peer_out_nor_cost_more_than_a_few_threads(
-    tmp_path: Path, head: Peers, authority: Authority
+    tmp_path: Path, head: BlobServer, authority: Authority
 ) -> None:
     strangers = []
     try:
-        for _ in range(3 * STRANGERS):
+        for _ in range(3 * MAX_UNAUTHENTICATED):
             strangers.append(socket.create_connection(("127.0.0.1", head.port), timeout=60))
-        wait_until(lambda: len(head._strangers) == STRANGERS)
-        wait_until(lambda: threads_of(head) <= STRANGERS)
+        wait_until(lambda: len(head._unauthenticated) == MAX_UNAUTHENTICATED)
+        wait_until(lambda: threads_of(head) <= MAX_UNAUTHENTICATED)
         node = other(tmp_path, authority.issue(node_name(1)))
-        node.pull(NAME, len(DATA), ("127.0.0.1", head.port))
+        node.fetch(NAME, len(DATA), ("127.0.0.1", head.port))
         node.close()
         assert (tmp_path / "other" / NAME).read_bytes() == DATA
     finally:
@@ -139,8 +141,10 @@ def test_strangers_neither_keep_a_peer_out_nor_cost_more_than_a_few_threads(
     wait_until(lambda: threads_of(head) == 0)
 
 
-def test_a_stranger_that_keeps_talking_has_its_time_like_others(head: Peers, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tls_stream, "HANDSHAKE", 0.3)
+def test_a_stranger_that_keeps_talking_has_its_time_like_others(
+    head: BlobServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tls_stream, "HANDSHAKE_TIMEOUT", 0.3)
     record = b"\x16\x03\x01\x02\x00" + bytes(512)  # of a handshake; a byte of it comes now and then
     said = 0
     with socket.create_connection(("127.0.0.1", head.port), timeout=60) as stranger, suppress(OSError):
@@ -151,7 +155,7 @@ def test_a_stranger_that_keeps_talking_has_its_time_like_others(head: Peers, mon
 
 
 def test_it_listens_again_when_there_are_descriptors_again(
-    tmp_path: Path, head: Peers, authority: Authority, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, head: BlobServer, authority: Authority, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     node = other(tmp_path, authority.issue(node_name(1)))
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -166,11 +170,11 @@ def test_it_listens_again_when_there_are_descriptors_again(
         waiting.connect(("127.0.0.1", head.port))  # nobody can take it
         with pytest.raises(OSError, match="Too many open files"):
             os.dup(0)
-        time.sleep(3 * PAUSE)
+        time.sleep(3 * ACCEPT_RETRY_DELAY)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
         for descriptor in held:
             os.close(descriptor)
         waiting.close()
-    node.pull(NAME, len(DATA), ("127.0.0.1", head.port))
+    node.fetch(NAME, len(DATA), ("127.0.0.1", head.port))
     node.close()

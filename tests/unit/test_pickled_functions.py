@@ -15,7 +15,7 @@ from typing import Any
 import cloudpickle
 import pytest
 
-from skyward_core.tasks.function_pickling import PickledFunctions
+from skyward_core.tasks.function_pickling import PickleCache
 
 SCRIPT = """
 import json
@@ -53,7 +53,7 @@ class Pickles:
 
     def __init__(self, keeps: Callable[[bytes], bool] = lambda made: True) -> None:
         self.made = 0
-        self._functions = PickledFunctions[bytes](keeps)
+        self._functions = PickleCache[bytes](keeps)
 
     def of(self, fn: Callable[..., Any]) -> bytes:
         def make() -> bytes:

@@ -9,7 +9,7 @@ import pytest
 
 from skyward_core.transport.local_transport import SocketPipe
 from skyward_core.transport.ssh.bootstrap_channel import CommandOutput
-from skyward_core.transport.ssh.ssh_transport import Forwarded, Relayed
+from skyward_core.transport.ssh.ssh_transport import ForwardedSocket, RelayedSocket
 
 
 class FakeChannel:
@@ -19,10 +19,10 @@ class FakeChannel:
         self.closed = True
 
 
-def relayed() -> tuple[Relayed, list[bytes], list[Exception | None]]:
+def relayed() -> tuple[RelayedSocket, list[bytes], list[Exception | None]]:
     came: list[bytes] = []
     lost: list[Exception | None] = []
-    return Relayed(lambda data: came.append(bytes(data)), lost.append, b"word"), came, lost
+    return RelayedSocket(lambda data: came.append(bytes(data)), lost.append, b"word"), came, lost
 
 
 async def test_what_comes_before_the_word_is_noise() -> None:
@@ -59,7 +59,7 @@ async def test_the_relays_end_before_that_says_what_it_printed() -> None:
 
 async def test_an_agents_end_is_the_end_whatever_the_server_says_later() -> None:
     lost: list[Exception | None] = []
-    pipe, channel = Forwarded(lambda data: None, lost.append), FakeChannel()
+    pipe, channel = ForwardedSocket(lambda data: None, lost.append), FakeChannel()
     pipe.connection_made(channel)  # type: ignore[arg-type]
     assert not pipe.eof_received()
     assert channel.closed and lost == [None]
@@ -79,7 +79,7 @@ async def test_a_host_that_only_makes_noise_is_hung_up_on() -> None:
 
 
 async def test_a_line_without_an_end_is_hung_up_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("skyward_core.transport.ssh.bootstrap_channel.LONGEST", 1000)
+    monkeypatch.setattr("skyward_core.transport.ssh.bootstrap_channel.MAX_ANSWER_SIZE", 1000)
     monkeypatch.setattr("skyward_core.transport.ssh.bootstrap_channel.MOST_LINES", 10)
     for flood in (b"x" * 600, b"\n" * 6):
         lines, channel = CommandOutput(), FakeChannel()

@@ -13,7 +13,7 @@ import pytest
 
 from skyward_core.node.worker.returned_exceptions import describe_error
 from skyward_core.runtime import shell_and_scripts
-from skyward_core.tasks.job_files.job import placing
+from skyward_core.tasks.job_files.job import make_mount_call
 
 
 @pytest.fixture(autouse=True)
@@ -24,7 +24,7 @@ def in_a_rank(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def place(source: Path, target: str) -> None:
-    call = placing({target: source})
+    call = make_mount_call({target: source})
     call.fn(*call.args)
 
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from skyward_core.client.leftover_cleanup import Sweep
-from skyward_core.client.replay_session import BEFORE_FAILURE, Playback, Replay, opened
+from skyward_core.client.leftover_cleanup import LeftoverScan
+from skyward_core.client.replay_session import FAILURE_LEAD, Playback, Replay, open_recording
 from skyward_core.model.errors import UsageError
 from skyward_core.model.outcomes import ErrorInfo, Outcome
-from skyward_core.store.recording_file import RecordWriter
+from skyward_core.store.recording_file import RecordingWriter
 from skyward_core.views import events, recorded_events
 from skyward_core.views.pool_view import PoolView
 from tests.support.waiting import wait_until
@@ -36,17 +36,19 @@ def lines(second: int) -> bytes:
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     """Two minutes of a pool: one line a second and rank, and a failure after 90."""
-    writer = RecordWriter(tmp_path / "a.skyrec", {"pool": "p", "note": "of \x1b[2Jyesterday"})
+    writer = RecordingWriter(tmp_path / "a.skyrec", {"pool": "p", "note": "of \x1b[2Jyesterday"})
     opened = events.PoolOpened(pool="p", at=START, spec=SPEC, created_at=START)
     run = events.RunOpened(pool="p", at=START + 1, run="r1", function="train", kind="broadcast", total=2)
     for event in (opened, events.PoolState(pool="p", at=START + 0.5, state="up"), run):
-        writer.put(recorded_events.of_event(event))
+        writer.put(recorded_events.event_entry(event))
     for second in range(2, 120):
         for rank in range(2):
-            writer.put(recorded_events.of_log(START + second, f"r00{rank}", "out", "r1", lines(second)))
+            writer.put(recorded_events.log_entry(START + second, f"r00{rank}", "out", "r1", lines(second)))
         if second == 90:
             outcome = Outcome(1, 1, 0, "raised", 88.0, error=ErrorInfo("ValueError", "no"))
-            writer.put(recorded_events.of_event(events.RankEnded(pool="p", at=START + 90, run="r1", outcome=outcome)))
+            writer.put(
+                recorded_events.event_entry(events.RankEnded(pool="p", at=START + 90, run="r1", outcome=outcome))
+            )
     writer.put({"at": START + 120, "k": "of the future"})
     writer.close()
     return tmp_path / "a.skyrec"
@@ -59,11 +61,11 @@ def wall() -> Wall:
 
 @pytest.fixture
 def playback(path: Path, wall: Wall) -> Playback:
-    return Playback(opened(path), wall)
+    return Playback(open_recording(path), wall)
 
 
 def shown(view: PoolView) -> list[str]:
-    ring = view.logs.of("r1").rank(0)
+    ring = view.logs.for_run("r1").rank(0)
     return ring.lines(0, ring.end)
 
 
@@ -71,18 +73,18 @@ def test_its_time_goes_on_as_ours_does_at_its_speed_and_ends_with_the_record(pla
     assert playback.now() == START
     wall.at += 10
     assert playback.now() == START + 10
-    assert playback.faster(4) == 4
+    assert playback.multiply_speed(4) == 4
     wall.at += 5
     assert playback.now() == START + 30
     for _ in range(9):
-        playback.faster(2)
+        playback.multiply_speed(2)
     assert playback.state().speed == 64
     playback.toggle()
     wall.at += 100
     assert playback.now() == START + 30 and not playback.state().playing
     playback.toggle()
     for _ in range(9):
-        playback.faster(0.5)
+        playback.multiply_speed(0.5)
     assert playback.state().speed == 0.25
     wall.at += 4
     assert playback.now() == START + 31
@@ -101,9 +103,9 @@ def test_the_view_is_what_it_was_then_wherever_one_comes_from(playback: Playback
     later = playback.view
     assert len(shown(later)) == 69
     playback.skip(-60)
-    assert playback.state().behind and playback.shown_at() == START + 70, "until it is there"
+    assert playback.state().behind and playback.displayed_time() == START + 70, "until it is there"
     playback.advance()
-    assert playback.shown_at() == START + 10
+    assert playback.displayed_time() == START + 10
     assert len(shown(playback.view)) == 9 and len(shown(later)) == 69, "the one before is left as it was"
     assert not playback.state().behind
     playback.skip(-1000)
@@ -111,39 +113,39 @@ def test_the_view_is_what_it_was_then_wherever_one_comes_from(playback: Playback
     assert playback.now() == START and not playback.view.runs
     playback.skip(1000)
     playback.advance()
-    assert playback.now() == START + 120 and playback.passed_over == 1
+    assert playback.now() == START + 120 and playback.skipped_count == 1
     assert playback.view.runs["r1"].counts == {"raised": 1}
 
 
 def test_it_stops_shortly_before_the_failure(playback: Playback) -> None:
-    assert playback.to_failure()
+    assert playback.seek_failure()
     playback.advance()
     now = playback.state()
-    assert now.now == START + 90 - BEFORE_FAILURE and not now.playing
+    assert now.now == START + 90 - FAILURE_LEAD and not now.playing
     assert playback.view.runs["r1"].counts == {}
 
 
 def test_where_nothing_failed_it_says_so(tmp_path: Path) -> None:
-    writer = RecordWriter(tmp_path / "b", {"pool": "p"})
-    writer.put(recorded_events.of_event(events.PoolState(pool="p", at=START, state="up")))
+    writer = RecordingWriter(tmp_path / "b", {"pool": "p"})
+    writer.put(recorded_events.event_entry(events.PoolState(pool="p", at=START, state="up")))
     writer.close()
-    playback = Playback(opened(tmp_path / "b"))
-    assert not playback.to_failure() and playback.state().failure is None
+    playback = Playback(open_recording(tmp_path / "b"))
+    assert not playback.seek_failure() and playback.state().failure is None
 
 
 def test_a_record_of_nothing_is_refused(tmp_path: Path) -> None:
-    RecordWriter(tmp_path / "b", {}).close()
+    RecordingWriter(tmp_path / "b", {}).close()
     with pytest.raises(UsageError, match=r"nothing that could be played$"):
-        Playback(opened(tmp_path / "b"))
+        Playback(open_recording(tmp_path / "b"))
 
 
 def test_the_view_follows_the_clock_by_itself(path: Path) -> None:
-    playback = Playback(opened(path))
+    playback = Playback(open_recording(path))
     front = Replay(playback)
     try:
         playback.seek(START + 5)
         wait_until(lambda: len(shown(front.pools()[0])) >= 4)
-        playback.faster(64)
+        playback.multiply_speed(64)
         wait_until(lambda: playback.view.runs["r1"].counts == {"raised": 1})
         playback.seek(START + 5)
         playback.toggle()
@@ -153,12 +155,12 @@ def test_the_view_follows_the_clock_by_itself(path: Path) -> None:
 
 
 def test_a_record_of_centuries_is_played_like_any_other(tmp_path: Path) -> None:
-    writer = RecordWriter(tmp_path / "b", {"pool": "p"})
+    writer = RecordingWriter(tmp_path / "b", {"pool": "p"})
     for at in (1.0, 6e10):
-        writer.put(recorded_events.of_event(events.PoolState(pool="p", at=at, state="up" if at > 1 else "starting")))
+        writer.put(recorded_events.event_entry(events.PoolState(pool="p", at=at, state="up" if at > 1 else "starting")))
     writer.close()
-    playback = Playback(opened(tmp_path / "b"))
-    playback.begin()
+    playback = Playback(open_recording(tmp_path / "b"))
+    playback.start()
     wait_until(lambda: playback.view.version == 1)
     playback.seek(6e10)
     wait_until(lambda: playback.view.state == "up")
@@ -169,9 +171,9 @@ def test_a_record_that_was_cut_off_says_so_and_its_words_are_harmless(path: Path
     data = path.read_bytes()
     path.write_bytes(data[:-10] + b"")
     with pytest.raises(UsageError, match="could be played: it was cut off"):
-        Playback(opened(path))  # one block only, and that is gone
+        Playback(open_recording(path))  # one block only, and that is gone
     path.write_bytes(data + b"blk1")
-    playback = Playback(opened(path))
+    playback = Playback(open_recording(path))
     front = Replay(playback)
     assert "the record was cut off" in front.notice and "\x1b" not in front.notice
     front.detach()
@@ -182,17 +184,20 @@ def test_what_needs_a_pool_is_refused_in_words(playback: Playback) -> None:
     begun: Future[PoolView] = Future()
     nothing: Any = None
     asked: list[Future[Any]] = [
-        front.create(nothing, begun=begun), begun, front.launch("p", nothing), front.kept_launch("r1"),
-        front.keep_launch("p", "r1", nothing, joined=False), front.wait("p", "r1"), front.cancel("p", "r1"),
+        front.create(nothing, begun=begun), begun, front.launch("p", nothing), front.load_launch("r1"),
+        front.save_launch("p", "r1", nothing, joined=False), front.wait("p", "r1"), front.cancel("p", "r1"),
         front.stacks("p"), front.profile("p", 0, 1.0), front.fetch_files("p"),
-        front.unfetched_files("p"), front.down("p"), front.raise_budget("p", 1.0), front.end_left(Sweep()),
+        front.unfetched_files("p"), front.tear_down("p"), front.raise_budget("p", 1.0),
+        front.remove_leftovers(LeftoverScan()),
     ]  # fmt: skip
     for future in asked:
         with pytest.raises(UsageError, match="this is a replay of a record"):
             future.result(10)
     with pytest.raises(UsageError, match="this is a replay of a record"):
         front.run_logs("r1")
-    assert front.sweep().result(10).found == Sweep().found
+    assert front.scan_leftovers().result(10).found == LeftoverScan().found
     assert front.files("p").result(10).files == []
-    assert front.recall("p").result(10) is front.measure("p").result(10) is front.refresh().result(10)[0]
+    assert (
+        front.load_ended_pool("p").result(10) is front.start_sampling("p").result(10) is front.refresh().result(10)[0]
+    )
     front.detach()

@@ -10,7 +10,7 @@ import pytest
 
 from skyward_core import plugins
 from skyward_core.client.launch.discovery import available_plugins as available
-from skyward_core.client.launch.discovery import by_name, parameter_fields, values_of
+from skyward_core.client.launch.discovery import by_name, parameter_fields, parse_parameters
 from skyward_core.model.errors import UsageError
 from skyward_core.plugins import Plugin
 
@@ -49,7 +49,7 @@ def test_every_parameter_has_a_field_that_takes_its_default_and_secrets_have_non
                 continue
             found = fields.pop(f"{info.name}.{name}")
             assert found.help == info.parameters[name]
-            assert found.default is not None and not found.amiss(found.default.strip("'"))
+            assert found.default is not None and not found.validation_error(found.default.strip("'"))
     assert not fields
     assert {each.name: each.kind for each in parameter_fields(["keras", "ray"])} == {
         "keras.backend": "choice",
@@ -87,7 +87,7 @@ def test_what_nobody_may_give_has_no_field(mine: None) -> None:
 )
 def test_a_text_is_a_value_of_the_parameter_s_type(key: str, text: str, value: Any) -> None:
     name, _, parameter = key.partition(".")
-    assert values_of([name], {key: text}) == {name: {parameter: value}}
+    assert parse_parameters([name], {key: text}) == {name: {parameter: value}}
     made = by_name(name, **{parameter: value})
     assert made == getattr(plugins, name)(**{parameter: value})
 
@@ -106,8 +106,8 @@ def test_a_text_is_a_value_of_the_parameter_s_type(key: str, text: str, value: A
 )
 def test_what_it_does_not_take_is_refused_in_words(mine: None, texts: Mapping[str, str], words: str) -> None:
     with pytest.raises(UsageError, match=words) as caught:
-        values_of(["mine"], texts)
+        parse_parameters(["mine"], texts)
     assert caught.value.field == "plugin_settings"
-    assert by_name("mine", **values_of(["mine"], {"mine.word": "a"})["mine"]) == Mine("a")
+    assert by_name("mine", **parse_parameters(["mine"], {"mine.word": "a"})["mine"]) == Mine("a")
     with pytest.raises(UsageError, match=r"plugin mine needs parameters \(word: str\)"):
         by_name("mine")

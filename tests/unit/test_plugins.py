@@ -18,7 +18,7 @@ from skyward_core.plugins.plugin import (
     PluginError,
     bootstrap_steps,
     check_plugins,
-    decorated,
+    decorate_function,
     enter_app,
     enter_client,
     enter_process,
@@ -138,7 +138,7 @@ def test_client_hooks_run_in_order():
     _, both = pair()
     assert transform_image(both, Image(), SPEC).pip == ("a", "b")
     assert bootstrap_steps(both, SPEC) == ("echo a", "echo b")
-    assert decorated(both, str)(1) == "a(b(1))"
+    assert decorate_function(both, str)(1) == "a(b(1))"
 
 
 @pytest.mark.parametrize("hook", ["transform", "bootstrap", "decorate"])
@@ -147,7 +147,7 @@ def test_client_hooks_that_raise_are_named(hook):
     calls = {
         "transform": lambda: transform_image(both, Image(), SPEC),
         "bootstrap": lambda: bootstrap_steps(both, SPEC),
-        "decorate": lambda: decorated(both, str),
+        "decorate": lambda: decorate_function(both, str),
     }
     with pytest.raises(PluginError, match=f"plugin b failed in {hook}"):
         calls[hook]()
@@ -157,7 +157,7 @@ def test_hooks_do_nothing_by_default():
     plain = make("plain")
     assert transform_image([plain], Image(pip=("x",)), SPEC) == Image(pip=("x",))
     assert bootstrap_steps([plain], SPEC) == ()
-    assert decorated([plain], str) is str
+    assert decorate_function([plain], str) is str
     with (
         enter_app([plain], InstanceInfo()),
         enter_process([plain], InstanceInfo()),

@@ -14,7 +14,7 @@ import pytest
 from skyward_core import plugins
 from skyward_core.model.errors import PoolError, UsageError
 from skyward_core.model.specs import Image, PoolSpec
-from skyward_core.plugins.built_in.tensorflow import tf_config
+from skyward_core.plugins.built_in.tensorflow import make_tf_config
 from skyward_core.runtime.instance_info import InstanceInfo, Peer
 from skyward_core.runtime.rendezvous import claim_port
 from tests.support.plugin_gang import places, run_gang
@@ -105,12 +105,12 @@ def test_nothing_on_one_rank():
 def test_tf_config():
     peers = (Peer(0, "10.0.0.1", (4000, 4002)), Peer(1, "10.0.0.2", (5000, 4000)))
     info = InstanceInfo(1, 2, 3, 4, 1, 2, "10.0.0.1", 31000, peers=peers)
-    assert tf_config(info) == {
+    assert make_tf_config(info) == {
         "cluster": {"worker": ["10.0.0.1:4000", "10.0.0.1:4002", "10.0.0.2:5000", "10.0.0.2:4000"]},
         "task": {"type": "worker", "index": 3},
     }
     with pytest.raises(PoolError, match="a port for each of 4 ranks, and the nodes keep 2"):
-        tf_config(replace(info, peers=(peers[0], Peer(1, "10.0.0.2"))))
+        make_tf_config(replace(info, peers=(peers[0], Peer(1, "10.0.0.2"))))
 
 
 @pytest.mark.parametrize("name", ["tensorflow", "keras(tensorflow)"])

@@ -6,10 +6,10 @@ import pytest
 
 from skyward_core import plugins
 from skyward_core.model.specs import Image, PoolSpec
-from skyward_core.plugins.built_in.torch import RECORDED
+from skyward_core.plugins.built_in.torch import FLIGHT_RECORDER_VARIABLES
 from skyward_core.runtime import rendezvous
 from skyward_core.runtime.instance_info import InstanceInfo, Peer
-from skyward_core.runtime.rendezvous import interface_of, threads_per_rank
+from skyward_core.runtime.rendezvous import find_interface, threads_per_rank
 from tests.support.plugin_gang import places, run_gang
 
 GPU = "A100:8"
@@ -62,7 +62,7 @@ def test_every_rank_is_told_its_place():
     ]
     seen = run_gang(
         f"""
-        from skyward_core.runtime.rendezvous import set_for_good
+        from skyward_core.runtime.rendezvous import set_permanent_variables as set_for_good
         set_for_good(info)
         print(json.dumps([[os.environ[k] for k in {names}], os.environ["GLOO_SOCKET_IFNAME"]]))
         """,
@@ -75,7 +75,7 @@ def test_every_rank_is_told_its_place():
         ["127.0.0.1", port, "4", "2", "0", "2", "1"],
         ["127.0.0.1", port, "4", "3", "1", "2", "1"],
     ]
-    assert {interface for _, interface in seen} == {interface_of("127.0.0.1")}
+    assert {interface for _, interface in seen} == {find_interface("127.0.0.1")}
 
 
 def test_nothing_on_one_rank():
@@ -93,7 +93,7 @@ def test_nothing_on_one_rank():
 def test_what_the_person_set_stays():
     (report,) = run_gang(
         """
-        from skyward_core.runtime.rendezvous import set_for_good
+        from skyward_core.runtime.rendezvous import set_permanent_variables as set_for_good
         set_for_good(info)
         print(json.dumps([os.environ[k] for k in ("OMP_NUM_THREADS", "GLOO_SOCKET_IFNAME", "MASTER_ADDR")]))
         """,
@@ -115,8 +115,8 @@ def test_threads_are_shared_by_the_ranks_of_one_machine(monkeypatch):
 
 
 def test_interfaces():
-    assert interface_of("127.0.0.1") in ("lo", "lo0")
-    assert interface_of("203.0.113.9") is None  # reserved for documentation: on no machine
+    assert find_interface("127.0.0.1") in ("lo", "lo0")
+    assert find_interface("203.0.113.9") is None  # reserved for documentation: on no machine
 
 
 @pytest.mark.parametrize(
@@ -129,8 +129,8 @@ def test_interfaces():
 )
 def test_collectives_are_remembered_unless_the_person_says_otherwise(given, set_to, monkeypatch):
     # The plugin sets a rank's variables for good, and this process goes on with other tests.
-    kept = {name: value for name, value in os.environ.items() if name not in RECORDED}
+    kept = {name: value for name, value in os.environ.items() if name not in FLIGHT_RECORDER_VARIABLES}
     monkeypatch.setattr(os, "environ", kept | given)
     monkeypatch.setattr(rendezvous, "_by_plugin", {})
     with plugins.torch(init=False).around_process(places(2, 1)[0]):
-        assert {name: os.environ[name] for name in RECORDED if name in os.environ} == set_to
+        assert {name: os.environ[name] for name in FLIGHT_RECORDER_VARIABLES if name in os.environ} == set_to

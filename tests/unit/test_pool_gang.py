@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from skyward_core.pool.gang_setup import GangKeeper, Standalone
+from skyward_core.pool.gang_setup import GangSetup, StandaloneSetup
 from tests.support.waiting import until
 
 Header = dict[str, Any]
 
 
 class FakeLink:
-    """A link whose agent answers as ``answers`` says; ``calls``: what :meth:`GangKeeper.start` sent."""
+    """A link whose agent answers as ``answers`` says; ``calls``: what :meth:`GangSetup.start` sent."""
 
     def __init__(self, node: int, log: list[tuple[int, str]]) -> None:
         self.node = node
@@ -56,7 +56,7 @@ class FakeLink:
 class Gang:
     """``told``: what nodes tell a keeper that does not know the plugins, and the number of its questions."""
 
-    def __init__(self, nodes: int = 3, plugins: bytes | None = b"plugins", *, kind: Any = GangKeeper) -> None:
+    def __init__(self, nodes: int = 3, plugins: bytes | None = b"plugins", *, kind: Any = GangSetup) -> None:
         self.log: list[tuple[int, str]] = []
         self.links: Any = [FakeLink(node, self.log) for node in range(nodes)]
         facts = {"peers": [{"node": node, "address": f"10.0.0.{node}"} for node in range(nodes)]}
@@ -68,7 +68,7 @@ class Gang:
     async def ask(self) -> None:
         self.asked += 1
         if self.told:
-            self.keeper.learn(self.told, ["known to a node"], apps=True, joins=True)
+            self.keeper.set_plugins(self.told, ["known to a node"], apps=True, joins=True)
 
     @property
     def head(self) -> Any:
@@ -102,13 +102,13 @@ async def held(gang: Gang, *, unclean: bool = False) -> None:
 
 
 async def test_the_first_start_waits_for_the_lock_and_the_next_ones_do_not(gang: Gang) -> None:
-    assert not gang.keeper.start_now(gang.started.append)
+    assert not gang.keeper.try_start(gang.started.append)
     task = await gang.starting()
     assert gang.started == []
     gang.tell("granted", unclean=False)
     await task
     assert gang.started == [1]
-    assert gang.keeper.start_now(gang.started.append)
+    assert gang.keeper.try_start(gang.started.append)
     await gang.start()
     assert gang.started == [1, 1, 1]
     assert [kind for _, kind in gang.log] == ["lock"], "alone with the pool, nothing more is asked"
@@ -117,8 +117,8 @@ async def test_the_first_start_waits_for_the_lock_and_the_next_ones_do_not(gang:
 async def test_a_broken_gang_is_formed_anew_before_the_start(gang: Gang) -> None:
     await held(gang)
     gang.links[2].broken = "rank 2 ended"
-    assert not gang.keeper.whole
-    assert not gang.keeper.start_now(gang.started.append)
+    assert not gang.keeper.is_complete
+    assert not gang.keeper.try_start(gang.started.append)
     gang.started.clear()
     await gang.start()
     peers = [{"node": node, "address": f"10.0.0.{node}", "ports": [100 + node]} for node in range(3)]
@@ -165,7 +165,7 @@ async def test_a_node_without_a_link_does_not_learn_of_the_epoch(gang: Gang) -> 
     assert gang.links[1].epoch == 1
     assert gang.started == [5]
     assert [peer["ports"] for peer in gang.head.of("gang")[0]["info"]["peers"]] == [[100], [], [102]]
-    assert not gang.keeper.whole
+    assert not gang.keeper.is_complete
 
 
 async def test_who_came_later_asks_for_the_plugins() -> None:
@@ -200,7 +200,7 @@ async def test_without_plugins_there_are_no_hooks() -> None:
 async def test_whoever_else_wants_the_lock_gets_it_after_all_agents_have_our_calls(gang: Gang) -> None:
     await held(gang)
     gang.tell("wanted")
-    assert not gang.keeper.start_now(gang.started.append)
+    assert not gang.keeper.try_start(gang.started.append)
     await until(lambda: bool(gang.head.of("unlock")))
     assert gang.log == [(0, "ping"), (1, "ping"), (2, "ping"), (0, "unlock")]
     assert gang.head.of("unlock") == [{"t": "unlock", "unclean": False}]
@@ -222,9 +222,9 @@ async def test_wanted_during_a_start_it_is_given_back_after_it(gang: Gang) -> No
 async def test_a_lost_head_takes_the_lock_with_it(gang: Gang) -> None:
     await held(gang)
     gang.keeper.on_down(gang.links[1])
-    assert gang.keeper.start_now(gang.started.append), "another node's link has no part in the lock"
+    assert gang.keeper.try_start(gang.started.append), "another node's link has no part in the lock"
     gang.keeper.on_down(gang.head)
-    assert not gang.keeper.start_now(gang.started.append)
+    assert not gang.keeper.try_start(gang.started.append)
     task = await gang.starting()
     gang.keeper.on_down(gang.head)
     with pytest.raises(ConnectionError, match="head went down"):
@@ -243,18 +243,18 @@ async def test_a_lost_head_takes_the_lock_with_it(gang: Gang) -> None:
 
 async def test_only_the_head_grants(gang: Gang) -> None:
     gang.keeper.on_frame(gang.links[1], {"t": "granted", "unclean": False})
-    assert not gang.keeper.start_now(gang.started.append)
+    assert not gang.keeper.try_start(gang.started.append)
 
 
 async def test_ensure_forms_a_gang_once(gang: Gang) -> None:
-    await gang.keeper.ensure()
+    await gang.keeper.ensure_set_up()
     assert gang.log == [], "it is whole"
     gang.head.broken = "x"
-    task = asyncio.create_task(gang.keeper.ensure())
+    task = asyncio.create_task(gang.keeper.ensure_set_up())
     await until(lambda: bool(gang.head.of("lock")))
     gang.tell("granted", unclean=False)
     await task
-    assert gang.keeper.whole
+    assert gang.keeper.is_complete
     assert gang.started == []
 
 
@@ -341,19 +341,19 @@ async def test_a_node_that_is_gone_has_nothing_to_tell(gang: Gang) -> None:
 
 @pytest.fixture
 async def alone() -> Gang:
-    made = Gang(kind=Standalone)
+    made = Gang(kind=StandaloneSetup)
     for link in made.links:
         link.epoch = 0
     return made
 
 
 async def test_standalone_nodes_are_set_up_once_without_lock_or_rendezvous(alone: Gang) -> None:
-    assert not alone.keeper.start_now(alone.started.append)
+    assert not alone.keeper.try_start(alone.started.append)
     await alone.start()
     assert alone.log == [(0, "gang"), (1, "gang"), (2, "gang")]
     (header,) = alone.head.of("gang")
     assert (header["alone"], header["hooks"], header["secrets"]) == (True, True, ["hush"])
-    assert alone.keeper.start_now(alone.started.append)
+    assert alone.keeper.try_start(alone.started.append)
     assert (len(alone.started), len(alone.log)) == (2, 3)
 
 
@@ -361,7 +361,7 @@ async def test_a_standalone_node_that_is_new_is_set_up_by_itself(alone: Gang) ->
     await alone.start()
     alone.log.clear()
     alone.links[1].epoch = 0
-    await alone.keeper.ensure()
+    await alone.keeper.ensure_set_up()
     assert alone.log == [(1, "gang")]
 
 
@@ -369,7 +369,7 @@ async def test_a_standalone_pool_does_not_wait_for_a_node_that_is_down_or_gone(a
     alone.links[0].up, alone.links[1].up, alone.links[1].gone = False, False, True
     await alone.start()
     assert (alone.log, len(alone.started)) == ([(2, "gang")], 1)
-    assert not alone.keeper.whole, "node 0 is set up when it is there again"
+    assert not alone.keeper.is_complete, "node 0 is set up when it is there again"
     alone.links[0].up = True
-    await alone.keeper.ensure()
-    assert alone.keeper.whole
+    await alone.keeper.ensure_set_up()
+    assert alone.keeper.is_complete

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from skyward_core.pool.node_roster import Notices
+from skyward_core.pool.node_roster import PreemptionNotices
 from skyward_core.views import events
 from skyward_core.views.pool_view import PoolView, apply
 
@@ -23,18 +23,20 @@ class Stage:
         self.said: list[str] = []
         self.links = [self.link(node) for node in range(4)]
         self.links[3].up = False
-        context: Any = SimpleNamespace(name="p", view=self.view, links=self.links, observer=observer, alone=alone)
-        news: Any = SimpleNamespace(emit=lambda event: apply(self.view, event), complain=self.said.append)
-        self.notices = Notices(context, news)
+        context: Any = SimpleNamespace(
+            name="p", view=self.view, links=self.links, observer=observer, is_standalone=alone
+        )
+        news: Any = SimpleNamespace(emit=lambda event: apply(self.view, event), emit_warning=self.said.append)
+        self.notices = PreemptionNotices(context, news)
 
     def link(self, node: int) -> Any:
         def warn(about: int, left: float) -> None:
             self.warned.append((node, about, round(left)))
 
-        return SimpleNamespace(node=node, up=True, welcome={}, warn=warn)
+        return SimpleNamespace(node=node, up=True, welcome={}, warn_preemption=warn)
 
     def hear(self, node: int, kind: Any = "terminate", left: float | None = 60.0) -> None:
-        self.notices.heard(self.links[node], {"kind": kind, "left": left})
+        self.notices.on_notice(self.links[node], {"kind": kind, "left": left})
 
 
 def test_a_notice_is_shown_once_and_told_to_the_other_nodes_that_are_there() -> None:
@@ -47,11 +49,11 @@ def test_a_notice_is_shown_once_and_told_to_the_other_nodes_that_are_there() -> 
     assert stage.warned[2:] == [(0, 2, 0), (1, 2, 0)] and "taken back by its provider now" in stage.said[1]
     # Who was not there hears of both when it comes; who comes back says again what is known.
     stage.warned.clear()
-    stage.notices.greeted(stage.links[3])
+    stage.notices.on_connect(stage.links[3])
     assert stage.warned == [(3, 1, 60), (3, 2, 0)]
     stage.warned.clear()
     stage.links[1].welcome = {"notices": [{"kind": "terminate", "left": 58.0}]}
-    stage.notices.greeted(stage.links[1])
+    stage.notices.on_connect(stage.links[1])
     assert stage.warned == [(1, 2, 0)] and len(stage.said) == 2
 
 
@@ -59,14 +61,14 @@ def test_a_notice_is_shown_once_and_told_to_the_other_nodes_that_are_there() -> 
 def test_who_only_looks_tells_nobody_and_nodes_that_stand_alone_need_not_know(of: dict[str, bool]) -> None:
     stage = Stage(**of)
     stage.hear(1)
-    stage.notices.greeted(stage.links[0])
-    assert stage.view.nodes[1].is_taken_back and stage.warned == []
+    stage.notices.on_connect(stage.links[0])
+    assert stage.view.nodes[1].is_preempted and stage.warned == []
 
 
 def test_that_it_has_become_likelier_is_shown_and_no_more() -> None:
     stage = Stage()
     stage.hear(1, "rebalance", None)
-    stage.notices.greeted(stage.links[0])
+    stage.notices.on_connect(stage.links[0])
     assert stage.view.nodes[1].notice == "rebalance" and stage.warned == []
     assert stage.said == ["the provider says that node 1's machine may soon be taken back; nothing is done about it"]
     stage.hear(1)

@@ -43,7 +43,7 @@ async def make(world: World) -> AsyncIterator[Callable[..., Client]]:
     def make(nodes: int, **options: Any) -> Client:
         _, row = intended(world, nodes, **options)
         clients.append(Client(world, row))
-        clients[-1].knowledge.know(Image())
+        clients[-1].knowledge.set_image(Image())
         return clients[-1]
 
     yield make
@@ -68,10 +68,10 @@ async def test_nodes_come_up_together_and_none_installs_before_all_are_there(
 
     async def prepare(machine: Machine, gate: Any, first: bool) -> None:
         assert first, "the pool has never been there"
-        shared.append(gate.share("bundle", object))
+        shared.append(gate.compute_once("bundle", object))
         if machine.node == 2:
             await late.wait()
-        await gate.arrive(machine.node)
+        await gate.wait(machine.node)
         passed.append(machine.node)
 
     world.on_prepare = prepare
@@ -94,7 +94,7 @@ async def test_of_a_range_a_pool_has_the_nodes_that_there_were(world: World) -> 
     world.room = 3
     ledger = Ledger()
     wanted = PoolSpec(name="q", provider=world, nodes=Nodes(min=2, max=5), options=Options(console=False, grace=0.1))
-    pool = await Pool.intend(wanted, ledger)
+    pool = await Pool.register(wanted, ledger)
     assert len(pool.view.nodes) == 5, "until it is known"
     starting = asyncio.create_task(pool.start(wanted))
     await until(lambda: pool.view.state == "up")
@@ -141,7 +141,7 @@ async def test_nodes_with_different_numbers_of_ranks_are_refused_by_name(
 
 async def test_who_leaves_says_at_last_what_has_come_here(world: World) -> None:
     ledger = Ledger()
-    pool = await Pool.intend(spec(world, 1), ledger)
+    pool = await Pool.register(spec(world, 1), ledger)
     await pool.start(spec(world, 1))
     pool.links[0].acknowledge("r1")
     await pool.detach()
@@ -154,7 +154,7 @@ async def test_only_what_takes_room_counts_as_not_fetched(world: World, make: Ca
     client = make(2)
     await client.startup.start(spec(world, 2))
     for link in client.context.links:
-        client.news.learn_unfetched(link, link.welcome)
+        client.news.update_retained_results(link, link.welcome)
     assert client.context.view.unfetched == {"r2": 7}
 
 
@@ -166,13 +166,13 @@ async def test_a_node_that_fails_ends_the_start_by_name_and_nothing_is_left(worl
         if machine.node == 1:
             raise PoolError(f"{machine.address} has no room")
         try:
-            await gate.arrive(machine.node)
+            await gate.wait(machine.node)
         except asyncio.CancelledError:
             broken_off.append(machine.node)
             raise
 
     world.on_prepare = prepare
-    pool = await Pool.intend(spec(world, 3), ledger)
+    pool = await Pool.register(spec(world, 3), ledger)
     with pytest.raises(PoolError, match=r"^host-m1 has no room$"):
         await pool.start(spec(world, 3))
     assert sorted(broken_off) == [0, 2]
@@ -193,7 +193,7 @@ async def test_a_start_that_takes_too_long_says_at_what_each_node_was(world: Wor
 
     world.on_prepare = hang
     short = spec(world, 2, start_timeout=0.05)
-    pool = await Pool.intend(short, ledger)
+    pool = await Pool.register(short, ledger)
     with pytest.raises(PoolError, match=r"pool q was not up after 0.05 s: node 0 requested .*; node 1 requested"):
         await pool.start(short)
     assert sorted(world.ended) == ["m0", "m1"]
@@ -208,7 +208,7 @@ async def test_a_time_limit_of_the_provider_s_own_is_no_end_of_ours(world: World
         raise TimeoutError("the shop is slow")
 
     setattr(world, f"on_{step}", fail)
-    pool = await Pool.intend(spec(world, 2), ledger)
+    pool = await Pool.register(spec(world, 2), ledger)
     with pytest.raises(TimeoutError, match="the shop is slow"):
         await pool.start(spec(world, 2))
     row = ledger.pool(pool.row.token)
@@ -248,7 +248,7 @@ async def test_each_node_is_come_to_by_what_its_provider_says(world: World, come
     assert [link.gone for link in links] == [False, True, False, False]
     assert client.context.view.nodes[1].detail == "gone when we came"
     assert [name for name, _ in world.prepared] == ["m2"], "only where no agent runs one is started"
-    assert links[3].returning
+    assert links[3].is_reconnecting
     world.refuses.clear()
     await until(lambda: links[3].up)
 
@@ -274,7 +274,7 @@ async def test_a_node_that_is_to_get_another_machine_is_not_come_to(
 ) -> None:
     name = "1.word" if owner == "alive" else f"{dead_process()}.word"
     world.states["m1"] = state
-    client = await come(2, lambda ledger: ledger.intend_replacement(TOKEN, 1, "intent", name))
+    client = await come(2, lambda ledger: ledger.record_replacement_intent(TOKEN, 1, "intent", name))
     link = client.context.links[1]
     assert (link.up, link.gone) == (up, not up)
     assert world.prepared == []
@@ -289,7 +289,7 @@ async def test_another_client_that_decides_while_we_come_has_decided(world: Worl
 
     async def then_decide(pool: str, known: Sequence[Machine]) -> list[Machine]:
         ledger = Ledger()
-        ledger.intend_replacement(TOKEN, 1, "intent", "1.word")
+        ledger.record_replacement_intent(TOKEN, 1, "intent", "1.word")
         ledger.close()
         return await describe(pool, known)
 
@@ -332,7 +332,7 @@ async def test_a_pool_whose_only_node_is_just_getting_another_machine_is_come_to
     owner = f"{dead_process()}.word" if owner == "dead" else owner
 
     def before(ledger: Ledger) -> None:
-        ledger.intend_replacement(TOKEN, 0, "intent", owner)
+        ledger.record_replacement_intent(TOKEN, 0, "intent", owner)
 
     if not comes:
         with pytest.raises(PoolError, match="no machine of pool p is left"):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from skyward_core.client.launch.launch_request import LaunchRequest
-from skyward_core.client.launch.presets import Preset, delete, presets, save, without_unknown
+from skyward_core.client.launch.presets import Preset, delete, drop_unknown, presets, save
 from skyward_core.model.errors import UsageError
 
 SCRIPT = """
@@ -96,12 +96,12 @@ def test_what_there_is_not_any_more_is_told_and_the_rest_is_there() -> None:
 
 def test_functions_and_arguments_that_the_script_lost_are_told(folder: Path) -> None:
     asked = LaunchRequest(script="train.py", function="train", arguments=["epochs=3", "warmup=2"])
-    left, said = without_unknown(asked)
+    left, said = drop_unknown(asked)
     assert left.arguments == ("epochs=3",) and said == ["train takes no argument warmup any more"]
-    left, said = without_unknown(LaunchRequest(script="train.py", function="fit", arguments=["epochs=3"]))
+    left, said = drop_unknown(LaunchRequest(script="train.py", function="fit", arguments=["epochs=3"]))
     assert (left.function, left.arguments) == (None, ()) and "has no function fit" in said[0]
     gone = LaunchRequest(script="gone.py", function="fit", arguments=["epochs=3"])
-    assert without_unknown(gone) == (gone, []), "whoever looks for the script says so"
+    assert drop_unknown(gone) == (gone, []), "whoever looks for the script says so"
 
 
 @pytest.mark.parametrize("name", ["", "  ", "a\nb", "x" * 61])

@@ -127,27 +127,31 @@ def test_who_writes_into_a_folder_is_found_also_when_it_is_gone(tmp_path: Path) 
         child = subprocess.Popen(["sleep", "600"], stderr=errors)
     try:
         shutil.rmtree(folder)
-        assert host_inspection.members(str(folder)) == [child.pid]
-        assert host_inspection.members(str(tmp_path / "node")) == []
+        assert host_inspection.find_node_processes(str(folder)) == [child.pid]
+        assert host_inspection.find_node_processes(str(tmp_path / "node")) == []
     finally:
         child.kill()
         child.wait()
-    assert host_inspection.members(str(folder)) == []
+    assert host_inspection.find_node_processes(str(folder)) == []
 
 
 def test_who_has_a_node_s_mark_is_found_with_all_below(tmp_path: Path) -> None:
     folder, outer = str(tmp_path / "node:0"), str(tmp_path / "a-node-it-runs-in")
     code = "import os, subprocess\nprint(subprocess.Popen(['sleep', '600'], env={}).pid, flush=True)\ninput()"
-    marks = {host_inspection.MARK: f"{outer}:{folder}"}
+    marks = {host_inspection.NODE_VARIABLE: f"{outer}:{folder}"}
     child = subprocess.Popen(
         [sys.executable, "-c", code], env=marks, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
     assert child.stdout is not None
     below = int(child.stdout.readline())
     try:
-        assert host_inspection.members(folder) == sorted([child.pid, below])
-        assert host_inspection.members(outer) == sorted([child.pid, below])
-        assert host_inspection.members("/of/a/node") == host_inspection.members(str(tmp_path)) == []
+        assert host_inspection.find_node_processes(folder) == sorted([child.pid, below])
+        assert host_inspection.find_node_processes(outer) == sorted([child.pid, below])
+        assert (
+            host_inspection.find_node_processes("/of/a/node")
+            == host_inspection.find_node_processes(str(tmp_path))
+            == []
+        )
     finally:
         worker_processes.kill_all([child.pid, below])
         child.communicate()
@@ -155,13 +159,13 @@ def test_who_has_a_node_s_mark_is_found_with_all_below(tmp_path: Path) -> None:
 
 def test_a_process_is_known_by_when_it_started() -> None:
     child = subprocess.Popen(["sleep", "600"])
-    when = worker_processes.started(child.pid)
-    assert int(when) >= int(worker_processes.started(os.getpid()))
+    when = worker_processes.process_start_time(child.pid)
+    assert int(when) >= int(worker_processes.process_start_time(os.getpid()))
     child.kill()
     wait_until(lambda: not exists(child.pid), what="killed")
-    assert worker_processes.started(child.pid) == "", "it has ended, reaped or not"
+    assert worker_processes.process_start_time(child.pid) == "", "it has ended, reaped or not"
     child.wait()
-    assert worker_processes.started(child.pid) == ""
+    assert worker_processes.process_start_time(child.pid) == ""
 
 
 def test_a_group_is_killed_by_any_of_it_and_our_own_is_not(

@@ -10,7 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from skyward_core.node import stack_sampling
-from skyward_core.views.stack_groups import as_json, flame_graph, hottest, parsed, speedscope, table
+from skyward_core.views.stack_groups import (
+    as_json,
+    flame_graph,
+    hottest_lines,
+    parse_profile,
+    profile_table,
+    speedscope,
+)
 from tests.support.examples import examples
 from tests.support.hostile_text import Acts
 
@@ -25,24 +32,24 @@ no count
 
 
 def test_the_hottest_lines_are_those_that_ran_themselves() -> None:
-    profile = parsed(RAW)
+    profile = parse_profile(RAW)
     assert profile.samples == 100, "what was ours alone is nobody's"
-    assert [(line.frame.function, line.own, line.total) for line in hottest(profile)] == [
+    assert [(line.frame.function, line.own, line.total) for line in hottest_lines(profile)] == [
         ("forward", 60, 60),
         ("step", 30, 90),
         ("train", 10, 10),
         ("train", 0, 90),
     ]
-    assert table(profile, 1)[1] == ("60.0%", "60.0%", "forward  torch/nn/m.py:5")
+    assert profile_table(profile, 1)[1] == ("60.0%", "60.0%", "forward  torch/nn/m.py:5")
 
 
 def test_a_recursion_counts_once() -> None:
-    (line,) = hottest(parsed("f (/a.py:1);f (/a.py:1);f (/a.py:1) 7"))
+    (line,) = hottest_lines(parse_profile("f (/a.py:1);f (/a.py:1);f (/a.py:1) 7"))
     assert (line.own, line.total) == (7, 7)
 
 
 def test_speedscope_has_the_outermost_call_first() -> None:
-    told = json.loads(speedscope(parsed(RAW), "p-r1"))
+    told = json.loads(speedscope(parse_profile(RAW), "p-r1"))
     (seen,) = told["profiles"]
     names = [frame["name"] for frame in told["shared"]["frames"]]
     assert [names[each] for each in seen["samples"][0]] == ["train", "step", "forward"]
@@ -50,7 +57,9 @@ def test_speedscope_has_the_outermost_call_first() -> None:
 
 
 def test_the_flame_graph_is_as_wide_as_the_time() -> None:
-    boxes = [each for each in ElementTree.fromstring(flame_graph(parsed(RAW), "p")).iter() if each.tag.endswith("}g")]
+    boxes = [
+        each for each in ElementTree.fromstring(flame_graph(parse_profile(RAW), "p")).iter() if each.tag.endswith("}g")
+    ]
     widths = {box[0].text: float(box[1].get("width", 0)) for box in boxes}
     assert widths["forward  torch/nn/m.py:5 60.0%"] == pytest.approx(720)
     assert widths["train  /w/a.py:4 90.0%"] == pytest.approx(1080)
@@ -59,10 +68,10 @@ def test_the_flame_graph_is_as_wide_as_the_time() -> None:
 @settings(max_examples=examples(40))
 @given(st.lists(st.text() | st.sampled_from(RAW.splitlines())).map("\n".join), st.text())
 def test_whatever_a_rank_is_made_of_the_files_can_be_read(raw: str, name: str) -> None:
-    profile = parsed(f"{raw}\n{name}\x1b]0;x\x07 (/w/<b>&\x00\x1b[2J.py:3) 7")
+    profile = parse_profile(f"{raw}\n{name}\x1b]0;x\x07 (/w/<b>&\x00\x1b[2J.py:3) 7")
     ElementTree.fromstring(flame_graph(profile, name))
     json.loads(speedscope(profile, name))
-    rows = [cell for row in table(profile) for cell in row]
+    rows = [cell for row in profile_table(profile) for cell in row]
     assert all(Acts.on(cell.encode()).done <= {"draw"} for cell in rows)
     assert "\x1b" not in json.dumps(as_json(profile), ensure_ascii=False)
 
@@ -84,4 +93,4 @@ def test_whatever_a_rank_is_made_of_the_files_can_be_read(raw: str, name: str) -
     ],
 )  # fmt: skip
 def test_why_py_spy_cannot_read_is_said_in_words(said: bytes, why: str) -> None:
-    assert stack_sampling.in_words(said) == why
+    assert stack_sampling.describe_failure(said) == why

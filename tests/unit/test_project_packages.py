@@ -12,8 +12,8 @@ import pytest
 from skyward_core.model.errors import SpecError
 from skyward_core.model.specs import Image
 from skyward_core.tasks.packages import image_packages as packages
-from skyward_core.tasks.packages.lock_files import lock_text
-from skyward_core.tasks.packages.package_specs import LocalPackage, local_packages, travelling
+from skyward_core.tasks.packages.lock_files import format_lock
+from skyward_core.tasks.packages.package_specs import LocalPackage, find_local_packages, packages_to_send
 
 SHA = "sha256:" + "a" * 64
 OTHER = "sha256:" + "b" * 64
@@ -30,9 +30,9 @@ def project(tmp_path: Path) -> Path:
 
 
 def asked(project: Path, version: str = "3.11.7", /, **image: Any) -> dict[str, Any]:
-    found = packages.asked(Image(**image), str(project / "scripts"), version)
+    found = packages.read_image_packages(Image(**image), str(project / "scripts"), version)
     assert found is not None
-    return found.added_to({})
+    return found.add_to_image({})
 
 
 def refused(project: Path, /, **image: Any) -> str:
@@ -349,7 +349,7 @@ def test_what_was_installed_is_a_lock_that_can_be_asked_for(project: Path) -> No
         ],
         "pinned": [{"index": "https://cpu", "lines": [f"A_a==1 ; os_name == 'posix' --hash={SHA}", "b==2"]}],
     }
-    text = lock_text(image, {"a-a": "1", "b": "3", "c": "", "d": "", "rich": "13.0"}, "of pool p")
+    text = format_lock(image, {"a-a": "1", "b": "3", "c": "", "d": "", "rich": "13.0"}, "of pool p")
     assert text.splitlines() == [
         "# of pool p",
         "--extra-index-url https://i",
@@ -392,12 +392,16 @@ def test_packages_that_lie_here_are_found_and_travel_once(tmp_path: Path) -> Non
     (tmp_path / "lib/python3.12/site-packages/broken-1.dist-info").mkdir()
     (tmp_path / "lib/python3.12/site-packages/broken-1.dist-info/direct_url.json").write_text("[]")
     image = {"folders": [[str(plain), f"{plain}/x"], [str(inner), str(inner)]]}
-    found = local_packages(image, str(tmp_path), "3.12")
+    found = find_local_packages(image, str(tmp_path), "3.12")
     assert found == [
         LocalPackage("beside", str(beside), str(beside)),
         LocalPackage("flat", str(flat), str(flat)),
         LocalPackage("inner", str(inner), f"{inner}/src", True),
         LocalPackage("plain", str(plain), f"{plain}/x", True),
     ]
-    assert [each.name for each in travelling(found, str(tmp_path / "work"))] == ["flat", "inner", "plain"]
-    assert local_packages({}, str(tmp_path), "3.13") == []
+    assert [each.name for each in packages_to_send(found, str(tmp_path / "work"))] == [
+        "flat",
+        "inner",
+        "plain",
+    ]
+    assert find_local_packages({}, str(tmp_path), "3.13") == []

@@ -50,7 +50,7 @@ class Silent(World):
 @pytest.fixture
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Silent:
     monkeypatch.setenv("SKYWARD_HOME", str(tmp_path))
-    monkeypatch.setattr(provider, "ANSWER", 0.05)
+    monkeypatch.setattr(provider, "QUERY_TIMEOUT", 0.05)
     monkeypatch.setattr(teardown, "RENTED", 0.2)
     return Silent()
 
@@ -60,7 +60,7 @@ async def test_a_teardown_ends_with_the_names_of_what_may_still_run(world: Silen
     world.unanswered = verbs
     spec = PoolSpec(name="q", provider=world, nodes=2, options=Options(console=False, grace=0.1))
     ledger = Ledger()
-    pool = await Pool.intend(spec, ledger)
+    pool = await Pool.register(spec, ledger)
     await pool.start(spec)
     said: list[str] = []
     pool.news.subscribe(lambda event: said.append(getattr(event, "detail", "")), None)
@@ -79,7 +79,7 @@ async def test_who_comes_to_a_pool_is_told(world: Silent) -> None:
     world.unanswered = {"describe"}
     _, row = intended(world, 2)
     ledger = Ledger()
-    ledger.pool_state(row.token, "up")
+    ledger.set_pool_state(row.token, "up")
     client = Client(world, row)
     async with asyncio.timeout(60):
         with pytest.raises(PoolError, match=MESSAGE):
@@ -93,14 +93,14 @@ async def test_who_comes_to_a_pool_is_told(world: Silent) -> None:
 async def test_a_node_that_is_away_is_not_waited_for_without_words(world: Silent) -> None:
     spec = PoolSpec(name="q", provider=world, nodes=2, options=Options(console=False, grace=0.1))
     ledger = Ledger()
-    pool = await Pool.intend(spec, ledger)
+    pool = await Pool.register(spec, ledger)
     await pool.start(spec)
     said: list[str] = []
     pool.news.subscribe(lambda event: said.append(getattr(event, "detail", "")), None)
     world.unanswered = {"describe"}
-    pool.links[1].lose("for a test")
+    pool.links[1].mark_lost("for a test")
     async with asyncio.timeout(60):
-        await pool.healing.look_again()
+        await pool.reconnector.reconnect_lost()
     assert any("has not answered within 0.05 s (describe)" in each for each in said)
     world.unanswered = set()
     assert (await pool.down()).ok
@@ -111,7 +111,7 @@ async def test_what_cannot_be_cleared_up_is_named_and_done_by_the_next_teardown(
     world.unanswered = {"teardown"}
     spec = PoolSpec(name="q", provider=world, nodes=1, options=Options(console=False, grace=0.1))
     ledger = Ledger()
-    pool = await Pool.intend(spec, ledger)
+    pool = await Pool.register(spec, ledger)
     await pool.start(spec)
     async with asyncio.timeout(60):
         receipt = await pool.down()
@@ -123,7 +123,7 @@ async def test_what_cannot_be_cleared_up_is_named_and_done_by_the_next_teardown(
 async def test_what_another_pool_of_that_name_has_stays(world: Silent, monkeypatch: pytest.MonkeyPatch) -> None:
     spec = PoolSpec(name="q", provider=world, nodes=1, options=Options(console=False, grace=0.1))
     ledger = Ledger()
-    pool = await Pool.intend(spec, ledger)
+    pool = await Pool.register(spec, ledger)
     await pool.start(spec)
     cleared: list[str] = []
     describe = world.describe
@@ -132,8 +132,8 @@ async def test_what_another_pool_of_that_name_has_stays(world: Silent, monkeypat
         """Another client ends the pool, too, and is done first; somebody makes a new one."""
         seen = await describe(name, known)
         if ledger.pool(pool.row.token).ended_at is None:
-            ledger.ended(pool.row.token, Receipt("q", 1, (0,), (), 0.1, ()))
-            ledger.intend("another", "q", world.to_json(), spec.describe())
+            ledger.record_teardown(pool.row.token, Receipt("q", 1, (0,), (), 0.1, ()))
+            ledger.record_intent("another", "q", world.to_json(), spec.describe())
         return seen
 
     async def clear(name: str) -> None:
@@ -149,12 +149,12 @@ async def test_what_another_pool_of_that_name_has_stays(world: Silent, monkeypat
 async def test_so_it_does_where_somebody_only_looks(world: Silent, monkeypatch: pytest.MonkeyPatch) -> None:
     spec, row = intended(world, 1)
     ledger = Ledger()
-    ledger.pool_state(row.token, "up")
+    ledger.set_pool_state(row.token, "up")
     cleared: list[str] = []
 
     async def all_gone(name: str, known: Sequence[Machine]) -> list[Machine]:
-        ledger.ended(row.token, Receipt("q", 1, (0,), (), 0.1, ()))  # by another client, meanwhile
-        ledger.intend("another", row.name, world.to_json(), spec.describe())
+        ledger.record_teardown(row.token, Receipt("q", 1, (0,), (), 0.1, ()))  # by another client, meanwhile
+        ledger.record_intent("another", row.name, world.to_json(), spec.describe())
         return [replace(each, state="gone") for each in known]
 
     async def clear(name: str) -> None:

@@ -10,7 +10,7 @@ import pytest
 import skyward_core as sky
 from skyward_core.model.errors import NoCapacity, TooFewHosts
 from skyward_core.model.specs import PoolSpec
-from skyward_core.providers.provider import hearing
+from skyward_core.providers.provider import progress_listener
 
 HOSTS = ["a", "b", "c", "d"]
 
@@ -23,7 +23,7 @@ def away(monkeypatch: pytest.MonkeyPatch) -> set[str]:
     async def answers(self: sky.SSH, host: str, loaded_with: object) -> str:
         return "no route to it" if host in away else ""
 
-    monkeypatch.setattr(sky.SSH, "_answers", answers)
+    monkeypatch.setattr(sky.SSH, "_unavailable_reason", answers)
     return away
 
 
@@ -31,7 +31,7 @@ def hosts_of(nodes: Any) -> tuple[list[str], list[str]]:
     """The hosts that a pool has, and what it was told meanwhile."""
     told: list[str] = []
     spec = PoolSpec(name="q", provider=sky.SSH(HOSTS), nodes=nodes)
-    with hearing(told.append):
+    with progress_listener(told.append):
         made = asyncio.run(spec.provider.create(spec, "0" * 16))
     assert [each.node for each in made] == list(range(len(made)))
     return [each.id for each in made], told

@@ -16,7 +16,7 @@ from skyward_core.model.outcomes import Outcome, Summary
 from skyward_core.views import events as ev
 from skyward_core.views import recorded_events
 from skyward_core.views.pool_view import PoolView, TrialSheet, apply
-from skyward_core.views.recorded_events import event_of
+from skyward_core.views.recorded_events import parse_event
 from tests.support.examples import examples
 
 POOL: dict[str, Any] = {"provider": "local", "nodes": 2, "worker": {"ranks_per_node": 2}}
@@ -61,8 +61,8 @@ EVENTS = st.one_of(*(of(kind) for kind in ev.Event.kinds.values()))
 @settings(max_examples=examples(300), deadline=None)
 @given(event=EVENTS)
 def test_every_event_comes_back_as_it_was(event: ev.Event) -> None:
-    entry = json.loads(json.dumps(recorded_events.of_event(event)))
-    assert event_of(entry["event"]) == event
+    entry = json.loads(json.dumps(recorded_events.event_entry(event)))
+    assert parse_event(entry["event"]) == event
 
 
 @settings(max_examples=examples(100), deadline=None)
@@ -71,7 +71,7 @@ def test_a_replay_makes_the_view_that_the_events_made(events: list[ev.Event]) ->
     live, replayed = PoolView("p"), PoolView("p")
     for event in (ev.PoolOpened(pool="p", at=1.0, spec=POOL, created_at=1.0), *events):
         apply(live, event)
-        assert recorded_events.feed(replayed, recorded_events.of_event(event))
+        assert recorded_events.apply_entry(replayed, recorded_events.event_entry(event))
     assert replayed.runs == live.runs and replayed.nodes == live.nodes and replayed.version == live.version
 
 
@@ -80,10 +80,10 @@ def test_bytes_of_a_log_come_back_as_they_were(data: bytes) -> None:
     live, replayed = PoolView("p"), PoolView("p")
     for piece in (data, b"\n", data + b"\n"):
         live.logs.feed(3, "err", piece, 5.0, "r1", "r003")
-        assert recorded_events.feed(
-            replayed, json.loads(json.dumps(recorded_events.of_log(5.0, "r003", "err", "r1", piece)))
+        assert recorded_events.apply_entry(
+            replayed, json.loads(json.dumps(recorded_events.log_entry(5.0, "r003", "err", "r1", piece)))
         )
-    ring, again = live.logs.rank(3), replayed.logs.of("r1").rank(3)
+    ring, again = live.logs.rank(3), replayed.logs.for_run("r1").rank(3)
     assert again.read(0, again.end) == ring.read(0, ring.end)
 
 
@@ -93,28 +93,31 @@ def test_numbers_figures_and_work_reach_their_books() -> None:
     numbers = b'{"run":"r1","at":9,"values":{"loss":0.5}}\n'
     figures = b'{"at":9,"node":{"cpu":50},"gpus":[{"util":97}],"devices":[{"id":"GPU-1","model":"H100"}]}\n'
     for entry in (
-        recorded_events.of_numbers(9.0, "r001.metrics", numbers),
-        recorded_events.of_figures(9.0, 1, figures, 0.5),
-        recorded_events.of_silence(9.0, 0, "no\x1b[2J driver"),
-        recorded_events.of_work(9.0, {0: 0.0}),
-        recorded_events.of_work(19.0, {0: 9.0}),
+        recorded_events.metrics_entry(9.0, "r001.metrics", numbers),
+        recorded_events.machine_entry(9.0, 1, figures, 0.5),
+        recorded_events.silence_entry(9.0, 0, "no\x1b[2J driver"),
+        recorded_events.cpu_time_entry(9.0, {0: 0.0}),
+        recorded_events.cpu_time_entry(19.0, {0: 9.0}),
     ):
-        assert recorded_events.feed(view, json.loads(json.dumps(entry)))
+        assert recorded_events.apply_entry(view, json.loads(json.dumps(entry)))
     assert view.metrics.latest("r1", 1) == {"loss": 0.5}
     assert view.machines is not None
     assert view.machines.latest("util") == {(1, 0): 97.0} and view.machines.nodes[1].host.latest_at == 9.5
     assert "\x1b" not in view.machines.nodes[0].why
-    assert view.rhythms.quiet("r1", 0, 0.0, 20.0) is None and view.rhythms.quiet("r1", 1, 0.0, 400.0) is not None
+    assert (
+        view.activity.unusual_silence("r1", 0, 0.0, 20.0) is None
+        and view.activity.unusual_silence("r1", 1, 0.0, 400.0) is not None
+    )
 
 
 def test_what_is_swept_is_told_before_it_begins_and_found_by_any_run() -> None:
-    sheet = TrialSheet.of_texts([("lr=1",), ("lr=2",)], gang=True, nodes=2).begun_by(7, ["a1", "b2"])
+    sheet = TrialSheet.from_texts([("lr=1",), ("lr=2",)], gang=True, nodes=2).with_client(7, ["a1", "b2"])
     view = PoolView("p")
-    assert recorded_events.feed(view, json.loads(json.dumps(recorded_events.of_sheet(1.0, "a1", sheet))))
+    assert recorded_events.apply_entry(view, json.loads(json.dumps(recorded_events.sheet_entry(1.0, "a1", sheet))))
     assert view.sheets == {"a1": sheet}
     for bent in ({"rows": [["1"], [2, 3]]}, {"runs": [[5, "x"]]}, {"before": 3}, {"names": None}):
-        bad = recorded_events.of_sheet(1.0, "a1", sheet)
-        assert not recorded_events.feed(view, bad | {"sheet": bad["sheet"] | bent})
+        bad = recorded_events.sheet_entry(1.0, "a1", sheet)
+        assert not recorded_events.apply_entry(view, bad | {"sheet": bad["sheet"] | bent})
 
 
 def _bent() -> Iterator[dict[str, Any]]:
@@ -173,7 +176,7 @@ def test_an_event_that_cannot_be_is_passed_over(event: dict[str, Any]) -> None:
     view = PoolView("p")
     apply(view, ev.PoolOpened(pool="p", at=1.0, spec=POOL, created_at=1.0))
     before = view.version, view.state, view.world_size
-    assert not recorded_events.feed(view, {"at": 1.0, "k": "event", "event": event})
+    assert not recorded_events.apply_entry(view, {"at": 1.0, "k": "event", "event": event})
     assert (view.version, view.state, view.world_size) == before
 
 
@@ -182,8 +185,8 @@ def test_what_a_newer_release_tells_beside_it_is_left_out() -> None:
         ev.ItemYielded(pool="p", at=1.0, run="r", index=0, rank=0, seq=0, summary=Summary("int", "5", 5, True))
     )
     summary["summary"]["mood"] = summary["mood"] = "sunny"
-    assert event_of(summary) is not None
-    assert event_of({"event": "SomethingNew", "pool": "p", "at": 1.0}) is None
+    assert parse_event(summary) is not None
+    assert parse_event({"event": "SomethingNew", "pool": "p", "at": 1.0}) is None
 
 
 JUNK = st.recursive(
@@ -201,4 +204,4 @@ FIELDS = ("at", "event", "of", "stream", "run", "text", "node", "ahead", "why", 
     good=st.sampled_from([{}, {"at": 1.0}, {"at": 1.0, "of": "r001", "stream": "out", "run": "", "node": 0}]),
 )
 def test_junk_is_passed_over(kind: Any, entry: dict[str, Any], good: dict[str, Any]) -> None:
-    recorded_events.feed(PoolView("p"), entry | good | {"k": kind})
+    recorded_events.apply_entry(PoolView("p"), entry | good | {"k": kind})

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from skyward_core.model.errors import SpecError
 from skyward_core.model.specs import Image, Options, PipIndex, PoolSpec, Worker
 from skyward_core.util.redaction import (
-    SHORTEST,
+    MIN_SECRET_LENGTH,
     Redactor,
-    Sieve,
+    SecretPrefilter,
     secret_values,
+    strip_credentials,
     url_secrets,
-    without_credentials,
 )
 
 TOKEN = "hf_abcdefghijklmnopqrstuvwxyz"
@@ -28,8 +28,8 @@ MASK = "*" * len(TOKEN)
 def test_none_known_is_false_and_changes_nothing():
     redactor = Redactor(["", "short"])
     assert not redactor
-    assert redactor.text("short") == "short"
-    assert len("short") < SHORTEST
+    assert redactor.redact_text("short") == "short"
+    assert len("short") < MIN_SECRET_LENGTH
 
 
 @pytest.mark.parametrize(
@@ -43,26 +43,26 @@ def test_none_known_is_false_and_changes_nothing():
     ],
 )
 def test_what_is_blanked(said, shown):
-    assert Redactor([TOKEN, "pass1234"]).text(said) == shown
+    assert Redactor([TOKEN, "pass1234"]).redact_text(said) == shown
 
 
 def test_all_of_json():
     told = {"text": f"[{TOKEN!r}]", "json": [TOKEN, {TOKEN: 1}, None, 2.5, True], "size": 3}
     blank = {"text": f"['{MASK}']", "json": [MASK, {MASK: 1}, None, 2.5, True], "size": 3}
-    assert Redactor([TOKEN]).json(told) == blank
+    assert Redactor([TOKEN]).redact_json(told) == blank
 
 
 def test_a_pickled_error_still_loads():
-    data = Redactor([TOKEN]).data(pickle.dumps(KeyError(f"no {TOKEN}", {"k": TOKEN}), protocol=5))
+    data = Redactor([TOKEN]).redact_bytes(pickle.dumps(KeyError(f"no {TOKEN}", {"k": TOKEN}), protocol=5))
     assert pickle.loads(data).args == (f"no {MASK}", {"k": MASK})
 
 
 def test_the_beginning_of_one_at_the_end():
     redactor = Redactor([TOKEN, "fghijklm12345"])
-    assert redactor.begun(b"x hf_abc") == 6
-    assert redactor.begun(TOKEN[:13].encode()) == 13
-    assert redactor.begun(TOKEN.encode()) == 0
-    assert redactor.begun(b"line\n") == 0
+    assert redactor.partial_secret_length(b"x hf_abc") == 6
+    assert redactor.partial_secret_length(TOKEN[:13].encode()) == 13
+    assert redactor.partial_secret_length(TOKEN.encode()) == 0
+    assert redactor.partial_secret_length(b"line\n") == 0
 
 
 KEY = "wJalrXUtnFEMI/K7MDENG+bPxRfiCYKEY"
@@ -105,7 +105,7 @@ def test_the_forms_in_which_a_value_is_sent(secret, before):
     inside = len(before) * 4 // 3 + 1
     for encode in (base64.b64encode, base64.urlsafe_b64encode):
         said = encode(whole).decode()
-        shown = redactor.text(f"Authorization: Basic {said}\n")
+        shown = redactor.redact_text(f"Authorization: Basic {said}\n")
         assert len(shown) == len("Authorization: Basic \n") + len(said)
         own = len(secret.encode()) * 4 // 3 - 2  # characters that are the secret's alone
         assert shown.count("*") >= own
@@ -113,7 +113,7 @@ def test_the_forms_in_which_a_value_is_sent(secret, before):
     whole_quoted = quote(secret, safe="")
     lower = re.sub("%..", lambda hexadecimal: hexadecimal[0].lower(), whole_quoted)
     for said in (quote(secret), whole_quoted, lower, quote_plus(secret)):
-        assert redactor.text(f"https://host/?key={said}&a=b") == f"https://host/?key={'*' * len(said)}&a=b"
+        assert redactor.redact_text(f"https://host/?key={said}&a=b") == f"https://host/?key={'*' * len(said)}&a=b"
 
 
 @given(
@@ -124,7 +124,7 @@ def test_the_forms_in_which_a_value_is_sent(secret, before):
 )
 def test_the_sieve_lets_no_word_through(words, before, after, data):
     word = data.draw(st.sampled_from(words))
-    assert Sieve(words).may_hold(before + word + after)
+    assert SecretPrefilter(words).may_contain(before + word + after)
 
 
 @given(st.text(st.characters(codec="ascii"), min_size=8, max_size=30), st.binary(max_size=60), st.data())
@@ -134,7 +134,7 @@ def test_what_is_held_back_is_all_that_may_begin_a_secret(secret, before, data):
     cut = before + secret.encode()[: data.draw(st.integers(0, len(secret) - 1))]
     forms = redactor._values
     longest = max((n for form in forms for n in range(len(form)) if cut.endswith(form[:n])), default=0)
-    assert redactor.begun(cut) == longest
+    assert redactor.partial_secret_length(cut) == longest
 
 
 def test_secrets_that_are_named_are_written_and_shown_nowhere():
@@ -160,8 +160,8 @@ def test_secrets_that_are_named_are_written_and_shown_nowhere():
     ],
 )
 def test_credentials_of_urls(text, shown, secrets):
-    assert without_credentials(text) == shown
-    assert without_credentials(shown) == shown
+    assert strip_credentials(text) == shown
+    assert strip_credentials(shown) == shown
     assert url_secrets({"x": [text]}) == secrets
 
 
@@ -169,7 +169,7 @@ def test_a_secret_as_a_literal_shows_it():
     secret = "first 'line'\nsecond \\ line"
     redactor = Redactor([secret])
     for said in (secret, repr(secret), str([secret]), f"{{{json.dumps(secret)}: 1}}"):
-        assert "line" not in redactor.text(said)
+        assert "line" not in redactor.redact_text(said)
 
 
 def test_a_spec_is_described_without_credentials():

@@ -8,15 +8,15 @@ import pytest
 
 from skyward_core.model.errors import SkywardError
 from skyward_core.providers import provider
-from skyward_core.providers.aws.boto_calls import Account, Calls
-from skyward_core.providers.provider import RememberedAnswers, remembering
+from skyward_core.providers.aws.boto_calls import AwsAccount, AwsCalls
+from skyward_core.providers.provider import AnswerCache, use_cached_answers
 
 
-class CountedCalls(Calls):
+class CountedCalls(AwsCalls):
     """Answers each call with its number."""
 
     def __init__(self) -> None:
-        super().__init__(Account())
+        super().__init__(AwsAccount())
         self.asked: list[str] = []
         self.error: Exception | None = None
 
@@ -27,28 +27,28 @@ class CountedCalls(Calls):
         return {"number": len(self.asked)}
 
 
-async def number(calls: Calls, action: str = "describe_images", region: str = "here", **params: Any) -> int:
+async def number(calls: AwsCalls, action: str = "describe_images", region: str = "here", **params: Any) -> int:
     return int((await calls.call("ec2", region, action, **params))["number"])
 
 
 async def test_only_who_may_remember_is_answered_by_what_was_said(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = CountedCalls()
-    with remembering():
+    with use_cached_answers():
         assert [await number(calls), await number(calls)] == [1, 1]
         assert await number(calls, region="there") == 2 and await number(calls, Owners=["me"]) == 3
         assert [await number(calls, "describe_instances") for _ in range(2)] == [4, 5], "machines never"
     assert await number(calls) == 6, "a start asks anew"
-    with remembering():
+    with use_cached_answers():
         assert await number(calls) == 6, "and what it was told counts from then on"
-        monkeypatch.setattr(provider, "AGE", 0.0)
+        monkeypatch.setattr(provider, "CACHE_TTL", 0.0)
         assert await number(calls) == 7
 
 
 async def test_errors_and_other_accounts_are_not_remembered() -> None:
     calls = CountedCalls()
-    with remembering():
+    with use_cached_answers():
         assert await number(calls) == 1
-        calls._forget()
+        calls._reset_session()
         assert await number(calls) == 2
         calls.error = SkywardError("no")
         for _ in range(2):
@@ -58,9 +58,12 @@ async def test_errors_and_other_accounts_are_not_remembered() -> None:
 
 
 def test_what_is_kept_is_bounded() -> None:
-    kept = RememberedAnswers()
-    for question in range(2 * provider.MOST):
-        kept.keep(question, question + 1)
-    with remembering():
-        assert kept.find(0) is None and kept.find(2 * provider.MOST - 1) == 2 * provider.MOST
-        assert len([each for each in range(2 * provider.MOST) if kept.find(each)]) == provider.MOST
+    kept = AnswerCache()
+    for question in range(2 * provider.MAX_CACHED_ANSWERS):
+        kept.put(question, question + 1)
+    with use_cached_answers():
+        assert kept.get(0) is None and kept.get(2 * provider.MAX_CACHED_ANSWERS - 1) == 2 * provider.MAX_CACHED_ANSWERS
+        assert (
+            len([each for each in range(2 * provider.MAX_CACHED_ANSWERS) if kept.get(each)])
+            == provider.MAX_CACHED_ANSWERS
+        )

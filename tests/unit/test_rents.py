@@ -10,27 +10,27 @@ import pytest
 import skyward_core as sky
 from skyward_core.client.launch.launch_plan import LaunchPlan
 from skyward_core.client.launch.launch_request import LaunchRequest
-from skyward_core.client.leftover_cleanup import Found
+from skyward_core.client.leftover_cleanup import JudgedLeftover
 from skyward_core.model.machines import Leftover
 from skyward_core.model.specs import PoolSpec
-from skyward_core.providers.aws.boto_calls import calls_of
+from skyward_core.providers.aws.boto_calls import shared_calls
 from skyward_core.views.pool_view import PoolView
-from skyward_tui.launch_form.plan_text import rows
+from skyward_tui.launch_form.plan_text import plan_rows
 from skyward_tui.text.json_output import pool_json
 from skyward_tui.text.number_format import hourly
-from skyward_tui.text.receipts_and_leftovers import amount_of
+from skyward_tui.text.receipts_and_leftovers import leftovers_amount
 
 
 def test_a_pool_of_rented_machines_is_precious_and_its_price_unknown() -> None:
     spec = PoolSpec(name="p", provider=sky.AWS(region="us-east-1")).describe()
     view = PoolView("p", spec=spec)
-    assert view.rents and view.is_precious
+    assert view.has_unknown_price and view.needs_confirmation
     assert hourly(view) == "$?/h" and pool_json(view)["price_hourly"] is None
     free = PoolView("p", spec=PoolSpec(name="p", provider=sky.Local()).describe())
-    assert not free.rents and not free.is_precious
+    assert not free.has_unknown_price and not free.needs_confirmation
     assert hourly(free) == "" and pool_json(free)["price_hourly"] == 0
     view.price_hourly = 7.5
-    assert hourly(view) == "$7.50/h" and not view.rents
+    assert hourly(view) == "$7.50/h" and not view.has_unknown_price
 
 
 NOBODY = {
@@ -54,7 +54,7 @@ def nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, text in NOBODY.items():
         monkeypatch.setenv(name, text)
     monkeypatch.setenv("SKYWARD_HOME", str(tmp_path / "home"))
-    calls_of.cache_clear()  # of an earlier test's credentials
+    shared_calls.cache_clear()  # of an earlier test's credentials
 
 
 def plan_of(folder: Path, region: str, accelerator: str | None = "T4:4", provider: str = "aws") -> LaunchPlan:
@@ -72,7 +72,7 @@ def plan_of(folder: Path, region: str, accelerator: str | None = "T4:4", provide
 
 
 def test_the_plan_of_a_launch_on_them_has_their_price(tmp_path: Path, nobody: None) -> None:
-    told = rows(plan_of(tmp_path, "us-east-1"))
+    told = plan_rows(plan_of(tmp_path, "us-east-1"))
     assert ("cost", "$7.86/h") in told
     assert ("tries", "g4dn.12xlarge in us-east-1, $3.93/h each, by the list of this release") in told
     assert sum(name == "makes" for name, _ in told) == 3
@@ -86,7 +86,7 @@ def test_the_command_line_tells_what_it_does_and_not_what_the_app_does(tmp_path:
         script=str(tmp_path / "train.py"), provider="aws", settings={"region": "us-east-1"},
         accelerator="T4:4", pool="mine", keep=True, budget=5,
     )  # fmt: skip
-    here, there = dict(rows(asked.plan())), dict(rows(asked.plan(), as_options=True))
+    here, there = dict(plan_rows(asked.plan())), dict(plan_rows(asked.plan(), as_options=True))
     assert here["budget"] == "$5.00 in all; when it is spent the app asks"
     assert there["budget"] == "$5.00 in all; when it is spent the pool is torn down"
     assert here["then"] == "the pool stays up; X tears it down"
@@ -94,18 +94,18 @@ def test_the_command_line_tells_what_it_does_and_not_what_the_app_does(tmp_path:
 
 
 def test_a_price_that_nobody_knows_is_not_shown_as_none(tmp_path: Path, nobody: None) -> None:
-    told = rows(plan_of(tmp_path, "eu-west-1"))
+    told = plan_rows(plan_of(tmp_path, "eu-west-1"))
     assert ("cost", "$?/h") in told
     assert any(text.startswith("nothing in eu-west-1 is what was asked for") for _, text in told)
 
 
 def test_machines_that_are_there_are_not_rented(tmp_path: Path, nobody: None) -> None:
-    assert "cost" not in dict(rows(plan_of(tmp_path, "", None, "local")))
+    assert "cost" not in dict(plan_rows(plan_of(tmp_path, "", None, "local")))
     plan = sky.Compute(provider=sky.Local(), nodes=2).plan()
     assert (plan.attempts, plan.hourly, str(plan)) == ((), 0.0, "nothing is rented")
 
 
 def test_what_was_left_and_costs_nothing_is_given_no_price() -> None:
     thing = Leftover("instance", "i-1", "here", "p", "t", "led", ours=True, owner="me", is_machine=True, hourly=0.0)
-    assert amount_of([Found(thing, "left", 0)]) == "1 machine"
-    assert amount_of([Found(replace(thing, hourly=1.5), "left", 0)]) == "1 machine ($1.50/h)"
+    assert leftovers_amount([JudgedLeftover(thing, "left", 0)]) == "1 machine"
+    assert leftovers_amount([JudgedLeftover(replace(thing, hourly=1.5), "left", 0)]) == "1 machine ($1.50/h)"

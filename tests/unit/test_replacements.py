@@ -25,7 +25,7 @@ Come = Callable[..., Awaitable[Client]]
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SKYWARD_HOME", str(tmp_path))
     monkeypatch.setattr(node_recovery, "REPLACEMENT_PAUSES", (0.001, 0.001))
-    monkeypatch.setattr(node_recovery, "POLL", 0.001)
+    monkeypatch.setattr(node_recovery, "POLL_INTERVAL", 0.001)
 
 
 @pytest.fixture
@@ -57,20 +57,20 @@ async def client(come: Come) -> Client:
 
 def lose(client: Client) -> None:
     """Node 1 is gone."""
-    client.context.links[1].lose("its machine is gone")
+    client.context.links[1].mark_lost("its machine is gone")
     client.replacements.begin(1)
 
 
 async def settled(client: Client) -> None:
     async with asyncio.timeout(60):
-        await client.roster.settled()
+        await client.roster.wait_replacements()
 
 
 def written() -> tuple[list[Replacement], list[str], list[str]]:
     """What another process finds: replacements under way, the nodes' machines, the former ones."""
     ledger = Ledger()
     try:
-        there = ledger.machines(TOKEN), ledger.former(TOKEN)
+        there = ledger.machines(TOKEN), ledger.replaced_machines(TOKEN)
         return ledger.replacements(TOKEN), *([each.id for each in some] for some in there)  # type: ignore[return-value]
     finally:
         ledger.close()
@@ -137,7 +137,7 @@ async def test_what_a_provider_that_hangs_was_at_is_broken_off_and_over(world: W
     lose(client)
     await settled(client)
     assert held.cancelled
-    assert client.roster.why_not(1) == "no other machine within 0.05 s: it was not up after 0.05 s"
+    assert client.roster.replacement_failure(1) == "no other machine within 0.05 s: it was not up after 0.05 s"
     assert client.phases[1] == "gone"
     assert written() == ([], ["m0", "m1"], [])
     assert client.renewed == []
@@ -157,7 +157,7 @@ async def test_who_comes_next_goes_on_where_a_client_stopped(world: World, come:
     await client.replacements.stop()
     assert held.cancelled
     ((entry,), _, _) = written()
-    assert (entry.intent, entry.made, entry.is_alive) == (world.asked[0], step == "prepare", False)
+    assert (entry.intent, entry.made, entry.is_owner_alive) == (world.asked[0], step == "prepare", False)
     held.go.set()
     new = f"new-{entry.intent}"
     world.states |= {"m1": "gone", new: "orphaned"}  # of the latter no agent came to run
@@ -170,10 +170,10 @@ async def test_who_comes_next_goes_on_where_a_client_stopped(world: World, come:
 
 
 async def test_a_replacement_that_was_finished_is_forgotten(client: Client) -> None:
-    client.ledger.intend_replacement(TOKEN, 1, "old", f"{dead_process()}.word")
+    client.ledger.record_replacement_intent(TOKEN, 1, "old", f"{dead_process()}.word")
     client.replacements.resume()
     assert written()[0] == []
-    assert not client.roster.under_way
+    assert not client.roster.is_replacing
 
 
 async def test_of_two_clients_one_asks_and_the_other_joins(world: World, come: Come) -> None:
@@ -198,12 +198,12 @@ async def test_who_comes_while_the_only_node_is_replaced_joins_and_learns_from_i
     first, second = await attached(world, row), Client(world, row)
     try:
         world.on_replace, world.states["m0"] = Held(), "gone"
-        first.context.links[0].lose("its machine is gone")
+        first.context.links[0].mark_lost("its machine is gone")
         first.replacements.begin(0)
         await until(lambda: world.on_replace.begun)  # type: ignore[attr-defined]
         await second.startup.attach()
         second.replacements.resume()
-        await until(lambda: second.roster.under_way)
+        await until(lambda: second.roster.is_replacing)
         world.on_replace.go.set()  # type: ignore[attr-defined]
         for client in (first, second):
             await settled(client)
@@ -259,7 +259,7 @@ async def test_a_machine_that_comes_while_the_pool_is_torn_down_is_not_taken(wor
     world.on_replace = held = Held()
     lose(client)
     await until(lambda: held.begun)
-    client.ledger.pool_state(TOKEN, "stopping")
+    client.ledger.set_pool_state(TOKEN, "stopping")
     held.go.set()
     await settled(client)
     assert (written()[1:], world.prepared, client.renewed) == ((["m0", "m1"], []), [], [])
@@ -270,7 +270,7 @@ async def test_a_machine_that_came_up_meanwhile_is_ended_again(world: World, cli
     world.on_prepare = held = Held()
     lose(client)
     await until(lambda: held.begun)
-    client.ledger.pool_state(TOKEN, "stopping")
+    client.ledger.set_pool_state(TOKEN, "stopping")
     held.go.set()
     await settled(client)
     assert world.ended == [f"new-{world.asked[0]}"], "the teardown may have looked before it was there"
@@ -278,10 +278,10 @@ async def test_a_machine_that_came_up_meanwhile_is_ended_again(world: World, cli
 
 
 async def test_the_log_of_the_new_machine_begins_on_a_line_of_its_own(client: Client) -> None:
-    client.news.intake.take("r001.out", 0, b"cut off in the midd")
+    client.news.log_receiver.receive("r001.out", 0, b"cut off in the midd")
     lose(client)
     await settled(client)
-    assert client.context.archive.tail("r001.out", 99) == b"cut off in the midd\n"
+    assert client.context.archive.read_log_tail("r001.out", 99) == b"cut off in the midd\n"
     assert client.context.machines[1].logs_from == {"r001.out": 20}
     assert client.ledger.machines(TOKEN)[1].logs_from == {"r001.out": 20}
 
@@ -362,7 +362,7 @@ async def test_a_useless_machine_whose_end_does_not_come_is_followed_by_another(
         if len(world.prepared) == 1:
             raise PoolError("no agent can run there")
 
-    monkeypatch.setattr(node_recovery, "ENDING", 0.001)
+    monkeypatch.setattr(node_recovery, "TERMINATE_TIMEOUT", 0.001)
     world.on_prepare, world.on_terminate = first_is_broken, Held()
     lose(client)
     await settled(client)
@@ -378,7 +378,7 @@ async def test_what_ends_the_search_at_once_is_not_told_as_the_end_of_its_time(w
     world.on_replace = fails
     lose(client)
     await settled(client)
-    assert client.roster.why_not(1) == "no other machine: shop.Odd: no words"
+    assert client.roster.replacement_failure(1) == "no other machine: shop.Odd: no words"
 
 
 @pytest.mark.parametrize("trouble", [PoolError("the shop is closed"), OSError("no route"), "hangs"])
@@ -414,7 +414,7 @@ async def test_where_nobody_can_tell_a_new_machine_what_it_is_for_none_is_asked_
     world.states = {"m0": "gone"}
     _, row = intended(world, 1, on_loss="replace", start_timeout=0.2)
     ledger = Ledger()
-    ledger.intend_replacement(TOKEN, 0, "intent", "1.word")
+    ledger.record_replacement_intent(TOKEN, 0, "intent", "1.word")
     client = Client(world, row)
     await client.startup.attach()
     client.replacements.resume()
@@ -422,5 +422,5 @@ async def test_where_nobody_can_tell_a_new_machine_what_it_is_for_none_is_asked_
     ledger.close()
     await settled(client)
     assert (world.asked, world.ended) == ([], [])
-    assert "no node is there to tell the pool's environment" in client.roster.given_up[0]
+    assert "no node is there to tell the pool's environment" in client.roster.failures[0]
     await client.close()

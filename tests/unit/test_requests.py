@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from skyward_core.node.agent.agent_state import Epochs
-from skyward_core.node.agent.client_requests import Requests
+from skyward_core.node.agent.agent_state import EpochFile
+from skyward_core.node.agent.client_requests import ClientRequests
 from skyward_core.node.agent.gang_queue_and_fail_fast import FailFast
-from skyward_core.node.agent.sampler_process import Meter
+from skyward_core.node.agent.sampler_process import SamplerProcess
 from skyward_core.protocol.frame_codec import VERSION, Header
 from tests.support.agent_parts import Node, Speaker
 from tests.support.waiting import until
@@ -36,39 +36,41 @@ class Life:
         self.warned: list[tuple[int, float]] = []
         self.keep = 0.0
 
-    def in_use(self) -> bool:
+    def is_in_use(self) -> bool:
         return True
 
-    def give_up(self, runs: list[str], keep: float) -> None:
+    def discard_results(self, runs: list[str], keep: float) -> None:
         self.given_up, self.keep = runs, keep
 
-    def end_by(self, who: str, why: str) -> None:
+    def shut_down(self, who: str, why: str) -> None:
         self.ends.append((who, why))
 
     async def halt(self, who: str) -> None:
         self.ends.append((who, "halted"))
 
-    def notices(self) -> list[Header]:
+    def notice_frames(self) -> list[Header]:
         return []
 
-    def warn(self, node: int, left: float) -> None:
+    def on_remote_notice(self, node: int, left: float) -> None:
         self.warned.append((node, left))
 
-    def meter(self) -> Meter:
+    def machine_sampler(self) -> SamplerProcess:
         raise AssertionError("nobody asked for that")
 
 
 class Served(Node):
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
-        self.audience.leave(self.peer)
+        self.audience.remove(self.peer)
         self.life = Life()
         fail_fast = FailFast(self.state, self.slots)
-        self.requests = Requests(self.state, self.audience, self.desk, self.slots, self.phases, fail_fast, self.life)
+        self.requests = ClientRequests(
+            self.state, self.audience, self.desk, self.slots, self.phases, fail_fast, self.life
+        )
 
     def client(self, **hello: Any) -> Speaker:
         client = Speaker(self.requests.accept())
-        (welcome,) = client.say({"t": "hello", "version": VERSION, **hello})
+        (welcome,) = client.add_note({"t": "hello", "version": VERSION, **hello})
         assert welcome["t"] == "welcome"
         return client
 
@@ -80,8 +82,8 @@ def node(tmp_path: Path) -> Served:
 
 async def test_who_greets_is_told_what_the_node_is_and_what_it_remembers(node: Served) -> None:
     first = node.client(watch=True)
-    first.say(CALL)
-    (welcome,) = Speaker(node.requests.accept()).say({"t": "hello", "version": VERSION})
+    first.add_note(CALL)
+    (welcome,) = Speaker(node.requests.accept()).add_note({"t": "hello", "version": VERSION})
     assert (welcome["version"], welcome["pool"], welcome["node"]) == (VERSION, "p", 1)
     assert (welcome["ranks_per_node"], welcome["epoch"], welcome["idle_timeout"]) == (2, 0, 600.0)
     assert [(run["run"], run["function"], run["total"]) for run in welcome["runs"]] == [("aa11", "train", 1)]
@@ -90,13 +92,13 @@ async def test_who_greets_is_told_what_the_node_is_and_what_it_remembers(node: S
 @pytest.mark.parametrize("short", ["joining", "running", ""])
 async def test_a_phase_too_short_to_be_told_is_in_no_welcome(node: Served, short: str) -> None:
     client = node.client(watch=True)
-    node.phases.enter(3, "importing")
+    node.phases.set_phase(3, "importing")
     await until(client.told)
-    node.phases.enter(3, short)
+    node.phases.set_phase(3, short)
     late = Speaker(node.requests.accept())
-    (welcome,) = late.say({"t": "hello", "version": VERSION, "watch": True})
-    node.phases.enter(3, "importing")
-    node.phases.enter(2, "joining")
+    (welcome,) = late.add_note({"t": "hello", "version": VERSION, "watch": True})
+    node.phases.set_phase(3, "importing")
+    node.phases.set_phase(2, "joining")
     heard: list[Header] = []
 
     def rank_2_is_told() -> bool:
@@ -113,23 +115,23 @@ async def test_a_phase_too_short_to_be_told_is_in_no_welcome(node: Served, short
 
 async def test_who_only_looks_keeps_no_lease_until_it_uses_the_pool(node: Served) -> None:
     watcher = node.client(observer=True)
-    assert not node.audience.in_use
-    assert watcher.say({"t": "use"}) == []
-    assert node.audience.in_use
+    assert not node.audience.is_in_use
+    assert watcher.add_note({"t": "use"}) == []
+    assert node.audience.is_in_use
 
 
 async def test_a_call_that_is_sent_again_is_the_same_call(node: Served) -> None:
     client, other = node.client(), node.client()
     for speaker in (client, client, other):
-        speaker.say(CALL)
-    assert sum(slot.load for slot in node.slots.all) == 1
-    (call,) = node.state.register.calls.values()
+        speaker.add_note(CALL)
+    assert sum(slot.load for slot in node.slots.slots) == 1
+    (call,) = node.state.registry.calls.values()
     assert call.owner is other.connection, "who asked last gets the result"
 
 
 async def test_those_that_watch_hear_of_a_run_and_of_its_record(node: Served) -> None:
     client, watcher, deaf = node.client(watch=True), node.client(watch=True), node.client()
-    assert client.say(CALL) == []
+    assert client.add_note(CALL) == []
     (run,) = watcher.told()
     assert (run["t"], run["run"], run["total"]) == ("run", "aa11", 1)
     assert deaf.told() == []
@@ -139,64 +141,64 @@ async def test_a_call_for_a_rank_of_another_node_ends_the_connection_and_is_not_
     node: Served,
 ) -> None:
     client = node.client()
-    (error,) = client.say(CALL | {"rank": 0, "gang": True})
+    (error,) = client.add_note(CALL | {"rank": 0, "gang": True})
     assert (error["t"], "node 1 has no rank 0" in error["message"]) == ("error", True)
     assert client.socket.closed
-    assert not node.state.register.calls
+    assert not node.state.registry.calls
 
 
 async def test_what_is_no_request_is_refused_and_said(node: Served) -> None:
-    (error,) = Speaker(node.requests.accept()).say({"t": "nonsense"})
+    (error,) = Speaker(node.requests.accept()).add_note({"t": "nonsense"})
     assert error == {"t": "error", "message": "unknown request 'nonsense'"}
 
 
 async def test_a_run_is_stopped_where_it_waits(node: Served) -> None:
     client = node.client()
     for index in range(3):
-        client.say(CALL | {"i": index, "total": 3})
-    told = client.say({"t": "stop", "run": "aa11", "i": 1, "why": "cancel"})
+        client.add_note(CALL | {"i": index, "total": 3})
+    told = client.add_note({"t": "stop", "run": "aa11", "i": 1, "why": "cancel"})
     assert [(header["t"], header["i"], header["kind"]) for header in told] == [("outcome", 1, "collateral")]
-    told = client.say({"t": "stop", "run": "aa11", "why": "cancel"})
+    told = client.add_note({"t": "stop", "run": "aa11", "why": "cancel"})
     assert sorted(header["i"] for header in told) == [0, 2]
-    assert client.say({"t": "stop", "run": "bb22"}) == []
+    assert client.add_note({"t": "stop", "run": "bb22"}) == []
 
 
 @pytest.mark.parametrize("header", [{"kind": "map", "items": 1}, {"kind": "gather"}, {"kind": "sweep"}])
 async def test_no_call_of_a_cancelled_run_begins_later(node: Served, header: Header) -> None:
     client, other = node.client(), node.client()
-    other.say({"t": "stop", "run": "aa11", "why": "cancel"})  # before a call has come, or between two
-    (outcome,) = client.say(CALL | header)
+    other.add_note({"t": "stop", "run": "aa11", "why": "cancel"})  # before a call has come, or between two
+    (outcome,) = client.add_note(CALL | header)
     assert (outcome["t"], outcome["kind"], outcome["begun"]) == ("outcome", "collateral", False)
     assert outcome["error"]["message"] == "stopped because the run was cancelled"
-    assert not any(slot.load for slot in node.slots.all)
-    client.say(CALL | header | {"run": "bb22"})
-    assert sum(slot.load for slot in node.slots.all) == 1
+    assert not any(slot.load for slot in node.slots.slots)
+    client.add_note(CALL | header | {"run": "bb22"})
+    assert sum(slot.load for slot in node.slots.slots) == 1
 
 
 async def test_a_run_of_which_a_call_was_stopped_goes_on(node: Served) -> None:
     client = node.client()
-    client.say({"t": "stop", "run": "aa11", "why": "fail-fast"})
-    client.say({"t": "stop", "run": "aa11", "i": 7, "why": "cancel"})
-    assert client.say(CALL) == []
+    client.add_note({"t": "stop", "run": "aa11", "why": "fail-fast"})
+    client.add_note({"t": "stop", "run": "aa11", "i": 7, "why": "cancel"})
+    assert client.add_note(CALL) == []
 
 
 async def test_a_run_of_a_client_that_has_gone_is_claimed_with_what_came_of_it(node: Served) -> None:
     first = node.client()
-    first.say(CALL)
-    first.say({"t": "stop", "run": "aa11"})
+    first.add_note(CALL)
+    first.add_note({"t": "stop", "run": "aa11"})
     first.leave()
-    told = node.client().say({"t": "claim", "id": 7, "run": "aa11"})
+    told = node.client().add_note({"t": "claim", "id": 7, "run": "aa11"})
     assert told[0] == {"t": "known", "id": 7, "calls": [0]}
     assert [(header["t"], header["i"]) for header in told[1:]] == [("outcome", 0)]
 
 
 async def test_what_is_acknowledged_is_forgotten(node: Served) -> None:
     client = node.client()
-    client.say(CALL)
-    client.say({"t": "stop", "run": "aa11"})
-    assert node.state.register.calls
-    client.say({"t": "ack", "calls": {"aa11": [0]}})
-    assert not node.state.register.calls
+    client.add_note(CALL)
+    client.add_note({"t": "stop", "run": "aa11"})
+    assert node.state.registry.calls
+    client.add_note({"t": "ack", "calls": {"aa11": [0]}})
+    assert not node.state.registry.calls
 
 
 async def test_blobs_stay_while_another_client_uses_the_pool_and_while_a_call_needs_them(
@@ -206,47 +208,47 @@ async def test_blobs_stay_while_another_client_uses_the_pool_and_while_a_call_ne
     for name in (used, spare):
         (node.state.config.blobs / name).write_bytes(b"data")
     client, other = node.client(), node.client()
-    client.say(CALL)
+    client.add_note(CALL)
     drop = {"t": "drop", "id": 1, "blobs": [used, spare]}
-    assert client.say(drop) == [{"t": "known", "id": 1}]
+    assert client.add_note(drop) == [{"t": "known", "id": 1}]
     assert {path.name for path in node.state.config.blobs.iterdir()} == {used, spare}
     other.leave()
-    client.say(drop)
+    client.add_note(drop)
     assert {path.name for path in node.state.config.blobs.iterdir()} == {used}
 
 
 async def test_a_shutdown_says_who_asked_and_what_is_given_up(node: Served) -> None:
-    node.client(who="process 7 on here").say({"t": "shutdown", "drop": ["aa11"], "keep": 60.0})
+    node.client(who="process 7 on here").add_note({"t": "shutdown", "drop": ["aa11"], "keep": 60.0})
     assert node.life.ends == [("process 7 on here", "")]
     assert (node.life.given_up, node.life.keep) == (["aa11"], 60.0)
 
 
 async def test_the_lock_of_a_client_that_vanishes_goes_on_with_a_warning(node: Served) -> None:
     first, second = node.client(who="one"), node.client(who="two")
-    assert [header["t"] for header in first.say({"t": "lock"})] == ["granted"]
-    assert second.say({"t": "lock"}) == [{"t": "held", "by": "one"}]
+    assert [header["t"] for header in first.add_note({"t": "lock"})] == ["granted"]
+    assert second.add_note({"t": "lock"}) == [{"t": "held", "by": "one"}]
     first.leave()
     assert second.told() == [{"t": "granted", "unclean": True}]
 
 
 async def test_the_next_epoch_has_a_place_to_meet(node: Served) -> None:
-    (formed,) = node.client().say({"t": "form", "id": 3})
+    (formed,) = node.client().add_note({"t": "form", "id": 3})
     assert (formed["t"], formed["id"]) == ("formed", 3)
     assert formed["head_port"] > 0
 
 
 async def test_epochs_have_numbers_above_all_that_were_and_no_two_the_same(node: Served) -> None:
-    node.state.epochs.note(4)
+    node.state.epochs.save(4)
     one, other = node.client(), node.client()
     asked = [(one, 1), (other, 1), (one, 9), (other, 9)]
-    told = [client.say({"t": "number", "id": 3, "least": least})[0]["epoch"] for client, least in asked]
+    told = [client.add_note({"t": "number", "id": 3, "least": least})[0]["epoch"] for client, least in asked]
     assert told == [5, 6, 9, 10]
-    assert Epochs(Path(node.state.config.paths.epoch)).latest == 10, "the next agent knows them, too"
+    assert EpochFile(Path(node.state.config.paths.epoch)).latest == 10, "the next agent knows them, too"
 
 
 async def test_where_tells_of_gang_runs_alone(node: Served) -> None:
     client = node.client()
-    client.say(CALL | {"run": "bb22", "rank": 2, "gang": True, "kind": "broadcast", "total": 4, "epoch": 1})
-    client.say(CALL)
-    (known,) = [header for header in client.say({"t": "where", "id": 1}) if header["t"] == "known"]
+    client.add_note(CALL | {"run": "bb22", "rank": 2, "gang": True, "kind": "broadcast", "total": 4, "epoch": 1})
+    client.add_note(CALL)
+    (known,) = [header for header in client.add_note({"t": "where", "id": 1}) if header["t"] == "known"]
     assert known["runs"] == {"bb22": {"calls": 1, "active": 1, "total": 4}}

@@ -13,12 +13,12 @@ from typing import Any, ClassVar
 import pytest
 
 from skyward_core.model.machines import Machine
-from skyward_core.node.agent.agent import LONGEST
+from skyward_core.node.agent.agent import MAX_POSTPONE_INTERVAL
 from skyward_core.pool import fetch_retained_results
 from skyward_core.pool.reconciliation import close_if_gone
-from skyward_core.providers.aws.instance_launch import LEAST_DEADMAN
+from skyward_core.providers.aws.instance_launch import MIN_DEADMAN_MINUTES
 from skyward_core.store.ledger import Ledger
-from skyward_core.store.pool_folder import Archive
+from skyward_core.store.pool_folder import PoolFolder
 from skyward_core.views.events import UnfetchedNews
 
 A, B = "aa", "bb"  # runs
@@ -43,13 +43,13 @@ class Provider:
 class Visit:
     """Brings what it is told to; node 9's fails."""
 
-    came = 0
+    received_bytes = 0
     made: ClassVar[list[tuple[int, list[str]]]] = []
 
     def __init__(self, row: Any, machine: Machine, archive: Any, ledger: Any) -> None:
         self.machine = machine
 
-    async def make(self, *, only: set[str]) -> None:
+    async def fetch_all(self, *, only: set[str]) -> None:
         if self.machine.node == 9:
             raise OSError("disk full")
         Visit.made.append((self.machine.node, sorted(only)))
@@ -64,13 +64,13 @@ def holding(node: int, **runs: int) -> Machine:
 @pytest.fixture
 def pool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Gives a pool's context: of a provider, and of what each node said at its end."""
-    monkeypatch.setattr(fetch_retained_results, "Visit", Visit)
+    monkeypatch.setattr(fetch_retained_results, "NodeResultsFetcher", Visit)
     monkeypatch.setattr(Visit, "made", [])
 
     def make(provider: Any, *told: dict[str, int] | None, runs: int = 1) -> Any:
         return SimpleNamespace(
             archive=SimpleNamespace(folder=tmp_path),
-            links=[SimpleNamespace(node=node, left=left) for node, left in enumerate(told)],
+            links=[SimpleNamespace(node=node, retained_results=left) for node, left in enumerate(told)],
             machines=[machine(node) for node in range(len(told))],
             ledger=SimpleNamespace(runs=lambda token: [None] * runs),
             provider=provider, name="p", token="t", row=None,
@@ -83,11 +83,14 @@ async def of(
     context: Any, machines: Sequence[Machine], *, give_up: bool = False, troubled: Any = (), said: Any = None
 ) -> Any:
     words: list[str] = [] if said is None else said
-    return await fetch_retained_results.rescue(context, machines, troubled, words.append, give_up=give_up)
+    return await fetch_retained_results.fetch_remaining(context, machines, troubled, words.append, give_up=give_up)
 
 
 def test_the_machines_deadman_waits_for_it() -> None:
-    assert fetch_retained_results.ASKING + fetch_retained_results.PATIENCE + 2 * LONGEST < LEAST_DEADMAN * 60
+    assert (
+        fetch_retained_results.QUERY_TIMEOUT + fetch_retained_results.PATIENCE + 2 * MAX_POSTPONE_INTERVAL
+        < MIN_DEADMAN_MINUTES * 60
+    )
 
 
 async def test_machines_that_said_that_nothing_is_left_are_not_asked(pool: Any) -> None:
@@ -105,7 +108,7 @@ async def test_one_whose_end_was_not_clean_is_asked_all_the_same_and_once(pool: 
 
 
 async def test_what_does_not_come_is_named(pool: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fetch_retained_results, "MOST", 1000)
+    monkeypatch.setattr(fetch_retained_results, "MAX_BYTES", 1000)
     away = replace(machine(1), state="unreachable", extra={"why": "no route"})
     provider = Provider(holding(0, aa=100, bb=5000), away, holding(9, aa=100))
     said: list[str] = []
@@ -125,7 +128,7 @@ async def test_what_takes_too_long_is_given_up_and_named(pool: Any, monkeypatch:
     async def hangs(self: Visit, *, only: set[str]) -> None:
         await asyncio.Event().wait()
 
-    monkeypatch.setattr(Visit, "make", hangs)
+    monkeypatch.setattr(Visit, "fetch_all", hangs)
     monkeypatch.setattr(fetch_retained_results, "PATIENCE", 0.01)
     _, lost = await of(pool(Provider(holding(0, aa=1)), {A: 1}), [machine(0)])
     assert lost == ["run aa (1 bytes) on node 0 (10.0.0.0): it was not here after 0.01 s"]
@@ -137,7 +140,7 @@ async def test_machines_that_take_too_long_to_answer_are_named(pool: Any, monkey
             await asyncio.Event().wait()
             return []
 
-    monkeypatch.setattr(fetch_retained_results, "ASKING", 0.01)
+    monkeypatch.setattr(fetch_retained_results, "QUERY_TIMEOUT", 0.01)
     _, lost = await of(pool(Silent(), {A: 1}), [machine(0)])
     assert lost == ["what nobody had fetched: node 0 (10.0.0.0) did not all answer within 0.01 s"]
 
@@ -170,15 +173,17 @@ async def test_what_went_with_machines_that_ended_themselves_is_named(
             return None
 
     with closing(Ledger(tmp_path / "ledger.db")) as ledger:
-        row = ledger.intend("t", "p", {}, {"options": {}})
-        ledger.created("t", [machine(0)])
-        archive = Archive("p.t")
+        row = ledger.record_intent("t", "p", {}, {"options": {}})
+        ledger.record_created("t", [machine(0)])
+        archive = PoolFolder("p.t")
         for waiting in ({"dd": 5}, {"cc": 5}):  # the other was fetched meanwhile
             last = UnfetchedNews(pool="p", runs=waiting)
-            archive.note(last)
+            archive.add_event(last)
         archive.close()
-        ledger.record(opened=[("t", run, "f", "broadcast", 1, float(at)) for at, run in enumerate((A, B, "cc", "dd"))])
-        ledger.record(ends=[(run, "done", 2.0, None) for run in (B, "cc", "dd")])
+        ledger.record_runs(
+            opened=[("t", run, "f", "broadcast", 1, float(at)) for at, run in enumerate((A, B, "cc", "dd"))]
+        )
+        ledger.record_runs(ends=[(run, "done", 2.0, None) for run in (B, "cc", "dd")])
         receipt = await close_if_gone(row, Ended(), ledger)  # type: ignore[arg-type]
         assert ledger.pool("t").ended_at == last.at, "no machine tells when: it was heard of then"
     assert receipt is not None

@@ -11,15 +11,15 @@ from botocore.exceptions import ClientError
 
 from skyward_core.client import offers
 from skyward_core.model.errors import NoCapacity, Unreachable
-from skyward_core.model.offers import Block, Offer, Reservation, Wish
+from skyward_core.model.offers import Block, MachineRequirements, Offer, Reservation
 from skyward_core.providers.aws import instance_launch
-from skyward_core.providers.aws.boto_calls import Account, Calls
+from skyward_core.providers.aws.boto_calls import AwsAccount, AwsCalls
 
 HELD = Reservation(
     id="cr-1", instance_type="p5.48xlarge", region="r", zone="ra", count=2, free=2, state="active", is_block=True,
     starts_at=1e9, ends_at=1e9 + 86400,
 )  # fmt: skip
-CALLS = Calls(Account())
+CALLS = AwsCalls(AwsAccount())
 
 
 @pytest.mark.parametrize(
@@ -38,21 +38,21 @@ async def test_what_cannot_be_had_now_lacks_capacity(
     async def find(*_: Any) -> Reservation:
         return replace(HELD, **change)
 
-    monkeypatch.setattr(instance_launch, "_find", find)
+    monkeypatch.setattr(instance_launch, "_find_reservation", find)
     with pytest.raises(NoCapacity, match=said):
-        await instance_launch.held(CALLS, ["r"], "cr-1", Wish(), 2)
+        await instance_launch.find_reserved_capacity(CALLS, ["r"], "cr-1", MachineRequirements(), 2)
 
 
 def test_machines_of_a_block_are_paid_and_others_are_not() -> None:
     offer = Offer(provider="aws", instance_type="p5.48xlarge", region="r", hourly=55.0, beside_hourly=0.5)
     block, plain = (
-        instance_launch.Held(HELD),
-        instance_launch.Held(replace(HELD, is_block=False, ends_at=None)),
+        instance_launch.ReservedCapacity(HELD),
+        instance_launch.ReservedCapacity(replace(HELD, is_block=False, ends_at=None)),
     )
-    assert (block.market, block.offer(offer).billed_hourly) == ("capacity-block", 0.5)
-    assert (plain.market, plain.offer(offer).billed_hourly) == ("on-demand", 55.5)
+    assert (block.market, block.price_offer(offer).billed_hourly) == ("capacity-block", 0.5)
+    assert (plain.market, plain.price_offer(offer).billed_hourly) == ("on-demand", 55.5)
     assert "EC2 ends them at" in block.note and "EC2 ends" not in plain.note
-    wish = block.wish(Wish(regions=("a", "b")))
+    wish = block.narrow_request(MachineRequirements(regions=("a", "b")))
     assert (wish.instance_type, wish.zones, wish.regions) == ("p5.48xlarge", ("ra",), ("r",))
 
 
@@ -70,9 +70,9 @@ async def test_a_purchase_whose_answer_nobody_can_read_may_have_been_made(
         asked.append(action)
         raise ValueError("half an answer")
 
-    monkeypatch.setattr(Calls, "_call", call)
+    monkeypatch.setattr(AwsCalls, "_call", call)
     with pytest.raises(Unreachable, match="half an answer"):
-        await instance_launch.buy(CALLS, block, "t")
+        await instance_launch.buy_block(CALLS, block, "t")
     assert asked == ["purchase_capacity_block"]
 
 
@@ -80,13 +80,13 @@ async def test_a_purchase_whose_answer_nobody_can_read_may_have_been_made(
 async def test_a_purchase_whose_answer_names_no_reservation_may_have_been_made(
     answer: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Calls, "_call", lambda *_: answer)
+    monkeypatch.setattr(AwsCalls, "_call", lambda *_: answer)
     block = Block(
         provider="aws", id="cb-1", instance_type="p5.48xlarge", region="r", zone="ra", count=1, hours=24,
         starts_at=1e9, upfront=10.0,
     )  # fmt: skip
     with pytest.raises(Unreachable, match="names no reservation"):
-        await instance_launch.buy(CALLS, block, "t")
+        await instance_launch.buy_block(CALLS, block, "t")
 
 
 def refused(code: str, status: int = 400) -> ClientError:
@@ -103,7 +103,7 @@ async def test_a_purchase_that_a_gateway_gave_no_answer_to_may_have_been_made(
     def call(*_: Any) -> Any:
         raise refused(code, int(code))
 
-    monkeypatch.setattr(Calls, "_call", call)
+    monkeypatch.setattr(AwsCalls, "_call", call)
     with pytest.raises(Unreachable, match="trouble of its own"):
         await CALLS.call("ec2", "r", "purchase_capacity_block", once=True)
 

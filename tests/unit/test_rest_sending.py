@@ -12,7 +12,7 @@ import pytest
 from skyward_core.transport.bundle_builder import bundle
 from skyward_core.transport.ssh import ssh_transport
 from skyward_core.transport.ssh.host_address import WantedPython
-from skyward_core.transport.ssh.ssh_transport import RestSending
+from skyward_core.transport.ssh.ssh_transport import DeferredUpload
 from tests.support.waiting import until
 
 
@@ -49,8 +49,8 @@ def pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ssh_transport, "PAUSES", (3600.0, 0.01, 0.01))
 
 
-def sending(host: Host) -> RestSending:
-    return RestSending("h", host.open)
+def sending(host: Host) -> DeferredUpload:
+    return DeferredUpload("h", host.open)
 
 
 async def test_who_leaves_the_pool_has_it_sent_at_once() -> None:
@@ -58,10 +58,10 @@ async def test_who_leaves_the_pool_has_it_sent_at_once() -> None:
     rest = sending(host)
     rest.begin()
     rest.begin()  # by another preparation
-    await rest.settle()
+    await rest.finish()
     assert host.taken == [bundle().rest] and host.closed == 1
-    await rest.settle()
-    await rest.give_up()
+    await rest.finish()
+    await rest.cancel()
     assert len(host.taken) == 1
 
 
@@ -69,7 +69,7 @@ async def test_one_that_came_meanwhile_is_not_sent_again() -> None:
     host = Host(there=True)
     rest = sending(host)
     rest.begin()
-    await rest.settle()
+    await rest.finish()
     assert host.opened == host.closed == 1 and not host.taken
 
 
@@ -81,27 +81,27 @@ async def test_a_host_that_fails_is_tried_again(monkeypatch: pytest.MonkeyPatch)
     rest.begin()
     await until(lambda: host.taken)
     assert host.opened == 3
-    await rest.give_up()
+    await rest.cancel()
 
 
 async def test_a_host_that_takes_nothing_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ssh_transport, "SETTLING", 0.05)
+    monkeypatch.setattr(ssh_transport, "FINISH_TIMEOUT", 0.05)
     host = Host()
     host.hangs = True
     rest = sending(host)
     rest.begin()
-    await rest.settle()
+    await rest.finish()
     assert not host.taken and host.closed == 0
-    await rest.give_up()
+    await rest.cancel()
     assert host.closed == 1
 
 
 async def test_the_end_of_the_pool_stops_it_before_it_begins() -> None:
     host = Host()
     rest = sending(host)
-    await rest.settle()  # nothing to do
+    await rest.finish()  # nothing to do
     rest.begin()
-    await rest.give_up()
+    await rest.cancel()
     assert host.opened == 0
 
 
@@ -120,7 +120,7 @@ async def test_it_is_packed_beside_the_loop_and_for_all_hosts_once(monkeypatch: 
     sent = [sending(host) for host in hosts]
     for each in sent:
         each.begin()
-    await asyncio.gather(*(each.settle() for each in sent))
+    await asyncio.gather(*(each.finish() for each in sent))
     assert [host.taken for host in hosts] == [[b"rest"]] * 8
     assert len(packed) == 1 and packed[0] != threading.get_ident()
 
@@ -132,5 +132,5 @@ async def test_what_nobody_expected_keeps_no_connection_from_being_closed() -> N
 
     rest = sending(Odd())
     rest.begin()
-    await rest.settle()
-    await rest.give_up()
+    await rest.finish()
+    await rest.cancel()

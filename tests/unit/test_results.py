@@ -22,9 +22,9 @@ import pytest
 import skyward_core
 from skyward_core.model.errors import NotPicklableError, RemoteError
 from skyward_core.model.outcomes import Summary
-from skyward_core.node.worker.result_summaries import JSON_LIMIT, TEXT, pickle_result, summarise
+from skyward_core.node.worker.result_summaries import JSON_LIMIT, MAX_TEXT, pickle_result, summarize
 from skyward_core.node.worker.returned_exceptions import describe_error
-from skyward_core.protocol.frame_codec import FAILURE, INLINE
+from skyward_core.protocol.frame_codec import MAX_EXCEPTION_BYTES, MAX_INLINE_BYTES
 
 
 class Trap:
@@ -60,8 +60,8 @@ TrapList.__name__ = "list"
 
 
 def look(value: Any) -> Summary:
-    summary = Summary(**summarise(value, 0))
-    assert len(summary.text) <= TEXT
+    summary = Summary(**summarize(value, 0))
+    assert len(summary.text) <= MAX_TEXT
     return summary
 
 
@@ -234,17 +234,21 @@ def test_a_dict_of_many_keys_is_cheap_to_describe() -> None:
 def test_a_small_result_stays_in_memory(tmp_path: Path) -> None:
     made = pickle_result({"a": 1}, "f()", str(tmp_path / "x.result"))
     assert pickle.loads(made.data) == {"a": 1}
-    assert made.header() == {"summary": summarise({"a": 1}, len(made.data)), "size": len(made.data)}
+    assert made.header() == {"summary": summarize({"a": 1}, len(made.data)), "size": len(made.data)}
     assert list(tmp_path.iterdir()) == []
 
 
 def test_nothing_is_a_result_too(tmp_path: Path) -> None:
     made = pickle_result(None, "f()", str(tmp_path / "x.result"))
     assert pickle.loads(made.data) is None
-    assert made.header()["summary"] == summarise(None, made.size)
+    assert made.header()["summary"] == summarize(None, made.size)
 
 
-@pytest.mark.parametrize("value", [random.Random(1).randbytes(5 * INLINE), np.arange(INLINE)], ids=["bytes", "array"])
+@pytest.mark.parametrize(
+    "value",
+    [random.Random(1).randbytes(5 * MAX_INLINE_BYTES), np.arange(MAX_INLINE_BYTES)],
+    ids=["bytes", "array"],
+)
 def test_a_large_result_goes_to_a_file(tmp_path: Path, value: Any) -> None:
     made = pickle_result(value, "f()", str(tmp_path / "x.result"))
     header = made.header()
@@ -256,7 +260,7 @@ def test_a_large_result_goes_to_a_file(tmp_path: Path, value: Any) -> None:
 
 
 def test_a_result_that_cannot_travel_is_named_and_leaves_nothing(tmp_path: Path) -> None:
-    value = {"model": [bytes(5 * INLINE), np.arange(INLINE), threading.Lock()]}
+    value = {"model": [bytes(5 * MAX_INLINE_BYTES), np.arange(MAX_INLINE_BYTES), threading.Lock()]}
     with pytest.raises(NotPicklableError) as caught:
         pickle_result(value, "train()", str(tmp_path / "x.result"))
     assert str(caught.value) == (
@@ -271,16 +275,16 @@ def test_a_result_that_cannot_travel_is_named_and_leaves_nothing(tmp_path: Path)
 def test_a_spool_that_takes_no_more_is_an_os_error_and_nothing_is_left_there(tmp_path: Path) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (2 * INLINE, hard))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2 * MAX_INLINE_BYTES, hard))
     try:
         with pytest.raises(OSError, match="too large"):
-            pickle_result(bytes(5 * INLINE), "f()", str(tmp_path / "x.result"))
+            pickle_result(bytes(5 * MAX_INLINE_BYTES), "f()", str(tmp_path / "x.result"))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
         signal.signal(signal.SIGXFSZ, before)
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(FileNotFoundError):
-        pickle_result(bytes(5 * INLINE), "f()", str(tmp_path / "gone" / "x.result"))
+        pickle_result(bytes(5 * MAX_INLINE_BYTES), "f()", str(tmp_path / "gone" / "x.result"))
 
 
 # -- exceptions --------------------------------------------------------------------------------------------------
@@ -554,9 +558,9 @@ def test_the_package_that_is_named_is_the_one_that_has_the_module(
 
 def test_an_exception_that_holds_too_much_is_told_of_by_a_stand_in() -> None:
     error = ValueError("too much")
-    error.one, error.two = b"x" * (FAILURE // 2), b"y" * (FAILURE // 2)  # type: ignore[attr-defined]
+    error.one, error.two = b"x" * (MAX_EXCEPTION_BYTES // 2), b"y" * (MAX_EXCEPTION_BYTES // 2)  # type: ignore[attr-defined]
     told, data = describe_error(error)
-    assert told["type"] == "ValueError" and len(data) <= FAILURE
+    assert told["type"] == "ValueError" and len(data) <= MAX_EXCEPTION_BYTES
     assert "too much" in str(pickle.loads(data))
 
 

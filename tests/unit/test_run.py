@@ -31,7 +31,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 async def test_each_rank_of_a_broadcast_is_called_on_its_node_in_order() -> None:
     async with staged(2, ranks=2) as stage:
         run = stage.add("broadcast", task(7, timeout=9.0))
-        run.send_gang(5)
+        run.send_broadcast(5)
         assert stage.placed == [(0, 0), (0, 1), (1, 2), (1, 3)]
         sent = [each for node in stage.nodes for each in node.pipes[-1].sent if each[0]["t"] == "call"]
         for rank, (header, body) in enumerate(sent):
@@ -54,17 +54,17 @@ async def test_single_tasks_go_to_the_node_with_the_least_to_do_in_turns() -> No
     async with staged(3) as stage:
         runs = [stage.add("single", task(number)) for number in range(5)]
         for run in runs[:4]:
-            run.feed()
+            run.dispatch()
         assert [node for node, _ in stage.placed] == [0, 1, 2, 0]
         stage.nodes[2].ends(runs[2], 0)
-        runs[4].feed()
+        runs[4].dispatch()
         assert stage.placed[-1] == (2, 0), "nodes 0 and 1 have something to do"
 
 
 async def test_a_trial_goes_to_a_node_that_other_runs_leave_free() -> None:
     async with staged(3) as stage:
-        stage.add("sweep", task(0)).feed()
-        stage.add("sweep", task(1), task(2)).feed()
+        stage.add("sweep", task(0)).dispatch()
+        stage.add("sweep", task(1), task(2)).dispatch()
         assert [node for node, _ in stage.placed] == [0, 1, 2]
 
 
@@ -73,11 +73,11 @@ async def test_a_node_that_is_down_is_the_last_that_a_single_task_goes_to() -> N
         stage.nodes[0].away = OSError("no route")
         stage.nodes[0].drop()
         for _ in range(3):
-            stage.add("single", task()).feed()
+            stage.add("single", task()).dispatch()
         assert stage.placed == [(1, 0)] * 3
-        stage.links[1].lose()
+        stage.links[1].mark_lost()
         late = stage.add("single", task())
-        late.feed()
+        late.dispatch()
         assert stage.links[0].load == 1, "it is asked when it is there again"
         assert late.calls_on(stage.links[0]) == [0]
 
@@ -97,7 +97,7 @@ async def test_quick_tasks_are_sent_far_ahead_and_slow_ones_are_not() -> None:
         stage.nodes[0].ends(quick, 0, seconds=0.001)
         stage.nodes[0].ends(slow, 0, seconds=0.1)
         asked = [[h["i"] for h in stage.nodes[0].of("call") if h["run"] == run.id] for run in (quick, slow)]
-        assert asked == [list(range(1 + 2 + module.AHEAD)), list(range(1 + 2 + 1))]
+        assert asked == [list(range(1 + 2 + module.MAX_QUEUED_TASKS)), list(range(1 + 2 + 1))]
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ async def test_quick_tasks_are_sent_far_ahead_and_slow_ones_are_not() -> None:
 async def test_a_node_is_told_that_there_can_be_no_gang(cluster: bool, head_gone: bool, said: Any) -> None:
     async with staged(2, cluster=cluster) as stage:
         if head_gone:
-            stage.links[0].lose()
+            stage.links[0].mark_lost()
         gather(stage, 2)
         header = stage.nodes[1].of("call")[0]
         assert {key: header[key] for key in ("headless", "alone") if key in header} == said
@@ -119,7 +119,7 @@ async def test_a_node_is_told_that_there_can_be_no_gang(cluster: bool, head_gone
 async def test_without_a_node_no_task_is_started() -> None:
     async with staged(2) as stage:
         for link in stage.links:
-            link.lose("its host burnt down")
+            link.mark_lost("its host burnt down")
         run = gather(stage, 2)
         assert (run.state, kinds(run), stage.placed) == ("failed", ["lost", "lost"], [])
         with pytest.raises(RunError, match="every node of the pool is gone"):
@@ -130,10 +130,10 @@ async def test_tasks_do_not_go_to_a_node_that_came_after_their_arguments() -> No
     async with staged(3, fail_fast=False) as stage:
         run = stage.add("gather", *map(task, range(5)))
         run.stocked = frozenset(stage.links[:1])
-        run.feed()
+        run.dispatch()
         assert [node.calls for node in stage.nodes] == [[0, 1], [], []]
         stage.nodes[0].ends(run, 0, value="kept")
-        stage.book.drop(stage.links[0])
+        stage.run_registry.drop_link(stage.links[0])
         assert (run.state, kinds(run)) == ("failed", ["returned", *["lost"] * 4])
         with pytest.raises(RunError) as caught:
             run.results()
@@ -157,7 +157,7 @@ async def test_a_broadcast_is_not_sent_to_a_node_that_came_after_its_arguments(
     async with staged(3, **options) as stage:
         run = stage.add("broadcast", task(7))
         run.stocked = frozenset([stage.links[0], stage.links[2]])
-        run.send_gang(1)
+        run.send_broadcast(1)
         assert (kinds(run), [node for node, _ in stage.placed]) == (ended, called)
         why = "node 1 got another machine after the arguments had been sent; run it again"
         assert said(run, 1) == why
@@ -166,17 +166,17 @@ async def test_a_broadcast_is_not_sent_to_a_node_that_came_after_its_arguments(
 
 async def test_a_node_that_was_gone_before_the_arguments_came_is_told_as_gone() -> None:
     async with staged(2, cluster=False, fail_fast=False) as stage:
-        stage.links[1].lose("pulled out")
+        stage.links[1].mark_lost("pulled out")
         run = stage.add("broadcast", task(7))
         run.stocked = frozenset(stage.links[:1])
-        run.send_gang(1)
+        run.send_broadcast(1)
         assert (stage.placed, said(run, 1)) == ([(0, 0)], "node 1 is gone: pulled out")
 
 
 async def test_what_a_lost_node_had_is_lost_and_the_others_do_the_rest() -> None:
     async with staged(2, fail_fast=False) as stage:
         run = gather(stage, 6)
-        stage.book.drop(stage.links[0])
+        stage.run_registry.drop_link(stage.links[0])
         assert sorted(index for node, index in stage.placed if node == 0) == [0, 2]
         for index in (1, 3, 4, 5):
             stage.nodes[1].ends(run, index)
@@ -188,14 +188,14 @@ async def test_a_lost_task_is_of_the_rank_that_had_begun_it() -> None:
         run = gather(stage, 4)
         at = max(index for node, index in stage.placed if node == 1)
         stage.nodes[1].say({"t": "began", "run": run.id, "i": at, "rank": 3, "node": 1})
-        stage.book.drop(stage.links[1])
+        stage.run_registry.drop_link(stage.links[1])
         assert run.outcomes[at].rank == 3
         assert {each.rank for each in run.outcomes.values()} == {2, 3}, "of the others nothing is known"
 
 
 async def test_a_rank_on_a_node_that_is_gone_is_lost_at_once() -> None:
     async with staged(2, cluster=False, fail_fast=False) as stage:
-        stage.links[0].lose("pulled out")
+        stage.links[0].mark_lost("pulled out")
         run = broadcast(stage)
         assert (kinds(run), said(run, 0)) == (["lost"], "node 0 is gone: pulled out")
         stage.nodes[1].ends(run, 1)
@@ -211,14 +211,14 @@ async def test_what_no_node_tells_of_is_shown_and_written_down_too(how: str) -> 
                 run.cancel("asked for")
             case "no node":
                 for link in stage.links:
-                    link.lose()
+                    link.mark_lost()
                 run = gather(stage, 2)
             case _:
                 run = broadcast(stage)
                 stage.nodes[1].stale(run, 1)
                 stage.nodes[0].ends(run, 0)
         assert run.state != "running"
-        stage.background.catch_up()
+        stage.background.run_deferred()
         shown = {event.outcome.index: event.outcome for event in stage.told(events.RankEnded)}
         stage.news.records.flush()
         assert shown == run.outcomes
@@ -229,14 +229,14 @@ async def test_what_no_node_tells_of_is_shown_and_written_down_too(how: str) -> 
 async def test_tasks_that_fail_together_are_written_down_in_one_go() -> None:
     async with staged(1) as stage:
         writes: list[int] = []
-        record = stage.ledger.record
+        record = stage.ledger.record_runs
 
         def counted(*, outcomes: Any = (), **more: Any) -> None:
             writes.append(len(outcomes))
             record(outcomes=outcomes, **more)
 
-        stage.ledger.record = counted  # type: ignore[method-assign]
-        stage.links[0].lose()
+        stage.ledger.record_runs = counted  # type: ignore[method-assign]
+        stage.links[0].mark_lost()
         gather(stage, 50)
         await until(lambda: sum(writes) == 50)
         assert writes == [50], "each write takes as long as a small call"
@@ -288,12 +288,12 @@ def test_any_order_and_repetition_gives_the_same_results(
                     tell(what, index)
                 assert set(run.outcomes) == ended
                 assert (run.state == "running") == (len(ended) < total)
-            stage.background.catch_up()
+            stage.background.run_deferred()
             assert sorted(event.outcome.index for event in stage.told(events.RankEnded)) == list(range(total))
             assert [event.state for event in stage.told(events.RunEnded)] == [run.state]
             stage.news.records.flush()
             assert sorted(outcome.index for _, outcome in stage.ledger.outcomes) == list(range(total))
-            assert stage.book.runs == {}
+            assert stage.run_registry.runs == {}
             for index in range(total):
                 tell("end", index)  # once more when it is over
             expected = {index: f"value {index}" for index in range(total) if index not in raised}
@@ -351,7 +351,7 @@ async def test_results_of_a_run_that_stays_are_for_whoever_comes_later() -> None
 async def test_of_a_sweep_each_node_has_what_it_can_run_now_and_a_failure_stops_no_other() -> None:
     async with staged(2) as stage:
         run = stage.add("sweep", *(task(number) for number in range(5)))
-        run.feed()
+        run.dispatch()
         assert [node.calls for node in stage.nodes] == [[0], [1]], "none waits behind one that may take hours"
         stage.nodes[1].ends(run, 1, kind="raised", error={"type": "ValueError", "message": "no"})
         assert [node.calls for node in stage.nodes] == [[0], [1, 2]] and run.state == "running"
@@ -365,10 +365,10 @@ async def test_of_a_sweep_each_node_has_what_it_can_run_now_and_a_failure_stops_
 async def test_who_leaves_a_sweep_hands_all_of_it_to_the_nodes() -> None:
     async with staged(2) as stage:
         run = stage.add("sweep", *(task(number) for number in range(6)))
-        run.feed()
-        run.leave()
+        run.dispatch()
+        run.detach()
         assert sorted(call for node in stage.nodes for call in node.calls) == list(range(6))
         stays = stage.add("sweep", *(task(number) for number in range(6)))
         stays.stays = True
-        stays.feed()
+        stays.dispatch()
         assert len(stays.calls_on(stage.links[0])) == len(stays.calls_on(stage.links[1])) == 3

@@ -11,7 +11,7 @@ import pytest
 
 from skyward_core.model.errors import Cancelled, PoolError, PoolGone, RunError
 from skyward_core.pool.pool_context import PoolEnd
-from skyward_core.pool.runs.run import Ending, Run
+from skyward_core.pool.runs.run import Run, RunCompletion
 from skyward_core.views import events
 from tests.support.runs import broadcast, gather, home_for_runs
 from tests.support.staged_pool import Stage, staged, task
@@ -29,7 +29,7 @@ GRACE = 3.5
 
 def stream(stage: Stage, *, consumed: bool) -> Run:
     run = stage.add("single", task(stream=True), consumed=consumed)
-    run.feed()
+    run.dispatch()
     return run
 
 
@@ -139,9 +139,9 @@ async def test_a_run_with_a_large_result_has_ended_when_that_is_here() -> None:
 async def test_a_large_result_of_a_run_that_somebody_waits_for_is_loaded_as_it_lands() -> None:
     async with staged(1) as stage:
         (node,) = stage.nodes
-        ending = Ending()
-        run = stage.book.add("waited", "gather", [task(), task(1)], 2, ending)
-        run.feed()
+        ending = RunCompletion()
+        run = stage.run_registry.add("waited", "gather", [task(), task(1)], 2, ending)
+        run.dispatch()
         body = pickle.dumps("large")
         waiting = asyncio.create_task(asyncio.to_thread(ending.wait))
         node.ends(run, 0, file="x.result", size=len(body))
@@ -167,11 +167,11 @@ async def test_a_large_result_that_cannot_be_had_is_lost(trouble: str, why: str)
             node.say({"t": "data", "id": node.of("fetch")[0]["id"], "last": True, "error": "No such file"})
         else:
             node.drop()
-            stage.book.drop(stage.links[0])
+            stage.run_registry.drop_link(stage.links[0])
         await until(lambda: run.state == "failed")
         with pytest.raises(RunError, match=rf"^f failed: task 0 was lost: [^\[]*{why}[^\[]*$"):
             run.results()
-        stage.background.catch_up()
+        stage.background.run_deferred()
         assert len(stage.told(events.RankEnded)) == 1
 
 
@@ -196,7 +196,7 @@ async def test_who_leaves_takes_what_no_node_has_got_along() -> None:
     async with staged(2) as stage:
         unsent, part, whole = stage.add("gather", task()), gather(stage, 6), broadcast(stage)
         for run in (unsent, part, whole):
-            run.leave()
+            run.detach()
         assert [run.state for run in (unsent, part, whole)] == ["cancelled", "left", "left"]
         assert all(run.future.done() for run in (unsent, part, whole))
         with pytest.raises(Cancelled, match="it was sent to no node"):
@@ -214,7 +214,7 @@ async def test_who_left_with_some_of_the_results_is_not_told_that_they_are_still
         some, unsent, ranks = gather(stage, 3), gather(stage, 6), broadcast(stage)
         for run in (some, unsent, ranks):
             stage.nodes[0].ends(run, 0)
-            run.leave()
+            run.detach()
         for run, total in (some, 3), (unsent, 6):
             with pytest.raises(PoolError) as caught:
                 run.results()
@@ -241,13 +241,13 @@ async def test_what_ends_after_a_run_was_left_is_kept_for_whoever_comes(end: str
                 stage.nodes[0].yields(run, 0, 0)
         sent = len(stage.placed)
         if end == "left":
-            run.leave()
+            run.detach()
         else:
             run.pool_ended(PoolEnd("p", "somebody else", "", 0.0))
         for node, index in [(each, call) for each in stage.nodes for call in each.calls]:
             node.ends(run, index, "returned", items=1 if kind == "stream" else 0)
         if kind == "stream":
-            run.took(stage.links[0], 0, 1)
+            run.on_consumed(stage.links[0], 0, 1)
             run.cancel("its reader went away")
         assert (run.state, len(stage.placed)) == (end, sent), "its client is not there for what comes of more"
         assert stage.acknowledged() == []
@@ -272,7 +272,7 @@ async def test_of_another_clients_run_every_node_is_told_that_it_is_not_needed()
     async with staged(2) as stage:
         run = stage.add("gather", task(), task(1))
         run.claim_from(stage.links)
-        assert all(run.asked_of(link, index) for link in stage.links for index in (0, 1))
+        assert all(run.is_sent_to(link, index) for link in stage.links for index in (0, 1))
         stage.nodes[1].ends(run, 0, value="a")
         stage.nodes[1].ends(run, 1, value="b")
         assert run.results() == ["a", "b"]

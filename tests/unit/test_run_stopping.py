@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from skyward_core.api.map_and_stream import split
+from skyward_core.api.map_and_stream import split_streams
 from skyward_core.model.errors import Cancelled
 from skyward_core.pool.runs import run as module
 from skyward_core.views import events
@@ -32,10 +32,10 @@ GANG = {"type": "torch.distributed.DistBackendError", "message": "a peer went aw
 async def test_a_run_cancelled_before_it_was_sent_reaches_no_node() -> None:
     async with staged(2) as stage:
         run = stage.add("broadcast", task())
-        run.hold()
+        run.mark_waiting()
         run.cancel("asked for")
-        assert not run.release(), "nobody is to start it"
-        run.send_gang(1)
+        assert not run.end_waiting(), "nobody is to start it"
+        run.send_broadcast(1)
         assert (run.state, kinds(run)) == ("cancelled", ["collateral"] * 2)
         with pytest.raises(Cancelled, match=r"was cancelled \(asked for\)"):
             run.results()
@@ -98,7 +98,7 @@ async def test_a_stop_breaks_the_gang_on_nodes_that_have_something_to_stop() -> 
 async def test_the_first_failure_stops_the_others(
     monkeypatch: pytest.MonkeyPatch, fail_fast: bool, outcome: Any, stopped: str
 ) -> None:
-    monkeypatch.setattr(module, "SETTLE", 0.0)
+    monkeypatch.setattr(module, "ECHO_WAIT", 0.0)
     async with staged(2, fail_fast=fail_fast, grace=GRACE) as stage:
         run = gather(stage, 6)
         stage.nodes[0].ends(run, 0, **outcome)
@@ -154,7 +154,7 @@ async def test_a_broadcast_of_which_no_rank_began_is_begun_anew() -> None:
         for rank in (0, 1, 2):
             stage.nodes[rank].ends(run, rank, value=rank)
         assert run.results() == [0, 1, 2]
-        stage.background.catch_up()
+        stage.background.run_deferred()
         assert [event.state for event in stage.told(events.RunEnded)] == ["done"]
 
 
@@ -162,12 +162,12 @@ async def test_a_generator_that_is_begun_anew_is_read_to_its_end() -> None:
     """Its reader hears of the first attempt's outcomes when those are no more."""
     async with staged(2) as stage:
         run = stage.add("broadcast", task(stream=True), consumed=True)
-        run.send_gang(1)
+        run.send_broadcast(1)
         stage.nodes[0].ends(run, 0, "collateral", begun=False)
         stage.nodes[1].stale(run, 1)
         await until(lambda: len(stage.placed) == 4)
         read: dict[int, list[Any]] = {}
-        for rank, values in enumerate(split(run, lambda: None)):
+        for rank, values in enumerate(split_streams(run, lambda: None)):
             work = partial(lambda rank, values: read.update({rank: list(values)}), rank, values)
             threading.Thread(target=work, daemon=True).start()
         for rank, node in enumerate(stage.nodes):
@@ -202,7 +202,7 @@ async def test_one_whose_node_is_lost_is_not_begun_anew() -> None:
     async with staged(2) as stage:
         run = broadcast(stage)
         stage.nodes[0].stale(run, 0)
-        stage.book.drop(stage.links[1])
+        stage.run_registry.drop_link(stage.links[1])
         assert (run.state, kinds(run), stage.keeper.asked) == ("failed", ["lost", "lost"], [])
 
 
@@ -214,7 +214,7 @@ async def test_one_that_waits_for_its_new_gang_has_no_call_that_a_lost_node_coul
         for rank in (0, 1):
             stage.nodes[rank].stale(run, rank)
         await until(lambda: stage.keeper.asked)
-        stage.book.drop(stage.links[1])
+        stage.run_registry.drop_link(stage.links[1])
         stage.keeper.opened.set()
         await until(lambda: 1 in run.outcomes)
         told = [header["t"] for header, _ in stage.nodes[0].pipes[-1].sent]
@@ -241,5 +241,5 @@ async def test_one_that_waits_for_its_new_gang_can_be_cancelled() -> None:
         run.cancel("asked for")
         assert run.state == "cancelled"
         stage.keeper.opened.set()
-        await until(lambda: stage.keeper.whole and stage.keeper.epoch == 2)
+        await until(lambda: stage.keeper.is_complete and stage.keeper.epoch == 2)
         assert len(stage.placed) == 2

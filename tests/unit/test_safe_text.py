@@ -9,8 +9,15 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from skyward_core.util.terminal_safe_text import closed, colored, field, is_clean, paragraph, value
-from skyward_core.views.log_buffer import Lines
+from skyward_core.util.terminal_safe_text import (
+    is_plain_ascii,
+    reset_colors,
+    sanitize_colored,
+    sanitize_json,
+    sanitize_line,
+    sanitize_paragraph,
+)
+from skyward_core.views.log_buffer import LineSplitter
 from skyward_tui.cli.console import LogPrinter
 from tests.support.any_text import CHARACTERS
 from tests.support.examples import examples
@@ -43,31 +50,31 @@ def test_no_bytes_of_a_rank_yield_more_than_colours_at_a_terminal(data: bytes) -
 
 @given(data=st.binary(max_size=80), cut=st.integers(0, 80))
 def test_a_ring_holds_nothing_else_either(data: bytes, cut: int) -> None:
-    lines = Lines()
+    lines = LineSplitter()
     for piece in (data[:cut], data[cut:]):
         shown = [*lines.split(piece), lines.preview()]
         assert not any(is_harmful(c) for line in shown for c in SGR.sub("", line))
     for line in lines.split(b"\n"):
-        assert harm(closed(line).encode()) == []
+        assert harm(reset_colors(line).encode()) == []
 
 
 @given(text=hostile)
 def test_a_field_is_printable_and_one_line(text: str) -> None:
-    safe = field(text)
+    safe = sanitize_line(text)
     assert not any(c in "\r\n\t\x1b" or is_harmful(c) for c in safe)
-    assert field(safe) == safe
+    assert sanitize_line(safe) == safe
 
 
 @given(text=hostile)
 def test_a_paragraph_is_printable_and_has_its_lines(text: str) -> None:
-    safe = paragraph(text)
+    safe = sanitize_paragraph(text)
     assert not any(c in "\r\t\x1b" or is_harmful(c) for c in safe)
     assert safe.count("\n") == text.replace("\r\n", "\n").replace("\r", "\n").count("\n")
 
 
 @given(text=st.text(st.characters(exclude_categories=["C", "Zl", "Zp"])))
 def test_text_that_means_no_harm_stays_as_it_is(text: str) -> None:
-    assert colored(text) == field(text) == paragraph(text) == text
+    assert sanitize_colored(text) == sanitize_line(text) == sanitize_paragraph(text) == text
 
 
 @pytest.mark.parametrize(
@@ -89,24 +96,24 @@ def test_text_that_means_no_harm_stays_as_it_is(text: str) -> None:
     ],
 )
 def test_what_stays_of_it(raw: str, log: str, name: str) -> None:
-    assert colored(raw) == log
-    assert field(raw) == name
+    assert sanitize_colored(raw) == log
+    assert sanitize_line(raw) == name
 
 
 def test_values_are_safe_down_to_their_keys() -> None:
     told = {"a\x1b[2J": ["\x1b]0;t\x07", 1, None], "b\n": {"\u202ec": ("x\ty", True)}}
-    assert value(told) == {"a": ["", 1, None], "b↵": {"�c": ["x⇥y", True]}}
+    assert sanitize_json(told) == {"a": ["", 1, None], "b↵": {"�c": ["x⇥y", True]}}
     deep: Any = []
     for _ in range(5000):
         deep = [deep]
-    assert "…" in str(value(deep))
+    assert "…" in str(sanitize_json(deep))
 
 
 def test_clean_bytes_need_no_filter() -> None:
     chance = random.Random(3)
     for _ in range(500):
         data = bytes(chance.choices(range(256), k=chance.choice((1, 2, 40))))
-        if is_clean(data):
-            assert all(colored(line) == line for line in data.decode().split("\n"))
-    assert is_clean(b"tabs\tand lines\n")
-    assert not is_clean("é".encode())  # it may be harmless, but it has to be looked at
+        if is_plain_ascii(data):
+            assert all(sanitize_colored(line) == line for line in data.decode().split("\n"))
+    assert is_plain_ascii(b"tabs\tand lines\n")
+    assert not is_plain_ascii("é".encode())  # it may be harmless, but it has to be looked at

@@ -125,7 +125,9 @@ def installed(requirements: list[str], address: str, root: Path, env: dict[str, 
     """Versions of what an environment got where an index is kept to skytiny."""
     indexes = [{"url": f"http://me:hush@{address}", "packages": ["SkyTiny"]}]
     lines: list[str] = []
-    python = image_environment.ensure({"pip": requirements, "pip_indexes": indexes}, root, env, "", lines.append)
+    python = image_environment.ensure_environment(
+        {"pip": requirements, "pip_indexes": indexes}, root, env, "", lines.append
+    )
     assert not [line for line in lines if "hush" in line]
     code = "import importlib.metadata as m; print(*(f'{d.name}={d.version}' for d in m.distributions()))"
     said = subprocess.run([python, "-I", "-c", code], capture_output=True, text=True, check=True).stdout

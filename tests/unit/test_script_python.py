@@ -10,7 +10,7 @@ from typing import ClassVar
 
 import pytest
 
-from skyward_core.client.launch.discovery import imports_of
+from skyward_core.client.launch.discovery import list_imports
 from skyward_core.client.launch.launch_request import LaunchRequest, script_python
 from skyward_core.model.errors import ScriptError, SpecError
 from skyward_core.model.specs import Image, PoolSpec
@@ -131,4 +131,4 @@ def test_an_installation_without_frameworks_has_what_each_example_needs_made(exa
     spec = PoolSpec(name="p", provider=Local(), plugins=[plugin(name) for name in names])
     brought = transform_image(spec.plugins, Image(), spec).describe()["pip"]
     packages = {re.split(r"[^\w-]", each)[0] for each in brought} | {"numpy"}  # which all of these depend on
-    assert {name for name in FRAMEWORKS if name in imports_of(example)} <= packages
+    assert {name for name in FRAMEWORKS if name in list_imports(example)} <= packages

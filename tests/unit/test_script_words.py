@@ -134,15 +134,15 @@ def test_a_module_is_run_as_python_runs_it(asked):
         2,
     )
     words = ["-m", "package.train", "--nodes", "2", "--", "--epochs", "3"]
-    assert request.words() == words
+    assert request.to_argv() == words
     assert asked(f"run {' '.join(words)}") == request
     assert isinstance(asked("run -m package.train"), LaunchRequest)
     assert "goes behind --" in asked("run -m package.train --epochs 3")
     assert "neither package/nothing.py nor" in asked("run -m package.nothing")
     with pytest.raises(ScriptError, match=r"no such script: package\.train; .* run -m package\.train"):
-        run._plan(LaunchRequest(script="package.train", script_args=()), launching=False)
+        run._make_plan(LaunchRequest(script="package.train", script_args=()), launching=False)
     with pytest.raises(ScriptError, match=r"is a folder; name a script in it$"):
-        run._plan(LaunchRequest(script="."), launching=False)
+        run._make_plan(LaunchRequest(script="."), launching=False)
 
 
 def test_torchruns_options(asked):
@@ -164,7 +164,7 @@ def test_torchruns_options(asked):
     assert request.torchrun, "it may be one process"
     assert not asked("torchrun --nnodes 1:4 plain.py").torchrun
     assert not asked("torchrun --nproc-per-node 2 plain.py").torchrun
-    assert asked("run --torchrun plain.py").words()[-2:] == ["--torchrun", "--"]
+    assert asked("run --torchrun plain.py").to_argv()[-2:] == ["--torchrun", "--"]
     assert "and a function of it is called" in asked("run --torchrun one.py --epochs 1")
     request = asked("torchrun --nnodes 1:4 plain.py")
     assert isinstance(request, LaunchRequest) and request.nodes == "1:4"

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from skyward_core.client.launch.discovery import imports_of, missing_of
+from skyward_core.client.launch.discovery import list_imports, missing_frameworks
 from skyward_core.model.errors import ScriptError, UsageError
-from skyward_core.store.state_folder import workdir, working_folder
-from skyward_core.tasks.argument_parsing import Text
+from skyward_core.store.state_folder import choose_workdir, working_folder
+from skyward_core.tasks.argument_parsing import RawArgument
 from skyward_core.tasks.script_inspection import find_function, list_functions, parse_arguments, split_target
 
 
@@ -323,7 +323,7 @@ def test_a_wrong_argument_says_what_it_got_and_wants(typed: Any, parameter: str,
     ],
 )
 def test_what_only_the_loaded_script_can_make_stays_text(typed: Any, parameter: str, text: str) -> None:
-    assert type(typed(parameter, f"x={text}")["x"]) is Text
+    assert type(typed(parameter, f"x={text}")["x"]) is RawArgument
 
 
 @pytest.mark.parametrize(
@@ -357,15 +357,15 @@ def test_ranks_work_in_the_scripts_folder_where_it_lies_elsewhere(
     folders: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     project = folders / "me" / "project"
-    assert workdir(project / "train.py") == str(project)
+    assert choose_workdir(project / "train.py") == str(project)
     monkeypatch.chdir(project)
-    assert workdir(Path("train.py")) is None
-    assert workdir(Path("below/train.py")) is None
+    assert choose_workdir(Path("train.py")) is None
+    assert choose_workdir(Path("below/train.py")) is None
     monkeypatch.chdir(folders / "me")  # a home does not travel, and a folder in it does
-    assert workdir(Path("project/train.py")) == str(project)
-    assert workdir(Path("train.py")) is None
+    assert choose_workdir(Path("project/train.py")) == str(project)
+    assert choose_workdir(Path("train.py")) is None
     monkeypatch.chdir(folders / "elsewhere")
-    assert workdir(folders / "me" / "train.py") is None
+    assert choose_workdir(folders / "me" / "train.py") is None
 
 
 def test_the_script_is_what_runs_this_process(folders: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -400,5 +400,5 @@ def train():
 async def later():
     from transformers import Trainer
 """)
-    assert imports_of(path) == {"torch", "jax", "keras", "transformers"}
-    assert set(missing_of(path)) == {"torch", "jax"}
+    assert list_imports(path) == {"torch", "jax", "keras", "transformers"}
+    assert set(missing_frameworks(path)) == {"torch", "jax"}

@@ -9,7 +9,7 @@ from collections import Counter
 
 import pytest
 
-from skyward_core.node.agent.worker_processes import act_on
+from skyward_core.node.agent.worker_processes import add_signal_handlers
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ async def test_each_is_acted_on_once_or_more() -> None:
         if len(seen) == 2:
             both.set()
 
-    act_on({signal.SIGUSR1: lambda: see("one"), signal.SIGUSR2: lambda: see("two")})
+    add_signal_handlers({signal.SIGUSR1: lambda: see("one"), signal.SIGUSR2: lambda: see("two")})
     for _ in range(3):
         seen.clear()
         both.clear()
@@ -45,7 +45,7 @@ async def test_each_is_acted_on_once_or_more() -> None:
 @pytest.mark.usefixtures("put_back")
 async def test_one_that_comes_while_the_loop_sleeps_wakes_it() -> None:
     woken = asyncio.Event()
-    act_on({signal.SIGUSR1: woken.set})
+    add_signal_handlers({signal.SIGUSR1: woken.set})
     killer = await asyncio.create_subprocess_exec("kill", "-USR1", str(os.getpid()))
     await asyncio.wait_for(woken.wait(), 10)
     await killer.wait()

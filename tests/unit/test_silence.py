@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from skyward_core.pool.agent_link import ClockSteps
 from skyward_core.views import events
-from skyward_core.views.log_buffer import FLOOR, RUNS, Clocks, Rhythms
+from skyward_core.views.log_buffer import MAX_RUNS, MIN_SILENCE, Clocks, PoolActivity
 from skyward_core.views.log_buffer import SILENCE_OF_NEW_RANKS as UNKNOWN
 from skyward_tui.widgets.rank_state import rank_states
 from tests.support.fake_session import FakeSession
@@ -28,35 +28,35 @@ BEGAN = 1000.0
         # (how long it was quiet between signs, how long it has been now, whether that is told of)
         ([], UNKNOWN - 1, False),  # nothing was ever heard: it may load, or compile
         ([], UNKNOWN + 1, True),
-        ([5], FLOOR + 1, False),  # next to nothing is known
-        ([5] * 10, FLOOR - 1, False),
-        ([5] * 10, FLOOR + 1, True),
+        ([5], MIN_SILENCE + 1, False),  # next to nothing is known
+        ([5] * 10, MIN_SILENCE - 1, False),
+        ([5] * 10, MIN_SILENCE + 1, True),
         ([600] * 10, 2900, False),  # a line an epoch
         ([600] * 10, 3100, True),
         ([5] * 10 + [300], 1400, False),  # it validates now and then
         ([5] * 10 + [300] + [5] * 40, 70, True),  # as it did once, long ago
         ([900] + [5] * 40, 70, True),  # a compilation at the beginning
-        ([0.1] * 1000, FLOOR + 1, True),  # a flood is a sign now and then
+        ([0.1] * 1000, MIN_SILENCE + 1, True),  # a flood is a sign now and then
     ],
 )
 def test_the_time_is_learned(pauses: list[float], silent: float, told: bool) -> None:
-    rhythms, at = Rhythms(), BEGAN
+    rhythms, at = PoolActivity(), BEGAN
     for pause in [0.0, *pauses] if pauses else []:
         at += pause
-        rhythms.heard("run", 3, at)
-    found = rhythms.quiet("run", 3, BEGAN, at + silent)
+        rhythms.record_activity("run", 3, at)
+    found = rhythms.unusual_silence("run", 3, BEGAN, at + silent)
     assert (found is not None) is told
     assert found is None or found == pytest.approx(silent)
-    assert rhythms.quiet("other", 3, at, at + FLOOR) is None
+    assert rhythms.unusual_silence("other", 3, at, at + MIN_SILENCE) is None
 
 
 @given(st.lists(st.floats(0, 1e9)), st.floats(0, 1e9))
 def test_whatever_clocks_say_a_rank_that_was_just_heard_is_not_quiet(times: list[float], now: float) -> None:
-    rhythms = Rhythms()
+    rhythms = PoolActivity()
     for at in times:
-        rhythms.heard("run", 0, at)
-    rhythms.heard("run", 0, now)
-    assert rhythms.quiet("run", 0, 0.0, now + FLOOR) is None
+        rhythms.record_activity("run", 0, at)
+    rhythms.record_activity("run", 0, now)
+    assert rhythms.unusual_silence("run", 0, 0.0, now + MIN_SILENCE) is None
 
 
 @pytest.mark.parametrize(
@@ -69,22 +69,22 @@ def test_whatever_clocks_say_a_rank_that_was_just_heard_is_not_quiet(times: list
     ],  # of a processor; threads of a framework that waits take some
 )
 def test_who_works_is_not_quiet(share: float, told: bool) -> None:
-    rhythms, at, spent = Rhythms(), BEGAN, 3.0
+    rhythms, at, spent = PoolActivity(), BEGAN, 3.0
     for _ in range(600):  # as agents tell it
         at += 2.0
         spent += 2.0 * share
-        rhythms.spent(3, spent, at)
-        rhythms.spent(3, spent, at + 0.01)  # another ping
-    assert (rhythms.quiet("run", 3, BEGAN, at) is not None) is told
-    rhythms.spent(3, 0.0, at + 2)  # another process
-    assert (rhythms.quiet("run", 3, BEGAN, at + 2) is not None) is told
+        rhythms.record_cpu_time(3, spent, at)
+        rhythms.record_cpu_time(3, spent, at + 0.01)  # another ping
+    assert (rhythms.unusual_silence("run", 3, BEGAN, at) is not None) is told
+    rhythms.record_cpu_time(3, 0.0, at + 2)  # another process
+    assert (rhythms.unusual_silence("run", 3, BEGAN, at + 2) is not None) is told
 
 
 def test_runs_of_long_ago_are_forgotten() -> None:
-    rhythms = Rhythms()
-    for number in range(3 * RUNS):
-        rhythms.heard(f"run{number}", 0, float(number))
-    assert len(rhythms._runs) == RUNS
+    rhythms = PoolActivity()
+    for number in range(3 * MAX_RUNS):
+        rhythms.record_activity(f"run{number}", 0, float(number))
+    assert len(rhythms._runs) == MAX_RUNS
 
 
 def test_a_quiet_rank_says_so_on_its_card() -> None:
@@ -100,7 +100,7 @@ def test_a_quiet_rank_says_so_on_its_card() -> None:
             session.print(view, rank, f"step {step}\n")
     for _ in range(60):  # rank 1 sends numbers, and prints nothing
         session.now += 5
-        view.metrics.note(run.id, 1, session.now, {"loss": 1.0})
+        view.metrics.add_values(run.id, 1, session.now, {"loss": 1.0})
     quiet, busy = rank_states(view, run, session.now)
     assert quiet.note == "quiet for 5:00: step 9"
     assert (quiet.quiet, busy.quiet) == (300.0, None)
@@ -118,18 +118,22 @@ def test_while_a_rank_stands_at_a_breakpoint_nobody_is_quiet_and_the_wait_is_not
     for _ in range(10):
         at += 5
         for rank in (0, 1):
-            view.rhythms.heard(run.id, rank, at)
+            view.activity.record_activity(run.id, rank, at)
     session.emit(view, events.RankPhase(pool=view.name, rank=1, phase="paused", at=at))
-    assert [view.rhythms.quiet(run.id, rank, BEGAN, at + 3600) for rank in (0, 1)] == [None, None]
+    assert [view.activity.unusual_silence(run.id, rank, BEGAN, at + 3600) for rank in (0, 1)] == [None, None]
     at += 3600
     session.emit(view, events.RankPhase(pool=view.name, rank=1, phase="running", at=at))
-    assert view.rhythms.quiet(run.id, 0, BEGAN, at + FLOOR - 1) is None
+    assert view.activity.unusual_silence(run.id, 0, BEGAN, at + MIN_SILENCE - 1) is None
     for rank in (0, 1):
-        view.rhythms.heard(run.id, rank, at + 5)
-    assert [view.rhythms.quiet(run.id, rank, BEGAN, at + 6 + FLOOR) for rank in (0, 1)] == [FLOOR + 1] * 2
+        view.activity.record_activity(run.id, rank, at + 5)
+    assert [view.activity.unusual_silence(run.id, rank, BEGAN, at + 6 + MIN_SILENCE) for rank in (0, 1)] == [
+        MIN_SILENCE + 1
+    ] * 2
     session.emit(view, events.RankPhase(pool=view.name, rank=1, phase="paused", at=at + 6))
     session.emit(view, events.NodePhase(pool=view.name, node=1, phase="gone", at=at + 7))
-    assert view.rhythms.quiet(run.id, 0, BEGAN, at + 8 + FLOOR) == FLOOR + 1, "it stands nowhere any more"
+    assert view.activity.unusual_silence(run.id, 0, BEGAN, at + 8 + MIN_SILENCE) == MIN_SILENCE + 1, (
+        "it stands nowhere any more"
+    )
     assert view.rank_phases == {}
 
 
@@ -141,15 +145,15 @@ class OurClock:
 
     def __init__(self) -> None:
         self.at, self.known = BEGAN + 1e6, 0.0
-        self.rhythms = Rhythms()
+        self.rhythms = PoolActivity()
         self.rhythms.clocks = Clocks(lambda: self.at, lambda rank: self.known)
 
     def hears(self, node_clock: float, source: str = "r003", *, ago: float = 0.0) -> None:
         """A line that comes now, of a node whose clock shows so much less than ours."""
-        self.rhythms.heard("run", 3, self.at - node_clock - ago, source)
+        self.rhythms.record_activity("run", 3, self.at - node_clock - ago, source)
 
     def quiet(self) -> float | None:
-        return self.rhythms.quiet("run", 3, BEGAN, self.at)
+        return self.rhythms.unusual_silence("run", 3, BEGAN, self.at)
 
 
 @pytest.mark.parametrize("behind", [HOUR, -HOUR, 0.0])
@@ -188,10 +192,10 @@ def test_what_has_waited_for_us_is_as_old_as_it_is() -> None:
 def test_our_clock_is_set_and_nobody_has_been_quiet_for_that(seconds: float) -> None:
     clock = OurClock()
     clock.hears(0.0)
-    clock.rhythms.spent(3, 0.0, clock.at - 20)
-    clock.rhythms.spent(3, 5.0, clock.at - 10)
+    clock.rhythms.record_cpu_time(3, 0.0, clock.at - 20)
+    clock.rhythms.record_cpu_time(3, 5.0, clock.at - 10)
     clock.at += seconds
-    clock.rhythms.clock_was_set(seconds)
+    clock.rhythms.shift_clock(seconds)
     assert clock.quiet() is None
     clock.at += UNKNOWN + 1
     assert clock.quiet() == pytest.approx(UNKNOWN + 1)
@@ -206,12 +210,12 @@ async def test_a_client_knows_its_nodes_clocks_and_when_its_own_was_set(
     world = World()
     client = await attached(world, replace(intended(world)[1], state="up"))
     link, view = client.context.links[0], client.context.view
-    link._greet(link.welcome | {"now": time.time() - HOUR})  # type: ignore[typeddict-item]
+    link._on_welcome(link.welcome | {"now": time.time() - HOUR})  # type: ignore[typeddict-item]
     told = {"at": time.time() - HOUR, "run": "ab12", "values": {"loss": 1.0}}
-    client.news.live.take("r000.metrics", 0, json.dumps(told).encode() + b"\n")
-    assert view.rhythms.quiet("ab12", 0, 0.0, time.time()) is None
+    client.news.live_logs.receive("r000.metrics", 0, json.dumps(told).encode() + b"\n")
+    assert view.activity.unusual_silence("ab12", 0, 0.0, time.time()) is None
     ahead += HOUR
-    client.news.learn_work(link, {"t": "pong", "lease": None})
-    assert view.rhythms.quiet("ab12", 0, 0.0, time.time() + HOUR) is None
-    assert view.rhythms.quiet("ab12", 0, 0.0, time.time() + HOUR + UNKNOWN + 1) is not None
+    client.news.update_cpu_time(link, {"t": "pong", "lease": None})
+    assert view.activity.unusual_silence("ab12", 0, 0.0, time.time() + HOUR) is None
+    assert view.activity.unusual_silence("ab12", 0, 0.0, time.time() + HOUR + UNKNOWN + 1) is not None
     await client.close()

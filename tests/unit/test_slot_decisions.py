@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from skyward_core.node.agent.agent_state import Gang
 from skyward_core.node.agent.call_journal import Call
 from skyward_core.node.agent.connection import Connection
-from skyward_core.node.agent.partial_gangs import RankBlock, Team
+from skyward_core.node.agent.partial_gangs import RankBlock, SplitCall
 from skyward_core.node.agent.worker_processes import Process, SharedLife
-from skyward_core.node.agent.worker_slot import Step, decide
+from skyward_core.node.agent.worker_slot import Step, decide_step
 
 CONNECTION = Connection(lambda *_: None, lambda _: None)
 
@@ -29,8 +29,8 @@ class Place:
     running: dict[tuple[str, int], Call] = field(default_factory=dict)
     process: Process | None = None
     failed_starts: int = 0
-    left: int = -1
-    lone: bool = False
+    left_epoch: int = -1
+    is_task_slot: bool = False
     waits_for_twin: bool = False
 
     @property
@@ -49,18 +49,18 @@ class Node:
         apart: bool = False,
     ) -> None:
         self.gang = gang
-        self.apart = apart
-        self.closing = closing
-        self.in_blocks = in_blocks
-        self.informed, self.gpus_known = asyncio.Event(), asyncio.Event()
+        self.has_separate_tasks = apart
+        self.is_closing = closing
+        self.has_partial_gangs = in_blocks
+        self.env_known, self.gpus_known = asyncio.Event(), asyncio.Event()
         self.gpus_known.set()
         if informed:
-            self.informed.set()
+            self.env_known.set()
 
 
 @dataclass
 class Apps:
-    settled: bool = False
+    is_resolved: bool = False
 
 
 class Waits:
@@ -69,13 +69,13 @@ class Waits:
     def __init__(self, ready: bool = True, is_next: bool = True, patience: bool = True) -> None:
         self._ready, self._is_next, self._patience = ready, is_next, patience
 
-    def has_patience(self, process: Process) -> bool:
+    def is_within_grace(self, process: Process) -> bool:
         return self._patience
 
     def is_next(self, team: Any) -> bool:
         return self._is_next
 
-    def ready(self, team: Any) -> bool:
+    def is_ready(self, team: Any) -> bool:
         return self._ready
 
 
@@ -84,7 +84,7 @@ def part(life: SharedLife | None = None) -> Call:
     made = call(gang=True, rank=0)
     block = RankBlock(0, ())
     block.life = life
-    made.team = Team(call(), block, [made], lambda *_: None, lambda *_: None)
+    made.split_call = SplitCall(call(), block, [made], lambda *_: None, lambda *_: None)
     return made
 
 
@@ -118,9 +118,9 @@ WHOLE, BROKEN = Gang(epoch=1), Gang(epoch=1, broken="a rank died")
 HOOKED, NONE = Gang(epoch=1, broken="a rank died", hooks=True), Gang()
 APPS = Gang(epoch=2, apps=True)
 LIFE, OVER, OTHER = (SharedLife(name, 1, 0, 2) for name in "123")
-OVER.broken = "a rank ended"
+OVER.broken_reason = "a rank ended"
 HOOKS = Gang(epoch=1, hooks=True)
-LONE: dict[str, Any] = {"number": 1, "lone": True}
+LONE: dict[str, Any] = {"number": 1, "is_task_slot": True}
 SPENT, SPENT_HOOKED = Gang(epoch=1, spent="a script ran"), Gang(epoch=1, spent="a script ran", hooks=True)
 
 ROWS: dict[str, tuple[Step, Place, Node, Apps]] = {
@@ -131,9 +131,9 @@ ROWS: dict[str, tuple[Step, Place, Node, Apps]] = {
     "no process, the last failed, a call waits": ("start", place(task(), failed_starts=1), Node(NONE), Apps()),
     "no process, the last one's calls are not told": ("wait", place(task(), runs=1), Node(WHOLE), Apps()),
     "it has not greeted": ("wait", place(task(), process=process(greeted=False)), Node(WHOLE), Apps()),
-    "it is on its way out": ("wait", place(task(), process=process(killed="so")), Node(WHOLE), Apps()),
-    "its plugins failed": ("send away", place(process=process(unusable=True)), Node(WHOLE), Apps()),
-    "its plugins failed, a call runs": ("wait", place(runs=1, process=process(unusable=True)), Node(WHOLE), Apps()),
+    "it is on its way out": ("wait", place(task(), process=process(kill_reason="so")), Node(WHOLE), Apps()),
+    "its plugins failed": ("send away", place(process=process(is_unusable=True)), Node(WHOLE), Apps()),
+    "its plugins failed, a call runs": ("wait", place(runs=1, process=process(is_unusable=True)), Node(WHOLE), Apps()),
     "its epoch is over": ("replace", place(process=process(1)), Node(Gang(epoch=2)), Apps()),
     "its epoch is over, a call runs": ("wait", place(runs=1, process=process(1)), Node(Gang(epoch=2)), Apps()),
     "its gang is broken": ("replace", place(process=process(1)), Node(BROKEN), Apps()),
@@ -158,12 +158,12 @@ ROWS: dict[str, tuple[Step, Place, Node, Apps]] = {
     ),
     "the same, its process starts late": ("set up", place(of_gang(1), process=process(None)), Node(SPENT), Apps()),
     "a call behind the one that spent it": (
-        "hand back", place(of_gang(1), process=process(None), left=1), Node(SPENT), Apps(),
+        "hand back", place(of_gang(1), process=process(None), left_epoch=1), Node(SPENT), Apps(),
     ),
-    "its gang is spent": ("look around", place(process=process(None), left=1), Node(SPENT), Apps()),
-    "a task, the gang is spent": ("hand over", place(task(), process=process(None), left=1), Node(SPENT), Apps()),
+    "its gang is spent": ("look around", place(process=process(None), left_epoch=1), Node(SPENT), Apps()),
+    "a task, the gang is spent": ("hand over", place(task(), process=process(None), left_epoch=1), Node(SPENT), Apps()),
     "a task, the gang with plugins is spent": (
-        "wait", place(task(), process=process(None), left=1), Node(SPENT_HOOKED), Apps(),
+        "wait", place(task(), process=process(None), left_epoch=1), Node(SPENT_HOOKED), Apps(),
     ),
     "ranks stand alone": ("hand over", place(of_gang(9), process=process()), Node(Gang(epoch=1, alone=True)), Apps()),
     "a call before any gang": ("wait", place(task(), process=process(None)), Node(NONE), Apps()),
@@ -192,13 +192,16 @@ ROWS: dict[str, tuple[Step, Place, Node, Apps]] = {
         "hand over", place(task(), process=process(1), **LONE), Node(HOOKED, apart=True), Apps(),
     ),
     "the same, there is another gang": (
-        "hand over", place(task(), process=process(1), **LONE), Node(Gang(epoch=2, hooks=True), apart=True), Apps(),
+        "hand over", place(task(), process=process(1), **LONE),
+        Node(Gang(epoch=2, hooks=True), apart=True), Apps(),
     ),
     "the same, all processes are to be new": (
-        "replace", place(task(), process=process(1), **LONE), Node(Gang(epoch=2, renewed=2), apart=True), Apps(),
+        "replace", place(task(), process=process(1), **LONE),
+        Node(Gang(epoch=2, renewed=2), apart=True), Apps(),
     ),
     "the same, ranks are in blocks": (
-        "set up", place(task(), process=process(None), **LONE), Node(HOOKS, apart=True, in_blocks=True), Apps(),
+        "set up", place(task(), process=process(None), **LONE),
+        Node(HOOKS, apart=True, in_blocks=True), Apps(),
     ),
 }  # fmt: skip
 
@@ -208,20 +211,20 @@ BLOCK_ROWS: dict[str, tuple[Step, Place, Node, Waits]] = {
     "a part is next, all are ready": ("begin", place(part(), process=process(None)), Node(WHOLE), Waits()),
     "a part is next, others are not": ("wait", place(part(), process=process(None)), Node(WHOLE), Waits(False)),
     "a part is next, the node is at a broadcast": (
-        "wait", place(part(), process=process(1, ready=True)), Node(WHOLE), Waits(is_next=False),
+        "wait", place(part(), process=process(1, is_ready=True)), Node(WHOLE), Waits(is_next=False),
     ),
     "a part is next, a call runs": ("wait", place(part(), runs=1, process=process(None)), Node(WHOLE), Waits()),
     "a part is next, there is no process": ("start", place(part()), Node(WHOLE), Waits()),
     "a part is next, the process is used": (
-        "replace", place(part(), process=process(None, used=True)), Node(WHOLE), Waits(),
+        "replace", place(part(), process=process(None, has_run_code=True)), Node(WHOLE), Waits(),
     ),
     "a part is next, the process is the gang's": (
-        "replace", place(part(), process=process(1, ready=True)), Node(WHOLE), Waits(),
+        "replace", place(part(), process=process(1, is_ready=True)), Node(WHOLE), Waits(),
     ),
     "the same, it joins the gang": ("wait", place(part(), process=process(1)), Node(WHOLE), Waits()),
     "the same, for too long": ("replace", place(part(), process=process(1)), Node(WHOLE), Waits(patience=False)),
     "a task is next, the process joins": ("wait", place(task(), process=process(1)), Node(HOOKS), Waits()),
-    "the same, it has": ("hand over", place(task(), process=process(1, ready=True)), Node(HOOKS), Waits()),
+    "the same, it has": ("hand over", place(task(), process=process(1, is_ready=True)), Node(HOOKS), Waits()),
     "the same, the gang broke": ("replace", place(part(), process=process(1)), Node(BROKEN), Waits()),
     "a part is next, nobody knows the plugins": ("wait", place(part(), process=process(None)), Node(NONE), Waits()),
     "a part is next, the life is whole": (
@@ -243,13 +246,13 @@ BLOCK_ROWS: dict[str, tuple[Step, Place, Node, Waits]] = {
         "look around", place(process=process(1, life=LIFE)), Node(WHOLE, in_blocks=True), Waits(),
     ),
     "the same, its rank has left that gang": (
-        "look around", place(process=process(1, life=LIFE), left=1), Node(WHOLE), Waits(),
+        "look around", place(process=process(1, life=LIFE), left_epoch=1), Node(WHOLE), Waits(),
     ),
     "a task is next": ("replace", place(task(), process=process(1, life=LIFE)), Node(SPENT), Waits()),
     "a task runs, a part": ("wait", place(task(), runs=1, process=process(1, life=LIFE)), Node(SPENT), Waits()),
     "a call of the gang is next": ("replace", place(of_gang(1), process=process(1, life=LIFE)), Node(WHOLE), Waits()),
     "a call of a gang that it has left": (
-        "hand back", place(of_gang(1), process=process(1, life=LIFE), left=1), Node(SPENT), Waits(),
+        "hand back", place(of_gang(1), process=process(1, life=LIFE), left_epoch=1), Node(SPENT), Waits(),
     ),
     "it is fresh, others are in blocks": (
         "wait", place(process=process(None)), Node(HOOKS, in_blocks=True), Waits(),
@@ -263,15 +266,15 @@ BLOCK_ROWS: dict[str, tuple[Step, Place, Node, Waits]] = {
 @pytest.mark.parametrize("row", ROWS)
 def test_table(row: str) -> None:
     step, slot, node, apps = ROWS[row]
-    assert decide(slot, node, apps) == step
+    assert decide_step(slot, node, apps) == step
     if step != "start":
-        assert decide(slot, node, apps, Waits()) == step, "whether or not there are blocks"
+        assert decide_step(slot, node, apps, Waits()) == step, "whether or not there are blocks"
 
 
 @pytest.mark.parametrize("row", BLOCK_ROWS)
 def test_table_of_blocks(row: str) -> None:
     step, slot, node, waits = BLOCK_ROWS[row]
-    assert decide(slot, node, Apps(), waits) == step
+    assert decide_step(slot, node, Apps(), waits) == step
 
 
 def test_the_tables_have_every_step() -> None:
@@ -291,7 +294,7 @@ def test_the_tables_have_every_step() -> None:
     ),
     queue=st.lists(st.one_of(st.builds(task), st.builds(of_gang, st.integers(1, 2))), max_size=2),
     runs=st.integers(0, 2),
-    flags=st.fixed_dictionaries({"greeted": st.booleans(), "killed": st.sampled_from(["", "so"])}),
+    flags=st.fixed_dictionaries({"greeted": st.booleans(), "kill_reason": st.sampled_from(["", "so"])}),
     number=st.integers(0, 1),
     left=st.sampled_from([-1, 1, 2]),
     settled=st.booleans(),
@@ -306,12 +309,12 @@ def test_no_call_reaches_a_process_that_must_not_have_it(
     left: int,
     settled: bool,
 ) -> None:
-    slot = place(*queue, runs=runs, process=process(epoch, **flags), number=number, left=left)
-    step = decide(slot, Node(gang), Apps(settled))
+    slot = place(*queue, runs=runs, process=process(epoch, **flags), number=number, left_epoch=left)
+    step = decide_step(slot, Node(gang), Apps(settled))
     if step == "hand over":
         first = slot.queue[0]
-        assert flags["greeted"] and not flags["killed"] and runs < slot.capacity
-        if first.gang and not gang.alone:
-            assert not gang.broken and first.header["epoch"] == gang.epoch == epoch != left
+        assert flags["greeted"] and not flags["kill_reason"] and runs < slot.capacity
+        if first.is_gang_call and not gang.is_standalone:
+            assert not gang.broken_reason and first.header["epoch"] == gang.epoch == epoch != left
     if step in ("replace", "send away"):
         assert not runs, "a process that runs a call is not ended for another's sake"

@@ -11,7 +11,7 @@ import pytest
 from skyward_core.node.agent.agent_state import Gang
 from skyward_core.node.agent.call_journal import Call
 from skyward_core.node.agent.connection import Connection
-from skyward_core.node.agent.log_tailing import Tail
+from skyward_core.node.agent.log_tailing import LogTail
 from skyward_core.node.agent.worker_processes import Process
 from skyward_core.node.agent.worker_slot import Slot
 from skyward_core.protocol.frame_codec import Header, WireError
@@ -25,20 +25,20 @@ def node(tmp_path: Path) -> Node:
 
 async def test_a_call_for_a_rank_goes_to_its_first_slot(node: Node) -> None:
     for header in ({"rank": 3}, {"rank": 3, "gang": True}):
-        slot = node.slots.pick(node.call(0, **header))
+        slot = node.slots.pick_slot(node.call(0, **header))
         assert (slot.rank, slot.number) == (3, 0)
 
 
 @pytest.mark.parametrize("header", [{"rank": 0}, {"rank": 4}, {"gang": True}])
 async def test_a_call_for_a_rank_of_another_node_is_refused(node: Node, header: Header) -> None:
     with pytest.raises(WireError, match="node 1 has no rank"):
-        node.slots.pick(node.call(0, **header))
+        node.slots.pick_slot(node.call(0, **header))
 
 
 async def test_tasks_go_to_the_slot_with_the_least_to_do(node: Node) -> None:
     for index in range(8):
         call = node.call(index)
-        node.slots.pick(call).give(call)
+        node.slots.pick_slot(call).enqueue(call)
     assert [slot.load for slot in node.places] == [2, 2, 2, 2]
 
 
@@ -46,27 +46,27 @@ async def test_tasks_move_to_another_process_of_the_rank_when_plugins_join_the_r
     node = Node(tmp_path, concurrency=1)
     task, run = node.call(0, rank=2), node.call(1, rank=2, gang=True)
     task.order, run.order = 1, 2
-    first, lone = node.slots.all[0], node.slots.all[1]
+    first, lone = node.slots.slots[0], node.slots.slots[1]
     for call in (task, run):
-        node.slots.pick(call).give(call)
+        node.slots.pick_slot(call).enqueue(call)
     assert list(first.queue) == [task, run] and (first.twin, lone.twin) == (lone, first)
     node.state.learn_gang(Gang(epoch=1, hooks=True, joins=True))
-    node.slots.another_gang()
+    node.slots.on_new_gang()
     assert (list(first.queue), list(lone.queue)) == ([run], [task])
-    assert node.slots.task_for(first) is None, "the gang's process takes no task"
+    assert node.slots.steal_task(first) is None, "the gang's process takes no task"
     assert (lone.has_turn, first.has_turn) == (True, False), "the call that came first"
     late = node.call(2)
-    node.slots.pick(late).give(late)
-    assert late in node.slots.all[3].queue, "of the rank with less to do"
+    node.slots.pick_slot(late).enqueue(late)
+    assert late in node.slots.slots[3].queue, "of the rank with less to do"
 
 
 async def test_an_idle_slot_takes_only_what_any_slot_can_run(node: Node) -> None:
     busy, idle = node.places[0], node.places[3]
     for call in (node.call(0, gang=True, rank=2), node.call(1, rank=2), node.call(2)):
-        busy.give(call)
-    taken = node.slots.task_for(idle)
+        busy.enqueue(call)
+    taken = node.slots.steal_task(idle)
     assert taken is not None and taken.index == 2
-    assert node.slots.task_for(idle) is None and [call.index for call in busy.queue] == [0, 1]
+    assert node.slots.steal_task(idle) is None and [call.index for call in busy.queue] == [0, 1]
 
 
 async def test_a_call_waits_for_a_worker_that_has_not_greeted(node: Node) -> None:
@@ -74,16 +74,16 @@ async def test_a_call_waits_for_a_worker_that_has_not_greeted(node: Node) -> Non
     node.state.learn_gang(Gang(epoch=7))
     slot.process = Process(0)  # no process's id: nothing is ever sent a signal here
     slot.process.epoch = 7
-    slot.give(node.call(0, t="call", run="r1", idx=0))
+    slot.enqueue(node.call(0, t="call", run="r1", idx=0))
     assert [call.index for call in slot.queue] == [0] and not slot.running
-    slot.connected(worker, {"t": "hello", "pid": 0}, b"")
+    slot.on_connected(worker, {"t": "hello", "pid": 0}, b"")
     assert not slot.queue and [call.index for call in slot.running.values()] == [0]
     assert [(told["t"], told.get("idx")) for told in worker.told] == [("place", None), ("call", 0)]
 
 
 async def test_a_call_that_waits_is_stopped_once(node: Node) -> None:
     call = node.call(0)
-    node.places[1].give(call)
+    node.places[1].enqueue(call)
     node.slots.stop(call, "cancel", 1.0)
     node.slots.stop(call, "fail-fast", 1.0)
     (told,) = node.peer.told
@@ -111,8 +111,8 @@ def at_work(node: Node, **header: Any) -> tuple[Slot, Call]:
     slot.process = Process(0)  # no process's id: nothing is ever sent a signal here
     slot.process.epoch = 7
     call = node.call(0, t="call", run="r1", i=0, epoch=7, **header)
-    slot.give(call)
-    slot.connected(Peer(), {"t": "hello", "pid": 0}, b"")
+    slot.enqueue(call)
+    slot.on_connected(Peer(), {"t": "hello", "pid": 0}, b"")
     assert slot.running
     node.peer.told.clear()
     return slot, call
@@ -121,10 +121,10 @@ def at_work(node: Node, **header: Any) -> tuple[Slot, Call]:
 async def test_what_a_call_printed_is_sent_before_its_outcome(node: Node) -> None:
     slot, call = at_work(node)
     spool, redactor = node.state.config.spool, node.state.redactor
-    tail = Tail(spool, node.peer, {}, lambda: True, redactor, node.slots.mark_logs, node.slots.most_logs)
+    tail = LogTail(spool, node.peer, {}, lambda: True, redactor, node.slots.mark_logs, node.slots.log_send_limit)
     node.audience[node.peer].tail = tail
     os.write(slot.logs.descriptors[0], b"printed\n")
-    slot.outcome(call, {"t": "outcome", "run": "r1", "i": 0, "kind": "returned"}, b"")
+    slot.on_outcome(call, {"t": "outcome", "run": "r1", "i": 0, "kind": "returned"}, b"")
     told = [(header["t"], header.get("f")) for header in node.peer.told]
     assert ("log", "r002.out") in told and told[-1] == ("outcome", None)
     assert node.peer.told[-1]["log"]["r002.out"] == [0, 8]
@@ -136,24 +136,24 @@ async def test_outcomes_go_together_while_more_of_a_slots_calls_wait(node: Node)
     owner = Connection(lambda *_: None, lambda _: None)
     client, watcher = Speaker(owner), Connection(lambda *_: None, lambda _: None)
     other = Speaker(watcher)
-    node.audience.join(watcher)
+    node.audience.add(watcher)
     node.audience[watcher].watches = True
     second = node.call(1, t="call", run="r1", i=1, epoch=7)
     first.owner = second.owner = owner
-    slot.give(second)
+    slot.enqueue(second)
     assert list(slot.queue) == [second]
-    slot.outcome(first, {"t": "outcome", "run": "r1", "i": 0, "kind": "returned"}, b"")
+    slot.on_outcome(first, {"t": "outcome", "run": "r1", "i": 0, "kind": "returned"}, b"")
     assert client.told() == other.told() == [] and list(slot.running.values()) == [second]
-    slot.outcome(second, {"t": "outcome", "run": "r1", "i": 1, "kind": "returned"}, b"")
+    slot.on_outcome(second, {"t": "outcome", "run": "r1", "i": 1, "kind": "returned"}, b"")
     assert [told["i"] for told in client.told()] == [told["i"] for told in other.told()] == [0, 1]
 
 
 async def test_a_gang_is_broken_before_the_outcome_that_broke_it_is_told(node: Node) -> None:
     slot, call = at_work(node, gang=True, rank=2)
-    slot.outcome(call, {"t": "outcome", "run": "r1", "i": 0, "kind": "exited"}, b"")
+    slot.on_outcome(call, {"t": "outcome", "run": "r1", "i": 0, "kind": "exited"}, b"")
     assert [told["t"] for told in node.peer.told] == ["gang"], "the worker is still on its way out"
     assert "rank 2 ended" in node.peer.told[0]["broken"]
-    slot._part(call)
+    slot._finish_pending(call)
     assert [told["t"] for told in node.peer.told] == ["gang", "outcome"]
 
 
@@ -161,7 +161,7 @@ async def test_a_gang_is_broken_before_it_is_told_that_plugins_cannot_be_entered
     """Whoever hears of it may start the next run at once: a part of it would run, and a part be handed back."""
     slot, call = at_work(node, gang=True, rank=2)
     assert slot.process is not None
-    slot.process.ready = True  # so it is asked to end, and sent no signal
-    slot.outcome(call, {"t": "outcome", "run": "r1", "i": 0, "kind": "raised", "unusable": True}, b"")
+    slot.process.is_ready = True  # so it is asked to end, and sent no signal
+    slot.on_outcome(call, {"t": "outcome", "run": "r1", "i": 0, "kind": "raised", "unusable": True}, b"")
     assert [told["t"] for told in node.peer.told] == ["gang", "outcome"]
     assert "its plugins could not be entered" in node.peer.told[0]["broken"]

@@ -29,7 +29,7 @@ def test_of_many_calls_those_that_still_run_are_told_of_once(monkeypatch: pytest
             slow.add(number % 4, each)
             if number % 10:
                 each.outcome = RETURNED
-        calls[50].parting = (RETURNED, b"")
+        calls[50].pending_outcome = (RETURNED, b"")
         while len(told) < 9:
             await asyncio.sleep(0.005)
         # Those that come later are told of in their turn.
@@ -43,14 +43,14 @@ def test_of_many_calls_those_that_still_run_are_told_of_once(monkeypatch: pytest
 
 
 def test_quick_calls_set_no_timer_each(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(call_outcomes, "SLOW", 0.01)
+    monkeypatch.setattr(call_outcomes, "ANNOUNCE_DELAY", 0.01)
     looks = 0
 
     class Counted(SlowCalls):
-        def _look(self) -> None:
+        def _announce_due(self) -> None:
             nonlocal looks
             looks += 1
-            super()._look()
+            super()._announce_due()
 
     async def story() -> float:
         slow = Counted(lambda rank, call: None)

@@ -16,12 +16,12 @@ import skyward_core as sky
 from skyward_core.model import accelerators
 from skyward_core.model.errors import PoolError, UsageError
 from skyward_core.model.machines import Machine
-from skyward_core.model.offers import Wish
+from skyward_core.model.offers import MachineRequirements
 from skyward_core.model.provider_settings import Setting
 from skyward_core.providers.slurm import allocation, provider, slurm_commands
 from skyward_core.providers.slurm.allocation import AllocationFolder
-from skyward_core.providers.slurm.provider import comment, things
-from skyward_core.providers.slurm.slurm_commands import CommandFailed, Commands, NoSlurm
+from skyward_core.providers.slurm.provider import list_allocations, make_comment
+from skyward_core.providers.slurm.slurm_commands import CommandFailed, NoSlurm, SlurmCommands
 
 # Slurm 22.05.8, SLURM_TIME_FORMAT=%s
 QUEUE = """\
@@ -36,13 +36,13 @@ KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIKVtHqlL4Ng7Lya5A0pX3FtlqV0eD0zB8c4Xl
 
 
 def test_the_queue_is_read() -> None:
-    found = slurm_commands.jobs(QUEUE)
+    found = slurm_commands.parse_jobs(QUEUE)
     assert [each.state for each in found[:3]] == ["RUNNING", "PENDING", "PENDING"]
     assert (found[0].nodes, found[0].start, found[0].end) == ("n[1-2]", 1795525075.0, 1795528675.0)
-    assert found[1].start is None and found[1].why_it_waits == "no nodes are free (Resources)"
-    assert found[2].why_it_waits.endswith("would wait for ever: see time= (PartitionTimeLimit)")
-    assert [each.is_over for each in found] == [False, False, False, True, True, True]
-    assert [each.how_it_ended for each in found[3:]] == [
+    assert found[1].start is None and found[1].wait_reason == "no nodes are free (Resources)"
+    assert found[2].wait_reason.endswith("would wait for ever: see time= (PartitionTimeLimit)")
+    assert [each.has_ended for each in found] == [False, False, False, True, True, True]
+    assert [each.end_reason for each in found[3:]] == [
         "allocation 8 ended: somebody cancelled it (scancel)",
         "allocation 9 ended: a node of it failed; NodeDown",
         "allocation 10 ended: its time limit was reached",
@@ -50,14 +50,17 @@ def test_the_queue_is_read() -> None:
 
 
 def test_accounting_tells_how_a_job_ended_that_the_queue_has_forgotten() -> None:
-    assert slurm_commands.ending("5", "TIMEOUT\n") == "allocation 5 ended: its time limit was reached"
-    assert slurm_commands.ending("5", "CANCELLED by 1000\n") == "allocation 5 ended: somebody cancelled it (scancel)"
-    assert slurm_commands.ending("5", "RUNNING\n") == slurm_commands.ending("5", "") == ""
+    assert slurm_commands.job_end_reason("5", "TIMEOUT\n") == "allocation 5 ended: its time limit was reached"
+    assert (
+        slurm_commands.job_end_reason("5", "CANCELLED by 1000\n")
+        == "allocation 5 ended: somebody cancelled it (scancel)"
+    )
+    assert slurm_commands.job_end_reason("5", "RUNNING\n") == slurm_commands.job_end_reason("5", "") == ""
 
 
 def test_a_reason_that_nobody_knows_is_shown_as_it_is_and_harmless() -> None:
-    (job,) = slurm_commands.jobs("1|PENDING||N/A|N/A|a.b|c|Strange\x1b]0;owned\x07, (say|what)")
-    assert job.why_it_waits == "Strange, (say|what)"
+    (job,) = slurm_commands.parse_jobs("1|PENDING||N/A|N/A|a.b|c|Strange\x1b]0;owned\x07, (say|what)")
+    assert job.wait_reason == "Strange, (say|what)"
 
 
 @pytest.mark.parametrize(
@@ -66,19 +69,19 @@ def test_a_reason_that_nobody_knows_is_shown_as_it_is_and_harmless() -> None:
 )
 def test_what_is_no_job_is_refused_and_others_jobs_may_be_called_anything(line: str) -> None:
     with pytest.raises(PoolError, match="what is no job"):
-        slurm_commands.jobs(line)
-    assert slurm_commands.jobs(f"{line}\n1|RUNNING|n1|1|2|a|b|c", ours="skyward-") == []
+        slurm_commands.parse_jobs(line)
+    assert slurm_commands.parse_jobs(f"{line}\n1|RUNNING|n1|1|2|a|b|c", ours="skyward-") == []
 
 
 @given(st.text())
 def test_no_text_breaks_what_reads_it(text: str) -> None:
     readers: list[Callable[[str], Any]] = [
-        slurm_commands.jobs,
-        slurm_commands.submitted,
-        slurm_commands.hostnames,
-        slurm_commands.partitions,
+        slurm_commands.parse_jobs,
+        slurm_commands.parse_job_id,
+        slurm_commands.parse_hostnames,
+        slurm_commands.parse_partitions,
     ]
-    for read in [*readers, lambda text: slurm_commands.reports(text, 2)]:
+    for read in [*readers, lambda text: slurm_commands.parse_node_reports(text, 2)]:
         try:
             read(text)
         except PoolError as error:
@@ -86,24 +89,24 @@ def test_no_text_breaks_what_reads_it(text: str) -> None:
 
 
 def test_the_number_of_a_job_is_one() -> None:
-    assert slurm_commands.submitted("12\n") == "12"
-    assert slurm_commands.submitted("a site's greeting\n12;cluster\n") == "12"
+    assert slurm_commands.parse_job_id("12\n") == "12"
+    assert slurm_commands.parse_job_id("a site's greeting\n12;cluster\n") == "12"
     with pytest.raises(PoolError, match="does not say which job"):
-        slurm_commands.submitted("12 and more; rm")
+        slurm_commands.parse_job_id("12 and more; rm")
 
 
 def test_nodes_say_how_they_are_reached_each_once() -> None:
     lines = [f"skyward-node {n} n{n} 10.0.0.{n} 2{n}001 me {KEY}" for n in (1, 0)]
-    found = slurm_commands.reports("\n".join(["a task prolog says this", *lines]), 2)
+    found = slurm_commands.parse_node_reports("\n".join(["a task prolog says this", *lines]), 2)
     assert [(each.index, each.address, each.port, each.user) for each in found] == [
         (0, "10.0.0.0", 20001, "me"), (1, "10.0.0.1", 21001, "me")
     ]  # fmt: skip
     with pytest.raises(PoolError, match="node 1 of the allocation has not said"):
-        slurm_commands.reports(lines[1], 2)
+        slurm_commands.parse_node_reports(lines[1], 2)
     with pytest.raises(PoolError, match="nonsense"):
-        slurm_commands.reports("\n".join([*lines, lines[0]]), 2)
+        slurm_commands.parse_node_reports("\n".join([*lines, lines[0]]), 2)
     with pytest.raises(PoolError, match="node 1: n1 has no sshd, which pools need there"):
-        slurm_commands.reports(f"{lines[1]}\nskyward-error 1 n1 has no sshd, which pools need there", 2)
+        slurm_commands.parse_node_reports(f"{lines[1]}\nskyward-error 1 n1 has no sshd, which pools need there", 2)
 
 
 def test_partitions_and_their_gpus() -> None:
@@ -112,8 +115,10 @@ def test_partitions_and_their_gpus() -> None:
         "?",
         "a|up|²|2|5|1|idle|(null)",
     ]
-    short, fat = slurm_commands.partitions("\n".join([*told, "fat|down|3+|64|1000+|infinite|mix|(null)"]))
-    assert slurm_commands.meant([fat, short], None) == [short] and slurm_commands.meant([fat], "fat") == [fat]
+    short, fat = slurm_commands.parse_partitions("\n".join([*told, "fat|down|3+|64|1000+|infinite|mix|(null)"]))
+    assert slurm_commands.select_partition([fat, short], None) == [short] and slurm_commands.select_partition(
+        [fat], "fat"
+    ) == [fat]
     assert short.gpus == (("a100", 2), ("tesla_v100-sxm2-16gb", 4))
     assert str(fat) == "3 nodes mix, each 64 CPUs, 0.9 GB, no GPU; time limit infinite" and not fat.is_up
 
@@ -131,25 +136,25 @@ def test_partitions_and_their_gpus() -> None:
 def test_an_accelerator_is_a_type_of_the_cluster(
     name: str, memory: float | None, there: list[str], fitting: list[str]
 ) -> None:
-    assert slurm_commands.gpu_type(name, memory, there) == fitting
+    assert slurm_commands.matching_gpu_types(name, memory, there) == fitting
 
 
 def test_partitions_are_offers_without_prices() -> None:
-    there = slurm_commands.partitions("\n".join([
+    there = slurm_commands.parse_partitions("\n".join([
         "gpu|up|2|64|512000|1:00:00|mix|gpu:a100:8(S:0-1)", "gpu|up|1|64|512000|1:00:00|idle|gpu:a100:8(S:0-1)",
         "cpu|up|9|32|128000|1:00:00|idle|(null)", "old|down|9|32|128000|1:00:00|idle|gpu:a100:8",
     ]))  # fmt: skip
-    plain = provider.fitting(provider.offers(there, Wish(), "slurm"), Wish())
+    plain = provider.select_offers(provider.make_offers(there, MachineRequirements(), "slurm"), MachineRequirements())
     assert [(each.region, each.instance_type, each.hourly) for each in plain] == [
         ("cpu", "32cpu-125gb", None), ("gpu", "64cpu-500gb", None)
     ]  # fmt: skip
-    two = Wish(accelerator=accelerators.resolve("A100:2"), memory_gb=200)
-    (offer,) = provider.fitting(provider.offers(there, two, "slurm"), two)
+    two = MachineRequirements(accelerator=accelerators.resolve("A100:2"), memory_gb=200)
+    (offer,) = provider.select_offers(provider.make_offers(there, two, "slurm"), two)
     assert (offer.instance_type, offer.accelerator, offer.count) == ("64cpu-500gb-2xa100", "A100", 2)
-    sixteen = Wish(accelerator=accelerators.resolve("A100:16"))
+    sixteen = MachineRequirements(accelerator=accelerators.resolve("A100:16"))
     with pytest.raises(UsageError, match="no node for that: 64cpu-500gb-8xa100 in gpu has 8 A100"):
-        provider.fitting(provider.offers(there, sixteen, "slurm"), sixteen)
-    any_gpu = provider.offers(there, Wish(any_accelerator=True), "slurm")
+        provider.select_offers(provider.make_offers(there, sixteen, "slurm"), sixteen)
+    any_gpu = provider.make_offers(there, MachineRequirements(any_accelerator=True), "slurm")
     assert [(each.accelerator, each.count) for each in any_gpu] == [("a100", 8)]
 
 
@@ -165,25 +170,25 @@ def test_partitions_are_offers_without_prices() -> None:
 )
 def test_what_slurm_cannot_be_told_is_refused(wish: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match="Slurm"):
-        provider.refuse(Wish(**wish))
+        provider.reject_unsupported(MachineRequirements(**wish))
     with pytest.raises(UsageError, match="no region 'here'"):
         sky.Slurm().within(["here"])
 
 
 def test_what_an_account_holds_is_by_name_and_comment() -> None:
-    found = things(slurm_commands.jobs(QUEUE), "here", "0123456789abcdef")
+    found = list_allocations(slurm_commands.parse_jobs(QUEUE), "here", "0123456789abcdef")
     assert [(each.pool, each.ours) for each in found[:3]] == [("p", True), ("q", True), ("r", False)]
-    assert comment("x") == "skyward ledger x"
+    assert make_comment("x") == "skyward ledger x"
     for name in ("skyward-p", "skyward-.abc", "other-p.abc", "skyward-p.a/b"):
-        assert allocation.pool_of(name) is None
-    assert allocation.pool_of(allocation.name_of("a-b", "0f")) == ("a-b", "0f")
+        assert allocation.parse_job_name(name) is None
+    assert allocation.parse_job_name(allocation.job_name("a-b", "0f")) == ("a-b", "0f")
 
 
 def test_an_allocation_ends_as_a_whole() -> None:
     machines = [
         Machine(f"{job}/n{n}", n, "", "", extra={"job": job, "nodes": 2}) for job, n in (("1", 0), ("1", 1), ("2", 0))
     ]
-    assert allocation.whole(machines) == ["1"]
+    assert allocation.complete_allocations(machines) == ["1"]
 
 
 @pytest.mark.parametrize(
@@ -214,7 +219,7 @@ def test_it_is_made_again_of_what_it_writes() -> None:
 
 
 def test_the_script_is_one_for_every_shell_and_holds_no_secret(tmp_path: Path) -> None:
-    text = allocation.script("p", "p.01234567", KEY, 600)
+    text = allocation.make_script("p", "p.01234567", KEY, 600)
     assert "@" not in text.replace('"$@"', "") and "PRIVATE" not in text
     for shell in filter(shutil.which, ("dash", "bash", "busybox")):
         words = [shell, "sh", "-n"] if shell == "busybox" else [shell, "-n"]
@@ -226,34 +231,36 @@ async def test_commands_get_none_of_a_person_s_variables_and_say_what_failed(
 ) -> None:
     monkeypatch.setenv("SBATCH_WRAP", "x")
     monkeypatch.setenv("HF_TOKEN", "secret")
-    told = await Commands(None)("env")
+    told = await SlurmCommands(None)("env")
     assert "SBATCH" not in told and "secret" not in told and "SLURM_TIME_FORMAT=%s" in told
     with pytest.raises(CommandFailed, match="there is no no-such-program on this machine, which is no login node"):
-        await Commands(None)("no-such-program")
+        await SlurmCommands(None)("no-such-program")
     with pytest.raises(NoSlurm, match=r"is of no cluster: sh finds no slurm\.conf"):
-        await Commands(None)("sh", "-c", "echo fatal: Could not establish a configuration source >&2; exit 1")
+        await SlurmCommands(None)("sh", "-c", "echo fatal: Could not establish a configuration source >&2; exit 1")
     with pytest.raises(CommandFailed, match=r"sh on this machine failed: wrong$"):
-        await Commands(None)("sh", "-c", "printf '\\033[2Jwrong' >&2; exit 3")
+        await SlurmCommands(None)("sh", "-c", "printf '\\033[2Jwrong' >&2; exit 3")
     with pytest.raises(PoolError, match=r"sleep on this machine gave no answer within 0.2 s"):
-        await Commands(None)("sleep", "30", seconds=0.2)
+        await SlurmCommands(None)("sleep", "30", seconds=0.2)
 
 
 def test_keys_are_made_once_and_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SKYWARD_HOME", str(tmp_path / "home"))
     folder = AllocationFolder("p", "0123")
-    assert not folder.asked_nothing
-    folder.make()
-    assert folder.asked_nothing
-    public = folder.begin()
-    assert public == folder.begin() and public.startswith("ssh-ed25519 ") and folder.begun is not None
+    assert not folder.is_never_submitted
+    folder.create()
+    assert folder.is_never_submitted
+    public = folder.record_request()
+    assert (
+        public == folder.record_request() and public.startswith("ssh-ed25519 ") and folder.last_submitted_at is not None
+    )
     assert folder.login_key.stat().st_mode & 0o077 == 0
-    folder.answered(submitted=False)
-    assert folder.begun is None and folder.asked_nothing
-    folder.begin()
-    folder.answered(submitted=True)
-    assert folder.begun is None and not folder.asked_nothing
-    folder.trust(slurm_commands.reports(f"skyward-node 0 n0 10.0.0.1 2201 me {KEY}", 1))
+    folder.record_answer(submitted=False)
+    assert folder.last_submitted_at is None and folder.is_never_submitted
+    folder.record_request()
+    folder.record_answer(submitted=True)
+    assert folder.last_submitted_at is None and not folder.is_never_submitted
+    folder.write_known_hosts(slurm_commands.parse_node_reports(f"skyward-node 0 n0 10.0.0.1 2201 me {KEY}", 1))
     assert folder.known_hosts.read_text() == f"[10.0.0.1]:2201 {KEY}\n"
-    (again,) = AllocationFolder.all_of("p")
+    (again,) = AllocationFolder.find_all("p")
     again.remove()
     assert not folder.path.exists()

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 from skyward_core.model.function import function
-from skyward_core.node.agent.source_files import keep
+from skyward_core.node.agent.source_files import save_source
 from skyward_core.node.worker.script_modules import SourceFiles
 from skyward_core.protocol.node_paths import NodePaths
-from skyward_core.tasks.function_pickling import LARGEST, make_task, sources_of
+from skyward_core.tasks.function_pickling import MAX_SOURCE_BYTES, collect_sources, make_task
 from skyward_core.tasks.pickled_call import SourceText, read_tasks, write_tasks
-from skyward_core.util.content_hash import name_of
+from skyward_core.util.content_hash import hash_bytes
 
 TEXT = b"def f():\n    return 1\n"
 
@@ -33,28 +33,28 @@ def script(tmp_path: Path) -> Path:
 def test_of_files_links_and_cells(script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (link := tmp_path / "my link.py").symlink_to(script)
     monkeypatch.setitem(linecache.cache, "<cell 1>", (5, None, ["a = 1\n", "b\n"], "<cell 1>"))
-    named, sources = sources_of([str(link), "<cell 1>", "<string>", "<cell 2>", os.__file__, pytest.__file__])
+    named, sources = collect_sources([str(link), "<cell 1>", "<string>", "<cell 2>", os.__file__, pytest.__file__])
     assert named == {
-        str(link): (str(script), name_of(TEXT), "train.py"),
-        "<cell 1>": ("", name_of(b"a = 1\nb\n"), "cell.py"),
+        str(link): (str(script), hash_bytes(TEXT), "train.py"),
+        "<cell 1>": ("", hash_bytes(b"a = 1\nb\n"), "cell.py"),
     }
     assert [each.data for each in sources] == [TEXT, b"a = 1\nb\n"]
 
 
 def test_edited_odd_and_too_large_files(script: Path) -> None:
     script.write_bytes(b"# longer\n" + TEXT)
-    assert sources_of([str(script)])[1][0].data.startswith(b"# longer")
+    assert collect_sources([str(script)])[1][0].data.startswith(b"# longer")
     (odd := script.with_name("ä b.py")).write_bytes(TEXT)
-    assert sources_of([str(odd)])[1][0].name == "script.py"
-    odd.write_bytes(bytes(LARGEST + 1))
-    assert sources_of([str(odd), str(script.parent)]) == ({}, ())
+    assert collect_sources([str(odd)])[1][0].name == "script.py"
+    odd.write_bytes(bytes(MAX_SOURCE_BYTES + 1))
+    assert collect_sources([str(odd), str(script.parent)]) == ({}, ())
 
 
 def test_a_task_has_its_sources_in_another_process_too(script: Path, tmp_path: Path) -> None:
     space: dict[str, Any] = {"__name__": "__main__", "__file__": str(script)}
     exec(compile(TEXT, str(script), "exec"), space)
     task = make_task(function(space["f"])())
-    expected = (SourceText(name_of(TEXT), "train.py", str(script), TEXT),)
+    expected = (SourceText(hash_bytes(TEXT), "train.py", str(script), TEXT),)
     assert task.fn.sources == expected
     assert task.args.sources == ()
     write_tasks([task], tmp_path)
@@ -64,24 +64,24 @@ def test_a_task_has_its_sources_in_another_process_too(script: Path, tmp_path: P
 def test_an_agent_keeps_a_text_once_and_for_nobody_else(tmp_path: Path) -> None:
     paths = NodePaths(str(tmp_path))
     kept = Path(paths.source("c0", "train.py"))
-    keep(paths, "c0", "train.py", zlib.compress(TEXT))
+    save_source(paths, "c0", "train.py", zlib.compress(TEXT))
     assert kept.read_bytes() == TEXT
     assert kept.parent.stat().st_mode & 0o077 == 0
-    keep(paths, "c0", "train.py", b"never read")
+    save_source(paths, "c0", "train.py", b"never read")
     assert [each.name for each in kept.parent.iterdir()] == ["train.py"]
     with pytest.raises(ValueError, match=r"source other.py that a client has sent is damaged"):
-        keep(paths, "c1", "other.py", b"no text")
-    keep(paths, "c2", "bomb.py", zlib.compress(bytes(8 << 20)))
+        save_source(paths, "c1", "other.py", b"no text")
+    save_source(paths, "c2", "bomb.py", zlib.compress(bytes(8 << 20)))
     assert Path(paths.source("c2", "bomb.py")).stat().st_size == 1 << 20
 
 
 def test_which_file_a_rank_takes(script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(linecache, "cache", {})
     paths, node = NodePaths(str(tmp_path / "agent")), tmp_path / "node"
-    named, (source,) = sources_of([str(script)])
+    named, (source,) = collect_sources([str(script)])
     find = partial(SourceFiles(paths.sources, str(node), str(script.parent)).find, named)
     assert find() == {str(script): str(script)}  # nothing is here
-    keep(paths, source.hash, source.name, zlib.compress(source.data))
+    save_source(paths, source.hash, source.name, zlib.compress(source.data))
     assert find() == {str(script): paths.source(source.hash, "train.py")}  # it lay in no folder that travelled
     node.mkdir()
     (copy := node / "train.py").write_bytes(TEXT)
@@ -94,12 +94,12 @@ def test_which_file_a_rank_takes(script: Path, tmp_path: Path, monkeypatch: pyte
     # Where both see the same files there is nothing to find.
     assert SourceFiles(paths.sources).find(named) == {}
     # A folder beside whose name only begins alike is another.
-    assert SourceFiles(paths.sources, str(node), str(script.parent)[:-1]).moved(str(script)) == ""
+    assert SourceFiles(paths.sources, str(node), str(script.parent)[:-1]).copy_of(str(script)) == ""
 
 
 def test_a_cell_is_found_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(linecache, "cache", {})
     paths = NodePaths(str(tmp_path))
-    keep(paths, "c0", "cell.py", zlib.compress(TEXT))
+    save_source(paths, "c0", "cell.py", zlib.compress(TEXT))
     assert SourceFiles(paths.sources).find({"<cell 1>": ("", "c0", "cell.py")}) == {}
     assert linecache.getline("<cell 1>", 2) == "    return 1\n"

@@ -12,7 +12,7 @@ import pytest
 
 import skyward_core as sky
 from skyward_core.model.errors import SpecError
-from skyward_core.model.specs import Image, Options, PipIndex, PoolSpec, Worker, made_up_name
+from skyward_core.model.specs import Image, Options, PipIndex, PoolSpec, Worker, generate_pool_name
 
 
 class Provider:
@@ -40,9 +40,9 @@ def test_names_that_would_not_do_everywhere(name: str) -> None:
 
 def test_made_up_names_are_names() -> None:
     for script in ("train.py", "/x/My Script_2.py", "-", "", "é.py", "x" * 99 + ".py"):
-        assert spec(name=made_up_name(script))
-    assert made_up_name("train.py").startswith("train-")
-    assert made_up_name("") != made_up_name("")
+        assert spec(name=generate_pool_name(script))
+    assert generate_pool_name("train.py").startswith("train-")
+    assert generate_pool_name("") != generate_pool_name("")
 
 
 def test_a_pool_without_a_name_is_called_after_the_script(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,11 +10,11 @@ import pytest
 from skyward_core.model.outcomes import RunKind
 from skyward_core.pool.pool_context import PoolContext
 from skyward_core.pool.runs.run import Run
-from skyward_core.pool.runs.run_registry import RunBook
+from skyward_core.pool.runs.run_registry import RunRegistry
 from skyward_core.protocol.frame_codec import WireError
 
 
-def book_of() -> RunBook:
+def book_of() -> RunRegistry:
     """That of a pool of two nodes with a rank each."""
     links: Any = [SimpleNamespace(node=node, gone=False) for node in range(2)]
     context: Any = SimpleNamespace(
@@ -22,12 +22,12 @@ def book_of() -> RunBook:
         options=SimpleNamespace(cluster=True),
     )  # fmt: skip
     context.check_rank = lambda *told: PoolContext.check_rank(context, *told)
-    news: Any = SimpleNamespace(mention=None)
-    book = RunBook(context, news, None, lambda run: None)  # type: ignore[arg-type]
+    news: Any = SimpleNamespace(emit_node_note=None)
+    book = RunRegistry(context, news, None, lambda run: None)  # type: ignore[arg-type]
     return book
 
 
-def claimed(kind: RunKind, total: int) -> tuple[RunBook, Run]:
+def claimed(kind: RunKind, total: int) -> tuple[RunRegistry, Run]:
     """A run that another client sent, and the book of a pool that has taken it over."""
     book = book_of()
     run = book.add("r1", kind, [SimpleNamespace(name="f", script=False, nodes=None)], total)  # type: ignore[list-item]

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from skyward_core.client.ssh_hosts import new_group, shown_key
+from skyward_core.client.ssh_hosts import fetch_host_key, new_group
 from skyward_core.model.errors import UsageError
 from skyward_core.providers.slurm.provider import Slurm
 from skyward_core.providers.ssh.provider import SSH
@@ -50,7 +50,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ],
 )
 def test_names(text: str, expected: tuple[str, str | None, int | None]) -> None:
-    target = Target("").named(text)
+    target = Target("").with_host(text)
     assert (target.host, target.user, target.port) == expected
 
 
@@ -71,7 +71,7 @@ def test_names(text: str, expected: tuple[str, str | None, int | None]) -> None:
 )
 def test_names_that_are_none(text: str) -> None:
     with pytest.raises(UsageError):
-        Target("").named(text)
+        Target("").with_host(text)
 
 
 UNSAFE = [
@@ -109,7 +109,7 @@ def test_an_unsafe_host_name_is_refused_wherever_it_enters(home: Path, host: str
         lambda: Target(host),
         lambda: Target("gpu1", jump=host),
         lambda: Target("gpu1", jump=f"gate,{host}"),
-        lambda: Target("").named(f"me@{host}:22"),
+        lambda: Target("").with_host(f"me@{host}:22"),
         lambda: SSH([host]),
         lambda: SSH(host),
         lambda: SSH("@lab"),
@@ -117,7 +117,7 @@ def test_an_unsafe_host_name_is_refused_wherever_it_enters(home: Path, host: str
         lambda: SSH.from_json(SSH(["gpu1"]).to_json() | {"hosts": [host]}),
         lambda: Slurm(login=host),
         lambda: new_group("other", host),
-        lambda: shown_key(host),
+        lambda: fetch_host_key(host),
     ]
     for door in doors:
         with pytest.raises(UsageError):
@@ -128,7 +128,7 @@ def test_an_unsafe_host_name_is_refused_wherever_it_enters(home: Path, host: str
 def test_an_unsafe_user_name_is_refused_wherever_it_enters(user: str) -> None:
     doors: list[Callable[[], object]] = [
         lambda: Target("gpu1", user=user),
-        lambda: Target("").named(f"{user}@gpu1"),
+        lambda: Target("").with_host(f"{user}@gpu1"),
         lambda: Target("gpu1", jump=f"{user}@gate"),
         lambda: SSH(["gpu1"], user=user),
         lambda: SSH([f"{user}@gpu1"]),
@@ -143,7 +143,7 @@ def test_an_unsafe_user_name_is_refused_wherever_it_enters(user: str) -> None:
     "name", ["gpu1", "name@domain@gpu1", "DOMAIN\\me@gpu1", "fe80::1%eth0", "grün_1.lab", "a$b@gpu1"]
 )
 def test_a_safe_name_is_accepted(name: str) -> None:
-    assert Target("").named(name).login == name
+    assert Target("").with_host(name).login == name
 
 
 WAYS = pytest.mark.parametrize("program", ["ssh", ""], ids=["ssh", "no ssh"])

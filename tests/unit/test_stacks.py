@@ -12,19 +12,25 @@ from hypothesis import strategies as st
 
 from skyward_core.model.stack_values import RankStack, StackFrame, Stacks, ThreadStack
 from skyward_core.node.stack_sampling import FRAMES_PER_THREAD as FRAMES
-from skyward_core.node.stack_sampling import THREADS, Places, bounded, of_faulthandler, of_py_spy
-from skyward_core.pool.rank_inspection import _of_run
+from skyward_core.node.stack_sampling import (
+    THREADS,
+    PathMapping,
+    limit_threads,
+    parse_faulthandler,
+    parse_py_spy,
+)
+from skyward_core.pool.rank_inspection import _split_by_run
 from skyward_core.protocol.validators import is_stack_frame
 from skyward_core.views.pool_view import RunView
 from skyward_core.views.stack_groups import (
     as_text,
-    collective_of,
-    groups,
-    in_ranges,
-    own_frames,
+    describe_location,
+    find_collective,
+    format_ranges,
+    group_stacks,
     short_file,
-    verdict,
-    where,
+    summarize_collectives,
+    user_frames,
 )
 from skyward_core.views.stack_groups import stack_as_json as as_json
 from tests.support.examples import examples
@@ -48,13 +54,13 @@ LOADING = (("read", "/w/data.py", 7), ("step", "/w/train.py", 28))
     ],
 )
 def test_ranks_are_named_in_ranges(numbers: list[int], shown: str) -> None:
-    assert in_ranges(numbers) == shown
+    assert format_ranges(numbers) == shown
 
 
 @given(st.sets(st.integers(0, 300)))
 def test_ranges_name_each_rank_and_no_other(ranks: set[int]) -> None:
     named: set[int] = set()
-    for part in filter(None, in_ranges(ranks).split(",")):
+    for part in filter(None, format_ranges(ranks).split(",")):
         first, _, last = part.partition("-")
         named |= set(range(int(first), int(last or first) + 1))
     assert named == ranks
@@ -106,27 +112,27 @@ def test_ranges_name_each_rank_and_no_other(ranks: set[int]) -> None:
     ],
 )  # fmt: skip
 def test_who_is_inside_of_what(frames: Any, named: str) -> None:
-    assert str(collective_of([StackFrame(*each) for each in frames])) == named
+    assert str(find_collective([StackFrame(*each) for each in frames])) == named
 
 
 def test_a_hang_is_told_of_in_one_line() -> None:
     ranks = [stack(rank, *REDUCING) for rank in (0, 1, 3)] + [stack(2, *LOADING)]
     told = Stacks(0.0, tuple(sorted(ranks, key=lambda each: each.rank)))
-    assert verdict(told) == ["ranks 0-1,3 are in all_reduce (torch); rank 2 not: read, data.py:7"]
-    assert [group.ranks for group in groups(told)] == ["0-1,3", "2"]
-    assert own_frames(told.ranks[0].threads[0].frames) == tuple(StackFrame(*each) for each in REDUCING)
+    assert summarize_collectives(told) == ["ranks 0-1,3 are in all_reduce (torch); rank 2 not: read, data.py:7"]
+    assert [group.ranks for group in group_stacks(told)] == ["0-1,3", "2"]
+    assert user_frames(told.ranks[0].threads[0].frames) == tuple(StackFrame(*each) for each in REDUCING)
 
 
 def test_ranks_that_are_in_it_from_other_lines_are_named() -> None:
     other = (*REDUCING[:2], ("validate", "/w/train.py", 90))
-    (line,) = verdict(Stacks(0.0, (stack(0, *REDUCING), stack(1, *other))))
+    (line,) = summarize_collectives(Stacks(0.0, (stack(0, *REDUCING), stack(1, *other))))
     assert line == "ranks 0-1 are in all_reduce (torch) (from train.py:31, train.py:90); so is every rank"
 
 
 def test_ranks_that_have_returned_died_or_cannot_be_read_are_told_of() -> None:
     silent = stack(2, at="silent", why="node 2 has said nothing for 9 s")
     told = Stacks(0.0, (stack(0, *REDUCING), stack(1, at="idle"), silent, stack(3, at="gone")), "run", (1,))
-    (line,) = verdict(told)
+    (line,) = summarize_collectives(told)
     assert line == (
         "rank 0 is in all_reduce (torch); rank 1 not: its function has come to its end; "
         "rank 2 not: not known: node 2 has said nothing for 9 s; rank 3 not: it has no process"
@@ -135,20 +141,20 @@ def test_ranks_that_have_returned_died_or_cannot_be_read_are_told_of() -> None:
 
 def test_a_rank_that_has_returned_and_works_for_another_run_is_missing() -> None:
     elsewhere = stack(1, *LOADING, runs=("other",))
-    (line,) = verdict(Stacks(0.0, (stack(0, *REDUCING, runs=("run",)), elsewhere), "run", (1,)))
+    (line,) = summarize_collectives(Stacks(0.0, (stack(0, *REDUCING, runs=("run",)), elsewhere), "run", (1,)))
     assert line == "rank 0 is in all_reduce (torch); rank 1 not: its function has come to its end"
 
 
 def test_a_rank_that_has_returned_one_task_and_runs_another_of_the_run_is_shown_there() -> None:
     again = stack(1, *LOADING, runs=("run",))
-    (line,) = verdict(Stacks(0.0, (stack(0, *REDUCING, runs=("run",)), again), "run", (1,)))
+    (line,) = summarize_collectives(Stacks(0.0, (stack(0, *REDUCING, runs=("run",)), again), "run", (1,)))
     assert line == "rank 0 is in all_reduce (torch); rank 1 not: read, data.py:7"
 
 
 def test_a_rank_with_an_idle_process_for_tasks_is_not_missing() -> None:
     idle = [replace(stack(rank, at="idle"), number=1) for rank in (0, 1)]
     told = Stacks(0.0, (stack(0, *REDUCING), idle[0], stack(1, *LOADING), idle[1]))
-    (line,) = verdict(told)
+    (line,) = summarize_collectives(told)
     assert line.startswith("rank 0 is in all_reduce (torch); rank 1 not: read, data.py:7")
     assert "rank 0 not" not in line
 
@@ -169,10 +175,10 @@ def test_idle_ranks_belong_to_a_run_whose_ranks_wait(
     view = RunView("run", "pool", "train", kind, 2, 0.0, nodes=nodes)
     found = [stack(0, *frames, runs=("run",)), stack(1, at="idle"), stack(8, *LOADING, runs=("run",))]
     found.append(stack(16, at="idle"))
-    of_run, idle = _of_run(found, view)
+    of_run, idle = _split_by_run(found, view)
     told = Stacks(0.0, tuple(of_run), "run", (), tuple(idle))
-    assert sorted(each.rank for group in groups(told) for each in group.stacks) == ranks
-    assert [line.rpartition(": ")[2] for line in verdict(told)] == ["it waits for something to run"] * (
+    assert sorted(each.rank for group in group_stacks(told) for each in group.stacks) == ranks
+    assert [line.rpartition(": ")[2] for line in summarize_collectives(told)] == ["it waits for something to run"] * (
         frames is REDUCING
     )
 
@@ -182,14 +188,14 @@ def test_who_has_returned_is_asked_no_more() -> None:
     unread: dict[str, Any] = {"why": "py-spy is not installed on its node", "answers": True}
     told = Stacks(0.0, (stack(0, **unread), stack(1, at="idle", **unread)), "run", (1,))
     assert told.askable == [0] and [each.rank for each in told.unknown] == [0]
-    assert [group.said for group in groups(told)] == [
+    assert [group.state_text for group in group_stacks(told)] == [
         "not known: py-spy is not installed on its node",
         "its function has come to its end",
     ]
 
 
 def test_no_collective_no_verdict() -> None:
-    assert verdict(Stacks(0.0, (stack(0, *LOADING), stack(1, at="idle")))) == []
+    assert summarize_collectives(Stacks(0.0, (stack(0, *LOADING), stack(1, at="idle")))) == []
 
 
 IMPORTING = (
@@ -223,14 +229,14 @@ def test_who_still_imports_is_said_to_and_what_an_import_goes_through_is_not() -
 
 def test_who_waits_inside_of_ours_is_where_their_own_code_called_it() -> None:
     asking = (("ask", "/b/all.zip/skyward_core/runtime/shared.py", 90), ("step", "/w/train.py", 28))
-    (group,) = groups(Stacks(0.0, (stack(0, *asking),)))
-    assert where(group) == "step, train.py:28"
+    (group,) = group_stacks(Stacks(0.0, (stack(0, *asking),)))
+    assert describe_location(group) == "step, train.py:28"
 
 
 def test_a_call_in_a_thread_is_what_its_rank_is_at() -> None:
     main = ThreadStack("MainThread", tuple(StackFrame(*each) for each in OURS))
     task = ThreadStack("task", (StackFrame("step", "/w/train.py", 3), StackFrame("_run", WORKER, 300)))
-    (group,) = groups(Stacks(0.0, (RankStack(0, 0, 0, "running", how="py-spy", threads=(main, task)),)))
+    (group,) = group_stacks(Stacks(0.0, (RankStack(0, 0, 0, "running", how="py-spy", threads=(main, task)),)))
     assert group.frames == (StackFrame("step", "/w/train.py", 3),)
 
 
@@ -260,7 +266,7 @@ Current thread 0x00007f2 (most recent call first):
 
 
 def test_what_faulthandler_writes_is_read_and_the_main_thread_comes_first() -> None:
-    main, other = of_faulthandler(DUMP)
+    main, other = parse_faulthandler(DUMP)
     assert main["frames"] == [["deep", "/w/train.py", 12], ["<module>", '/w/odd", line 1 in name.py', 0]]
     assert (other["name"], other["frames"]) == (
         "pt_autograd_0",
@@ -280,7 +286,7 @@ def test_what_py_spy_says_is_read_and_children_come_last() -> None:
         of_spy(7, 7, "Main", "g"),
         of_spy(7, 9, "none"),
     ]
-    threads = of_py_spy(json.dumps(said).encode(), 7)
+    threads = parse_py_spy(json.dumps(said).encode(), 7)
     assert [(each["name"], each.get("child", 0)) for each in threads] == [
         ("Main", 0),
         ("other", 0),
@@ -290,11 +296,11 @@ def test_what_py_spy_says_is_read_and_children_come_last() -> None:
 
 def test_deep_stacks_and_many_threads_stay_small() -> None:
     said = [of_spy(7, 7 + number, "t" * 1000, *["f" * 400] * 200) for number in range(70)]
-    threads = of_py_spy(json.dumps(said).encode(), 7)
+    threads = parse_py_spy(json.dumps(said).encode(), 7)
     assert len(threads) == THREADS
     assert all(len(each["frames"]) == sum(FRAMES) + 1 for each in threads)
-    assert len(bounded(threads, 300)) == 2
-    assert bounded(threads, 1) == threads[:1], "the first one is always told of"
+    assert len(limit_threads(threads, 300)) == 2
+    assert limit_threads(threads, 1) == threads[:1], "the first one is always told of"
 
 
 KEYS = st.sampled_from(["pid", "os_thread_id", "thread_name", "frames", "name", "filename", "line", "owns_gil", "x"])
@@ -308,7 +314,7 @@ JSON: st.SearchStrategy[Any] = st.recursive(
 @given(st.lists(JSON) | JSON)
 def test_whatever_py_spy_says_what_comes_of_it_fits_its_frame(said: Any) -> None:
     try:
-        threads = of_py_spy(json.dumps(said).encode(), 7)
+        threads = parse_py_spy(json.dumps(said).encode(), 7)
     except ValueError:
         return
     assert all(is_stack_frame(frame) for thread in threads for frame in thread["frames"])
@@ -320,7 +326,7 @@ LINES = st.sampled_from([*DUMP.splitlines(), '  File "', '", line 1 in ', "Threa
 
 @given(st.lists(LINES | st.text()).map("\n".join))
 def test_whatever_a_rank_wrote_what_comes_of_it_fits_its_frame(said: str) -> None:
-    assert all(is_stack_frame(frame) for thread in of_faulthandler(said) for frame in thread["frames"])
+    assert all(is_stack_frame(frame) for thread in parse_faulthandler(said) for frame in thread["frames"])
 
 
 @given(st.text(), st.text(), st.text())
@@ -343,12 +349,15 @@ def test_names_of_ranks_reach_no_terminal_as_they_are(function: str, file: str, 
     ],
 )
 def test_files_are_named_as_the_client_has_them(file: str, there: str | None, known: str) -> None:
-    places = Places("/n/0/sent-source", "/n/0/work", there)
-    assert places.known(file) == known
-    assert places.in_raw(f"a (<string>:1);f ({file}:3) 7\n".encode()) == f"a (<string>:1);f ({known}:3) 7\n".encode()
+    places = PathMapping("/n/0/sent-source", "/n/0/work", there)
+    assert places.to_client_path(file) == known
+    assert (
+        places.map_raw_profile(f"a (<string>:1);f ({file}:3) 7\n".encode())
+        == f"a (<string>:1);f ({known}:3) 7\n".encode()
+    )
 
 
 def test_the_same_code_in_other_places_is_the_same_stack() -> None:
     at = [f"/home/{user}/env/lib/python3.12/site-packages/torch/nn/m.py" for user in ("ann", "bob")]
     told = Stacks(0.0, tuple(stack(rank, ("forward", at[rank], 5)) for rank in (0, 1)))
-    assert [group.ranks for group in groups(told)] == ["0-1"]
+    assert [group.ranks for group in group_stacks(told)] == ["0-1"]

@@ -28,7 +28,7 @@ def session(monkeypatch: pytest.MonkeyPatch) -> FakeSession:
     def opened(console: Console) -> Iterator[FakeSession]:
         yield made
 
-    monkeypatch.setattr(stacks, "opened", opened)
+    monkeypatch.setattr(stacks, "open_session", opened)
     monkeypatch.setattr(stacks, "live_run", lambda session, word: (SimpleNamespace(key="p.1", spec={}), "r1"))
     return made
 

@@ -10,7 +10,7 @@ from skyward_core.model import outcomes
 from skyward_core.node.agent.connected_clients import PHASES
 from skyward_core.protocol import frame_schema
 from skyward_tui.text.number_format import BROKEN_OFF
-from skyward_tui.ui.themes import look, node_look
+from skyward_tui.ui.themes import node_style, state_style
 
 
 def test_an_agent_tells_of_the_phases_that_there_are() -> None:
@@ -41,13 +41,13 @@ SHOWN = {
 
 @pytest.mark.parametrize("state", sorted(SHOWN))
 def test_the_screens_have_a_look_for_each_state(state: str) -> None:
-    assert look(state).glyph != "?"
+    assert state_style(state).glyph != "?"
 
 
 def test_a_start_that_was_broken_off_is_called_the_same_everywhere() -> None:
-    assert look("unfinished").word == BROKEN_OFF
+    assert state_style("unfinished").word == BROKEN_OFF
 
 
 @pytest.mark.parametrize("phase", get_args(outcomes.NodePhase))
 def test_the_screens_have_a_look_for_each_phase_of_a_node(phase: str) -> None:
-    assert node_look(phase).glyph != "?"
+    assert node_style(phase).glyph != "?"

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from skyward_core.store import run_logs
-from skyward_core.store.run_logs import Part, StoredLines, tail_of
+from skyward_core.store.run_logs import LogRange, StoredLines, ring_tail
 from skyward_core.views import output_merge
 from skyward_core.views.log_buffer import LogRing
 from tests.support.examples import examples
@@ -18,7 +18,7 @@ from tests.support.examples import examples
 def stored(folder: Path, out: bytes, err: bytes = b"", *, start: int = 0, whole: bool = True) -> StoredLines:
     (folder / "r000.out").write_bytes(out)
     (folder / "r000.err").write_bytes(err)
-    part = Part("r000", (start, 0), (len(out), len(err)))
+    part = LogRange("r000", (start, 0), (len(out), len(err)))
     return StoredLines(folder, [part], whole=whole)
 
 
@@ -46,8 +46,8 @@ def test_reading_from_any_place_gives_what_reading_it_all_does(
     folder = tmp_path_factory.mktemp("logs")
     data = b"".join(pieces)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(run_logs, "STRIDE", 1)
-        patch.setattr(output_merge, "PIECE", 3)
+        patch.setattr(run_logs, "SEEK_STRIDE_LINES", 1)
+        patch.setattr(output_merge, "PIECE_BYTES", 3)
         log = stored(folder, data, data[::-1], whole=whole)
         ring = LogRing()
         ring.feed(data)
@@ -65,20 +65,20 @@ def test_a_ring_finds_its_place_in_the_files(tmp_path: Path) -> None:
     log = stored(tmp_path, ("\n".join(lines) + "\n").encode())
     ring = LogRing(100)
     ring.extend(lines[1_000:2_900])  # it began late, and more has come since
-    assert log.base_of(*tail_of(ring)) == 1_000
-    assert log.base_of(*tail_of(LogRing())) == 3_000
+    assert log.find_ring_offset(*ring_tail(ring)) == 1_000
+    assert log.find_ring_offset(*ring_tail(LogRing())) == 3_000
     under_way = stored(tmp_path, b"first\n", whole=False)
-    assert under_way.base_of(*tail_of(LogRing())) == 0
+    assert under_way.find_ring_offset(*ring_tail(LogRing())) == 0
     whole = LogRing()
     whole.extend(lines)
     log = stored(tmp_path, ("\n".join(lines) + "\n").encode())
-    assert log.base_of(*tail_of(whole)) == 0
+    assert log.find_ring_offset(*ring_tail(whole)) == 0
 
 
 def test_a_rank_of_several_workers_has_their_lines_one_after_the_other(tmp_path: Path) -> None:
     (tmp_path / "r000.out").write_bytes(b"one\nunfinished")
     (tmp_path / "r000.1.out").write_bytes(b"two\nthree")
-    parts = [Part("r000", (0, 0), (14, 0)), Part("r000.1", (0, 0), (9, 0))]
+    parts = [LogRange("r000", (0, 0), (14, 0)), LogRange("r000.1", (0, 0), (9, 0))]
     for whole, last in ((True, ["three"]), (False, [])):
         log = StoredLines(tmp_path, parts, whole=whole)
         assert [line.text for line in log.read(0, 9)] == ["one", "unfinished", "two", *last]

@@ -11,8 +11,8 @@ from typing import Any, cast
 
 import pytest
 
-from skyward_core.node.agent.log_tailing import PIECE, POLL, SILENT_POLL, Tail
-from skyward_core.protocol.frame_codec import CHUNK
+from skyward_core.node.agent.log_tailing import PIECE_BYTES, POLL, QUIET_POLL, LogTail
+from skyward_core.protocol.frame_codec import CHUNK_BYTES
 from skyward_core.util.redaction import Redactor
 from tests.support.waiting import until
 
@@ -21,7 +21,7 @@ class Slow:
     """Stands for a connection; ``hold`` makes it one whose client does not read."""
 
     def __init__(self) -> None:
-        self.open = True
+        self.is_open = True
         self.got: dict[str, bytearray] = {}
         self.hold = asyncio.Event()
         self.hold.set()
@@ -29,7 +29,7 @@ class Slow:
         self.gaps = 0
 
     @property
-    def busy(self) -> bool:
+    def is_write_paused(self) -> bool:
         return not self.hold.is_set()
 
     def send(self, header: dict[str, Any], body: bytes = b"") -> None:
@@ -49,8 +49,8 @@ def tail_of(
     cursors: dict[str, int] | None = None,
     busy: bool = True,
     secrets: Iterable[str] = (),
-) -> Tail:
-    return Tail(
+) -> LogTail:
+    return LogTail(
         spool,
         cast(Any, connection),
         cursors or {},
@@ -114,24 +114,24 @@ async def test_busy_ranks_that_print_nothing_are_looked_at_more_rarely(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A look takes a processor from ranks; a line that comes has them looked at as often as ever."""
-    monkeypatch.setattr("skyward_core.node.agent.log_tailing.SILENCE", 0.0)
+    monkeypatch.setattr("skyward_core.node.agent.log_tailing.QUIET_AFTER", 0.0)
     connection, pauses = Slow(), list[float]()
     tail = tail_of(tmp_path, connection)
 
     async def pause(busy: float) -> None:
         pauses.append(busy)
-        connection.open = len(pauses) < 2
-        monkeypatch.setattr("skyward_core.node.agent.log_tailing.SILENCE", 1e6)
+        connection.is_open = len(pauses) < 2
+        monkeypatch.setattr("skyward_core.node.agent.log_tailing.QUIET_AFTER", 1e6)
         (tmp_path / "r000.out").write_bytes(b"a line")
 
     monkeypatch.setattr(tail, "_pause", pause)
     async with asyncio.timeout(20):
         await tail.run()
-    assert pauses == [SILENT_POLL, POLL]
+    assert pauses == [QUIET_POLL, POLL]
 
 
 async def test_a_client_that_does_not_read_is_sent_little(tmp_path: Path) -> None:
-    (tmp_path / "r000.out").write_bytes(os.urandom(3 * CHUNK))
+    (tmp_path / "r000.out").write_bytes(os.urandom(3 * CHUNK_BYTES))
     connection = Slow()
     connection.hold.clear()
     follower = asyncio.create_task(tail_of(tmp_path, connection).run())
@@ -140,7 +140,7 @@ async def test_a_client_that_does_not_read_is_sent_little(tmp_path: Path) -> Non
         await asyncio.sleep(0)
     assert connection.frames == 1
     connection.hold.set()
-    await until(lambda: len(connection.got["r000.out"]) == 3 * CHUNK)
+    await until(lambda: len(connection.got["r000.out"]) == 3 * CHUNK_BYTES)
     assert connection.gaps == 0
     follower.cancel()
 
@@ -151,23 +151,23 @@ async def test_it_ends_with_its_connection_and_closes_its_files(tmp_path: Path) 
     connection = Slow()
     follower = asyncio.create_task(tail_of(tmp_path, connection, busy=False).run())
     await until(lambda: connection.frames == 1)
-    connection.open = False
+    connection.is_open = False
     await asyncio.wait_for(follower, 20)
     assert len(list(Path("/proc/self/fd").iterdir())) == before
 
 
 async def test_a_flush_comes_at_once_and_only_if_it_is_little(tmp_path: Path) -> None:
     (tmp_path / "r000.out").write_bytes(b"last words")
-    (tmp_path / "r000.err").write_bytes(os.urandom(2 * CHUNK))
+    (tmp_path / "r000.err").write_bytes(os.urandom(2 * CHUNK_BYTES))
     connection = Slow()
     tail = tail_of(tmp_path, connection)
-    tail.flush({"r000.out": 10, "r000.err": 2 * CHUNK})
+    tail.flush({"r000.out": 10, "r000.err": 2 * CHUNK_BYTES})
     assert connection.got["r000.out"] == b"last words"
-    assert len(connection.got["r000.err"]) <= CHUNK
+    assert len(connection.got["r000.err"]) <= CHUNK_BYTES
     frames = connection.frames
     tail.flush({"r000.out": 10})
     assert connection.frames == frames, "nothing new, nothing sent"
-    assert await tail.finish() == {"r000.out": 10, "r000.err": 2 * CHUNK}
+    assert await tail.finish() == {"r000.out": 10, "r000.err": 2 * CHUNK_BYTES}
     assert connection.got["r000.err"] == (tmp_path / "r000.err").read_bytes()
     assert connection.gaps == 0
 
@@ -184,7 +184,7 @@ async def test_a_flush_to_a_slow_client_or_of_a_file_that_is_not_there_does_noth
 
 @pytest.mark.parametrize("running", [True, False])
 async def test_the_end_sends_all_that_is_left(tmp_path: Path, running: bool) -> None:
-    data = os.urandom(3 * CHUNK + 17)
+    data = os.urandom(3 * CHUNK_BYTES + 17)
     (tmp_path / "r000.out").write_bytes(data)
     (tmp_path / "r001.out").write_bytes(b"")
     connection = Slow()
@@ -246,7 +246,7 @@ async def test_a_secret_is_blanked_wherever_the_pieces_are_cut(tmp_path: Path) -
 
 async def test_a_secret_over_the_end_of_a_piece_is_blanked_on_both_sides(tmp_path: Path) -> None:
     """The file holds more already, so that nothing waits: the next piece begins within the secret."""
-    secret, piece = "s3cr3t-value-of-30-characters!", CHUNK // 4
+    secret, piece = "s3cr3t-value-of-30-characters!", CHUNK_BYTES // 4
     text = b"".join(b"x" * (piece - 15 if n == 0 else piece - 30) + secret.encode() for n in range(3)) + b"end\n"
     (tmp_path / "r000.out").write_bytes(text)
     connection = Slow()
@@ -260,8 +260,8 @@ async def test_a_log_that_stands_still_is_not_looked_through_again(tmp_path: Pat
     (tmp_path / "r000.out").write_text("x" * 5000 + secret[:20])
     tail = tail_of(tmp_path, connection := Slow(), secrets=[secret])
     looked: list[bytes] = []
-    begun = tail._redactor.begun
-    tail._redactor.begun = lambda data: looked.append(data) or begun(data)  # type: ignore[method-assign, func-returns-value]
+    begun = tail._redactor.partial_secret_length
+    tail._redactor.partial_secret_length = lambda data: looked.append(data) or begun(data)  # type: ignore[method-assign, func-returns-value]
     follower = asyncio.create_task(tail.run())
     await until(lambda: connection.frames == 1)
     for _ in range(20):
@@ -289,7 +289,7 @@ async def test_what_waited_and_was_sent_at_a_calls_end_holds_nothing_back_later(
     follower.cancel()
 
 
-@pytest.mark.parametrize(("size", "rounds"), [(100, 1), (PIECE, 2)])
+@pytest.mark.parametrize(("size", "rounds"), [(100, 1), (PIECE_BYTES, 2)])
 async def test_it_waits_after_what_was_all_and_goes_on_where_more_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int, rounds: int
 ) -> None:
@@ -302,7 +302,7 @@ async def test_it_waits_after_what_was_all_and_goes_on_where_more_is(
 
     async def pause(busy: float) -> None:
         looks.append(drained)
-        connection.open = len(looks) < 3
+        connection.is_open = len(looks) < 3
         with open(tmp_path / "r000.out", "ab") as file:
             file.write(bytes(size))
 

@@ -11,7 +11,7 @@ import pytest
 
 from skyward_core.model.specs import Options, PoolSpec
 from skyward_core.pool import output_files, teardown
-from skyward_core.pool.output_files import Listing
+from skyward_core.pool.output_files import FileListing
 from skyward_core.pool.pool import Pool
 from skyward_core.store.ledger import Ledger
 from tests.support.pool_parts import World
@@ -20,7 +20,7 @@ from tests.support.pool_parts import World
 class FakeLink:
     """Its agent says goodbye, and the connection stays open."""
 
-    node, up, finished, last_sizes, quiet = 0, True, False, None, 0.0
+    node, up, finished, last_sizes, silence_seconds = 0, True, False, None, 0.0
 
     told: tuple[str, ...] = ()
 
@@ -42,11 +42,11 @@ class FakeLink:
 async def test_a_goodbye_is_the_last_that_is_waited_for(monkeypatch: pytest.MonkeyPatch, here: int, told: str) -> None:
     monkeypatch.setattr(teardown, "GOODBYE", 3600.0)
     archive, options = SimpleNamespace(cursors={"r000.out": here}), SimpleNamespace(grace=1.0)
-    intake: Any = SimpleNamespace(behind=False)
+    intake: Any = SimpleNamespace(has_unwritten=False)
     context: Any = SimpleNamespace(archive=archive, options=options)
     link: Any = FakeLink()
     async with asyncio.timeout(60):
-        assert await teardown._say_goodbye(context, intake, ["ours"], link) == told
+        assert await teardown._shut_down_agent(context, intake, ["ours"], link) == told
     assert link.told == ("ack", "shutdown", "ours")  # what is here, or of no use, is kept by nobody
 
 
@@ -54,18 +54,18 @@ async def test_a_goodbye_is_the_last_that_is_waited_for(monkeypatch: pytest.Monk
 async def test_a_pool_that_had_no_runs_has_lost_nothing_that_ranks_wrote(
     runs: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def nobody_says(*_: Any, **__: Any) -> Listing:
-        return Listing([], 0, {}, {0: "the link to node 0 is down"})
+    async def nobody_says(*_: Any, **__: Any) -> FileListing:
+        return FileListing([], 0, {}, {0: "the link to node 0 is down"})
 
     monkeypatch.setenv("SKYWARD_HOME", str(tmp_path))
-    monkeypatch.setattr(output_files, "listing", nobody_says)
+    monkeypatch.setattr(output_files, "list_files", nobody_says)
     world: Any = World()
     spec = PoolSpec(name="q", provider=world, nodes=1, options=Options(console=False, grace=0.1))
     ledger = Ledger()
-    pool = await Pool.intend(spec, ledger)
+    pool = await Pool.register(spec, ledger)
     await pool.start(spec)
     if runs:
-        ledger.record(opened=[(pool.row.token, "run", "f", "broadcast", 1, 0.0)])
+        ledger.record_runs(opened=[(pool.row.token, "run", "f", "broadcast", 1, 0.0)])
     receipt = await pool.down()
     assert any("could not be asked what its ranks wrote" in each for each in receipt.lost) == bool(runs)
     ledger.close()

@@ -8,20 +8,20 @@ from pathlib import Path
 
 import pytest
 
-from skyward_core.client.sweep_results import board_of, missing_of
+from skyward_core.client.sweep_results import missing_trials, trial_table_source
 from skyward_core.model.errors import UsageError
 from skyward_core.model.outcomes import ErrorInfo, Outcome, Summary
 from skyward_core.store import pool_folder
 from skyward_core.store.ledger import Ledger
 from skyward_core.views.pool_view import RunView, TaskView, TrialSheet
-from skyward_core.views.rank_metrics import MetricBook
-from skyward_core.views.sweep_trials import TrialBoard, TrialTable
-from skyward_tui.cli.commands.run import TrialNotes, trial_cells
+from skyward_core.views.rank_metrics import MetricStore
+from skyward_core.views.sweep_trials import TrialTable, TrialTableSource
+from skyward_tui.cli.commands.run import TrialReporter, trial_cells
 from skyward_tui.cli.console import Console
 from skyward_tui.file_export import trials_csv
 from skyward_tui.widgets.sweep_trials import TrialLines
 
-SHEET = TrialSheet.of_texts([("lr=0.1", "seed=10"), ("lr=0.1", "seed=9"), ("lr=0.01", "seed=x")])
+SHEET = TrialSheet.from_texts([("lr=0.1", "seed=10"), ("lr=0.1", "seed=9"), ("lr=0.01", "seed=x")])
 
 
 def returned(index: int, value: object, **numbers: float | None) -> Outcome:
@@ -36,11 +36,11 @@ def raised(index: int) -> Outcome:
 
 def table(*outcomes: Outcome, sheet: TrialSheet = SHEET) -> TrialTable:
     tasks = {each.index: TaskView(each.index, 0, 0, each.kind, outcome=each) for each in outcomes}
-    return TrialBoard(sheet).table("r", tasks, MetricBook())
+    return TrialTableSource(sheet).table("r", tasks, MetricStore())
 
 
 def places(found: TrialTable, by: str, *, falling: bool = False) -> list[int]:
-    return [row.place for row in found.sorted(by, falling=falling)]
+    return [row.place for row in found.sorted_rows(by, falling=falling)]
 
 
 def test_a_row_for_each_combination_whether_it_has_run_or_not() -> None:
@@ -56,24 +56,24 @@ def test_a_row_for_each_combination_whether_it_has_run_or_not() -> None:
 
 def test_by_gangs_of_some_ranks_each_row_says_which() -> None:
     tasks = {0: TaskView(0, 3, 0, "returned"), 2: TaskView(2, 0, 0, "running")}
-    found = TrialBoard(replace(SHEET, ranks=2)).table("r", tasks, MetricBook())
+    found = TrialTableSource(replace(SHEET, ranks=2)).table("r", tasks, MetricStore())
     assert found.columns == ("#", "lr", "seed", "ranks", "outcome", "time", "result")
     assert [cells[3] for cells in trial_cells(found, list(found.rows))] == ["ranks", "2-3", "", "0-1"]
     assert places(found, "ranks") == [2, 0, 1] and places(found, "outcome") == [0, 2, 1]
     lines = TrialLines()
-    lines.update(found, MetricBook(), "r")
+    lines.update(found, MetricStore(), "r")
     assert lines.head(80).plain.split()[3:5] == ["ranks", "outcome"]
     assert [lines.row(at, 80).plain.split()[3] for at in range(3)] == ["2-3", "◌", "0-1"]
     assert [line.split(",")[4] for line in trials_csv(found).splitlines()] == ["ranks", "2-3", "", "0-1"]
 
 
 def test_of_other_runs_on_the_pool_no_trial_is_told(capsys: pytest.CaptureFixture[str]) -> None:
-    notes = TrialNotes(Console(), SHEET)
-    notes.told("other", raised(0))
-    notes.told("mine", returned(0, 1))
-    notes.begin("mine")
-    notes.told("other", raised(1))
-    notes.told("mine", returned(1, 2))
+    notes = TrialReporter(Console(), SHEET)
+    notes.on_outcome("other", raised(0))
+    notes.on_outcome("mine", returned(0, 1))
+    notes.set_run("mine")
+    notes.on_outcome("other", raised(1))
+    notes.on_outcome("mine", returned(1, 2))
     said = capsys.readouterr().err.splitlines()
     assert [line.split(" lr")[0] for line in said] == ["1/3", "2/3"] and "raised" not in str(said)
 
@@ -92,7 +92,7 @@ def test_it_is_sorted_by_a_key_of_the_results_and_by_nothing_that_is_not_there()
     found = table(returned(0, {"acc": 0.5}), returned(1, {"acc": 0.9}), raised(2))
     assert places(found, "acc", falling=True) == [1, 0, 2]
     with pytest.raises(KeyError):
-        found.sorted("precision")
+        found.sorted_rows("precision")
 
 
 def test_names_that_an_argument_has_too_are_told_apart() -> None:
@@ -104,12 +104,12 @@ def test_names_that_an_argument_has_too_are_told_apart() -> None:
 
 
 def test_a_trial_that_goes_on_shows_what_it_logs_and_nothing_of_the_one_before() -> None:
-    book = MetricBook()
-    book.note("r", 0, 90.0, {"loss": 0.9, "warm_up": 1.0})
-    book.note("r", 0, 110.0, {"loss": 0.5})
-    book.note("r", 1, 110.0, {"loss": 0.1})
+    book = MetricStore()
+    book.add_values("r", 0, 90.0, {"loss": 0.9, "warm_up": 1.0})
+    book.add_values("r", 0, 110.0, {"loss": 0.5})
+    book.add_values("r", 1, 110.0, {"loss": 0.1})
     tasks = {2: TaskView(2, 0, 0, "running", began_at=100.0)}
-    found = TrialBoard(SHEET).table("r", tasks, book)
+    found = TrialTableSource(SHEET).table("r", tasks, book)
     assert [row.numbers for row in found.rows] == [{}, {}, {"loss": 0.5}] and found.numbers == ("loss",)
 
 
@@ -142,27 +142,29 @@ def test_what_goes_on_with_a_sweep_knows_what_others_before_it_have(
 ) -> None:
     monkeypatch.setenv("SKYWARD_HOME", str(tmp_path))
     ledger = Ledger()
-    row = ledger.intend("t", "p", {"provider": "local"}, {})
+    row = ledger.record_intent("t", "p", {"provider": "local"}, {})
     sheet = SHEET
     for run, ends in (("a", [returned(0, 1), raised(1), raised(2)]), ("b", [returned(0, 2), raised(1)])):
         pool_folder.save_trials(row.key, run, sheet)
         opened = [("t", run, "train", "sweep", len(ends), 1.0)]
-        ledger.record(opened=opened, outcomes=[(run, each, {}) for each in ends], ends=[(run, "failed", 2.0, None)])
+        ledger.record_runs(
+            opened=opened, outcomes=[(run, each, {}) for each in ends], ends=[(run, "failed", 2.0, None)]
+        )
         found = ledger.run(run)
         assert found is not None
-        sheet = missing_of(ledger, found)
+        sheet = missing_trials(ledger, found)
     assert sheet.tasks == (2,) and sheet.before == {0: ("a", 0), 1: ("b", 0)}
     view = RunView("b", "p", "train", "sweep", 2, 1.0)
     tasks = {out.index: TaskView(out.index, 0, 0, out.kind, outcome=out) for out, _ in ledger.outcomes("b")}
-    shown = board_of(ledger, row.key, view, {}).table("b", tasks, MetricBook())
+    shown = trial_table_source(ledger, row.key, view, {}).table("b", tasks, MetricStore())
     assert [(each.run, each.state, each.value) for each in shown.rows] == [
         ("a", "returned", 1), ("b", "returned", 2), ("b", "raised", None)
     ]  # fmt: skip
-    ledger.record(opened=[("t", "c", "train", "broadcast", 1, 1.0)], ends=[("c", "done", 2.0, None)])
+    ledger.record_runs(opened=[("t", "c", "train", "broadcast", 1, 1.0)], ends=[("c", "done", 2.0, None)])
     other = ledger.run("c")
     assert other is not None
     with pytest.raises(UsageError, match="no sweep over arguments"):
-        board_of(ledger, row.key, RunView("c", "p", "train", "broadcast", 1, 1.0), {})
+        trial_table_source(ledger, row.key, RunView("c", "p", "train", "broadcast", 1, 1.0), {})
     with pytest.raises(UsageError, match="no sweep over arguments"):
-        missing_of(ledger, other)
+        missing_trials(ledger, other)
     ledger.close()

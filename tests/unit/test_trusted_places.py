@@ -25,9 +25,9 @@ def place(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_what_only_we_can_write_is_believed(place: Path) -> None:
-    assert host_inspection.doubt(str(place)) == ""
-    assert host_inspection.doubt(str(place / "not" / "there")) == ""
-    assert host_inspection.doubt(f"{place}/../train.a.0/.") == ""
+    assert host_inspection.distrust_reason(str(place)) == ""
+    assert host_inspection.distrust_reason(str(place / "not" / "there")) == ""
+    assert host_inspection.distrust_reason(f"{place}/../train.a.0/.") == ""
 
 
 @as_root
@@ -35,7 +35,7 @@ def test_what_only_we_can_write_is_believed(place: Path) -> None:
 def test_each_folder_on_the_way_counts(place: Path, up: int) -> None:
     theirs = (place, *place.parents)[up]
     os.chown(theirs, STRANGER, STRANGER)
-    assert host_inspection.doubt(str(place)) == f"{theirs} belongs to somebody else"
+    assert host_inspection.distrust_reason(str(place)) == f"{theirs} belongs to somebody else"
 
 
 @pytest.mark.parametrize("up", range(4))
@@ -43,32 +43,32 @@ def test_each_folder_on_the_way_counts(place: Path, up: int) -> None:
 def test_each_folder_that_others_write_counts(place: Path, up: int, mode: int) -> None:
     open_to_all = (place, *place.parents)[up]
     open_to_all.chmod(mode)
-    assert host_inspection.doubt(str(place)) == f"{open_to_all} can be written by others"
+    assert host_inspection.distrust_reason(str(place)) == f"{open_to_all} can be written by others"
 
 
 @as_root
 def test_a_group_may_write_where_it_is_the_owner_s_own(place: Path) -> None:
     place.parent.chmod(0o775)
-    assert host_inspection.doubt(str(place)) == ""
+    assert host_inspection.distrust_reason(str(place)) == ""
     os.chown(place.parent, 0, 100)
-    assert host_inspection.doubt(str(place)) == f"{place.parent} can be written by others"
+    assert host_inspection.distrust_reason(str(place)) == f"{place.parent} can be written by others"
 
 
 def test_a_folder_like_tmp_is_no_hindrance_but_no_place_either(place: Path) -> None:
     shared = place.parents[1]
     shared.chmod(0o1777)
-    assert host_inspection.doubt(str(place)) == ""
-    assert host_inspection.doubt(str(shared)) == f"{shared} can be written by others"
+    assert host_inspection.distrust_reason(str(place)) == ""
+    assert host_inspection.distrust_reason(str(shared)) == f"{shared} can be written by others"
 
 
 def test_links_are_followed(place: Path, tmp_path: Path) -> None:
     link = tmp_path / "link"
     link.symlink_to(place.parent)
-    assert host_inspection.doubt(f"{link}/{place.name}") == ""
+    assert host_inspection.distrust_reason(f"{link}/{place.name}") == ""
     place.parent.chmod(0o777)
-    assert host_inspection.doubt(f"{link}/{place.name}") == f"{place.parent} can be written by others"
+    assert host_inspection.distrust_reason(f"{link}/{place.name}") == f"{place.parent} can be written by others"
     (tmp_path / "round").symlink_to("round")
-    assert "leads nowhere" in host_inspection.doubt(f"{tmp_path}/round/x")
+    assert "leads nowhere" in host_inspection.distrust_reason(f"{tmp_path}/round/x")
 
 
 @as_root
@@ -76,7 +76,7 @@ def test_a_link_of_somebody_else_s_is_not_followed(place: Path, tmp_path: Path) 
     link = tmp_path / "link"
     link.symlink_to("cache/skyward")
     os.chown(link, STRANGER, STRANGER, follow_symlinks=False)
-    assert host_inspection.doubt(f"{link}/pools") == f"{link} belongs to somebody else"
+    assert host_inspection.distrust_reason(f"{link}/pools") == f"{link} belongs to somebody else"
 
 
 @pytest.fixture
@@ -136,6 +136,6 @@ def test_a_bundle_that_others_can_have_changed_is_put_there_anew(
     os.chown(bundle, STRANGER, STRANGER)
     sent = zlib.compress(b"ours") + b"!"
     monkeypatch.setattr(bootstrap, "receive", lambda size: sent)
-    bootstrap.take_bundle(str(tmp_path), "bundle-1/all.zip", len(sent))
+    bootstrap.save_bundle(str(tmp_path), "bundle-1/all.zip", len(sent))
     assert bundle.read_bytes() == b"ours!"
     assert bundle.stat().st_uid == 0

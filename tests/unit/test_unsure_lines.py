@@ -11,9 +11,9 @@ import pytest
 from skyward_core.model.outcomes import Outcome
 from skyward_core.views.events import Event, QueuedRun, QueueNews, RankBegan, RankEnded
 from skyward_core.views.pool_view import RunView
-from skyward_tui.cli.commands.run import Job
+from skyward_tui.cli.commands.run import PoolCommand
 from skyward_tui.cli.console import Console
-from skyward_tui.cli.follow_run import UNSURE, BeforeAnswer, UnsureLines
+from skyward_tui.cli.follow_run import MAX_BUFFERED_BYTES, PendingLaunchEvents, UnattributedLines
 
 
 def waits(*runs: str) -> QueueNews:
@@ -32,10 +32,10 @@ def ends(run: str, rank: int = 0) -> RankEnded:
 def feed(*came: Event | str) -> None:
     """Have a command whose run is ``mine`` hear of things, where a text is a line of rank 0."""
     session: Any = SimpleNamespace(view=lambda key: SimpleNamespace(ranks_per_node=1))
-    job = Job(session, Console(), "p", ours=False, keep=True)
+    job = PoolCommand(session, Console(), "p", ours=False, keep=True)
     job.run = RunView("mine", "p", "f", "broadcast", 1, 0.0)
-    job._own.add("mine")
-    job.follower.prints = job.prints
+    job._own_run_ids.add("mine")
+    job.follower.is_output_ours = job.is_output_ours
     for each in came:
         if isinstance(each, str):
             job.follower.on_log(0, "out", 0, f"{each}\n".encode(), "")
@@ -91,33 +91,33 @@ def test_what_comes_before_the_launch_is_answered_is_shown(
 ) -> None:
     """The session puts it there as soon as the run is begun, and the answer only when all of the launch is done."""
     session: Any = SimpleNamespace(view=lambda key: SimpleNamespace(ranks_per_node=1))
-    job = Job(session, Console(), "p", ours=False, keep=True)
-    job.follower.prints = job.prints
+    job = PoolCommand(session, Console(), "p", ours=False, keep=True)
+    job.follower.is_output_ours = job.is_output_ours
     if before:
         job.run = RunView(before, "p", "f", "broadcast", 1, 0.0, state="done")
-        job._own.add(before)
+        job._own_run_ids.add(before)
     launched: Future[RunView] = Future()
     job.follower.on_event(begins("mine"))
     job.follower.on_log(0, "out", 0, b"hello\n", told)
     job.follower.on_log(1, "out", 0, b"theirs\n", "other")
     job.follower.on_event(ends("mine"))
     launched.set_result(RunView("mine", "p", "f", "broadcast", 1, 0.0))
-    assert job._begun(launched).id == "mine"
+    assert job._wait_for_launch(launched).id == "mine"
     job.follower.finish()
     assert capfd.readouterr().out.splitlines() == ["r000| hello"]
 
 
-def launching(ours: str, whose: str, *, joined: bool = True) -> Job:
+def launching(ours: str, whose: str, *, joined: bool = True) -> PoolCommand:
     """A command that joined a pool, or made one, to which the answer to its launch comes after two large pieces."""
     session: Any = SimpleNamespace(view=lambda key: SimpleNamespace(ranks_per_node=1))
-    job = Job(session, Console(), "p", ours=not joined, keep=True)
+    job = PoolCommand(session, Console(), "p", ours=not joined, keep=True)
     if joined:
-        job.follower.prints = job.prints
+        job.follower.is_output_ours = job.is_output_ours
     launched: Future[RunView] = Future()
-    for line in ("first", "x" * (UNSURE // 2), "y" * (UNSURE // 2), "last"):
+    for line in ("first", "x" * (MAX_BUFFERED_BYTES // 2), "y" * (MAX_BUFFERED_BYTES // 2), "last"):
         job.follower.on_log(0, "out", 0, f"{line}\n".encode(), whose)
     launched.set_result(RunView(ours, "p", "f", "broadcast", 1, 0.0))
-    job._begun(launched)
+    job._wait_for_launch(launched)
     job.follower.finish()
     return job
 
@@ -150,25 +150,25 @@ def test_on_a_pool_of_our_own_nothing_is_left_out(capfd: pytest.CaptureFixture[s
 
 
 def test_what_ranks_do_is_kept_while_their_lines_are_let_go() -> None:
-    held = BeforeAnswer()
-    held.hold(begins("mine"))
+    held = PendingLaunchEvents()
+    held.buffer(begins("mine"))
     for _ in range(5):
-        held.hold_lines(0, "mine", "out", b"x" * (UNSURE // 2))
-    held.hold_lines(1, "mine", "out", b"y")
-    held.hold(ends("mine"))
+        held.buffer_lines(0, "mine", "out", b"x" * (MAX_BUFFERED_BYTES // 2))
+    held.buffer_lines(1, "mine", "out", b"y")
+    held.buffer(ends("mine"))
     kept = list(held)
     assert [type(each).__name__ for each in kept] == ["RankBegan", "tuple", "tuple", "tuple", "RankEnded"]
-    assert held.cut == {(0, "mine")}
+    assert held.truncated == {(0, "mine")}
 
 
 def test_what_is_held_has_a_bound(capfd: pytest.CaptureFixture[str]) -> None:
-    large = "x" * (UNSURE // 4)
+    large = "x" * (MAX_BUFFERED_BYTES // 4)
     said = shown(capfd, waits("mine"), "first", *[large] * 4, "last", begins("mine"), waits())
     assert said[-1] == "r000| last" and len(said) == 4 and "r000| first" not in said
 
 
 def test_what_its_bound_cost_is_said(capfd: pytest.CaptureFixture[str]) -> None:
-    feed(waits("mine"), "first", "x" * UNSURE, "last", begins("mine"), waits())
+    feed(waits("mine"), "first", "x" * MAX_BUFFERED_BYTES, "last", begins("mine"), waits())
     said = capfd.readouterr()
     assert said.out.splitlines() == ["r000| last"]
     assert "rank 0 printed more than is held" in said.err
@@ -188,10 +188,10 @@ def test_holding_a_piece_takes_no_longer_the_more_are_held() -> None:
             asked += 1
             return super().__len__()
 
-    lines, pieces = UnsureLines(), 3000
+    lines, pieces = UnattributedLines(), 3000
     for number in range(pieces):
-        lines.hold(0, "out", Piece(b"x" * (UNSURE // (pieces // 2)) + b"%d" % number))
+        lines.buffer(0, "out", Piece(b"x" * (MAX_BUFFERED_BYTES // (pieces // 2)) + b"%d" % number))
     assert asked <= 2 * pieces
-    left = [data for _, data in lines.take(0)]
-    assert sum(len(data) for data in left) <= UNSURE and left[-1].endswith(b"2999")
-    assert len(left) > pieces // 3 and lines.take(0) == ()
+    left = [data for _, data in lines.pop(0)]
+    assert sum(len(data) for data in left) <= MAX_BUFFERED_BYTES and left[-1].endswith(b"2999")
+    assert len(left) > pieces // 3 and lines.pop(0) == ()

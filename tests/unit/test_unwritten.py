@@ -16,7 +16,7 @@ from skyward_core.model.provider_capabilities import Finds
 from skyward_core.model.specs import Options, PoolSpec
 from skyward_core.pool import teardown
 from skyward_core.pool.pool import Pool
-from skyward_core.pool.reconciliation import close_if_gone, write_down
+from skyward_core.pool.reconciliation import close_if_gone, save_unknown_machines
 from skyward_core.store.ledger import Ledger
 from tests.support.pool_parts import TOKEN, World, dead_process, intended, machine
 from tests.support.waiting import until
@@ -83,7 +83,7 @@ def spec(world: World, nodes: int = 2) -> PoolSpec:
 
 async def test_a_start_that_is_given_up_inside_create_leaves_nothing(world: Finder, ledger: Ledger) -> None:
     world.halt.clear()
-    pool = await Pool.intend(spec(world), ledger)
+    pool = await Pool.register(spec(world), ledger)
     starting = asyncio.create_task(pool.start(spec(world)))
     await until(lambda: bool(world.made))
     receipt = await pool.down()
@@ -94,7 +94,7 @@ async def test_a_start_that_is_given_up_inside_create_leaves_nothing(world: Find
 
 
 async def test_what_cannot_be_looked_for_is_not_called_gone(world: Finder, ledger: Ledger) -> None:
-    pool = await Pool.intend(spec(world), ledger)
+    pool = await Pool.register(spec(world), ledger)
     await pool.start(spec(world))
     world.trouble["find"] = CredentialsRefused("the key has expired")
     receipt = await pool.down()
@@ -106,7 +106,7 @@ async def test_what_cannot_be_looked_for_is_not_called_gone(world: Finder, ledge
 
 
 async def test_a_provider_that_refuses_is_no_end_of_a_teardown(world: Finder, ledger: Ledger) -> None:
-    pool = await Pool.intend(spec(world), ledger)
+    pool = await Pool.register(spec(world), ledger)
     await pool.start(spec(world))
     refused = CredentialsRefused("the key has expired")
     world.trouble = {"describe": refused, "terminate": refused}
@@ -117,7 +117,7 @@ async def test_a_provider_that_refuses_is_no_end_of_a_teardown(world: Finder, le
 
 
 async def test_what_is_left_beside_machines_is_accounted_for(world: Finder, ledger: Ledger) -> None:
-    pool = await Pool.intend(spec(world), ledger)
+    pool = await Pool.register(spec(world), ledger)
     await pool.start(spec(world))
     world.trouble["teardown"] = PoolError("security group sg-1 is still in use")
     receipt = await pool.down()
@@ -127,7 +127,7 @@ async def test_what_is_left_beside_machines_is_accounted_for(world: Finder, ledg
 
 
 async def test_a_client_that_died_inside_create_is_cleared_up_after(world: Finder, ledger: Ledger) -> None:
-    row = ledger.intend("t9", "q", world.to_json(), spec(world).describe())
+    row = ledger.record_intent("t9", "q", world.to_json(), spec(world).describe())
     died(ledger, "t9")
     world.made["t9"] = [machine(0), machine(1)]
     world.states = {"m0": "ending", "m1": "ending"}
@@ -141,7 +141,7 @@ async def test_a_client_that_died_inside_create_is_cleared_up_after(world: Finde
 
 
 async def test_one_that_died_before_anything_was_made_is_closed(world: Finder, ledger: Ledger) -> None:
-    ledger.intend("t9", "q", world.to_json(), spec(world).describe())
+    ledger.record_intent("t9", "q", world.to_json(), spec(world).describe())
     died(ledger, "t9")
     receipt = await close_if_gone(ledger.pool("t9"), world, ledger)  # type: ignore[arg-type]
     assert receipt is not None and receipt.created == 0
@@ -150,21 +150,21 @@ async def test_one_that_died_before_anything_was_made_is_closed(world: Finder, l
 async def test_machines_in_another_s_place_are_kept_among_the_former(world: Finder, ledger: Ledger) -> None:
     intended(world, 2)
     world.made[TOKEN] = [machine(0), machine(1), machine(1, "lost"), machine(2, "late")]
-    new = await write_down("p", TOKEN, world, ledger)  # type: ignore[arg-type]
+    new = await save_unknown_machines("p", TOKEN, world, ledger)  # type: ignore[arg-type]
     assert [each.id for each in new] == ["lost", "late"]
     assert [each.id for each in ledger.machines(TOKEN)] == ["m0", "m1", "late"]
-    assert [each.id for each in ledger.former(TOKEN)] == ["lost"]
-    assert await write_down("p", TOKEN, world, ledger) == [], "each once"  # type: ignore[arg-type]
+    assert [each.id for each in ledger.replaced_machines(TOKEN)] == ["lost"]
+    assert await save_unknown_machines("p", TOKEN, world, ledger) == [], "each once"  # type: ignore[arg-type]
 
 
 async def test_a_pool_torn_down_by_another_client_while_its_machines_come_does_not_start(
     world: Finder, ledger: Ledger
 ) -> None:
     world.halt.clear()
-    pool = await Pool.intend(spec(world), ledger)
+    pool = await Pool.register(spec(world), ledger)
     starting = asyncio.create_task(pool.start(spec(world)))
     await until(lambda: bool(world.made))
-    ledger.pool_state(pool.row.token, "stopping")
+    ledger.set_pool_state(pool.row.token, "stopping")
     world.halt.set()
     with pytest.raises(PoolError, match="torn down by another client while it was starting"):
         await starting

@@ -19,7 +19,7 @@ from skyward_core.client.launch.launch_records import ScriptState
 from skyward_core.client.launch.launch_request import LaunchRequest
 from skyward_core.model.errors import JobFileError, ScriptError, SkywardError
 from skyward_core.store import pool_folder, state_folder, user_settings
-from skyward_core.tasks.job_files.job import JobFile, variables_of
+from skyward_core.tasks.job_files.job import JobFile, read_variables
 from skyward_core.tasks.shell_and_script_calls import script as whole_script
 from skyward_core.transport.ssh import known_hosts
 from skyward_core.transport.working_folder_upload import walk
@@ -36,7 +36,7 @@ SENTENCES = {
     "socket": "it is a socket, not a regular file",
     "large": "it has more than ",
 }
-DEEP = f"it is nested more than {user_files.DEEPEST} levels deep"
+DEEP = f"it is nested more than {user_files.MAX_DEPTH} levels deep"
 
 
 @pytest.fixture(autouse=True)
@@ -70,8 +70,8 @@ def plan(**asked: Any) -> None:
 
 
 def written(name: str, text: str) -> None:
-    (state_folder.home() / name).parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    (state_folder.home() / name).write_text(text)
+    (state_folder.state_home() / name).parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    (state_folder.state_home() / name).write_text(text)
 
 
 READERS: dict[str, tuple[str, Callable[[], Any]]] = {
@@ -84,7 +84,7 @@ READERS: dict[str, tuple[str, Callable[[], Any]]] = {
     "pylock": ("pylock.toml", lambda: plan(lock="pylock.toml")),
     "project": ("pyproject.toml", lambda: plan(project=True)),
     "job": ("job.yaml", lambda: JobFile.from_yaml("job.yaml")),
-    "variables": ("job.yaml", lambda: variables_of("job.yaml")),
+    "variables": ("job.yaml", lambda: read_variables("job.yaml")),
 }
 
 
@@ -102,15 +102,15 @@ def test_what_is_not_an_ordinary_file_is_refused_in_a_sentence(reader: str, kind
 
 # What is read in passing: there is an answer, and nothing is raised.
 QUIET: dict[str, tuple[str, Callable[[], Any]]] = {
-    "state of a script": ("train.py", lambda: ScriptState.of_file(Path("train.py"))),
+    "state of a script": ("train.py", lambda: ScriptState.from_file(Path("train.py"))),
     "ignored files": (".gitignore", lambda: list(walk(Path(), lambda _: False))),
     "offered packages": ("pyproject.toml", lambda: packages_for(Path("train.py"))),
     "offered lock": ("uv.lock", lambda: packages_for(Path("train.py"))),
     "an environment": (".venv/pyvenv.cfg", lambda: plan()),
     "setup.cfg": ("lib/setup.cfg", lambda: None),
-    "settings": ("../home/skyward.toml", user_settings.own_settings),
-    "recent launches": ("../home/recent.json", recent_launches.recent),
-    "dismissed": ("../home/dismissed.json", pool_folder.dismissed),
+    "settings": ("../home/skyward.toml", user_settings.load_user_settings),
+    "recent launches": ("../home/recent.json", recent_launches.recent_forms),
+    "dismissed": ("../home/dismissed.json", pool_folder.read_dismissed),
 }
 
 
@@ -118,7 +118,7 @@ QUIET: dict[str, tuple[str, Callable[[], Any]]] = {
 @pytest.mark.parametrize("reader", QUIET)
 def test_what_is_read_in_passing_may_be_anything(reader: str, kind: str) -> None:
     name, read = QUIET[reader]
-    state_folder.home()
+    state_folder.state_home()
     if name.startswith(".venv"):
         Path(".venv/bin").mkdir(parents=True)
         Path(".venv/bin/python").symlink_to("/bin/sh")
@@ -128,21 +128,21 @@ def test_what_is_read_in_passing_may_be_anything(reader: str, kind: str) -> None
 
 @pytest.mark.parametrize("kind", SENTENCES)
 def test_files_of_the_home_that_are_needed_say_why_they_are_not_read(kind: str) -> None:
-    (state_folder.home() / "pools" / "p" / "launches").mkdir(parents=True)
-    (state_folder.home() / "pools" / "p" / "trials").mkdir(parents=True)
+    (state_folder.state_home() / "pools" / "p" / "launches").mkdir(parents=True)
+    (state_folder.state_home() / "pools" / "p" / "trials").mkdir(parents=True)
     for folder, read in (
-        ("launches", pool_folder.kept),
+        ("launches", pool_folder.read_launch),
         (pool_folder.TRIALS_FOLDER, pool_folder.read_trials),
     ):
-        put(state_folder.home() / "pools" / "p" / folder / "r.json", kind)
+        put(state_folder.state_home() / "pools" / "p" / folder / "r.json", kind)
         with pytest.raises(UnusableFile, match=SENTENCES[kind]):
             read("p", "r")
-    put(state_folder.home() / "app.json", kind)
-    with pytest.raises(saved_state.Unusable, match=SENTENCES[kind]):
-        saved_state.kept_state()
+    put(state_folder.state_home() / "app.json", kind)
+    with pytest.raises(saved_state.InvalidStateFile, match=SENTENCES[kind]):
+        saved_state.load_state()
     put(Path("known_hosts"), kind)
     with pytest.raises(UnusableFile, match=SENTENCES[kind]):
-        known_hosts.entries(Path("known_hosts"))
+        known_hosts.read_entries(Path("known_hosts"))
 
 
 NESTED = ("a = " + "[" * 3000 + "]" * 3000, "a = " + "[" * 300 + "]" * 300, ".".join(["a"] * 300) + " = 1")
@@ -164,18 +164,18 @@ def test_toml_is_refused_where_it_is_nested_too_deep(text: str) -> None:
     with pytest.raises(ScriptError, match=DEEP):
         plan()
     written("skyward.toml", text)
-    assert DEEP in user_settings.own_settings().refused[0]
+    assert DEEP in user_settings.load_user_settings().refused[0]
 
 
 def test_json_of_the_home_is_refused_where_it_is_nested_too_deep() -> None:
     for text in ("[" * 100_000, "[" * 200 + "]" * 200):
         for name in ("recent.json", "dismissed.json", "app.json", "pools/p/launches/r.json"):
             written(name, text)
-        assert recent_launches.recent() == [] and pool_folder.dismissed() == []
+        assert recent_launches.recent_forms() == [] and pool_folder.read_dismissed() == []
         with pytest.raises(ValueError, match=DEEP):
-            pool_folder.kept("p", "r")
-        with pytest.raises(saved_state.Unusable):
-            saved_state.kept_state()
+            pool_folder.read_launch("p", "r")
+        with pytest.raises(saved_state.InvalidStateFile):
+            saved_state.load_state()
 
 
 @pytest.mark.parametrize(
@@ -245,12 +245,12 @@ def test_any_text_has_an_answer(text: str) -> None:
         Path("loop").symlink_to("loop")
     for question in (user_files.exists, user_files.is_file, user_files.is_dir):
         assert isinstance(question(text), bool) and question(text) == question(Path(text))
-    assert isinstance(user_files.expanded(text), Path) and user_files.resolved(text).is_absolute()
-    for raising in (user_files.read_bytes, lambda path: user_files.entries(Path(path))):
+    assert isinstance(user_files.expand_user(text), Path) and user_files.resolve_path(text).is_absolute()
+    for raising in (user_files.read_bytes, lambda path: user_files.list_entries(Path(path))):
         with suppress(OSError):
             raising(text)
     with suppress(ValueError):
-        user_files.found_by(Path(), text)
+        user_files.find_matching(Path(), text)
 
 
 def test_the_null_device_is_an_empty_file() -> None:

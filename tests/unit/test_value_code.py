@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from skyward_core.tasks.guarded_user_code import repr_of, tried, words_of
+from skyward_core.tasks.guarded_user_code import describe_exception, run_guarded, safe_repr
 
 
 def raises(error: BaseException) -> Callable[[], Any]:
@@ -22,8 +22,8 @@ def raises(error: BaseException) -> Callable[[], Any]:
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit, GeneratorExit, ValueError])
 def test_what_code_of_a_value_raises_is_returned(kind: type[BaseException]) -> None:
     error = kind(3)
-    assert tried(raises(error)) == (None, error)
-    assert tried(lambda: 7) == (7, None)
+    assert run_guarded(raises(error)) == (None, error)
+    assert run_guarded(lambda: 7) == (7, None)
 
 
 def test_a_ctrl_c_is_raised_even_if_the_value_catches_it() -> None:
@@ -35,9 +35,9 @@ def test_a_ctrl_c_is_raised_even_if_the_value_catches_it() -> None:
         return 8
 
     with pytest.raises(KeyboardInterrupt):
-        tried(catches)
+        run_guarded(catches)
     with pytest.raises(KeyboardInterrupt):
-        tried(lambda: tried(catches))
+        run_guarded(lambda: run_guarded(catches))
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
@@ -46,9 +46,9 @@ def test_handlers_that_raise_nothing_and_those_that_a_value_sets_stay() -> None:
     before = signal.signal(signal.SIGUSR1, lambda number, _: seen.append(number))
     try:
         handler = signal.getsignal(signal.SIGUSR1)
-        assert tried(lambda: signal.raise_signal(signal.SIGUSR1)) == (None, None)
+        assert run_guarded(lambda: signal.raise_signal(signal.SIGUSR1)) == (None, None)
         assert seen == [signal.SIGUSR1] and signal.getsignal(signal.SIGUSR1) is handler
-        tried(lambda: signal.signal(signal.SIGUSR1, signal.SIG_IGN))
+        run_guarded(lambda: signal.signal(signal.SIGUSR1, signal.SIG_IGN))
         assert signal.getsignal(signal.SIGUSR1) is signal.SIG_IGN
     finally:
         signal.signal(signal.SIGUSR1, before)
@@ -56,7 +56,7 @@ def test_handlers_that_raise_nothing_and_those_that_a_value_sets_stay() -> None:
 
 def test_another_thread_sets_no_handlers() -> None:
     found: list[Any] = []
-    thread = threading.Thread(target=lambda: found.append(tried(raises(KeyboardInterrupt()))))
+    thread = threading.Thread(target=lambda: found.append(run_guarded(raises(KeyboardInterrupt()))))
     thread.start()
     thread.join()
     assert type(found[0][1]) is KeyboardInterrupt
@@ -69,6 +69,6 @@ def test_values_and_errors_without_words_are_described() -> None:
 
         __repr__ = __str__
 
-    assert words_of(Mute())[1] == "(its __str__ raised SystemExit)"
-    assert words_of(KeyError("a")) == ("KeyError", "'a'")
-    assert repr_of(Mute()) == "(its __repr__ raised SystemExit)" and repr_of("a") == "'a'"
+    assert describe_exception(Mute())[1] == "(its __str__ raised SystemExit)"
+    assert describe_exception(KeyError("a")) == ("KeyError", "'a'")
+    assert safe_repr(Mute()) == "(its __repr__ raised SystemExit)" and safe_repr("a") == "'a'"

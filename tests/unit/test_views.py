@@ -15,14 +15,14 @@ from skyward_core.model.outcomes import ErrorInfo, NoticeKind, Outcome, RootCaus
 from skyward_core.util.light_dataclass import value
 from skyward_core.views import events as ev
 from skyward_core.views import pool_view
-from skyward_core.views.log_buffer import LogBook
-from skyward_core.views.pool_view import NODE_LINES, PoolView, aggregate, apply
-from skyward_core.views.rank_metrics import MetricBook
-from skyward_core.views.recorded_events import event_of
+from skyward_core.views.log_buffer import LogBuffers
+from skyward_core.views.pool_view import MAX_NODE_DETAILS, PoolView, aggregate, apply
+from skyward_core.views.rank_metrics import MetricStore
+from skyward_core.views.recorded_events import parse_event
 from skyward_tui.text.number_format import number as shown
 from tests.support.hostile_text import is_harmful
 
-LOGS, NUMBERS = LogBook(), MetricBook()
+LOGS, NUMBERS = LogBuffers(), MetricStore()
 SPEC = {"name": "p", "provider": "local", "nodes": 2, "worker": {"ranks_per_node": 2}}
 
 
@@ -44,7 +44,7 @@ def view_of(*events: ev.Event) -> PoolView:
 OPENED = ev.PoolOpened(pool="p", at=10.0, spec=SPEC, created_at=9.0)
 RUN = ev.RunOpened(pool="p", at=20.0, run="r1", function="train", kind="broadcast", total=4)
 KILLED = Outcome(1, 1, 0, "exited", 2.0, error=ErrorInfo("RankExit", "ended by SIGKILL"), signal=9)
-CAUSE = RootCause.of(KILLED)
+CAUSE = RootCause.from_outcome(KILLED)
 WAITING = ev.QueuedRun(run="r2", name="next", nodes=2, only=[], since=20.5)
 STORY: list[ev.Event] = [
     OPENED,
@@ -108,12 +108,12 @@ def test_what_is_said_of_a_machine_s_end_stands_until_the_node_is_gone() -> None
 
     view = view_of(OPENED, said("rebalance"))
     node = view.nodes[1]
-    assert (node.notice, node.is_taken_back, view.nodes[0].notice) == ("rebalance", False, "")
+    assert (node.notice, node.is_preempted, view.nodes[0].notice) == ("rebalance", False, "")
     apply(view, said("terminate", 131.0))
     apply(view, said("rebalance"))  # is no news beside that
-    assert (node.notice, node.notice_ends_at, node.is_taken_back) == ("terminate", 131.0, True)
+    assert (node.notice, node.notice_ends_at, node.is_preempted) == ("terminate", 131.0, True)
     apply(view, ev.NodePhase(pool="p", at=13.0, node=1, phase="ready", detail="a new agent took over"))
-    assert node.is_taken_back
+    assert node.is_preempted
     apply(view, ev.NodePhase(pool="p", at=131.0, node=1, phase="gone"))
     assert (node.notice, node.notice_ends_at) == ("", None)
 
@@ -146,12 +146,15 @@ def test_a_node_goes_through_its_phases() -> None:
 
 def test_what_was_said_of_a_node_stays_and_is_bounded() -> None:
     view = view_of(OPENED)
-    for line in ["resolving", "resolving", *map(str, range(NODE_LINES - 1))]:
+    for line in ["resolving", "resolving", *map(str, range(MAX_NODE_DETAILS - 1))]:
         apply(view, ev.NodePhase(pool="p", at=1.0, node=0, phase="installed", detail=line))
     apply(view, ev.NodePhase(pool="p", at=2.0, node=0, phase="ready"))
-    assert [text for _, _, text in view.nodes[0].said] == ["resolving", *map(str, range(NODE_LINES - 1))]
+    assert [text for _, _, text in view.nodes[0].said] == [
+        "resolving",
+        *map(str, range(MAX_NODE_DETAILS - 1)),
+    ]
     apply(view, ev.NodePhase(pool="p", at=3.0, node=0, phase="running", detail="again\x1b[31m"))
-    assert len(view.nodes[0].said) == NODE_LINES and view.nodes[0].said[-1][2].isprintable()
+    assert len(view.nodes[0].said) == MAX_NODE_DETAILS and view.nodes[0].said[-1][2].isprintable()
 
 
 def test_a_link_says_since_when_it_is_down() -> None:
@@ -260,27 +263,27 @@ def state(view: PoolView) -> PoolView:
 
 def test_a_journal_rebuilds_an_equal_view() -> None:
     lines = [json.dumps(ev.to_json(event)) for event in STORY]
-    again = [event_of(json.loads(line)) for line in lines]
+    again = [parse_event(json.loads(line)) for line in lines]
     assert again == STORY
     assert state(view_of(*again)) == state(view_of(*STORY))  # type: ignore[arg-type]
 
 
 def test_only_so_many_runs_are_kept_and_none_that_runs() -> None:
     view = view_of(OPENED, RUN)
-    for number in range(2 * pool_view.RUNS_KEPT):
+    for number in range(2 * pool_view.MAX_RUNS):
         opened = replace(RUN, run=f"x{number}")
         apply(view, opened)
         apply(view, ev.RunEnded(pool="p", run=opened.run, state="done"))
-    assert len(view.runs) == pool_view.RUNS_KEPT
+    assert len(view.runs) == pool_view.MAX_RUNS
     assert "r1" in view.runs
-    assert f"x{2 * pool_view.RUNS_KEPT - 1}" in view.runs
+    assert f"x{2 * pool_view.MAX_RUNS - 1}" in view.runs
     assert "x0" not in view.runs
 
 
 @pytest.mark.parametrize("at_once", [False, True])
 def test_the_newest_runs_are_kept_whichever_node_tells_first(at_once: bool) -> None:
     view = view_of(OPENED)
-    half = pool_view.RUNS_KEPT
+    half = pool_view.MAX_RUNS
     opened = [replace(RUN, run=f"x{number}", at=RUN.at + number) for number in range(2 * half)]
     ended = [ev.RunEnded(pool="p", run=each.run, state="done") for each in opened]
     told = [pair for number in (*range(half, 2 * half), *range(half)) for pair in (opened[number], ended[number])]
@@ -291,17 +294,17 @@ def test_the_newest_runs_are_kept_whichever_node_tells_first(at_once: bool) -> N
 
 
 def test_only_so_many_outcomes_are_kept_and_every_failure() -> None:
-    total = pool_view.TASKS_KEPT + 3000
+    total = pool_view.MAX_TASKS + 3000
     view = view_of(OPENED, replace(RUN, kind="gather", total=total))
     run = view.runs["r1"]
-    failed = {5, pool_view.TASKS_KEPT + 100, total - 1}
+    failed = {5, pool_view.MAX_TASKS + 100, total - 1}
     for index in range(total):
         outcome = replace(KILLED, index=index) if index in failed else returned(index)
         apply(view, ev.RankBegan(pool="p", run="r1", index=index, rank=0, node=0))
         apply(view, ev.RankEnded(pool="p", run="r1", outcome=outcome))
     assert run.counts == {"returned": total - 3, "exited": 3}
     assert run.ended == total
-    assert pool_view.TASKS_KEPT <= len(run.tasks) <= pool_view.TASKS_KEPT + 3
+    assert pool_view.MAX_TASKS <= len(run.tasks) <= pool_view.MAX_TASKS + 3
     assert {o.index for o in run.outcomes() if o.kind == "exited"} == failed
 
 
@@ -409,7 +412,7 @@ def texts(thing: Any) -> list[str]:
     if isinstance(thing, list | tuple):
         return [text for part in thing for text in texts(part)]
     if is_dataclass(thing):
-        names = [each.name for each in fields(thing) if each.name not in ("told", "last_told")]
+        names = [each.name for each in fields(thing) if each.name not in ("raw_outcome", "raw_last_item")]
         return [text for name in names for text in texts(getattr(thing, name))]
     return []
 
@@ -438,13 +441,15 @@ def test_no_text_in_a_view_could_harm_a_terminal() -> None:
     assert view.runs["r1"].root_cause == RootCause(1, "raised", "E�⇥V↵next", "E�      V\nnext")
     assert list(view.runs["r1"].aggregate() or {}) == []
     task = view.runs["r1"].tasks[0]
-    assert task.told is not None and task.told.summary == task.last_told == told  # a program gets it as it was
+    assert (
+        task.raw_outcome is not None and task.raw_outcome.summary == task.raw_last_item == told
+    )  # a program gets it as it was
 
 
 def test_a_clean_outcome_is_held_once() -> None:
     outcome = returned(0, {"loss": 2.5, "name": "é", "more": [1, "x"]})
     task = view_of(OPENED, RUN, ev.RankEnded(pool="p", run="r1", outcome=outcome)).runs["r1"].tasks[0]
-    assert task.outcome is task.told is outcome
+    assert task.outcome is task.raw_outcome is outcome
 
 
 def test_a_lease_counts_down_while_nothing_runs() -> None:

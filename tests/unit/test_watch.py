@@ -10,7 +10,7 @@ import pytest
 from skyward_core.model.errors import LedgerError, PoolError
 from skyward_core.model.machines import Machine
 from skyward_core.model.outcomes import MachineStatus
-from skyward_core.pool.node_recovery import FAILURES, Watch
+from skyward_core.pool.node_recovery import MAX_FAILURES, NodeFailureHandler
 
 
 class Stage:
@@ -32,7 +32,7 @@ class Stage:
         self.written_fails = False
         self.ended = False
         extra = ({"why": why} if why else {}) | ({"preempted": preempted} if preempted else {})
-        view = SimpleNamespace(nodes=[SimpleNamespace(is_taken_back=each) for each in (False, noticed)])
+        view = SimpleNamespace(nodes=[SimpleNamespace(is_preempted=each) for each in (False, noticed)])
         self.machine = Machine("m1", 1, "h1", "", state=state, extra=extra)
         self.links = [self.link(0, up=other_up), self.link(1, up=False)]
         stage = self
@@ -62,35 +62,37 @@ class Stage:
             return lambda *words: None
 
         context: Any = SimpleNamespace(
-            name="p", token="t", links=self.links, machines=[None, self.machine], provider=Provider(), alone=alone,
-            view=view, leaving=False, ending=None, observer=False, options=SimpleNamespace(lost_after=None),
-            ledger=SimpleNamespace(pool=written, pool_state=written),
+            name="p", token="t", links=self.links, machines=[None, self.machine], provider=Provider(),
+            is_standalone=alone,
+            view=view, leaving=False, external_end=None, observer=False, options=SimpleNamespace(lost_after=None),
+            ledger=SimpleNamespace(pool=written, set_pool_state=written),
         )  # fmt: skip
         news: Any = SimpleNamespace(
-            emit=self.told.append, mention=lambda link, words: self.told.append(words),
-            redactor=SimpleNamespace(text=lambda text: text),
+            emit=self.told.append, emit_node_note=lambda link, words: self.told.append(words),
+            redactor=SimpleNamespace(redact_text=lambda text: text),
         )  # fmt: skip
         endings: Any = SimpleNamespace(
-            have_come=have_come, by_others=lambda ending: self.done.append(f"ended: {ending.why}")
+            check_ended=have_come, on_external_end=lambda ending: self.done.append(f"ended: {ending.why}")
         )
         startup: Any = SimpleNamespace(prepare=prepare)
         replacements: Any = SimpleNamespace(begin=lambda node: self.done.append("replacing"))
         book: Any = SimpleNamespace(
-            saw_loss=lambda: self.done.append("seen"), drop=lambda link: self.done.append("dropped")
+            on_node_lost=lambda: self.done.append("seen"), drop_link=lambda link: self.done.append("dropped")
         )
-        self.watch = Watch(context, news, None, None, book, endings, startup, replacements)  # type: ignore[arg-type]
+        nobody: Any = None
+        self.failure_handler = NodeFailureHandler(context, news, nobody, nobody, book, endings, startup, replacements)
 
     def link(self, node: int, *, up: bool) -> Any:
-        link = SimpleNamespace(node=node, up=up, gone=False, finished=False, lost_why="")
+        link = SimpleNamespace(node=node, up=up, gone=False, finished=False, lost_reason="")
 
         def lose(why: str = "", *, taken_back: bool = False) -> None:
-            link.gone, link.lost_why, link.taken_back = True, why, taken_back
+            link.gone, link.lost_reason, link.taken_back = True, why, taken_back
 
-        link.lose = lose
+        link.mark_lost = lose
         return link
 
     async def decide(self, *, decided: bool = False) -> list[str]:
-        await self.watch._decide(self.links[1], decided)
+        await self.failure_handler._handle_failure(self.links[1], decided)
         return self.done
 
 
@@ -118,7 +120,7 @@ async def test_an_agent_that_was_ended_is_not_asked_for() -> None:
     stage = Stage("running")
     stage.links[1].finished = True
     assert await stage.decide() == LOST
-    assert stage.links[1].lost_why == "its agent was ended on its machine"
+    assert stage.links[1].lost_reason == "its agent was ended on its machine"
 
 
 async def test_another_client_s_decision_stands() -> None:
@@ -143,12 +145,12 @@ async def test_a_start_that_fails_is_no_loss_before_it_has_failed_often(
 ) -> None:
     stage = Stage("orphaned")
     stage.start_fails = "no room"
-    monkeypatch.setattr(stage.watch._revivals, "is_due", lambda node: True)
-    for _ in range(FAILURES):
+    monkeypatch.setattr(stage.failure_handler._restart_limiter, "is_due", lambda node: True)
+    for _ in range(MAX_FAILURES):
         assert await stage.decide() == []
     assert await stage.decide() == [*LOST, "terminated"]
-    said = f"{FAILURES} attempts to start a new agent failed; the last: no room"
-    assert stage.links[1].lost_why == said
+    said = f"{MAX_FAILURES} attempts to start a new agent failed; the last: no room"
+    assert stage.links[1].lost_reason == said
 
 
 async def test_a_start_that_failed_is_not_tried_at_once() -> None:
@@ -183,4 +185,4 @@ async def test_a_machine_that_was_taken_back_is_said_to_be(finished: bool) -> No
     ):
         stage.links[1].finished = finished
         assert (await stage.decide())[:3] == LOST
-        assert (stage.links[1].lost_why, stage.links[1].taken_back) == (words, True)
+        assert (stage.links[1].lost_reason, stage.links[1].taken_back) == (words, True)

@@ -9,8 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from skyward_core.protocol.output_order_marks import AFTER, BEFORE, WIDTH, decode, encode, shifted
-from skyward_core.views.output_merge import STREAMS, Piece, Weaver, start_of_last, weave
+from skyward_core.protocol.output_order_marks import (
+    AFTER,
+    BEFORE,
+    MARK_BYTES,
+    decode_marks,
+    encode_mark,
+    shift_marks,
+)
+from skyward_core.views.output_merge import STREAMS, Piece, StreamMerger, find_tail_start, merge_streams
 from tests.support.examples import examples
 
 WRITES = st.lists(st.tuples(st.sampled_from(STREAMS), st.binary(min_size=1, max_size=9)), max_size=40)
@@ -40,7 +47,7 @@ class Spool:
         return len(self.files["out"]), len(self.files["err"])
 
     def _mark(self, kind: str, number: int) -> None:
-        self.marks += encode(kind, 1000 + number / 100, *self.end, f"run{number}")
+        self.marks += encode_mark(kind, 1000 + number / 100, *self.end, f"run{number}")
 
     def store(self, folder: Path) -> None:
         for name, data in (*self.files.items(), ("marks", self.marks)):
@@ -61,21 +68,21 @@ def bytes_of(pieces: list[Piece]) -> list[tuple[str, int]]:
 def test_order_is_that_of_the_writing_whatever_the_pieces(
     writes: list[tuple[str, bytes]], seen: list[bool], sizes: list[int]
 ) -> None:
-    spool, weaver, got = Spool(writes, seen), Weaver(), []
+    spool, weaver, got = Spool(writes, seen), StreamMerger(), []
     at = {"out": 0, "err": 0, "marks": 0}
     for number in range(3 * (len(spool.marks) + sum(spool.end))):
         name = (*STREAMS, "marks")[number % 3]
-        size = sizes[number % len(sizes)] * (WIDTH if name == "marks" else 1)
+        size = sizes[number % len(sizes)] * (MARK_BYTES if name == "marks" else 1)
         data = (spool.marks if name == "marks" else spool.files[name])[at[name] : at[name] + size]
         if name == "marks":
-            weaver.learn(data)
+            weaver.add_marks(data)
         else:
-            weaver.take(name, at[name], data)
+            weaver.add_bytes(name, at[name], data)
         at[name] += len(data)
-        got += list(weaver.ready())
+        got += list(weaver.pop_ready())
     spool.check(got)
     assert bytes_of(got) == spool.order
-    assert not weaver.holds
+    assert not weaver.has_held_bytes
     assert weaver.place == spool.end
 
 
@@ -95,12 +102,12 @@ def test_files_are_read_from_any_place_to_any_other(
         out, err = (sum(s == stream for s, _ in spool.order[:n]) for stream in STREAMS)
         return out, err
 
-    pieces = list(weave(folder, "r000", place(low), place(high)))
+    pieces = list(merge_streams(folder, "r000", place(low), place(high)))
     spool.check(pieces)
     assert bytes_of(pieces) == spool.order[low:high]
-    start = start_of_last(folder, "r000", spool.end, 20)
+    start = find_tail_start(folder, "r000", spool.end, 20)
     assert sum(spool.end) - sum(start) <= 40
-    tail = list(weave(folder, "r000", start, spool.end))
+    tail = list(merge_streams(folder, "r000", start, spool.end))
     assert sorted(bytes_of(tail)) == sorted(
         (stream, at) for stream, at in spool.order if at >= start[STREAMS.index(stream)]
     )
@@ -115,67 +122,72 @@ def test_whatever_the_marks_say_every_byte_comes_once(
 ) -> None:
     spool, folder = Spool(writes, []), tmp_path_factory.mktemp("logs")
     for each in noise:
-        line = each if isinstance(each, bytes) else encode(BEFORE, each[0] / 1000, each[1], each[2], "x")
+        line = each if isinstance(each, bytes) else encode_mark(BEFORE, each[0] / 1000, each[1], each[2], "x")
         spool.marks = line + spool.marks if len(line) % 2 else spool.marks + line
     spool.store(folder)
-    pieces = list(weave(folder, "r000", (0, 0), spool.end))
+    pieces = list(merge_streams(folder, "r000", (0, 0), spool.end))
     spool.check(pieces)
     assert sorted(bytes_of(pieces)) == sorted(spool.order)
 
 
 def test_a_mark_that_was_cut_short_spoils_no_other(tmp_path: Path) -> None:
-    lines = encode(BEFORE, 1, 0, 0, "a") + encode(BEFORE, 2, 3, 0, "a")[:20] + b"\n" + encode(AFTER, 3, 3, 4, "b")
-    assert [mark.at for mark in decode(lines)] == [1, 3]
+    lines = (
+        encode_mark(BEFORE, 1, 0, 0, "a")
+        + encode_mark(BEFORE, 2, 3, 0, "a")[:20]
+        + b"\n"
+        + encode_mark(AFTER, 3, 3, 4, "b")
+    )
+    assert [mark.at for mark in decode_marks(lines)] == [1, 3]
     (tmp_path / "r000.marks").write_bytes(lines)
     (tmp_path / "r000.out").write_bytes(b"abc")
     (tmp_path / "r000.err").write_bytes(b"defg")
-    assert start_of_last(tmp_path, "r000", (3, 4), 0) == (3, 4)
-    assert [p[:3] for p in weave(tmp_path, "r000", (0, 0), (3, 4))] == [
+    assert find_tail_start(tmp_path, "r000", (3, 4), 0) == (3, 4)
+    assert [p[:3] for p in merge_streams(tmp_path, "r000", (0, 0), (3, 4))] == [
         ("out", 0, b"abc"),
         ("err", 0, b"defg"),
     ]
 
 
 def test_times_and_runs_are_those_of_the_marks() -> None:
-    weaver = Weaver()
+    weaver = StreamMerger()
     for mark in (
         (BEFORE, 10.0, 0, 0, "one"),  # the worker prints "ab"
         (AFTER, 10.5, 2, 0, "one"),
         (AFTER, 12.0, 4, 0, "one"),  # a child has printed "cd"
         (BEFORE, 13.0, 4, 0, "two"),
     ):
-        weaver.learn(encode(*mark))
-    weaver.take("out", 0, b"abcdef")
-    told = [(p.data, p.at, p.run) for p in [*weaver.ready(), *weaver.rest()]]
+        weaver.add_marks(encode_mark(*mark))
+    weaver.add_bytes("out", 0, b"abcdef")
+    told = [(p.data, p.at, p.run) for p in [*weaver.pop_ready(), *weaver.pop_all()]]
     assert told == [(b"ab", 10.0, "one"), (b"cd", 12.0, "one"), (b"ef", 13.0, "two")]
 
 
 def test_marks_are_of_one_width_and_move() -> None:
     told = (AFTER, 1763784000.123, 10**14, 7, "0123456789")
-    line = encode(*told)
-    assert len(line) == WIDTH
-    assert [(mark.kind, mark.at, mark.out, mark.err, mark.run) for mark in decode(line)] == [told]
-    two = line + encode(BEFORE, 0.5, 1, 2, "")
-    moved = shifted(two, 100, 1000)
+    line = encode_mark(*told)
+    assert len(line) == MARK_BYTES
+    assert [(mark.kind, mark.at, mark.out, mark.err, mark.run) for mark in decode_marks(line)] == [told]
+    two = line + encode_mark(BEFORE, 0.5, 1, 2, "")
+    moved = shift_marks(two, 100, 1000)
     assert len(moved) == len(two)
-    assert [(m.out, m.err) for m in decode(moved)] == [(10**14 + 100, 1007), (101, 1002)]
-    assert shifted(b"no mark\n" + two[:9], 1, 1) == b"no mark\n" + two[:9]
+    assert [(m.out, m.err) for m in decode_marks(moved)] == [(10**14 + 100, 1007), (101, 1002)]
+    assert shift_marks(b"no mark\n" + two[:9], 1, 1) == b"no mark\n" + two[:9]
 
 
 def test_what_is_not_told_is_given_at_the_end_output_first() -> None:
-    weaver = Weaver()
-    weaver.take("err", 0, b"e")
-    weaver.take("out", 0, b"o")
-    assert list(weaver.ready()) == []
-    assert weaver.holds
-    assert [k for k, _ in groupby(weaver.rest(), lambda piece: (piece.stream, piece.at))] == [
+    weaver = StreamMerger()
+    weaver.add_bytes("err", 0, b"e")
+    weaver.add_bytes("out", 0, b"o")
+    assert list(weaver.pop_ready()) == []
+    assert weaver.has_held_bytes
+    assert [k for k, _ in groupby(weaver.pop_all(), lambda piece: (piece.stream, piece.at))] == [
         ("out", None),
         ("err", None),
     ]
 
 
 def test_marks_of_what_was_cut_off_say_nothing_of_what_comes_in_its_place() -> None:
-    weaver = Weaver()
+    weaver = StreamMerger()
     for mark in (
         (BEFORE, 1.0, 0, 0, "one"),
         (BEFORE, 1.1, 5000, 0, "one"),  # beyond what one run may print
@@ -183,9 +195,9 @@ def test_marks_of_what_was_cut_off_say_nothing_of_what_comes_in_its_place() -> N
         (BEFORE, 1.3, 100, 0, "two"),
         (AFTER, 1.2, 90, 0, "one"),  # overtaken
     ):
-        weaver.learn(encode(*mark))
-    weaver.take("out", 0, b"x" * 200)
-    told = [(len(p.data), p.run) for p in [*weaver.ready(), *weaver.rest()]]
+        weaver.add_marks(encode_mark(*mark))
+    weaver.add_bytes("out", 0, b"x" * 200)
+    told = [(len(p.data), p.run) for p in [*weaver.pop_ready(), *weaver.pop_all()]]
     assert told == [(100, "one"), (100, "two")]
 
 
@@ -193,7 +205,7 @@ def test_files_are_open_only_while_they_are_read(tmp_path: Path) -> None:
     spool = Spool([("out", b"one\n"), ("err", b"two\n")] * 5, [])
     spool.store(tmp_path)
     before = len(list(Path("/proc/self/fd").iterdir()))
-    many = [weave(tmp_path, "r000", (0, 0), spool.end, 7) for _ in range(50)]
+    many = [merge_streams(tmp_path, "r000", (0, 0), spool.end, 7) for _ in range(50)]
     firsts = [next(pieces) for pieces in many]
     assert len(list(Path("/proc/self/fd").iterdir())) == before, "256 ranks have three files each"
     for first, pieces in zip(firsts, many, strict=True):

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from skyward_core.client import settings
-from skyward_core.store.atomic_file import write_whole
+from skyward_core.store.atomic_file import write_atomic
 from tests.support.child import Child
 
 BEGIN = "import os, signal, sys, time\nfrom pathlib import Path\n"
 DIE = "Path.replace = lambda *_: os.kill(os.getpid(), signal.SIGKILL)\n"
-WRITE = "from skyward_core.store.atomic_file import write_whole\nwrite_whole(Path(sys.argv[1]), b'new' * 1000)\n"
-REMEMBER = "from skyward_core.client import settings\nsettings.remember('recent', 'new' * 1000)\n"
+WRITE = "from skyward_core.store.atomic_file import write_atomic\nwrite_atomic(Path(sys.argv[1]), b'new' * 1000)\n"
+REMEMBER = "from skyward_core.client import settings\nsettings.save_state('recent', 'new' * 1000)\n"
 
 
 def names(folder: Path) -> set[str]:
@@ -25,22 +25,22 @@ def names(folder: Path) -> set[str]:
 
 def test_what_a_killed_process_leaves_is_gone_with_the_next_one(tmp_path: Path) -> None:
     path = tmp_path / "a"
-    write_whole(path, b"old")
+    write_atomic(path, b"old")
     killed = subprocess.run([sys.executable, "-c", BEGIN + DIE + WRITE, str(path)], check=False)
     assert killed.returncode == -signal.SIGKILL
     assert (path.read_bytes(), len(names(tmp_path))) == (b"old", 2)
-    write_whole(path, b"short")
+    write_atomic(path, b"short")
     assert (path.read_bytes(), names(tmp_path)) == (b"short", {"a"})
 
 
 def test_what_is_remembered_leaves_nothing_for_ever_either(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SKYWARD_HOME", str(tmp_path))
-    settings.remember("recent", "old")
+    settings.save_state("recent", "old")
     killed = subprocess.run([sys.executable, "-c", BEGIN + DIE + REMEMBER], check=False)
     assert killed.returncode == -signal.SIGKILL
-    assert settings.remembered("recent") == "old"
-    settings.remember("recent", "newer")
-    assert settings.remembered("recent") == "newer"
+    assert settings.load_state("recent") == "old"
+    settings.save_state("recent", "newer")
+    assert settings.load_state("recent") == "newer"
     assert names(tmp_path) == {".skyward-state", "recent.json"}
 
 
@@ -52,7 +52,7 @@ def test_two_that_write_at_once_do_not_mix(tmp_path: Path) -> None:
         assert other.stdin is not None and other.stdout is not None
         other.stdout.readline()
         with pytest.raises(BlockingIOError, match=r"a\.draft is just being written by another process"):
-            write_whole(path, b"ours")
+            write_atomic(path, b"ours")
         assert not path.exists()
         other.stdin.close()
         assert other.wait() == 0
@@ -69,18 +69,18 @@ def test_one_whose_writer_was_faster_is_let_alone(tmp_path: Path, monkeypatch: p
 
     monkeypatch.setattr("fcntl.flock", lock)
     with pytest.raises(BlockingIOError):
-        write_whole(path, b"ours")
+        write_atomic(path, b"ours")
     assert (path.read_bytes(), names(tmp_path)) == (b"theirs", {"a"})
 
 
 def test_permissions_are_as_asked_for(tmp_path: Path) -> None:
-    write_whole(tmp_path / "a", b"mine")
-    write_whole(tmp_path / "b", b"anybody's", mode=0o644)
+    write_atomic(tmp_path / "a", b"mine")
+    write_atomic(tmp_path / "b", b"anybody's", mode=0o644)
     assert [(tmp_path / name).stat().st_mode & 0o777 for name in "ab"] == [0o600, 0o644]
 
 
 def test_nothing_is_left_where_it_cannot_be(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     with pytest.raises(OSError, match="a"):
-        write_whole(tmp_path / "a", b"x")
+        write_atomic(tmp_path / "a", b"x")
     assert names(tmp_path) == {"a"}

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from skyward_core.protocol.frame_codec import CHUNK, INLINE, Decoder, WireError, frame
+from skyward_core.protocol.frame_codec import CHUNK_BYTES, MAX_INLINE_BYTES, Decoder, WireError, encode_frame
 
 FRAMES: list[tuple[dict[str, Any], bytes]] = [
     ({"t": "hello"}, b""),
@@ -19,7 +19,7 @@ FRAMES: list[tuple[dict[str, Any], bytes]] = [
     ({"t": "outcome", "summary": {"json": {"a": None, "b": [True, 1.5]}}}, b"\0"),
     ({"t": "words", "text": "grüße 🚀 \u2028 \x00"}, b""),
 ]
-STREAM = b"".join(frame(header, body) for header, body in FRAMES)
+STREAM = b"".join(encode_frame(header, body) for header, body in FRAMES)
 
 
 def decode(*chunks: bytes) -> list[tuple[dict, bytes]]:
@@ -50,16 +50,16 @@ def test_many_frames_in_one_chunk_and_random_cuts() -> None:
 
 def test_a_frame_is_yielded_as_soon_as_it_is_whole() -> None:
     decoder = Decoder()
-    whole = frame({"t": "a"}, b"body")
+    whole = encode_frame({"t": "a"}, b"body")
     assert list(decoder.feed(whole[:-1])) == []
     assert list(decoder.feed(whole[-1:] + whole[:3])) == [({"t": "a"}, b"body")]
     assert list(decoder.feed(whole[3:])) == [({"t": "a"}, b"body")]
 
 
 def test_large_bodies_cost_about_their_size() -> None:
-    body = random.Random(1).randbytes(8 * CHUNK)
-    data = frame({"t": "data"}, body)
-    pieces = [data[i : i + INLINE] for i in range(0, len(data), INLINE)]
+    body = random.Random(1).randbytes(8 * CHUNK_BYTES)
+    data = encode_frame({"t": "data"}, body)
+    pieces = [data[i : i + MAX_INLINE_BYTES] for i in range(0, len(data), MAX_INLINE_BYTES)]
     tracemalloc.start()
     try:
         assert decode(*pieces)[0][1] == body
@@ -79,7 +79,7 @@ def test_what_was_read_is_not_read_again_after_the_reader_stops_half_way() -> No
 
 def test_text_that_is_no_unicode_survives() -> None:
     name = b"caf\xe9.py".decode("utf-8", "surrogateescape")
-    assert decode(frame({"t": "x", "name": name})) == [({"t": "x", "name": name}, b"")]
+    assert decode(encode_frame({"t": "x", "name": name})) == [({"t": "x", "name": name}, b"")]
 
 
 def lengths(head: bytes, body: bytes = b"") -> bytes:
@@ -119,6 +119,6 @@ def test_frames_before_the_garbage_are_still_given() -> None:
 
 
 def test_a_header_is_compact_json() -> None:
-    data = frame({"t": "a", "b": [1, 2]})
+    data = encode_frame({"t": "a", "b": [1, 2]})
     assert json.loads(data[8:]) == {"t": "a", "b": [1, 2]}
     assert b" " not in data[8:]

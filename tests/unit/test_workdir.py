@@ -19,12 +19,12 @@ import pytest
 
 from skyward_core.client import ssh_hosts
 from skyward_core.model.errors import JobFileError, UsageError
-from skyward_core.node.agent.output_files import written
+from skyward_core.node.agent.output_files import find_written_files
 from skyward_core.node.bootstrap import host_commands, receive_working_folder
-from skyward_core.protocol.node_paths import STATE
+from skyward_core.protocol.node_paths import STATE_FILE
 from skyward_core.store import state_folder
-from skyward_core.store.state_folder import home, is_state
-from skyward_core.tasks.job_files.job import placing
+from skyward_core.store.state_folder import is_state_folder, state_home
+from skyward_core.tasks.job_files.job import make_mount_call
 from skyward_core.transport import working_folder_upload
 
 
@@ -49,15 +49,15 @@ def write(folder: Path, name: str, text: str) -> Path:
 
 
 def names(folder: Path, **wishes: list[str]) -> set[str]:
-    return {item.path for item in working_folder_upload.manifest(folder, **wishes).items}
+    return {item.path for item in working_folder_upload.build_manifest(folder, **wishes).items}
 
 
 def sync(folder: Path, root: Path, say: Callable[[str], None] = print) -> list[str]:
     """One whole round between both halves; returns the paths that travelled."""
     items = receive_working_folder.from_json(
-        receive_working_folder.to_json(working_folder_upload.manifest(folder).items)
+        receive_working_folder.to_json(working_folder_upload.build_manifest(folder).items)
     )
-    copy = receive_working_folder.Copy(root, working_folder_upload.name_of(folder), say)
+    copy = receive_working_folder.FolderCopy(root, working_folder_upload.copy_name(folder), say)
     wanted, doubtful = copy.compare(items)
     same = [
         index
@@ -160,7 +160,7 @@ def test_keys_are_sent_only_where_they_are_named(folder: Path, git: bool, monkey
     subprocess.run(["git", "add", "."], cwd=folder, check=True)
     if not git:
         monkeypatch.setenv("PATH", "")
-    found = working_folder_upload.manifest(folder)
+    found = working_folder_upload.build_manifest(folder)
     assert {item.path for item in found.items} == others
     assert set(found.withheld) == KEYS
     for pattern in ("*", "certs", "sub", "**/*"):
@@ -171,7 +171,7 @@ def test_keys_are_sent_only_where_they_are_named(folder: Path, git: bool, monkey
         "certs/tls.pem",
         "id_deploy",
     }
-    assert working_folder_upload.manifest(folder, excludes=["sub", ".env*"]).withheld == sorted(
+    assert working_folder_upload.build_manifest(folder, excludes=["sub", ".env*"]).withheld == sorted(
         name for name in KEYS if not name.startswith(("sub", ".env"))
     )
     assert ".git/HEAD" in names(folder, includes=[".git"])
@@ -180,7 +180,7 @@ def test_keys_are_sent_only_where_they_are_named(folder: Path, git: bool, monkey
 def test_patterns_that_name_nothing_are_told(folder: Path) -> None:
     write(folder, "data/a.csv", "x")
     write(folder, "empty/.keep", "x")
-    found = working_folder_upload.manifest(folder, includes=["data/*.csv", "dta/*.csv", "empty", "*.pt"])
+    found = working_folder_upload.build_manifest(folder, includes=["data/*.csv", "dta/*.csv", "empty", "*.pt"])
     assert found.unmatched == ["dta/*.csv", "*.pt"]
 
 
@@ -221,7 +221,7 @@ def test_a_file_that_git_lists_in_what_is_a_file_now_is_left_out(folder: Path) -
 def test_only_what_changed_travels(folder: Path, tmp_path: Path) -> None:
     root = tmp_path / "node"
     assert sync(folder, root) == [".gitignore", "lib/model.py", "train.py"]
-    copy = root / "work" / working_folder_upload.name_of(folder)
+    copy = root / "work" / working_folder_upload.copy_name(folder)
     assert content(copy) == {".gitignore": "data/\n*.log\n", "lib/model.py": "x = 1", "train.py": "print(1)"}
     assert sync(folder, root) == []
     write(folder, "lib/model.py", "x = 2")
@@ -234,13 +234,13 @@ def test_a_new_time_alone_costs_no_transfer(folder: Path, tmp_path: Path) -> Non
     sync(folder, root)
     os.utime(folder / "train.py", ns=(1, 12345))
     assert sync(folder, root) == []
-    assert (root / "work" / working_folder_upload.name_of(folder) / "train.py").stat().st_mtime_ns == 12345
+    assert (root / "work" / working_folder_upload.copy_name(folder) / "train.py").stat().st_mtime_ns == 12345
 
 
 def test_what_is_gone_here_goes_there_and_what_was_made_there_stays(folder: Path, tmp_path: Path) -> None:
     root = tmp_path / "node"
     sync(folder, root)
-    copy = root / "work" / working_folder_upload.name_of(folder)
+    copy = root / "work" / working_folder_upload.copy_name(folder)
     write(copy, "checkpoint.pt", "made on the node")
     (folder / "train.py").unlink()
     sync(folder, root)
@@ -253,7 +253,7 @@ def test_what_ranks_wrote_over_what_was_sent_is_not_lost(folder: Path, tmp_path:
     for name in ("model.pt", "config.yaml", "gone.pt", "empty.txt", "out", "thing"):
         write(folder, name, "before")
     sync(folder, root, said.append)
-    copy = root / "work" / working_folder_upload.name_of(folder)
+    copy = root / "work" / working_folder_upload.copy_name(folder)
     for name in ("model.pt", "config.yaml", "gone.pt", "thing"):
         write(copy, name, "trained")
     write(copy, "new/a.pt", "trained")
@@ -292,7 +292,7 @@ def test_nothing_is_removed_behind_a_link_that_ranks_made(folder: Path, tmp_path
     write(folder, "inputs/x.csv", "1")
     write(folder, "inputs/y.csv", "1")
     sync(folder, root)
-    copy = root / "work" / working_folder_upload.name_of(folder)
+    copy = root / "work" / working_folder_upload.copy_name(folder)
     shutil.move(copy / "inputs", elsewhere)  # with the times that they were given
     (copy / "inputs").symlink_to(elsewhere)
     (folder / "inputs/x.csv").unlink()
@@ -308,8 +308,8 @@ def test_what_a_killed_client_had_sent_is_no_rank_s(folder: Path, tmp_path: Path
     sync(folder, root)
     write(folder, "lib/model.py", "x = 2")
     write(folder, "train.py", "print(2)")
-    items = working_folder_upload.manifest(folder).items
-    copy = receive_working_folder.Copy(root, working_folder_upload.name_of(folder), print)
+    items = working_folder_upload.build_manifest(folder).items
+    copy = receive_working_folder.FolderCopy(root, working_folder_upload.copy_name(folder), print)
     contents = io.BytesIO()
     working_folder_upload.pack(folder, items, contents)
     contents.truncate(contents.tell() - 6)
@@ -319,7 +319,7 @@ def test_what_a_killed_client_had_sent_is_no_rank_s(folder: Path, tmp_path: Path
     copy.close()
     write(folder, "lib/model.py", "x = 3")
     sync(folder, root)
-    found = content(root / "work" / working_folder_upload.name_of(folder))
+    found = content(root / "work" / working_folder_upload.copy_name(folder))
     assert found.pop(".gitignore") and found == {"lib/model.py": "x = 3", "train.py": "print(2)"}
 
 
@@ -333,7 +333,7 @@ def test_kinds_may_change_places(folder: Path, tmp_path: Path) -> None:
     (folder / "link").unlink()
     write(folder, "link", "now a file")
     sync(folder, root)
-    copy = root / "work" / working_folder_upload.name_of(folder)
+    copy = root / "work" / working_folder_upload.copy_name(folder)
     assert (copy / "thing/inner.py").read_text() == "now a folder"
     assert (copy / "link").read_text() == "now a file" and (copy / "train.py").read_text() == "print(1)"
 
@@ -344,15 +344,15 @@ def test_odd_names_and_modes_arrive(folder: Path, tmp_path: Path) -> None:
     write(folder, "run.sh", "#!/bin/sh").chmod(0o755)
     (folder / os.fsdecode(b"caf\xe9.txt")).write_text("2")
     sync(folder, root)
-    copy = root / "work" / working_folder_upload.name_of(folder)
+    copy = root / "work" / working_folder_upload.copy_name(folder)
     assert content(copy)["mit leer\nzeichen ü.txt"] == "1"
     assert (copy / os.fsdecode(b"caf\xe9.txt")).read_text() == "2"
     assert os.access(copy / "run.sh", os.X_OK)
 
 
 def test_a_file_cannot_leave_the_folder(tmp_path: Path) -> None:
-    copy = receive_working_folder.Copy(tmp_path, "x", print)
-    evil = receive_working_folder.Item("../evil", 1, 1, 0o644)
+    copy = receive_working_folder.FolderCopy(tmp_path, "x", print)
+    evil = receive_working_folder.FolderItem("../evil", 1, 1, 0o644)
     (tmp_path / "src").mkdir()
     (tmp_path / "evil").write_text("!")
     with pytest.raises(ValueError, match="would leave"):
@@ -361,12 +361,12 @@ def test_a_file_cannot_leave_the_folder(tmp_path: Path) -> None:
 
 
 def test_a_file_that_vanishes_meanwhile_is_left_out(folder: Path, tmp_path: Path) -> None:
-    items = working_folder_upload.manifest(folder).items
+    items = working_folder_upload.build_manifest(folder).items
     (folder / items[0].path).unlink()
     contents = io.BytesIO()
     working_folder_upload.pack(folder, items, contents)
     contents.seek(0)
-    copy = receive_working_folder.Copy(tmp_path / "host", "x", print)
+    copy = receive_working_folder.FolderCopy(tmp_path / "host", "x", print)
     copy.apply(items, [], range(len(items)), contents)
     assert {p for p in content(copy.folder)} == {item.path for item in items[1:]}
 
@@ -394,8 +394,8 @@ async def test_a_file_that_cannot_be_read_is_named_with_what_to_do(step: str, mo
         (locked := write(folder, "locked", "x")).chmod(0)
         snapshot = working_folder_upload.Snapshot(folder, (), ())
         await snapshot.files()
-        with pytest.raises(working_folder_upload.Unreadable) as caught:
-            await (snapshot.pack([0], io.BytesIO()) if step == "packed" else snapshot.differ({0: "hash"}))
+        with pytest.raises(working_folder_upload.FileUnreadable) as caught:
+            await (snapshot.pack([0], io.BytesIO()) if step == "packed" else snapshot.find_changed({0: "hash"}))
     said = f"{locked} in the working folder cannot be read (Permission denied): make it readable (chmod u+r), or leave "
     assert str(caught.value) == f"{said}it out with Image(excludes=[...]) or .gitignore."
 
@@ -408,10 +408,10 @@ def test_a_folder_that_cannot_be_looked_into_is_named(mode: int, monkeypatch: py
         locked.chmod(mode)
         try:
             with pytest.raises(
-                working_folder_upload.Unreadable, match=f"{locked}.* in the working folder cannot be read"
+                working_folder_upload.FileUnreadable, match=f"{locked}.* in the working folder cannot be read"
             ):
-                working_folder_upload.manifest(folder)
-            assert working_folder_upload.manifest(folder, excludes=["locked"]).items == []
+                working_folder_upload.build_manifest(folder)
+            assert working_folder_upload.build_manifest(folder, excludes=["locked"]).items == []
         finally:
             locked.chmod(0o755)
 
@@ -469,16 +469,16 @@ async def test_a_file_that_vanishes_while_it_is_compared_is_left_out(
     os.utime(folder / "lib/model.py", ns=(1, 12345))
     snapshot = working_folder_upload.Snapshot(folder, (), ())
     items, _ = await snapshot.files()
-    copy = receive_working_folder.Copy(root, working_folder_upload.name_of(folder), print)
+    copy = receive_working_folder.FolderCopy(root, working_folder_upload.copy_name(folder), print)
     wanted, doubtful = copy.compare(items)
     assert not wanted and [items[index].path for index in doubtful] == ["lib/model.py"]
     vanish(folder / "lib/model.py")
-    changed = await snapshot.differ(doubtful)
+    changed = await snapshot.find_changed(doubtful)
     assert changed == list(doubtful)
     packed = io.BytesIO()
     await snapshot.pack(changed, packed)
     packed.seek(0)
-    copy.apply(items, doubtful.keys() - set(changed), changed, receive_working_folder.Unzipped(packed))
+    copy.apply(items, doubtful.keys() - set(changed), changed, receive_working_folder.DecompressedSource(packed))
     copy.close()
     assert content(copy.folder).keys() == {".gitignore", "train.py"}
     sync(folder, root)
@@ -496,19 +496,19 @@ async def test_one_snapshot_serves_many(folder: Path, tmp_path: Path, size: int)
         packed = io.BytesIO()
         assert await snapshot.pack(everything, packed)
         packed.seek(0)
-        copy = receive_working_folder.Copy(tmp_path / "host", name, print)
-        copy.apply(items, [], everything, receive_working_folder.Unzipped(packed))
+        copy = receive_working_folder.FolderCopy(tmp_path / "host", name, print)
+        copy.apply(items, [], everything, receive_working_folder.DecompressedSource(packed))
         assert (copy.folder / "big").read_bytes() == (folder / "big").read_bytes()
         copy.close()
     here = {i: receive_working_folder.file_hash(folder / item.path) for i, item in enumerate(items)}
-    assert await snapshot.differ(here | {0: "another"}) == [0]
+    assert await snapshot.find_changed(here | {0: "another"}) == [0]
 
 
 def test_contents_that_end_early_are_no_file(folder: Path, tmp_path: Path) -> None:
-    items = working_folder_upload.manifest(folder).items[:1]
+    items = working_folder_upload.build_manifest(folder).items[:1]
     contents = io.BytesIO()
     working_folder_upload.pack(folder, items, contents)
-    copy = receive_working_folder.Copy(tmp_path / "host", "x", print)
+    copy = receive_working_folder.FolderCopy(tmp_path / "host", "x", print)
     with pytest.raises(ValueError, match="end too early"):
         copy.apply(items, [], [0], io.BytesIO(contents.getvalue()[:-2]))
     assert not (copy.folder / items[0].path).exists()
@@ -516,8 +516,8 @@ def test_contents_that_end_early_are_no_file(folder: Path, tmp_path: Path) -> No
 
 def test_too_much_is_refused_by_name(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(working_folder_upload, "LIMIT", 500)
-    with pytest.raises(working_folder_upload.TooLarge, match=r"data .*excludes"):
-        working_folder_upload.manifest(folder, includes=["data"])
+    with pytest.raises(working_folder_upload.FolderTooLarge, match=r"data .*excludes"):
+        working_folder_upload.build_manifest(folder, includes=["data"])
 
 
 def test_homes_and_system_folders_are_never_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -525,22 +525,22 @@ def test_homes_and_system_folders_are_never_sent(tmp_path: Path, monkeypatch: py
     (home / "project").mkdir(parents=True)
     monkeypatch.setenv("HOME", str(home))
     for folder in (home, tmp_path, Path("/")):
-        assert state_folder.unfit(folder) == f"{folder} holds your home folder"
+        assert state_folder.unusable_reason(folder) == f"{folder} holds your home folder"
     for name in ("/usr", "/etc"):
-        assert state_folder.unfit(Path(name)) == f"{name} is a folder of the system's"
-    assert state_folder.unfit(home / "project") == ""
+        assert state_folder.unusable_reason(Path(name)) == f"{name} is a folder of the system's"
+    assert state_folder.unusable_reason(home / "project") == ""
 
 
 def test_a_temporary_folder_is_known_by_where_its_link_leads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     scratch, link = tmp_path / "scratch", tmp_path / "link"
     scratch.mkdir()
     link.symlink_to(scratch)
-    assert state_folder.unfit(scratch) == ""
+    assert state_folder.unusable_reason(scratch) == ""
     monkeypatch.setenv("TMPDIR", str(link))
-    assert state_folder.unfit(scratch) == f"{scratch} is a folder of the system's"
+    assert state_folder.unusable_reason(scratch) == f"{scratch} is a folder of the system's"
     monkeypatch.delenv("TMPDIR")
-    monkeypatch.setattr(state_folder, "TEMPORARY", (str(link),))  # as /tmp is one on some systems
-    assert state_folder.unfit(scratch) == f"{scratch} is a folder of the system's"
+    monkeypatch.setattr(state_folder, "TEMPORARY_FOLDERS", (str(link),))  # as /tmp is one on some systems
+    assert state_folder.unusable_reason(scratch) == f"{scratch} is a folder of the system's"
 
 
 async def packed(folder: Path) -> bytes:
@@ -557,26 +557,26 @@ async def test_contents_are_taken_from_the_channel_to_its_last_byte(tmp_path: Pa
     folder = tmp_path / "src"
     folder.mkdir()
     (folder / "data.bin").write_bytes(random.Random(size).randbytes(size))
-    items, contents = working_folder_upload.manifest(folder).items, await packed(folder)
+    items, contents = working_folder_upload.build_manifest(folder).items, await packed(folder)
     sent = receive_working_folder.to_json(items)
     channel = io.BytesIO(sent + contents + b"next")
     wanted = {"name": "src", "size": len(sent), "same": [], "wanted": range(len(items)), "compressed": True}
-    found = host_commands.do("manifest", wanted, str(tmp_path), channel.read, print)
-    host_commands.do("files", wanted | {"size": len(contents)}, str(tmp_path), channel.read, print)
+    found = host_commands.run_host_command("manifest", wanted, str(tmp_path), channel.read, print)
+    host_commands.run_host_command("files", wanted | {"size": len(contents)}, str(tmp_path), channel.read, print)
     assert channel.read() == b"next"
     assert (Path(found["folder"]) / "data.bin").read_bytes() == (folder / "data.bin").read_bytes()
 
 
 async def test_contents_that_cannot_be_unpacked_are_taken_as_well(folder: Path, tmp_path: Path) -> None:
     (folder / "large.bin").write_bytes(random.Random(1).randbytes(50_000))
-    items, contents = working_folder_upload.manifest(folder).items, await packed(folder)
+    items, contents = working_folder_upload.build_manifest(folder).items, await packed(folder)
     sent = receive_working_folder.to_json(items)
     channel = io.BytesIO(sent + contents + b"next")
     wanted = {"name": "src", "size": len(sent), "same": [], "wanted": range(len(items)), "compressed": True}
-    found = host_commands.do("manifest", wanted, str(tmp_path), channel.read, print)
+    found = host_commands.run_host_command("manifest", wanted, str(tmp_path), channel.read, print)
     (Path(found["folder"]) / f"{items[0].path}.skyward-part").mkdir(parents=True)  # in the way
     with pytest.raises(IsADirectoryError):
-        host_commands.do("files", wanted | {"size": len(contents)}, str(tmp_path), channel.read, print)
+        host_commands.run_host_command("files", wanted | {"size": len(contents)}, str(tmp_path), channel.read, print)
     assert channel.read() == b"next"
 
 
@@ -585,7 +585,7 @@ def state(folder: Path, *, marked: bool = True) -> Path:
     for name in ("ledger.db", "pools/p.1/events.jsonl", "aws/p.1/login.key", "known_hosts"):
         write(folder, name, "ours")
     if marked:
-        write(folder, STATE, "")
+        write(folder, STATE_FILE, "")
         (folder / "ledger.db").unlink()
     return folder
 
@@ -619,7 +619,7 @@ def test_no_state_folder_is_sent(folder: Path, tmp_path: Path, git: bool, monkey
         found = {name for name in names(folder, includes=includes) if not (folder / name).is_symlink()}
         assert {"train.py", "lib/model.py"} <= found
         assert not [name for name in found if (folder / name).read_text() == "ours"], includes
-    assert not [name for name in working_folder_upload.manifest(folder).withheld if "home" in name]
+    assert not [name for name in working_folder_upload.build_manifest(folder).withheld if "home" in name]
 
 
 def test_a_project_in_a_state_folder_is_sent_and_the_folder_itself_is_not(tmp_path: Path) -> None:
@@ -627,25 +627,25 @@ def test_a_project_in_a_state_folder_is_sent_and_the_folder_itself_is_not(tmp_pa
     write(home, "clones/abc/train.py", "x")
     (home / "clones" / "abc" / "out").symlink_to(home / "pools")
     assert names(home / "clones" / "abc", includes=["out/*/*"]) == {"train.py", "out"}
-    assert state_folder.unfit(home / "clones" / "abc") == ""
-    assert state_folder.unfit(home) == f"{home} is a state folder of skyward (SKYWARD_HOME), which holds keys"
+    assert state_folder.unusable_reason(home / "clones" / "abc") == ""
+    assert state_folder.unusable_reason(home) == f"{home} is a state folder of skyward (SKYWARD_HOME), which holds keys"
 
 
 def test_a_new_home_is_marked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SKYWARD_HOME", str(tmp_path / "new"))
-    assert is_state(str(home())) and (tmp_path / "new" / STATE).exists()
+    assert is_state_folder(str(state_home())) and (tmp_path / "new" / STATE_FILE).exists()
 
 
 @pytest.mark.parametrize("part", ["", "pools", "pools/p.1/events.jsonl", "aws/p.1/login.key"])
 def test_no_state_folder_is_copied_or_mounted(folder: Path, tmp_path: Path, part: str) -> None:
     ours = state(folder / "home") / part
     (tmp_path / "link").symlink_to(ours)
-    assert not [each for each in ssh_hosts._entries_here(folder) if each.parts[:1] == ("home",)]
+    assert not [each for each in ssh_hosts._local_entries(folder) if each.parts[:1] == ("home",)]
     with pytest.raises(UsageError, match="home is a state folder of skyward, which holds keys"):
-        ssh_hosts._entries_here(ours)
+        ssh_hosts._local_entries(ours)
     with pytest.raises(JobFileError, match="home is a state folder of skyward, which holds keys"):
-        placing({"/there": tmp_path / "link"})
-    ((packed,), _) = placing({"/there": folder}).args, None
+        make_mount_call({"/there": tmp_path / "link"})
+    ((packed,), _) = make_mount_call({"/there": folder}).args, None
     with tarfile.open(fileobj=io.BytesIO(packed["/there"])) as tar:
         assert {"./train.py", "./lib/model.py"} <= set(tar.getnames())
         assert not [name for name in tar.getnames() if "home" in name]
@@ -653,7 +653,7 @@ def test_no_state_folder_is_copied_or_mounted(folder: Path, tmp_path: Path, part
 
 def test_what_a_user_keeps_in_a_state_folder_can_be_copied(tmp_path: Path) -> None:
     mine = write(state(tmp_path / "home"), "mine/data.bin", "x")
-    assert ssh_hosts._entries_here(mine) and ssh_hosts._entries_here(mine.parent)
+    assert ssh_hosts._local_entries(mine) and ssh_hosts._local_entries(mine.parent)
 
 
 def test_ranks_state_folders_are_no_outputs(tmp_path: Path) -> None:
@@ -661,5 +661,5 @@ def test_ranks_state_folders_are_no_outputs(tmp_path: Path) -> None:
     write(copy, "out.txt", "x")
     state(copy / "home")
     copy.with_name("copy.json").write_text("[]")
-    found, _ = written(str(copy), ["**"], 0, float("inf"))
+    found, _ = find_written_files(str(copy), ["**"], 0, float("inf"))
     assert [each["path"] for each in found] == ["out.txt"]

@@ -9,20 +9,19 @@ from dataclasses import MISSING, Field, dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_origin
 
-from skyward_core.model.errors import ScriptError, SkywardError, UsageError, of_field
-from skyward_core.model.provider_capabilities import Offers, costs_money, settings_of
+from skyward_core.model.errors import ScriptError, SkywardError, UsageError, set_error_field
+from skyward_core.model.provider_capabilities import Offers, costs_money, declared_settings
 from skyward_core.model.script_interpreter import Interpreter
 from skyward_core.plugins import PluginInfo, by_name, factory
 from skyward_core.plugins import available as available_plugins
-from skyward_core.providers import DEFAULT, names
-from skyward_core.providers import by_name as provider_by_name
-from skyward_core.store.state_folder import current, workdir
-from skyward_core.tasks.argument_parsing import Text
-from skyward_core.tasks.argument_parsing import values_of as argument_values
-from skyward_core.tasks.bounded_subprocess import Stop
-from skyward_core.tasks.missing_packages import FRAMEWORKS, advice, is_missing
-from skyward_core.tasks.packages.image_packages import OfferedPackages, offered_packages
-from skyward_core.tasks.packages.inline_metadata import inline_metadata
+from skyward_core.providers import DEFAULT_PROVIDER, provider_names
+from skyward_core.providers import provider_class as provider_by_name
+from skyward_core.store.state_folder import choose_workdir, current_folder
+from skyward_core.tasks.argument_parsing import RawArgument, argument_values
+from skyward_core.tasks.bounded_subprocess import CancellationToken
+from skyward_core.tasks.missing_packages import FRAMEWORKS, install_advice, is_missing
+from skyward_core.tasks.packages.image_packages import PackageFile, list_package_files
+from skyward_core.tasks.packages.inline_metadata import read_inline_metadata
 from skyward_core.tasks.pickled_call import Task
 from skyward_core.tasks.script_inspection import (
     ArgumentField,
@@ -31,26 +30,26 @@ from skyward_core.tasks.script_inspection import (
     argument_fields,
     build_task,
     build_tasks,
-    commands_of,
     find_function,
     has_functions,
+    list_commands,
     list_functions,
-    parse,
     parse_arguments,
+    parse_script,
     split_target,
 )
 from skyward_core.tasks.script_interpreter_selection import (
-    NoPython,
-    OfferedPython,
-    has,
-    interpreter_of,
-    missing_in,
-    offered,
+    InterpreterOption,
+    UnusablePython,
+    choose_interpreter,
+    find_missing_modules,
+    has_module,
+    list_interpreters,
 )
-from skyward_core.tasks.script_interpreter_selection import ask as asked_python
-from skyward_core.tasks.script_interpreter_selection import read as known_python
-from skyward_core.tasks.source_annotations import parsed
-from skyward_core.util.user_files import is_dir, is_file, resolved
+from skyward_core.tasks.script_interpreter_selection import query_python as asked_python
+from skyward_core.tasks.script_interpreter_selection import read_python as known_python
+from skyward_core.tasks.source_annotations import parse_source
+from skyward_core.util.user_files import is_dir, is_file, resolve_path
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -62,30 +61,30 @@ if TYPE_CHECKING:
 GANG_FRAMEWORKS = ("torch", "jax")
 
 
-def packages_for(script: Path) -> list[OfferedPackages]:
+def packages_for(script: Path) -> list[PackageFile]:
     """The files of a script's project that say what its ranks could have, of each kind the nearest."""
-    folder = workdir(script) or current()
-    return [] if folder is None else offered_packages(script, Path(folder))
+    folder = choose_workdir(script) or current_folder()
+    return [] if folder is None else list_package_files(script, Path(folder))
 
 
 def has_own_block(script: Path) -> bool:
     """Whether a script says itself what it needs (PEP 723), be it in a way that cannot be used."""
     try:
-        return inline_metadata(script) is not None
+        return read_inline_metadata(script) is not None
     except ScriptError:
         return True
 
 
-def imports_of(script: Path) -> set[str]:
+def list_imports(script: Path) -> set[str]:
     """The top-level packages that a script imports anywhere.
 
     Raises:
         ScriptError: it cannot be read, or is no Python.
     """
-    return _roots(ast.walk(parse(script)))
+    return _imported_packages(ast.walk(parse_script(script)))
 
 
-def _roots(nodes: Iterable[ast.AST]) -> set[str]:
+def _imported_packages(nodes: Iterable[ast.AST]) -> set[str]:
     """The top-level packages that these import."""
     roots = set()
     for node in nodes:
@@ -96,7 +95,7 @@ def _roots(nodes: Iterable[ast.AST]) -> set[str]:
     return roots
 
 
-def missing_of(script: Path, interpreter: Interpreter | None = None) -> list[str]:
+def missing_frameworks(script: Path, interpreter: Interpreter | None = None) -> list[str]:
     """The frameworks that loading a script imports, and that its interpreter does not have; see :func:`advice`. None
     where there is no interpreter for it: whoever chooses one tells why.
 
@@ -108,38 +107,38 @@ def missing_of(script: Path, interpreter: Interpreter | None = None) -> list[str
     Raises:
         ScriptError: it cannot be read, or is no Python.
     """
-    needs = _roots(_run_at_load(parse(script)))
+    needs = _imported_packages(_load_time_nodes(parse_script(script)))
     try:
-        interpreter = interpreter or interpreter_of(script)
+        interpreter = interpreter or choose_interpreter(script)
     except (ScriptError, UsageError):
         return []
-    return missing_in(interpreter, [name for name in FRAMEWORKS if name in needs])
+    return find_missing_modules(interpreter, [name for name in FRAMEWORKS if name in needs])
 
 
-def lacks(interpreter: Interpreter, module: str) -> bool:
+def lacks_module(interpreter: Interpreter, module: str) -> bool:
     """Whether an interpreter has no such module, by running it; one whose environment is still to be made has none.
 
     Raises:
         ScriptError: it does not say; tells why.
     """
-    return bool(interpreter.base) or not has(interpreter, module)
+    return bool(interpreter.base) or not has_module(interpreter, module)
 
 
-def lacking_here(script: Path, *, whole: bool) -> list[str]:
+def missing_imports(script: Path, *, whole: bool) -> list[str]:
     """The packages that a script imports and that our own Python does not have, nor the script's folder or the current
     one; of one that is not run as a whole, those that it imports as it is loaded.
 
     Raises:
         ScriptError: it cannot be read, or is no Python.
     """
-    tree = parse(script)
-    names = _roots(ast.walk(tree) if whole else _run_at_load(tree)) - sys.stdlib_module_names - {""}
-    folders = [each for each in (resolved(script).parent, current()) if each is not None]
+    tree = parse_script(script)
+    names = _imported_packages(ast.walk(tree) if whole else _load_time_nodes(tree)) - sys.stdlib_module_names - {""}
+    folders = [each for each in (resolve_path(script).parent, current_folder()) if each is not None]
     beside = {name for name in names for at in folders if is_dir(at / name) or is_file(at / f"{name}.py")}
     return sorted(filter(is_missing, names - beside))
 
 
-def gang_frameworks_of(script: Path, *, whole: bool = False) -> list[str]:
+def find_gang_frameworks(script: Path, *, whole: bool = False) -> list[str]:
     """The frameworks that a script imports and whose ranks meet only through the plugin of that name.
 
     Args:
@@ -148,19 +147,19 @@ def gang_frameworks_of(script: Path, *, whole: bool = False) -> list[str]:
     Raises:
         ScriptError: it cannot be read, or is no Python.
     """
-    tree = parse(script)
-    imported = _roots(ast.walk(tree))
-    meets = whole or _meets(tree)
+    tree = parse_script(script)
+    imported = _imported_packages(ast.walk(tree))
+    meets = whole or _makes_process_group(tree)
     return [name for name in GANG_FRAMEWORKS if name in imported and not (name == "torch" and meets)]
 
 
-def _meets(module: ast.Module) -> bool:
+def _makes_process_group(module: ast.Module) -> bool:
     """Whether it makes the process group itself, for which ranks have what torchrun gives."""
     named = (each.attr if isinstance(each, ast.Attribute) else getattr(each, "id", "") for each in ast.walk(module))
     return "init_process_group" in named
 
 
-def _run_at_load(module: ast.Module) -> Iterator[ast.AST]:
+def _load_time_nodes(module: ast.Module) -> Iterator[ast.AST]:
     """All of a module but what stands in functions."""
     left: list[ast.AST] = [module]
     while left:
@@ -176,10 +175,10 @@ def parameter_fields(names: Iterable[str]) -> list[ArgumentField]:
     Args:
         names: of the plugins.
     """
-    return [field for name in names for field in _fields_of(name)]
+    return [field for name in names for field in _plugin_fields(name)]
 
 
-def values_of(names: Sequence[str], texts: Mapping[str, str]) -> dict[str, dict[str, Any]]:
+def parse_parameters(names: Sequence[str], texts: Mapping[str, str]) -> dict[str, dict[str, Any]]:
     """What a person wrote for plugins' parameters, as values: by the plugin's name, then the parameter's.
 
     Args:
@@ -193,18 +192,18 @@ def values_of(names: Sequence[str], texts: Mapping[str, str]) -> dict[str, dict[
     given: dict[str, list[str]] = {}
     for key, text in texts.items():
         name, _, parameter = key.rpartition(".")
-        with of_field("plugin_settings"):
+        with set_error_field("plugin_settings"):
             if name not in names:
                 there = ", ".join(names) if names else "there are none"
                 raise UsageError(f"{key} is a parameter of no plugin of this launch: {there}")
         given.setdefault(name, []).append(f"{parameter}={text}")
-    return {name: _values(name, pairs) for name, pairs in given.items()}
+    return {name: _parse_plugin_parameters(name, pairs) for name, pairs in given.items()}
 
 
-def _values(name: str, pairs: Sequence[str]) -> dict[str, Any]:
+def _parse_plugin_parameters(name: str, pairs: Sequence[str]) -> dict[str, Any]:
     made = factory(name)
-    with of_field("plugin_settings"):
-        secret = {each.name for each in _declared(made) if not each.repr}
+    with set_error_field("plugin_settings"):
+        secret = {each.name for each in _init_fields(made) if not each.repr}
         for pair in pairs:
             if (parameter := pair.partition("=")[0]) in secret:
                 raise UsageError(
@@ -216,24 +215,24 @@ def _values(name: str, pairs: Sequence[str]) -> dict[str, Any]:
             error.field = "plugin_settings"  # and no argument of what is called
             raise
         for parameter, value in values.items():
-            if isinstance(value, Text):
+            if isinstance(value, RawArgument):
                 raise UsageError(f"{parameter} of plugin {name} is of a type that no text says: give it in Python")
     return values
 
 
-def _fields_of(name: str) -> Iterator[ArgumentField]:
+def _plugin_fields(name: str) -> Iterator[ArgumentField]:
     try:
         made = factory(name)
     except SkywardError:  # who asks for the plugin is told
         return
-    helps = {each.name: str(each.metadata.get("help", "")) for each in _declared(made)}
+    helps = {each.name: str(each.metadata.get("help", "")) for each in _init_fields(made)}
     for found in argument_fields(_as_function(name, made)):
         yield replace(found, name=f"{name}.{found.name}", help=helps[found.name])
 
 
 def _as_function(name: str, made: Any) -> FunctionInfo:
     """A plugin's class as arguments of functions are read and shown."""
-    params = tuple(map(_param, (each for each in _declared(made) if each.repr)))
+    params = tuple(map(_to_param, (each for each in _init_fields(made) if each.repr)))
     module = vars(sys.modules[made.__module__]) if params else {}
     types = {alias: kind for alias, kind in module.items() if get_origin(kind) is not None}
     return FunctionInfo(
@@ -241,11 +240,11 @@ def _as_function(name: str, made: Any) -> FunctionInfo:
     )
 
 
-def _declared(made: Any) -> list[Field[Any]]:
+def _init_fields(made: Any) -> list[Field[Any]]:
     return [each for each in fields(made) if each.init] if is_dataclass(made) else []
 
 
-def _param(each: Field[Any]) -> Param:
+def _to_param(each: Field[Any]) -> Param:
     if each.default is not MISSING:
         default: str | None = repr(each.default)
     else:
@@ -280,7 +279,7 @@ def available() -> list[ProviderInfo]:
 
     One that cannot be had is listed, too, with why.
     """
-    return [_info(name) for name in names()]
+    return [_info(name) for name in provider_names()]
 
 
 def _info(name: str) -> ProviderInfo:
@@ -289,23 +288,22 @@ def _info(name: str) -> ProviderInfo:
     except SkywardError as error:
         return ProviderInfo(name, trouble=str(error))
     costs = costs_money(found)
-    return ProviderInfo(name, found.about, settings_of(found), isinstance(found, Offers), costs)
+    return ProviderInfo(name, found.about, declared_settings(found), isinstance(found, Offers), costs)
 
 
 __all__ = [
-    "DEFAULT",
+    "DEFAULT_PROVIDER",
     "ArgumentField",
+    "CancellationToken",
     "FunctionInfo",
     "Interpreter",
-    "NoPython",
-    "OfferedPackages",
-    "OfferedPython",
+    "InterpreterOption",
+    "PackageFile",
     "PluginInfo",
     "ProviderInfo",
-    "Stop",
+    "RawArgument",
     "Task",
-    "Text",
-    "advice",
+    "UnusablePython",
     "argument_fields",
     "argument_values",
     "asked_python",
@@ -314,23 +312,24 @@ __all__ = [
     "build_task",
     "build_tasks",
     "by_name",
-    "commands_of",
+    "choose_interpreter",
     "find_function",
-    "gang_frameworks_of",
+    "find_gang_frameworks",
     "has_functions",
     "has_own_block",
-    "imports_of",
-    "interpreter_of",
+    "install_advice",
     "known_python",
-    "lacking_here",
-    "lacks",
+    "lacks_module",
+    "list_commands",
     "list_functions",
-    "missing_of",
-    "offered",
+    "list_imports",
+    "list_interpreters",
+    "missing_frameworks",
+    "missing_imports",
     "packages_for",
     "parameter_fields",
     "parse_arguments",
-    "parsed",
+    "parse_parameters",
+    "parse_source",
     "split_target",
-    "values_of",
 ]

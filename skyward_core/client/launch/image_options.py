@@ -12,11 +12,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from skyward_core.model.errors import SpecError, UsageError, of_field
+from skyward_core.model.errors import SpecError, UsageError, set_error_field
 from skyward_core.tasks.script_inspection import ArgumentField
-from skyward_core.transport.working_folder_upload import without_files
-from skyward_core.util.redaction import SHORTEST, Redactor, is_secret_name, secret_values, url_secrets
-from skyward_core.util.user_files import resolved
+from skyward_core.transport.working_folder_upload import unmatched_patterns
+from skyward_core.util.redaction import (
+    MIN_SECRET_LENGTH,
+    Redactor,
+    is_secret_name,
+    secret_values,
+    url_secrets,
+)
+from skyward_core.util.user_files import resolve_path
 
 FIELD = "image_settings"
 LISTS = ("pip", "apt", "setup", "includes", "excludes")
@@ -27,7 +33,7 @@ _KNOWN = f"{', '.join(LISTS)}, env.NAME and secret"
 
 
 @dataclass(frozen=True, slots=True)
-class ImageAsked:
+class ImageOptions:
     """What such texts say.
 
     Attributes:
@@ -40,23 +46,24 @@ class ImageAsked:
     env: Mapping[str, str] = field(default_factory=dict)
     secrets: Sequence[str] = ()
 
-    def of(self, name: str) -> Sequence[str]:
+    def list_values(self, name: str) -> Sequence[str]:
         """The values of a field that is a list."""
         return self.lists.get(name, ())
 
-    def values(self) -> dict[str, str]:
+    def read_secrets(self) -> dict[str, str]:
         """The secrets as the shell has them.
 
         Raises:
             UsageError: it has not, or one is too short to be blanked in logs.
         """
-        with of_field(FIELD):
+        with set_error_field(FIELD):
             for name in self.secrets:
                 if not os.environ.get(name):
                     raise UsageError(f"the shell has no {name}, which is to be a secret of the ranks: export it first")
-                if len(os.environ[name]) < SHORTEST:
+                if len(os.environ[name]) < MIN_SECRET_LENGTH:
                     raise UsageError(
-                        f"{name} has fewer than {SHORTEST} characters, and could not be blanked in logs as a secret is"
+                        f"{name} has fewer than {MIN_SECRET_LENGTH} characters, and could not be blanked in logs "
+                        "as a secret is"
                     )
             return {name: os.environ[name] for name in self.secrets}
 
@@ -73,14 +80,14 @@ class ImageAsked:
         said = [name for name in ("includes", "excludes") if self.lists.get(name)]
         if not said:
             return
-        with of_field(FIELD):
+        with set_error_field(FIELD):
             if not travels:
                 raise UsageError(f"ranks work in your own folder here, and nothing travels: leave {said[0]} out")
-            if "includes" in said and (nothing := without_files(folder, self.lists["includes"])):
-                raise UsageError(f"includes: nothing in {resolved(folder)} is named by {', '.join(nothing)}")
+            if "includes" in said and (nothing := unmatched_patterns(folder, self.lists["includes"])):
+                raise UsageError(f"includes: nothing in {resolve_path(folder)} is named by {', '.join(nothing)}")
 
 
-def image_asked(texts: Sequence[str]) -> ImageAsked:
+def parse_image_options(texts: Sequence[str]) -> ImageOptions:
     """What texts ``field=value`` say.
 
     Raises:
@@ -89,20 +96,20 @@ def image_asked(texts: Sequence[str]) -> ImageAsked:
     lists: dict[str, list[str]] = {}
     env: dict[str, str] = {}
     secrets: list[str] = []
-    with of_field(FIELD):
-        for name, value in map(_parted, texts):
+    with set_error_field(FIELD):
+        for name, value in map(_parse_option, texts):
             if name in LISTS:
                 lists.setdefault(name, []).append(value)
             elif name == "secret":
-                secrets.append(_variable(value))
+                secrets.append(_check_variable(value))
             else:
-                env[_variable(name.removeprefix("env."))] = value
+                env[_check_variable(name.removeprefix("env."))] = value
         if both := sorted(env.keys() & set(secrets)):
             raise UsageError(f"{both[0]} is given a value and named as a secret: leave one of them out")
-    return ImageAsked(lists, env, secrets)
+    return ImageOptions(lists, env, secrets)
 
 
-def _parted(text: str) -> tuple[str, str]:
+def _parse_option(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if name not in (*LISTS, "secret") and not name.startswith("env."):
         raise UsageError(f"there is no {name!r:.40} of an image to be set; there are {_KNOWN}")
@@ -113,7 +120,7 @@ def _parted(text: str) -> tuple[str, str]:
         raise UsageError(f"{variable} is a secret by its name: write secret={variable}, and export it in the shell")
     if url_secrets(value):
         raise UsageError(f"{name} holds a password or token in a URL, and launches are kept: leave it out")
-    if secret := _said_in(value):
+    if secret := _find_secret(value):
         raise UsageError(
             f"{name} holds what {secret} is, a secret by its name, and launches are kept: write secret={secret} beside "
             f"it, export that in the shell, and ${secret} here"
@@ -121,11 +128,11 @@ def _parted(text: str) -> tuple[str, str]:
     return name, value
 
 
-def _said_in(text: str) -> str:
+def _find_secret(text: str) -> str:
     """The name of a secret whose value stands in a text: of one of the shell's, or of one that the text gives a value;
     "" where there is none."""
     for name, value in os.environ.items():
-        if is_secret_name(name) and Redactor(secret_values({name: value})).text(text) != text:
+        if is_secret_name(name) and Redactor(secret_values({name: value})).redact_text(text) != text:
             return name
     for found in _ASSIGNED.finditer(text):
         if not found["value"].startswith("$") and secret_values({found["name"]: found["value"]}):
@@ -133,13 +140,13 @@ def _said_in(text: str) -> str:
     return ""
 
 
-def _variable(name: str) -> str:
+def _check_variable(name: str) -> str:
     if not _VARIABLE.fullmatch(name):
         raise UsageError(f"{name!r:.60} is no name of a variable: use letters, digits and underscores")
     return name
 
 
-def of_image_texts(error: SpecError) -> SpecError:
+def option_error(error: SpecError) -> SpecError:
     """An image's complaint of a field that was given so."""
     return SpecError(f"{error.field}: {error.reason}", FIELD) if error.field in (*LISTS, "env") else error
 
@@ -155,12 +162,12 @@ class ImageField(ArgumentField):
     example: str = ""
 
     @property
-    def look(self) -> str:
+    def placeholder(self) -> str:
         return f"such as {self.example}"
 
-    def amiss(self, text: str) -> str:
+    def validation_error(self, text: str) -> str:
         try:
-            image_asked(texts_of(self.name, text))
+            parse_image_options(field_texts(self.name, text))
         except (UsageError, ValueError) as error:
             return str(error)
         return ""
@@ -182,7 +189,7 @@ IMAGE_FIELDS: Sequence[ImageField] = (
 _PREFIXES = {"env": "env.", "secrets": "secret="}
 
 
-def texts_of(name: str, text: str) -> list[str]:
+def field_texts(name: str, text: str) -> list[str]:
     """What is written in a field, as texts such as ``pip=einops``.
 
     Raises:
@@ -195,7 +202,7 @@ def texts_of(name: str, text: str) -> list[str]:
     return [_PREFIXES.get(name, f"{name}=") + word for word in shlex.split(text)]
 
 
-def by_field(texts: Iterable[str]) -> Mapping[str, str]:
+def split_by_field(texts: Iterable[str]) -> Mapping[str, str]:
     """The other way round: what each field says of texts; one that is of none is of a field of its own name."""
     found: dict[str, list[str]] = {}
     for text in texts:
@@ -209,6 +216,6 @@ def by_field(texts: Iterable[str]) -> Mapping[str, str]:
 __all__ = [
     "IMAGE_FIELDS",
     "ImageField",
-    "by_field",
-    "texts_of",
+    "field_texts",
+    "split_by_field",
 ]

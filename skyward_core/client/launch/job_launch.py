@@ -12,20 +12,27 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
 from skyward_core.client.launch.discovery import by_name as plugin
-from skyward_core.client.launch.discovery import values_of
-from skyward_core.client.launch.launch_request import plugin_setting, with_hosts
-from skyward_core.model.errors import JobFileError, UsageError, of_field
-from skyward_core.model.provider_capabilities import Offers, RunsHere, costs_money, settings_of
+from skyward_core.client.launch.discovery import parse_parameters
+from skyward_core.client.launch.launch_request import parse_plugin_setting, parse_provider_settings
+from skyward_core.model.errors import JobFileError, UsageError, set_error_field
+from skyward_core.model.provider_capabilities import Offers, RunsHere, costs_money, declared_settings
 from skyward_core.model.specs import Image, Options, PoolSpec, Spec
-from skyward_core.providers import DEFAULT, by_name, names
-from skyward_core.providers.pool_planning import pool_spec
-from skyward_core.providers.provider import make
-from skyward_core.store.pruning import TASKS, begin, held, new_clone, remove_clone, sweep
-from skyward_core.store.state_folder import home
+from skyward_core.providers import DEFAULT_PROVIDER, provider_class, provider_names
+from skyward_core.providers.pool_planning import make_pool_spec
+from skyward_core.providers.provider import make_provider
+from skyward_core.store.pruning import (
+    TASKS_FOLDER,
+    make_clone_folder,
+    make_process_folder,
+    remove_clone,
+    remove_dead_folders,
+    temporary_folder,
+)
+from skyward_core.store.state_folder import state_home
 from skyward_core.tasks.function_pickling import make_task
-from skyward_core.tasks.job_files.job import JobFile, renewing, variables_of
-from skyward_core.tasks.shell_and_script_calls import shell, values_here
-from skyward_core.util.redaction import SHORTEST, without_credentials
+from skyward_core.tasks.job_files.job import JobFile, make_workdir_update, read_variables
+from skyward_core.tasks.shell_and_script_calls import resolve_variables, shell
+from skyward_core.util.redaction import MIN_SECRET_LENGTH, strip_credentials
 
 if TYPE_CHECKING:
     from skyward_core.model.function import PendingFunction
@@ -46,10 +53,10 @@ def shell_task(words: Sequence[str], env: Mapping[str, str], secrets: Mapping[st
         UsageError: it is none, or a variable cannot be.
     """
     command = words[0] if len(words) == 1 else shlex.join(words)
-    return portable(shell(command, env={**env, **secrets}, secrets=tuple(secrets.values())))
+    return make_portable_task(shell(command, env={**env, **secrets}, secrets=tuple(secrets.values())))
 
 
-def said_variables(option: str, texts: Sequence[str]) -> dict[str, str | None]:
+def parse_variables(option: str, texts: Sequence[str]) -> dict[str, str | None]:
     """Variables as a command line has them: ``NAME=VALUE``, or ``NAME`` for what this shell has.
 
     Args:
@@ -68,7 +75,7 @@ def said_variables(option: str, texts: Sequence[str]) -> dict[str, str | None]:
     return found
 
 
-def portable(call: PendingFunction[None], folder: Path | None = None) -> Task:
+def make_portable_task(call: PendingFunction[None], folder: Path | None = None) -> Task:
     """A call of nothing but this library's own, pickled: any Python can make it.
 
     Args:
@@ -77,15 +84,20 @@ def portable(call: PendingFunction[None], folder: Path | None = None) -> Task:
     return replace(make_task(call, folder=folder), portable=True)
 
 
-EMPTY = "empty"  # a folder below the home: the working folder of jobs that have none
-GIT_PATIENCE = 600.0  # seconds that a clone may take
+EMPTY_FOLDER = "empty"  # a folder below the home: the working folder of jobs that have none
+GIT_TIMEOUT = 600.0  # seconds that a clone may take
 # What git asks for user and password: they come by its environment, which others cannot read.
-_ASKED = r'!f() { printf "username=%s\npassword=%s\n" "$SKYWARD_GIT_USER" "$SKYWARD_GIT_PASSWORD"; }; f'
+_CREDENTIAL_HELPER = r'!f() { printf "username=%s\npassword=%s\n" "$SKYWARD_GIT_USER" "$SKYWARD_GIT_PASSWORD"; }; f'
 # What a file says of a machine, and the setting of a provider that is meant.
 _SETTINGS = {"instance_type": "instance_type", "image": "ami", "disk_gb": "disk_gb", "zone": "zones"}
-_SAID = {"zone": "zone", "instance_type": "instance_type", "image": "image_id", "disk_gb": "disk_size"}
-_CHOSEN = ("region", "vcpus", "memory_gb", "spot", "max_hourly")
-_SAID |= {
+_JOB_FILE_KEYS = {
+    "zone": "zone",
+    "instance_type": "instance_type",
+    "image": "image_id",
+    "disk_gb": "disk_size",
+}
+_OFFER_FIELDS = ("region", "vcpus", "memory_gb", "spot", "max_hourly")
+_JOB_FILE_KEYS |= {
     "region": "region",
     "vcpus": "cpus",
     "memory_gb": "memory",
@@ -140,16 +152,16 @@ class JobRequest:
             SkywardError: something makes no sense, or no provider of the file's is here.
         """
         job, notes = self.job, list(self.job.notes)
-        ways = list(self._ways(notes))
+        ways = list(self._make_specs(notes))
         first = ways[0].provider
-        options = Options(**self._said_of(first))
-        image = Image(env={}, workdir=self._workdir(first, clone))
-        with of_field("plugins"):
-            given = values_of(self.plugins, self.plugin_settings)
+        options = Options(**self._pool_options(first))
+        image = Image(env={}, workdir=self._upload_folder(first, clone))
+        with set_error_field("plugins"):
+            given = parse_parameters(self.plugins, self.plugin_settings)
             plugins = [plugin(name, **given.get(name, {})) for name in self.plugins]
         asked: dict[str, Any] = {"name": self.pool, "image": image, "options": options, "plugins": plugins}
         if len(ways) == 1 and not isinstance(first, Offers):
-            spec = pool_spec(
+            spec = make_pool_spec(
                 job.name or str(job.path),
                 nodes=job.num_nodes,
                 provider=first,
@@ -158,19 +170,19 @@ class JobRequest:
             )
         else:
             selection = "first" if job.ordered and len(ways) > 1 else None
-            spec = pool_spec(job.name or str(job.path), *ways, nodes=job.num_nodes, selection=selection, **asked)
+            spec = make_pool_spec(job.name or str(job.path), *ways, nodes=job.num_nodes, selection=selection, **asked)
         return spec, notes
 
-    def _ways(self, notes: list[str]) -> Iterator[Spec]:
+    def _make_specs(self, notes: list[str]) -> Iterator[Spec]:
         """Ways to have the machines, by providers that are here."""
-        here, lacking = set(names()), []
+        here, lacking = set(provider_names()), []
         found: list[Spec] = []
         for way in self.job.ways:
-            name = self.provider or way.cloud or DEFAULT
+            name = self.provider or way.cloud or DEFAULT_PROVIDER
             if name not in here:
                 lacking.append(name)
                 continue
-            if (spec := self._way(way, name, notes)) not in found:
+            if (spec := self._make_spec(way, name, notes)) not in found:
                 found.append(spec)
         if not found:
             raise UsageError(
@@ -184,9 +196,9 @@ class JobRequest:
             found = found[:1]
         yield from found
 
-    def _way(self, way: WantedMachine, name: str, notes: list[str]) -> Spec:
-        kind = by_name(name)
-        declared = {each.name for each in settings_of(kind)}
+    def _make_spec(self, way: WantedMachine, name: str, notes: list[str]) -> Spec:
+        kind = provider_class(name)
+        declared = {each.name for each in declared_settings(kind)}
         texts, unheeded = {}, []
         is_elsewhere = self.provider is not None and way.cloud not in ("", name)
         for part, setting in _SETTINGS.items():
@@ -194,7 +206,7 @@ class JobRequest:
                 if setting in declared and not is_elsewhere:
                     texts[setting] = str(wanted)
                 else:
-                    unheeded.append(_SAID[part])
+                    unheeded.append(_JOB_FILE_KEYS[part])
         chosen: dict[str, Any] = {}
         if isinstance(kind, Offers):
             chosen = {
@@ -206,18 +218,18 @@ class JobRequest:
             }
             unheeded += ["region"] if is_elsewhere and way.region else []
         else:
-            unheeded += [_SAID[part] for part in _CHOSEN if getattr(way, part)]
+            unheeded += [_JOB_FILE_KEYS[part] for part in _OFFER_FIELDS if getattr(way, part)]
         if unheeded:
             said = f"{', '.join(unheeded)}: provider {name} takes machines as they are"
             if said not in notes:
                 notes.append(said)
-        with of_field("provider"):
-            provider = make(kind, {**texts, **self.settings})
+        with set_error_field("provider"):
+            provider = make_provider(kind, {**texts, **self.settings})
         return Spec(provider=provider, accelerator=way.accelerator or None, **chosen)
 
-    def _said_of(self, provider: Any) -> dict[str, Any]:
+    def _pool_options(self, provider: Any) -> dict[str, Any]:
         """Options of the pool."""
-        said: dict[str, Any] = {"secrets": tuple(each for each in self.job.blanked if len(each) >= SHORTEST)}
+        said: dict[str, Any] = {"secrets": tuple(each for each in self.job.blanked if len(each) >= MIN_SECRET_LENGTH)}
         if self.budget is not None:
             if not costs_money(provider):
                 raise UsageError(f"machines of provider {provider.name} cost nothing: leave the budget out")
@@ -229,20 +241,20 @@ class JobRequest:
             said["idle_timeout"] = idle
         return said
 
-    def _workdir(self, provider: Any, clone: bool) -> str | None:
+    def _upload_folder(self, provider: Any, clone: bool) -> str | None:
         """The folder that travels; None for the current one, where ranks work in the person's own."""
         if self.job.git is not None:
-            return str(_cloned(*self.job.git)) if clone else None
+            return str(_clone_to_folder(*self.job.git)) if clone else None
         if self.job.workdir is not None:
             return str(self.job.workdir)
         if isinstance(provider, RunsHere):
             return None
-        folder = home() / EMPTY
+        folder = state_home() / EMPTY_FOLDER
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         return str(folder)
 
 
-def request_of(
+def make_job_request(
     job: JobFile,
     *,
     hosts: str | None = None,
@@ -262,12 +274,12 @@ def request_of(
     Raises:
         UsageError: a setting is no such text, or the provider takes no hosts.
     """
-    name, texts = with_hosts(provider, hosts, settings)
-    of_plugins = dict(map(plugin_setting, plugin_settings))
+    name, texts = parse_provider_settings(provider, hosts, settings)
+    of_plugins = dict(map(parse_plugin_setting, plugin_settings))
     return JobRequest(job=job, provider=name, settings=texts, plugin_settings=of_plugins, **said)
 
 
-def tasks_of(job: JobFile, folder: Path, *, setup: bool = True, cwd: str = "") -> Iterator[Task]:
+def job_tasks(job: JobFile, folder: Path, *, setup: bool = True, cwd: str = "") -> Iterator[Task]:
     """The calls of a job, pickled, in order: each is to end on all nodes before the next begins.
 
     Args:
@@ -279,10 +291,12 @@ def tasks_of(job: JobFile, folder: Path, *, setup: bool = True, cwd: str = "") -
         JobFileError: a file that it mounts cannot be read.
     """
     for call in job.calls(setup=setup, cwd=cwd):
-        yield portable(call, folder)
+        yield make_portable_task(call, folder)
 
 
-def tasks_on(job: JobFile, pool: PoolView, folder: Path, *, run_alone: bool = False, setup: bool = True) -> list[Task]:
+def pool_job_tasks(
+    job: JobFile, pool: PoolView, folder: Path, *, run_alone: bool = False, setup: bool = True
+) -> list[Task]:
     """The same for a pool that is up, behind what brings its nodes what there is now of the job's working folder. On
     this machine the commands run in that folder itself, wherever the ranks of the pool work.
 
@@ -292,8 +306,8 @@ def tasks_on(job: JobFile, pool: PoolView, folder: Path, *, run_alone: bool = Fa
     Raises:
         UsageError: the folder cannot be read, or is too large to travel; or the job has no ``run``, which is wanted.
     """
-    work = job.workdir if job.git is None else _cloned(*job.git, pool=pool.key)
-    here = work is not None and isinstance(by_name(pool.provider), RunsHere)
+    work = job.workdir if job.git is None else _clone_to_folder(*job.git, pool=pool.key)
+    here = work is not None and isinstance(provider_class(pool.provider), RunsHere)
     cwd = str(work) if here else ""
     synced = _sync_task(work, folder) if work is not None and not here else None
     if job.git is not None and work is not None and not here:
@@ -302,41 +316,41 @@ def tasks_on(job: JobFile, pool: PoolView, folder: Path, *, run_alone: bool = Fa
         synced = replace(synced, nodes=job.num_nodes)
     steps = [synced] if synced is not None else []
     if not run_alone:
-        return [*steps, *tasks_of(job, folder, setup=setup, cwd=cwd)]
+        return [*steps, *job_tasks(job, folder, setup=setup, cwd=cwd)]
     call = job.run_call(cwd)
     if call is None:
         raise UsageError(f"{job.path} has no run: there is nothing to execute")
-    return [*steps, portable(call)]
+    return [*steps, make_portable_task(call)]
 
 
 def _sync_task(work: Path, folder: Path) -> Task | None:
-    from skyward_core.transport.working_folder_upload import TooLarge, Unreadable, manifest
+    from skyward_core.transport.working_folder_upload import FileUnreadable, FolderTooLarge, build_manifest
 
     try:
-        paths = [item.path for item in manifest(work).items]
-    except (TooLarge, Unreadable) as error:
+        paths = [item.path for item in build_manifest(work).items]
+    except (FolderTooLarge, FileUnreadable) as error:
         raise UsageError(str(error)) from error
-    return portable(renewing(work, paths), folder) if paths else None
+    return make_portable_task(make_workdir_update(work, paths), folder) if paths else None
 
 
-def _cloned(url: str, ref: str, *, pool: str = "") -> Path:
+def _clone_to_folder(url: str, ref: str, *, pool: str = "") -> Path:
     """A repository's files, in a new folder that stays as long as its pool: ranks of this machine work in it, and nodes
     that come later get theirs of it."""
-    folder = new_clone(pool)
+    folder = make_clone_folder(pool)
     try:
-        _clone(url, ref, folder)
+        _run_git_clone(url, ref, folder)
     except BaseException:
         remove_clone(folder)
         raise
     return folder
 
 
-def _clone(url: str, ref: str, folder: Path) -> None:
+def _run_git_clone(url: str, ref: str, folder: Path) -> None:
     # Whoever has an account here sees what a program is started with, and words go to screens and logs.
-    plain, said, login = without_credentials(url), [], _login(url)
+    plain, said, login = strip_credentials(url), [], _url_credentials(url)
     environment = {**os.environ, "GIT_TERMINAL_PROMPT": "0"}
     if login is not None:
-        said = ["-c", "credential.helper=", "-c", f"credential.helper={_ASKED}"]
+        said = ["-c", "credential.helper=", "-c", f"credential.helper={_CREDENTIAL_HELPER}"]
         environment |= {"SKYWARD_GIT_USER": login[0], "SKYWARD_GIT_PASSWORD": login[1]}
     for words in (
         ["init", "--quiet"],
@@ -346,18 +360,18 @@ def _clone(url: str, ref: str, folder: Path) -> None:
         try:
             done = subprocess.run(
                 ["git", *said, "-C", str(folder), *words],
-                env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=GIT_PATIENCE,
+                env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=GIT_TIMEOUT,
             )  # fmt: skip
         except subprocess.TimeoutExpired as error:
-            raise JobFileError(f"workdir: git did not bring {plain} within {GIT_PATIENCE / 60:g} minutes") from error
+            raise JobFileError(f"workdir: git did not bring {plain} within {GIT_TIMEOUT / 60:g} minutes") from error
         except OSError as error:
             raise JobFileError(f"workdir: git cannot bring {plain}: {error}") from error
         if done.returncode:
-            reason = without_credentials(done.stderr.strip())
+            reason = strip_credentials(done.stderr.strip())
             raise JobFileError(f"workdir: git cannot bring {ref or 'what is newest'} of {plain}: {reason}")
 
 
-def _login(url: str) -> tuple[str, str] | None:
+def _url_credentials(url: str) -> tuple[str, str] | None:
     """The user and the password that stand in a URL; None where there is no password."""
     try:
         parts = urlsplit(url)
@@ -369,18 +383,18 @@ def _login(url: str) -> tuple[str, str] | None:
 
 
 __all__ = [
-    "TASKS",
+    "TASKS_FOLDER",
     "JobFile",
     "JobRequest",
-    "begin",
-    "held",
-    "portable",
-    "request_of",
-    "said_variables",
+    "job_tasks",
+    "make_job_request",
+    "make_portable_task",
+    "make_process_folder",
+    "parse_variables",
+    "pool_job_tasks",
+    "read_variables",
+    "remove_dead_folders",
+    "resolve_variables",
     "shell_task",
-    "sweep",
-    "tasks_of",
-    "tasks_on",
-    "values_here",
-    "variables_of",
+    "temporary_folder",
 ]

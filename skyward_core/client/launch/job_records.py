@@ -15,9 +15,9 @@ from typing import Any, ClassVar
 
 from skyward_core.client.launch.job_launch import JobFile, JobRequest
 from skyward_core.model.errors import JobFileError, UsageError
-from skyward_core.store.atomic_file import write_whole
-from skyward_core.store.state_folder import here, home
-from skyward_core.tasks.job_files.yaml_document import without_secrets
+from skyward_core.store.atomic_file import write_atomic
+from skyward_core.store.state_folder import require_current_folder, state_home
+from skyward_core.tasks.job_files.yaml_document import strip_secrets
 from skyward_core.util.redaction import Redactor, is_secret_name, secret_values, url_secrets
 from skyward_core.util.user_files import read_text
 
@@ -30,7 +30,7 @@ def secret_names(envs: Mapping[str, str]) -> list[str]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KeptShell:
+class ShellRecord:
     """What a shell was given to run, by a job file or alone.
 
     Attributes:
@@ -55,7 +55,7 @@ class KeptShell:
         """What it is called."""
         raise NotImplementedError
 
-    def lacking(self, env: Overrides, secrets: Overrides) -> dict[str, str]:
+    def missing_variables(self, env: Overrides, secrets: Overrides) -> dict[str, str]:
         """What has a value neither in what is given nor among this process's variables: the option for it, by name."""
         wanted = {name: "--env" for name in self.lacks_env if name not in env}
         wanted |= {name: "--secret" for name in self.lacks_secrets if name not in secrets}
@@ -70,8 +70,8 @@ class KeptShell:
         Raises:
             UsageError: it cannot be run again, or a secret has no value.
         """
-        self.check()
-        for name, option in self.lacking(env, secrets).items():
+        self.check_rerunnable()
+        for name, option in self.missing_variables(env, secrets).items():
             raise UsageError(
                 f"{name} of {self.label} is a secret, of which no value is kept: give {option} {name}, which takes "
                 "this shell's variable of that name"
@@ -81,7 +81,7 @@ class KeptShell:
             {**dict.fromkeys(self.lacks_secrets), **secrets},
         )
 
-    def check(self) -> None:
+    def check_rerunnable(self) -> None:
         """See whether it can be run again.
 
         Raises:
@@ -94,7 +94,7 @@ class KeptShell:
         return asdict(self) | {"cwd": str(self.cwd)}
 
     @classmethod
-    def fields_from(cls, data: Any) -> dict[str, Any]:
+    def parse_fields(cls, data: Any) -> dict[str, Any]:
         """The fields of what :meth:`to_json` gave.
 
         Raises:
@@ -110,7 +110,7 @@ class KeptShell:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KeptCommand(KeptShell):
+class CommandRecord(ShellRecord):
     """A command that was run.
 
     Attributes:
@@ -133,13 +133,13 @@ class KeptCommand(KeptShell):
         return self.words[0] if len(self.words) == 1 else shlex.join(self.words)
 
     @classmethod
-    def of(
+    def from_command(
         cls,
         words: Sequence[str],
         env: Mapping[str, str],
         secrets: Mapping[str, str],
         nodes: int | tuple[int, ...] | None,
-    ) -> KeptCommand:
+    ) -> CommandRecord:
         """Of a command that is about to run on a pool.
 
         Args:
@@ -149,7 +149,7 @@ class KeptCommand(KeptShell):
         kept = cls(
             words=tuple(words),
             nodes=nodes,
-            cwd=here(),
+            cwd=require_current_folder(),
             env={name: text for name, text in env.items() if name not in hidden},
             lacks_env=tuple(hidden),
             lacks_secrets=tuple(secrets),
@@ -159,18 +159,18 @@ class KeptCommand(KeptShell):
         values = [*(env[name] for name in hidden), *secrets.values(), *secret_values(os.environ)]
         if url_secrets(text):
             return replace(kept, words=(), why_not="a password stands in a URL in it")
-        if Redactor(values).data(text.encode()) != text.encode():
+        if Redactor(values).redact_bytes(text.encode()) != text.encode():
             return replace(kept, words=(), why_not="the value of a secret stands in it")
         return kept
 
     @classmethod
-    def from_json(cls, data: Any) -> KeptCommand:
+    def from_json(cls, data: Any) -> CommandRecord:
         """What :meth:`to_json` gave.
 
         Raises:
             ValueError, TypeError, KeyError, AttributeError: it is not that.
         """
-        found, words, nodes = cls.fields_from(data), tuple(data["words"]), data.get("nodes")
+        found, words, nodes = cls.parse_fields(data), tuple(data["words"]), data.get("nodes")
         if not all(isinstance(each, str) and "\0" not in each for each in words):
             raise ValueError("a word")
         if not words and not found.get("why_not"):
@@ -181,11 +181,11 @@ class KeptCommand(KeptShell):
         return cls(**{**found, "words": words, "nodes": tuple(nodes) if several else nodes})
 
 
-KEPT = "jobs"  # a folder below the home: texts of jobs that are launched again, and that stand nowhere else
+JOBS_FOLDER = "jobs"  # a folder below the home: texts of jobs that are launched again, and that stand nowhere else
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KeptJob(KeptShell):
+class JobRecord(ShellRecord):
     """A job file that was launched.
 
     Attributes:
@@ -219,7 +219,7 @@ class KeptJob(KeptShell):
         return self.path
 
     @classmethod
-    def of(cls, job: JobFile, request: JobRequest | None = None, **said: Any) -> KeptJob:
+    def from_job(cls, job: JobFile, request: JobRequest | None = None, **said: Any) -> JobRecord:
         """Of a job that is about to be launched.
 
         Args:
@@ -241,7 +241,7 @@ class KeptJob(KeptShell):
             said |= {name: getattr(request, name) for name in names}
         kept = cls(
             path=str(job.path),
-            cwd=here(),
+            cwd=require_current_folder(),
             digest=_digest(job.text),
             env={name: text for name, text in job.envs.items() if name not in hidden},
             lacks_env=tuple(hidden),
@@ -250,7 +250,7 @@ class KeptJob(KeptShell):
             **said,
         )
         try:
-            return replace(kept, text=without_secrets(job.text, hidden, job.blanked))
+            return replace(kept, text=strip_secrets(job.text, hidden, job.blanked))
         except JobFileError as error:
             return replace(kept, why_not=str(error))
 
@@ -262,7 +262,7 @@ class KeptJob(KeptShell):
         except (OSError, UnicodeDecodeError):
             return False
 
-    def job(self, env: Overrides, secrets: Overrides) -> JobFile:
+    def load_job(self, env: Overrides, secrets: Overrides) -> JobFile:
         """The job again; paths in it are seen from the current folder.
 
         Args:
@@ -276,7 +276,7 @@ class KeptJob(KeptShell):
         envs, hidden = self.values(env, secrets)
         return JobFile.from_text(self.text, Path(self.path), env=envs, secrets=hidden)
 
-    def again(self, job: JobFile, pool: str | None) -> JobRequest:
+    def to_job_request(self, job: JobFile, pool: str | None) -> JobRequest:
         """What is asked for again, on a pool of that name, or of a name made up."""
         return JobRequest(
             job=job, pool=pool, provider=self.provider, settings=self.settings, budget=self.budget,
@@ -284,7 +284,7 @@ class KeptJob(KeptShell):
             plugin_settings=self.plugin_settings,
         )  # fmt: skip
 
-    def file(self, run: str) -> Path:
+    def write_file(self, run: str) -> Path:
         """A file with the text that was kept, without secrets.
 
         Args:
@@ -293,22 +293,22 @@ class KeptJob(KeptShell):
         Raises:
             UsageError: it cannot be written.
         """
-        target = home() / KEPT / f"{run}.yaml"
+        target = state_home() / JOBS_FOLDER / f"{run}.yaml"
         try:
             target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            write_whole(target, self.text.encode())
+            write_atomic(target, self.text.encode())
         except OSError as error:
             raise UsageError(f"what was kept of {self.path} cannot be written to {target}: {error}") from error
         return target
 
     @classmethod
-    def from_json(cls, data: Any) -> KeptJob:
+    def from_json(cls, data: Any) -> JobRecord:
         """What :meth:`to_json` gave.
 
         Raises:
             ValueError, TypeError, KeyError, AttributeError: it is not that.
         """
-        found = cls.fields_from(data)
+        found = cls.parse_fields(data)
         if not isinstance(data["path"], str) or "\0" in data["path"]:
             raise ValueError("a path")
         return cls(**{**found, "plugins": tuple(data.get("plugins", ()))})

@@ -10,29 +10,29 @@ from typing import TYPE_CHECKING, Any
 from skyward_core.client.launch.discovery import (
     FunctionInfo,
     build_tasks,
-    gang_frameworks_of,
-    lacking_here,
-    missing_of,
+    find_gang_frameworks,
+    missing_frameworks,
+    missing_imports,
 )
-from skyward_core.model.errors import SpecError, UsageError, of_field
+from skyward_core.model.errors import SpecError, UsageError, set_error_field
 from skyward_core.model.offers import RentalPlan
 from skyward_core.model.provider_capabilities import Asks, HasHosts, Plans, Priced, Rents, RunsHere, TakesGpus
 from skyward_core.model.script_interpreter import Interpreter
 from skyward_core.model.specs import Image, PoolSpec
 from skyward_core.plugins import by_name
-from skyward_core.providers import by_name as provider_of
-from skyward_core.providers.pool_planning import planned
-from skyward_core.store.state_folder import here
-from skyward_core.tasks.client_interpreter import is_own, refuse_another
-from skyward_core.tasks.packages.image_packages import python_asked
-from skyward_core.tasks.packages.package_specs import local_packages, travelling
+from skyward_core.providers import provider_class as provider_of
+from skyward_core.providers.pool_planning import make_plan
+from skyward_core.store.state_folder import require_current_folder
+from skyward_core.tasks.client_interpreter import is_own_environment, require_compatible
+from skyward_core.tasks.packages.image_packages import image_python_version
+from skyward_core.tasks.packages.package_specs import find_local_packages, packages_to_send
 from skyward_core.tasks.packages.project_root import satisfies
-from skyward_core.util.byte_sizes import size_in_words
+from skyward_core.util.byte_sizes import format_size
 from skyward_core.views.pool_view import TrialSheet
 
 if TYPE_CHECKING:
-    from skyward_core.tasks.bounded_subprocess import Stop
-    from skyward_core.tasks.packages.package_specs import LocalPackage, Packages
+    from skyward_core.tasks.bounded_subprocess import CancellationToken
+    from skyward_core.tasks.packages.package_specs import LocalPackage, PackageSpecs
     from skyward_core.tasks.pickled_call import Task
     from skyward_core.views.pool_view import PoolView
 
@@ -75,27 +75,27 @@ class LaunchPlan:
     one: bool = False
     keep: bool = False
     timeout: float | None = None
-    packages: Packages | None = None
+    packages: PackageSpecs | None = None
     combinations: Sequence[Mapping[str, Any]] = ()
     sheet: TrialSheet | None = None
     gang_ranks: int | None = None
     detach: bool = False
 
-    def on(self, pool: PoolView) -> LaunchPlan:
+    def on_pool(self, pool: PoolView) -> LaunchPlan:
         """The same on a pool that is up, which has the plugins and the Python that it was made with.
 
         Raises:
             SkywardError: one of them is not installed here, or the script is for another Python.
         """
-        with of_field("plugins"):
-            plugins = tuple(by_name(name) for name in plugins_of(pool))
-        if (of_pool := python_of(pool.spec)) is not None:
+        with set_error_field("plugins"):
+            plugins = tuple(by_name(name) for name in plugin_names(pool))
+        if (of_pool := pool_interpreter(pool.spec)) is not None:
             runs_here = isinstance(provider_of(pool.provider), RunsHere)
-            with of_field("python"):  # before an environment is made that would be of no use
-                refuse_another(self.function.name, pool.name, self.interpreter, of_pool, here=runs_here)
+            with set_error_field("python"):  # before an environment is made that would be of no use
+                require_compatible(self.function.name, pool.name, self.interpreter, of_pool, here=runs_here)
         return replace(self, pool=pool, plugins=plugins, plugin_values={})
 
-    def since(self, before: Interpreter | None) -> str:
+    def describe_python_change(self, before: Interpreter | None) -> str:
         """How its Python differs from the one of an earlier launch, in words; "" where it does not, or nobody knows."""
         now = self.interpreter
         same = before is None or (
@@ -105,13 +105,13 @@ class LaunchPlan:
         )
         return "" if same else f"it had {before}, and this one has {now}"
 
-    def asking(self) -> LaunchPlan:
+    def with_prompts(self) -> LaunchPlan:
         """The same, with a provider that asks the person where it can, such as about a host's key."""
         if self.spec is None or not isinstance(self.spec.provider, Asks):
             return self
         return replace(self, pool=replace(self.spec, provider=self.spec.provider.asking()))
 
-    def giving_way(self) -> LaunchPlan:
+    def with_low_priority(self) -> LaunchPlan:
         """The same, with ranks that leave the terminal which shows them alive, where they use the same processors."""
         spec = self.spec
         if spec is None or not isinstance(spec.provider, RunsHere):
@@ -119,7 +119,7 @@ class LaunchPlan:
         return replace(self, pool=replace(spec, options=replace(spec.options, nice=NICE)))
 
     @property
-    def most_nodes(self) -> int:
+    def max_nodes(self) -> int:
         """How many nodes the pool has, or may get."""
         return len(self.pool.nodes) if not isinstance(self.pool, PoolSpec) else self.pool.most_nodes
 
@@ -133,13 +133,13 @@ class LaunchPlan:
             return self
         nodes, name = self.sheet.nodes, "gang_nodes"
         if self.gang_ranks is not None:
-            from skyward_core.pool.runs.gang_sweep import check_blocks, shape_with
+            from skyward_core.pool.runs.gang_sweep import check_partial_gangs, gang_shape
 
             name = "gang_ranks"
-            with of_field(name):
-                nodes, width = shape_with(self.gang_ranks, self._ranks_per_node, self.pool.name)
+            with set_error_field(name):
+                nodes, width = gang_shape(self.gang_ranks, self._ranks_per_node, self.pool.name)
                 if width > 1:
-                    check_blocks(self.plugins, alone=self._stands_alone)
+                    check_partial_gangs(self.plugins, alone=self._is_standalone)
                 if self.sheet.after is not None and self.sheet.gang != bool(nodes):
                     raise UsageError(
                         f"the sweep was begun in gangs of {'whole nodes' if self.sheet.gang else 'ranks of a node'}, "
@@ -153,15 +153,15 @@ class LaunchPlan:
                     )
             if not nodes:
                 return replace(self, sheet=replace(self.sheet, gang=False, nodes=0, ranks=width))
-        if nodes > self.most_nodes:
-            with of_field(name):
+        if nodes > self.max_nodes:
+            with set_error_field(name):
                 raise UsageError(
-                    f"each combination is to run on {nodes} nodes, and pool {self.pool.name} has {self.most_nodes}"
+                    f"each combination is to run on {nodes} nodes, and pool {self.pool.name} has {self.max_nodes}"
                 )
         return replace(self, sheet=replace(self.sheet, nodes=nodes))
 
     @property
-    def _stands_alone(self) -> bool:
+    def _is_standalone(self) -> bool:
         """Whether ranks of the pool know no others."""
         if isinstance(self.pool, PoolSpec):
             return not self.pool.options.cluster
@@ -186,20 +186,20 @@ class LaunchPlan:
         if self.spec is None or not isinstance(self.spec.provider, HasHosts):
             return ()
         hosts = self.spec.provider.hosts
-        if self.takes_gpus:
+        if self.uses_single_gpus:
             return hosts  # of which it has those that have enough free ones
         return hosts[: self.spec.nodes] if isinstance(self.spec.nodes, int) else hosts
 
     @property
-    def travelling(self) -> list[LocalPackage]:
+    def uploaded_packages(self) -> list[LocalPackage]:
         """Packages of this machine's folders that go to other machines beside the working folder."""
         if self.spec is None or isinstance(self.spec.provider, RunsHere):
             return []
-        image = self.packages.added_to({}) if self.packages is not None else {}
-        found = local_packages(image, self.interpreter.prefix, self.interpreter.minor)
-        return travelling(found, str(self.spec.image.workdir or here()))
+        image = self.packages.add_to_image({}) if self.packages is not None else {}
+        found = find_local_packages(image, self.interpreter.prefix, self.interpreter.minor)
+        return packages_to_send(found, str(self.spec.image.workdir or require_current_folder()))
 
-    def rental(self, *, may_remember: bool = False) -> RentalPlan:
+    def rental_plan(self, *, may_remember: bool = False) -> RentalPlan:
         """What the launch rents, in the order in which it is tried; nothing is made. Asks the provider.
 
         Args:
@@ -208,7 +208,9 @@ class LaunchPlan:
         Raises:
             UsageError: nothing fits; says what comes nearest.
         """
-        return RentalPlan(nodes=0, attempts=()) if self.spec is None else planned(self.spec, may_remember=may_remember)
+        return (
+            RentalPlan(nodes=0, attempts=()) if self.spec is None else make_plan(self.spec, may_remember=may_remember)
+        )
 
     @property
     def price_hourly(self) -> float:
@@ -218,73 +220,73 @@ class LaunchPlan:
         return self.spec.provider.price_hourly * self.spec.most_nodes
 
     @property
-    def rents(self) -> bool:
+    def has_unknown_price(self) -> bool:
         """Whether the launch costs money of which nobody says how much."""
         return self.spec is not None and isinstance(self.spec.provider, Rents)
 
     @property
-    def plans(self) -> bool:
+    def has_rental_plan(self) -> bool:
         """Whether its provider looks for machines that are as they should be, and says which."""
         return self.spec is not None and isinstance(self.spec.provider, Plans)
 
     @property
-    def takes_gpus(self) -> bool:
+    def uses_single_gpus(self) -> bool:
         """Whether it takes single GPUs of machines that others use, too."""
         provider = None if self.spec is None else self.spec.provider
         return isinstance(provider, TakesGpus) and provider.rank_per_gpu
 
     @property
-    def loses_files(self) -> str:
+    def file_loss_warning(self) -> str:
         """What becomes of files that ranks write, where the pool's machines end with it; "" where none is lost."""
         if self.spec is None or self.keep or isinstance(self.spec.provider, HasHosts | RunsHere):
             return ""
-        most = size_in_words(float(self.spec.options.keep_outputs))
+        most = format_size(float(self.spec.options.keep_outputs))
         named = " and ".join(self.spec.image.outputs)
         kept = f"{named}, and the newest {most} of the rest" if named else f"the newest {most}, as no outputs are named"
         return f"its machines end with the pool, and with them what ranks write there. Before that comes home: {kept}"
 
     @property
-    def missing(self) -> list[str]:
+    def missing_frameworks(self) -> list[str]:
         """Frameworks that the script imports and that are not installed where it is loaded.
 
         Raises:
             ScriptError: The script cannot be read any more.
         """
-        return missing_of(self.script, self.interpreter)
+        return missing_frameworks(self.script, self.interpreter)
 
     @property
-    def lacking(self) -> list[str]:
+    def missing_packages(self) -> list[str]:
         """Packages that the script imports, and that its ranks on this machine will not have: they have our own Python,
         and nobody says what is installed."""
         runs_here = self.spec is not None and isinstance(self.spec.provider, RunsHere)
-        if not runs_here or self.packages is not None or not is_own(self.interpreter.prefix):
+        if not runs_here or self.packages is not None or not is_own_environment(self.interpreter.prefix):
             return []
-        return lacking_here(self.script, whole=self.whole)
+        return missing_imports(self.script, whole=self.whole)
 
     @property
-    def unfit(self) -> tuple[str, str]:
+    def python_mismatch(self) -> tuple[str, str]:
         """Versions of Python that the script's project asks for, and its file, where nobody chose a Python and our own
         is none of these; else "" each."""
         if self.interpreter.chosen:
             return "", ""
         try:
-            wanted, name = python_asked(Image(project=True), str(self.script.absolute().parent))
+            wanted, name = image_python_version(Image(project=True), str(self.script.absolute().parent))
         except SpecError:  # there is no such file, or who asks for it is told what is wrong with it
             return "", ""
         return ("", "") if satisfies(self.interpreter.version, wanted) else (wanted, name)
 
     @property
-    def unmet(self) -> list[str]:
+    def missing_plugins(self) -> list[str]:
         """Frameworks that the script imports and whose ranks will not meet, as the pool lacks their plugins."""
         has = {plugin.name for plugin in self.plugins}
-        return [name for name in gang_frameworks_of(self.script, whole=self.whole) if name not in has]
+        return [name for name in find_gang_frameworks(self.script, whole=self.whole) if name not in has]
 
-    def tasks(
+    def load_tasks(
         self,
         *,
         echo: bool = False,
         said: Callable[[str], None] | None = None,
-        stop: Stop | None = None,
+        stop: CancellationToken | None = None,
     ) -> list[Task]:
         """Load the script in a child process, and make its calls tasks: one, or of a sweep one for each combination
         that the sheet says is run.
@@ -313,13 +315,13 @@ class LaunchPlan:
         return tasks if self.timeout is None else [replace(task, timeout=self.timeout) for task in tasks]
 
 
-def python_of(spec: Mapping[str, Any]) -> Interpreter | None:
+def pool_interpreter(spec: Mapping[str, Any]) -> Interpreter | None:
     """The one that a pool was made with, by its spec as it is kept; None where that is not known."""
     told = spec.get("interpreter")
     return Interpreter.from_json(told) if told else None
 
 
-def plugins_of(pool: PoolView) -> list[str]:
+def plugin_names(pool: PoolView) -> list[str]:
     """The names of the plugins that a pool was made with."""
     names = pool.spec.get("plugins")
     return [str(name) for name in names] if isinstance(names, list) else []

@@ -16,18 +16,18 @@ from skyward_core.model.errors import UsageError
 from skyward_core.store import pool_folder
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.ledger_rows import RunRow
-from skyward_core.store.state_folder import here
-from skyward_core.tasks.bounded_subprocess import Silence, answer, git
+from skyward_core.store.state_folder import require_current_folder
+from skyward_core.tasks.bounded_subprocess import QueryTimeout, git_command, run_bounded
 from skyward_core.util.redaction import Redactor, secret_values, url_secrets
-from skyward_core.util.terminal_safe_text import paragraph
-from skyward_core.util.user_files import expanded, read_bytes
+from skyward_core.util.terminal_safe_text import sanitize_paragraph
+from skyward_core.util.user_files import expand_user, read_bytes
 
 if TYPE_CHECKING:
-    from skyward_core.client.launch.job_records import KeptCommand, KeptJob, KeptShell
+    from skyward_core.client.launch.job_records import CommandRecord, JobRecord, ShellRecord
 
-MOST_CHANGED = 100  # names of files that are kept
-MOST_DIFF = 1 << 18  # bytes of what differed that are kept
-PATIENCE = 5.0  # seconds that git has for all of it: a command waits for it before it ends
+MAX_CHANGED_FILES = 100  # names of files that are kept
+MAX_DIFF_BYTES = 1 << 18  # bytes of what differed that are kept
+GIT_TIMEOUT = 5.0  # seconds that git has for all of it: a command waits for it before it ends
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +49,7 @@ class ScriptState:
     cut: bool = False
 
     @classmethod
-    def of_file(cls, script: Path) -> ScriptState:
+    def from_file(cls, script: Path) -> ScriptState:
         """What can be told of a script at once."""
         try:
             return cls(script=blake2s(read_bytes(script), digest_size=16).hexdigest())
@@ -57,23 +57,25 @@ class ScriptState:
             return cls()
 
     @classmethod
-    def of(cls, script: Path) -> ScriptState:
+    def capture(cls, script: Path) -> ScriptState:
         """What a script is now. Asks git, where there is one: not on an event loop."""
-        until = monotonic() + PATIENCE
-        found, folder = cls.of_file(script), str(script.absolute().parent)
-        commit = _git(folder, until, 1 << 10, "rev-parse", "--verify", "HEAD").strip().decode("ascii", "replace")
+        until = monotonic() + GIT_TIMEOUT
+        found, folder = cls.from_file(script), str(script.absolute().parent)
+        commit = _run_git(folder, until, 1 << 10, "rev-parse", "--verify", "HEAD").strip().decode("ascii", "replace")
         if not commit:
             return found
         # One look for names and patch. No program that an attribute of a file asks for is run.
-        look = ("diff", *_PLAIN, "--raw", "--patch", "-z", "HEAD", "--")
-        told = _git(folder, until, _MOST_TOLD, *look, without=_filters(folder, until))
-        names, patch = _names_and_patch(told)
-        cut = len(told) >= _MOST_TOLD or len(patch) > MOST_DIFF
+        look = ("diff", *_DIFF_OPTIONS, "--raw", "--patch", "-z", "HEAD", "--")
+        told = _run_git(folder, until, _MAX_GIT_OUTPUT, *look, without=_repository_filters(folder, until))
+        names, patch = _split_diff(told)
+        cut = len(told) >= _MAX_GIT_OUTPUT or len(patch) > MAX_DIFF_BYTES
         if cut:
-            patch = patch[:MOST_DIFF].rpartition(b"\n")[0] + b"\n"
-        return replace(found, commit=commit, changed=tuple(names[:MOST_CHANGED]), diff=_without_secrets(patch), cut=cut)
+            patch = patch[:MAX_DIFF_BYTES].rpartition(b"\n")[0] + b"\n"
+        return replace(
+            found, commit=commit, changed=tuple(names[:MAX_CHANGED_FILES]), diff=_redact_patch(patch), cut=cut
+        )
 
-    def since(self, before: ScriptState) -> list[str]:
+    def changes_since(self, before: ScriptState) -> list[str]:
         """What is otherwise now than it was before, in words."""
         said = []
         if before.script and before.script != self.script:
@@ -83,14 +85,14 @@ class ScriptState:
             said.append(f"it was of commit {before.commit:.10}, and is {now}")
         same = self.commit == before.commit and self.diff == before.diff and bool(before.diff)
         if before.changed and (before.cut or not same):
-            shown = ", ".join(map(paragraph, before.changed[:3]))
+            shown = ", ".join(map(sanitize_paragraph, before.changed[:3]))
             more = ", …" if len(before.changed) > 3 else ""
             said.append(f"files that differed from their commit then: {shown}{more}")
         return said
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KeptLaunch:
+class LaunchRecord:
     """A launch that was kept.
 
     Attributes:
@@ -105,15 +107,15 @@ class KeptLaunch:
     joined: bool = False
     source: ScriptState = field(default_factory=ScriptState)
 
-    def from_anywhere(self) -> LaunchRequest:
+    def absolute_request(self) -> LaunchRequest:
         """What was asked for, with whole paths."""
         request = self.request
         paths = {name: getattr(request, name) for name in ("script", "lock", "requirements")}
         paths["python"] = request.python if os.sep in (request.python or "") else None
-        whole: dict[str, Any] = {name: str(self.cwd / expanded(path)) for name, path in paths.items() if path}
+        whole: dict[str, Any] = {name: str(self.cwd / expand_user(path)) for name, path in paths.items() if path}
         return replace(request, **whole)
 
-    def changed_by(self, arguments: Sequence[str], script_args: Sequence[str] | None) -> KeptLaunch:
+    def with_arguments(self, arguments: Sequence[str], script_args: Sequence[str] | None) -> LaunchRecord:
         """The same with other arguments.
 
         Args:
@@ -133,7 +135,7 @@ class KeptLaunch:
         return replace(self, request=replace(request, arguments=tuple(named.values()), script_args=words))
 
 
-def keep(pool: str, run: str, request: LaunchRequest, *, joined: bool, source: ScriptState) -> None:
+def save_launch_record(pool: str, run: str, request: LaunchRequest, *, joined: bool, source: ScriptState) -> None:
     """Keep what a run was launched with.
 
     Args:
@@ -146,56 +148,56 @@ def keep(pool: str, run: str, request: LaunchRequest, *, joined: bool, source: S
     """
     told = {
         "request": asdict(request),
-        "cwd": str(here()),
+        "cwd": str(require_current_folder()),
         "joined": joined,
         "source": {"script": source.script, "commit": source.commit, "changed": source.changed},
         "cut": source.cut,
     }
-    pool_folder.keep(pool, run, told)
+    pool_folder.save_launch(pool, run, told)
     if source.diff:
-        pool_folder.keep_diff(pool, run, source.diff)
+        pool_folder.save_diff(pool, run, source.diff)
 
 
-def keep_before(pool: str, run: str, request: LaunchRequest | KeptShell, *, joined: bool) -> None:
+def save_before_launch(pool: str, run: str, request: LaunchRequest | ShellRecord, *, joined: bool) -> None:
     """Keep what a run is about to be launched with, without asking git: should this process end now, it is known.
 
     What cannot be kept hinders no launch; who keeps all of it afterwards is told.
     """
     with suppress(OSError):
         if not isinstance(request, LaunchRequest):
-            return pool_folder.keep(pool, run, {request.TAG: request.to_json()})
-        keep(pool, run, request, joined=joined, source=ScriptState.of_file(Path(request.script)))
+            return pool_folder.save_launch(pool, run, {request.TAG: request.to_json()})
+        save_launch_record(pool, run, request, joined=joined, source=ScriptState.from_file(Path(request.script)))
 
 
-def state_of(request: LaunchRequest) -> ScriptState:
+def capture_script_state(request: LaunchRequest) -> ScriptState:
     """What the script of a launch is now; see :meth:`ScriptState.of`."""
-    return ScriptState.of(Path(request.script))
+    return ScriptState.capture(Path(request.script))
 
 
-def forget(pool: str, run: str) -> None:
+def delete_launch_record(pool: str, run: str) -> None:
     """A launch came to nothing."""
-    pool_folder.forget(pool, run)
+    pool_folder.remove_launch(pool, run)
 
 
-def diff_of(ledger: Ledger, row: RunRow) -> Path:
+def diff_path(ledger: Ledger, row: RunRow) -> Path:
     """The file with what differed from the commit when a run was launched; there is one where something did."""
     return pool_folder.diff_path(ledger.pool(row.token).key, row.run)
 
 
-def kept(ledger: Ledger, row: RunRow) -> KeptLaunch:
+def load_launch_record(ledger: Ledger, row: RunRow) -> LaunchRecord:
     """What a run of a script was launched with.
 
     Raises:
         UsageError: nothing is kept of it that could be launched again, or it is a step of a job.
         LedgerError: the ledger cannot be read.
     """
-    found = any_kept(ledger, row)
-    if not isinstance(found, KeptLaunch):
+    found = load_any_record(ledger, row)
+    if not isinstance(found, LaunchRecord):
         raise UsageError(f"run {row.run} is of {found.label}, and no run of a script")
     return found
 
 
-def any_kept(ledger: Ledger, row: RunRow) -> KeptLaunch | KeptJob | KeptCommand:
+def load_any_record(ledger: Ledger, row: RunRow) -> LaunchRecord | JobRecord | CommandRecord:
     """What a run was launched with, or the job that it was a step of, or the command that it was.
 
     Raises:
@@ -204,7 +206,7 @@ def any_kept(ledger: Ledger, row: RunRow) -> KeptLaunch | KeptJob | KeptCommand:
     """
     try:
         key = ledger.pool(row.token).key
-        told, diff = pool_folder.kept(key, row.run), pool_folder.diff(key, row.run)
+        told, diff = pool_folder.read_launch(key, row.run), pool_folder.read_diff(key, row.run)
     except (OSError, ValueError) as error:
         raise UsageError(f"what run {row.run} was launched with cannot be read: {error}") from error
     if told is None:
@@ -213,7 +215,7 @@ def any_kept(ledger: Ledger, row: RunRow) -> KeptLaunch | KeptJob | KeptCommand:
             "and what is kept goes with the logs"
         )
     try:
-        return _launch(told, diff) if "request" in told else _shell(told)
+        return _parse_launch_record(told, diff) if "request" in told else _parse_shell_record(told)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise UsageError(
             f"run {row.run} was launched by another version, in words that this one does not know ({error})"
@@ -228,50 +230,47 @@ def _is_texts(value: Any) -> bool:
     return isinstance(value, list) and all(map(_is_text, value))
 
 
-def _is_whole(value: Any) -> bool:
+def _is_int(value: Any) -> bool:
     return type(value) is int
 
 
 # What JSON may hold of a request, by the fields' types.
-_MAY_BE: Mapping[str, Callable[[Any], bool]] = {
+_TYPE_CHECKS: Mapping[str, Callable[[Any], bool]] = {
     "str": _is_text,
     "str | None": lambda value: value is None or _is_text(value),
     "bool": lambda value: isinstance(value, bool),
-    "float | None": lambda value: value is None or _is_whole(value) or isinstance(value, float),
-    "int | None": lambda value: value is None or _is_whole(value),
-    "int | str | None": lambda value: value is None or _is_whole(value) or _is_text(value),
-    "int | Literal['gpu'] | None": lambda value: value is None or _is_whole(value) or value == "gpu",
+    "float | None": lambda value: value is None or _is_int(value) or isinstance(value, float),
+    "int | None": lambda value: value is None or _is_int(value),
+    "int | str | None": lambda value: value is None or _is_int(value) or _is_text(value),
+    "int | Literal['gpu'] | None": lambda value: value is None or _is_int(value) or value == "gpu",
     "Sequence[str]": _is_texts,
     "Sequence[str] | None": lambda value: value is None or _is_texts(value),
     "Mapping[str, str]": lambda value: isinstance(value, dict) and all(map(_is_text, value.values())),
 }
 
 
-def _may_be(kind: object, value: Any) -> bool:
-    return kind not in _MAY_BE or _MAY_BE[str(kind)](value)
+def _matches_type(kind: object, value: Any) -> bool:
+    return kind not in _TYPE_CHECKS or _TYPE_CHECKS[str(kind)](value)
 
 
-def _shell(told: Mapping[str, Any]) -> KeptJob | KeptCommand:
-    from skyward_core.client.launch.job_records import (
-        KeptCommand,  # most runs are of scripts, which are there sooner without
-        KeptJob,
-    )
+def _parse_shell_record(told: Mapping[str, Any]) -> JobRecord | CommandRecord:
+    from skyward_core.client.launch.job_records import CommandRecord, JobRecord
 
-    return KeptJob.from_json(told["job"]) if "job" in told else KeptCommand.from_json(told["command"])
+    return JobRecord.from_json(told["job"]) if "job" in told else CommandRecord.from_json(told["command"])
 
 
-def _launch(told: Mapping[str, Any], diff: bytes) -> KeptLaunch:
+def _parse_launch_record(told: Mapping[str, Any], diff: bytes) -> LaunchRecord:
     asked, source = dict(told["request"]), dict(told["source"])
     known = {each.name for each in fields(LaunchRequest)}
     if strange := sorted(asked.keys() - known):
         raise ValueError(", ".join(strange))
     for each in fields(LaunchRequest):
-        if each.name in asked and not _may_be(each.type, asked[each.name]):
+        if each.name in asked and not _matches_type(each.type, asked[each.name]):
             raise ValueError(f"{each.name}: {asked[each.name]!r:.60}")
     source["changed"] = tuple(source["changed"])
     if not all(map(_is_text, (told["cwd"], source["script"], source["commit"], *source["changed"]))):
         raise ValueError("source")
-    return KeptLaunch(
+    return LaunchRecord(
         request=LaunchRequest(**asked),
         cwd=Path(told["cwd"]),
         joined=bool(told["joined"]),
@@ -280,16 +279,16 @@ def _launch(told: Mapping[str, Any], diff: bytes) -> KeptLaunch:
 
 
 # As git apply takes it, whatever is configured.
-_PLAIN = (
+_DIFF_OPTIONS = (
     "--no-ext-diff", "--no-textconv", "--no-color", "--no-renames", "--ignore-submodules=dirty", "--submodule=short",
     "--no-relative", "--src-prefix=a/", "--dst-prefix=b/",
 )  # fmt: skip
-_FILTERS = r"^filter\..*\.(clean|smudge|process|required)$"
+_FILTER_PATTERN = r"^filter\..*\.(clean|smudge|process|required)$"
 _OWN_SCOPES = (b"local", b"worktree")
-_MOST_TOLD = MOST_DIFF + (1 << 16)  # names stand before the patch
+_MAX_GIT_OUTPUT = MAX_DIFF_BYTES + (1 << 16)  # names stand before the patch
 
 
-def _names_and_patch(told: bytes) -> tuple[list[str], bytes]:
+def _split_diff(told: bytes) -> tuple[list[str], bytes]:
     """What ``git diff --raw --patch -z`` says: for each file ``:…\\0name\\0``, then ``\\0`` and the patch."""
     names, at = list[str](), 0
     while told[at : at + 1] == b":":
@@ -302,26 +301,34 @@ def _names_and_patch(told: bytes) -> tuple[list[str], bytes]:
     return names, told[at + 1 :]
 
 
-def _without_secrets(patch: bytes) -> bytes:
+def _redact_patch(patch: bytes) -> bytes:
     """The same with the values of this process's secret variables, and passwords of URLs, blanked."""
     secrets = [*secret_values(os.environ), *url_secrets(patch.decode("utf-8", "replace"))]
-    return Redactor(secrets).data(patch)
+    return Redactor(secrets).redact_bytes(patch)
 
 
-def _filters(folder: str, until: float) -> list[str]:
+def _repository_filters(folder: str, until: float) -> list[str]:
     """Return the settings by which a repository, and not its user, has programs run on the files that git compares."""
-    told = _git(
-        folder, until, _MOST_TOLD, "config", "--show-scope", "-z", "--name-only", "--get-regexp", _FILTERS
+    told = _run_git(
+        folder,
+        until,
+        _MAX_GIT_OUTPUT,
+        "config",
+        "--show-scope",
+        "-z",
+        "--name-only",
+        "--get-regexp",
+        _FILTER_PATTERN,
     ).split(b"\0")
     scopes, names = told[::2], told[1::2]
     return [os.fsdecode(name) for scope, name in zip(scopes, names, strict=False) if scope in _OWN_SCOPES]
 
 
-def _git(folder: str, until: float, most: int, *words: str, without: Sequence[str] = ()) -> bytes:
+def _run_git(folder: str, until: float, most: int, *words: str, without: Sequence[str] = ()) -> bytes:
     """The first that git says of a folder; nothing where it says nothing in time, or there is none."""
-    command = git(folder, *words, without=without)
+    command = git_command(folder, *words, without=without)
     try:
-        done = answer(command, (), patience=max(0.1, until - monotonic()), most=most)
-    except (OSError, ValueError, Silence):
+        done = run_bounded(command, (), patience=max(0.1, until - monotonic()), most=most)
+    except (OSError, ValueError, QueryTimeout):
         return b""
     return b"" if done.returncode and len(done.stdout) < most else done.stdout

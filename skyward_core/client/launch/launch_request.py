@@ -9,40 +9,46 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from skyward_core.client.launch.discovery import by_name as plugin
-from skyward_core.client.launch.discovery import missing_of
-from skyward_core.client.launch.discovery import values_of as values_of_plugins
-from skyward_core.client.launch.image_options import ImageAsked, image_asked, of_image_texts
+from skyward_core.client.launch.discovery import missing_frameworks
+from skyward_core.client.launch.discovery import parse_parameters as values_of_plugins
+from skyward_core.client.launch.image_options import ImageOptions, option_error, parse_image_options
 from skyward_core.client.launch.launch_plan import LaunchPlan
-from skyward_core.model.errors import SkywardError, SpecError, UsageError, of_field
-from skyward_core.model.provider_capabilities import Offers, RunsHere, costs_money, settings_of
+from skyward_core.model.errors import SkywardError, SpecError, UsageError, set_error_field
+from skyward_core.model.provider_capabilities import Offers, RunsHere, costs_money, declared_settings
 from skyward_core.model.specs import Image, Options, PoolSpec, Worker
 from skyward_core.plugins.plugin import transform_image
-from skyward_core.providers import DEFAULT, by_name, own_names
-from skyward_core.providers.pool_planning import pool_spec
-from skyward_core.providers.provider import make, values_of
-from skyward_core.store.state_folder import workdir
+from skyward_core.providers import DEFAULT_PROVIDER, built_in_names, provider_class
+from skyward_core.providers.pool_planning import make_pool_spec
+from skyward_core.providers.provider import make_provider, parse_settings
+from skyward_core.store.state_folder import choose_workdir
 from skyward_core.tasks import script_interpreter_selection
-from skyward_core.tasks.argument_parsing import combinations
-from skyward_core.tasks.client_interpreter import is_own
-from skyward_core.tasks.packages.image_packages import asked, python_asked
+from skyward_core.tasks.argument_parsing import expand_combinations
+from skyward_core.tasks.client_interpreter import is_own_environment
+from skyward_core.tasks.packages.image_packages import image_python_version, read_image_packages
 from skyward_core.tasks.packages.project_root import satisfies
 from skyward_core.tasks.script_inspection import (
     FunctionInfo,
-    check_travels,
-    commands_of,
+    check_script_folder,
+    describe_script,
     find_function,
+    list_commands,
     parse_arguments,
     split_target,
-    whole,
 )
-from skyward_core.tasks.script_interpreter_selection import Ask, base_for, interpreter_of, made_of, own_base
-from skyward_core.util.user_files import expanded
+from skyward_core.tasks.script_interpreter_selection import (
+    QueryPython,
+    choose_interpreter,
+    find_base,
+    make_interpreter,
+    own_base_python,
+)
+from skyward_core.util.user_files import expand_user
 from skyward_core.views.pool_view import TrialSheet
 
 if TYPE_CHECKING:
     from skyward_core.model.provider_settings import Setting
     from skyward_core.model.script_interpreter import Interpreter
-    from skyward_core.tasks.packages.package_specs import Packages
+    from skyward_core.tasks.packages.package_specs import PackageSpecs
     from skyward_core.views.pool_view import PoolView
 
 
@@ -50,7 +56,7 @@ WAYS: Mapping[str, str] = {"gang": "every rank", "gang_nodes": "some nodes", "ga
 """Fields of a request that have each combination run by a gang, and on what."""
 
 
-def check_asked(said: Mapping[str, object], options: Mapping[str, str], *, sweep: bool, detach: bool) -> None:
+def check_gang_options(said: Mapping[str, object], options: Mapping[str, str], *, sweep: bool, detach: bool) -> None:
     """See whether it does.
 
     Args:
@@ -66,7 +72,7 @@ def check_asked(said: Mapping[str, object], options: Mapping[str, str], *, sweep
         return
     name, *others = reversed(asked)
     what = f"{options[name]} has each combination of a sweep run on {WAYS[name]}, and"
-    with of_field(name):
+    with set_error_field(name):
         many, of = said[name], name.removeprefix("gang_")
         if name != "gang" and (not isinstance(many, int) or isinstance(many, bool) or many < 1):
             raise UsageError(f"each combination runs on a number of {of}, 1 at least, not on {many!r:.40}")
@@ -116,14 +122,16 @@ OPTIONS: Mapping[str, str] = {
 }
 
 
-def how_given(setting: Setting | None, name: str, text: str) -> tuple[str, str]:
+def format_setting(setting: Setting | None, name: str, text: str) -> tuple[str, str]:
     """How a setting is given on a command line."""
     if setting is not None and setting.option == HOSTS:
         return HOSTS, text
     return OPTIONS["settings"], f"{name}={text}"
 
 
-def with_hosts(provider: str | None, hosts: str | None, settings: Sequence[str]) -> tuple[str | None, dict[str, str]]:
+def parse_provider_settings(
+    provider: str | None, hosts: str | None, settings: Sequence[str]
+) -> tuple[str | None, dict[str, str]]:
     """The provider that is meant, and its settings, of what a command line says.
 
     Args:
@@ -134,24 +142,24 @@ def with_hosts(provider: str | None, hosts: str | None, settings: Sequence[str])
     Raises:
         UsageError: a setting is no such text, or the provider takes no hosts.
     """
-    texts = dict(map(_setting, settings))
+    texts = dict(map(_parse_setting, settings))
     if hosts is not None:
-        provider = provider or _with_hosts()
-        own = [each.name for each in settings_of(by_name(provider)) if each.option == HOSTS]
+        provider = provider or _default_hosts_provider()
+        own = [each.name for each in declared_settings(provider_class(provider)) if each.option == HOSTS]
         if not own:
             raise UsageError(f"--hosts are reached over SSH, not by provider {provider}: leave one of them out")
         texts[own[0]] = hosts
     return provider, texts
 
 
-def _setting(text: str) -> tuple[str, str]:
+def _parse_setting(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not equals:
         raise UsageError(f"--set {text}: write a setting of the provider as KEY=VALUE")
     return name.strip(), value
 
 
-def plugin_setting(text: str) -> tuple[str, str]:
+def parse_plugin_setting(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     plugin, _, parameter = name.strip().rpartition(".")
     if not (equals and plugin and parameter):
@@ -159,17 +167,17 @@ def plugin_setting(text: str) -> tuple[str, str]:
     return name.strip(), value
 
 
-def _with_hosts() -> str:
+def _default_hosts_provider() -> str:
     """The provider of ours that is meant where hosts are given and no name."""
-    for name in own_names():
-        if any(each.option == HOSTS for each in settings_of(by_name(name))):
+    for name in built_in_names():
+        if any(each.option == HOSTS for each in declared_settings(provider_class(name))):
             return name
     raise UsageError(f"{HOSTS} goes with a provider: name it with --provider")
 
 
 def script_python(
     script: Path, python: str | None, spec: PoolSpec, *, launching: bool = False
-) -> tuple[Interpreter, Packages | None]:
+) -> tuple[Interpreter, PackageSpecs | None]:
     """The interpreter of a launch's script, and what a file of the project says that its image names; nothing is made.
 
     Where nobody chose one, or the one that was found is of another version than that file is for, it is that of an
@@ -184,40 +192,42 @@ def script_python(
     Raises:
         SkywardError: it cannot be used; ``field`` says who chose it.
     """
-    with of_field("script" if python is None else "python"):
-        found = interpreter_of(script, python, ask=_asks(launching))
+    with set_error_field("script" if python is None else "python"):
+        found = choose_interpreter(script, python, ask=_version_probe(launching))
     if spec.image.packages_by:
-        return _of_file(found, spec.image, is_said=python is not None, ask=_asks(launching))
-    elsewhere = found.chosen and not is_own(found.prefix)
-    if elsewhere or not spec.plugins or not missing_of(script, found):
+        return _project_python(found, spec.image, is_said=python is not None, ask=_version_probe(launching))
+    elsewhere = found.chosen and not is_own_environment(found.prefix)
+    if elsewhere or not spec.plugins or not missing_frameworks(script, found):
         return found, None
     brought = transform_image(spec.plugins, Image(), spec).describe()
     if not brought["pip"]:
         return found, None
     names = ", ".join(plugin.name for plugin in spec.plugins)
     environment = {name: list(brought[name]) for name in ("pip", "pip_indexes") if brought[name]}
-    return made_of(own_base(), environment, f"plugins of the pool: {names}"), None
+    return make_interpreter(own_base_python(), environment, f"plugins of the pool: {names}"), None
 
 
-def _asks(launching: bool) -> Ask:
-    return script_interpreter_selection.ask if launching else script_interpreter_selection.read
+def _version_probe(launching: bool) -> QueryPython:
+    return script_interpreter_selection.query_python if launching else script_interpreter_selection.read_python
 
 
-def _of_file(found: Interpreter, image: Image, *, is_said: bool, ask: Ask) -> tuple[Interpreter, Packages | None]:
+def _project_python(
+    found: Interpreter, image: Image, *, is_said: bool, ask: QueryPython
+) -> tuple[Interpreter, PackageSpecs | None]:
     folder = str(image.workdir or "")
-    wanted, source = python_asked(image, folder)
+    wanted, source = image_python_version(image, folder)
     fits = satisfies(found.version, wanted)
     if found.chosen and (fits or is_said or found.base):
-        return found, asked(image, folder, found.version)
-    with of_field(image.packages_by):
-        base = base_for(wanted, source, ask=ask)
-    packages = asked(image, folder, base.version)
+        return found, read_image_packages(image, folder, found.version)
+    with set_error_field(image.packages_by):
+        base = find_base(wanted, source, ask=ask)
+    packages = read_image_packages(image, folder, base.version)
     if packages is None:
         return found, None
     was = found.source if found.chosen else "this program's own Python"
     notes = () if fits else (f"{was} was passed over: it is {found.version}, and {source} asks for Python {wanted}",)
     name = Path(packages.source).name
-    return made_of(base, packages.added_to({}), name, (*found.notes, *notes)), packages
+    return make_interpreter(base, packages.add_to_image({}), name, (*found.notes, *notes)), packages
 
 
 PACKAGES = ("lock", "requirements", "project")
@@ -358,20 +368,20 @@ class LaunchRequest:
             UsageError: one of these is no such text, or the provider takes no hosts.
         """
         script, function = split_target(target)
-        said["provider"], texts = with_hosts(said.get("provider"), hosts, settings)
-        of_plugins = dict(map(plugin_setting, plugin_settings))
+        said["provider"], texts = parse_provider_settings(said.get("provider"), hosts, settings)
+        of_plugins = dict(map(parse_plugin_setting, plugin_settings))
         return cls(script=str(script), function=function, settings=texts, plugin_settings=of_plugins, **said)
 
     @property
     def shapes_pool(self) -> bool:
         """Whether it says what the pool is like, so that one that is up already will not do."""
-        return any(value is not False and value not in (None, (), {}) for value in self._shape())
+        return any(value is not False and value not in (None, (), {}) for value in self._shape_values())
 
     def on_pool(self, name: str) -> LaunchRequest:
         """The same on a pool that is up, which is used as it is and stays."""
-        return replace(self, pool=name, keep=False, **{each: _UNSAID[each] for each in _SHAPE})
+        return replace(self, pool=name, keep=False, **{each: _DEFAULTS[each] for each in _SHAPE})
 
-    def _shape(self) -> Iterator[Any]:
+    def _shape_values(self) -> Iterator[Any]:
         return (getattr(self, name) for name in _SHAPE)
 
     # -- what it comes to ----------------------------------------------------------------------------------
@@ -386,12 +396,12 @@ class LaunchRequest:
             SkywardError: something makes no sense; its ``field`` says what of this.
         """
         gangs = {name: getattr(self, name) for name in WAYS}
-        check_asked(gangs, OPTIONS, sweep=self.sweep, detach=self.detach)
+        check_gang_options(gangs, OPTIONS, sweep=self.sweep, detach=self.detach)
         if self.sweep and self.one:
-            with of_field("one"):
+            with set_error_field("one"):
                 raise UsageError("each combination of a sweep runs on one rank anyway: leave --one out")
         function, values = self.call()
-        texts = combinations(self.arguments) if self.sweep else []
+        texts = expand_combinations(self.arguments) if self.sweep else []
         spec, interpreter, packages = self._spec(launching)
         return LaunchPlan(
             script=Path(self.script),
@@ -407,14 +417,14 @@ class LaunchRequest:
             keep=self.keep or self.detach,
             timeout=self.timeout,
             combinations=[parse_arguments(function, each) for each in texts],
-            sheet=self._sheet(texts) if texts else None,
+            sheet=self._make_sheet(texts) if texts else None,
             gang_ranks=self.gang_ranks,
             detach=self.detach,
         )
 
-    def _sheet(self, texts: Sequence[Sequence[str]]) -> TrialSheet:
+    def _make_sheet(self, texts: Sequence[Sequence[str]]) -> TrialSheet:
         gang = self.gang or self.gang_nodes is not None or self.gang_ranks is not None
-        return TrialSheet.of_texts(texts, gang=gang, nodes=self.gang_nodes or 0)
+        return TrialSheet.from_texts(texts, gang=gang, nodes=self.gang_nodes or 0)
 
     def call(self) -> tuple[FunctionInfo, dict[str, Any]]:
         """The function, and its arguments as values; of a whole script, what stands for them.
@@ -424,29 +434,29 @@ class LaunchRequest:
         """
         if self.script_args is not None:
             more = {"torchrun": True} if self.torchrun else {}
-            return self._whole(), {"args": list(self.script_args), "module": self.module, **more}
+            return self._script_function(), {"args": list(self.script_args), "module": self.module, **more}
         if self.torchrun:
-            with of_field("torchrun"):
+            with set_error_field("torchrun"):
                 raise UsageError(
                     f"{OPTIONS['torchrun']} is for a script that is run as a whole, and a function of it is called"
                 )
-        with of_field("script"):
+        with set_error_field("script"):
             function = find_function(Path(self.script), self.function)
         if self.sweep and function.is_generator:
-            with of_field("sweep"):
+            with set_error_field("sweep"):
                 raise UsageError(f"{function.name} is a generator function, and a sweep wants one result of each call")
-        with of_field("arguments"):
-            every = combinations(self.arguments) if self.sweep else [self.arguments]
+        with set_error_field("arguments"):
+            every = expand_combinations(self.arguments) if self.sweep else [self.arguments]
             return function, next(parse_arguments(function, each) for each in every)
 
-    def _whole(self) -> FunctionInfo:
+    def _script_function(self) -> FunctionInfo:
         if self.sweep:
-            with of_field("sweep"):
+            with set_error_field("sweep"):
                 raise UsageError(
                     "a sweep is of a function's arguments, and a whole script is run: leave one of them out"
                 )
-        with of_field("script"):
-            if not self.module and (commands := commands_of(Path(self.script))):
+        with set_error_field("script"):
+            if not self.module and (commands := list_commands(Path(self.script))):
                 raise UsageError(
                     f"{commands[0].name} of {self.script} is a command of sky.app, which brings its own machines up: "
                     f"`python -m skyward_core {self.script}` runs it, and the command `run`"
@@ -458,7 +468,7 @@ class LaunchRequest:
                 )
             if self.arguments:
                 raise UsageError(f"{self.script} is run as a whole, and takes no --arg: what is its own goes behind --")
-            return whole(Path(self.script), self.module)
+            return describe_script(Path(self.script), self.module)
 
     def spec(self) -> PoolSpec:
         """The pool that is asked for; ranks find in it what lies beside the script.
@@ -468,19 +478,19 @@ class LaunchRequest:
         """
         return self._spec(launching=False)[0]
 
-    def _spec(self, launching: bool) -> tuple[PoolSpec, Interpreter, Packages | None]:
+    def _spec(self, launching: bool) -> tuple[PoolSpec, Interpreter, PackageSpecs | None]:
         """The same, with the interpreter of the script, which is chosen once, and what a file says of its packages."""
-        with of_field("provider"):
-            provider = self._provider()
-        with of_field("plugins"):
+        with set_error_field("provider"):
+            provider = self._make_provider()
+        with set_error_field("plugins"):
             given = values_of_plugins(self.plugins, self.plugin_settings)
             plugins = [plugin(name, **given.get(name, {})) for name in self.plugins]
-        asked = image_asked(self.image_settings)
-        secrets = asked.values()
+        asked = parse_image_options(self.image_settings)
+        secrets = asked.read_secrets()
         image = self._image(asked, secrets)
-        asked.check_files(Path(workdir(Path(self.script)) or "."), travels=not isinstance(provider, RunsHere))
+        asked.check_files(Path(choose_workdir(Path(self.script)) or "."), travels=not isinstance(provider, RunsHere))
         try:
-            spec = pool_spec(
+            spec = make_pool_spec(
                 self.script,
                 name=self.pool,
                 provider=provider,
@@ -489,7 +499,7 @@ class LaunchRequest:
                 allocation=self.allocation,
                 max_hourly_cost=self.max_hourly_cost,
                 selection=self.selection,
-                options=self._options(provider, list(secrets.values())),
+                options=self._build_options(provider, list(secrets.values())),
                 image=image,
                 plugins=plugins,
                 worker=Worker(ranks_per_node=1 if self.ranks_per_node is None else self.ranks_per_node),
@@ -497,12 +507,12 @@ class LaunchRequest:
         except SpecError as error:
             raise SpecError(error.reason, _OF_SPEC.get(error.field, error.field)) from error
         if not isinstance(spec.provider, RunsHere):
-            with of_field("script"):
-                check_travels(Path(self.script))
+            with set_error_field("script"):
+                check_script_folder(Path(self.script))
         found, packages = script_python(Path(self.script), self.python, spec, launching=launching)
         return replace(spec, interpreter=found if found.chosen else None), found, packages
 
-    def _options(self, provider: Any, secrets: Sequence[str]) -> Options | None:
+    def _build_options(self, provider: Any, secrets: Sequence[str]) -> Options | None:
         """How the pool behaves, where that is said.
 
         Raises:
@@ -511,53 +521,53 @@ class LaunchRequest:
         said: dict[str, Any] = {"secrets": secrets} if secrets else {}
         if self.budget is not None:
             if not costs_money(provider):
-                with of_field("budget"):
+                with set_error_field("budget"):
                     raise UsageError(f"machines of provider {provider.name} cost nothing: leave the budget out")
             said["budget"] = self.budget
         if self.wait_for_capacity is not None:
             if not isinstance(provider, Offers):
-                with of_field("wait_for_capacity"):
+                with set_error_field("wait_for_capacity"):
                     raise UsageError(
                         f"provider {provider.name} takes machines as they are, and waits for none: leave the wait out"
                     )
-            said["wait_for_capacity"] = _time(self.wait_for_capacity)
+            said["wait_for_capacity"] = _parse_time(self.wait_for_capacity)
         if self.debug_wait is not None:
-            said["debug_wait"] = _time(self.debug_wait)
+            said["debug_wait"] = _parse_time(self.debug_wait)
         return Options(**said) if said else None
 
-    def _image(self, asked: ImageAsked, secrets: Mapping[str, str]) -> Image:
+    def _image(self, asked: ImageOptions, secrets: Mapping[str, str]) -> Image:
         try:
-            return self._made_image(asked, secrets)
+            return self._build_image(asked, secrets)
         except SpecError as error:
-            raise of_image_texts(error) from error
+            raise option_error(error) from error
 
-    def _made_image(self, asked: ImageAsked, secrets: Mapping[str, str]) -> Image:
+    def _build_image(self, asked: ImageOptions, secrets: Mapping[str, str]) -> Image:
         return Image(
-            pip=asked.of("pip"),
-            apt=asked.of("apt"),
-            setup=asked.of("setup"),
-            includes=asked.of("includes"),
-            excludes=asked.of("excludes"),
+            pip=asked.list_values("pip"),
+            apt=asked.list_values("apt"),
+            setup=asked.list_values("setup"),
+            includes=asked.list_values("includes"),
+            excludes=asked.list_values("excludes"),
             env={**asked.env, **secrets},
-            workdir=workdir(Path(self.script)),
-            lock=None if self.lock is None else _from_here(self.lock),
-            requirements=None if self.requirements is None else _from_here(self.requirements),
+            workdir=choose_workdir(Path(self.script)),
+            lock=None if self.lock is None else _absolute_path(self.lock),
+            requirements=None if self.requirements is None else _absolute_path(self.requirements),
             project=self.project,
             outputs=self.outputs,
         )
 
-    def _provider(self) -> Any:
-        found = by_name(self.provider or DEFAULT)
-        for each in settings_of(found):
+    def _make_provider(self) -> Any:
+        found = provider_class(self.provider or DEFAULT_PROVIDER)
+        for each in declared_settings(found):
             if each.required and each.name not in self.settings:
-                how = " ".join(how_given(each, each.name, each.example or "VALUE"))
-                with of_field(f"settings.{each.name}"):
+                how = " ".join(format_setting(each, each.name, each.example or "VALUE"))
+                with set_error_field(f"settings.{each.name}"):
                     raise UsageError(f"which {each.name}? {each.help}: {how}")
-        return make(found, self.settings)
+        return make_provider(found, self.settings)
 
     # -- how else it is said -------------------------------------------------------------------------------
 
-    def words(self, *, called: str | None = None) -> list[str]:
+    def to_argv(self, *, called: str | None = None) -> list[str]:
         """The same for a command line: what stands behind the program's name and its command.
 
         Args:
@@ -566,9 +576,9 @@ class LaunchRequest:
         Raises:
             UsageError: that cannot be said there so that it is understood as it is meant.
         """
-        image_asked(self.image_settings)  # no secret is written out
-        words = [word for name, option in OPTIONS.items() for word in self._said(name, option)]
-        target = self._target(called)
+        parse_image_options(self.image_settings)  # no secret is written out
+        words = [word for name, option in OPTIONS.items() for word in self._option_words(name, option)]
+        target = self._target_word(called)
         behind = ["--", *self.script_args] if self.script_args is not None else []
         if target.startswith("-"):
             target = f"./{target}"  # no option, and no word behind --
@@ -584,7 +594,7 @@ class LaunchRequest:
         Raises:
             UsageError: as :meth:`words`.
         """
-        return shlex.join([*program, *self.words(called=called)])
+        return shlex.join([*program, *self.to_argv(called=called)])
 
     def snippet(self, live: PoolView | None = None) -> str:
         """The same as a Python script, to be run in this folder.
@@ -595,31 +605,31 @@ class LaunchRequest:
         Raises:
             SkywardError: something makes no sense, or cannot be written so; its ``field`` says what of this.
         """
-        from skyward_core.client.launch.python_snippet import written
+        from skyward_core.client.launch.python_snippet import write_snippet
 
         plan = self.plan()
         if self.sweep:
-            with of_field("sweep"):
+            with set_error_field("sweep"):
                 how = " >> pool"
                 if self.gang:
                     how = " @ pool"
                 elif (many := self.gang_nodes or self.gang_ranks) is not None:
                     how = f".with_{'nodes' if self.gang_nodes else 'ranks'}({many}) @ pool"
                 raise UsageError(f"as Python a sweep is written sky.sweep(FUNCTION, NAME=[...]){how}")
-        provider = by_name(self.provider or DEFAULT)
-        settings = values_of(provider, self.settings)
-        plan = plan if live is None else plan.on(live)
-        script = written(
+        provider = provider_class(self.provider or DEFAULT_PROVIDER)
+        settings = parse_settings(provider, self.settings)
+        plan = plan if live is None else plan.on_pool(live)
+        script = write_snippet(
             plan,
             name=self.pool,
             provider=provider,
             settings=settings,
-            secrets=image_asked(self.image_settings).secrets,
+            secrets=parse_image_options(self.image_settings).secrets,
         )
         # Nothing in a script says by which Python it is started.
         return script if self.python is None else f"# To be run with {plan.interpreter.path}\n{script}"
 
-    def _target(self, called: str | None) -> str:
+    def _target_word(self, called: str | None) -> str:
         behind = f":{self.function}" if self.function else ""
         understood = split_target(self.script + behind)
         if understood != (Path(self.script), self.function):
@@ -627,12 +637,12 @@ class LaunchRequest:
             raise UsageError(f"on a command line {self.script}{behind} means {meant}; give the file another name")
         return (called or self.script) + behind
 
-    def _said(self, name: str, option: str) -> Iterator[str]:
+    def _option_words(self, name: str, option: str) -> Iterator[str]:
         value = getattr(self, name)
         if name == "settings":
-            yield from self._said_of_provider()
+            yield from self._provider_words()
         elif name == "plugin_settings":
-            yield from self._said_of_plugins(option)
+            yield from self._plugin_words(option)
         elif value is True:
             yield option
         elif isinstance(value, tuple):
@@ -641,19 +651,21 @@ class LaunchRequest:
         elif value is not None and value is not False:
             yield from (option, str(value))
 
-    def _said_of_provider(self) -> Iterator[str]:
+    def _provider_words(self) -> Iterator[str]:
         if not self.settings:
             return
         try:
-            declared = {each.name: each for each in settings_of(by_name(self.provider or DEFAULT))}
+            declared = {
+                each.name: each for each in declared_settings(provider_class(self.provider or DEFAULT_PROVIDER))
+            }
         except SkywardError:  # who asks for the pool is told
             declared = {}
         for name, text in self.settings.items():
             if not name.isidentifier():
                 raise UsageError(f"no setting of a provider is called {name!r}")
-            yield from how_given(declared.get(name), name, text)
+            yield from format_setting(declared.get(name), name, text)
 
-    def _said_of_plugins(self, option: str) -> Iterator[str]:
+    def _plugin_words(self, option: str) -> Iterator[str]:
         for name, text in self.plugin_settings.items():
             found, _, parameter = name.rpartition(".")
             if not (found.strip() and parameter.isidentifier()) or "=" in found or found != found.strip():
@@ -661,12 +673,12 @@ class LaunchRequest:
             yield from (option, f"{name}={text}")
 
 
-_UNSAID: Mapping[str, Any] = {
+_DEFAULTS: Mapping[str, Any] = {
     each.name: {} if each.default is MISSING else each.default for each in fields(LaunchRequest)
 }
 
 
-def _time(text: str) -> float | str:
+def _parse_time(text: str) -> float | str:
     """Seconds, or words for them."""
     try:
         return float(text)
@@ -674,6 +686,6 @@ def _time(text: str) -> float | str:
         return text
 
 
-def _from_here(path: str) -> str:
+def _absolute_path(path: str) -> str:
     """A path as the shell has it: an image's own begins in the working folder of its ranks."""
-    return str(expanded(path).absolute())
+    return str(expand_user(path).absolute())

@@ -9,18 +9,18 @@ from typing import Any
 
 from skyward_core.client.launch.discovery import available_plugins as plugins_here
 from skyward_core.client.launch.discovery import parameter_fields
-from skyward_core.client.launch.image_options import image_asked
+from skyward_core.client.launch.image_options import parse_image_options
 from skyward_core.client.launch.launch_request import LaunchRequest
 from skyward_core.model.errors import SkywardError, UsageError
-from skyward_core.model.provider_capabilities import settings_of
-from skyward_core.providers import DEFAULT, by_name, names
+from skyward_core.model.provider_capabilities import declared_settings
+from skyward_core.providers import DEFAULT_PROVIDER, provider_class, provider_names
 from skyward_core.store import settings_editing
 from skyward_core.tasks.script_inspection import find_function
-from skyward_core.util.terminal_safe_text import field
+from skyward_core.util.terminal_safe_text import sanitize_line
 from skyward_core.util.user_files import is_file
 
-LONGEST = 60  # characters of a name
-NOWHERE = str(Path())
+MAX_NAME_LENGTH = 60  # characters of a name
+NO_SCRIPT = str(Path())
 """The script of a request that names none."""
 
 _TEXT, _NUMBER, _FLAG = "a text", "a number", "true or false"
@@ -58,22 +58,22 @@ class Preset:
         """What it asks for, and in words what of it there is not any more, or cannot be understood; all else is in
         the request. Its script and arguments are not looked at: see :func:`without_unknown`."""
         if not isinstance(self.entry, dict):
-            return LaunchRequest(script=NOWHERE), [f"preset {field(self.name)} is no table"]
+            return LaunchRequest(script=NO_SCRIPT), [f"preset {sanitize_line(self.name)} is no table"]
         said: list[str] = []
-        values = dict(_understood(self.entry, said))
-        if (provider := values.get("provider")) is not None and provider not in names():
-            said.append(f"there is no provider {field(provider)}: its settings are left out, too")
+        values = dict(_parse_entry(self.entry, said))
+        if (provider := values.get("provider")) is not None and provider not in provider_names():
+            said.append(f"there is no provider {sanitize_line(provider)}: its settings are left out, too")
             del values["provider"]
             values.pop("settings", None)
         if settings := values.get("settings"):
-            values["settings"] = dict(_known_settings(values.get("provider") or DEFAULT, settings, said))
+            values["settings"] = dict(_known_settings(values.get("provider") or DEFAULT_PROVIDER, settings, said))
         if plugins := values.get("plugins"):
             here = {each.name for each in plugins_here()}
-            said += [f"there is no plugin {field(name)}" for name in plugins if name not in here]
+            said += [f"there is no plugin {sanitize_line(name)}" for name in plugins if name not in here]
             values["plugins"] = tuple(name for name in plugins if name in here)
         if given := values.get("plugin_settings"):
             values["plugin_settings"] = dict(_known_parameters(values.get("plugins", ()), given, said))
-        return LaunchRequest(**{"script": NOWHERE, **values}), said
+        return LaunchRequest(**{"script": NO_SCRIPT, **values}), said
 
 
 def presets() -> list[Preset]:
@@ -82,7 +82,7 @@ def presets() -> list[Preset]:
     Raises:
         UsageError: a ``skyward.toml`` cannot be used.
     """
-    return [Preset(name, path, entry) for name, (path, entry) in settings_editing.read().items()]
+    return [Preset(name, path, entry) for name, (path, entry) in settings_editing.read_presets().items()]
 
 
 def save(name: str, request: LaunchRequest) -> Path:
@@ -92,13 +92,15 @@ def save(name: str, request: LaunchRequest) -> Path:
         UsageError: there can be none of that name, or the file cannot be used or changed.
         OSError: it cannot be written; it is as it was.
     """
-    if not name.strip() or len(name) > LONGEST or not name.isprintable():
-        raise UsageError(f"a preset's name has 1 to {LONGEST} characters, all of which can be seen")
-    image_asked(request.image_settings)  # no secret is kept
-    values = {each.name: value for each in fields(request) if (value := getattr(request, each.name)) != _unsaid(each)}
-    if request.script == NOWHERE:
+    if not name.strip() or len(name) > MAX_NAME_LENGTH or not name.isprintable():
+        raise UsageError(f"a preset's name has 1 to {MAX_NAME_LENGTH} characters, all of which can be seen")
+    parse_image_options(request.image_settings)  # no secret is kept
+    values = {
+        each.name: value for each in fields(request) if (value := getattr(request, each.name)) != _default_value(each)
+    }
+    if request.script == NO_SCRIPT:
         del values["script"]
-    return settings_editing.save(name, {key: _written(value) for key, value in values.items()})
+    return settings_editing.save_preset(name, {key: _to_toml(value) for key, value in values.items()})
 
 
 def delete(preset: Preset) -> None:
@@ -108,10 +110,10 @@ def delete(preset: Preset) -> None:
         UsageError: the file cannot be used, or is not written so that this can be done.
         OSError: it cannot be written; it is as it was.
     """
-    settings_editing.delete(preset.name, preset.file)
+    settings_editing.delete_preset(preset.name, preset.file)
 
 
-def without_unknown(request: LaunchRequest) -> tuple[LaunchRequest, list[str]]:
+def drop_unknown(request: LaunchRequest) -> tuple[LaunchRequest, list[str]]:
     """A request without a function and arguments that its script does not have any more, and these in words. Of a
     script that is not there, nothing is known."""
     if request.script_args is not None or request.function is None:
@@ -122,34 +124,37 @@ def without_unknown(request: LaunchRequest) -> tuple[LaunchRequest, list[str]]:
         if not is_file(request.script):
             return request, []
         return replace(request, function=None, arguments=()), [
-            f"{field(request.script)} has no function {field(request.function)}: its arguments are left out, too"
+            f"{sanitize_line(request.script)} has no function {sanitize_line(request.function)}: its arguments "
+            "are left out, too"
         ]
     if any(param.kind == "var_keyword" for param in function.params):
         return request, []
     known = {param.name for param in function.params}
     gone = [text for text in request.arguments if text.partition("=")[0].strip() not in known]
     left = [text for text in request.arguments if text not in gone]
-    takes = [f"{function.name} takes no argument {field(text.partition('=')[0].strip())} any more" for text in gone]
+    takes = [
+        f"{function.name} takes no argument {sanitize_line(text.partition('=')[0].strip())} any more" for text in gone
+    ]
     return replace(request, arguments=left), takes
 
 
-def _unsaid(each: Any) -> Any:
+def _default_value(each: Any) -> Any:
     if each.default_factory is not MISSING:
         return each.default_factory()
     return each.default
 
 
-def _written(value: Any) -> Any:
+def _to_toml(value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else value
 
 
-def _understood(entry: Mapping[str, Any], said: list[str]) -> Iterator[tuple[str, Any]]:
+def _parse_entry(entry: Mapping[str, Any], said: list[str]) -> Iterator[tuple[str, Any]]:
     for name, value in entry.items():
         if (wanted := _TYPES.get(name)) is None:
-            said.append(f"there is no {field(name)} any more in a launch")
-        elif not _FITS[wanted](value):
-            said.append(f"{name} is {wanted}, not {field(repr(value))[:40]}")
-        elif not _can_be_seen(value):
+            said.append(f"there is no {sanitize_line(name)} any more in a launch")
+        elif not _VALUE_CHECKS[wanted](value):
+            said.append(f"{name} is {wanted}, not {sanitize_line(repr(value))[:40]}")
+        elif not _is_printable(value):
             said.append(f"{name} holds characters that cannot be shown, and is left out")
         elif wanted == _TABLE:
             yield name, {key: _as_text(each) for key, each in value.items()}
@@ -157,11 +162,11 @@ def _understood(entry: Mapping[str, Any], said: list[str]) -> Iterator[tuple[str
             yield name, value
 
 
-def _can_be_seen(value: Any) -> bool:
+def _is_printable(value: Any) -> bool:
     """Fields hand their text to the terminal as it is."""
     if isinstance(value, dict):
-        return _can_be_seen([*value, *value.values()])
-    return all(map(_can_be_seen, value)) if isinstance(value, list) else str(value).isprintable()
+        return _is_printable([*value, *value.values()])
+    return all(map(_is_printable, value)) if isinstance(value, list) else str(value).isprintable()
 
 
 def _as_text(value: str | bool | float) -> str:
@@ -171,14 +176,14 @@ def _as_text(value: str | bool | float) -> str:
 
 def _known_settings(provider: str, settings: Mapping[str, str], said: list[str]) -> Iterator[tuple[str, str]]:
     try:
-        known = {each.name for each in settings_of(by_name(provider))}
+        known = {each.name for each in declared_settings(provider_class(provider))}
     except SkywardError:  # whoever asks for the pool is told
         known = set(settings)
     for name, text in settings.items():
         if name in known:
             yield name, text
         else:
-            said.append(f"provider {field(provider)} has no setting {field(name)} any more")
+            said.append(f"provider {sanitize_line(provider)} has no setting {sanitize_line(name)} any more")
 
 
 def _known_parameters(plugins: Sequence[str], given: Mapping[str, str], said: list[str]) -> Iterator[tuple[str, str]]:
@@ -187,9 +192,9 @@ def _known_parameters(plugins: Sequence[str], given: Mapping[str, str], said: li
         if name in known:
             yield name, text
         elif name.rpartition(".")[0] in plugins:
-            said.append(f"there is no parameter {field(name)} any more")
+            said.append(f"there is no parameter {sanitize_line(name)} any more")
         else:
-            said.append(f"{field(name)} is a parameter of no plugin of this launch")
+            said.append(f"{sanitize_line(name)} is a parameter of no plugin of this launch")
 
 
 def _is_number(value: Any) -> bool:
@@ -200,7 +205,7 @@ def _is_texts(value: Any) -> bool:
     return isinstance(value, Sequence) and not isinstance(value, str) and all(isinstance(e, str) for e in value)
 
 
-_FITS: Mapping[str, Callable[[Any], bool]] = {
+_VALUE_CHECKS: Mapping[str, Callable[[Any], bool]] = {
     _TEXT: lambda value: isinstance(value, str),
     _NUMBER: _is_number,
     _FLAG: lambda value: isinstance(value, bool),

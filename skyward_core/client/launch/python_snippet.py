@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 from skyward_core.client.launch.image_options import LISTS
 from skyward_core.client.launch.launch_plan import LaunchPlan
-from skyward_core.model.errors import UsageError, of_field
+from skyward_core.model.errors import UsageError, set_error_field
 from skyward_core.model.specs import Image, Nodes, Options
 from skyward_core.plugins import built_in
-from skyward_core.tasks.script_inspection import parse
-from skyward_core.util.user_files import resolved
+from skyward_core.tasks.script_inspection import parse_script
+from skyward_core.util.user_files import resolve_path
 
 if TYPE_CHECKING:
     from skyward_core.model.specs import PoolSpec
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 _PLAIN = (type(None), type(...), bool, int, float, complex, str, bytes)
 _BRACKETS: Mapping[type, str] = {list: "[{}]", tuple: "({},)", set: "{{{}}}", frozenset: "frozenset([{}])"}
 _OURS = {"sky", "pool", "print", "value", "values"}  # names that the script has anyway
-_ENDS = "# The pool ends with the block; the launch would leave it up.\n"
+_TEARDOWN_COMMENT = "# The pool ends with the block; the launch would leave it up.\n"
 
 
-def written(
+def write_snippet(
     plan: LaunchPlan,
     *,
     name: str | None,
@@ -54,18 +54,18 @@ def written(
     source.secrets = secrets
     if plan.function.is_generator:
         source.modules.add("itertools")
-    with of_field("arguments"):
+    with set_error_field("arguments"):
         arguments = "" if plan.whole else ", ".join(_arguments(plan, source))
     if plan.spec is None:
         pool, kept = f"sky.attach({plan.pool.name!r})", ""
     else:
         lines = "".join(f"    {each},\n" for each in _compute(plan, plan.spec, name, provider, settings, source))
-        pool, kept = f"sky.Compute(\n{lines})", _ENDS if plan.keep else ""
-    with of_field("script"):
+        pool, kept = f"sky.Compute(\n{lines})", _TEARDOWN_COMMENT if plan.keep else ""
+    with set_error_field("script"):
         imported, function = ("", "") if plan.whole else _function(plan, source)
     called = _script(plan, source) if plan.whole else f"{function}({arguments})"
     ran = f"{called} {'>>' if plan.one else '@'} pool"
-    return f"{source.head()}\n{imported}\n{kept}with {pool} as pool:\n{_shown(plan, ran)}"
+    return f"{source.import_lines()}\n{imported}\n{kept}with {pool} as pool:\n{_result_lines(plan, ran)}"
 
 
 class _Source:
@@ -75,10 +75,10 @@ class _Source:
         self.modules = {"sys"}
         self.secrets: Sequence[str] = ()
 
-    def head(self) -> str:
+    def import_lines(self) -> str:
         return "".join(f"import {name}\n" for name in sorted(self.modules)) + "\nimport skyward_core as sky\n"
 
-    def of(self, value: Any) -> str:
+    def expression(self, value: Any) -> str:
         """An expression that gives the value.
 
         Raises:
@@ -86,9 +86,9 @@ class _Source:
         """
         kind = type(value)
         if kind in _BRACKETS and value:
-            return _BRACKETS[kind].format(", ".join(map(self.of, value)))
+            return _BRACKETS[kind].format(", ".join(map(self.expression, value)))
         if kind is dict:
-            return f"{{{', '.join(f'{self.of(key)}: {self.of(each)}' for key, each in value.items())}}}"
+            return f"{{{', '.join(f'{self.expression(key)}: {self.expression(each)}' for key, each in value.items())}}}"
         if kind is float and not isfinite(value):
             return f"float({str(value)!r})"
         if isinstance(value, PurePath):
@@ -103,11 +103,12 @@ class _Source:
     def variables(self, env: Mapping[str, str]) -> str:
         """A dictionary of variables, in which secrets are named."""
         pairs = [
-            f"{name!r}: {self.of_shell(name) if name in self.secrets else repr(value)}" for name, value in env.items()
+            f"{name!r}: {self.shell_variable(name) if name in self.secrets else repr(value)}"
+            for name, value in env.items()
         ]
         return f"{{{', '.join(pairs)}}}"
 
-    def of_shell(self, name: str) -> str:
+    def shell_variable(self, name: str) -> str:
         """A variable as the shell has it."""
         self.modules.add("os")
         return f"os.environ[{name!r}]"
@@ -123,7 +124,7 @@ class _Source:
         else:
             self.modules.add(made.__module__)
             name = f"{made.__module__}.{made.__qualname__}"
-        given = {key: self.of(value) for key, value in values.items()} | dict(written or {})
+        given = {key: self.expression(value) for key, value in values.items()} | dict(written or {})
         return f"{name}({', '.join(f'{key}={each}' for key, each in given.items())})"
 
 
@@ -147,7 +148,7 @@ def _compute(
     """What ``Compute`` is given."""
     if name is not None:
         yield f"name={name!r}"
-    with of_field("settings"):
+    with set_error_field("settings"):
         yield f"provider={source.call(provider, settings)}"
     nodes = source.call(Nodes, asdict(spec.nodes)) if isinstance(spec.nodes, Nodes) else str(spec.nodes)
     yield f"nodes={nodes}"
@@ -156,13 +157,13 @@ def _compute(
     if spec.wish is not None:
         yield f"allocation={spec.wish.allocation!r}"
         if spec.wish.max_hourly is not None:
-            yield f"max_hourly_cost={source.of(spec.wish.max_hourly)}"
+            yield f"max_hourly_cost={source.expression(spec.wish.max_hourly)}"
         if spec.wish.selection != "cheapest":
             yield f"selection={spec.wish.selection!r}"
     usual = Options()
     options = {name: getattr(spec.options, name) for name in ("budget", "wait_for_capacity", "debug_wait")}
     options = {name: given for name, given in options.items() if given != getattr(usual, name)}
-    secrets = {"secrets": f"[{', '.join(map(source.of_shell, source.secrets))}]"} if source.secrets else {}
+    secrets = {"secrets": f"[{', '.join(map(source.shell_variable, source.secrets))}]"} if source.secrets else {}
     if options or secrets:
         yield f"options={source.call(Options, options, secrets)}"
     image = {name: getattr(spec.image, name) for name in ("workdir", "lock", "requirements", "project")}
@@ -172,7 +173,7 @@ def _compute(
     if image or variables:
         yield f"image={source.call(Image, image, variables)}"
     if spec.plugins:
-        with of_field("plugin_settings"):
+        with set_error_field("plugin_settings"):
             made = [_plugin(each, plan.plugin_values.get(each.name, {}), source) for each in spec.plugins]
         yield f"plugins=[{', '.join(made)}]"
     if spec.worker.ranks_per_node != 1:
@@ -182,7 +183,7 @@ def _compute(
 def _plugin(plugin: Plugin, given: Mapping[str, Any], source: _Source) -> str:
     """How people write one of ours; one of another package is had by its name."""
     ours = type(plugin).__module__.startswith(f"{built_in.__name__}.")
-    parameters = [f"{name}={source.of(value)}" for name, value in given.items()]
+    parameters = [f"{name}={source.expression(value)}" for name, value in given.items()]
     made = f"sky.plugins.{plugin.name}" if ours else "sky.plugins.by_name"
     return f"{made}({', '.join(parameters if ours else [repr(plugin.name), *parameters])})"
 
@@ -195,21 +196,21 @@ def _function(plan: LaunchPlan, source: _Source) -> tuple[str, str]:
         raise UsageError(f"{plan.script.name} cannot be imported by its name; give the file another one")
     alias = name if name not in _OURS | {each.partition(".")[0] for each in source.modules} else f"{name}_"
     lines = [
-        f"sys.path.insert(0, {str(resolved(plan.script).parent)!r})",
+        f"sys.path.insert(0, {str(resolve_path(plan.script).parent)!r})",
         f"from {module} import {name}" + (f" as {alias}" if alias != name else ""),
     ]
     if plan.timeout is not None:
-        lines.append(f"{alias} = sky.Function({alias}.fn, {source.of(plan.timeout)})")
+        lines.append(f"{alias} = sky.Function({alias}.fn, {source.expression(plan.timeout)})")
     return "\n".join(lines) + "\n", alias
 
 
 def _script(plan: LaunchPlan, source: _Source) -> str:
     """The call of a whole script."""
     module, args = plan.values["module"], plan.values["args"]
-    given = [source.of(module or str(plan.script)), *([source.of(args)] if args else [])]
+    given = [source.expression(module or str(plan.script)), *([source.expression(args)] if args else [])]
     given += ["module=True"] if module else []
     given += ["torchrun=True"] if plan.values.get("torchrun") else []
-    given += [] if plan.timeout is None else [f"timeout={source.of(plan.timeout)}"]
+    given += [] if plan.timeout is None else [f"timeout={source.expression(plan.timeout)}"]
     return f"sky.script({', '.join(given)})"
 
 
@@ -221,10 +222,10 @@ def _arguments(plan: LaunchPlan, source: _Source) -> Iterator[str]:
     for each in _leading(plan) if by_position else _positional_only(plan):
         if each not in values:
             raise UsageError(f"give {each} of {plan.function.name}, too: what comes behind it goes by its place")
-        yield source.of(values.pop(each))
-    yield from map(source.of, by_position)
+        yield source.expression(values.pop(each))
+    yield from map(source.expression, by_position)
     for name, value in values.items():
-        given = source.of(value)
+        given = source.expression(value)
         yield f"{name}={given}" if _is_name(name) else f"**{{{name!r}: {given}}}"
 
 
@@ -236,7 +237,7 @@ def _positional_only(plan: LaunchPlan) -> list[str]:
     """Up to the last one that is given."""
     names = [
         each.arg
-        for node in ast.walk(parse(plan.script))
+        for node in ast.walk(parse_script(plan.script))
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.lineno == plan.function.line
         for each in node.args.posonlyargs
     ]
@@ -249,7 +250,7 @@ def _is_name(text: str) -> bool:
     return text.isidentifier() and not iskeyword(text)
 
 
-def _shown(plan: LaunchPlan, ran: str) -> str:
+def _result_lines(plan: LaunchPlan, ran: str) -> str:
     """What is done with what it gives."""
     if plan.one and not plan.function.is_generator:
         return f"    print({ran})\n"

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any
 
 from skyward_core.model.errors import UsageError
-from skyward_core.model.older_api_arguments import unheeded
+from skyward_core.model.older_api_arguments import ignored
 
 # Words that device names carry (as NVML prints them) and that tell no two entries apart.
 _NOISE = re.compile(
@@ -150,7 +150,7 @@ def find(name: str) -> Entry:
     return entry
 
 
-def within(text: str) -> Entry | None:
+def find_in_text(text: str) -> Entry | None:
     """The entry whose name stands in a driver's text ("NVIDIA H100 80GB HBM3"), the longest such; None for none.
 
     Args:
@@ -224,7 +224,7 @@ TPU-v5p-8 Google 380 -
 
 
 @cache
-def named() -> dict[str, Entry]:
+def extra_entries() -> dict[str, Entry]:
     """Those that scripts name, by what is left of the name when spelling does not matter."""
     rows = (line.split() for line in _NAMED.split("\n") if line)
     return {
@@ -233,7 +233,7 @@ def named() -> dict[str, Entry]:
     }
 
 
-def own(name: str, memory_gb: float, cuda: CudaRange | None) -> Entry:
+def add_custom(name: str, memory_gb: float, cuda: CudaRange | None) -> Entry:
     """One that a person describes; it is found by its name from then on, in this process.
 
     Args:
@@ -242,7 +242,7 @@ def own(name: str, memory_gb: float, cuda: CudaRange | None) -> Entry:
         cuda: the toolkits that build for it; None where CUDA does not run on it.
     """
     made = _entry(name, "", memory_gb, cuda)
-    named()[key(name)] = made
+    extra_entries()[key(name)] = made
     return made
 
 
@@ -261,7 +261,7 @@ def find_named(name: str) -> Entry:
     Raises:
         UsageError: no such accelerator; the message names the nearest ones.
     """
-    return named().get(key(name)) or find(name)
+    return extra_entries().get(key(name)) or find(name)
 
 
 _COUNT = re.compile(r"(?P<rest>.*?)\s*:\s*(?P<count>[^:]*)")
@@ -312,11 +312,11 @@ class Accelerator:
             )
         sizes = [variant.memory_gb for variant in entry.variants]
         if self.memory_gb is not None and self.memory_gb not in sizes:
-            raise UsageError(f"{entry.name} comes with {_or(f'{s:g}GB' for s in sizes)}, not {self.memory_gb:g}GB")
+            raise UsageError(f"{entry.name} comes with {_join_or(f'{s:g}GB' for s in sizes)}, not {self.memory_gb:g}GB")
         if self.mig is not None:
             object.__setattr__(self, "mig", self.mig.lower())
             if not self.variants:
-                raise UsageError(self._no_profile())
+                raise UsageError(self._missing_profile_message())
 
     def __str__(self) -> str:
         memory = "" if self.memory_gb is None else f"-{self.memory_gb:g}GB"
@@ -325,14 +325,14 @@ class Accelerator:
         count = count if self.part == 1 else f":{self.part:g}"
         return f"{self.name}{memory}{mig}{count}"
 
-    def _no_profile(self) -> str:
+    def _missing_profile_message(self) -> str:
         entry = self.entry
         if not entry.mig:
             return f"{entry.name} has no MIG profiles in the catalogue; ask for it without mig={self.mig!r}"
         sized = [v for v in entry.variants if self.memory_gb in (None, v.memory_gb)]
         profiles = dict.fromkeys(profile for variant in sized for profile in variant.mig)
         of = entry.name if self.memory_gb is None else f"{entry.name}-{self.memory_gb:g}GB"
-        return f"{of} has no MIG profile {self.mig!r}: it can be cut into {_or(profiles)}"
+        return f"{of} has no MIG profile {self.mig!r}: it can be cut into {_join_or(profiles)}"
 
     @property
     def entry(self) -> Entry:
@@ -467,7 +467,7 @@ class Factory:
         Raises:
             UsageError: no such memory size or MIG profile, or a count that is none.
         """
-        unheeded("providers do not tell one from the other; the catalogue names some, such as H100_PCIe")(
+        ignored("providers do not tell one from the other; the catalogue names some, such as H100_PCIe")(
             f"sky.accelerators.{self.name}", "form_factor", form_factor
         )
         return Accelerator.from_name(self.name, count=count, memory=memory, mig=mig)
@@ -539,7 +539,7 @@ def Custom(
         UsageError: the memory is no size, or the count no number of accelerators.
     """
     cuda = CudaRange(cuda_min or "", cuda_max) if cuda_min or cuda_max else None
-    own(name, _gigabytes(memory or None) or 0.0, cuda)
+    add_custom(name, _gigabytes(memory or None) or 0.0, cuda)
     return Accelerator.from_name(name, count=count)
 
 
@@ -572,6 +572,6 @@ def _gigabytes(memory: str | float | None) -> float | None:
     return float(found[1])
 
 
-def _or(words: Iterable[str]) -> str:
+def _join_or(words: Iterable[str]) -> str:
     *most, last = words
     return f"{', '.join(most)} or {last}" if most else last

@@ -26,27 +26,27 @@ def main(wanted: Callable[[], bool] = lambda: True, before: str = "") -> None:
     except ValueError as error:  # the client went away while it was telling
         answer: dict[str, Any] = {"ok": False, "error": f"the config does not parse: {error}"}
     else:
-        answer = attempt(request, wanted)
+        answer = try_start(request, wanted)
     sys.stdout.write(f"{before}{json.dumps(answer)}\n")
     sys.stdout.flush()
     os._exit(0 if answer.get("ok") else 1)
 
 
-def attempt(request: dict[str, Any], wanted: Callable[[], bool] = lambda: True) -> dict[str, Any]:
+def try_start(request: dict[str, Any], wanted: Callable[[], bool] = lambda: True) -> dict[str, Any]:
     """Start the agent that a client asks for; what went wrong is an answer too."""
     try:
         config = AgentConfig.from_json(request)
         if request.get("ranks_per_node") == "gpu" and not config.free_gpus:
-            from skyward_core.node.agent.gpu_list import per_gpu
+            from skyward_core.node.agent.gpu_list import resolve_ranks_per_gpu
 
-            config = per_gpu(config)
+            config = resolve_ranks_per_gpu(config)
         return start(config, wanted)
     except (OSError, ValueError, TypeError) as error:
         named = "" if type(error) is ValueError else f"{type(error).__name__}: "
         return {"ok": False, "error": f"{named}{error}"}
 
 
-def preload() -> None:
+def preload_modules() -> None:
     """Import what an agent needs."""
     from skyward_core.node.deferred_imports import import_asyncio
 
@@ -63,12 +63,12 @@ def start(config: AgentConfig, wanted: Callable[[], bool] = lambda: True) -> dic
     """
     before = os.umask(0o077)  # what the agent itself writes is for nobody else
     login = os.environ.pop(UMASK, None)
-    config = config.changed(umask=before if login is None else int(login, 8))
+    config = config.replace(umask=before if login is None else int(login, 8))
     folder = Path(config.folder)
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     lock = open(config.paths.lock, "w")  # noqa: SIM115  held for the agent's whole life
-    if not acquire(lock):
-        return {"ok": True, "found": True, "socket": running(folder)["socket"]}
+    if not acquire_lock(lock):
+        return {"ok": True, "found": True, "socket": read_running_state(folder)["socket"]}
     if not wanted():
         if not Path(config.paths.state).exists():
             import shutil  # it loads compressors, half a megabyte that agents else do without
@@ -76,7 +76,7 @@ def start(config: AgentConfig, wanted: Callable[[], bool] = lambda: True) -> dic
             shutil.rmtree(folder, ignore_errors=True)
         return {"ok": False, "error": "the client has gone"}
     if config.free_gpus:
-        from skyward_core.node.gpu_locks import taken_gpus as taken
+        from skyward_core.node.gpu_locks import lock_gpus as taken
 
         try:
             config = taken(config)
@@ -93,7 +93,7 @@ def start(config: AgentConfig, wanted: Callable[[], bool] = lambda: True) -> dic
         os.close(writable)
         with open(readable, encoding="utf-8") as pipe:
             said = pipe.read()
-        return dict(json.loads(said)) if said else {"ok": False, "error": last_words(folder)}
+        return dict(json.loads(said)) if said else {"ok": False, "error": last_error_line(folder)}
     os.setsid()
     os.close(readable)
     serve(config, writable, lock)
@@ -109,7 +109,7 @@ def serve(config: AgentConfig, ready: int, lock: IO[str]) -> None:
     os.dup2(errors, 1)
     os.dup2(errors, 2)
     os.chdir(config.cwd or folder)
-    preload()
+    preload_modules()
     gc.freeze()  # what is here is here to stay
     gc.enable()
     import asyncio
@@ -144,7 +144,7 @@ def serve(config: AgentConfig, ready: int, lock: IO[str]) -> None:
         os._exit(code)
 
 
-def acquire(lock: IO[str]) -> bool:
+def acquire_lock(lock: IO[str]) -> bool:
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -152,7 +152,7 @@ def acquire(lock: IO[str]) -> bool:
     return True
 
 
-def running(folder: Path) -> dict[str, Any]:
+def read_running_state(folder: Path) -> dict[str, Any]:
     """What the agent of a folder wrote about itself when it began to listen."""
     try:
         return dict(json.loads(Path(NodePaths(str(folder)).state).read_text(encoding="utf-8")))
@@ -160,7 +160,7 @@ def running(folder: Path) -> dict[str, Any]:
         raise OSError(f"an agent holds {folder} but has not said where it listens: {error}") from error
 
 
-def last_words(folder: Path) -> str:
+def last_error_line(folder: Path) -> str:
     from skyward_core.node.agent.agent_state import last_line
 
     try:

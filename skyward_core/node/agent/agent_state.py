@@ -15,7 +15,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from skyward_core.node.agent.call_journal import Journal, Register
+from skyward_core.node.agent.call_journal import CallRegistry, Journal
 from skyward_core.node.agent.config import AgentConfig
 from skyward_core.node.agent.connection import Connection
 from skyward_core.protocol.frame_codec import Header
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from skyward_core.protocol.frame_types import ClientGang, WorkerHello
 
 
-PORT_TRIES = 64
+MAX_PORT_TRIES = 64
 
 
 class Gang:
@@ -49,17 +49,17 @@ class Gang:
         self.epoch = epoch
         self.info: Header = info or {}
         self.plugins = plugins
-        self.hooks = hooks
-        self.apps = apps
-        self.joins = joins
+        self.has_hooks = hooks
+        self.has_app_hooks = apps
+        self.is_joined = joins
         self.secrets = list(secrets)
-        self.alone = alone
-        self.broken = broken
-        self.spent = spent
-        self.renewed = renewed
+        self.is_standalone = alone
+        self.broken_reason = broken
+        self.spent_reason = spent
+        self.renewed_epoch = renewed
 
     @classmethod
-    def told(cls, header: ClientGang | WorkerHello, plugins: bytes) -> Gang:
+    def from_header(cls, header: ClientGang | WorkerHello, plugins: bytes) -> Gang:
         """As a client sets it up, or a worker that belongs to it remembers."""
         return cls(
             header["epoch"],
@@ -77,16 +77,16 @@ class Gang:
         """The nodes whose ranks it has, where these are not all of the pool."""
         return list(self.info.get("members", ()))
 
-    def state(self) -> Header:
+    def status_frame(self) -> Header:
         return {"t": "gang", "epoch": self.epoch} | self.health()
 
     def health(self) -> Header:
         """Whether it takes another broadcast, as clients are told."""
-        said: Header = {"broken": self.broken or self.spent}
+        said: Header = {"broken": self.broken_reason or self.spent_reason}
         said |= {"members": self.members} if self.members else {}
-        return said | {"spent": True} if self.spent and not self.broken else said
+        return said | {"spent": True} if self.spent_reason and not self.broken_reason else said
 
-    def place(self, config: AgentConfig, rank: int) -> Header:
+    def rank_info(self, config: AgentConfig, rank: int) -> Header:
         """The :class:`InstanceInfo` of a rank of this node, as JSON; it knows no peers before the first epoch."""
         world = {"total_nodes": config.nodes, "world_size": config.nodes * config.ranks_per_node}
         unknown: Header = {"head_addr": "", "head_port": 0, "peers": []}
@@ -110,7 +110,7 @@ class Gang:
         )
 
 
-class Epochs:
+class EpochFile:
     """The number of the latest epoch, kept on the node's disk for the agent that comes after this one: workers of that
     epoch may live on, unheard, and must not be taken for members of a new one.
 
@@ -122,7 +122,7 @@ class Epochs:
         self._file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
         self.latest = int(os.pread(self._file, 20, 0) or b"0")
 
-    def note(self, epoch: int) -> None:
+    def save(self, epoch: int) -> None:
         """A full disk is nobody's failure here, the spool will say it."""
         if epoch <= self.latest:
             return
@@ -138,7 +138,7 @@ class GangLock:
         self._queue: deque[Connection] = deque()
         self._unclean = False
 
-    def want(self, connection: Connection) -> None:
+    def request(self, connection: Connection) -> None:
         if connection in self._queue:
             return
         self._queue.append(connection)
@@ -146,10 +146,10 @@ class GangLock:
             self._grant()
         else:
             self._queue[0].send({"t": "wanted"})
-            self._tell_who(connection)
+            self._send_holder(connection)
 
-    def _tell_who(self, waiting: Connection) -> None:
-        waiting.send({"t": "held", "by": self._queue[0].who})
+    def _send_holder(self, waiting: Connection) -> None:
+        waiting.send({"t": "held", "by": self._queue[0].peer_name})
 
     def release(self, connection: Connection, *, unclean: bool = False) -> None:
         """Give the lock back. ``unclean``: what the one before left half done could not be seen to."""
@@ -158,7 +158,7 @@ class GangLock:
             self._unclean |= unclean
             self._grant()
 
-    def lost(self, connection: Connection) -> None:
+    def on_client_gone(self, connection: Connection) -> None:
         """A client went away; if it held the lock it may have started a run on some agents only."""
         if connection not in self._queue:
             return
@@ -173,12 +173,12 @@ class GangLock:
             self._queue[0].send({"t": "granted", "unclean": self._unclean})
             self._unclean = False
             for waiting in islice(self._queue, 1, None):
-                self._tell_who(waiting)
+                self._send_holder(waiting)
             if len(self._queue) > 1:
                 self._queue[0].send({"t": "wanted"})
 
 
-class Port:
+class ReservedPorts:
     """TCP ports in a row for the gang's rendezvous, kept free for it: plugins after the first use those behind
     the first one. Where no such row is found, the first alone.
 
@@ -191,24 +191,24 @@ class Port:
     def __init__(self, address: str, count: int = 1) -> None:
         self._address = address
         self._sockets: list[socket.socket] = []
-        for _ in range(PORT_TRIES):
+        for _ in range(MAX_PORT_TRIES):
             self.close()
-            self._sockets = [self._bound(0)]
+            self._sockets = [self._bind(0)]
             self.number = int(self._sockets[0].getsockname()[1])
-            if self._hold_behind(count - 1):
+            if self._reserve_following(count - 1):
                 return
 
-    def _hold_behind(self, count: int) -> bool:
+    def _reserve_following(self, count: int) -> bool:
         for number in range(self.number + 1, self.number + 1 + count):
             if number > 65535:
                 return False
             try:
-                self._sockets.append(self._bound(number))
+                self._sockets.append(self._bind(number))
             except OSError:  # somebody has it: another row may be free
                 return False
         return True
 
-    def _bound(self, number: int) -> socket.socket:
+    def _bind(self, number: int) -> socket.socket:
         family = socket.AF_INET6 if ":" in self._address else socket.AF_INET
         made = socket.socket(family, socket.SOCK_STREAM)
         try:
@@ -224,7 +224,7 @@ class Port:
             self._sockets.pop().close()
 
 
-ENOUGH = 2000  # bytes at a log's end in which it is looked for
+LAST_LINE_BYTES = 2000  # bytes at a log's end in which it is looked for
 
 
 def last_line(path: Path, start: int = 0) -> str:
@@ -234,8 +234,8 @@ def last_line(path: Path, start: int = 0) -> str:
         OSError: the file cannot be read.
     """
     with open(path, "rb") as log:
-        log.seek(max(start, os.fstat(log.fileno()).st_size - ENOUGH))
-        lines = log.read(ENOUGH).decode("utf-8", "replace").strip().splitlines()
+        log.seek(max(start, os.fstat(log.fileno()).st_size - LAST_LINE_BYTES))
+        lines = log.read(LAST_LINE_BYTES).decode("utf-8", "replace").strip().splitlines()
     return lines[-1] if lines else ""
 
 
@@ -268,22 +268,22 @@ class Lease:
         return f"nobody used it for {self.idle_timeout:g} s"
 
 
-ADDRESS_OF = 0x8915  # SIOCGIFADDR
+SIOCGIFADDR = 0x8915  # SIOCGIFADDR
 
 
-def network(address: str) -> Header:
+def network_info(address: str) -> Header:
     """The interface that has an address, and how fast that is, as a rank's place has it."""
     with suppress(OSError):
-        name = next((name for name, one in _addresses() if one == address), "")
-        return {"interface": name, "gbps": _gbps(name)}
+        name = next((name for name, one in _interface_addresses() if one == address), "")
+        return {"interface": name, "gbps": _interface_gbps(name)}
     return {"interface": "", "gbps": None}
 
 
-def _addresses() -> Iterator[tuple[str, str]]:
+def _interface_addresses() -> Iterator[tuple[str, str]]:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
         for _, name in socket.if_nameindex():
             with suppress(OSError):  # it has none of this kind
-                told = fcntl.ioctl(asked, ADDRESS_OF, name.encode()[:15].ljust(40, b"\0"))
+                told = fcntl.ioctl(asked, SIOCGIFADDR, name.encode()[:15].ljust(40, b"\0"))
                 yield name, socket.inet_ntoa(told[20:24])
     with open("/proc/net/if_inet6", encoding="ascii") as file:
         for line in file:
@@ -291,7 +291,7 @@ def _addresses() -> Iterator[tuple[str, str]]:
             yield name, socket.inet_ntop(socket.AF_INET6, bytes.fromhex(number))
 
 
-def _gbps(name: str) -> float | None:
+def _interface_gbps(name: str) -> float | None:
     """What its driver says; loopback, Wi-Fi and what is down say nothing."""
     try:
         with open(f"/sys/class/net/{name}/speed", encoding="ascii") as file:
@@ -321,28 +321,28 @@ class NodeState:
     def __init__(self, config: AgentConfig) -> None:
         self.config = config
         self.gang = Gang()
-        self.epochs = Epochs(Path(config.paths.epoch))
-        self.register = Register()
+        self.epochs = EpochFile(Path(config.paths.epoch))
+        self.registry = CallRegistry()
         self.lease = Lease(config.idle_timeout, config.ttl)
-        self.journal = Journal(Path(config.paths.journal), self.register.unacknowledged)
+        self.journal = Journal(Path(config.paths.journal), self.registry.unacknowledged)
         self.redactor = Redactor([*secret_values(os.environ | config.env), *config.secrets])
-        self.modules: dict[str, str] = {}
-        self.informed = asyncio.Event()
+        self.module_hashes: dict[str, str] = {}
+        self.env_known = asyncio.Event()
         self.gpus_known = asyncio.Event()
         if config.accelerators is not None:
             self.gpus_known.set()
-        self.apart = False
-        self.in_blocks = False
-        self.closing = False
+        self.has_separate_tasks = False
+        self.has_partial_gangs = False
+        self.is_closing = False
         self.notices: dict[str, float | None] = {}
-        self.is_taken_back = False
-        self.ending: Header = {}
+        self.is_preempted = False
+        self.end_frame: Header = {}
 
-    def place(self, rank: int, worker: int = 0) -> Header:
+    def rank_info(self, rank: int, worker: int = 0) -> Header:
         """What a worker of a rank of this node is told of itself; see :meth:`Gang.place`."""
-        return self.gang.place(self.config, rank) | self._host | {"worker": worker}
+        return self.gang.rank_info(self.config, rank) | self._host_info | {"worker": worker}
 
-    def own_place(self, rank: int, worker: int, port: int) -> Header:
+    def task_info(self, rank: int, worker: int, port: int) -> Header:
         """Return the :class:`InstanceInfo` of a rank that runs a task: a world of one rank.
 
         Args:
@@ -352,11 +352,11 @@ class NodeState:
         each = config.ranks_per_node
         seen = (config.accelerators or 0) // (each if config.devices else 1)
         gpus = len(self.devices(rank % each, 1)) or seen
-        place = self.place(rank, worker) | {"node": 0, "total_nodes": 1, "rank": 0, "world_size": 1}
+        place = self.rank_info(rank, worker) | {"node": 0, "total_nodes": 1, "rank": 0, "world_size": 1}
         place |= {"local_rank": 0, "ranks_per_node": 1, "pool_rank": rank}
         place |= {"accelerators": gpus, "total_accelerators": gpus}
         place.pop("members", None)
-        if self.gang.alone:
+        if self.gang.is_standalone:
             return place
         peer = {"node": 0, "address": config.address, "ports": [port]}
         return place | {"head_addr": config.address, "head_port": port, "peers": [peer]}
@@ -374,7 +374,7 @@ class NodeState:
             return [names[at % len(names)]]
         return names[at * len(names) // blocks : (at + 1) * len(names) // blocks]
 
-    def share(self, first: int, width: int) -> Header:
+    def machine_share(self, first: int, width: int) -> Header:
         """Return the share of the machine of some neighbouring ranks, as a process is told when it is set up."""
         config, devices = self.config, self.devices(first, width)
         here = sum(each.get("address") == config.address for each in self.gang.info.get("peers", ())) or 1
@@ -382,21 +382,21 @@ class NodeState:
         return told | {"devices": ",".join(devices)} if devices else told
 
     @cached_property
-    def _host(self) -> Header:
-        return {"hostname": os.uname().nodename, "network": network(self.config.address)}
+    def _host_info(self) -> Header:
+        return {"hostname": os.uname().nodename, "network": network_info(self.config.address)}
 
     def learn_gang(self, gang: Gang) -> None:
         """There is a new epoch."""
         self.gang = gang
         several = self.config.nodes * self.config.ranks_per_node > 1
         # A task sees its rank's share of the GPUs; a process that has begun to use CUDA sees what it saw then.
-        self.apart = self.apart or (gang.joins and several) or bool(self.devices(0, 1))
-        self.epochs.note(gang.epoch)
+        self.has_separate_tasks = self.has_separate_tasks or (gang.is_joined and several) or bool(self.devices(0, 1))
+        self.epochs.save(gang.epoch)
         self.redactor.add(gang.secrets)
 
     def learn_env(self, env: dict[str, str]) -> None:
         """A worker has told the variables that the pool was made with."""
-        self.config = self.config.changed(env=self.config.env | env, knows_env=True)
+        self.config = self.config.replace(env=self.config.env | env, knows_env=True)
         self.redactor.add(secret_values(self.config.env))
 
     def learn_gpus(self, models: Sequence[str]) -> None:
@@ -404,7 +404,7 @@ class NodeState:
         self.config = self.config.with_gpus(models)
         self.gpus_known.set()
 
-    def last_words(self, name: str, start: int = 0) -> str:
+    def last_output(self, name: str, start: int = 0) -> str:
         """The last line of a file of the spool, in words; what stands before an offset is somebody else's."""
         line = last_line(self.config.spool / name, start)
-        return f"it said: {self.redactor.text(line)}" if line else "it said nothing"
+        return f"it said: {self.redactor.redact_text(line)}" if line else "it said nothing"

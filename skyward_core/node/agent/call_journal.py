@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from skyward_core.node.agent.connection import Connection
 from skyward_core.protocol.frame_codec import (
-    SHORT,
+    MAX_SHORT_TEXT,
     WINDOW,
+    AnyHeader,
     Decoder,
-    Heard,
     WireError,
-    decode,
-    encoded,
-    frame,
-    framed,
-    lengths,
+    decode_header,
+    decode_lengths,
+    encode_frame,
+    encode_frame_text,
+    encode_json,
 )
 
 if TYPE_CHECKING:
@@ -32,19 +32,19 @@ if TYPE_CHECKING:
         AgentItem,
         AgentOutcome,
         ClientCall,
-        Ended,
+        EndDetails,
+        JournalFrame,
         WorkerOutcome,
         WorkerWant,
-        Written,
     )
 
 
-ROOM = 4 << 20  # bytes of values that were taken, before those that were not are written anew
-FEW = 1 << 20  # bytes that are read at once for that
-HEAD = 8
+COMPACT_THRESHOLD = 4 << 20  # bytes of values that were taken, before those that were not are written anew
+MAX_COMPACT_BYTES = 1 << 20  # bytes that are read at once for that
+HEADER_BYTES = 8
 
 
-class Yields:
+class GeneratorBuffer:
     """See the module. A value's number is its place among all that the generator yields.
 
     Attributes:
@@ -60,27 +60,27 @@ class Yields:
         except OSError:
             self._file = -1  # as where there is no room for a value
         self.first = 0
-        self.sent = 0
+        self.next_unsent = 0
         self._base = 0  # where the first of them begins
         self._ends = array("Q")  # where each of them ends, from ``_gone`` on
-        self._gone = 0
+        self._dropped = 0
         self._files: dict[int, str] = {}  # number of a large value -> its file in the spool
         if self._file >= 0:
-            self._find()
+            self._load()
 
     @property
-    def next(self) -> int:
+    def next_number(self) -> int:
         """The number of the value that is still to be made."""
-        return self.first + len(self._ends) - self._gone
+        return self.first + len(self._ends) - self._dropped
 
     def add(self, number: int, file: str | None, data: bytes) -> bool:
         """Take a value in; says whether it is new: a worker sends again what an agent that died may not have got."""
-        if number < self.next:
+        if number < self.next_number:
             return False
-        if number > self.next:  # those before have been taken, from the agent before this one
-            self.taken(self.next)
+        if number > self.next_number:  # those before have been taken, from the agent before this one
+            self.acknowledge(self.next_number)
             self.first = number
-            self.sent = max(self.sent, number)
+            self.next_unsent = max(self.next_unsent, number)
         at = self._end
         try:
             end = at + len(data) if os.pwrite(self._file, data, at) == len(data) else at
@@ -93,46 +93,46 @@ class Yields:
 
     def read(self, number: int) -> bytes:
         """A value's frame; empty where the disk had no room for it."""
-        place = self._gone + number - self.first
-        at = self._ends[place - 1] if place > self._gone else self._base
+        place = self._dropped + number - self.first
+        at = self._ends[place - 1] if place > self._dropped else self._base
         size = self._ends[place] - at
         return os.pread(self._file, size, at) if size else b""
 
-    def due(self) -> list[bytes]:
+    def pop_sendable(self) -> list[bytes]:
         """Frames of what the reader was not sent and may be sent now, as far as its window goes."""
-        self.sent = max(self.sent, self.first)
-        until = min(self.next, self.first + WINDOW)
-        frames = [self.read(number) for number in range(self.sent, until)]
-        self.sent = max(self.sent, until)
+        self.next_unsent = max(self.next_unsent, self.first)
+        until = min(self.next_number, self.first + WINDOW)
+        frames = [self.read(number) for number in range(self.next_unsent, until)]
+        self.next_unsent = max(self.next_unsent, until)
         return frames
 
-    def taken(self, until: int) -> None:
+    def acknowledge(self, until: int) -> None:
         """The reader has all values below a number, and needs them no more."""
-        until = min(until, self.next)
+        until = min(until, self.next_number)
         while self.first < until:
             if (name := self._files.pop(self.first, None)) is not None:
                 self._path.with_name(name).unlink(missing_ok=True)
-            self._base = self._ends[self._gone]
-            self._gone += 1
+            self._base = self._ends[self._dropped]
+            self._dropped += 1
             self.first += 1
-        if self._gone > 1024 and self._gone > len(self._ends) // 2:
-            del self._ends[: self._gone]
-            self._gone = 0
-        if self._base > ROOM and self._end - self._base <= FEW:
-            self._shorten()
+        if self._dropped > 1024 and self._dropped > len(self._ends) // 2:
+            del self._ends[: self._dropped]
+            self._dropped = 0
+        if self._base > COMPACT_THRESHOLD and self._end - self._base <= MAX_COMPACT_BYTES:
+            self._compact()
 
     def remove(self) -> None:
         """Nobody needs any of it any more."""
-        self.taken(self.next)
+        self.acknowledge(self.next_number)
         if self._file >= 0:
             os.close(self._file)
         self._path.unlink(missing_ok=True)
 
     @property
     def _end(self) -> int:
-        return self._ends[-1] if len(self._ends) > self._gone else self._base
+        return self._ends[-1] if len(self._ends) > self._dropped else self._base
 
-    def _shorten(self) -> None:
+    def _compact(self) -> None:
         """Write what is still needed to a file that takes the place of this one; whichever is there is whole."""
         rest = os.pread(self._file, self._end - self._base, self._base)
         new = self._path.with_suffix(".new")
@@ -144,24 +144,24 @@ class Yields:
         new.replace(self._path)
         os.close(self._file)
         self._file = file
-        self._ends = array("Q", (end - self._base for end in self._ends[self._gone :]))
-        self._base = self._gone = 0
+        self._ends = array("Q", (end - self._base for end in self._ends[self._dropped :]))
+        self._base = self._dropped = 0
 
-    def _find(self) -> None:
+    def _load(self) -> None:
         size, at = os.fstat(self._file).st_size, 0
         header: AgentItem
-        while at + HEAD <= size:
-            head, body = lengths(os.pread(self._file, HEAD, at))
-            end = at + HEAD + head + body
+        while at + HEADER_BYTES <= size:
+            head, body = decode_lengths(os.pread(self._file, HEADER_BYTES, at))
+            end = at + HEADER_BYTES + head + body
             try:
                 if end > size:
                     raise WireError("it was cut short")
-                header = decode(os.pread(self._file, head, at + HEAD))
+                header = decode_header(os.pread(self._file, head, at + HEADER_BYTES))
             except WireError:
                 break
             if not self._ends:
                 self.first = header["seq"]
-            while self.next < header["seq"]:
+            while self.next_number < header["seq"]:
                 self._ends.append(at)  # there was no room for it
             self._ends.append(end)
             if (name := header.get("file")) is not None:
@@ -170,9 +170,9 @@ class Yields:
         os.ftruncate(self._file, at)
 
 
-NUMBERS = 16  # names of numbers of an outcome of a sweep, more of which later clients are not told
-KEPT = 10.0  # seconds that a node is kept for the next step of a job
-RECORDS = 64  # runs remembered after they ended, for clients that come later
+MAX_METRIC_NAMES = 16  # names of numbers of an outcome of a sweep, more of which later clients are not told
+NEXT_STEP_GRACE = 10.0  # seconds that a node is kept for the next step of a job
+MAX_RECORDS = 64  # runs remembered after they ended, for clients that come later
 
 Key = tuple[str, int]
 
@@ -196,22 +196,22 @@ class Call:
         self.owner = owner
         self.rank = rank
         self.slot = slot
-        self.given_at: float | None = None
-        self.begun_at = 0.0  # the same as Unix time
+        self.started_at: float | None = None
+        self.started_unix = 0.0  # the same as Unix time
         self.worker: Connection | None = None  # that runs it
         self.log_start: dict[str, int] = {}
         self.stop_reason = ""
         self.timers: list[asyncio.TimerHandle] = []
-        self.yields: Yields | None = None
-        self.wants: dict[int, WorkerWant] = {}  # of arguments that are fed, by number
-        self.away_since = 0.0  # when its client was lost, by the loop's clock
+        self.value_buffer: GeneratorBuffer | None = None
+        self.wanted_values: dict[int, WorkerWant] = {}  # of arguments that are fed, by number
+        self.owner_lost_at = 0.0  # when its client was lost, by the loop's clock
         self.outcome: AgentOutcome | None = None
         self.result = b""
         # Its outcome, told when its worker, that it has ended, is gone.
-        self.parting: tuple[WorkerOutcome, bytes] | None = None
+        self.pending_outcome: tuple[WorkerOutcome, bytes] | None = None
         self.order = 0  # in which it came here; all calls of a broadcast have that of the first one
         self.parts: list[Call] = []  # where it runs on several ranks of a block; see ``agent.partial_gangs``
-        self.team: Together | None = None  # that it is a part of
+        self.split_call: SplitCallParts | None = None  # that it is a part of
 
     @property
     def width(self) -> int:
@@ -223,36 +223,36 @@ class Call:
         return (self.run, self.index)
 
     @property
-    def gang(self) -> bool:
+    def is_gang_call(self) -> bool:
         return bool(self.header.get("gang"))
 
     @property
     def timeout(self) -> float | None:
         return self.header.get("timeout")
 
-    def disarm(self) -> None:
+    def cancel_timers(self) -> None:
         for timer in self.timers:
             timer.cancel()
         self.timers.clear()
 
-    def given(self, text: str = "") -> bytes:
+    def given_frame(self, text: str = "") -> bytes:
         """What the journal says when it is handed to its worker; ``text`` is its header, where that is encoded."""
         told = {"t": "given", "slot": self.slot, "rank": self.rank, "log": self.log_start}
-        return framed(f'{encoded(told)[:-1]},"call":{text or encoded(self.header)}}}')
+        return encode_frame_text(f'{encode_json(told)[:-1]},"call":{text or encode_json(self.header)}}}')
 
-    def ended(self) -> bytes:
+    def ended_frame(self) -> bytes:
         """What the journal says when a part of a call has ended."""
-        return frame({"t": "ended", "outcome": self.outcome}, self.result)
+        return encode_frame({"t": "ended", "outcome": self.outcome}, self.result)
 
-    def no_result(self, ended: Ended) -> WorkerOutcome:
+    def make_outcome(self, ended: EndDetails) -> WorkerOutcome:
         """The outcome of a call that its worker tells nothing of."""
-        said: Heard = {
+        said: AnyHeader = {
             "t": "outcome", "run": self.run, "i": self.index, "seconds": 0.0, "summary": None, "size": 0,
         } | ended  # fmt: skip
         told: WorkerOutcome = said
         return told
 
-    def stopped(self) -> Ended:
+    def stopped_details(self) -> EndDetails:
         """The part of an outcome that says why we stopped the call."""
         if self.stop_reason == "timeout":
             words = f"ran longer than its timeout of {self.timeout:g} s and was stopped"
@@ -265,18 +265,18 @@ class Call:
         return {"kind": "collateral", "error": {"type": "Stopped", "message": message}}
 
 
-class Together(Protocol):
-    """The parts of a call that runs on a block of ranks; see ``partial_gangs.Team``."""
+class SplitCallParts(Protocol):
+    """The parts of a call that runs on a block of ranks; see ``partial_gangs.SplitCall``."""
 
     whole: Call
     parts: list[Call]
-    begun: bool
+    is_started: bool
 
-    def fits(self, process: Process, renewed: int) -> bool: ...
+    def accepts_process(self, process: Process, renewed: int) -> bool: ...
 
-    def stands(self, renewed: int) -> bool: ...
+    def is_ready(self, renewed: int) -> bool: ...
 
-    def ended(self, part: Call) -> None: ...
+    def on_part_ended(self, part: Call) -> None: ...
 
 
 class RunRecord:
@@ -301,16 +301,16 @@ class RunRecord:
         self.job = ""  # the job that it is a step of
         self.more = False  # whether another one follows
         self.width = 1  # on how many ranks of a node each of its calls runs
-        self.followed = False  # that one has come
+        self.has_next_step = False  # that one has come
         self.ended_at = 0.0  # of its latest outcome, by the monotonic clock
         self.order = 0  # in which its first call came here
 
     @property
-    def kept_for(self) -> str:
+    def retained_for_job(self) -> str:
         """The job for whose next step the node is kept; "" for none."""
         went_well = all(each["kind"] == "returned" for each in self.outcomes.values())
-        late = self.active or not self.outcomes or time.monotonic() - self.ended_at > KEPT
-        return self.job if self.more and not self.followed and went_well and not late else ""
+        late = self.active or not self.outcomes or time.monotonic() - self.ended_at > NEXT_STEP_GRACE
+        return self.job if self.more and not self.has_next_step and went_well and not late else ""
 
     def to_json(self) -> dict[str, Any]:
         told = {
@@ -331,7 +331,7 @@ class RunRecord:
             told["width"] = self.width
         return told | {key: value for key, value in more if value}
 
-    def count(self, call: Call, outcome: AgentOutcome) -> None:
+    def count_items(self, call: Call, outcome: AgentOutcome) -> None:
         """Of a map, which may have endlessly many calls: what a rank has done is told as of a generator."""
         had = self.items.get(call.rank)
         done = (0 if had is None else had["seq"] + 1) + outcome.get("items", 0)
@@ -341,7 +341,7 @@ class RunRecord:
         }  # fmt: skip
 
 
-class Register:
+class CallRegistry:
     """All calls that nobody has acknowledged yet, and a record of the latest runs."""
 
     def __init__(self) -> None:
@@ -350,12 +350,12 @@ class Register:
         self.records: dict[str, RunRecord] = {}
         self._cancelled: dict[str, None] = {}  # the latest runs that were, in order
         self.active = 0  # calls without an outcome
-        self._came = 0
+        self._last_order = 0
 
-    def turn(self) -> int:
+    def next_order(self) -> int:
         """The order of what comes now."""
-        self._came += 1
-        return self._came
+        self._last_order += 1
+        return self._last_order
 
     def add(self, call: Call) -> bool:
         """Take a call in; says whether it is the first of its run."""
@@ -367,35 +367,35 @@ class Register:
             head = call.header
             record = RunRecord(call.run, head.get("name", ""), head.get("kind", ""), head.get("total", 1))
             self.records[call.run] = record
-            self._forget()
-        came = self.turn()
+            self._evict_record()
+        came = self.next_order()
         if first:
             record.order = came
-        call.order = record.order if call.gang else came
+        call.order = record.order if call.is_gang_call else came
         record.active += 1
         record.epoch, record.nodes = call.header.get("epoch", 0), call.header.get("nodes", [])
         record.job, record.more = call.header.get("job", ""), call.header.get("more", False)
-        record.followed, record.width = False, call.width
-        self._begun(record.job, record)
+        record.has_next_step, record.width = False, call.width
+        self._mark_next_step(record.job, record)
         self.active += 1
         return first
 
-    def _begun(self, job: str, record: RunRecord) -> None:
+    def _mark_next_step(self, job: str, record: RunRecord) -> None:
         """What was kept here for a job's next step is that one's now."""
         for other in self.records.values() if job else ():
             if other.job == job and other is not record:
-                other.followed = True
+                other.has_next_step = True
 
     def cancel(self, run: str) -> None:
         """Remember that a run is cancelled: its client may hear of that only from its later calls."""
         self._cancelled[run] = None
-        if len(self._cancelled) > RECORDS:
+        if len(self._cancelled) > MAX_RECORDS:
             del self._cancelled[next(iter(self._cancelled))]
 
     def is_cancelled(self, run: str) -> bool:
         return run in self._cancelled
 
-    def end(self, call: Call, outcome: AgentOutcome) -> None:
+    def record_outcome(self, call: Call, outcome: AgentOutcome) -> None:
         call.outcome = outcome
         call.body = b""
         self.active -= 1
@@ -407,30 +407,30 @@ class Register:
             if record.kind != "map":
                 record.items.pop(call.index, None)
             elif outcome["kind"] == "returned":
-                record.count(call, outcome)
+                record.count_items(call, outcome)
                 return
             if record.kind == "gather" and outcome["kind"] == "returned":
                 record.returned += 1
             else:
-                record.outcomes[call.index] = outcome if record.kind != "sweep" else _shortened(outcome)
+                record.outcomes[call.index] = outcome if record.kind != "sweep" else _shorten_outcome(outcome)
 
-    def of_run(self, run: str) -> list[Call]:
+    def calls_of_run(self, run: str) -> list[Call]:
         return list(self._by_run.get(run, {}).values())
 
     def unacknowledged(self) -> Iterator[bytes]:
         """The journal's frames of all calls that workers were given, or that have ended."""
         for call in self.calls.values():
-            if call.given_at is not None:
-                yield call.given()
+            if call.started_at is not None:
+                yield call.given_frame()
             for part in call.parts:
-                if part.given_at is not None:
-                    yield part.given()
+                if part.started_at is not None:
+                    yield part.given_frame()
                 if part.outcome is not None:
-                    yield part.ended()
+                    yield part.ended_frame()
             if call.outcome is not None:
-                yield frame(call.outcome, call.result)
+                yield encode_frame(call.outcome, call.result)
 
-    def some(self, run: str, indices: list[int]) -> list[Call]:
+    def select_calls(self, run: str, indices: list[int]) -> list[Call]:
         calls = self._by_run.get(run, {})
         return [calls[index] for index in indices if index in calls]
 
@@ -439,7 +439,7 @@ class Register:
         known = [
             call
             for run, only in calls.items()
-            for call in (self.of_run(run) if only is None else self.some(run, only))
+            for call in (self.calls_of_run(run) if only is None else self.select_calls(run, only))
             if call.outcome is not None
         ]
         for call in known:
@@ -448,28 +448,28 @@ class Register:
 
     def drop(self, call: Call) -> None:
         """Forget a call that nobody needs any more; its run's record stays."""
-        if call.yields is not None:
-            call.yields.remove()
+        if call.value_buffer is not None:
+            call.value_buffer.remove()
         del self.calls[call.key]
         calls = self._by_run[call.run]
         del calls[call.index]
         if not calls:
             del self._by_run[call.run]
 
-    def _forget(self) -> None:
-        if len(self.records) > RECORDS:
+    def _evict_record(self) -> None:
+        if len(self.records) > MAX_RECORDS:
             over = next((run for run, record in self.records.items() if not record.active), None)
             if over is not None:
                 del self.records[over]
 
 
-def _shortened(outcome: AgentOutcome) -> AgentOutcome:
+def _shorten_outcome(outcome: AgentOutcome) -> AgentOutcome:
     """An outcome without what is long of it: of a sweep there may be thousands in one greeting."""
     short = outcome.copy()
     summary = short.get("summary")
-    if summary and summary.get("size", 0) > SHORT:
+    if summary and summary.get("size", 0) > MAX_SHORT_TEXT:
         short["summary"] = {**summary, "json": None, "is_json": False}
-    if len(short.get("numbers", ())) > NUMBERS:
+    if len(short.get("numbers", ())) > MAX_METRIC_NAMES:
         del short["numbers"]
     return short
 
@@ -489,7 +489,7 @@ class Journal:
         self._needed = needed
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
         self._size = os.fstat(self._file).st_size
-        self._most = LEAST_JOURNAL_BYTES
+        self._compact_at = LEAST_JOURNAL_BYTES
 
     def write(self, data: bytes) -> None:
         """Append a frame; a full disk is nobody's failure here, the spool will say it."""
@@ -501,17 +501,17 @@ class Journal:
             os.ftruncate(self._file, self._size)  # half a frame would hide all that follow
             return
         self._size += written
-        if self._size > self._most:
-            self.shorten()
-            self._most = max(LEAST_JOURNAL_BYTES, 2 * self._size)
+        if self._size > self._compact_at:
+            self.compact()
+            self._compact_at = max(LEAST_JOURNAL_BYTES, 2 * self._size)
 
     def clear(self) -> None:
         if self._size:
             os.ftruncate(self._file, 0)
             self._size = 0
-            self._most = LEAST_JOURNAL_BYTES
+            self._compact_at = LEAST_JOURNAL_BYTES
 
-    def shorten(self) -> None:
+    def compact(self) -> None:
         """Write what is needed to a file that takes the place of this one; whichever is there is whole."""
         new = self._path.with_suffix(".new")
         file = -1
@@ -531,25 +531,25 @@ class Journal:
         os.close(self._file)
         self._file, self._size = file, os.fstat(file).st_size
 
-    def read(self) -> list[tuple[Written, bytes]]:
+    def read(self) -> list[tuple[JournalFrame, bytes]]:
         """Everything written by whoever was here before; what was cut short is left out."""
-        return _frames(self._file)
+        return _read_frames(self._file)
 
 
-def read(path: Path) -> list[tuple[Written, bytes]]:
+def read_journal(path: Path) -> list[tuple[JournalFrame, bytes]]:
     """What a journal holds that no agent writes any more; nothing where there is none."""
     try:
         file = os.open(path, os.O_RDONLY)
     except FileNotFoundError:
         return []
     try:
-        return _frames(file)
+        return _read_frames(file)
     finally:
         os.close(file)
 
 
-def _frames(file: int) -> list[tuple[Written, bytes]]:
-    frames: list[tuple[Written, bytes]] = []
+def _read_frames(file: int) -> list[tuple[JournalFrame, bytes]]:
+    frames: list[tuple[JournalFrame, bytes]] = []
     try:
         for found in Decoder().feed(os.pread(file, os.fstat(file).st_size, 0)):
             frames.append(found)

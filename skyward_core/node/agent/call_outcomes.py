@@ -12,25 +12,33 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from skyward_core.node.agent.agent_state import NodeState
-from skyward_core.node.agent.call_journal import Call, Yields
-from skyward_core.node.agent.connected_clients import Audience
+from skyward_core.node.agent.call_journal import Call, GeneratorBuffer
+from skyward_core.node.agent.connected_clients import ClientRegistry
 from skyward_core.node.agent.connection import Connection
 from skyward_core.node.agent.log_tailing import RankLogs
 from skyward_core.node.agent.worker_processes import (
     ON_SIGTERM,
     Process,
-    ended_as_told,
-    ended_from_outside,
-    ended_with_worker,
-    exit_words,
+    describe_exit,
+    ended_by_sigterm,
+    external_sigterm_details,
+    worker_stopped_details,
 )
-from skyward_core.protocol.frame_codec import NONE, NONE_SUMMARY, WINDOW, WORK, Heard, encoded, frame
+from skyward_core.protocol.frame_codec import (
+    NONE_SUMMARY,
+    PICKLED_NONE,
+    RESULT_KINDS,
+    WINDOW,
+    AnyHeader,
+    encode_frame,
+    encode_json,
+)
 from skyward_core.protocol.frame_schema import PREEMPTED
 
 if TYPE_CHECKING:
     from typing import TypedDict
 
-    class Said(TypedDict):
+    class ErrorFileContent(TypedDict):
         """What stands in one. (To make such a type takes each agent's start a millisecond.)"""
 
         message: str
@@ -41,40 +49,43 @@ if TYPE_CHECKING:
         AgentOutcome,
         ClientCall,
         ClientClaim,
-        Ended,
-        ErrorWords,
+        EndDetails,
+        ErrorKeys,
         WorkerItem,
         WorkerOutcome,
         WorkerWant,
     )
 
 
-LONGEST = 1 << 16  # bytes that are read of one
-MESSAGE = 8192  # characters
+MAX_ERROR_FILE_BYTES = 1 << 16  # bytes that are read of one
+MAX_MESSAGE_LENGTH = 8192  # characters
 
 
-def error_of(path: str) -> Said | None:
+def read_error_file(path: str) -> ErrorFileContent | None:
     """Read such a file, once; None where there is none, or nothing that makes sense.
 
     It is a person's own code that writes it, and may write anything.
     """
     try:
         with open(path, "rb") as file:
-            data = file.read(LONGEST + 1)
+            data = file.read(MAX_ERROR_FILE_BYTES + 1)
         os.unlink(path)  # noqa: PTH108  an agent has no need of pathlib here
         told = json.loads(data)["message"]
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
     if isinstance(told, str):
-        return {"message": told[:MESSAGE], "traceback": ""}
+        return {"message": told[:MAX_MESSAGE_LENGTH], "traceback": ""}
     if not isinstance(told, dict) or not isinstance(told.get("message"), str):
         return None
     more = told.get("extraInfo")
     trace = more.get("py_callstack") if isinstance(more, dict) else ""
-    return {"message": told["message"][:MESSAGE], "traceback": trace if isinstance(trace, str) else ""}
+    return {
+        "message": told["message"][:MAX_MESSAGE_LENGTH],
+        "traceback": trace if isinstance(trace, str) else "",
+    }
 
 
-SLOW = 0.05  # seconds after which a call that still runs is announced as running
+ANNOUNCE_DELAY = 0.05  # seconds after which a call that still runs is announced as running
 
 
 class SlowCalls:
@@ -86,66 +97,66 @@ class SlowCalls:
 
     def __init__(self, announce: Callable[[int, Call], None]) -> None:
         self._announce = announce
-        self._given: deque[tuple[float, int, Call]] = deque()
+        self._started: deque[tuple[float, int, Call]] = deque()
         self._timer: asyncio.TimerHandle | None = None
 
     def add(self, rank: int, call: Call) -> None:
         """A worker was given a call."""
         loop = asyncio.get_running_loop()
-        self._forget()
-        self._given.append((loop.time() + SLOW, rank, call))
+        self._drop_ended()
+        self._started.append((loop.time() + ANNOUNCE_DELAY, rank, call))
         if self._timer is None:
-            self._timer = loop.call_later(SLOW, self._look)
+            self._timer = loop.call_later(ANNOUNCE_DELAY, self._announce_due)
 
-    def _forget(self) -> None:
+    def _drop_ended(self) -> None:
         """Let go of those that have ended meanwhile: they are an agent's memory."""
-        given = self._given
-        while given and (given[0][2].outcome is not None or given[0][2].parting is not None):
+        given = self._started
+        while given and (given[0][2].outcome is not None or given[0][2].pending_outcome is not None):
             given.popleft()
 
-    def _look(self) -> None:
+    def _announce_due(self) -> None:
         loop = asyncio.get_running_loop()
-        now, given = loop.time(), self._given
+        now, given = loop.time(), self._started
         self._timer = None
-        self._forget()
+        self._drop_ended()
         while given:
             due, rank, call = given[0]
             if due > now:
-                self._timer = loop.call_at(due, self._look)
+                self._timer = loop.call_at(due, self._announce_due)
                 return
             given.popleft()
             self._announce(rank, call)
-            self._forget()
+            self._drop_ended()
 
 
-FREE_SPACE = 1 << 20  # bytes below which a full disk is named as the likely cause of a failure
+LOW_DISK_BYTES = 1 << 20  # bytes below which a full disk is named as the likely cause of a failure
 
 
-class CallDesk:
+class CallLifecycle:
     """One agent's."""
 
-    def __init__(self, state: NodeState, audience: Audience) -> None:
+    def __init__(self, state: NodeState, audience: ClientRegistry) -> None:
         self._state = state
-        self._audience = audience
-        self._register = state.register
-        self._slow = SlowCalls(self._announce)
+        self._clients = audience
+        self._registry = state.registry
+        self._slow = SlowCalls(self._announce_start)
 
-    def complain(self, words: str) -> None:
+    def warn_clients(self, words: str) -> None:
         """Tell all clients of something that hurts no call."""
-        self._audience.tell({"t": "error", "message": words})
+        self._clients.send_to_all({"t": "error", "message": words})
 
     # -- how they begin ----------------------------------------------------------------------------------
 
-    def given(self, call: Call, text: str) -> None:
+    def on_call_started(self, call: Call, text: str) -> None:
         """A worker has been given a call, whose header is ``text``; it begins while that is written down."""
-        self._state.journal.write(call.given(text))
-        if call.team is None:
+        self._state.journal.write(call.given_frame(text))
+        if call.split_call is None:
             self._slow.add(call.rank, call)
-        elif call is call.team.parts[0]:
-            self._slow.add(call.rank, call.team.whole)
+        elif call is call.split_call.parts[0]:
+            self._slow.add(call.rank, call.split_call.whole)
 
-    def _announce(self, rank: int, call: Call) -> None:
-        self._audience.wake()
+    def _announce_start(self, rank: int, call: Call) -> None:
+        self._clients.wake_tails()
         header: AgentBegan = {
             "t": "began",
             "run": call.run,
@@ -153,115 +164,121 @@ class CallDesk:
             "rank": rank,
             "node": self._state.config.node,
             "log": call.log_start,
-            "at": call.begun_at,
+            "at": call.started_unix,
         }
-        if record := self._register.records.get(call.run):
+        if record := self._registry.records.get(call.run):
             record.began[call.index] = header
         if call.owner is not None:
             call.owner.send(header)
-        self._audience.broadcast(header | {"name": call.header.get("name")}, skip=call.owner)
+        self._clients.send_to_watchers(header | {"name": call.header.get("name")}, skip=call.owner)
 
     # -- what generators yield ---------------------------------------------------------------------------
 
-    def item(self, call: Call, header: WorkerItem, body: bytes) -> None:
+    def on_item(self, call: Call, header: WorkerItem, body: bytes) -> None:
         """A generator has yielded a value."""
-        told: Heard = header | {"rank": call.rank, "node": self._state.config.node}
-        self.open_yields(call)
-        data = frame(told, body)
-        if call.yields is not None and call.yields.add(header["seq"], header.get("file"), data):
-            self._hand_on(call, call.yields, data)
+        told: AnyHeader = header | {"rank": call.rank, "node": self._state.config.node}
+        self.open_value_buffer(call)
+        data = encode_frame(told, body)
+        if call.value_buffer is not None and call.value_buffer.add(header["seq"], header.get("file"), data):
+            self._forward_value(call, call.value_buffer, data)
             told.pop("file", None)  # whoever only watches gets no values
-            if record := self._register.records.get(call.run):
+            if record := self._registry.records.get(call.run):
                 record.items[call.index] = told
-            self._audience.broadcast(told, skip=call.owner)
+            self._clients.send_to_watchers(told, skip=call.owner)
         if call.owner is None:
-            self.credit(call)
+            self.send_credit(call)
 
-    def open_yields(self, call: Call) -> None:
+    def open_value_buffer(self, call: Call) -> None:
         """Have a place for what a generator yields, with what an agent before this one kept there."""
-        if call.yields is None and call.header.get("stream"):
-            call.yields = Yields(self._state.config.spool / f"{call.run}.{call.index}.yields")
+        if call.value_buffer is None and call.header.get("stream"):
+            call.value_buffer = GeneratorBuffer(self._state.config.spool / f"{call.run}.{call.index}.yields")
 
-    def _hand_on(self, call: Call, yields: Yields, data: bytes) -> None:
+    def _forward_value(self, call: Call, yields: GeneratorBuffer, data: bytes) -> None:
         """A generator's new value, to who reads them; behind those that it has not been sent yet."""
         if call.owner is None:
             return
-        if yields.sent == yields.next - 1 < yields.first + WINDOW:
-            yields.sent += 1
+        if yields.next_unsent == yields.next_number - 1 < yields.first + WINDOW:
+            yields.next_unsent += 1
             call.owner.write(data)
         else:
-            self._deliver(call.owner, call, yields)
+            self._send_due_values(call.owner, call, yields)
 
     @staticmethod
-    def _deliver(owner: Connection, call: Call, yields: Yields) -> None:
+    def _send_due_values(owner: Connection, call: Call, yields: GeneratorBuffer) -> None:
         """Send a reader what its window has room for, and the outcome behind the last of it."""
-        for data in yields.due():
+        for data in yields.pop_sendable():
             owner.write(data)
-        if call.outcome is not None and yields.sent >= yields.next:
+        if call.outcome is not None and yields.next_unsent >= yields.next_number:
             owner.send(call.outcome, call.result)
 
-    def taken(self, call: Call, until: int) -> None:
+    def on_values_acked(self, call: Call, until: int) -> None:
         """Its reader has all values below a number."""
-        if call.yields is None:
+        if call.value_buffer is None:
             return
-        call.yields.taken(until)
-        if call.owner is not None and call.yields.sent < call.yields.next:
-            self._deliver(call.owner, call, call.yields)
-        self.credit(call)
+        call.value_buffer.acknowledge(until)
+        if call.owner is not None and call.value_buffer.next_unsent < call.value_buffer.next_number:
+            self._send_due_values(call.owner, call, call.value_buffer)
+        self.send_credit(call)
 
-    def credit(self, call: Call) -> None:
+    def send_credit(self, call: Call) -> None:
         """Tell a generator how far its reader is; where nobody reads, its values wait here, and it goes on."""
-        if call.yields is not None and call.outcome is None and call.worker is not None:
-            until = call.yields.next if call.owner is None else call.yields.first
-            call.worker.reply(encoded({"t": "credit", "run": call.run, "i": call.index, "next": until}))
+        if call.value_buffer is not None and call.outcome is None and call.worker is not None:
+            until = call.value_buffer.next_number if call.owner is None else call.value_buffer.first
+            call.worker.send_acknowledging(
+                encode_json({"t": "credit", "run": call.run, "i": call.index, "next": until})
+            )
 
-    def want(self, call: Call, header: WorkerWant) -> None:
+    def on_want(self, call: Call, header: WorkerWant) -> None:
         """A call waits for values that its client feeds: the client of now, or the next one, is told."""
-        call.wants[header["arg"]] = header
+        call.wanted_values[header["arg"]] = header
         if call.owner is not None:
             call.owner.send(header)
 
     # -- how they end ------------------------------------------------------------------------------------
 
-    def judged(self, call: Call, header: WorkerOutcome, killed: str, process: Process | None = None) -> WorkerOutcome:
+    def finalize_outcome(
+        self, call: Call, header: WorkerOutcome, killed: str, process: Process | None = None
+    ) -> WorkerOutcome:
         """An outcome as its worker tells it, with what only the agent knows.
 
         Args:
             process: the worker.
             killed: why the agent had ended the worker, where it had.
         """
-        told: Heard = header
-        taken_back = self._state.is_taken_back
+        told: AnyHeader = header
+        taken_back = self._state.is_preempted
         if call.stop_reason and header["kind"] != "returned":
-            told |= call.stopped()
+            told |= call.stopped_details()
         elif header["kind"] == "collateral":
-            nobody = self._preempted() if taken_back else ended_from_outside()
-            told |= self._ended_with(killed) if killed else nobody
+            nobody = self._preempted_details() if taken_back else external_sigterm_details()
+            told |= self._worker_stopped_details(killed) if killed else nobody
         elif taken_back and header["kind"] == "exited" and header.get("exit_code") == ON_SIGTERM:
-            told |= self._preempted()
+            told |= self._preempted_details()
         elif header["kind"] == "raised":
-            self._note_full_disk(header)
+            self._add_disk_full_hint(header)
             if process is not None:
-                error_of(self._state.config.paths.error_file(process.pid))  # says the same, and is no later call's
+                read_error_file(
+                    self._state.config.paths.error_file(process.pid)
+                )  # says the same, and is no later call's
         elif header["kind"] == "exited" and process is not None:
-            told |= self._in_own_words(header, process)
+            told |= self._read_error_details(header, process)
         return header
 
-    def _in_own_words(self, ended: Ended | WorkerOutcome, process: Process) -> Ended:
+    def _read_error_details(self, ended: EndDetails | WorkerOutcome, process: Process) -> EndDetails:
         """How a worker ended, with the cause that user code has written down for it."""
-        said = error_of(self._state.config.paths.error_file(process.pid))
+        said = read_error_file(self._state.config.paths.error_file(process.pid))
         kind, error = ended["kind"], ended.get("error")
         if said is None or error is None:
             return {"kind": kind}
-        words: ErrorWords = {"type": error["type"], "message": f"{said['message']} ({error['message']})"}
+        words: ErrorKeys = {"type": error["type"], "message": f"{said['message']} ({error['message']})"}
         words["traceback"] = said["traceback"]
-        return {"kind": kind, "error": self._state.redactor.json(words)}
+        return {"kind": kind, "error": self._state.redactor.redact_json(words)}
 
-    def _note_full_disk(self, header: WorkerOutcome) -> None:
+    def _add_disk_full_hint(self, header: WorkerOutcome) -> None:
         error, config = header.get("error"), self._state.config
         space = os.statvfs(config.folder)
         free = space.f_bavail * space.f_frsize
-        if error and error.get("type", "").endswith("OSError") and free < FREE_SPACE:
+        if error and error.get("type", "").endswith("OSError") and free < LOW_DISK_BYTES:
             error["message"] += f" [the disk under node {config.node}'s spool is full: {config.folder}]"
 
     def finish(
@@ -279,102 +296,104 @@ class CallDesk:
             more: whether the slot has others to run, so that clients may hear of several at once.
             logs: of the slot that ran it.
         """
-        call.disarm()
-        heard: Heard = told
+        call.cancel_timers()
+        heard: AnyHeader = told
         header: AgentOutcome = heard  # it has what it lacks of one in a moment
         header["rank"] = call.rank
         header["node"] = self._state.config.node
-        header["begun"] = call.given_at is not None
+        header["begun"] = call.started_at is not None
         if "items" in call.header and header["kind"] == "returned":
             header["items"] = call.header["items"]
         header["at"] = time.time()
-        if logs is not None and call.given_at is not None:
+        if logs is not None and call.started_at is not None:
             header["log"] = log = logs.range_of(call)
             ends = {name: end for name, (_, end) in log.items()}
-            self._audience.flush(logs.other_ends() | ends)
+            self._clients.flush_logs(logs.side_file_sizes() | ends)
         call.result = body
-        if call.team is None:
-            self.tell(call, header, body, more=more)
+        if call.split_call is None:
+            self.publish_outcome(call, header, body, more=more)
         else:
             call.outcome = header
-            self._state.journal.write(call.ended())
-            call.team.ended(call)
+            self._state.journal.write(call.ended_frame())
+            call.split_call.on_part_ended(call)
 
-    def tell(self, call: Call, header: AgentOutcome, body: bytes, *, more: bool = False) -> None:
+    def publish_outcome(self, call: Call, header: AgentOutcome, body: bytes, *, more: bool = False) -> None:
         """Have clients, and the journal, know what came of a call.
 
         Args:
             more: as of :meth:`finish`.
         """
         call.result = body
-        data = frame(header, body)
-        if call.owner is not None and (call.yields is None or call.yields.sent >= call.yields.next):
+        data = encode_frame(header, body)
+        if call.owner is not None and (
+            call.value_buffer is None or call.value_buffer.next_unsent >= call.value_buffer.next_number
+        ):
             # Else it follows the last of the values.
-            (call.owner.write_soon if more else call.owner.write)(data)
-        self._register.end(call, header)
+            (call.owner.write_batched if more else call.owner.write)(data)
+        self._registry.record_outcome(call, header)
         self._state.journal.write(data)
-        self._audience.broadcast(header, skip=call.owner, soon=more)
+        self._clients.send_to_watchers(header, skip=call.owner, soon=more)
 
-    def died(self, call: Call, process: Process, status: int | None, logs: RankLogs) -> None:
+    def on_worker_death(self, call: Call, process: Process, status: int | None, logs: RankLogs) -> None:
         """The worker of a call ended before the call did."""
         body = b""
-        more: Heard = {}
-        taken_back = self._state.is_taken_back
-        if process.ended_well(status) and not call.stop_reason and not taken_back:
-            ended: Ended = {"kind": "returned"}
-            more, body = {"summary": NONE_SUMMARY, "size": len(NONE)}, NONE
+        more: AnyHeader = {}
+        taken_back = self._state.is_preempted
+        if process.exited_successfully(status) and not call.stop_reason and not taken_back:
+            ended: EndDetails = {"kind": "returned"}
+            more, body = {"summary": NONE_SUMMARY, "size": len(PICKLED_NONE)}, PICKLED_NONE
         elif call.stop_reason:
-            ended = call.stopped()
-        elif process.killed:
-            ended = self._ended_with(process.killed)
-        elif taken_back and ended_as_told(status):
-            ended = self._preempted()
+            ended = call.stopped_details()
+        elif process.kill_reason:
+            ended = self._worker_stopped_details(process.kill_reason)
+        elif taken_back and ended_by_sigterm(status):
+            ended = self._preempted_details()
         else:
-            fields, words = exit_words(status)
+            fields, words = describe_exit(status)
             if process.connection is None:
-                said = self._state.last_words(logs.names[1], process.says_from)
+                said = self._state.last_output(logs.names[1], process.stderr_start)
                 words = f"its worker could not start: {words}; {said}"
             ended = {**fields, "kind": "exited", "error": {"type": "RankExit", "message": words}}
-            ended = ended | self._in_own_words(ended, process)
-        header: WorkerOutcome = call.no_result(ended) | more
-        if call.given_at is not None:
-            header["seconds"] = asyncio.get_running_loop().time() - call.given_at
+            ended = ended | self._read_error_details(ended, process)
+        header: WorkerOutcome = call.make_outcome(ended) | more
+        if call.started_at is not None:
+            header["seconds"] = asyncio.get_running_loop().time() - call.started_at
         self.finish(call, header, body, logs)
 
-    def not_started(self, call: Call, words: str) -> None:
+    def report_start_failure(self, call: Call, words: str) -> None:
         """There is no worker for a call, and none to be had."""
-        failed: Ended = {"kind": "exited", "error": {"type": "RankExit", "message": words}}
-        self.finish(call, call.no_result(call.stopped() if call.stop_reason else failed))
+        failed: EndDetails = {"kind": "exited", "error": {"type": "RankExit", "message": words}}
+        self.finish(call, call.make_outcome(call.stopped_details() if call.stop_reason else failed))
 
-    def not_run(self, call: Call) -> None:
+    def finish_stopped(self, call: Call) -> None:
         """A call was stopped before a worker had it."""
-        self.finish(call, call.no_result(call.stopped()))
+        self.finish(call, call.make_outcome(call.stopped_details()))
 
-    def stale(self, call: Call) -> None:
+    def reject_stale(self, call: Call) -> None:
         """A gang call whose gang is no more was not begun: hand it back for the client to start anew."""
         gang = self._state.gang
-        stale: Heard = {"t": "stale", "run": call.run, "i": call.index, "kind": "stale"}
-        self._register.end(call, stale)  # in the place of an outcome, until it is dropped
-        self._register.drop(call)
-        self._register.records[call.run].outcomes.pop(call.index, None)
+        stale: AnyHeader = {"t": "stale", "run": call.run, "i": call.index, "kind": "stale"}
+        self._registry.record_outcome(call, stale)  # in the place of an outcome, until it is dropped
+        self._registry.drop(call)
+        self._registry.records[call.run].outcomes.pop(call.index, None)
         if call.owner is not None:
             health = gang.health()
             why = {"epoch": gang.epoch, "why": health.pop("broken")} | health
             call.owner.send({"t": "stale", "run": call.run, "i": call.index} | why)
 
-    def _ended_with(self, why: str) -> Ended:
+    def _worker_stopped_details(self, why: str) -> EndDetails:
         """The part of an outcome that says why we ended its worker."""
-        if self._state.closing and not self._state.ending:  # nobody ends the pool: only this node leaves it
-            if self._state.is_taken_back:
-                return self._preempted()
+        if self._state.is_closing and not self._state.end_frame:  # nobody ends the pool: only this node leaves it
+            if self._state.is_preempted:
+                return self._preempted_details()
             words = f"the agent of node {self._state.config.node} was ended on its machine"
             return {"kind": "lost", "error": {"type": "NodeLost", "message": words}}
-        return ended_with_worker(why)
+        return worker_stopped_details(why)
 
-    def _preempted(self) -> Ended:
+    def _preempted_details(self) -> EndDetails:
         """The part of an outcome that says that the machine's provider wants it back."""
         words = f"preempted: the machine of node {self._state.config.node} was taken back by its provider"
-        error: ErrorWords = {"type": PREEMPTED, "message": words}
+        error: ErrorKeys = {"type": PREEMPTED, "message": words}
         return {"kind": "lost", "error": error, "exit_code": None, "signal": None}
 
     # -- who has what came of them -----------------------------------------------------------------------
@@ -382,63 +401,63 @@ class CallDesk:
     def claim(self, connection: Connection, call: Call, header: ClientCall | ClientClaim) -> None:
         """A client asks again for what it asked before, over a new connection."""
         call.owner = connection
-        for want in call.wants.values():
+        for want in call.wanted_values.values():
             connection.send(want | {"again": True})
-        self.open_yields(call)
-        if call.yields is not None:
-            call.yields.taken(header.get("taken", 0))
-            call.yields.sent = header.get("next", 0)
-            self._deliver(connection, call, call.yields)
-            self.credit(call)
+        self.open_value_buffer(call)
+        if call.value_buffer is not None:
+            call.value_buffer.acknowledge(header.get("taken", 0))
+            call.value_buffer.next_unsent = header.get("next", 0)
+            self._send_due_values(connection, call, call.value_buffer)
+            self.send_credit(call)
         elif call.outcome is not None:
             connection.send(call.outcome, call.result)
 
-    def disown(self, connection: Connection) -> None:
+    def on_client_gone(self, connection: Connection) -> None:
         """A client is gone: what its calls come to waits here for another."""
-        for call in self._register.calls.values():
+        for call in self._registry.calls.values():
             if call.owner is connection:
                 call.owner = None
-                call.away_since = asyncio.get_running_loop().time()
-                self.credit(call)
+                call.owner_lost_at = asyncio.get_running_loop().time()
+                self.send_credit(call)
 
-    def starving(self) -> list[Call]:
+    def calls_awaiting_input(self) -> list[Call]:
         """Calls that wait for values of a client that is not there."""
-        return [call for call in self._register.calls.values() if call.wants and self.starves(call)]
+        return [call for call in self._registry.calls.values() if call.wanted_values and self.is_orphaned(call)]
 
     @staticmethod
-    def starves(call: Call) -> bool:
+    def is_orphaned(call: Call) -> bool:
         return call.owner is None and call.outcome is None
 
-    def unfetched(self) -> dict[str, int]:
+    def unfetched_sizes(self) -> dict[str, int]:
         """Runs with results that wait for a client to come for them, and bytes of those; None needs no fetching."""
-        return _sizes(call for call in self._register.calls.values() if call.owner is None)
+        return _result_sizes(call for call in self._registry.calls.values() if call.owner is None)
 
-    def unconfirmed(self, given_up: Container[str]) -> dict[str, int]:
+    def unconfirmed_sizes(self, given_up: Container[str]) -> dict[str, int]:
         """Runs with results that no client has confirmed, and bytes of those; but for runs that were given up."""
-        return _sizes(call for call in self._register.calls.values() if call.run not in given_up)
+        return _result_sizes(call for call in self._registry.calls.values() if call.run not in given_up)
 
     def acknowledge(self, calls: dict[str, list[int] | None]) -> None:
         """A client has what came of these calls."""
         for run in [run for run, only in calls.items() if only is None]:
-            record = self._register.records.get(run)
+            record = self._registry.records.get(run)
             if record is not None and record.kind == "map" and not record.over:
                 record.over = True
-                self._audience.broadcast({"t": "run"} | record.to_json())
-        for call in self._register.acknowledge(calls):
+                self._clients.send_to_watchers({"t": "run"} | record.to_json())
+        for call in self._registry.acknowledge(calls):
             if call.outcome is not None and (name := call.outcome.get("file")):
                 (self._state.config.spool / Path(name).name).unlink(missing_ok=True)
-        if self._register.calls:
-            self._state.journal.write(frame({"t": "ack", "calls": calls}))
+        if self._registry.calls:
+            self._state.journal.write(encode_frame({"t": "ack", "calls": calls}))
         else:
             self._state.journal.clear()
 
 
-def _sizes(calls: Iterable[Call]) -> dict[str, int]:
+def _result_sizes(calls: Iterable[Call]) -> dict[str, int]:
     """Bytes of what came of calls, by run."""
     sizes: dict[str, int] = {}
     for call in calls:
-        if call.outcome is not None and call.outcome.get("kind") in WORK:
-            is_none = call.outcome.get("summary") == NONE_SUMMARY and call.yields is None
+        if call.outcome is not None and call.outcome.get("kind") in RESULT_KINDS:
+            is_none = call.outcome.get("summary") == NONE_SUMMARY and call.value_buffer is None
             size = max(call.outcome.get("size", 0), len(call.result))  # an exception's is told by no header
             sizes[call.run] = sizes.get(call.run, 0) + (0 if is_none else size)
     return sizes

@@ -14,20 +14,20 @@ from typing import TYPE_CHECKING, Protocol
 
 from skyward_core.node.agent.agent_state import NodeState
 from skyward_core.node.agent.call_journal import Call
-from skyward_core.node.agent.call_outcomes import CallDesk
+from skyward_core.node.agent.call_outcomes import CallLifecycle
 from skyward_core.node.agent.config import AgentConfig
-from skyward_core.node.agent.connected_clients import Audience, Phases
+from skyward_core.node.agent.connected_clients import ClientRegistry, RankPhases
 from skyward_core.node.agent.connection import Connection
 from skyward_core.node.agent.gang_queue_and_fail_fast import FailFast, GangRequests
-from skyward_core.node.agent.log_tailing import Tail
-from skyward_core.node.agent.slot_dispatcher import Slots
-from skyward_core.protocol.frame_codec import CHUNK, VERSION, Header, Heard, encoded
-from skyward_core.protocol.frame_schema import KNOWS, from_client
+from skyward_core.node.agent.log_tailing import LogTail
+from skyward_core.node.agent.slot_dispatcher import SlotDispatcher
+from skyward_core.protocol.frame_codec import CHUNK_BYTES, VERSION, AnyHeader, Header, encode_json
+from skyward_core.protocol.frame_schema import AGENT_FEATURES, validate_client_frame
 
 if TYPE_CHECKING:
-    from skyward_core.node.agent.output_files import OutputDesk
-    from skyward_core.node.agent.rank_inspection import DebugDesk, LookDesk
-    from skyward_core.node.agent.sampler_process import Meter
+    from skyward_core.node.agent.output_files import OutputFileHandler
+    from skyward_core.node.agent.rank_inspection import DebuggerRelay, DiagnosticsHandler
+    from skyward_core.node.agent.sampler_process import SamplerProcess
     from skyward_core.protocol.frame_types import (
         AgentKnown,
         AgentPong,
@@ -67,23 +67,23 @@ _CODE = (
 )
 
 
-class Exchange:
+class PeerTransfers:
     """Each client brings certificates of its own, and its listener ends when it leaves."""
 
     def __init__(self, config: AgentConfig) -> None:
         self._config = config
-        self._helpers: dict[Connection, _Helper] = {}
+        self._processes: dict[Connection, _PeerProcess] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def take(self, connection: Connection, header: ClientPeers | ClientPull) -> None:
+    def handle(self, connection: Connection, header: ClientPeers | ClientPull) -> None:
         """Do what a "peers" or "pull" request asks for, and answer it."""
         task = asyncio.create_task(self._answer(connection, header))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def leave(self, connection: Connection) -> None:
+    def on_client_gone(self, connection: Connection) -> None:
         """A client is gone."""
-        if (helper := self._helpers.pop(connection, None)) is not None:
+        if (helper := self._processes.pop(connection, None)) is not None:
             helper.close()
 
     async def _answer(self, connection: Connection, header: ClientPeers | ClientPull) -> None:
@@ -98,50 +98,50 @@ class Exchange:
         connection.send({"t": "known", "id": header["id"]} | answer)
 
     async def _listen(self, connection: Connection, papers: ClientPeers) -> Header:
-        self.leave(connection)  # with those certificates that it brought before
-        helper = await _Helper.start()
-        if not connection.open:
+        self.on_client_gone(connection)  # with those certificates that it brought before
+        helper = await _PeerProcess.start()
+        if not connection.is_open:
             helper.close()
             return {}
-        self._helpers[connection] = helper
+        self._processes[connection] = helper
         place = {
             "blobs": str(self._config.blobs),
             "spool": str(self._config.spool),
             "address": self._config.address,
             "work": self._config.cwd,
         }
-        return await helper.ask(papers | place)
+        return await helper.request(papers | place)
 
     async def _pull(self, connection: Connection, header: ClientPull) -> Header:
         blob = self._config.blobs / header["hash"]
         if blob.is_file() and blob.stat().st_size == header["size"]:
             return {}
-        if connection not in self._helpers or header["from"] is None:
+        if connection not in self._processes or header["from"] is None:
             raise OSError("it is not there")
-        return await self._helpers[connection].ask(header)
+        return await self._processes[connection].request(header)
 
 
-class _Helper:
+class _PeerProcess:
     """The process that talks to peers on behalf of one client; see ``blob_server.main``. It ends with us."""
 
     def __init__(self) -> None:
-        self._connection = Connection(self._answered, self._lost)
-        self._waiting: dict[int, asyncio.Future[AgentKnown]] = {}
+        self._connection = Connection(self._on_answer, self._on_lost)
+        self._pending: dict[int, asyncio.Future[AgentKnown]] = {}
         self._next_id = 0
 
     @classmethod
-    async def start(cls) -> _Helper:
+    async def start(cls) -> _PeerProcess:
         """Have one running.
 
         Raises:
             OSError: no process can be started.
         """
         self = cls()
-        ours = _start_process()
+        ours = _spawn_peer_process()
         await asyncio.get_running_loop().create_connection(lambda: self._connection, sock=ours)
         return self
 
-    async def ask(self, header: ClientPull | Header) -> Header:
+    async def request(self, header: ClientPull | Header) -> Header:
         """Pass a request on, and wait for its answer.
 
         Raises:
@@ -149,29 +149,29 @@ class _Helper:
         """
         self._next_id += 1
         waiting: asyncio.Future[AgentKnown] = asyncio.get_running_loop().create_future()
-        self._waiting[self._next_id] = waiting
-        if not self._connection.open:
-            self._lost(self._connection)
+        self._pending[self._next_id] = waiting
+        if not self._connection.is_open:
+            self._on_lost(self._connection)
         self._connection.send(header | {"id": self._next_id})
         answer = await waiting
         return {key: value for key, value in answer.items() if key not in ("t", "id")}
 
-    def _answered(self, connection: Connection, header: AgentKnown, body: bytes) -> None:
-        waiting = self._waiting.pop(header["id"], None)
+    def _on_answer(self, connection: Connection, header: AgentKnown, body: bytes) -> None:
+        waiting = self._pending.pop(header["id"], None)
         if waiting is not None and not waiting.done():
             waiting.set_result(header)
 
-    def _lost(self, connection: Connection) -> None:
-        for waiting in self._waiting.values():
+    def _on_lost(self, connection: Connection) -> None:
+        for waiting in self._pending.values():
             if not waiting.done():
                 waiting.set_exception(OSError("its process that talks to peers has ended"))
-        self._waiting.clear()
+        self._pending.clear()
 
     def close(self) -> None:
         self._connection.close()
 
 
-def _start_process() -> socket.socket:
+def _spawn_peer_process() -> socket.socket:
     """Our end of the socket that the new process has the other end of."""
     ours, theirs = socket.socketpair()
     with theirs:
@@ -181,102 +181,102 @@ def _start_process() -> socket.socket:
     return ours
 
 
-FEEDER_AWAY = 300  # seconds that a call waits for a client that feeds it an argument
+FEEDER_TIMEOUT = 300  # seconds that a call waits for a client that feeds it an argument
 
 
-class Life(Protocol):
+class AgentLifecycle(Protocol):
     """What they ask of the agent's own life; see ``agent.Agent``."""
 
-    def in_use(self) -> bool: ...
+    def is_in_use(self) -> bool: ...
 
-    def give_up(self, runs: list[str], keep: float) -> None: ...
+    def discard_results(self, runs: list[str], keep: float) -> None: ...
 
-    def end_by(self, who: str, why: str) -> None: ...
+    def shut_down(self, who: str, why: str) -> None: ...
 
     async def halt(self, who: str) -> None: ...
 
-    def notices(self) -> list[Header]: ...
+    def notice_frames(self) -> list[Header]: ...
 
-    def warn(self, node: int, left: float) -> None: ...
+    def on_remote_notice(self, node: int, left: float) -> None: ...
 
-    def meter(self) -> Meter: ...
+    def machine_sampler(self) -> SamplerProcess: ...
 
 
-class Requests:
+class ClientRequests:
     """Those of all clients of one agent."""
 
     def __init__(
         self,
         state: NodeState,
-        audience: Audience,
-        desk: CallDesk,
-        slots: Slots,
-        phases: Phases,
+        audience: ClientRegistry,
+        desk: CallLifecycle,
+        slots: SlotDispatcher,
+        phases: RankPhases,
         fail_fast: FailFast,
-        life: Life,
+        life: AgentLifecycle,
     ) -> None:
-        self._state, self._audience, self._desk = state, audience, desk
-        self._slots, self._phases, self._life = slots, phases, life
-        self._register = state.register
-        self._gang = GangRequests(state, slots, audience, fail_fast)
-        self._exchange = Exchange(state.config)
-        self._outputs: OutputDesk | None = None
-        self._looks: LookDesk | None = None
-        self._debugs: DebugDesk | None = None
+        self._state, self._clients, self._lifecycle = state, audience, desk
+        self._slots, self._phases, self._agent = slots, phases, life
+        self._registry = state.registry
+        self._gang_requests = GangRequests(state, slots, audience, fail_fast)
+        self._transfers = PeerTransfers(state.config)
+        self._outputs: OutputFileHandler | None = None
+        self._diagnostics: DiagnosticsHandler | None = None
+        self._debugger: DebuggerRelay | None = None
         self._tasks: set[asyncio.Task[None]] = set()
-        self._handlers: dict[str, Callable[[Connection, Heard, bytes], None]] = {
+        self._handlers: dict[str, Callable[[Connection, AnyHeader, bytes], None]] = {
             "hello": self._hello,
             "tail": self._tail,
-            "metrics": self._measure,
+            "metrics": self._stream_metrics,
             "call": self._call,
-            "source": self._keep_source,
-            "claim": self._take_run,
+            "source": self._save_source,
+            "claim": self._claim_run,
             "ack": self._ack,
             "credit": self._credit,
             "fed": self._feed,
             "stop": self._stop,
             "fetch": self._fetch,
-            "written": self._name_outputs,
-            "output": self._give_output,
-            "peers": self._exchange_blobs,
-            "pull": self._exchange_blobs,
+            "written": self._list_outputs,
+            "output": self._send_output,
+            "peers": self._transfer_blobs,
+            "pull": self._transfer_blobs,
             "drop": self._drop_blobs,
-            "stacks": self._take_stacks,
-            "profile": self._take_profile,
+            "stacks": self._send_stacks,
+            "profile": self._send_profile,
             "debug": self._debug,
-            "still": self._stand_still,
+            "still": self._on_remote_pause,
             "use": self._use,
             "warn": self._warn,
             "ping": self._ping,
             "halt": self._halt,
             "shutdown": self._shutdown,
-            **self._gang.handlers,
+            **self._gang_requests.handlers,
         }
 
     def accept(self) -> Connection:
         """Take in one more client."""
-        connection = Connection(self._frame, self._lost, from_client)
-        self._audience.join(connection)
+        connection = Connection(self._on_frame, self._on_lost, validate_client_frame)
+        self._clients.add(connection)
         return connection
 
-    def _lost(self, connection: Connection) -> None:
-        self._audience.leave(connection)
-        self._exchange.leave(connection)
-        if self._debugs is not None:
-            self._debugs.leave(connection)
-        self._gang.leave(connection)
-        self._desk.disown(connection)
-        for call in self._desk.starving():
-            asyncio.get_running_loop().call_later(FEEDER_AWAY, self._give_up_feeder, call)
+    def _on_lost(self, connection: Connection) -> None:
+        self._clients.remove(connection)
+        self._transfers.on_client_gone(connection)
+        if self._debugger is not None:
+            self._debugger.on_client_gone(connection)
+        self._gang_requests.on_client_gone(connection)
+        self._lifecycle.on_client_gone(connection)
+        for call in self._lifecycle.calls_awaiting_input():
+            asyncio.get_running_loop().call_later(FEEDER_TIMEOUT, self._stop_unfed_call, call)
 
-    def _give_up_feeder(self, call: Call) -> None:
+    def _stop_unfed_call(self, call: Call) -> None:
         """Nobody but its own client has the values that a call waits for, and machines cost money meanwhile."""
-        away = asyncio.get_running_loop().time() - call.away_since
-        if self._desk.starves(call) and away >= FEEDER_AWAY:
-            words = f"its client, which feeds it an argument, has been away for {FEEDER_AWAY} s"
+        away = asyncio.get_running_loop().time() - call.owner_lost_at
+        if self._lifecycle.is_orphaned(call) and away >= FEEDER_TIMEOUT:
+            words = f"its client, which feeds it an argument, has been away for {FEEDER_TIMEOUT} s"
             self._slots.stop(call, words, self._state.config.grace)
 
-    def _frame(self, connection: Connection, header: FromClient, body: bytes) -> None:
+    def _on_frame(self, connection: Connection, header: FromClient, body: bytes) -> None:
         handler = self._handlers.get(header["t"])
         if handler is None:
             connection.send({"t": "error", "message": f"unknown request {header['t']!r}"})
@@ -286,10 +286,10 @@ class Requests:
     # -- who they are ------------------------------------------------------------------------------------
 
     def _hello(self, connection: Connection, header: ClientHello, body: bytes) -> None:
-        state, client = self._state, self._audience[connection]
+        state, client = self._state, self._clients[connection]
         client.watches = bool(header.get("watch"))
         client.renews = not header.get("observer")
-        connection.who = str(header.get("who", ""))[:200]
+        connection.peer_name = str(header.get("who", ""))[:200]
         if client.renews:
             state.lease.renew()
         connection.send(
@@ -304,131 +304,131 @@ class Requests:
                 "ranks_per_node": state.config.ranks_per_node,
                 "epoch": state.gang.epoch,
                 "phases": self._phases.frames(),
-                "runs": [record.to_json() for record in self._register.records.values()],
-                "lease": state.lease.remaining(in_use=self._life.in_use()),
+                "runs": [record.to_json() for record in self._registry.records.values()],
+                "lease": state.lease.remaining(in_use=self._agent.is_in_use()),
                 "idle_timeout": state.config.idle_timeout,
-                "unfetched": self._desk.unfetched(),
-                "modules": state.modules,
+                "unfetched": self._lifecycle.unfetched_sizes(),
+                "modules": state.module_hashes,
                 "cwd": state.config.cwd,
-                "notices": self._life.notices(),
-                "knows": list(KNOWS),
-                "queue": self._gang.waiting,
+                "notices": self._agent.notice_frames(),
+                "knows": list(AGENT_FEATURES),
+                "queue": self._gang_requests.waiting_runs,
             }
             | state.gang.health()
         )
 
     def _use(self, connection: Connection, header: ClientUse, body: bytes) -> None:
-        self._audience[connection].renews = True
+        self._clients[connection].renews = True
 
     def _warn(self, connection: Connection, header: ClientWarn, body: bytes) -> None:
-        self._life.warn(header["node"], header["left"])
+        self._agent.on_remote_notice(header["node"], header["left"])
 
     def _ping(self, connection: Connection, header: ClientPing, body: bytes) -> None:
-        left = self._state.lease.remaining(in_use=self._life.in_use())
-        told: AgentPong = {"t": "pong", "lease": left, "unfetched": self._desk.unfetched()}
-        if self._register.active:
+        left = self._state.lease.remaining(in_use=self._agent.is_in_use())
+        told: AgentPong = {"t": "pong", "lease": left, "unfetched": self._lifecycle.unfetched_sizes()}
+        if self._registry.active:
             told["processor"] = self._slots.processor_seconds()
         connection.send({"id": header.get("id")} | told)
 
     def _halt(self, connection: Connection, header: ClientHalt, body: bytes) -> None:
-        self._keep(asyncio.create_task(self._halted(connection, header)))
+        self._retain_task(asyncio.create_task(self._halt_and_answer(connection, header)))
 
-    async def _halted(self, connection: Connection, header: ClientHalt) -> None:
-        await self._life.halt(connection.who or "another client")
+    async def _halt_and_answer(self, connection: Connection, header: ClientHalt) -> None:
+        await self._agent.halt(connection.peer_name or "another client")
         connection.send({"t": "known", "id": header["id"]})
 
-    def _keep(self, task: asyncio.Task[None]) -> None:
+    def _retain_task(self, task: asyncio.Task[None]) -> None:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     def _shutdown(self, connection: Connection, header: ClientShutdown, body: bytes) -> None:
-        self._life.give_up(header.get("drop", []), header.get("keep", 0.0))
-        self._life.end_by(connection.who or "another client", "")
+        self._agent.discard_results(header.get("drop", []), header.get("keep", 0.0))
+        self._agent.shut_down(connection.peer_name or "another client", "")
 
     # -- calls and what comes of them --------------------------------------------------------------------
 
     def _call(self, connection: Connection, header: ClientCall, body: bytes) -> None:
-        known = self._register.calls.get((header["run"], header["i"]))
+        known = self._registry.calls.get((header["run"], header["i"]))
         if known is not None:
-            self._desk.claim(connection, known, header)
+            self._lifecycle.claim(connection, known, header)
             return
-        self._gang.begin_anew()
+        self._gang_requests.reenter_contexts()
         call = Call(header["run"], header["i"], header, body, connection)
         if call.width > 1:
-            self._slots.blocks.check(call)
-        slot = self._slots.pick(call)  # before anything remembers it
-        if self._register.add(call) and len(self._audience) > 1:
-            record = self._register.records[call.run]
-            self._audience.broadcast({"t": "run"} | record.to_json(), skip=connection)
-        if self._register.is_cancelled(call.run):
+            self._slots.partial_gangs.validate(call)
+        slot = self._slots.pick_slot(call)  # before anything remembers it
+        if self._registry.add(call) and len(self._clients) > 1:
+            record = self._registry.records[call.run]
+            self._clients.send_to_watchers({"t": "run"} | record.to_json(), skip=connection)
+        if self._registry.is_cancelled(call.run):
             call.rank, call.stop_reason = slot.rank, "cancel"
-            self._desk.not_run(call)
+            self._lifecycle.finish_stopped(call)
         elif call.width > 1:
-            self._slots.blocks.take(call)
+            self._slots.partial_gangs.enqueue(call)
         else:
-            slot.give(call)
+            slot.enqueue(call)
 
-    def _take_run(self, connection: Connection, header: ClientClaim, body: bytes) -> None:
+    def _claim_run(self, connection: Connection, header: ClientClaim, body: bytes) -> None:
         """A client wants the results of a run whose own client is gone."""
-        calls = self._register.of_run(header["run"])
+        calls = self._registry.calls_of_run(header["run"])
         connection.send({"t": "known", "id": header.get("id", -1), "calls": [call.index for call in calls]})
         for call in calls:
-            self._desk.claim(connection, call, header)
+            self._lifecycle.claim(connection, call, header)
 
     def _ack(self, connection: Connection, header: ClientAck, body: bytes) -> None:
         """The client has these results; ``calls``: run -> indices, or null for all of the run."""
-        self._desk.acknowledge(header["calls"])
+        self._lifecycle.acknowledge(header["calls"])
 
     def _credit(self, connection: Connection, header: ClientCredit, body: bytes) -> None:
-        call = self._register.calls.get((header["run"], header["i"]))
+        call = self._registry.calls.get((header["run"], header["i"]))
         if call is not None:
-            self._desk.taken(call, header["next"])
+            self._lifecycle.on_values_acked(call, header["next"])
 
     def _feed(self, connection: Connection, header: ClientFeed, body: bytes) -> None:
-        call = self._register.calls.get((header["run"], header["i"]))
+        call = self._registry.calls.get((header["run"], header["i"]))
         if call is not None and call.owner is connection and call.worker is not None:
-            call.worker.reply(encoded(header), body)
+            call.worker.send_acknowledging(encode_json(header), body)
 
     def _stop(self, connection: Connection, header: ClientStop, body: bytes) -> None:
         state, run = self._state, header["run"]
         reason, grace = header.get("why", "cancel"), header.get("grace", state.config.grace)
-        self._gang.drop(run, connection.who)
+        self._gang_requests.drop_run(run, connection.peer_name)
         if reason == "cancel" and "i" not in header:
-            self._register.cancel(run)
+            self._registry.cancel(run)
         # Who does not know on which nodes a run is tells all of them.
-        is_here = not state.gang.members or run in self._register.records
+        is_here = not state.gang.members or run in self._registry.records
         breaks = bool(header.get("break")) and header["break"] == state.gang.epoch and is_here
         self._slots.stop_run(run, reason, grace, breaks=breaks, only=header.get("i"))
 
     # -- files -------------------------------------------------------------------------------------------
 
     def _tail(self, connection: Connection, header: ClientTail, body: bytes) -> None:
-        client = self._audience[connection]
+        client = self._clients[connection]
         if client.follower is not None:
             client.follower.cancel()  # it asks again for what its disk did not take
-        client.tail = Tail(
+        client.tail = LogTail(
             self._state.config.spool,
             connection,
             header.get("cursors", {}),
-            self._busy,
+            self._has_active_calls,
             self._state.redactor,
             self._slots.mark_logs,
-            self._slots.most_logs,
+            self._slots.log_send_limit,
         )
-        client.follower = asyncio.create_task(self._follow(client.tail))
+        client.follower = asyncio.create_task(self._follow_logs(client.tail))
 
-    async def _follow(self, tail: Tail) -> None:
-        await self._state.informed.wait()  # of what has to be blanked
+    async def _follow_logs(self, tail: LogTail) -> None:
+        await self._state.env_known.wait()  # of what has to be blanked
         await tail.run()
 
-    def _busy(self) -> bool:
-        return self._register.active > 0
+    def _has_active_calls(self) -> bool:
+        return self._registry.active > 0
 
-    def _measure(self, connection: Connection, header: ClientMetrics, body: bytes) -> None:
-        self._keep(asyncio.create_task(self._life.meter().serve(connection, header.get("at", 0))))
+    def _stream_metrics(self, connection: Connection, header: ClientMetrics, body: bytes) -> None:
+        self._retain_task(asyncio.create_task(self._agent.machine_sampler().stream(connection, header.get("at", 0))))
 
     def _fetch(self, connection: Connection, header: ClientFetch, body: bytes) -> None:
-        self._keep(asyncio.create_task(self._send_file(connection, header)))
+        self._retain_task(asyncio.create_task(self._send_file(connection, header)))
 
     async def _send_file(self, connection: Connection, header: ClientFetch) -> None:
         path = self._state.config.spool / Path(header["f"]).name
@@ -436,8 +436,8 @@ class Requests:
         try:
             with open(path, "rb") as source:
                 source.seek(at)
-                while connection.open:
-                    data = source.read(CHUNK // 4)  # larger pieces stay with the agent as freed memory
+                while connection.is_open:
+                    data = source.read(CHUNK_BYTES // 4)  # larger pieces stay with the agent as freed memory
                     connection.send({"t": "data", "id": header["id"], "at": at, "last": not data}, data)
                     at += len(data)
                     if not data:
@@ -446,34 +446,34 @@ class Requests:
         except OSError as error:
             connection.send({"t": "data", "id": header["id"], "at": at, "last": True, "error": str(error)})
 
-    def _name_outputs(self, connection: Connection, header: ClientWritten, body: bytes) -> None:
-        self._of_ranks().name(connection, header)
+    def _list_outputs(self, connection: Connection, header: ClientWritten, body: bytes) -> None:
+        self._get_outputs().list_files(connection, header)
 
-    def _give_output(self, connection: Connection, header: ClientOutput, body: bytes) -> None:
-        self._of_ranks().give(connection, header)
+    def _send_output(self, connection: Connection, header: ClientOutput, body: bytes) -> None:
+        self._get_outputs().send_file(connection, header)
 
-    def _of_ranks(self) -> OutputDesk:
+    def _get_outputs(self) -> OutputFileHandler:
         if self._outputs is None:
-            from skyward_core.node.agent.output_files import OutputDesk
+            from skyward_core.node.agent.output_files import OutputFileHandler
 
-            self._outputs = OutputDesk(self._state)
+            self._outputs = OutputFileHandler(self._state)
         return self._outputs
 
-    def _keep_source(self, connection: Connection, header: ClientSource, body: bytes) -> None:
-        from skyward_core.node.agent.source_files import keep
+    def _save_source(self, connection: Connection, header: ClientSource, body: bytes) -> None:
+        from skyward_core.node.agent.source_files import save_source
 
         try:
-            keep(self._state.config.paths, header["hash"], header["name"], body)
+            save_source(self._state.config.paths, header["hash"], header["name"], body)
         except (OSError, ValueError) as error:
             connection.send({"t": "error", "message": f"the source of {header['name']} is not kept: {error}"})
 
-    def _exchange_blobs(self, connection: Connection, header: ClientPeers | ClientPull, body: bytes) -> None:
-        self._exchange.take(connection, header)
+    def _transfer_blobs(self, connection: Connection, header: ClientPeers | ClientPull, body: bytes) -> None:
+        self._transfers.handle(connection, header)
 
     def _drop_blobs(self, connection: Connection, header: ClientDrop, body: bytes) -> None:
         """Make room for other blobs; those that somebody may be about to use stay."""
-        alone = not any(other.renews for other in self._audience.others(connection))
-        waiting = [call.header for call in self._register.calls.values() if call.outcome is None]
+        alone = not any(other.renews for other in self._clients.others(connection))
+        waiting = [call.header for call in self._registry.calls.values() if call.outcome is None]
         used = {call[part][0] for call in waiting for part in ("fn", "args")}
         for name in header["blobs"] if alone else ():
             if name not in used:
@@ -482,25 +482,25 @@ class Requests:
 
     # -- the inside of ranks -----------------------------------------------------------------------------
 
-    def _take_stacks(self, connection: Connection, header: ClientStacks, body: bytes) -> None:
-        self._inside().stacks(connection, header)
+    def _send_stacks(self, connection: Connection, header: ClientStacks, body: bytes) -> None:
+        self._get_diagnostics().send_stacks(connection, header)
 
-    def _take_profile(self, connection: Connection, header: ClientProfile, body: bytes) -> None:
-        self._inside().profile(connection, header)
+    def _send_profile(self, connection: Connection, header: ClientProfile, body: bytes) -> None:
+        self._get_diagnostics().send_profile(connection, header)
 
     def _debug(self, connection: Connection, header: ClientDebug, body: bytes) -> None:
-        if self._debugs is None:
-            from skyward_core.node.agent.rank_inspection import DebugDesk
+        if self._debugger is None:
+            from skyward_core.node.agent.rank_inspection import DebuggerRelay
 
-            self._debugs = DebugDesk(self._state, self._slots)
-        self._debugs.debug(connection, header)
+            self._debugger = DebuggerRelay(self._state, self._slots)
+        self._debugger.handle(connection, header)
 
-    def _stand_still(self, connection: Connection, header: ClientStill, body: bytes) -> None:
-        self._slots.still.elsewhere(header["seconds"])
+    def _on_remote_pause(self, connection: Connection, header: ClientStill, body: bytes) -> None:
+        self._slots.pause_clock.set_remote_pause(header["seconds"])
 
-    def _inside(self) -> LookDesk:
-        if self._looks is None:
-            from skyward_core.node.agent.rank_inspection import LookDesk
+    def _get_diagnostics(self) -> DiagnosticsHandler:
+        if self._diagnostics is None:
+            from skyward_core.node.agent.rank_inspection import DiagnosticsHandler
 
-            self._looks = LookDesk(self._state, self._slots)
-        return self._looks
+            self._diagnostics = DiagnosticsHandler(self._state, self._slots)
+        return self._diagnostics

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from skyward_core.node.bootstrap.host_inspection import NVIDIA
-from skyward_core.protocol.node_paths import NodePaths, for_workers
+from skyward_core.node.bootstrap.host_inspection import NVIDIA_DEVICES
+from skyward_core.protocol.node_paths import NodePaths, worker_socket_path
 
-DRIVER = "libnvidia-ml.so.1"  # the library by which it is asked, where it is in no usual place
+NVML_LIBRARY = "libnvidia-ml.so.1"  # the library by which it is asked, where it is in no usual place
 
 
 class AgentConfig:
@@ -104,19 +104,19 @@ class AgentConfig:
         """The config that a client sent; for ``ranks_per_node`` "gpu" see ``agent.gpu_list``."""
         return cls(**{key: value for key, value in data.items() if key in cls.__annotations__})
 
-    def changed(self, **values: Any) -> AgentConfig:
+    def replace(self, **values: Any) -> AgentConfig:
         """The same, but for these."""
         return AgentConfig(**vars(self) | values)
 
     def with_gpus(self, models: Sequence[str]) -> AgentConfig:
         """The same, of a node with these GPUs."""
-        return self.changed(accelerators=len(models), accelerator=", ".join(dict.fromkeys(filter(None, models))))
+        return self.replace(accelerators=len(models), accelerator=", ".join(dict.fromkeys(filter(None, models))))
 
     @property
     def may_have_gpus(self) -> bool:
         """Whether an NVIDIA driver may be here: to ask it costs the start of an interpreter."""
         folders = filter(None, (os.environ | self.env).get("LD_LIBRARY_PATH", "").split(":"))
-        return any(map(os.path.exists, [*NVIDIA, *(f"{folder}/{DRIVER}" for folder in folders)]))
+        return any(map(os.path.exists, [*NVIDIA_DEVICES, *(f"{folder}/{NVML_LIBRARY}" for folder in folders)]))
 
     @property
     def paths(self) -> NodePaths:
@@ -132,7 +132,7 @@ class AgentConfig:
 
     @property
     def worker_socket(self) -> str:
-        return for_workers(self.socket)
+        return worker_socket_path(self.socket)
 
     @property
     def slots(self) -> int:

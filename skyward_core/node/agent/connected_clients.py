@@ -8,13 +8,13 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from skyward_core.node.agent.connection import Connection
-from skyward_core.node.agent.log_tailing import Tail
-from skyward_core.protocol.frame_codec import Header, frame
+from skyward_core.node.agent.log_tailing import LogTail
+from skyward_core.protocol.frame_codec import Header, encode_frame
 
-FAREWELL = 10.0  # seconds in which clients must take the rest of the logs, and a goodbye
-LOOK = 1.0  # seconds
+GOODBYE_TIMEOUT = 10.0  # seconds in which clients must take the rest of the logs, and a goodbye
+LIVENESS_POLL = 1.0  # seconds
 # Looks at which a client that speaks every two seconds has not: its machine is dead, or it is stopped.
-SILENT = 15
+MAX_MISSED_CHECKS = 15
 
 
 class Client:
@@ -30,11 +30,11 @@ class Client:
     def __init__(self) -> None:
         self.watches = False
         self.renews = False
-        self.tail: Tail | None = None
+        self.tail: LogTail | None = None
         self.follower: asyncio.Task[None] | None = None
 
 
-class Audience:
+class ClientRegistry:
     """All of them; several may use a pool at once, or watch it."""
 
     def __init__(self) -> None:
@@ -47,10 +47,10 @@ class Audience:
     def __getitem__(self, connection: Connection) -> Client:
         return self._open[connection]
 
-    def join(self, connection: Connection) -> None:
+    def add(self, connection: Connection) -> None:
         self._open[connection] = Client()
 
-    def leave(self, connection: Connection) -> None:
+    def remove(self, connection: Connection) -> None:
         client = self._open.pop(connection, None)
         if client is not None:
             if client.follower is not None:
@@ -62,41 +62,43 @@ class Audience:
         return (client for each, client in self._open.items() if each is not connection)
 
     @property
-    def all(self) -> list[Connection]:
+    def connections(self) -> list[Connection]:
         """Their connections."""
         return list(self._open)
 
     @property
-    def in_use(self) -> bool:
+    def is_in_use(self) -> bool:
         """Whether one of them is there to use the pool."""
         return any(client.renews for client in self._open.values())
 
     # -- what they are told ------------------------------------------------------------------------------
 
-    def tell(self, header: Mapping[str, Any]) -> None:
+    def send_to_all(self, header: Mapping[str, Any]) -> None:
         for connection in list(self._open):
             connection.send(header)
 
-    def broadcast(self, header: Mapping[str, Any], skip: Connection | None = None, *, soon: bool = False) -> None:
+    def send_to_watchers(
+        self, header: Mapping[str, Any], skip: Connection | None = None, *, soon: bool = False
+    ) -> None:
         """Tell those that watch; with ``soon`` it may wait a moment for what follows."""
         watching = [each for each, client in self._open.items() if client.watches and each is not skip]
-        data = frame(header) if watching else b""
+        data = encode_frame(header) if watching else b""
         for connection in watching:
-            (connection.write_soon if soon else connection.write)(data)
+            (connection.write_batched if soon else connection.write)(data)
 
-    def flush(self, ends: dict[str, int]) -> None:
+    def flush_logs(self, ends: dict[str, int]) -> None:
         """Have each get the logs up to there ahead of what is sent next."""
         for client in self._open.values():
             if client.tail is not None:
                 client.tail.flush(ends)
 
-    def wake(self) -> None:
+    def wake_tails(self) -> None:
         """Have each look at the logs at once."""
         for client in self._open.values():
             if client.tail is not None:
                 client.tail.wake()
 
-    def sent(self) -> dict[str, int]:
+    def sent_log_sizes(self) -> dict[str, int]:
         """How many bytes of each log file some client has been sent."""
         for client in self._open.values():
             self._note_sent(client)
@@ -108,20 +110,20 @@ class Audience:
 
     # -- how they end ------------------------------------------------------------------------------------
 
-    async def judge(self) -> None:
+    async def drop_unresponsive(self) -> None:
         """Let go of clients that do not speak any more, and of what they hold; one that only slept comes back.
 
         Their connections may stay open for hours (an SSH server's, when a machine dies without a word). Counted in
         looks, so that an agent which was stopped itself blames nobody for that.
         """
         while True:
-            await asyncio.sleep(LOOK)
+            await asyncio.sleep(LIVENESS_POLL)
             for connection in list(self._open):
-                connection.quiet += 1
-                if connection.quiet > SILENT:
-                    connection.drop()
+                connection.missed_checks += 1
+                if connection.missed_checks > MAX_MISSED_CHECKS:
+                    connection.abort()
 
-    async def part(self, unfetched: dict[str, int]) -> None:
+    async def close_all(self, unfetched: dict[str, int]) -> None:
         """Send each the rest of the logs and a goodbye, and wait until they have taken it: what this process has not
         given to the kernel ends with it.
 
@@ -134,16 +136,16 @@ class Audience:
             connection.send({"t": "bye", "logs": sizes, "unfetched": unfetched})
             connection.close()
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + FAREWELL
-        while any(connection.open for connection, _ in parted) and loop.time() < deadline:
+        deadline = loop.time() + GOODBYE_TIMEOUT
+        while any(connection.is_open for connection, _ in parted) and loop.time() < deadline:
             await asyncio.sleep(0.002)
 
 
-LASTS = 0.1  # seconds after which a phase is worth telling; most are over sooner
+MIN_PHASE_SECONDS = 0.1  # seconds after which a phase is worth telling; most are over sooner
 PHASES = ("", "starting", "importing", "joining", "running", "paused")  # "": idle, as far as is known
 
 
-class Phases:
+class RankPhases:
     """The phase of each rank, and since when.
 
     Args:
@@ -151,32 +153,32 @@ class Phases:
     """
 
     def __init__(self, tell: Callable[[Header], None]) -> None:
-        self._tell = tell
-        self._now: dict[int, tuple[str, float]] = {}
-        self._told: dict[int, tuple[str, float]] = {}
+        self._publish = tell
+        self._current: dict[int, tuple[str, float]] = {}
+        self._published: dict[int, tuple[str, float]] = {}
         self._timers: dict[int, asyncio.TimerHandle] = {}
 
-    def enter(self, rank: int, phase: str, age: float = 0.0) -> None:
+    def set_phase(self, rank: int, phase: str, age: float = 0.0) -> None:
         """A rank is in that phase, since ``age`` seconds."""
         if phase not in PHASES:
             return
-        self._now[rank] = phase, time.monotonic() - age
+        self._current[rank] = phase, time.monotonic() - age
         if rank not in self._timers:
-            self._timers[rank] = asyncio.get_running_loop().call_later(LASTS, self._due, rank)
+            self._timers[rank] = asyncio.get_running_loop().call_later(MIN_PHASE_SECONDS, self._publish_due, rank)
 
     def frames(self) -> list[Header]:
         """Return what a client that comes now has to know: the phases that the others were told. It may never hear
         the end of a phase that is too short to be told."""
-        return [self._frame(rank) for rank, (phase, _) in self._told.items() if phase]
+        return [self._frame(rank) for rank, (phase, _) in self._published.items() if phase]
 
-    def _due(self, rank: int) -> None:
+    def _publish_due(self, rank: int) -> None:
         del self._timers[rank]
-        phase, told = self._now[rank][0], self._told.get(rank, ("", 0.0))[0]
+        phase, told = self._current[rank][0], self._published.get(rank, ("", 0.0))[0]
         if phase == told or (phase == "running" and not told):
             return  # that a call runs is told with the call
-        self._told[rank] = self._now[rank]
-        self._tell(self._frame(rank))
+        self._published[rank] = self._current[rank]
+        self._publish(self._frame(rank))
 
     def _frame(self, rank: int) -> Header:
-        phase, since = self._told[rank]
+        phase, since = self._published[rank]
         return {"t": "phase", "rank": rank, "phase": phase, "age": round(time.monotonic() - since, 3)}

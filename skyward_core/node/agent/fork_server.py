@@ -16,14 +16,14 @@ import sys
 from contextlib import suppress
 from typing import Any, NoReturn
 
-from skyward_core.node.agent.__main__ import attempt, preload
-from skyward_core.node.agent.worker_processes import exit_words, reap
+from skyward_core.node.agent.__main__ import preload_modules, try_start
+from skyward_core.node.agent.worker_processes import describe_exit, reap
 
-LONGEST = 2000  # characters of an error, so that an answer is written in one piece
+MAX_ERROR_BYTES = 2000  # characters of an error, so that an answer is written in one piece
 
 
 def main() -> None:
-    preload()
+    preload_modules()
     gc.freeze()  # what is here is here to stay: collecting it would copy its pages into every agent
     starting: dict[int, str] = {}  # the process that starts an agent -> its folder
 
@@ -31,7 +31,7 @@ def main() -> None:
         """What one has died of that has given no answer."""
         for pid, status in reap().items():
             if (folder := starting.pop(pid, "")) and status:
-                answer(folder, {"ok": False, "error": exit_words(status)[1]})
+                send_answer(folder, {"ok": False, "error": describe_exit(status)[1]})
 
     signal.signal(signal.SIGCHLD, look)
     for line in sys.stdin.buffer:
@@ -39,28 +39,28 @@ def main() -> None:
         if not (pid := os.fork()):
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGCHLD])
-            start_one(json.loads(line))
+            start_agent(json.loads(line))
         starting[pid] = json.loads(line)["folder"]
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGCHLD])
 
 
-def start_one(config: dict[str, Any]) -> NoReturn:
+def start_agent(config: dict[str, Any]) -> NoReturn:
     """Start an agent, and answer. Runs in a process of its own."""
-    said = attempt(config, client_is_there)
-    if not said["ok"] and not client_is_there():
+    said = try_start(config, is_client_connected)
+    if not said["ok"] and not is_client_connected():
         with suppress(OSError):
             os.rmdir(os.path.dirname(config["folder"]))  # noqa: PTH106, PTH120  the pool's, if it has no more
-    answer(config["folder"], said)
+    send_answer(config["folder"], said)
     os._exit(0)
 
 
-def answer(folder: str, said: dict[str, Any]) -> None:
-    told = {"error": str(said.get("error", ""))[:LONGEST], "folder": folder}
+def send_answer(folder: str, said: dict[str, Any]) -> None:
+    told = {"error": str(said.get("error", ""))[:MAX_ERROR_BYTES], "folder": folder}
     with suppress(BrokenPipeError):
         os.write(1, json.dumps(said | told).encode() + b"\n")
 
 
-def client_is_there() -> bool:
+def is_client_connected() -> bool:
     """Whether somebody still reads what we answer."""
     reader = select.poll()
     reader.register(1, 0)  # tells of the other side's end alone

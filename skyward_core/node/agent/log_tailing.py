@@ -16,22 +16,22 @@ from pathlib import Path
 from skyward_core.node.agent.call_journal import Call, Key
 from skyward_core.node.agent.config import AgentConfig
 from skyward_core.node.agent.connection import Connection
-from skyward_core.protocol.frame_codec import CHUNK
+from skyward_core.protocol.frame_codec import CHUNK_BYTES
 from skyward_core.protocol.node_paths import ERR, MARKS, METRICS, OUT, log_stem
-from skyward_core.protocol.output_order_marks import AFTER, WIDTH, Marker, decode
-from skyward_core.protocol.validators import is_log
+from skyward_core.protocol.output_order_marks import AFTER, MARK_BYTES, MarkWriter, decode_marks
+from skyward_core.protocol.validators import is_log_name
 from skyward_core.util.redaction import Redactor
 
 POLL = 0.03  # seconds between looks at the files while ranks print
 # And while they work and have printed nothing for a while: each look takes a processor from them.
-SILENCE = 1.0
-SILENT_POLL = 0.15
+QUIET_AFTER = 1.0
+QUIET_POLL = 0.15
 IDLE_POLL = 0.3
-PIECE = CHUNK // 4
+PIECE_BYTES = CHUNK_BYTES // 4
 FOLLOWED = (OUT, ERR, MARKS, METRICS)
 
 
-class Tail:
+class LogTail:
     """Follows the files of a spool that ranks write, for one connection: what they print, with marks of its order, and
     numbers.
 
@@ -54,12 +54,12 @@ class Tail:
         self._connection = connection
         self._cursors = dict(cursors)
         self._files: dict[str, int] = {}
-        self._groups: dict[str, _Group] = {}
-        self._busy = busy
+        self._groups: dict[str, _LogGroup] = {}
+        self._has_active_calls = busy
         self._redactor = redactor
-        self._held: dict[str, int] = {}  # bytes at the end of a file that may be a secret's beginning
+        self._withheld: dict[str, int] = {}  # bytes at the end of a file that may be a secret's beginning
         self._mark = mark
-        self._most = most
+        self._send_limit = most
         self._wake = asyncio.Event()
 
     async def run(self) -> None:
@@ -67,9 +67,9 @@ class Tail:
         loop, looked = asyncio.get_running_loop(), 0.0
         printed = loop.time()
         try:
-            while self._connection.open:
+            while self._connection.is_open:
                 if loop.time() >= looked + POLL:  # not for every piece of a flood
-                    self._discover()
+                    self._open_new_files()
                     self._mark()
                     looked = loop.time()
                 most = 0
@@ -78,8 +78,8 @@ class Tail:
                     await self._connection.drain()
                 if most:
                     printed = loop.time()
-                if most < PIECE // 2:  # it was all there was; a frame for each line costs more than a wait
-                    await self._pause(POLL if loop.time() < printed + SILENCE else SILENT_POLL)
+                if most < PIECE_BYTES // 2:  # it was all there was; a frame for each line costs more than a wait
+                    await self._pause(POLL if loop.time() < printed + QUIET_AFTER else QUIET_POLL)
                     looked = 0.0
                 else:
                     await asyncio.sleep(0)
@@ -97,10 +97,10 @@ class Tail:
     def wake(self) -> None:
         self._wake.set()
 
-    def flush(self, sizes: dict[str, int], limit: int = CHUNK) -> None:
+    def flush(self, sizes: dict[str, int], limit: int = CHUNK_BYTES) -> None:
         """Send what these files hold up to the given sizes, if it is little, so that it arrives before what is
         sent next."""
-        if self._connection.busy:
+        if self._connection.is_write_paused:
             return
         for name, size in sizes.items():
             if name not in self._files:
@@ -113,16 +113,16 @@ class Tail:
 
     async def finish(self) -> dict[str, int]:
         """Send everything that is left; returns the final size of every file."""
-        self._discover()
+        self._open_new_files()
         self._mark()
         for group in self._groups.values():
-            while self._connection.open and self._send_group(group, whole=True):
+            while self._connection.is_open and self._send_group(group, whole=True):
                 await self._connection.drain()
         return dict(self._cursors)
 
-    def _discover(self) -> None:
+    def _open_new_files(self) -> None:
         for entry in os.scandir(self._spool):
-            if entry.name not in self._files and is_log(entry.name):
+            if entry.name not in self._files and is_log_name(entry.name):
                 self._open(entry.name)
 
     def _open(self, name: str) -> None:
@@ -132,19 +132,19 @@ class Tail:
             return
         self._cursors.setdefault(name, 0)
         stem = name.rpartition(".")[0]
-        self._groups.setdefault(stem, _Group(stem))
+        self._groups.setdefault(stem, _LogGroup(stem))
 
-    def _send_group(self, group: _Group, *, whole: bool = False) -> int:
+    def _send_group(self, group: _LogGroup, *, whole: bool = False) -> int:
         """Send some of what a worker wrote, marks first, and no stream far ahead of the other: who puts them together
         there has to hold little. Says how many bytes it sent."""
-        moved = self._send(group.metrics, PIECE) + self._send(group.marks, PIECE)
+        moved = self._send(group.metrics, PIECE_BYTES) + self._send(group.marks, PIECE_BYTES)
         streams = (group.out, group.err)
-        ends = group.ends(*(self._cursors.get(name, 0) for name in streams))
+        ends = group.send_limits(*(self._cursors.get(name, 0) for name in streams))
         for limited in (True, False):  # without, where marks promise what is not there
             for name, end in zip(streams, ends, strict=True):
-                room = end - self._cursors.get(name, 0) if limited else PIECE
+                room = end - self._cursors.get(name, 0) if limited else PIECE_BYTES
                 if room > 0:
-                    moved += self._send(name, min(room, PIECE), whole=whole)
+                    moved += self._send(name, min(room, PIECE_BYTES), whole=whole)
             if moved:
                 break
         return moved
@@ -153,67 +153,67 @@ class Tail:
         if name not in self._files:
             return 0
         at = self._cursors[name]
-        limit = min(limit, self._most(name) - at)
+        limit = min(limit, self._send_limit(name) - at)
         if limit <= 0:
             return 0
         if name.endswith(MARKS):
-            data = os.pread(self._files[name], limit // WIDTH * WIDTH, at)
+            data = os.pread(self._files[name], limit // MARK_BYTES * MARK_BYTES, at)
             data = data[: data.rfind(b"\n") + 1]
-            self._groups[name.rpartition(".")[0]].learn(data)
+            self._groups[name.rpartition(".")[0]].add_marks(data)
         else:
-            data = self._redacted(name, limit, at, whole)
+            data = self._read_redacted(name, limit, at, whole)
         if not data:
             return 0
         self._connection.send({"t": "log", "f": name, "at": at}, data)
         self._cursors[name] = at + len(data)
         return len(data)
 
-    def _redacted(self, name: str, limit: int, at: int, whole: bool) -> bytes:
+    def _read_redacted(self, name: str, limit: int, at: int, whole: bool) -> bytes:
         """What may be shown of the next bytes. Unless it is the ``whole``, what may be a secret's beginning waits."""
         if not self._redactor:
             return os.pread(self._files[name], limit, at)
         fresh = os.pread(self._files[name], limit + self._redactor.reach, at)
-        if len(fresh) == (0 if whole else self._held.get(name, 0)):
+        if len(fresh) == (0 if whole else self._withheld.get(name, 0)):
             return b""  # nothing but what waits already
         lead = min(at, self._redactor.reach)
         data = os.pread(self._files[name], lead, at - lead) + fresh
         end = min(len(data), lead + limit)
-        waits = self._redactor.begun(data) if end == len(data) and not whole else 0
-        self._held[name] = min(waits, len(fresh))
-        end -= self._held[name]
-        return self._redactor.data(data)[lead:end]
+        waits = self._redactor.partial_secret_length(data) if end == len(data) and not whole else 0
+        self._withheld[name] = min(waits, len(fresh))
+        end -= self._withheld[name]
+        return self._redactor.redact_bytes(data)[lead:end]
 
     async def _pause(self, busy: float) -> None:
         self._wake.clear()
         try:
-            async with asyncio.timeout(busy if self._busy() else IDLE_POLL):
+            async with asyncio.timeout(busy if self._has_active_calls() else IDLE_POLL):
                 await self._wake.wait()
         except TimeoutError:
             return
 
 
-class _Group:
+class _LogGroup:
     """The files of one worker's place, and the marks that were sent ahead of what they are about."""
 
     def __init__(self, stem: str) -> None:
         self.out, self.err, self.marks, self.metrics = (stem + ending for ending in FOLLOWED)
         self._ahead: deque[tuple[int, int]] = deque()
 
-    def learn(self, marks: bytes) -> None:
+    def add_marks(self, marks: bytes) -> None:
         """Take marks that are sent."""
-        self._ahead.extend((mark.out, mark.err) for mark in decode(marks))
+        self._ahead.extend((mark.out, mark.err) for mark in decode_marks(marks))
 
-    def ends(self, out: int, err: int) -> tuple[int, int]:
+    def send_limits(self, out: int, err: int) -> tuple[int, int]:
         """How far both streams may be sent from here before it is each other's turn."""
         while self._ahead and self._ahead[0][0] <= out and self._ahead[0][1] <= err:
             self._ahead.popleft()
         for mark in self._ahead:
-            if max(mark[0] - out, 0) + max(mark[1] - err, 0) >= PIECE:
+            if max(mark[0] - out, 0) + max(mark[1] - err, 0) >= PIECE_BYTES:
                 return mark
-        return out + PIECE, err + PIECE
+        return out + PIECE_BYTES, err + PIECE_BYTES
 
 
-NEVER = 1 << 62  # bytes; where there is no limit
+NO_LIMIT = 1 << 62  # bytes; where there is no limit
 
 
 class LogLimit:
@@ -230,21 +230,21 @@ class LogLimit:
     def __init__(self, path: str, limit: int) -> None:
         self._path = path
         self._limit = limit
-        self.begin(0)
+        self.start_run(0)
 
-    def begin(self, start: int) -> None:
+    def start_run(self, start: int) -> None:
         """What is printed from here on is another run's."""
-        self.most = start + self._limit if self._limit else NEVER
+        self.max_size = start + self._limit if self._limit else NO_LIMIT
         self._is_cut = False  # it ends there, with our line, since the limit was reached
 
-    def look(self, size: int) -> bool:
+    def enforce(self, size: int) -> bool:
         """Cut the file back where it is too long; says whether the limit was reached just now."""
-        if size <= self.most:
+        if size <= self.max_size:
             return False
         if self._is_cut:
-            os.truncate(self._path, self.most)
+            os.truncate(self._path, self.max_size)
             return False
-        at = self.most
+        at = self.max_size
         said = (
             f"\nskyward: this run has printed {self._limit:,} bytes here, which is its limit "
             "(Options(log_limit=...)); what it prints from here on is dropped\n"
@@ -252,11 +252,11 @@ class LogLimit:
         with open(self._path, "r+b", buffering=0) as file:  # a descriptor that appends would put it at the end
             os.pwrite(file.fileno(), said, at)
             os.ftruncate(file.fileno(), at + len(said))
-        self.most, self._is_cut = at + len(said), True
+        self.max_size, self._is_cut = at + len(said), True
         return True
 
 
-KEPT_OF_EMPTIED = 1 << 20  # bytes since a log was emptied that are taken to its end
+MAX_RESTORED_BYTES = 1 << 20  # bytes since a log was emptied that are taken to its end
 
 
 class RankLogs:
@@ -282,16 +282,16 @@ class RankLogs:
     ) -> None:
         self._rank = rank
         self._running = running
-        self._complain = complain
+        self._warn_clients = complain
         name = log_stem(rank, number)
         self.names = [name + OUT, name + ERR]
         self.ends: dict[str, int] = {}
         self._spool = str(config.spool)
         self._metrics = name + METRICS
         self._marks = name + MARKS
-        self._marker: Marker | None = None
+        self._marker: MarkWriter | None = None
         self._files: dict[str, int] = {}
-        self._most: dict[str, int] = {}  # how long they have been
+        self._max_sizes: dict[str, int] = {}  # how long they have been
         self.limits = {each: LogLimit(f"{self._spool}/{each}", config.log_limit) for each in self.names}
 
     def open(self) -> None:
@@ -301,9 +301,9 @@ class RankLogs:
             self._files = {name: os.open(f"{self._spool}/{name}", flags, 0o600) for name in self.names}
             self.ends = self._sizes()
             for name, end in self.ends.items():
-                self.limits[name].begin(end)
+                self.limits[name].start_run(end)
             out, err = self._files.values()
-            self._marker = Marker(f"{self._spool}/{self._marks}", out, err, AFTER)
+            self._marker = MarkWriter(f"{self._spool}/{self._marks}", out, err, AFTER)
 
     @property
     def descriptors(self) -> tuple[int, int]:
@@ -317,59 +317,59 @@ class RankLogs:
         A call begins where the last one ended, so that no byte belongs to no run; threads of one worker, which
         print into the same files at the same time, share what they saw.
         """
-        if not self._quiet():
-            self.cut_back()
-            self.mark(call)
+        if not self._is_unchanged():
+            self.truncate()
+            self.write_mark(call)
             before, self.ends = self.ends, self._sizes()
             for name, end in self.ends.items() if len(self._running) <= 1 else ():
                 if end != before.get(name):
-                    self.limits[name].begin(end)
+                    self.limits[name].start_run(end)
         return {name: [call.log_start.get(name, 0), end] for name, end in self.ends.items()}
 
-    def _quiet(self) -> bool:
+    def _is_unchanged(self) -> bool:
         """Whether nothing was printed since the last call's end, and all before it is marked: so it is with most."""
         if self._marker is None:
             return False
         ends = self._sizes()
         return ends == self.ends and (*ends.values(),) == (self._marker.out, self._marker.err)
 
-    def cut_back(self) -> None:
+    def truncate(self) -> None:
         """Cut logs back to what one run may print, and tell where that has just begun."""
         for name, size in self._sizes().items():
-            if self.limits[name].look(size):
+            if self.limits[name].enforce(size):
                 runs = ", ".join({call.run for call in self._running.values()}) or "what runs on"
                 said = f"rank {self._rank} has printed its limit during {runs}: the rest of it in {name} is dropped"
-                self._complain(said)
+                self._warn_clients(said)
 
     def _sizes(self) -> dict[str, int]:
         sizes = {}
         for name, opened in self._files.items():
             size = os.fstat(opened).st_size
-            if size < self._most.get(name, 0):
+            if size < self._max_sizes.get(name, 0):
                 size = self._restore(name, opened, size)
             sizes[name] = size
-            self._most[name] = min(size, self.limits[name].most)
+            self._max_sizes[name] = min(size, self.limits[name].max_size)
         return sizes
 
     def _restore(self, name: str, opened: int, size: int) -> int:
         """A rank has emptied its own log: go on where it was, so that what comes is sent; say what happened."""
         with open(f"{self._spool}/{name}", "rb") as emptied:
-            since = emptied.read(min(size, KEPT_OF_EMPTIED))
+            since = emptied.read(min(size, MAX_RESTORED_BYTES))
         with suppress(OSError):  # a full disk is said by others
-            os.ftruncate(opened, self._most[name])
+            os.ftruncate(opened, self._max_sizes[name])
             said = f"rank {self._rank} opened this stream anew and emptied it; what was not fetched is lost"
             os.write(opened, f"\nskyward: {said}\n".encode() + since)
         return os.fstat(opened).st_size
 
-    def mark(self, ended: Call | None = None) -> None:
+    def write_mark(self, ended: Call | None = None) -> None:
         """Mark what has been printed since this was last done as a run's, where but one has calls here; a call that
         has just ``ended`` is among them."""
         if self._marker is not None:
             self._sizes()  # one that a rank has emptied is mended there
             runs = {call.run for call in (*self._running.values(), *filter(None, (ended,)))}
-            self._marker.after(runs.pop() if len(runs) == 1 else "", soon=ended is None)
+            self._marker.mark_after(runs.pop() if len(runs) == 1 else "", soon=ended is None)
 
-    def other_ends(self) -> dict[str, int]:
+    def side_file_sizes(self) -> dict[str, int]:
         """The sizes of the files that come beside the logs, of those that are there."""
         sizes = {}
         for name in (self._marks, self._metrics):
@@ -380,7 +380,7 @@ class RankLogs:
                     sizes[name] = os.stat(path).st_size
         return sizes
 
-    def say(self, words: str) -> None:
+    def write_message(self, words: str) -> None:
         """Put a line of ours into the log."""
         with suppress(OSError):  # a full disk is said by others
             os.write(self._files[self.names[1]], f"skyward: {words}\n".encode())

@@ -12,10 +12,10 @@ from collections.abc import Coroutine, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from skyward_core.node.bootstrap.receive_working_folder import PART, Item, sent
-from skyward_core.protocol.node_paths import STATE
-from skyward_core.protocol.output_file_patterns import BY_PRODUCTS, CHANGED, matches, may_hold
-from skyward_core.protocol.validators import is_below
+from skyward_core.node.bootstrap.receive_working_folder import PARTIAL_SUFFIX, FolderItem, read_sent_items
+from skyward_core.protocol.node_paths import STATE_FILE
+from skyward_core.protocol.output_file_patterns import BY_PRODUCTS, CHANGED_MESSAGE, matches, may_contain
+from skyward_core.protocol.validators import is_relative_subpath
 
 if TYPE_CHECKING:
     from skyward_core.node.agent.agent_state import NodeState
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 PIECE = 1 << 19  # bytes at a time
 
 
-def version_of(found: os.stat_result) -> str:
+def file_version(found: os.stat_result) -> str:
     """What tells a file from what it was before and after."""
     return f"{found.st_size:x}.{found.st_mtime_ns:x}.{found.st_ino:x}"
 
@@ -46,21 +46,21 @@ class OutputFile:
     """
 
     def __init__(self, folder: str, path: str, version: str) -> None:
-        if not folder or not is_below(path):
+        if not folder or not is_relative_subpath(path):
             raise OSError(f"{path!r:.80} names no file of the working folder")
         self._file = _open_below(folder, path)
         try:
             self._found = os.fstat(self._file)
             if not stat.S_ISREG(self._found.st_mode):
                 raise OSError("it is no file")
-            if version_of(self._found) != version:
-                raise OSError(CHANGED)
+            if file_version(self._found) != version:
+                raise OSError(CHANGED_MESSAGE)
         except BaseException:
             self.close()
             raise
         self.size = self._found.st_size
 
-    def pieces(self, at: int) -> Iterator[bytes]:
+    def read_chunks(self, at: int) -> Iterator[bytes]:
         """Its bytes from an offset on: as many as it had when it was opened, whatever becomes of it meanwhile. Reading
         and not mapping it, as whoever shortens a mapped file ends who reads it.
 
@@ -79,15 +79,15 @@ class OutputFile:
             place += len(data)
         self.sha256 = digest.hexdigest()
 
-    def check(self) -> None:
+    def check_unchanged(self) -> None:
         """See that nobody wrote to it while it was read.
 
         Raises:
             OSError: somebody did.
         """
         now = os.fstat(self._file)
-        if (version_of(now), now.st_ctime_ns) != (version_of(self._found), self._found.st_ctime_ns):
-            raise OSError(CHANGED)
+        if (file_version(now), now.st_ctime_ns) != (file_version(self._found), self._found.st_ctime_ns):
+            raise OSError(CHANGED_MESSAGE)
 
     def close(self) -> None:
         os.close(self._file)
@@ -107,43 +107,43 @@ def _open_below(folder: str, path: str) -> int:
         os.close(at)
 
 
-LOOKED_AT = 1_000_000  # files and folders: more take too many seconds
-NAMED = 10_000  # files in one answer
-LETTERS = 4 << 20  # of their paths
-TICK = 0.01  # seconds by which a file's time may lag behind the clock's
+MAX_SCANNED_FILES = 1_000_000  # files and folders: more take too many seconds
+MAX_LISTED_FILES = 10_000  # files in one answer
+MAX_LISTED_CHARS = 4 << 20  # of their paths
+MTIME_TOLERANCE = 0.01  # seconds by which a file's time may lag behind the clock's
 
 
 class UnknownRun(OSError):
     """This node had no call of it, or has forgotten it."""
 
 
-class OutputDesk:
+class OutputFileHandler:
     """What clients ask of them. Disks are read in threads: a rank's may be slow, or far away."""
 
     def __init__(self, state: NodeState) -> None:
         self._state = state
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def name(self, connection: Connection, header: ClientWritten) -> None:
+    def list_files(self, connection: Connection, header: ClientWritten) -> None:
         """Answer which there are."""
-        self._spawn(self._name(connection, header))
+        self._spawn(self._list_files(connection, header))
 
-    def give(self, connection: Connection, header: ClientOutput) -> None:
+    def send_file(self, connection: Connection, header: ClientOutput) -> None:
         """Send one."""
-        self._spawn(self._give(connection, header))
+        self._spawn(self._send_file(connection, header))
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _name(self, connection: Connection, header: ClientWritten) -> None:
+    async def _list_files(self, connection: Connection, header: ClientWritten) -> None:
         answer: dict[str, Any]
         try:
-            since, until = self._time_of(header)
+            since, until = self._time_range(header)
             folder = self._state.config.cwd
             files, more = await asyncio.to_thread(
-                written, folder, header["patterns"], since, until, after=header.get("after", "")
+                find_written_files, folder, header["patterns"], since, until, after=header.get("after", "")
             )
             answer = {"files": files, "more": more, "folder": folder}
         except UnknownRun as error:
@@ -152,40 +152,40 @@ class OutputDesk:
             answer = {"error": str(error)}
         connection.send({"t": "known", "id": header["id"]} | answer)
 
-    def _time_of(self, header: ClientWritten) -> tuple[float, float]:
+    def _time_range(self, header: ClientWritten) -> tuple[float, float]:
         run = header.get("run")
         if run is None:
             return header.get("since", 0.0), float("inf")
-        record = self._state.register.records.get(run)
+        record = self._state.registry.records.get(run)
         if record is None:
             raise UnknownRun(f"this node does not remember run {run}")
-        return record.opened_at - TICK, _end_of(record)
+        return record.opened_at - MTIME_TOLERANCE, _run_end(record)
 
-    async def _give(self, connection: Connection, header: ClientOutput) -> None:
+    async def _send_file(self, connection: Connection, header: ClientOutput) -> None:
         told = {"t": "data", "id": header["id"], "last": True}
         try:
             file = await asyncio.to_thread(OutputFile, self._state.config.cwd, header["path"], header["version"])
             try:
-                pieces = file.pieces(header.get("at", 0))
-                while connection.open and (data := await asyncio.to_thread(next, pieces, b"")):
+                pieces = file.read_chunks(header.get("at", 0))
+                while connection.is_open and (data := await asyncio.to_thread(next, pieces, b"")):
                     connection.send({"t": "data", "id": header["id"], "last": False}, data)
                     await connection.drain()
-                await asyncio.to_thread(file.check)
+                await asyncio.to_thread(file.check_unchanged)
             finally:
                 file.close()
-            if connection.open:
+            if connection.is_open:
                 connection.send(told | {"sha256": file.sha256})
         except OSError as error:
             connection.send(told | {"error": error.strerror or str(error)})
 
 
-def _end_of(record: RunRecord) -> float:
+def _run_end(record: RunRecord) -> float:
     """When a run's last call ended; what is written later, by whatever a rank has left behind, is none of its."""
     ends = [outcome.get("at", 0.0) for outcome in record.outcomes.values()]
-    return float("inf") if record.active or not ends else max(ends) + TICK
+    return float("inf") if record.active or not ends else max(ends) + MTIME_TOLERANCE
 
 
-def written(
+def find_written_files(
     folder: str, patterns: Sequence[str], since: float, until: float, after: str = ""
 ) -> tuple[list[WrittenKeys], int]:
     """The files of a working folder that are not as they were sent, and were changed in a time.
@@ -207,7 +207,7 @@ def written(
     listing = Path(f"{folder}.json")
     if not folder or not listing.exists():
         raise OSError("the ranks' working folder is no copy that a client has sent")
-    walk = _Walk(folder, sent(listing), patterns)
+    walk = _FolderWalk(folder, read_sent_items(listing), patterns)
     meant = (each for each in walk.files() if since <= each[1].st_ctime <= until)
     number = 0
 
@@ -220,29 +220,29 @@ def written(
 
     found: list[WrittenKeys] = []
     letters = 0
-    for path, there in heapq.nsmallest(NAMED, counted(), key=lambda each: each[0]):
+    for path, there in heapq.nsmallest(MAX_LISTED_FILES, counted(), key=lambda each: each[0]):
         letters += len(path)
-        if letters > LETTERS:
+        if letters > MAX_LISTED_CHARS:
             break
         found.append(
             {
                 "path": path,
                 "size": there.st_size,
                 "at": there.st_mtime,
-                "version": version_of(there),
+                "version": file_version(there),
             }
         )
     return found, number - len(found) + len(walk.left)
 
 
-class _Walk:
+class _FolderWalk:
     """Through a working folder, the folders at its top first.
 
     Attributes:
         left: folders that were not looked into, as there is too much.
     """
 
-    def __init__(self, folder: str, known: dict[str, Item], patterns: Sequence[str]) -> None:
+    def __init__(self, folder: str, known: dict[str, FolderItem], patterns: Sequence[str]) -> None:
         self._folder = folder
         self._known = known
         self._patterns = patterns
@@ -251,25 +251,25 @@ class _Walk:
     def files(self) -> Iterator[tuple[str, os.stat_result]]:
         """Files that are meant and not as they were sent; no link is followed, and none is told of."""
         looked = 0
-        while self.left and looked < LOOKED_AT:
+        while self.left and looked < MAX_SCANNED_FILES:
             below = self.left[0]
             try:
                 with os.scandir(f"{self._folder}/{below}") as entries:
                     for looked, entry in enumerate(entries, looked + 1):  # noqa: B020
-                        if looked > LOOKED_AT:
+                        if looked > MAX_SCANNED_FILES:
                             return  # this one is looked at in part
-                        yield from self._look(below + entry.name, entry)
+                        yield from self._visit(below + entry.name, entry)
             except OSError:
                 if not below:
                     raise
                 # removed meanwhile, or a rank has closed it to everybody
             self.left.popleft()
 
-    def _look(self, path: str, entry: os.DirEntry[str]) -> Iterator[tuple[str, os.stat_result]]:
-        if entry.name.endswith(PART) or not is_below(path) or matches(entry.name, BY_PRODUCTS):
+    def _visit(self, path: str, entry: os.DirEntry[str]) -> Iterator[tuple[str, os.stat_result]]:
+        if entry.name.endswith(PARTIAL_SUFFIX) or not is_relative_subpath(path) or matches(entry.name, BY_PRODUCTS):
             return
         if entry.is_dir(follow_symlinks=False):
-            if may_hold(path, self._patterns) and not os.path.exists(f"{entry.path}/{STATE}"):  # noqa: PTH110
+            if may_contain(path, self._patterns) and not os.path.exists(f"{entry.path}/{STATE_FILE}"):  # noqa: PTH110
                 self.left.append(f"{path}/")
         elif entry.is_file(follow_symlinks=False) and matches(path, self._patterns):
             try:

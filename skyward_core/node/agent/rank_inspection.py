@@ -9,178 +9,183 @@ from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 
 from skyward_core.node import stack_sampling
-from skyward_core.node.stack_sampling import Places, RankProcess, take
+from skyward_core.node.stack_sampling import PathMapping, RankProcess, capture_stacks
 
 if TYPE_CHECKING:
     from skyward_core.node.agent.agent_state import NodeState
     from skyward_core.node.agent.connection import Connection
-    from skyward_core.node.agent.slot_dispatcher import Slots
+    from skyward_core.node.agent.slot_dispatcher import SlotDispatcher
     from skyward_core.node.agent.worker_slot import Slot
     from skyward_core.protocol.frame_types import ClientDebug, ClientProfile, ClientStacks
     from skyward_core.util.redaction import Redactor
 
 
-LONGEST = 12.0  # seconds for all ranks of a node; the client waits a little longer
-PROFILES = 2  # of a node at a time: each holds a thread for as long as it takes
+STACKS_TIMEOUT = 12.0  # seconds for all ranks of a node; the client waits a little longer
+MAX_PROFILES = 2  # of a node at a time: each holds a thread for as long as it takes
 
 
-class LookDesk:
+class DiagnosticsHandler:
     """One agent's. Whoever may speak to the agent is the ranks' own user; what names hold of secrets is blanked."""
 
-    def __init__(self, state: NodeState, slots: Slots) -> None:
+    def __init__(self, state: NodeState, slots: SlotDispatcher) -> None:
         self._state, self._slots = state, slots
         self._tasks: set[asyncio.Task[None]] = set()
-        self._turns = asyncio.Semaphore(max(2, os.cpu_count() or 1))
-        self._profiles = 0  # that are being made
-        self._busy: dict[tuple[int, int], asyncio.Lock] = {}  # two answers at once would be one text
+        self._sample_limit = asyncio.Semaphore(max(2, os.cpu_count() or 1))
+        self._active_profiles = 0  # that are being made
+        self._slot_locks: dict[tuple[int, int], asyncio.Lock] = {}  # two answers at once would be one text
 
     @property
-    def _places(self) -> Places:
+    def _path_mapping(self) -> PathMapping:
         config = self._state.config
-        return Places(config.paths.sources, config.cwd, config.client_cwd)
+        return PathMapping(config.paths.sources, config.cwd, config.client_cwd)
 
-    def stacks(self, connection: Connection, header: ClientStacks) -> None:
-        self._spawn(self._stacks(connection, header))
+    def send_stacks(self, connection: Connection, header: ClientStacks) -> None:
+        self._spawn(self._send_stacks(connection, header))
 
-    def profile(self, connection: Connection, header: ClientProfile) -> None:
-        self._spawn(self._profile(connection, header))
+    def send_profile(self, connection: Connection, header: ClientProfile) -> None:
+        self._spawn(self._send_profile(connection, header))
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _stacks(self, connection: Connection, header: ClientStacks) -> None:
+    async def _send_stacks(self, connection: Connection, header: ClientStacks) -> None:
         wanted = header.get("ranks")
-        slots = [slot for slot in self._slots.all if (wanted is None or slot.rank in wanted) and not _is_beside(slot)]
-        program = await asyncio.to_thread(stack_sampling.find, self._state.config.python)
-        until = asyncio.get_running_loop().time() + LONGEST
+        slots = [
+            slot for slot in self._slots.slots if (wanted is None or slot.rank in wanted) and not _is_idle_twin(slot)
+        ]
+        program = await asyncio.to_thread(stack_sampling.find_py_spy, self._state.config.python)
+        until = asyncio.get_running_loop().time() + STACKS_TIMEOUT
         told = await asyncio.gather(
-            *(self._stack(slot, program, until, signal=header.get("signal", False)) for slot in slots)
+            *(self._sample_slot(slot, program, until, signal=header.get("signal", False)) for slot in slots)
         )
-        connection.send({"t": "known", "id": header["id"], "ranks": self._state.redactor.json(list(told))})
+        connection.send({"t": "known", "id": header["id"], "ranks": self._state.redactor.redact_json(list(told))})
 
-    async def _stack(self, slot: Slot, program: str, until: float, *, signal: bool) -> dict[str, Any]:
+    async def _sample_slot(self, slot: Slot, program: str, until: float, *, signal: bool) -> dict[str, Any]:
         about: dict[str, Any] = {
             "rank": slot.rank,
             "number": slot.number,
-            "at": _at(slot),
+            "at": _slot_status(slot),
             "runs": sorted({call.run for call in slot.running.values()}),
         }
         process = slot.process
         if process is None or process.connection is None:
             return about
         file = self._state.config.paths.stacks(slot.rank, slot.number)
-        lock = self._busy.setdefault((slot.rank, slot.number), asyncio.Lock())
+        lock = self._slot_locks.setdefault((slot.rank, slot.number), asyncio.Lock())
         try:
-            async with asyncio.timeout_at(until), lock, self._turns:
+            async with asyncio.timeout_at(until), lock, self._sample_limit:
                 found = await asyncio.to_thread(
-                    take, RankProcess(process.pid, file, self._places), program, signal=signal
+                    capture_stacks, RankProcess(process.pid, file, self._path_mapping), program, signal=signal
                 )
         except TimeoutError:
-            return about | {"why": f"its node has not come to it within {LONGEST:g} s"}
+            return about | {"why": f"its node has not come to it within {STACKS_TIMEOUT:g} s"}
         if slot.process is not process:
             return about | {"at": "gone", "why": "its process has ended meanwhile"}
         return about | {"pid": process.pid} | found
 
-    async def _profile(self, connection: Connection, header: ClientProfile) -> None:
-        from skyward_core.node.stack_sampling import record
+    async def _send_profile(self, connection: Connection, header: ClientProfile) -> None:
+        from skyward_core.node.stack_sampling import record_profile
 
         paths, told, data = self._state.config.paths, {}, b""
-        of_rank = (each for each in self._slots.all if each.rank == header["rank"] and not each.number)
+        of_rank = (each for each in self._slots.slots if each.rank == header["rank"] and not each.number)
         slot = next(of_rank, None)
         if slot is not None and slot.twin is not None and slot.twin.running:
             slot = slot.twin
         process = slot.process if slot is not None else None
         if process is None or process.connection is None:
             told = {"error": f"rank {header['rank']} has no process that could be looked at"}
-        elif self._profiles >= PROFILES:
-            told = {"error": f"{PROFILES} ranks of its node are being looked at: wait for one of them"}
+        elif self._active_profiles >= MAX_PROFILES:
+            told = {"error": f"{MAX_PROFILES} ranks of its node are being looked at: wait for one of them"}
         else:
             file = f"{paths.folder}/profile.{header['rank']}.{header['id']}.{time.monotonic_ns()}"
-            self._profiles += 1
+            self._active_profiles += 1
             try:
-                program = await asyncio.to_thread(stack_sampling.find, self._state.config.python)
-                data = await asyncio.to_thread(record, program, process.pid, header["seconds"], file)
-            except (stack_sampling.CannotRead, OSError) as error:
+                program = await asyncio.to_thread(stack_sampling.find_py_spy, self._state.config.python)
+                data = await asyncio.to_thread(record_profile, program, process.pid, header["seconds"], file)
+            except (stack_sampling.PySpyError, OSError) as error:
                 told = {"error": str(error)}
             finally:
-                self._profiles -= 1
-        connection.send({"t": "known", "id": header["id"]} | told, self._state.redactor.data(self._places.in_raw(data)))
+                self._active_profiles -= 1
+        connection.send(
+            {"t": "known", "id": header["id"]} | told,
+            self._state.redactor.redact_bytes(self._path_mapping.map_raw_profile(data)),
+        )
 
 
-def _is_beside(slot: Slot) -> bool:
+def _is_idle_twin(slot: Slot) -> bool:
     """Check whether the rank's other process is the one to show, of those that take turns."""
-    return slot.twin is not None and not slot.running and (slot.lone or bool(slot.twin.running))
+    return slot.twin is not None and not slot.running and (slot.is_task_slot or bool(slot.twin.running))
 
 
-def _at(slot: Slot) -> str:
+def _slot_status(slot: Slot) -> str:
     """What a slot's process is at."""
     process = slot.process
     if process is None:
         return "gone"
     if process.connection is None:
         return "starting"
-    if process.killed:
+    if process.kill_reason:
         return "ending"
     return "running" if slot.running else "idle"
 
 
-PATIENCE = 15.0  # seconds without a question after which a person has left: their client may have died
-GONE = 3.0  # the same once their connection is lost: they may come back by another one
-LOOK = 1.0  # seconds that an answer waits for something to be printed
-PIECE = 1 << 16
+SESSION_TIMEOUT = 15.0  # seconds without a question after which a person has left: their client may have died
+RECONNECT_TIMEOUT = 3.0  # the same once their connection is lost: they may come back by another one
+READ_TIMEOUT = 1.0  # seconds that an answer waits for something to be printed
+READ_BYTES = 1 << 16
 
 
-class DebugDesk:
+class DebuggerRelay:
     """One agent's. A rank has one visitor at a time."""
 
-    def __init__(self, state: NodeState, slots: Slots) -> None:
+    def __init__(self, state: NodeState, slots: SlotDispatcher) -> None:
         self._state, self._slots = state, slots
-        self._visits: dict[int, _Visit] = {}
+        self._sessions: dict[int, _DebuggerSession] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def debug(self, connection: Connection, header: ClientDebug) -> None:
-        task = asyncio.get_running_loop().create_task(self._debug(connection, header))
+    def handle(self, connection: Connection, header: ClientDebug) -> None:
+        task = asyncio.get_running_loop().create_task(self._handle(connection, header))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def leave(self, connection: Connection) -> None:
+    def on_client_gone(self, connection: Connection) -> None:
         """A client's connection is lost."""
-        for visit in self._visits.values():
+        for visit in self._sessions.values():
             if visit.connection is connection:
-                visit.wait(GONE)
+                visit.extend_timeout(RECONNECT_TIMEOUT)
 
-    async def _debug(self, connection: Connection, header: ClientDebug) -> None:
+    async def _handle(self, connection: Connection, header: ClientDebug) -> None:
         told: dict[str, Any] = {}
         data, rank = b"", header["rank"]
-        visit = self._visits.get(rank)
-        if visit is not None and visit.over:
-            del self._visits[rank]
+        visit = self._sessions.get(rank)
+        if visit is not None and visit.is_closed:
+            del self._sessions[rank]
             visit = visit if visit.who == header["who"] else None
         if visit is None:
-            visit = self._visits[rank] = _Visit(header["who"])
-            await visit.begin(self._places(rank))
-            if visit.over:
-                self._visits.pop(rank, None)
+            visit = self._sessions[rank] = _DebuggerSession(header["who"])
+            await visit.connect(self._socket_paths(rank))
+            if visit.is_closed:
+                self._sessions.pop(rank, None)
                 told = {"error": f"rank {rank} waits at no breakpoint"}
         elif visit.who != header["who"]:
             told = {"error": f"somebody else debugs rank {rank} already"}
         if not told:
             visit.connection = connection
             if "text" in header or header.get("eof"):
-                visit.type(header.get("text", ""), end=header.get("eof", False))
+                visit.write(header.get("text", ""), end=header.get("eof", False))
             else:
-                data = visit.blanked(await visit.read(), self._state.redactor)
-            told = {"over": visit.over}
+                data = visit.redact(await visit.read(), self._state.redactor)
+            told = {"over": visit.is_closed}
         connection.send({"t": "known", "id": header["id"]} | told, data)
 
-    def _places(self, rank: int) -> list[str]:
+    def _socket_paths(self, rank: int) -> list[str]:
         paths = self._state.config.paths
-        return [paths.debugger(rank, slot.number) for slot in self._slots.all if slot.rank == rank]
+        return [paths.debugger(rank, slot.number) for slot in self._slots.slots if slot.rank == rank]
 
 
-class _Visit:
+class _DebuggerSession:
     """A person at a rank's breakpoint.
 
     Attributes:
@@ -191,71 +196,71 @@ class _Visit:
     def __init__(self, who: str) -> None:
         self.who = who
         self.connection: Connection | None = None
-        self.over = False
-        self._line: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
-        self._turn = asyncio.Lock()
-        self._said = self._held = b""  # the last of what was given out, and what may be the beginning of a secret
-        self._timer = asyncio.get_running_loop().call_later(PATIENCE, self.end)
+        self.is_closed = False
+        self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
+        self._lock = asyncio.Lock()
+        self._sent_tail = self._held = b""  # the last of what was given out, and what may be the beginning of a secret
+        self._timer = asyncio.get_running_loop().call_later(SESSION_TIMEOUT, self.close)
 
-    async def begin(self, places: list[str]) -> None:
+    async def connect(self, places: list[str]) -> None:
         """Connect to the first of these places where a rank waits; it is over where none does."""
-        async with self._turn:
+        async with self._lock:
             for place in places:
                 folder, _, name = place.rpartition("/")
                 at = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)  # a socket's path may hold about 100 bytes
                 try:
-                    self._line = await asyncio.open_unix_connection(f"/proc/self/fd/{at}/{name}", limit=PIECE)
+                    self._streams = await asyncio.open_unix_connection(f"/proc/self/fd/{at}/{name}", limit=READ_BYTES)
                     return
                 except OSError:
                     continue
                 finally:
                     os.close(at)
-            self.end()
+            self.close()
 
-    def type(self, text: str, *, end: bool) -> None:
-        self.wait(PATIENCE)
-        if self._line is not None and not self.over:
-            _, writer = self._line
+    def write(self, text: str, *, end: bool) -> None:
+        self.extend_timeout(SESSION_TIMEOUT)
+        if self._streams is not None and not self.is_closed:
+            _, writer = self._streams
             writer.write(text.encode())
             if end and not writer.is_closing():
                 writer.write_eof()
 
     async def read(self) -> bytes:
         """What has been printed, as soon as there is something."""
-        async with self._turn:
-            self.wait(PATIENCE)
-            if self._line is None or self.over:
+        async with self._lock:
+            self.extend_timeout(SESSION_TIMEOUT)
+            if self._streams is None or self.is_closed:
                 return b""
             try:
-                async with asyncio.timeout(LOOK):
-                    data = await self._line[0].read(PIECE)
+                async with asyncio.timeout(READ_TIMEOUT):
+                    data = await self._streams[0].read(READ_BYTES)
             except TimeoutError:
                 return b""
             except OSError:
                 data = b""
             if not data:
-                self.end()
+                self.close()
             return data
 
-    def blanked(self, data: bytes, redactor: Redactor) -> bytes:
+    def redact(self, data: bytes, redactor: Redactor) -> bytes:
         """What may be given out of what has been printed, with secrets blanked, those over two pieces too.
 
         The beginning of one is held back as long as more comes; then it goes out, and its rest is blanked all the same.
         """
-        whole, before = self._said + self._held + data, len(self._said)
-        held = redactor.begun(whole) if data and not self.over else 0
+        whole, before = self._sent_tail + self._held + data, len(self._sent_tail)
+        held = redactor.partial_secret_length(whole) if data and not self.is_closed else 0
         end = max(before, len(whole) - held)
-        self._held, self._said = whole[end:], whole[max(0, end - redactor.reach) : end]
-        return redactor.data(whole)[before:end]
+        self._held, self._sent_tail = whole[end:], whole[max(0, end - redactor.reach) : end]
+        return redactor.redact_bytes(whole)[before:end]
 
-    def wait(self, seconds: float) -> None:
+    def extend_timeout(self, seconds: float) -> None:
         """Take it as over unless they are heard of within that time."""
         self._timer.cancel()
-        if not self.over:
-            self._timer = asyncio.get_running_loop().call_later(seconds, self.end)
+        if not self.is_closed:
+            self._timer = asyncio.get_running_loop().call_later(seconds, self.close)
 
-    def end(self) -> None:
-        self.over = True
+    def close(self) -> None:
+        self.is_closed = True
         self._timer.cancel()
-        if self._line is not None:
-            self._line[1].close()
+        if self._streams is not None:
+            self._streams[1].close()

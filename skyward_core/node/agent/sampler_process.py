@@ -13,20 +13,22 @@ from typing import IO, cast
 
 from skyward_core.node.agent.config import AgentConfig
 from skyward_core.node.agent.connection import Connection
-from skyward_core.node.agent.worker_processes import mark, signal_group
-from skyward_core.protocol.frame_codec import CHUNK
+from skyward_core.node.agent.worker_processes import node_mark_env, signal_group
+from skyward_core.protocol.frame_codec import CHUNK_BYTES
 from skyward_core.protocol.node_paths import sample_files
 
-START = "import sys; sys.path[:] = {!a};from skyward_core.node.machine_metrics.sampler import main; main(*sys.argv[1:])"
+START_CODE = (
+    "import sys; sys.path[:] = {!a};from skyward_core.node.machine_metrics.sampler import main; main(*sys.argv[1:])"
+)
 PERIOD = 1.0  # seconds between samples, and between looks at what has come
-PIECE = CHUNK // 4
-LOOK = 5.0  # seconds
-SILENT = 4  # looks at which nothing was new: what measures hangs, or is stopped
-PAUSES = (1.0, 60.0)  # seconds before it is started again, the first time and at most
-TRIES = 20
+PIECE_BYTES = CHUNK_BYTES // 4
+PROGRESS_POLL = 5.0  # seconds
+MAX_SILENT_CHECKS = 4  # looks at which nothing was new: what measures hangs, or is stopped
+RESTART_DELAYS = (1.0, 60.0)  # seconds before it is started again, the first time and at most
+MAX_STARTS = 20
 
 
-class Meter:
+class SamplerProcess:
     """One node's."""
 
     def __init__(self, config: AgentConfig) -> None:
@@ -34,21 +36,21 @@ class Meter:
         self._folder = config.paths.samples
         self._child: subprocess.Popen[bytes] | None = None
         self._timer: asyncio.TimerHandle | None = None  # of the next look, or the next try
-        self._pause, self._tries = PAUSES[0], 0
+        self._pause, self._tries = RESTART_DELAYS[0], 0
         self._size, self._silent = 0, 0
-        self._why = ""  # nothing comes
-        self._ended = False
-        self._turns: dict[Connection, int] = {}  # how often each has asked
+        self._failure = ""  # nothing comes
+        self._is_stopped = False
+        self._request_counts: dict[Connection, int] = {}  # how often each has asked
 
-    def begin(self) -> None:
+    def ensure_running(self) -> None:
         """Have the machine measured from now on, if it is not."""
-        if self._child is None and self._timer is None and not self._ended:
+        if self._child is None and self._timer is None and not self._is_stopped:
             self._start()
 
-    def end(self) -> None:
+    def stop(self) -> None:
         """Measure no more."""
-        self._ended = True
-        self._stop()
+        self._is_stopped = True
+        self._terminate()
 
     # -- the process -------------------------------------------------------------------------------------
 
@@ -64,7 +66,7 @@ class Meter:
                     "-I",
                     "-S",
                     "-c",
-                    START.format(path),
+                    START_CODE.format(path),
                     self._folder,
                     str(self._config.spool),
                     str(PERIOD),
@@ -72,18 +74,18 @@ class Meter:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 cwd="/",
-                env=os.environ | self._config.env | mark(self._config.folder),
+                env=os.environ | self._config.env | node_mark_env(self._config.folder),
                 start_new_session=True,
             )
         except OSError as error:
-            self._again(f"what measures it cannot be started: {error}")
+            self._schedule_restart(f"what measures it cannot be started: {error}")
             return
         child.returncode = 0  # the agent collects every child itself
-        asyncio.get_running_loop().add_reader(cast(IO[bytes], child.stdout).fileno(), self._gone)
-        self._size, self._silent = self._written(), 0
-        self._timer = asyncio.get_running_loop().call_later(LOOK, self._look)
+        asyncio.get_running_loop().add_reader(cast(IO[bytes], child.stdout).fileno(), self._on_exit)
+        self._size, self._silent = self._total_bytes(), 0
+        self._timer = asyncio.get_running_loop().call_later(PROGRESS_POLL, self._check_progress)
 
-    def _stop(self) -> None:
+    def _terminate(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -95,32 +97,32 @@ class Meter:
                 with suppress(BrokenPipeError):
                     cast(IO[bytes], pipe).close()
 
-    def _gone(self) -> None:
-        self._stop()
-        self._again("what measures it has ended")
+    def _on_exit(self) -> None:
+        self._terminate()
+        self._schedule_restart("what measures it has ended")
 
-    def _look(self) -> None:
-        size = self._written()
+    def _check_progress(self) -> None:
+        size = self._total_bytes()
         self._silent = 0 if size > self._size else self._silent + 1
         if size > self._size:
-            self._why, self._pause = "", PAUSES[0]
+            self._failure, self._pause = "", RESTART_DELAYS[0]
         self._size = size
-        if self._silent >= SILENT:
-            self._stop()
-            self._again(f"what measures it has said nothing for {SILENT * LOOK:g} s")
+        if self._silent >= MAX_SILENT_CHECKS:
+            self._terminate()
+            self._schedule_restart(f"what measures it has said nothing for {MAX_SILENT_CHECKS * PROGRESS_POLL:g} s")
             return
-        self._timer = asyncio.get_running_loop().call_later(LOOK, self._look)
+        self._timer = asyncio.get_running_loop().call_later(PROGRESS_POLL, self._check_progress)
 
-    def _again(self, why: str) -> None:
-        pause, self._pause = self._pause, min(PAUSES[1], self._pause * 2)
-        last = self._tries >= TRIES
-        self._why = f"{why}; it is not started again" if last else why
+    def _schedule_restart(self, why: str) -> None:
+        pause, self._pause = self._pause, min(RESTART_DELAYS[1], self._pause * 2)
+        last = self._tries >= MAX_STARTS
+        self._failure = f"{why}; it is not started again" if last else why
         if last:
-            self._ended = True
-        elif not self._ended:
+            self._is_stopped = True
+        elif not self._is_stopped:
             self._timer = asyncio.get_running_loop().call_later(pause, self._start)
 
-    def _written(self) -> int:
+    def _total_bytes(self) -> int:
         """Bytes that were ever written."""
         found = sample_files(self._folder)
         if not found:
@@ -132,40 +134,40 @@ class Meter:
 
     # -- who reads ---------------------------------------------------------------------------------------
 
-    async def serve(self, connection: Connection, at: int) -> None:
+    async def stream(self, connection: Connection, at: int) -> None:
         """Send what there is from a byte on, and what comes, for as long as the connection is open.
 
         Args:
             at: one beyond the end is of another machine, or another folder: all is sent then.
         """
-        self.begin()
-        turn = self._turns[connection] = self._turns.get(connection, 0) + 1
-        if at > self._written():
+        self.ensure_running()
+        turn = self._request_counts[connection] = self._request_counts.get(connection, 0) + 1
+        if at > self._total_bytes():
             at = 0
         said = ""
         try:
-            while connection.open and self._turns[connection] == turn:
-                start, piece = self._piece(at)
+            while connection.is_open and self._request_counts[connection] == turn:
+                start, piece = self._read_lines(at)
                 if piece:
                     connection.send({"t": "metrics", "at": start}, piece)
                     at = start + len(piece)
                     await connection.drain()
                     continue
-                if self._why != said:
-                    said = self._why
+                if self._failure != said:
+                    said = self._failure
                     connection.send({"t": "metrics", "at": at, "why": said})
                 await asyncio.sleep(PERIOD)
         finally:
-            if not connection.open:
-                self._turns.pop(connection, None)
+            if not connection.is_open:
+                self._request_counts.pop(connection, None)
 
-    def _piece(self, at: int) -> tuple[int, bytes]:
+    def _read_lines(self, at: int) -> tuple[int, bytes]:
         """The next whole lines from a byte on, and where they begin: later where the past is not kept."""
         for start, name in sample_files(self._folder):
             try:
                 with open(f"{self._folder}/{name}", "rb") as file:
                     file.seek(max(0, at - start))
-                    data = file.read(PIECE)
+                    data = file.read(PIECE_BYTES)
             except FileNotFoundError:  # removed meanwhile: newer ones are there
                 continue
             if whole := data[: data.rfind(b"\n") + 1]:

@@ -9,88 +9,90 @@ from typing import TYPE_CHECKING
 
 from skyward_core.node.agent.agent_state import NodeState
 from skyward_core.node.agent.call_journal import Call
-from skyward_core.node.agent.call_outcomes import CallDesk
-from skyward_core.node.agent.connected_clients import Audience, Phases
+from skyward_core.node.agent.call_outcomes import CallLifecycle
+from skyward_core.node.agent.connected_clients import ClientRegistry, RankPhases
 from skyward_core.node.agent.connection import Connection
-from skyward_core.node.agent.log_tailing import NEVER
+from skyward_core.node.agent.log_tailing import NO_LIMIT
 from skyward_core.node.agent.worker_processes import processor_seconds, reap
-from skyward_core.node.agent.worker_slot import Apps, Slot
-from skyward_core.protocol.frame_codec import Heard, WireError
-from skyward_core.protocol.frame_schema import from_worker
+from skyward_core.node.agent.worker_slot import PluginContextProcess, Slot
+from skyward_core.protocol.frame_codec import AnyHeader, WireError
+from skyward_core.protocol.frame_schema import validate_worker_frame
 
 if TYPE_CHECKING:
-    from skyward_core.node.agent.call_journal import Together
-    from skyward_core.node.agent.partial_gangs import Blocks
+    from skyward_core.node.agent.call_journal import SplitCallParts
+    from skyward_core.node.agent.partial_gangs import PartialGangs
     from skyward_core.node.agent.worker_processes import SharedLife
     from skyward_core.protocol.frame_types import FromWorker, LifeKeys, WorkerHello
 
 
-PAUSE = 0.01  # seconds between looks at whether those that were told to end have
+EXIT_POLL = 0.01  # seconds between looks at whether those that were told to end have
 
 
-class Slots:
+class SlotDispatcher:
     """Those of one agent, and the process that holds plugins' contexts around them.
 
     Attributes:
         news: set when a worker has greeted or ended.
     """
 
-    def __init__(self, state: NodeState, audience: Audience, desk: CallDesk, phases: Phases) -> None:
-        self._state, self._audience, self._desk = state, audience, desk
+    def __init__(self, state: NodeState, audience: ClientRegistry, desk: CallLifecycle, phases: RankPhases) -> None:
+        self._state, self._clients, self._lifecycle = state, audience, desk
         self._workers: dict[Connection, Slot] = {}
-        self.news = asyncio.Event()
-        self._still: StandStill | None = None  # while no rank was at a breakpoint
-        self.waits: Blocks | None = None  # while no call was for a block of ranks
-        self.apps = Apps(state, self.pump, self.break_gang)
+        self.worker_event = asyncio.Event()
+        self._pause_clock: PauseClock | None = None  # while no rank was at a breakpoint
+        self.active_partial_gangs: PartialGangs | None = None  # while no call was for a block of ranks
+        self.plugin_contexts = PluginContextProcess(state, self.pump, self.break_gang)
         config = state.config
         first = config.node * config.ranks_per_node
-        self.all = [
-            Slot(state, desk, self.apps, phases, self, (first + local, number))
+        self.slots = [
+            Slot(state, desk, self.plugin_contexts, phases, self, (first + local, number))
             for local in range(config.ranks_per_node)
             for number in range(config.slots + (config.nodes * config.ranks_per_node > 1))
         ]
-        for slot in self.all:
-            if slot.lone:
-                first_of_rank = self.all[self.all.index(slot) - config.slots]
+        for slot in self.slots:
+            if slot.is_task_slot:
+                first_of_rank = self.slots[self.slots.index(slot) - config.slots]
                 slot.twin, first_of_rank.twin = first_of_rank, slot
 
     @property
-    def some_live(self) -> bool:
-        return any(slot.process for slot in self.all)
+    def has_live_processes(self) -> bool:
+        return any(slot.process for slot in self.slots)
 
     # -- calls -------------------------------------------------------------------------------------------
 
-    def pick(self, call: Call) -> Slot:
+    def pick_slot(self, call: Call) -> Slot:
         """Whose queue a call belongs into.
 
         Raises:
             WireError: it is for a rank that is not of this node.
         """
         rank = call.header.get("rank")
-        if call.gang or rank is not None:
-            found = [slot for slot in self.all if slot.rank == rank and slot.number == 0]
+        if call.is_gang_call or rank is not None:
+            found = [slot for slot in self.slots if slot.rank == rank and slot.number == 0]
             if found:
                 twin = found[0].twin
-                return twin if twin is not None and self._state.apart and not call.gang else found[0]
+                return (
+                    twin if twin is not None and self._state.has_separate_tasks and not call.is_gang_call else found[0]
+                )
             raise WireError(f"node {self._state.config.node} has no rank {rank}")
-        return min(filter(self._takes_tasks, self.all), key=lambda slot: slot.load)
+        return min(filter(self._accepts_tasks, self.slots), key=lambda slot: slot.load)
 
-    def _takes_tasks(self, slot: Slot) -> bool:
-        return slot.number > 0 if self._state.apart else not slot.lone
+    def _accepts_tasks(self, slot: Slot) -> bool:
+        return slot.number > 0 if self._state.has_separate_tasks else not slot.is_task_slot
 
-    def part(self) -> None:
+    def separate_tasks(self) -> None:
         """Run tasks in other processes of the ranks than the gang's from now on."""
-        self._state.apart = True
-        for slot in self.all:
-            for call in [each for each in slot.queue if slot.number == 0 and not each.gang]:
+        self._state.has_separate_tasks = True
+        for slot in self.slots:
+            for call in [each for each in slot.queue if slot.number == 0 and not each.is_gang_call]:
                 slot.queue.remove(call)
-                self.pick(call).give(call)
+                self.pick_slot(call).enqueue(call)
 
-    def task_for(self, idle: Slot) -> Call | None:
+    def steal_task(self, idle: Slot) -> Call | None:
         """Take a task that any slot can run out of the queue of one that is busy, or still starting."""
-        for slot in self.all if self._takes_tasks(idle) else ():
+        for slot in self.slots if self._accepts_tasks(idle) else ():
             for call in slot.queue if slot is not idle else ():
-                if not call.gang and call.header.get("rank") is None:
+                if not call.is_gang_call and call.header.get("rank") is None:
                     slot.queue.remove(call)
                     return call
         return None
@@ -98,23 +100,23 @@ class Slots:
     def stop(self, call: Call, reason: str, grace: float) -> None:
         """End one call: SIGTERM, the grace, SIGKILL; or take it out of its queue."""
         self.reap()  # who died by itself just now is no victim of this
-        if call.outcome is not None or call.stop_reason or call.parting:
+        if call.outcome is not None or call.stop_reason or call.pending_outcome:
             return
-        if call.parts and self.waits is not None:
-            self.waits.stop(call, reason, grace)
+        if call.parts and self.active_partial_gangs is not None:
+            self.active_partial_gangs.stop(call, reason, grace)
             return
         call.stop_reason = reason
-        if self.waits is not None and self.waits.drop(call):
-            self._desk.not_run(call)
+        if self.active_partial_gangs is not None and self.active_partial_gangs.drop(call):
+            self._lifecycle.finish_stopped(call)
             return
-        for slot in self.all:
+        for slot in self.slots:
             if slot.running.get(call.key) is call:
                 # Calls of other runs may end with it: nobody has cancelled those.
                 slot.stop_process(f"{reason} of run {call.run}", grace)
                 return
             if call in slot.queue:
                 slot.queue.remove(call)
-                self._desk.not_run(call)
+                self._lifecycle.finish_stopped(call)
                 return
 
     def stop_run(self, run: str, reason: str, grace: float, *, breaks: bool, only: int | None = None) -> None:
@@ -126,7 +128,7 @@ class Slots:
         """
         if breaks:
             self.break_gang(f"run {run} failed")
-        for call in self._state.register.of_run(run):
+        for call in self._state.registry.calls_of_run(run):
             if call.outcome is None and only in (None, call.index):
                 self.stop(call, reason, grace)
         self.pump()
@@ -134,92 +136,94 @@ class Slots:
     # -- blocks of ranks ---------------------------------------------------------------------------------
 
     @property
-    def blocks(self) -> Blocks:
+    def partial_gangs(self) -> PartialGangs:
         """Gangs of some of the node's ranks."""
-        if self.waits is None:
-            from skyward_core.node.agent.partial_gangs import Blocks
+        if self.active_partial_gangs is None:
+            from skyward_core.node.agent.partial_gangs import PartialGangs
 
-            self.waits = Blocks(self._state, self._desk, self)
-        return self.waits
+            self.active_partial_gangs = PartialGangs(self._state, self._lifecycle, self)
+        return self.active_partial_gangs
 
-    def begin_together(self, team: Together) -> None:
+    def start_split_call(self, team: SplitCallParts) -> None:
         """A call begins on all ranks of a block."""
-        self.blocks.begin(team)
+        self.partial_gangs.start(team)
 
-    def life_of(self, told: LifeKeys, epoch: int) -> SharedLife:
+    def get_shared_life(self, told: LifeKeys, epoch: int) -> SharedLife:
         """That which a block's processes have together."""
-        return self.blocks.life_of(told, epoch)
+        return self.partial_gangs.get_shared_life(told, epoch)
 
-    def knows(self, connection: Connection, epoch: int | None = None) -> None:
+    def on_gang_ack(self, connection: Connection, epoch: int | None = None) -> None:
         """A client knows that the gang of an epoch is spent, or is gone."""
-        if self.waits is not None:
-            self.waits.knows(connection, epoch)
+        if self.active_partial_gangs is not None:
+            self.active_partial_gangs.on_ack(connection, epoch)
 
-    def another_gang(self) -> None:
+    def on_new_gang(self) -> None:
         """A client has formed one."""
-        if self._state.apart:
-            self.part()
-        if self.waits is not None:
-            self.waits.withdraw()
+        if self._state.has_separate_tasks:
+            self.separate_tasks()
+        if self.active_partial_gangs is not None:
+            self.active_partial_gangs.requeue_unstarted()
 
-    def moved(self) -> None:
+    def on_capacity_freed(self) -> None:
         """A call or a process has ended: others may have waited for that."""
-        if self.waits is not None and not self._state.closing:
-            self.waits.look()
+        if self.active_partial_gangs is not None and not self._state.is_closing:
+            self.active_partial_gangs.schedule()
             self.pump()
 
     @property
-    def still(self) -> StandStill:
+    def pause_clock(self) -> PauseClock:
         """For how long ranks stood still."""
-        if self._still is None:
+        if self._pause_clock is None:
             pass
 
-            self._still = StandStill()
-        return self._still
+            self._pause_clock = PauseClock()
+        return self._pause_clock
 
-    def stand(self, slot: Slot, stands: bool) -> None:
+    def set_paused(self, slot: Slot, stands: bool) -> None:
         """A slot's rank stands still at a breakpoint, or goes on."""
-        if stands or self._still is not None:
-            self.still.tell(slot, stands)
+        if stands or self._pause_clock is not None:
+            self.pause_clock.set_paused(slot, stands)
 
-    def stood(self, slot: Slot, call: Call) -> float:
+    def paused_seconds(self, slot: Slot, call: Call) -> float:
         """For how many seconds what a call needs stood still so far."""
-        if self._still is None:
+        if self._pause_clock is None:
             return 0.0
-        return self._still.seconds("all" if call.gang else slot)  # ranks of a gang wait for each other
+        return self._pause_clock.paused_seconds(
+            "all" if call.is_gang_call else slot
+        )  # ranks of a gang wait for each other
 
     def pump(self) -> None:
         """Have each move on."""
-        for slot in self.all:
+        for slot in self.slots:
             slot.pump()
 
     def break_gang(self, why: str) -> None:
         """The gang is no more; a client forms the next one."""
         gang = self._state.gang
-        if gang.epoch and not gang.broken and not gang.alone:
-            gang.broken = why
-            self._audience.tell(gang.state())
+        if gang.epoch and not gang.broken_reason and not gang.is_standalone:
+            gang.broken_reason = why
+            self._clients.send_to_all(gang.status_frame())
             self.pump()
 
-    def spend_gang(self, why: str) -> None:
+    def mark_gang_spent(self, why: str) -> None:
         """A process of the gang takes no other call: what it has been given goes on; a client forms the next."""
         gang = self._state.gang
-        if not gang.spent and not gang.broken:
-            gang.spent = why
-            self._audience.tell(gang.state())
+        if not gang.spent_reason and not gang.broken_reason:
+            gang.spent_reason = why
+            self._clients.send_to_all(gang.status_frame())
 
-    def spend_gang_for_all(self, why: str) -> list[Connection]:
+    def mark_gang_spent_with_acks(self, why: str) -> list[Connection]:
         """The same, where nobody may send it a broadcast that is on its way by then: has each client say that it knows;
-        see ``partial_gangs.Blocks.knows``. Gives those that were told."""
+        see ``partial_gangs.PartialGangs.knows``. Gives those that were told."""
         gang = self._state.gang
-        gang.spent = gang.spent or why
-        self._audience.tell(gang.state() | {"ask": True})
-        return self._audience.all
+        gang.spent_reason = gang.spent_reason or why
+        self._clients.send_to_all(gang.status_frame() | {"ask": True})
+        return self._clients.connections
 
     def processor_seconds(self) -> dict[str, float]:
         """What ranks that run something have taken of the processor so far, by rank."""
         spent: dict[str, float] = {}
-        for slot in self.all:
+        for slot in self.slots:
             if slot.running and slot.process is not None:
                 rank = str(slot.rank)
                 spent[rank] = spent.get(rank, 0.0) + processor_seconds(slot.process.pid)
@@ -227,190 +231,193 @@ class Slots:
 
     # -- logs --------------------------------------------------------------------------------------------
 
-    def most_logs(self, name: str) -> int:
+    def log_send_limit(self, name: str) -> int:
         """How much of a log file may be sent to clients."""
-        return next((slot.logs.limits[name].most for slot in self.all if name in slot.logs.limits), NEVER)
+        return next((slot.logs.limits[name].max_size for slot in self.slots if name in slot.logs.limits), NO_LIMIT)
 
     def mark_logs(self) -> None:
         """Mark what native code and children have printed; what Python prints is marked already."""
-        for slot in self.all:
-            slot.logs.mark()
+        for slot in self.slots:
+            slot.logs.write_mark()
 
-    def cut_logs_back(self) -> None:
-        for slot in self.all:
-            slot.logs.cut_back()
+    def truncate_logs(self) -> None:
+        for slot in self.slots:
+            slot.logs.truncate()
 
     # -- what workers say --------------------------------------------------------------------------------
 
     async def listen(self) -> Callable[[], None]:
         """Serve workers from now on; gives how to stop."""
         server = await asyncio.get_running_loop().create_unix_server(
-            lambda: Connection(self._frame, self._lost, from_worker), self._state.config.worker_socket
+            lambda: Connection(self._on_frame, self._on_lost, validate_worker_frame),
+            self._state.config.worker_socket,
         )
         return server.close
 
-    def _frame(self, connection: Connection, header: FromWorker, body: bytes) -> None:
+    def _on_frame(self, connection: Connection, header: FromWorker, body: bytes) -> None:
         slot, redactor = self._workers.get(connection), self._state.redactor
         if slot is None or header["t"] == "hello":
-            self._frame_of_others(connection, header, body)
+            self._on_unassigned_frame(connection, header, body)
             return
         if header["t"] == "outcome" or header["t"] == "item":
             if redactor:
-                told: Heard = header
+                told: AnyHeader = header
                 parts = ("summary", "error", "last", "numbers")
-                told |= {key: redactor.json(told[key]) for key in parts if key in told}
+                told |= {key: redactor.redact_json(told[key]) for key in parts if key in told}
                 if told.get("kind") == "raised":
-                    body = redactor.data(body)
+                    body = redactor.redact_bytes(body)
             call = slot.running.get((header["run"], header["i"]))
             if call is not None and header["t"] == "outcome":
-                slot.outcome(call, header, body)
+                slot.on_outcome(call, header, body)
             elif call is not None and header["t"] == "item":
-                self._desk.item(call, header, body)
+                self._lifecycle.on_item(call, header, body)
         elif header["t"] == "want":
             if (waits := slot.running.get((header["run"], header["i"]))) is not None:
-                self._desk.want(waits, header)
+                self._lifecycle.on_want(waits, header)
         elif header["t"] == "ready":
-            slot.set_up_done()
+            slot.on_setup_done()
         elif header["t"] == "phase":
-            slot.enter(header["phase"])
+            slot.set_phase(header["phase"])
         elif header["t"] == "secrets":
             redactor.add(header["values"])
         elif header["t"] == "modules":
             self._learn_modules(slot, header["files"])
 
-    def _frame_of_others(self, connection: Connection, header: FromWorker, body: bytes) -> None:
+    def _on_unassigned_frame(self, connection: Connection, header: FromWorker, body: bytes) -> None:
         """Of who is no worker of a slot, or not yet."""
-        around = self.apps.process
+        around = self.plugin_contexts.process
         if header["t"] == "hello":
-            self._greeted(connection, header, body)
+            self._on_hello(connection, header, body)
         elif around is not None and around.connection is connection:
-            self.apps.on_frame(header, body)
+            self.plugin_contexts.on_frame(header, body)
         else:
             connection.close()  # it was sent away, or never greeted
 
-    def _greeted(self, connection: Connection, header: WorkerHello, body: bytes) -> None:
-        pid = connection.peer(header["pid"])
-        for slot in self.all:
+    def _on_hello(self, connection: Connection, header: WorkerHello, body: bytes) -> None:
+        pid = connection.peer_pid(header["pid"])
+        for slot in self.slots:
             if slot.process is not None and slot.process.pid == pid:
                 self._workers[connection] = slot
-                slot.connected(connection, header, body)
-                self._learn(header)
+                slot.on_connected(connection, header, body)
+                self._learn_env(header)
                 self._learn_modules(slot, header.get("modules", {}))
-                self.news.set()
+                self.worker_event.set()
                 return
-        if self.apps.process is not None and self.apps.process.pid == pid:
-            self.apps.connected(connection, header)
+        if self.plugin_contexts.process is not None and self.plugin_contexts.process.pid == pid:
+            self.plugin_contexts.on_connected(connection, header)
             return
         # It may be a worker that another agent started and had no time to write down.
         connection.send({"t": "exit"})
         connection.close()
 
-    def _lost(self, connection: Connection) -> None:
+    def _on_lost(self, connection: Connection) -> None:
         # The process itself is what counts; its end is seen by SIGCHLD.
         self._workers.pop(connection, None)
 
-    def _learn(self, header: WorkerHello) -> None:
+    def _learn_env(self, header: WorkerHello) -> None:
         """What a worker knows that an agent before this one has started."""
-        if not self._state.informed.is_set() and "env" in header:
+        if not self._state.env_known.is_set() and "env" in header:
             self._state.learn_env(header["env"])
-            self.begin()
+            self.start_workers()
 
     # -- what of the person's own they have loaded --------------------------------------------------------
 
     def _learn_modules(self, slot: Slot, files: dict[str, str]) -> None:
         """A worker has loaded these, from files with these hashes; of one that is on its way out nobody cares."""
-        process, known = slot.process, self._state.modules
-        if process is None or (process.epoch is not None and process.epoch < self._state.gang.renewed):
+        process, known = slot.process, self._state.module_hashes
+        if process is None or (process.epoch is not None and process.epoch < self._state.gang.renewed_epoch):
             return
         # Where another one has loaded something else, nobody can tell what the node has.
         news = {name: digest if known.get(name, digest) == digest else "" for name, digest in files.items()}
         if any(known.get(name) != digest for name, digest in news.items()):
             known.update(news)
-            self._audience.tell({"t": "modules", "files": known})
+            self._clients.send_to_all({"t": "modules", "files": known})
 
     def forget_modules(self) -> None:
         """Other processes take the place of all that have loaded some."""
         from skyward_core.node.agent import source_files  # few pools need it
 
-        source_files.remove(self._state.config.cwd, self._state.modules)
-        self._state.modules.clear()
-        self._audience.tell({"t": "modules", "files": {}})
+        source_files.remove_compiled(self._state.config.cwd, self._state.module_hashes)
+        self._state.module_hashes.clear()
+        self._clients.send_to_all({"t": "modules", "files": {}})
 
     # -- how they begin and end --------------------------------------------------------------------------
 
-    def begin(self) -> None:
+    def start_workers(self) -> None:
         """Have a worker in every rank's slot, now that it is known what to start them with."""
-        if self._state.informed.is_set():
+        if self._state.env_known.is_set():
             return
-        self._state.informed.set()
-        for slot in self.all:
-            if slot.number == 0 and slot.process is None and not self._state.closing:
+        self._state.env_known.set()
+        for slot in self.slots:
+            if slot.number == 0 and slot.process is None and not self._state.is_closing:
                 slot.start()
         self.pump()
 
-    def one_less(self) -> None:
+    def on_worker_exit(self) -> None:
         """A worker has ended, perhaps the last one that could have told."""
-        self.news.set()
-        if not self.some_live:
-            self.begin()
+        self.worker_event.set()
+        if not self.has_live_processes:
+            self.start_workers()
 
     def reap(self) -> None:
         """See which processes have ended."""
         ended = reap()
-        for slot in self.all:
+        for slot in self.slots:
             if slot.process is not None and slot.process.pid in ended:
-                slot.ended(ended[slot.process.pid])
-        if self.apps.process is not None and self.apps.process.pid in ended:
-            self.apps.ended(ended[self.apps.process.pid])
+                slot.on_exit(ended[slot.process.pid])
+        if self.plugin_contexts.process is not None and self.plugin_contexts.process.pid in ended:
+            self.plugin_contexts.on_exit(ended[self.plugin_contexts.process.pid])
 
     async def close(self) -> None:
         """Have all workers end, then what plugins have around them."""
         grace = self._state.config.grace
-        for slot in self.all:
+        for slot in self.slots:
             slot.exit_process("the pool is torn down", grace)
-        while self.some_live:
-            await asyncio.sleep(PAUSE)
+        while self.has_live_processes:
+            await asyncio.sleep(EXIT_POLL)
             self.reap()
-        self.apps.exit_process(grace)
-        while self.apps.process:
-            await asyncio.sleep(PAUSE)
+        self.plugin_contexts.exit_process(grace)
+        while self.plugin_contexts.process:
+            await asyncio.sleep(EXIT_POLL)
             self.reap()
 
 
-LONGEST = 60.0  # seconds for which a client's word on other nodes is believed, unless it is said again
-ALL = "all"
+MAX_REMOTE_PAUSE = 60.0  # seconds for which a client's word on other nodes is believed, unless it is said again
+ALL_PAUSES = "all"
 
 
-class StandStill:
+class PauseClock:
     """Clocks that run while something stands still: one for each, and one for all of them."""
 
     def __init__(self) -> None:
-        self._still: dict[Hashable, set[Hashable]] = {}
-        self._since: dict[Hashable, float] = {}
-        self._before: dict[Hashable, float] = {}
-        self._elsewhere: asyncio.TimerHandle | None = None
+        self._paused: dict[Hashable, set[Hashable]] = {}
+        self._paused_since: dict[Hashable, float] = {}
+        self._accumulated: dict[Hashable, float] = {}
+        self._remote_timer: asyncio.TimerHandle | None = None
 
-    def seconds(self, what: Hashable) -> float:
+    def paused_seconds(self, what: Hashable) -> float:
         """For how long something stood still, all in all; with ``ALL``, at least one of them."""
-        return self._before.get(what, 0.0) + (monotonic() - self._since[what] if what in self._since else 0.0)
+        return self._accumulated.get(what, 0.0) + (
+            monotonic() - self._paused_since[what] if what in self._paused_since else 0.0
+        )
 
-    def tell(self, what: Hashable, stands: bool) -> None:
+    def set_paused(self, what: Hashable, stands: bool) -> None:
         """One of them stands still now, or goes on."""
-        for clock in (what, ALL):
-            still = self._still.setdefault(clock, set())
+        for clock in (what, ALL_PAUSES):
+            still = self._paused.setdefault(clock, set())
             (still.add if stands else still.discard)(what)
             if still:
-                self._since.setdefault(clock, monotonic())
-            elif clock in self._since:
-                self._before[clock] = self.seconds(clock)
-                del self._since[clock]
+                self._paused_since.setdefault(clock, monotonic())
+            elif clock in self._paused_since:
+                self._accumulated[clock] = self.paused_seconds(clock)
+                del self._paused_since[clock]
 
-    def elsewhere(self, seconds: float) -> None:
+    def set_remote_pause(self, seconds: float) -> None:
         """A rank of another node does, for so many seconds unless that is said again."""
-        if self._elsewhere is not None:
-            self._elsewhere.cancel()
-            self._elsewhere = None
-        self.tell("elsewhere", seconds > 0)
+        if self._remote_timer is not None:
+            self._remote_timer.cancel()
+            self._remote_timer = None
+        self.set_paused("elsewhere", seconds > 0)
         if seconds > 0:
-            late = min(seconds, LONGEST)
-            self._elsewhere = asyncio.get_running_loop().call_later(late, self.elsewhere, 0.0)
+            late = min(seconds, MAX_REMOTE_PAUSE)
+            self._remote_timer = asyncio.get_running_loop().call_later(late, self.set_remote_pause, 0.0)

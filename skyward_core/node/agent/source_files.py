@@ -10,10 +10,10 @@ from pathlib import Path
 
 from skyward_core.protocol.node_paths import NodePaths
 
-LARGEST = 1 << 20  # bytes
+MAX_SOURCE_BYTES = 1 << 20  # bytes
 
 
-def keep(paths: NodePaths, content: str, name: str, data: bytes) -> None:
+def save_source(paths: NodePaths, content: str, name: str, data: bytes) -> None:
     """Write one, unless it is there.
 
     Args:
@@ -30,7 +30,7 @@ def keep(paths: NodePaths, content: str, name: str, data: bytes) -> None:
         return
     reader = zlib.decompressobj()
     try:
-        text = reader.decompress(data, LARGEST)
+        text = reader.decompress(data, MAX_SOURCE_BYTES)
     except zlib.error as error:
         raise ValueError(f"the source {name} that a client has sent is damaged: {error}") from error
     os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)  # noqa: PTH103, PTH120
@@ -40,7 +40,7 @@ def keep(paths: NodePaths, content: str, name: str, data: bytes) -> None:
     os.replace(partial, path)  # noqa: PTH105
 
 
-def remove(folder: str, modules: Mapping[str, str]) -> None:
+def remove_compiled(folder: str, modules: Mapping[str, str]) -> None:
     """Remove what was compiled before a source came to be as it is; by this machine's clock, as the source's own time
     may be another's.
 

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 from skyward_core.node.agent.config import AgentConfig
 from skyward_core.node.agent.connection import Connection
-from skyward_core.node.bootstrap.host_inspection import MARK, doubt
-from skyward_core.protocol.node_paths import WORKER
+from skyward_core.node.bootstrap.host_inspection import NODE_VARIABLE, distrust_reason
+from skyward_core.protocol.node_paths import WORKER_PREFIX
 
 if TYPE_CHECKING:
-    from skyward_core.protocol.frame_types import Ended, Exit
+    from skyward_core.protocol.frame_types import EndDetails, ExitStatus
 
 
 ON_SIGTERM = 128 + signal.SIGTERM  # exit status of a program that ends by it, as shells have it
@@ -39,9 +39,9 @@ class SharedLife:
         self.epoch = epoch
         self.first = first
         self.width = width
-        self.broken = ""  # why its processes take no other call
+        self.broken_reason = ""  # why its processes take no other call
 
-    def told(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """As its processes are told, who tell an agent that comes later."""
         return {"name": self.name, "first": self.first, "width": self.width}
 
@@ -51,32 +51,32 @@ class Process:
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
-        self.says_from = 0  # where in the file of standard error its own lines begin
+        self.stderr_start = 0  # where in the file of standard error its own lines begin
         self.connection: Connection | None = None
         self.epoch: int | None = None
         self.life: SharedLife | None = None  # that it has with others of a block, in place of the gang's
-        self.used = False  # it may have run user code
-        self.joins_until = 0.0  # how long it has to join the gang, where a block of ranks waits for it
-        self.placed = False  # it knows which rank it is
-        self.ready = False  # its plugins' contexts are entered (or failed to be)
-        self.killed = ""  # why we ended it, when we did
+        self.has_run_code = False  # it may have run user code
+        self.join_deadline = 0.0  # how long it has to join the gang, where a block of ranks waits for it
+        self.has_place = False  # it knows which rank it is
+        self.is_ready = False  # its plugins' contexts are entered (or failed to be)
+        self.kill_reason = ""  # why we ended it, when we did
         self.is_script = False  # a whole script's, which may end it as it likes
-        self.unusable = False  # its plugins' contexts could not be entered, and a call has told so
+        self.is_unusable = False  # its plugins' contexts could not be entered, and a call has told so
 
-    def ended_well(self, status: int | None) -> bool:
+    def exited_successfully(self, status: int | None) -> bool:
         """Whether a script has come to its end in it, by a way that tells nobody: ``os._exit(0)``, or in a program that
         it has made of itself by ``os.execv``."""
-        return self.is_script and status == 0 and not self.killed
+        return self.is_script and status == 0 and not self.kill_reason
 
 
-def ended_as_told(status: int | None) -> bool:
+def ended_by_sigterm(status: int | None) -> bool:
     """Whether a process has ended by SIGTERM, or as those end that have dealt with one."""
     if status is None:
         return False
     return os.waitstatus_to_exitcode(status) in (0, -signal.SIGTERM, ON_SIGTERM)
 
 
-def exit_words(status: int | None) -> tuple[Exit, str]:
+def describe_exit(status: int | None) -> tuple[ExitStatus, str]:
     """A wait status as fields of an outcome and in words."""
     if status is None:
         return {
@@ -95,15 +95,15 @@ def exit_words(status: int | None) -> tuple[Exit, str]:
     return {"exit_code": code, "signal": None}, f"its process exited with status {code}"
 
 
-def ended_with_worker(why: str) -> Ended:
+def worker_stopped_details(why: str) -> EndDetails:
     """The part of an outcome that says that we stopped a call's worker for another reason than the call."""
     words = f"its worker was stopped: {why}"
     return {"kind": "collateral", "error": {"type": "Stopped", "message": words}}
 
 
-def ended_from_outside() -> Ended:
+def external_sigterm_details() -> EndDetails:
     """The same for a SIGTERM that was not ours: somebody on the node sent it."""
-    fields, words = exit_words(signal.SIGTERM)
+    fields, words = describe_exit(signal.SIGTERM)
     return {**fields, "kind": "exited", "error": {"type": "RankExit", "message": words}}
 
 
@@ -123,7 +123,7 @@ def become_reaper() -> bool:
     return bool(_ctypes.call_function(prctl, asked) == 0)
 
 
-def give_way(pid: int, nice: int) -> None:
+def lower_priority(pid: int, nice: int) -> None:
     """Lower the priority of a process that leads a session of its own.
 
     Linux shares the processor between sessions first (autogroups), so that the session's weight counts too.
@@ -149,13 +149,13 @@ def signal_group(pid: int, number: int) -> bool:
     return True
 
 
-def kill_one(pid: int, number: int) -> None:
+def signal_process(pid: int, number: int) -> None:
     """Send a signal to one process, where it is there."""
     with suppress(ProcessLookupError):
         os.kill(pid, number)
 
 
-def started(pid: int) -> str:
+def process_start_time(pid: int) -> str:
     """When a process that has not been reaped was started, in the kernel's words; with its pid it names a process for
     good. "" where there is none, or no /proc."""
     try:
@@ -296,49 +296,49 @@ def spawn(
         stdout=out,
         stderr=err,
         cwd=config.cwd or config.folder,
-        env=given | kept | {"SKYWARD_PATIENCE": str(config.idle_timeout)} | dict(env) | mark(config.folder),
+        env=given | kept | {"SKYWARD_PATIENCE": str(config.idle_timeout)} | dict(env) | node_mark_env(config.folder),
         start_new_session=True,
         pass_fds=keeps,
         umask=config.umask,
     )
     if config.nice:
-        give_way(process.pid, config.nice)
+        lower_priority(process.pid, config.nice)
     # The agent collects every child itself; a Popen that did so too would swallow exit codes.
     process.returncode = 0
-    _note(config, place, process.pid)
+    _record_pid(config, place, process.pid)
     return process.pid
 
 
 def _is_private(folder: str) -> bool:
-    return bool(folder) and not doubt(folder)
+    return bool(folder) and not distrust_reason(folder)
 
 
-def mark(folder: str) -> dict[str, str]:
+def node_mark_env(folder: str) -> dict[str, str]:
     """What all that a worker starts inherits. A node whose client runs in a rank of another has the marks of both."""
-    return {MARK: ":".join(filter(None, (os.environ.get(MARK), folder)))}
+    return {NODE_VARIABLE: ":".join(filter(None, (os.environ.get(NODE_VARIABLE), folder)))}
 
 
-def _note(config: AgentConfig, place: tuple[int, int], pid: int) -> None:
+def _record_pid(config: AgentConfig, place: tuple[int, int], pid: int) -> None:
     """Write down which process was started, for an agent that comes later: what it forks looks like it."""
     rank, number = place
     # Without room on the disk that agent will start another.
     with suppress(OSError), open(config.paths.worker(rank, number), "w", encoding="utf-8") as file:
-        file.write(f"{pid} {started(pid)}")
+        file.write(f"{pid} {process_start_time(pid)}")
 
 
-def left_behind(config: AgentConfig) -> dict[tuple[int, int], int]:
+def find_orphaned_workers(config: AgentConfig) -> dict[tuple[int, int], int]:
     """Processes that an agent before this one has started and that still run: place -> pid."""
     found = {}
-    for path in Path(config.folder).glob(f"{WORKER}*"):
+    for path in Path(config.folder).glob(f"{WORKER_PREFIX}*"):
         _, rank, number = path.name.split(".")
         pid, _, when = path.read_text(encoding="utf-8").partition(" ")
         # One of which nothing was written is sent away when it greets.
-        if when and started(int(pid)) == when:
+        if when and process_start_time(int(pid)) == when:
             found[int(rank), int(number)] = int(pid)
     return found
 
 
-def when_ended(pid: int, then: Callable[[], None]) -> None:
+def call_on_exit(pid: int, then: Callable[[], None]) -> None:
     """Call ``then`` once a process that is no child of ours has ended; how it ended cannot be known."""
     loop = asyncio.get_running_loop()
     try:
@@ -355,7 +355,7 @@ def when_ended(pid: int, then: Callable[[], None]) -> None:
     loop.add_reader(descriptor, gone)
 
 
-def act_on(actions: Mapping[int, Callable[[], object]]) -> None:
+def add_signal_handlers(actions: Mapping[int, Callable[[], object]]) -> None:
     """Have the running loop call these from now on, each when its signal has come, however often that was.
 
     The loop's own ``add_signal_handler`` would load ``inspect`` to look at what it is given, which takes longer than
@@ -366,7 +366,7 @@ def act_on(actions: Mapping[int, Callable[[], object]]) -> None:
         os.set_blocking(end, False)
     signal.set_wakeup_fd(writable, warn_on_full_buffer=False)
     for number in actions:
-        signal.signal(number, _seen)
+        signal.signal(number, _ignore_signal)
         signal.siginterrupt(number, False)
 
     def act() -> None:
@@ -376,5 +376,5 @@ def act_on(actions: Mapping[int, Callable[[], object]]) -> None:
     asyncio.get_running_loop().add_reader(readable, act)
 
 
-def _seen(*_: object) -> None:
+def _ignore_signal(*_: object) -> None:
     """Its number is in the pipe already; but without a handler there would be none."""

@@ -15,38 +15,38 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from skyward_core.node.agent.agent_state import Gang, NodeState, Port
-from skyward_core.node.agent.call_journal import Call, Key, Together
-from skyward_core.node.agent.call_outcomes import CallDesk
-from skyward_core.node.agent.connected_clients import Phases
+from skyward_core.node.agent.agent_state import Gang, NodeState, ReservedPorts
+from skyward_core.node.agent.call_journal import Call, Key, SplitCallParts
+from skyward_core.node.agent.call_outcomes import CallLifecycle
+from skyward_core.node.agent.connected_clients import RankPhases
 from skyward_core.node.agent.connection import Connection
 from skyward_core.node.agent.log_tailing import RankLogs
 from skyward_core.node.agent.worker_processes import (
     Process,
     SharedLife,
-    exit_words,
+    call_on_exit,
+    describe_exit,
     signal_group,
     spawn,
-    when_ended,
 )
-from skyward_core.protocol.frame_codec import Header, encoded
+from skyward_core.protocol.frame_codec import Header, encode_json
 from skyward_core.protocol.node_paths import APP_LOG
 
 if TYPE_CHECKING:
     from skyward_core.protocol.frame_types import (
-        ErrorWords,
+        ErrorKeys,
         FromWorker,
         LifeKeys,
-        PluginErrorWords,
+        PluginErrorKeys,
         WorkerHello,
         WorkerOutcome,
     )
 
 
-PLACE = (-1, 0)  # what stands for a worker's rank and number on its command line
+PLUGIN_CONTEXT_PLACE = (-1, 0)  # what stands for a worker's rank and number on its command line
 
 
-class Apps:
+class PluginContextProcess:
     """At most one process, started when a gang comes whose plugins ask for it, and then kept.
 
     Args:
@@ -63,43 +63,43 @@ class Apps:
         self._pump = pump
         self._break_gang = break_gang
         self.process: Process | None = None
-        self.failure: tuple[ErrorWords | PluginErrorWords, bytes] | None = None
+        self.entry_failure: tuple[ErrorKeys | PluginErrorKeys, bytes] | None = None
         self._setup: tuple[Header, bytes] | None = None  # to give to a fresh process once it has greeted
         self._fresh = False  # it has greeted, and was given nothing
         self._entering = ""
 
     @property
-    def settled(self) -> bool:
+    def is_resolved(self) -> bool:
         """Whether ranks may be set up: the contexts are entered, or it is known that they cannot be."""
-        return self.failure is not None or (self.process is not None and self.process.ready)
+        return self.entry_failure is not None or (self.process is not None and self.process.is_ready)
 
-    def need(self) -> None:
+    def ensure_entered(self) -> None:
         """Have the contexts entered for the gang's epoch: they are already, or will be."""
         config = self._state.config
-        info = self._state.place(config.node * config.ranks_per_node)
+        info = self._state.rank_info(config.node * config.ranks_per_node)
         self._setup = ({"t": "setup", "info": info}, self._state.gang.plugins)
         if self.process is None:
             self._spawn()
-        elif self.process.killed:
-            self.failure = None  # it is on its way out, and is followed by another
+        elif self.process.kill_reason:
+            self.entry_failure = None  # it is on its way out, and is followed by another
         else:
-            self._give()
+            self._send_setup()
 
-    def _give(self) -> None:
+    def _send_setup(self) -> None:
         if self._fresh and self._setup is not None and self.process and self.process.connection:
             self._fresh = False
             self.process.connection.send(*self._setup)
 
     def _spawn(self) -> None:
         config = self._state.config
-        self.failure = None
+        self.entry_failure = None
         self._fresh, self._entering = False, ""
         log = os.open(config.spool / APP_LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         try:
-            self.process = Process(spawn(config, "plugin_context_process", PLACE, log, log, {}))
+            self.process = Process(spawn(config, "plugin_context_process", PLUGIN_CONTEXT_PLACE, log, log, {}))
         except OSError as error:
             message = f"the process for around_app could not be started: {error}"
-            self.failure = ({"type": "PluginError", "message": message, "plugin": ""}, b"")
+            self.entry_failure = ({"type": "PluginError", "message": message, "plugin": ""}, b"")
             self._pump()
         finally:
             os.close(log)
@@ -107,95 +107,96 @@ class Apps:
     def adopt(self, pid: int) -> None:
         """Take over the process that another agent started."""
         self.process = Process(pid)
-        when_ended(pid, lambda: self.ended(None))
+        call_on_exit(pid, lambda: self.on_exit(None))
 
-    def connected(self, connection: Connection, header: WorkerHello) -> None:
+    def on_connected(self, connection: Connection, header: WorkerHello) -> None:
         """The process greets: a fresh one, or one that outlived its agent."""
         if self.process is None:
             return
         self.process.connection = connection
         self._fresh = header["state"] == "fresh"
         if header["state"] == "entered":
-            self._entered()
-        self._give()
+            self._on_entered()
+        self._send_setup()
 
     def on_frame(self, header: FromWorker, body: bytes) -> None:
         """What the process says of its contexts."""
         if header["t"] == "entering":
             self._entering = header["plugin"]
         elif header["t"] == "entered":
-            self._entered()
+            self._on_entered()
         elif header["t"] == "failed":
-            self.failure = (header["error"], body)
+            self.entry_failure = (header["error"], body)
             self.exit_process(self._state.config.grace)
             self._pump()
 
-    def _entered(self) -> None:
+    def _on_entered(self) -> None:
         if self.process is not None:
-            self.process.ready = True
+            self.process.is_ready = True
             self._pump()
 
     def exit_process(self, grace: float) -> None:
         """Let the process leave its contexts and end; SIGKILL after the grace."""
         process = self.process
-        if process is None or process.killed:
+        if process is None or process.kill_reason:
             return
-        process.killed = "it is no longer needed"
+        process.kill_reason = "it is no longer needed"
         if process.connection is not None:
             process.connection.send({"t": "exit"})
-        if not process.ready and self.failure is None:
+        if not process.is_ready and self.entry_failure is None:
             signal_group(process.pid, signal.SIGTERM)  # it is in user code, or has none to leave
-        asyncio.get_running_loop().call_later(grace, self._kill_if, process)
+        asyncio.get_running_loop().call_later(grace, self._kill_if_current, process)
 
-    def _kill_if(self, process: Process) -> None:
+    def _kill_if_current(self, process: Process) -> None:
         if self.process is process:
             signal_group(process.pid, signal.SIGKILL)
 
-    def ended(self, status: int | None) -> None:
+    def on_exit(self, status: int | None) -> None:
         """The process has ended, with this wait status if it was our child."""
         process, self.process = self.process, None
         if process is None:
             return
         signal_group(process.pid, signal.SIGKILL)  # children that outlived it
-        if self._state.closing:
+        if self._state.is_closing:
             return
-        if process.killed:
-            if self.failure is None:
+        if process.kill_reason:
+            if self.entry_failure is None:
                 self._spawn()  # asked for again while it ended
             return
-        _, words = exit_words(status)
-        if process.ready:
+        _, words = describe_exit(status)
+        if process.is_ready:
             # What the plugins promised is gone: the next epoch enters it anew.
             self._break_gang(f"the process of its plugins' around_app ended: {words}")
             return
         doing = f"plugin {self._entering} failed in around_app" if self._entering else "around_app failed"
-        message = f"{doing}: {words}; {self._state.last_words(APP_LOG)}"
-        self.failure = ({"type": "PluginError", "message": message, "plugin": self._entering}, b"")
+        message = f"{doing}: {words}; {self._state.last_output(APP_LOG)}"
+        self.entry_failure = ({"type": "PluginError", "message": message, "plugin": self._entering}, b"")
         self._pump()
 
 
-START_ATTEMPTS = 2
-LEAST = 0.05  # seconds between two looks at whether a call's time is over
+MAX_START_ATTEMPTS = 2
+MIN_TIMEOUT_CHECK = 0.05  # seconds between two looks at whether a call's time is over
 UNUSABLE = "its plugins could not be entered"
-ENDING = 60.0  # seconds, at least, that one has to end which nobody stops: its exit handlers may upload what it logged
-SPENT = -1  # the epoch of a process that has left its gang, and takes no other call
-PARTING = 1.0  # seconds that a call's outcome waits for the end of the worker that it ended
+# Seconds, at least, that one has to end which nobody stops: its exit handlers may upload what it logged.
+EXIT_HANDLER_GRACE = 60.0
+SPENT_EPOCH = -1  # the epoch of a process that has left its gang, and takes no other call
+WORKER_EXIT_GRACE = 1.0  # seconds that a call's outcome waits for the end of the worker that it ended
 
 Step = Literal["wait", "start", "send away", "replace", "set up", "look around", "hand back", "hand over", "begin"]
 
 
-class Node(Protocol):
+class NodeConditions(Protocol):
     """What :func:`decide` asks of the node; see ``agent_state.NodeState``."""
 
-    closing: bool
-    apart: bool
-    in_blocks: bool
+    is_closing: bool
+    has_separate_tasks: bool
+    has_partial_gangs: bool
     gang: Gang
-    informed: Any
+    env_known: Any
     gpus_known: Any
 
 
-class Place(Protocol):
+class SlotConditions(Protocol):
     """What it asks of the slot; see :class:`Slot`."""
 
     number: int
@@ -204,31 +205,36 @@ class Place(Protocol):
     running: dict[Key, Call]
     process: Process | None
     failed_starts: int
-    left: int
-    lone: bool
+    left_epoch: int
+    is_task_slot: bool
 
     @property
     def has_turn(self) -> bool: ...
 
 
-class Around(Protocol):
-    """What it asks of what plugins have around the node; see :class:`Apps`."""
+class PluginContextStatus(Protocol):
+    """What it asks of what plugins have around the node; see :class:`PluginContextProcess`."""
 
     @property
-    def settled(self) -> bool: ...
+    def is_resolved(self) -> bool: ...
 
 
-class Waits(Protocol):
-    """What it asks of the calls that wait for blocks of ranks; see ``partial_gangs.Blocks``."""
+class PartialGangStatus(Protocol):
+    """What it asks of the calls that wait for blocks of ranks; see ``partial_gangs.PartialGangs``."""
 
-    def is_next(self, team: Together) -> bool: ...
+    def is_next(self, team: SplitCallParts) -> bool: ...
 
-    def ready(self, team: Together) -> bool: ...
+    def is_ready(self, team: SplitCallParts) -> bool: ...
 
-    def has_patience(self, process: Process) -> bool: ...
+    def is_within_grace(self, process: Process) -> bool: ...
 
 
-def decide(slot: Place, node: Node, apps: Around, blocks: Waits | None = None) -> Step:
+def decide_step(
+    slot: SlotConditions,
+    node: NodeConditions,
+    apps: PluginContextStatus,
+    blocks: PartialGangStatus | None = None,
+) -> Step:
     """What a slot does next.
 
     Args:
@@ -247,28 +253,28 @@ def decide(slot: Place, node: Node, apps: Around, blocks: Waits | None = None) -
     """
     process = slot.process
     if process is None:
-        idle = node.closing or (slot.failed_starts and not slot.queue) or not node.informed.is_set()
+        idle = node.is_closing or (slot.failed_starts and not slot.queue) or not node.env_known.is_set()
         # First the end of what the last one ran is told: else who adopts the next takes it for its work.
-        return "wait" if idle or slot.running or (slot.lone and not slot.queue) else "start"
-    if process.connection is None or process.killed:
+        return "wait" if idle or slot.running or (slot.is_task_slot and not slot.queue) else "start"
+    if process.connection is None or process.kill_reason:
         return "wait"
-    if process.unusable:
+    if process.is_unusable:
         return "wait" if slot.running else "send away"
-    if blocks is not None and (process.life is not None or (slot.queue and slot.queue[0].team is not None)):
-        return _decide_in_block(slot, process, node, blocks)
+    if blocks is not None and (process.life is not None or (slot.queue and slot.queue[0].split_call is not None)):
+        return _decide_block_step(slot, process, node, blocks)
     gang, epoch = node.gang, process.epoch
-    has_left = slot.left == gang.epoch
-    if epoch != gang.epoch or gang.broken:
-        if epoch is not None and (slot.number == 0 or epoch < gang.renewed):
+    has_left = slot.left_epoch == gang.epoch
+    if epoch != gang.epoch or gang.broken_reason:
+        if epoch is not None and (slot.number == 0 or epoch < gang.renewed_epoch):
             return "wait" if slot.running else "replace"
         # A process for tasks needs the plugins alone, and those of a lone slot once.
-        fits = epoch is None if slot.lone else not gang.broken or (slot.number and epoch is None)
+        fits = epoch is None if slot.is_task_slot else not gang.broken_reason or (slot.number and epoch is None)
         if epoch != gang.epoch and gang.epoch and fits and not has_left:
-            if node.apart and not slot.number and not slot.queue:
+            if node.has_separate_tasks and not slot.number and not slot.queue:
                 return "wait"  # ranks join one another for a broadcast only
             # What plugins have around the whole node comes first; and ranks that are at work in blocks would join late.
-            late = node.in_blocks and gang.hooks and not slot.number
-            return "set up" if not late and (not gang.apps or apps.settled) else "wait"
+            late = node.has_partial_gangs and gang.has_hooks and not slot.number
+            return "set up" if not late and (not gang.has_app_hooks or apps.is_resolved) else "wait"
     if not slot.queue:
         return "wait" if slot.running else "look around"
     if not slot.has_turn:
@@ -278,73 +284,75 @@ def decide(slot: Place, node: Node, apps: Around, blocks: Waits | None = None) -
         return "wait"  # a client that comes to an agent which was started anew sets it up after its calls
     if _is_stale(call, gang, has_left):
         return "hand back"
-    if gang.hooks and (has_left or (gang.broken and slot.number == 0)):
+    if gang.has_hooks and (has_left or (gang.broken_reason and slot.number == 0)):
         return "wait"  # for the next epoch, which a client forms when it hears of the break
-    joins = slot.number == 0 and epoch is not None and not process.ready
-    if blocks is not None and gang.hooks and joins and not call.gang:
+    joins = slot.number == 0 and epoch is not None and not process.is_ready
+    if blocks is not None and gang.has_hooks and joins and not call.is_gang_call:
         return "wait"  # meanwhile it may be taken for a block
     return "hand over"
 
 
-def _decide_in_block(slot: Place, process: Process, node: Node, blocks: Waits) -> Step:
+def _decide_block_step(slot: SlotConditions, process: Process, node: NodeConditions, blocks: PartialGangStatus) -> Step:
     """The same where a part of a block's call is next, or the process is in a block's life. It changes sides only
     between two calls, and as a new process."""
     if slot.running or (slot.queue and not slot.has_turn):
         return "wait"
     gang, life = node.gang, process.life
     call = slot.queue[0] if slot.queue else None
-    if call is not None and call.team is not None:
-        if not blocks.is_next(call.team):
+    if call is not None and call.split_call is not None:
+        if not blocks.is_next(call.split_call):
             return "wait"
-        if not call.team.fits(process, gang.renewed):
-            joins = life is None and not process.ready and process.epoch == gang.epoch and not gang.broken
-            return "wait" if joins and blocks.has_patience(process) else "replace"
+        if not call.split_call.accepts_process(process, gang.renewed_epoch):
+            joins = life is None and not process.is_ready and process.epoch == gang.epoch and not gang.broken_reason
+            return "wait" if joins and blocks.is_within_grace(process) else "replace"
         if not gang.epoch and not (call.header.get("headless") and node.gpus_known.is_set()):
             return "wait"  # for what only a client knows: the plugins
-        return "begin" if blocks.ready(call.team) else "wait"
+        return "begin" if blocks.is_ready(call.split_call) else "wait"
     if life is None:
         return "wait"
-    has_left = slot.left == gang.epoch
+    has_left = slot.left_epoch == gang.epoch
     if call is not None:
         return "hand back" if gang.epoch and _is_stale(call, gang, has_left) else "replace"
-    over = bool(life.broken) or life.epoch < gang.renewed
-    wanted = gang.epoch and not has_left and not gang.broken and not gang.spent and not node.in_blocks
+    over = bool(life.broken_reason) or life.epoch < gang.renewed_epoch
+    wanted = (
+        gang.epoch and not has_left and not gang.broken_reason and not gang.spent_reason and not node.has_partial_gangs
+    )
     return "replace" if over or wanted else "look around"
 
 
 def _is_stale(call: Call, gang: Gang, has_left: bool) -> bool:
     """Whether a call is for a gang that is no more, or that its rank has left."""
-    over = gang.broken or has_left or call.header.get("epoch") != gang.epoch
-    return call.gang and not gang.alone and bool(over)
+    over = gang.broken_reason or has_left or call.header.get("epoch") != gang.epoch
+    return call.is_gang_call and not gang.is_standalone and bool(over)
 
 
-class Others(Protocol):
-    """What a slot asks of all of them; see ``slot_dispatcher.Slots``."""
+class SlotGroup(Protocol):
+    """What a slot asks of all of them; see ``slot_dispatcher.SlotDispatcher``."""
 
-    def stand(self, slot: Slot, stands: bool) -> None: ...
+    def set_paused(self, slot: Slot, stands: bool) -> None: ...
 
-    def stood(self, slot: Slot, call: Call) -> float: ...
+    def paused_seconds(self, slot: Slot, call: Call) -> float: ...
 
     def break_gang(self, why: str) -> None: ...
 
-    def spend_gang(self, why: str) -> None: ...
+    def mark_gang_spent(self, why: str) -> None: ...
 
-    def task_for(self, idle: Slot) -> Call | None: ...
+    def steal_task(self, idle: Slot) -> Call | None: ...
 
     def stop(self, call: Call, reason: str, grace: float) -> None: ...
 
-    def begin_together(self, team: Together) -> None: ...
+    def start_split_call(self, team: SplitCallParts) -> None: ...
 
-    def life_of(self, told: LifeKeys, epoch: int) -> SharedLife: ...
+    def get_shared_life(self, told: LifeKeys, epoch: int) -> SharedLife: ...
 
-    def moved(self) -> None: ...
+    def on_capacity_freed(self) -> None: ...
 
     @property
-    def waits(self) -> Waits | None: ...
+    def active_partial_gangs(self) -> PartialGangStatus | None: ...
 
-    def one_less(self) -> None: ...
+    def on_worker_exit(self) -> None: ...
 
-    def part(self) -> None: ...
+    def separate_tasks(self) -> None: ...
 
 
 class Slot:
@@ -365,24 +373,30 @@ class Slot:
     def __init__(
         self,
         state: NodeState,
-        desk: CallDesk,
-        apps: Apps,
-        phases: Phases,
-        others: Others,
+        desk: CallLifecycle,
+        apps: PluginContextProcess,
+        phases: RankPhases,
+        others: SlotGroup,
         place: tuple[int, int],
     ) -> None:
         self.rank, self.number = place
-        self.lone = self.number == state.config.slots
+        self.is_task_slot = self.number == state.config.slots
         self.twin: Slot | None = None
-        self._port: Port | None = None
+        self._port: ReservedPorts | None = None
         self.capacity = state.config.capacity
         self.queue: deque[Call] = deque()
         self.running: dict[Key, Call] = {}
         self.process: Process | None = None
         self.failed_starts = 0
-        self.left = SPENT
-        self.logs = RankLogs(state.config, self.rank, self.number, self.running, desk.complain)
-        self._state, self._desk, self._apps, self._phases, self._others = state, desk, apps, phases, others
+        self.left_epoch = SPENT_EPOCH
+        self.logs = RankLogs(state.config, self.rank, self.number, self.running, desk.warn_clients)
+        self._state, self._lifecycle, self._plugin_contexts, self._phases, self._slot_group = (
+            state,
+            desk,
+            apps,
+            phases,
+            others,
+        )
 
     @property
     def has_turn(self) -> bool:
@@ -401,26 +415,28 @@ class Slot:
     @property
     def has_part(self) -> bool:
         """Whether a part of a block's call waits or runs here."""
-        return any(call.team is not None for call in (*self.running.values(), *self.queue))
+        return any(call.split_call is not None for call in (*self.running.values(), *self.queue))
 
     @property
-    def head(self) -> Call | None:
+    def next_call(self) -> Call | None:
         """The first call that waits."""
         return self.queue[0] if self.queue else None
 
-    def give(self, call: Call) -> None:
+    def enqueue(self, call: Call) -> None:
         """Have a call wait for its turn: by when it came, as parts of a block's call come into the queue later. Tasks
         that want the contexts of the whole gang give way to those parts, for which there is no gang meanwhile."""
         call.rank = self.rank
-        place, hooks = len(self.queue), self._state.gang.hooks and not self._state.apart
-        while place and _goes_ahead(call, self.queue[place - 1], hooks):
+        place, hooks = len(self.queue), self._state.gang.has_hooks and not self._state.has_separate_tasks
+        while place and _has_precedence(call, self.queue[place - 1], hooks):
             place -= 1
         self.queue.insert(place, call)
         self.pump()
 
     def pump(self) -> None:
         """Move on: replace the process where that is due, set it up, hand it what it can take."""
-        while (step := decide(self, self._state, self._apps, self._others.waits)) != "wait":
+        while (
+            step := decide_step(self, self._state, self._plugin_contexts, self._slot_group.active_partial_gangs)
+        ) != "wait":
             process = self.process
             connection = process.connection if process is not None else None
             if process is None:
@@ -430,7 +446,7 @@ class Slot:
             elif step == "hand over":
                 self._hand_over(self.queue.popleft(), process, connection)
             elif step == "look around":
-                call = self._others.task_for(self)  # what that one runs may take for ever
+                call = self._slot_group.steal_task(self)  # what that one runs may take for ever
                 if call is None:
                     return
                 call.rank = self.rank
@@ -438,13 +454,13 @@ class Slot:
             elif step == "set up":
                 self._set_up(process, connection)
             elif step == "hand back":
-                self._desk.stale(self.queue.popleft())
+                self._lifecycle.reject_stale(self.queue.popleft())
             elif step == "begin":
-                if (head := self.head) is not None and head.team is not None:
-                    self._others.begin_together(head.team)
+                if (head := self.next_call) is not None and head.split_call is not None:
+                    self._slot_group.start_split_call(head.split_call)
             elif step == "replace":
-                if self.queue and self.queue[0].team is not None:
-                    self._gang_spent(process, "its ranks are taken for smaller gangs")
+                if self.queue and self.queue[0].split_call is not None:
+                    self._mark_gang_spent(process, "its ranks are taken for smaller gangs")
                 self.exit_process("its gang was replaced", self._state.config.grace)
             else:
                 self.exit_process(UNUSABLE, self._state.config.grace)
@@ -462,7 +478,7 @@ class Slot:
         if config.debug_wait:
             env["SKYWARD_DEBUG_WAIT"] = str(config.debug_wait)
         folders = [] if config.client_cwd is None else [config.cwd, config.client_cwd]
-        env["SKYWARD_FOLDERS"] = encoded([[config.cwd, *config.path_before], folders])
+        env["SKYWARD_FOLDERS"] = encode_json([[config.cwd, *config.path_before], folders])
         if config.devices:
             env["CUDA_VISIBLE_DEVICES"] = config.devices[self.rank - config.node * config.ranks_per_node]
         if config.notices:
@@ -472,34 +488,34 @@ class Slot:
         try:
             keeps: list[int] = []
             if config.free_gpus:
-                from skyward_core.node.gpu_locks import kept_by
+                from skyward_core.node.gpu_locks import inherited_lock_fds
 
-                keeps = kept_by(env["CUDA_VISIBLE_DEVICES"])
+                keeps = inherited_lock_fds(env["CUDA_VISIBLE_DEVICES"])
             self.process = Process(spawn(config, "worker", (self.rank, self.number), out, err, env, keeps))
-            self.process.says_from = os.fstat(err).st_size
+            self.process.stderr_start = os.fstat(err).st_size
         except OSError as error:  # its working folder is gone, say, or there are no descriptors left
             self.failed_starts += 1
             waiting, self.queue = list(self.queue), deque()
             for call in waiting:
-                self._desk.not_started(call, f"its worker could not be started: {error}")
-        self.enter("starting")
+                self._lifecycle.report_start_failure(call, f"its worker could not be started: {error}")
+        self.set_phase("starting")
 
     def adopt(self, pid: int) -> None:
         """Take over a worker that another agent started: we learn of its end, but not how it ended."""
         self.process = Process(pid)
-        self.process.used = True
-        when_ended(pid, lambda: self.ended(None))
+        self.process.has_run_code = True
+        call_on_exit(pid, lambda: self.on_exit(None))
 
     def adopt_call(self, call: Call) -> None:
         """Take over a call that another agent gave to the process here; it has ended where there is none. When it
         began is not known: its time limit begins anew."""
         if self.process is not None:
             self.running[call.key] = call
-            self._arm(call)
+            self._start_timeout(call)
         else:
-            self._desk.died(call, Process(0), None, self.logs)
+            self._lifecycle.on_worker_death(call, Process(0), None, self.logs)
 
-    def connected(self, connection: Connection, header: WorkerHello, plugins: bytes) -> None:
+    def on_connected(self, connection: Connection, header: WorkerHello, plugins: bytes) -> None:
         """The slot's worker greets: a fresh one, or one that outlived the agent which started it."""
         process = self.process
         if process is None:
@@ -508,45 +524,47 @@ class Slot:
             process.connection.close()  # user code has closed its end
         process.connection = connection
         self.failed_starts = 0
-        self.enter(header.get("phase", ""), header.get("age", 0.0))
+        self.set_phase(header.get("phase", ""), header.get("age", 0.0))
         if "epoch" in header and process.epoch is None:
-            process.epoch, process.ready, process.placed = header["epoch"], True, True
-            gang = Gang.told(header, plugins)
+            process.epoch, process.is_ready, process.has_place = header["epoch"], True, True
+            gang = Gang.from_header(header, plugins)
             if "life" in header:
-                process.life = self._others.life_of(header["life"], header["epoch"])
-                gang.info, gang.broken = {}, "its ranks are in smaller gangs"
+                process.life = self._slot_group.get_shared_life(header["life"], header["epoch"])
+                gang.info, gang.broken_reason = {}, "its ranks are in smaller gangs"
             self._learn_gang(gang)
         for call in self.running.values():
             call.worker = connection
-            self._desk.credit(call)
+            self._lifecycle.send_credit(call)
         for want in header.get("wants", ()):
             if (waits := self.running.get((want["run"], want["i"]))) is not None:
-                self._desk.want(waits, want)
+                self._lifecycle.on_want(waits, want)
         self.pump()
 
     def _learn_gang(self, gang: Gang) -> None:
         """Its process has outlived another agent, and belongs to a gang that this one has not heard of."""
         if gang.epoch > self._state.gang.epoch:
             self._state.learn_gang(gang)
-            if gang.apps and self._apps.process is None:
-                self._others.break_gang("the process of its plugins' around_app ended with the agent before this one")
+            if gang.has_app_hooks and self._plugin_contexts.process is None:
+                self._slot_group.break_gang(
+                    "the process of its plugins' around_app ended with the agent before this one"
+                )
 
-    def enter(self, phase: str, age: float = 0.0) -> None:
+    def set_phase(self, phase: str, age: float = 0.0) -> None:
         """Its process is at that since so many seconds; a rank's further workers are nobody's news."""
-        self._others.stand(self, phase == "paused")
-        if self.number == 0 or self.lone:
-            self._phases.enter(self.rank, phase, age)
+        self._slot_group.set_paused(self, phase == "paused")
+        if self.number == 0 or self.is_task_slot:
+            self._phases.set_phase(self.rank, phase, age)
 
-    def set_up_in(self, life: SharedLife, header: Header) -> None:
+    def set_up_in_block(self, life: SharedLife, header: Header) -> None:
         """Give the process its place among the ranks of a block."""
         process, gang = self.process, self._state.gang
         if process is None or process.connection is None:
             return
-        process.epoch, process.life, process.ready, process.placed = life.epoch, life, False, True
-        how = {"hooks": gang.hooks, "apps": gang.apps, "secrets": gang.secrets, "alone": False}
+        process.epoch, process.life, process.is_ready, process.has_place = life.epoch, life, False, True
+        how = {"hooks": gang.has_hooks, "apps": gang.has_app_hooks, "secrets": gang.secrets, "alone": False}
         process.connection.send(header | how, gang.plugins)
 
-    def begin_part(self) -> None:
+    def start_part(self) -> None:
         """Hand the first call over, a part of a block's."""
         process = self.process
         if process is not None and process.connection is not None:
@@ -555,223 +573,231 @@ class Slot:
     def _set_up(self, process: Process, connection: Connection) -> None:
         gang = self._state.gang
         process.epoch = gang.epoch
-        process.ready, process.placed = False, True
-        info = self._state.place(self.rank, self._worker)
-        header = {"t": "setup", "epoch": gang.epoch, "info": info, "own": self._own_place()}
-        header |= {"gang": self.number == 0, "apart": self._state.apart, "joins": gang.joins}
-        if self.number and self._state.apart:
-            header |= self._state.share(self.rank % self._state.config.ranks_per_node, 1)
-        header |= {"hooks": gang.hooks, "apps": gang.apps, "secrets": gang.secrets, "alone": gang.alone}
-        if gang.apps and self._apps.failure is not None:
-            error, data = self._apps.failure
+        process.is_ready, process.has_place = False, True
+        info = self._state.rank_info(self.rank, self._worker_number)
+        header = {"t": "setup", "epoch": gang.epoch, "info": info, "own": self._task_info()}
+        header |= {"gang": self.number == 0, "apart": self._state.has_separate_tasks, "joins": gang.is_joined}
+        if self.number and self._state.has_separate_tasks:
+            header |= self._state.machine_share(self.rank % self._state.config.ranks_per_node, 1)
+        header |= {
+            "hooks": gang.has_hooks,
+            "apps": gang.has_app_hooks,
+            "secrets": gang.secrets,
+            "alone": gang.is_standalone,
+        }
+        if gang.has_app_hooks and self._plugin_contexts.entry_failure is not None:
+            error, data = self._plugin_contexts.entry_failure
             connection.send(header | {"failed": error}, data)
         else:
             connection.send(header, gang.plugins)
 
     @property
-    def _worker(self) -> int:
-        return 0 if self.lone else self.number
+    def _worker_number(self) -> int:
+        return 0 if self.is_task_slot else self.number
 
-    def _own_place(self) -> Header:
+    def _task_info(self) -> Header:
         """Return the place of the rank in tasks, with a port that the agent keeps free for it."""
         with suppress(OSError):
-            self._port = self._port or Port(self._state.config.address)
-        return self._state.own_place(self.rank, self._worker, self._port.number if self._port else 0)
+            self._port = self._port or ReservedPorts(self._state.config.address)
+        return self._state.task_info(self.rank, self._worker_number, self._port.number if self._port else 0)
 
-    def set_up_done(self) -> None:
+    def on_setup_done(self) -> None:
         """Its process has entered its plugins' contexts, or failed to."""
         if self.process is not None:
-            self.process.ready = True
-            self.enter("")
+            self.process.is_ready = True
+            self.set_phase("")
             for call in self.running.values():
-                self._arm(call)
-            self._send_away()
+                self._start_timeout(call)
+            self._request_exit()
             if self.queue and not self.running:
                 self.pump()  # what waits may be for another process
 
-    def _send_away(self) -> None:
+    def _request_exit(self) -> None:
         """Have a worker end that we stopped, and whose code took the signal for itself and came to its own end."""
         process = self.process
-        if process is not None and process.killed and process.connection is not None and not self.running:
+        if process is not None and process.kill_reason and process.connection is not None and not self.running:
             process.connection.send({"t": "exit"})
 
     def stop_process(self, reason: str, grace: float) -> None:
         """SIGTERM to the process group now, SIGKILL after the grace."""
         process = self.process
-        if process is None or process.killed:
+        if process is None or process.kill_reason:
             return
-        process.killed = reason
+        process.kill_reason = reason
         signal_group(process.pid, signal.SIGTERM)
-        self._gang_lost(process, reason)
-        self._expect_end(process, grace)
+        self._mark_gang_broken(process, reason)
+        self._schedule_kill(process, grace)
 
     def exit_process(self, reason: str, grace: float) -> None:
         """Let an idle worker leave its contexts and end as Python does; SIGKILL after the grace."""
         process = self.process
-        if process is not None and process.epoch == SPENT:
-            self._expect_end(process, grace)  # from now on somebody does wait for it
-        if process is None or process.killed:
+        if process is not None and process.epoch == SPENT_EPOCH:
+            self._schedule_kill(process, grace)  # from now on somebody does wait for it
+        if process is None or process.kill_reason:
             return
-        setting_up = process.epoch is not None and not process.ready
+        setting_up = process.epoch is not None and not process.is_ready
         if self.running or setting_up or process.connection is None:
             self.stop_process(reason, grace)
             return
-        process.killed = reason
+        process.kill_reason = reason
         process.connection.send({"t": "exit"})
-        self._expect_end(process, grace)
+        self._schedule_kill(process, grace)
 
-    def _expect_end(self, process: Process, grace: float) -> None:
+    def _schedule_kill(self, process: Process, grace: float) -> None:
         """A process is on its way out: SIGKILL if it is not after the grace."""
-        asyncio.get_running_loop().call_later(grace, self._kill_if, process)
+        asyncio.get_running_loop().call_later(grace, self._kill_if_current, process)
 
-    def _gang_lost(self, process: Process, how: str) -> None:
+    def _mark_gang_broken(self, process: Process, how: str) -> None:
         """The gang lost this process. Say so before its outcome: the client may start the next run at once."""
         if process.life is not None:
-            process.life.broken = process.life.broken or how or "a process of it ended"
+            process.life.broken_reason = process.life.broken_reason or how or "a process of it ended"
         elif self.number == 0 and process.epoch is not None and process.epoch == self._state.gang.epoch:
-            self._others.break_gang(f"the worker of rank {self.rank} ended" + (f": {how}" if how else ""))
+            self._slot_group.break_gang(f"the worker of rank {self.rank} ended" + (f": {how}" if how else ""))
 
-    def _gang_spent(self, process: Process, why: str) -> None:
+    def _mark_gang_spent(self, process: Process, why: str) -> None:
         """A call has ended well, and left a process that takes no other. The gang goes on for ranks that have not begun
         theirs; what comes next is for another one."""
         gang = self._state.gang
         if process.life is not None:
-            process.life.broken = process.life.broken or why
-        elif self.number == 0 and process.epoch is not None and process.epoch == gang.epoch and not gang.alone:
-            process.epoch, self.left = SPENT, gang.epoch
-            self._others.spend_gang(why)
+            process.life.broken_reason = process.life.broken_reason or why
+        elif self.number == 0 and process.epoch is not None and process.epoch == gang.epoch and not gang.is_standalone:
+            process.epoch, self.left_epoch = SPENT_EPOCH, gang.epoch
+            self._slot_group.mark_gang_spent(why)
 
-    def _kill_if(self, process: Process) -> None:
+    def _kill_if_current(self, process: Process) -> None:
         if self.process is process:
-            self.logs.say(
+            self.logs.write_message(
                 f"the worker of rank {self.rank} was still there at the end of its grace and is killed "
-                f"({process.killed}): what its exit handlers, threads and unwritten files had left to do is cut off"
+                f"({process.kill_reason}): what its exit handlers, threads and unwritten files had left to do is "
+                "cut off"
             )
             signal_group(process.pid, signal.SIGKILL)
 
-    def ended(self, status: int | None) -> None:
+    def on_exit(self, status: int | None) -> None:
         """The process of this slot has ended, with this wait status if it was our child."""
         process, self.process = self.process, None
         if process is None:
             return
-        self.enter("")
+        self.set_phase("")
         signal_group(process.pid, signal.SIGKILL)  # children that outlived it
-        if process.connection is None and not process.killed:
+        if process.connection is None and not process.kill_reason:
             self.failed_starts += 1
-        if process.ended_well(status):
-            self._gang_spent(process, "a script has run in it")
+        if process.exited_successfully(status):
+            self._mark_gang_spent(process, "a script has run in it")
         else:
-            self._gang_lost(process, process.killed or exit_words(status)[1])
+            self._mark_gang_broken(process, process.kill_reason or describe_exit(status)[1])
         for call in list(self.running.values()):
             self.running.pop(call.key, None)
-            if call.parting:
-                self._part(call)
+            if call.pending_outcome:
+                self._finish_pending(call)
             else:
-                self._desk.died(call, process, status, self.logs)
-        self._others.one_less()
-        if self.failed_starts >= START_ATTEMPTS:
+                self._lifecycle.on_worker_death(call, process, status, self.logs)
+        self._slot_group.on_worker_exit()
+        if self.failed_starts >= MAX_START_ATTEMPTS:
             waiting, self.queue = list(self.queue), deque()
             for call in waiting:
-                self._desk.died(call, process, status, self.logs)
-        if not self._state.closing:
-            self._go_on()
+                self._lifecycle.on_worker_death(call, process, status, self.logs)
+        if not self._state.is_closing:
+            self._pump_waiting()
 
-    def _go_on(self) -> None:
+    def _pump_waiting(self) -> None:
         self.pump()
         if self.twin is not None:
             self.twin.pump()
-        self._others.moved()
+        self._slot_group.on_capacity_freed()
 
     # -- its calls ---------------------------------------------------------------------------------------
 
     def _hand_over(self, call: Call, process: Process, connection: Connection) -> None:
         self.running[call.key] = call
-        process.used = True
-        call.given_at, call.begun_at = time.monotonic(), time.time()
+        process.has_run_code = True
+        call.started_at, call.started_unix = time.monotonic(), time.time()
         call.slot, call.worker = self.number, connection
         process.is_script = bool(call.header.get("script"))
         call.log_start = self.logs.ends
-        if not process.placed:  # it runs tasks of a gang that broke, until there is the next one
-            process.placed = True
-            info = self._state.place(self.rank, self._worker)
-            connection.send({"t": "place", "info": info, "own": self._own_place()})
-        text = encoded(call.header)
-        connection.reply(text, call.body)
-        self._desk.given(call, text)
-        if process.ready or process.epoch is None:
-            self._arm(call)
+        if not process.has_place:  # it runs tasks of a gang that broke, until there is the next one
+            process.has_place = True
+            info = self._state.rank_info(self.rank, self._worker_number)
+            connection.send({"t": "place", "info": info, "own": self._task_info()})
+        text = encode_json(call.header)
+        connection.send_acknowledging(text, call.body)
+        self._lifecycle.on_call_started(call, text)
+        if process.is_ready or process.epoch is None:
+            self._start_timeout(call)
 
-    def _arm(self, call: Call) -> None:
+    def _start_timeout(self, call: Call) -> None:
         """Start the clock of a call's time limit."""
         if call.timeout is not None and call.outcome is None:
-            self._limit(call, call.timeout, self._others.stood(self, call))
+            self._schedule_timeout(call, call.timeout, self._slot_group.paused_seconds(self, call))
 
-    def _limit(self, call: Call, seconds: float, stood: float) -> None:
-        call.disarm()
-        timer = asyncio.get_running_loop().call_later(seconds, self._out_of_time, call, stood)
+    def _schedule_timeout(self, call: Call, seconds: float, stood: float) -> None:
+        call.cancel_timers()
+        timer = asyncio.get_running_loop().call_later(seconds, self._on_timeout, call, stood)
         call.timers.append(timer)
 
-    def _out_of_time(self, call: Call, stood: float) -> None:
+    def _on_timeout(self, call: Call, stood: float) -> None:
         """Its time is over, unless some of it went by while a rank stood still."""
-        now = self._others.stood(self, call)
+        now = self._slot_group.paused_seconds(self, call)
         if now > stood:
-            self._limit(call, max(now - stood, LEAST), now)
+            self._schedule_timeout(call, max(now - stood, MIN_TIMEOUT_CHECK), now)
         else:
-            self._others.stop(call, "timeout", self._state.config.grace)
+            self._slot_group.stop(call, "timeout", self._state.config.grace)
 
-    def outcome(self, call: Call, header: WorkerOutcome, body: bytes) -> None:
+    def on_outcome(self, call: Call, header: WorkerOutcome, body: bytes) -> None:
         """Its process tells what came of a call."""
         process = self.process
-        killed = process.killed if process is not None else ""
+        killed = process.kill_reason if process is not None else ""
         used_up = header.get("ends", "")
         ends = (header["kind"] in ("exited", "collateral") or bool(used_up)) and process is not None
         if ends and process is not None:
-            process.killed = killed or "it is exiting"
+            process.kill_reason = killed or "it is exiting"
             error = header.get("error")
             if used_up:
-                self._gang_spent(process, used_up)
+                self._mark_gang_spent(process, used_up)
             else:
-                self._gang_lost(process, error.get("message", killed) if error else killed)
+                self._mark_gang_broken(process, error.get("message", killed) if error else killed)
             if not killed:
                 grace = self._state.config.grace
-                self._expect_end(process, max(grace, ENDING) if used_up else grace)
+                self._schedule_kill(process, max(grace, EXIT_HANDLER_GRACE) if used_up else grace)
         if header.pop("unusable", False) and process is not None:
-            process.unusable = True
-            self._gang_lost(process, UNUSABLE)
+            process.is_unusable = True
+            self._mark_gang_broken(process, UNUSABLE)
         if header.pop("joined", False):
-            if process is not None and not call.gang:
-                self._gang_spent(process, "a task has left a process group in its process")
-            self._others.part()
+            if process is not None and not call.is_gang_call:
+                self._mark_gang_spent(process, "a task has left a process group in its process")
+            self._slot_group.separate_tasks()
         left = header.pop("left", False)
-        stopped = left and self._state.is_taken_back
+        stopped = left and self._state.is_preempted
         if left or (process is not None and process.is_script):
             stopped |= bool(killed or call.stop_reason)
         if stopped and header["kind"] == "returned":
             # Many a handler saves its state and leaves by sys.exit(0): that is how it ends, and no result.
             header["kind"], header["summary"], header["size"], body = "collateral", None, 0, b""
-        header = self._desk.judged(call, header, killed, process)
+        header = self._lifecycle.finalize_outcome(call, header, killed, process)
         if ends:
             # What its exit handlers still print and write is the run's: who hears of its end finds it there.
-            call.parting = (header, body)
-            call.disarm()
-            asyncio.get_running_loop().call_later(ENDING if used_up else PARTING, self._part, call)
+            call.pending_outcome = (header, body)
+            call.cancel_timers()
+            asyncio.get_running_loop().call_later(
+                EXIT_HANDLER_GRACE if used_up else WORKER_EXIT_GRACE, self._finish_pending, call
+            )
         else:
             self._finish(call, header, body)
             if killed:
-                self._send_away()
+                self._request_exit()
 
-    def _part(self, call: Call) -> None:
+    def _finish_pending(self, call: Call) -> None:
         """Tell of a call whose worker has ended, or takes its time to."""
-        if call.parting and call.outcome is None:
-            self._finish(call, *call.parting)
+        if call.pending_outcome and call.outcome is None:
+            self._finish(call, *call.pending_outcome)
 
     def _finish(self, call: Call, header: WorkerOutcome, body: bytes) -> None:
-        self._desk.finish(call, header, body, self.logs, more=bool(self.queue))
+        self._lifecycle.finish(call, header, body, self.logs, more=bool(self.queue))
         self.running.pop(call.key, None)
-        self._go_on()
+        self._pump_waiting()
 
 
-def _goes_ahead(call: Call, before: Call, hooks: bool) -> bool:
+def _has_precedence(call: Call, before: Call, hooks: bool) -> bool:
     """Whether a call that is put into a queue goes ahead of another one."""
-    gives_way = hooks and call.team is not None and before.team is None and not before.gang
+    gives_way = hooks and call.split_call is not None and before.split_call is None and not before.is_gang_call
     return before.order > call.order or gives_way

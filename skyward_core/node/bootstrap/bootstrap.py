@@ -17,17 +17,25 @@ import sys
 import time
 
 from skyward_core.node.bootstrap.host_inspection import (
-    doubt,
-    facts,
+    collect_facts,
+    distrust_reason,
+    find_node_processes,
+    is_lease_expired,
     is_running,
-    kept_facts,
-    last_sign,
-    lease_over,
-    members,
-    own_word,
+    last_activity,
+    read_retained_facts,
+    unique_token,
 )
-from skyward_core.node.deferred_imports import import_asyncio, put_off
-from skyward_core.protocol.node_paths import ENDED, KEPT, UMASK, NodePaths, for_workers, pools, rest_of
+from skyward_core.node.deferred_imports import import_asyncio, install_lazy_modules
+from skyward_core.protocol.node_paths import (
+    EXIT_REASON_PREFIX,
+    RETAINED_PREFIX,
+    UMASK,
+    NodePaths,
+    deferred_bundle_path,
+    pools_folder,
+    worker_socket_path,
+)
 
 TYPE_CHECKING = False  # typing's would be imported for it
 
@@ -38,10 +46,10 @@ if TYPE_CHECKING:
 # ruff: noqa: PTH103, PTH104, PTH108, PTH110, PTH112, PTH118, PTH208, PTH120
 
 
-PART_KEPT = 3600.0  # seconds after which nobody can still be writing something that is not whole
-WORD_KEPT = 30 * 86400.0  # seconds that an agent's last word waits for its client
-NEWS, GO = b"n", b"g"
-BEAT = 1.0  # seconds; the client takes a host for stalled that sends nothing for two of them, or more
+PARTIAL_FILE_AGE = 3600.0  # seconds after which nobody can still be writing something that is not whole
+EXIT_REASON_AGE = 30 * 86400.0  # seconds that an agent's last word waits for its client
+BUNDLE_ARRIVED, START_AGENT = b"n", b"g"
+HEARTBEAT_INTERVAL = 1.0  # seconds; the client takes a host for stalled that sends nothing for two of them, or more
 
 _is_answering = False
 
@@ -57,11 +65,11 @@ def receive(size: int) -> bytes:
     return bytes(data)
 
 
-def request() -> dict[str, Any]:
+def receive_request() -> dict[str, Any]:
     return dict(json.loads(receive(int(receive(8), 16))))
 
 
-def answer(word: str, **values: Any) -> None:
+def send_answer(word: str, **values: Any) -> None:
     global _is_answering
     data = f"\n{word} {json.dumps(values)}\n".encode()
     _is_answering = True
@@ -70,7 +78,7 @@ def answer(word: str, **values: Any) -> None:
     _is_answering = False
 
 
-def beat(*_: object) -> None:
+def send_heartbeat(*_: object) -> None:
     """Show the client that this process is alive."""
     if not _is_answering:
         try:  # noqa: SIM105  contextlib would have to be imported
@@ -79,13 +87,13 @@ def beat(*_: object) -> None:
             pass  # whatever is being done has to know by itself that the client has gone
 
 
-def take_bundle(root: str, name: str, size: int) -> None:
+def save_bundle(root: str, name: str, size: int) -> None:
     """Write a bundle beside where it shall be, and rename its folder: whole or not at all, and never in the place of
     one that processes read already."""
     folder, file = os.path.split(name)
     target = os.path.join(root, folder)
-    partial = f"{target}.{own_word()}.part"
-    if doubt(os.path.join(root, name)):
+    partial = f"{target}.{unique_token()}.part"
+    if distrust_reason(os.path.join(root, name)):
         import shutil
 
         shutil.rmtree(target)
@@ -111,7 +119,7 @@ def unpack(archive: bytes, path: str) -> None:
         file.write(start.unused_data)
 
 
-def lend(archive: bytes) -> str:
+def load_ephemeral_bundle(archive: bytes) -> str:
     """Have a bundle in memory alone, for as long as this channel is open: who only looks leaves nothing here."""
     import zlib
 
@@ -123,34 +131,34 @@ def lend(archive: bytes) -> str:
     return f"/proc/self/fd/{file}"
 
 
-def sweep(root: str) -> None:
+def remove_stale_folders(root: str) -> None:
     """Remove the folders of pools that ended without a word, as by a power cut, once their leases are over, and those
     kept ones whose time is over. What nobody has fetched is kept."""
     for name in os.listdir(root):
         part = os.path.join(root, name)
         # What a client was killed while it sent.
-        if name.endswith(".part") and os.path.isdir(part) and time.time() - os.stat(part).st_mtime > PART_KEPT:
+        if name.endswith(".part") and os.path.isdir(part) and time.time() - os.stat(part).st_mtime > PARTIAL_FILE_AGE:
             import shutil
 
             shutil.rmtree(part, ignore_errors=True)
-    base = pools(root)
+    base = pools_folder(root)
     for name in os.listdir(base) if os.path.isdir(base) else ():
         folder = os.path.join(base, name)
         try:
-            if name.startswith(ENDED):
-                if time.time() - os.stat(folder).st_mtime > WORD_KEPT:
+            if name.startswith(EXIT_REASON_PREFIX):
+                if time.time() - os.stat(folder).st_mtime > EXIT_REASON_AGE:
                     os.unlink(folder)
                 continue
-            if name.startswith(KEPT) and kept_facts(folder).get("until", 0) > time.time():
+            if name.startswith(RETAINED_PREFIX) and read_retained_facts(folder).get("until", 0) > time.time():
                 continue
-            state, last = last_sign(folder)
-            if not lease_over(state, last) or is_running(folder) or members(folder):
+            state, last = last_activity(folder)
+            if not is_lease_expired(state, last) or is_running(folder) or find_node_processes(folder):
                 continue
             socket = state.get("socket", NodePaths(folder).socket)
-            from skyward_core.node.agent.retained_results import settle
+            from skyward_core.node.agent.retained_results import remove_or_retain
 
-            settle(folder, state.get("keep_results", 0.0))
-            for path in (socket, for_workers(socket)):
+            remove_or_retain(folder, state.get("keep_results", 0.0))
+            for path in (socket, worker_socket_path(socket)):
                 if os.path.exists(path):
                     os.unlink(path)
         except (OSError, ValueError):
@@ -167,55 +175,55 @@ class PreparedProcess:
     def __init__(self, root: str, bundle: str, early: bool, word: str) -> None:
         path = os.path.join(root, bundle)
         if early:
-            put_off()
+            install_lazy_modules()
             # What both of us need is imported once.
             import contextlib  # noqa: F401
             import pathlib  # noqa: F401
             import signal  # noqa: F401
-        told, self._tell = os.pipe()
+        told, self._pipe = os.pipe()
         self._child = os.fork()
         if not self._child:
-            os.close(self._tell)
-            told_of = NEWS
-            while told_of == NEWS:
+            os.close(self._pipe)
+            told_of = BUNDLE_ARRIVED
+            while told_of == BUNDLE_ARRIVED:
                 if early:
-                    get_ready(path)
+                    preload_agent(path)
                 told_of = os.read(told, 1)
             if not told_of:
                 os._exit(0)  # the client has gone
             use_bundle(path)
-            sweep(root)
+            remove_stale_folders(root)
             from skyward_core.node.agent.__main__ import main
 
-            main(client_is_there, f"\n{word} ")
+            main(is_client_connected, f"\n{word} ")
         os.close(told)
 
-    def news(self) -> None:
+    def notify_bundle_arrived(self) -> None:
         """The bundle is here."""
-        os.write(self._tell, NEWS)
+        os.write(self._pipe, BUNDLE_ARRIVED)
 
     def start(self) -> None:
         """Have it go on, and end with it; the agent's config is what comes next on standard input."""
-        os.write(self._tell, GO)
+        os.write(self._pipe, START_AGENT)
         _, status = os.waitpid(self._child, 0)
         os._exit(os.waitstatus_to_exitcode(status))
 
 
-def client_is_there() -> bool:
+def is_client_connected() -> bool:
     """Whether the channel is open, in which the client says nothing any more until the agent has answered."""
     import select
 
     return not select.select([0], [], [], 0)[0]
 
 
-def get_ready(path: str) -> None:
+def preload_agent(path: str) -> None:
     """Import what an agent needs, but for the bundle where it is not here yet."""
     import_asyncio()
     if os.path.exists(path):
         use_bundle(path)
-        from skyward_core.node.agent.__main__ import preload
+        from skyward_core.node.agent.__main__ import preload_modules
 
-        preload()
+        preload_modules()
 
 
 def use_bundle(path: str) -> None:
@@ -226,9 +234,9 @@ def use_bundle(path: str) -> None:
         package = type(sys)("skyward_core")
         package.__path__ = [os.path.join(path, "skyward_core")]
         sys.modules["skyward_core"] = package
-        from skyward_core.node.bundle_importer import import_once
+        from skyward_core.node.bundle_importer import install_bundle_importer
 
-        import_once(path)
+        install_bundle_importer(path)
 
 
 def serve(asked: dict[str, Any]) -> None:
@@ -238,45 +246,47 @@ def serve(asked: dict[str, Any]) -> None:
     os.umask(login | 0o022)  # what we make is for nobody else to write, whatever the login says
     os.environ[UMASK] = f"{login:o}"  # what ranks make is the person's affair
     try:
-        known = facts(asked)
+        known = collect_facts(asked)
     except OSError as error:
-        answer(word, error=str(error), kind=type(error).__name__)
+        send_answer(word, error=str(error), kind=type(error).__name__)
         return
-    answer(word, **known)
+    send_answer(word, **known)
     root, bundle = known["root"], asked["bundles"][known["nvml"]]
     path = os.path.join(root, bundle)
     early = bool(root and asked.get("starts")) and not known["running"]
     starter = PreparedProcess(root, bundle, early, word)
-    signal.signal(signal.SIGALRM, beat)
-    signal.setitimer(signal.ITIMER_REAL, BEAT, BEAT)
+    signal.signal(signal.SIGALRM, send_heartbeat)
+    signal.setitimer(signal.ITIMER_REAL, HEARTBEAT_INTERVAL, HEARTBEAT_INTERVAL)
     while True:
-        wanted = request()
+        wanted = receive_request()
         what = wanted.pop("do")
         try:
             if what == "bundle":
-                take_bundle(root, bundle, wanted["size"])
-                starter.news()
-                answer(word)
+                save_bundle(root, bundle, wanted["size"])
+                starter.notify_bundle_arrived()
+                send_answer(word)
             elif what == "lend":
-                path = lend(receive(wanted["size"]))
-                answer(word)
+                path = load_ephemeral_bundle(receive(wanted["size"]))
+                send_answer(word)
             elif what == "rest":
-                take_bundle(root, rest_of(bundle), wanted["size"])
-                answer(word)
+                save_bundle(root, deferred_bundle_path(bundle), wanted["size"])
+                send_answer(word)
             elif what == "start":
-                answer(word)
+                send_answer(word)
                 starter.start()
             else:
                 use_bundle(path)
                 from skyward_core.node.bootstrap import host_commands
 
-                answer(
+                send_answer(
                     word,
-                    **host_commands.do(what, wanted, root, receive, lambda line: answer(word, line=line)),
+                    **host_commands.run_host_command(
+                        what, wanted, root, receive, lambda line: send_answer(word, line=line)
+                    ),
                 )
         except (OSError, ValueError) as error:
-            answer(word, error=str(error), kind=type(error).__name__)
+            send_answer(word, error=str(error), kind=type(error).__name__)
 
 
 if __name__ == "__main__":
-    serve(request())
+    serve(receive_request())

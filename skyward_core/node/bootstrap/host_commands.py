@@ -16,17 +16,17 @@ from typing import Any
 
 from skyward_core.node.agent.worker_processes import kill_groups
 from skyward_core.node.bootstrap import receive_working_folder
-from skyward_core.node.bootstrap.host_inspection import belongs, is_running, members
-from skyward_core.protocol.node_paths import NodePaths, for_workers, pools
+from skyward_core.node.bootstrap.host_inspection import belongs_to_node, find_node_processes, is_running
+from skyward_core.protocol.node_paths import NodePaths, pools_folder, worker_socket_path
 
 Receive = Callable[[int], bytes]
 Emit = Callable[[str], None]
-PATIENCE = 3.0  # seconds between the polite signal and the final one
+END_TIMEOUT = 3.0  # seconds between the polite signal and the final one
 
-_copies: dict[str, tuple[receive_working_folder.Copy, list[receive_working_folder.Item]]] = {}
+_copies: dict[str, tuple[receive_working_folder.FolderCopy, list[receive_working_folder.FolderItem]]] = {}
 
 
-def do(what: str, wanted: dict[str, Any], root: str, receive: Receive, emit: Emit) -> dict[str, Any]:
+def run_host_command(what: str, wanted: dict[str, Any], root: str, receive: Receive, emit: Emit) -> dict[str, Any]:
     """Do one errand; the answer's values are the result.
 
     Raises:
@@ -37,49 +37,52 @@ def do(what: str, wanted: dict[str, Any], root: str, receive: Receive, emit: Emi
         from skyward_core.node.bootstrap import image_environment
 
         where = wanted["cwd"]
-        python = image_environment.ensure(wanted["image"], base, wanted["env"], where, emit, client=1)
-        asked = image_environment.wanted_by(wanted["image"])
-        return {"python": python, "installed": image_environment.installed_with(python) if asked else {}}
+        python = image_environment.ensure_environment(wanted["image"], base, wanted["env"], where, emit, client=1)
+        asked = image_environment.list_requirements(wanted["image"])
+        return {
+            "python": python,
+            "installed": image_environment.list_installed_packages(python) if asked else {},
+        }
     if what == "manifest":
         items = receive_working_folder.from_json(receive(wanted["size"]))
-        copy = receive_working_folder.Copy(base, wanted["name"], emit)
+        copy = receive_working_folder.FolderCopy(base, wanted["name"], emit)
         missing, doubtful = copy.compare(items)
         found = {"wanted": missing, "doubtful": list(doubtful.items()), "folder": str(copy.folder)}
-        if not missing and not doubtful and copy.lists(items):
+        if not missing and not doubtful and copy.is_same_listing(items):
             copy.close()
             return found | {"current": True}
         _copies[wanted["name"]] = (copy, items)
         return found
     if what == "files":
         copy, items = _copies.pop(wanted["name"])
-        incoming = _Incoming(receive, wanted["size"])
-        contents = receive_working_folder.Unzipped(incoming) if wanted["compressed"] else incoming
+        incoming = _InputReader(receive, wanted["size"])
+        contents = receive_working_folder.DecompressedSource(incoming) if wanted["compressed"] else incoming
         with contextlib.closing(copy), contextlib.closing(incoming):
             copy.apply(items, wanted["same"], wanted["wanted"], contents)
         return {}
     if what == "reach":
-        return {"reached": reach([(host, port) for host, port in wanted["places"]], wanted["seconds"])}
+        return {"reached": probe_hosts([(host, port) for host, port in wanted["places"]], wanted["seconds"])}
     if what == "end":
-        return {"killed": end(Path(pools(root), wanted["folder"]), wanted["socket"])}
+        return {"killed": end_agent(Path(pools_folder(root), wanted["folder"]), wanted["socket"])}
     if what == "gpus":
-        return {"gpus": gpus()}
+        return {"gpus": query_nvidia_smi()}
     if what == "look":
-        from skyward_core.node.gpu_locks import look_in_child
+        from skyward_core.node.gpu_locks import read_gpu_usage_in_child
 
-        seen, why = look_in_child()
+        seen, why = read_gpu_usage_in_child()
         return {"uses": seen, "why": why}
     if what == "probe":
-        from skyward_core.node.bootstrap.hardware_benchmark import measure
+        from skyward_core.node.bootstrap.hardware_benchmark import measure_host
 
-        return measure(base, wanted)
+        return measure_host(base, wanted)
     if what == "send":
-        from skyward_core.node.bootstrap.hardware_benchmark import send
+        from skyward_core.node.bootstrap.hardware_benchmark import measure_send
 
-        return send(wanted)
+        return measure_send(wanted)
     raise ValueError(f"this bundle knows no errand {what!r}")
 
 
-class _Incoming:
+class _InputReader:
     """The announced bytes of standard input, as something to read from."""
 
     def __init__(self, receive: Receive, size: int) -> None:
@@ -97,7 +100,7 @@ class _Incoming:
             self.read(1 << 20)
 
 
-def end(folder: Path, socket_path: str, patience: float = PATIENCE) -> list[int]:
+def end_agent(folder: Path, socket_path: str, patience: float = END_TIMEOUT) -> list[int]:
     """End a node's agent and all else that belongs to it, for certain, and remove its folder, but for what nobody has
     fetched (see ``agent.unfetched``); returns what had to be killed.
 
@@ -107,44 +110,46 @@ def end(folder: Path, socket_path: str, patience: float = PATIENCE) -> list[int]
         patience: seconds that it has for that.
     """
     # Whoever holds the folder and has not said yet who it is would go on in the place that we have cleared.
-    _until(lambda: not is_running(str(folder)) or agent_of(folder) is not None, patience)
-    if (pid := agent_of(folder)) is not None:
+    _wait_until(lambda: not is_running(str(folder)) or find_agent(folder) is not None, patience)
+    if (pid := find_agent(folder)) is not None:
         for number in (signal.SIGTERM, signal.SIGKILL):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, number)
                 os.kill(pid, signal.SIGCONT)  # a stopped process acts on none but this and SIGKILL
-            if _until(lambda: not is_running(str(folder)), patience):
+            if _wait_until(lambda: not is_running(str(folder)), patience):
                 break
     killed: set[int] = set()
 
     def none_left() -> bool:
-        left = members(str(folder))
+        left = find_node_processes(str(folder))
         killed.update(left)
         kill_groups(left)
         return not left
 
-    _until(none_left, patience)
+    _wait_until(none_left, patience)
     from skyward_core.node.agent import retained_results
 
-    for path in (socket_path, for_workers(socket_path)):
+    for path in (socket_path, worker_socket_path(socket_path)):
         with contextlib.suppress(OSError):
             Path(path).unlink()
     if folder.exists():
-        retained_results.settle(folder, max(retained_results.seconds_told(folder), retained_results.AT_LEAST))
+        retained_results.remove_or_retain(
+            folder, max(retained_results.retention_seconds(folder), retained_results.MIN_RETENTION)
+        )
     return sorted(killed)
 
 
-def agent_of(folder: Path) -> int | None:
+def find_agent(folder: Path) -> int | None:
     """The process that is a folder's agent, where there is one and it is what the folder says."""
     try:
         pid = int(json.loads(Path(NodePaths(str(folder)).state).read_text(encoding="utf-8"))["pid"])
-        there = is_running(str(folder)) and (not Path("/proc/self").exists() or belongs(pid, str(folder)))
+        there = is_running(str(folder)) and (not Path("/proc/self").exists() or belongs_to_node(pid, str(folder)))
     except (OSError, ValueError, KeyError, TypeError):
         return None  # it has not come so far, or has ended
     return pid if there else None
 
 
-def _until(reached: Callable[[], bool], patience: float) -> bool:
+def _wait_until(reached: Callable[[], bool], patience: float) -> bool:
     deadline = time.monotonic() + patience
     while not reached():
         if time.monotonic() > deadline:
@@ -153,7 +158,7 @@ def _until(reached: Callable[[], bool], patience: float) -> bool:
     return True
 
 
-def reach(places: list[tuple[str, int]], seconds: float) -> list[bool]:
+def probe_hosts(places: list[tuple[str, int]], seconds: float) -> list[bool]:
     """Whether machines answer at all, be it with a refusal, asked at the same time."""
     import socket
     from concurrent.futures import ThreadPoolExecutor
@@ -171,7 +176,7 @@ def reach(places: list[tuple[str, int]], seconds: float) -> list[bool]:
         return list(pool.map(answers, places))
 
 
-def gpus() -> list[str]:
+def query_nvidia_smi() -> list[str]:
     """What nvidia-smi says of each GPU: name, memory, driver."""
     import shutil
     import subprocess

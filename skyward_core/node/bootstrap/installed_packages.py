@@ -9,10 +9,10 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from skyward_core.node.bootstrap.package_indexes import normal
+from skyward_core.node.bootstrap.package_indexes import normalize_name
 
 
-def installed_on(path: Iterable[str]) -> dict[str, str]:
+def list_packages(path: Iterable[str]) -> dict[str, str]:
     """The packages on an import path, by name: their version, or "" for one that comes from a folder or an address.
 
     Their metadata says more, but to read it of all packages would take long.
@@ -28,10 +28,10 @@ def installed_on(path: Iterable[str]) -> dict[str, str]:
             if name.endswith(".dist-info") and name.count("-") == 2:
                 package, version = name[:-10].split("-")
                 elsewhere = Path(entry, name, "direct_url.json").exists()
-                found[normal(package)] = "" if elsewhere else version
+                found[normalize_name(package)] = "" if elsewhere else version
     return found
 
 
 def main() -> None:
     """Tell it on standard output, as JSON."""
-    sys.stdout.write(json.dumps(installed_on(sys.path[1:])))  # the first is where we come from
+    sys.stdout.write(json.dumps(list_packages(sys.path[1:])))  # the first is where we come from

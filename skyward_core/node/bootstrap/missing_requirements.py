@@ -19,7 +19,7 @@ from typing import Any
 _NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
 
 
-def lacking(requirements: Sequence[str]) -> list[str]:
+def unmet_requirements(requirements: Sequence[str]) -> list[str]:
     """Those that are not met; all of them where it cannot be told. Of one that is no more than a name, or a name in one
     version, it mostly can.
 
@@ -28,11 +28,11 @@ def lacking(requirements: Sequence[str]) -> list[str]:
     """
     told = {text: _is_met(text) for text in requirements}
     unsure = [text for text, met in told.items() if met is None]
-    missing = _missing_of(unsure) if unsure else set()
+    missing = _check_with_packaging(unsure) if unsure else set()
     return [text for text in requirements if told[text] is False or text in missing]
 
 
-def _missing_of(requirements: Sequence[str]) -> set[str]:
+def _check_with_packaging(requirements: Sequence[str]) -> set[str]:
     """What is lacking of those that only a package can judge that knows requirements, which takes long to import."""
     packaging: Any
     try:
@@ -42,7 +42,7 @@ def _missing_of(requirements: Sequence[str]) -> set[str]:
             from pip._vendor.packaging import requirements as packaging
         except ImportError:
             return set(requirements)
-    return {text for text in requirements if _lacking(packaging, text, [], set())}
+    return {text for text in requirements if _find_unmet(packaging, text, [], set())}
 
 
 def _is_met(text: str) -> bool | None:
@@ -50,7 +50,7 @@ def _is_met(text: str) -> bool | None:
     pass  # only a lock has many
 
     plain, _, marker = text.partition(";")
-    if marker and (needed := holds(marker)) is not True:
+    if marker and (needed := is_marker_true(marker)) is not True:
         return True if needed is False else None
     name, _, version = (each.strip() for each in plain.partition("=="))
     if not _NAME.fullmatch(name):
@@ -61,7 +61,7 @@ def _is_met(text: str) -> bool | None:
         return False
 
 
-def _lacking(packaging: Any, text: str, extras: Sequence[str], seen: set[tuple[str, tuple[str, ...]]]) -> list[str]:
+def _find_unmet(packaging: Any, text: str, extras: Sequence[str], seen: set[tuple[str, tuple[str, ...]]]) -> list[str]:
     try:
         wanted = packaging.Requirement(text)
     except packaging.InvalidRequirement:
@@ -82,13 +82,13 @@ def _lacking(packaging: Any, text: str, extras: Sequence[str], seen: set[tuple[s
         each
         for other in found.requires or []
         if "extra" in other and wanted.extras
-        for each in _lacking(packaging, other, sorted(wanted.extras), seen)
+        for each in _find_unmet(packaging, other, sorted(wanted.extras), seen)
     ]
 
 
 def main() -> None:
     """Requirements come on standard input as JSON, and the answer goes to standard output."""
-    sys.stdout.write(json.dumps(lacking(json.load(sys.stdin))))
+    sys.stdout.write(json.dumps(unmet_requirements(json.load(sys.stdin))))
 
 
 _COMPARE: dict[type[ast.cmpop], Callable[[Any, Any], bool]] = {
@@ -99,7 +99,7 @@ _COMPARE: dict[type[ast.cmpop], Callable[[Any, Any], bool]] = {
     ast.Gt: operator.gt,
     ast.GtE: operator.ge,
 }
-_HERE: dict[str, Callable[[], str]] = {
+_MARKER_VALUES: dict[str, Callable[[], str]] = {
     "os_name": lambda: os.name,
     "sys_platform": lambda: sys.platform,
     "platform_machine": platform.machine,
@@ -113,38 +113,38 @@ _HERE: dict[str, Callable[[], str]] = {
 _VERSIONS = ("python_version", "python_full_version")
 
 
-def holds(marker: str) -> bool | None:
+def is_marker_true(marker: str) -> bool | None:
     """Whether a marker is true for the interpreter that runs this; None where that cannot be told."""
     try:
-        return _truth(ast.parse(marker.strip(), mode="eval").body)
+        return _evaluate(ast.parse(marker.strip(), mode="eval").body)
     except (SyntaxError, ValueError, KeyError):
         return None
 
 
-def _truth(node: ast.expr) -> bool:
+def _evaluate(node: ast.expr) -> bool:
     """Markers are written as comparisons of Python's."""
     if isinstance(node, ast.BoolOp):
-        parts = [_truth(each) for each in node.values]
+        parts = [_evaluate(each) for each in node.values]
         return all(parts) if isinstance(node.op, ast.And) else any(parts)
     if not isinstance(node, ast.Compare) or len(node.ops) != 1:
         raise ValueError("no comparison")
     left, right, kind = node.left, node.comparators[0], node.ops[0]
     if isinstance(kind, ast.In | ast.NotIn):
-        return (_text(left) in _text(right)) is isinstance(kind, ast.In)
+        return (_marker_value(left) in _marker_value(right)) is isinstance(kind, ast.In)
     if any(isinstance(each, ast.Name) and each.id in _VERSIONS for each in (left, right)):
-        return _COMPARE[type(kind)](_numbers(_text(left)), _numbers(_text(right)))
-    return _COMPARE[type(kind)](_text(left), _text(right))
+        return _COMPARE[type(kind)](_parse_version(_marker_value(left)), _parse_version(_marker_value(right)))
+    return _COMPARE[type(kind)](_marker_value(left), _marker_value(right))
 
 
-def _text(node: ast.expr) -> str:
+def _marker_value(node: ast.expr) -> str:
     if isinstance(node, ast.Name):
-        return _HERE[node.id]()
+        return _MARKER_VALUES[node.id]()
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         return node.value
     raise ValueError("neither a name nor a text")
 
 
-def _numbers(version: str) -> tuple[int, ...]:
+def _parse_version(version: str) -> tuple[int, ...]:
     """``3.11`` and ``3.11.0`` are the same."""
     found = [int(each) for each in version.split(".")]
     while found and not found[-1]:

@@ -17,12 +17,12 @@ from pathlib import Path
 def main(*arguments: str) -> None:
     """Take a file, or say in one line why not; see :func:`take`."""
     try:
-        take(*arguments)
+        receive_file(*arguments)
     except OSError as error:
         sys.exit(f"{error.strerror}: {arguments[0]}")
 
 
-def take(folder: str, name: str, size: str, attempts: str, word: str) -> None:
+def receive_file(folder: str, name: str, size: str, attempts: str, word: str) -> None:
     """Take one file.
 
     Args:

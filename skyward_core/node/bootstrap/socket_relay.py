@@ -17,12 +17,12 @@ def main(path: str, word: str) -> None:
     agent = socket.socket(socket.AF_UNIX)
     try:
         agent.connect(path)
-        refuse_strangers(agent)
+        check_peer_user(agent)
     except OSError as error:
         os.write(1, f"\n{word} {error.strerror}\n".encode())
         return
     os.write(1, f"\n{word}\n".encode())
-    threading.Thread(target=upwards, args=(agent,), daemon=True).start()
+    threading.Thread(target=relay_stdin, args=(agent,), daemon=True).start()
     try:
         while data := agent.recv(1 << 18):
             while data:
@@ -31,7 +31,7 @@ def main(path: str, word: str) -> None:
         return  # one side is gone, which is the end of this
 
 
-def refuse_strangers(agent: socket.socket) -> None:
+def check_peer_user(agent: socket.socket) -> None:
     """Speak to a process of our own user only, where the kernel tells whose it is.
 
     Raises:
@@ -43,7 +43,7 @@ def refuse_strangers(agent: socket.socket) -> None:
             raise PermissionError(errno.EACCES, f"user {uid} listens there")
 
 
-def upwards(agent: socket.socket) -> None:
+def relay_stdin(agent: socket.socket) -> None:
     """Pass on what the client sends; its end is the end of the whole."""
     try:
         while data := os.read(0, 1 << 18):

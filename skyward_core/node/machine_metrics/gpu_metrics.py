@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 
 VENDOR = "0x1002"
-CARDS = "sys/class/drm"
+CARDS_FOLDER = "sys/class/drm"
 # Figure, file, and what it is divided by.
 _FILES = (
     ("util", "gpu_busy_percent", 1),
@@ -31,7 +31,7 @@ _SENSORS = (
 )
 
 
-class Amd:
+class AmdGpus:
     """All GPUs of this machine that amdgpu drives.
 
     Args:
@@ -41,40 +41,42 @@ class Amd:
     def __init__(self, root: str = "/") -> None:
         self.devices: list[dict[str, str]] = []
         self._files: list[list[tuple[str, str, int]]] = []
-        folder = os.path.join(root, CARDS)
-        for card in sorted(_names(folder), key=lambda name: (len(name), name)):
+        folder = os.path.join(root, CARDS_FOLDER)
+        for card in sorted(_list_names(folder), key=lambda name: (len(name), name)):
             if card.startswith("card") and card[4:].isdigit():
                 self._add(os.path.join(folder, card, "device"))
 
     def _add(self, device: str) -> None:
-        if _read(os.path.join(device, "vendor")) != VENDOR or not _read(os.path.join(device, "gpu_busy_percent")):
+        if _read_file(os.path.join(device, "vendor")) != VENDOR or not _read_file(
+            os.path.join(device, "gpu_busy_percent")
+        ):
             return
         files = [(figure, os.path.join(device, name), unit) for figure, name, unit in _FILES]
-        for sensors in _names(os.path.join(device, "hwmon")):
+        for sensors in _list_names(os.path.join(device, "hwmon")):
             files += [(figure, os.path.join(device, "hwmon", sensors, name), unit) for figure, name, unit in _SENSORS]
         self._files.append(files)
         number = len(self.devices)
-        told = _read(os.path.join(device, "unique_id"))
-        model = _read(os.path.join(device, "product_name")) or "AMD GPU"
+        told = _read_file(os.path.join(device, "unique_id"))
+        model = _read_file(os.path.join(device, "product_name")) or "AMD GPU"
         bus = os.path.basename(os.path.realpath(device))
         self.devices.append({"id": told or f"card{number}", "model": model, "number": str(number), "bus": bus})
 
     def read(self, now: float) -> list[dict[str, float]]:
         """The figures of each now, in the order of :attr:`devices`."""
         return [
-            {figure: int(text) / unit for figure, path, unit in files if (text := _read(path)).isdigit()}
+            {figure: int(text) / unit for figure, path, unit in files if (text := _read_file(path)).isdigit()}
             for files in self._files
         ]
 
 
-def _names(folder: str) -> list[str]:
+def _list_names(folder: str) -> list[str]:
     try:
         return sorted(os.listdir(folder))
     except OSError:
         return []
 
 
-def _read(path: str) -> str:
+def _read_file(path: str) -> str:
     try:
         with open(path, "rb") as file:
             return file.read(200).decode("ascii", "replace").strip()
@@ -85,33 +87,33 @@ def _read(path: str) -> str:
 # ruff: noqa: PTH117, PTH118
 
 
-PROGRAM = "dcgmi"
-FIELDS = {"1002": "sm_active", "1004": "tensor_active"}
-TRIES = 5  # times that it is started
-PAUSE = 60.0  # seconds between them
-OLD = 5.0  # seconds after which what it said says nothing
+DCGM_PROGRAM = "dcgmi"
+DCGM_FIELDS = {"1002": "sm_active", "1004": "tensor_active"}
+MAX_STARTS = 5  # times that it is started
+RESTART_DELAY = 60.0  # seconds between them
+MAX_AGE = 5.0  # seconds after which what it said says nothing
 LONGEST = 1 << 16  # bytes without a line
 
 
-class Dcgm:
+class DcgmMonitor:
     """What it says, by number of the GPU."""
 
     def __init__(self, folders: str = "") -> None:
-        self._program = _find(folders or os.environ.get("PATH", ""))
+        self._program = _find_program(folders or os.environ.get("PATH", ""))
         self._child: subprocess.Popen[bytes] | None = None
         self._tries, self._next_try = 0, 0.0
         self._said = b""
-        self._figures: dict[str, tuple[float, dict[str, float]]] = {}
+        self._metrics: dict[str, tuple[float, dict[str, float]]] = {}
 
     def read(self, now: float) -> dict[str, dict[str, float]]:
         """The figures now, as far as it has told of any; never waits."""
         if not self._program:
             return {}
         if self._child is None:
-            self._begin(now)
+            self._start_process(now)
         if self._child is not None:
-            self._hear(now)
-        return {gpu: figures for gpu, (at, figures) in self._figures.items() if now - at < OLD}
+            self._read_output(now)
+        return {gpu: figures for gpu, (at, figures) in self._metrics.items() if now - at < MAX_AGE}
 
     def close(self) -> None:
         """Have it end."""
@@ -122,15 +124,15 @@ class Dcgm:
             if child.stdout is not None:
                 child.stdout.close()
 
-    def _begin(self, now: float) -> None:
-        if self._tries >= TRIES or now < self._next_try:
+    def _start_process(self, now: float) -> None:
+        if self._tries >= MAX_STARTS or now < self._next_try:
             return
         self._tries += 1
-        self._next_try = now + PAUSE
+        self._next_try = now + RESTART_DELAY
         self._said = b""
         try:
             self._child = subprocess.Popen(
-                [self._program, "dmon", "-e", ",".join(FIELDS), "-d", "1000"],
+                [self._program, "dmon", "-e", ",".join(DCGM_FIELDS), "-d", "1000"],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
@@ -141,7 +143,7 @@ class Dcgm:
         if self._child.stdout is not None:
             os.set_blocking(self._child.stdout.fileno(), False)
 
-    def _hear(self, now: float) -> None:
+    def _read_output(self, now: float) -> None:
         child = self._child
         if child is None or child.stdout is None:
             return
@@ -151,22 +153,22 @@ class Dcgm:
             return
         *lines, self._said = (self._said + piece).split(b"\n")
         for line in lines:
-            if (told := figures_of(line.decode("ascii", "replace"))) is not None:
-                self._figures[told[0]] = (now, told[1])
+            if (told := parse_dcgm_line(line.decode("ascii", "replace"))) is not None:
+                self._metrics[told[0]] = (now, told[1])
         if not piece or len(self._said) > LONGEST:
             self.close()
 
 
-def figures_of(line: str) -> tuple[str, dict[str, float]] | None:
+def parse_dcgm_line(line: str) -> tuple[str, dict[str, float]] | None:
     """Which GPU a line tells of, and its figures in percent; None where it is another line."""
     kind, *rest = line.split() or [""]
-    if kind != "GPU" or len(rest) != 1 + len(FIELDS):
+    if kind != "GPU" or len(rest) != 1 + len(DCGM_FIELDS):
         return None
     gpu, *told = rest
     if not (gpu.isascii() and gpu.isdigit() and len(gpu) < 4):
         return None
     figures = {}
-    for name, text in zip(FIELDS.values(), told, strict=True):
+    for name, text in zip(DCGM_FIELDS.values(), told, strict=True):
         try:
             share = float(text)
         except ValueError:  # "N/A": this GPU has no such figure
@@ -176,16 +178,16 @@ def figures_of(line: str) -> tuple[str, dict[str, float]] | None:
     return gpu, figures
 
 
-def _find(folders: str) -> str:
+def _find_program(folders: str) -> str:
     for folder in folders.split(":"):
-        path = os.path.join(folder, PROGRAM)
+        path = os.path.join(folder, DCGM_PROGRAM)
         if os.path.isabs(folder) and os.access(path, os.X_OK):
             return path
     return ""
 
 
-PATH = "/dev/kmsg"
-AT_ONCE = 1000  # records in one look; a log that floods is read on in the next
+KERNEL_LOG = "/dev/kmsg"
+MAX_RECORDS_PER_READ = 1000  # records in one look; a log that floods is read on in the next
 RECORD = 8192  # bytes; the kernel's own limit
 _BEFORE, _BEHIND = "NVRM: Xid (PCI:", "): "
 
@@ -193,7 +195,7 @@ _BEFORE, _BEHIND = "NVRM: Xid (PCI:", "): "
 class XidLog:
     """What is written from now on."""
 
-    def __init__(self, path: str = PATH) -> None:
+    def __init__(self, path: str = KERNEL_LOG) -> None:
         try:
             self._file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError:
@@ -207,7 +209,7 @@ class XidLog:
     def read(self) -> dict[str, int]:
         """The last error of each GPU that had one since the last look, by its place on the bus; see :func:`place`."""
         found: dict[str, int] = {}
-        for _ in range(AT_ONCE if self._file >= 0 else 0):
+        for _ in range(MAX_RECORDS_PER_READ if self._file >= 0 else 0):
             try:
                 record = os.read(self._file, RECORD)
             except BrokenPipeError:
@@ -221,28 +223,28 @@ class XidLog:
             if not record:
                 break
             for line in record.decode("ascii", "replace").splitlines():
-                if error := xid_of(line):
+                if error := parse_xid(line):
                     found[error[0]] = error[1]
         return found
 
 
-def xid_of(line: str) -> tuple[str, int] | None:
+def parse_xid(line: str) -> tuple[str, int] | None:
     """Which GPU, and which error, a line of the kernel's log tells of; None where it tells of something else."""
     _, said, rest = line.partition(_BEFORE)
     bus, said_too, rest = rest.partition(_BEHIND)
     number = rest.partition(",")[0].strip()
     if not (said and said_too) or len(bus) > 20 or not (number.isascii() and number.isdigit() and len(number) < 5):
         return None
-    return place(bus), int(number)
+    return normalize_pci_address(bus), int(number)
 
 
-def place(bus: str) -> str:
+def normalize_pci_address(bus: str) -> str:
     """A place on the PCI bus, however it is written: ``00000000:3B:00.0`` is ``0000:3b:00``."""
     domain, _, rest = bus.lower().partition(":")
     return f"{domain[-4:]:0>4}:{rest.partition('.')[0]}"
 
 
-PATIENCE = 5.0  # seconds after which a driver does not answer
+DRIVER_TIMEOUT = 5.0  # seconds after which a driver does not answer
 
 
 class Driver(Protocol):
@@ -254,7 +256,7 @@ class Driver(Protocol):
     def read(self, now: float) -> list[dict[str, float]]: ...
 
 
-class Gpus:
+class GpuMetrics:
     """Those of this machine, as they were at the last reading; none where nothing drives any.
 
     Args:
@@ -280,7 +282,7 @@ class Gpus:
         now = monotonic()
         if self._over:
             return [], self._why
-        if now - max(self._read_at, self._asked_at) > PATIENCE:
+        if now - max(self._read_at, self._asked_at) > DRIVER_TIMEOUT:
             return [], f"the GPUs' driver has not answered for {now - self._asked_at:.0f} s"
         return self._latest if self._read_at else [], ""
 
@@ -292,11 +294,11 @@ class Gpus:
         self._over = True
 
     def _follow(self) -> None:
-        driver = _driver()
+        driver = _find_driver()
         if driver is None:
             return
         self.devices = driver.devices
-        dcgm, log = Dcgm(), XidLog()
+        dcgm, log = DcgmMonitor(), XidLog()
         while True:
             self._asked_at = now = monotonic()
             figures = driver.read(now)
@@ -304,40 +306,40 @@ class Gpus:
             self._xids |= log.read()
             for device, of_one in zip(self.devices, figures, strict=True):
                 of_one |= more.get(device["number"], {})
-                if (xid := self._xids.get(place(device["bus"]))) is not None:
+                if (xid := self._xids.get(normalize_pci_address(device["bus"]))) is not None:
                     of_one["xid"] = xid
             self._latest, self._read_at = figures, monotonic()
             sleep(self._period)
 
 
-def _driver() -> Driver | None:
+def _find_driver() -> Driver | None:
     try:
         import pynvml
     except ImportError:  # hosts without a driver are not sent it
-        return _amd()
+        return _find_amd()
     pass
 
     try:
-        nvidia = Nvidia(pynvml)
+        nvidia = NvidiaGpus(pynvml)
     except pynvml.NVMLError:
-        return _amd()
-    return nvidia if nvidia.devices else _amd()
+        return _find_amd()
+    return nvidia if nvidia.devices else _find_amd()
 
 
-def _amd() -> Driver | None:
-    found = Amd()
+def _find_amd() -> Driver | None:
+    found = AmdGpus()
     return found if found.devices else None
 
 
-Figures = dict[str, float]
+Metrics = dict[str, float]
 
-SELDOM = 10  # readings between two that ask for what changes slowly
+SLOW_EVERY = 10  # readings between two that ask for what changes slowly
 ALL_LINKS = 0xFFFFFFFF
 # Reasons to run slower that are none to worry: idle, clocks that somebody has set, GPUs that keep step, displays.
-HARMLESS = 0x1 | 0x2 | 0x10 | 0x100
+IGNORED_THROTTLE = 0x1 | 0x2 | 0x10 | 0x100
 
 
-class Nvidia:
+class NvidiaGpus:
     """All GPUs of this machine, and of those that are cut their slices.
 
     Raises:
@@ -360,13 +362,13 @@ class Nvidia:
         """What each is: id, model, place on the bus."""
         return [gpu.about for gpu in self._gpus]
 
-    def read(self, now: float) -> list[Figures]:
+    def read(self, now: float) -> list[Metrics]:
         """The figures of each now, in the order of :attr:`devices`."""
         turn = self._readings
         self._readings += 1
         # Rates of the bus are measured while one waits, a fiftieth of a second: one GPU's at a time.
         return [
-            gpu.read(now, seldom=turn % SELDOM == 0, waits=turn % len(self._gpus) == number)
+            gpu.read(now, seldom=turn % SLOW_EVERY == 0, waits=turn % len(self._gpus) == number)
             for number, gpu in enumerate(self._gpus)
         ]
 
@@ -374,8 +376,8 @@ class Nvidia:
 class _Gpu:
     def __init__(self, nvml: Any, handle: Any, index: int) -> None:
         self._nvml, self._handle, self._index = nvml, handle, index
-        self._lacks: set[str] = set()
-        self._kept: Figures = {}  # what is not asked for each time
+        self._unsupported: set[str] = set()
+        self._slow_metrics: Metrics = {}  # what is not asked for each time
         self._links: tuple[float, list[int]] | None = None
         self.about = {
             "id": str(nvml.nvmlDeviceGetUUID(handle)),
@@ -383,26 +385,28 @@ class _Gpu:
             "number": str(index),
             "bus": "",
         }
-        self._ask("bus", self._bus)
+        self._query("bus", self._read_bus_address)
 
-    def read(self, now: float, *, seldom: bool, waits: bool) -> Figures:
-        figures: Figures = {}
+    def read(self, now: float, *, seldom: bool, waits: bool) -> Metrics:
+        figures: Metrics = {}
         try:
-            for name, question in _OFTEN.items():
-                figures |= self._ask(name, question, self._nvml, self._handle)
-            figures |= self._ask("nvlink", self._nvlink, now)
+            for name, question in _FAST_QUERIES.items():
+                figures |= self._query(name, question, self._nvml, self._handle)
+            figures |= self._query("nvlink", self._nvlink, now)
             if seldom:
-                for name, question in _SELDOM.items():
-                    self._kept |= self._ask(name, lambda question=question: question(self._nvml, self._handle))
+                for name, question in _SLOW_QUERIES.items():
+                    self._slow_metrics |= self._query(
+                        name, lambda question=question: question(self._nvml, self._handle)
+                    )
             if waits:
-                self._kept |= self._ask("pcie", _pcie, self._nvml, self._handle)
+                self._slow_metrics |= self._query("pcie", _read_pcie, self._nvml, self._handle)
         except self._nvml.NVMLError_GpuIsLost:
-            self._kept = {}
+            self._slow_metrics = {}
             return {"lost": 1}
-        return figures | self._kept
+        return figures | self._slow_metrics
 
-    def _ask(self, name: str, question: Callable[..., Figures], *about: Any) -> Figures:
-        if name in self._lacks:
+    def _query(self, name: str, question: Callable[..., Metrics], *about: Any) -> Metrics:
+        if name in self._unsupported:
             return {}
         nvml = self._nvml
         try:
@@ -410,19 +414,19 @@ class _Gpu:
         except nvml.NVMLError_GpuIsLost:
             raise
         except (nvml.NVMLError_NotSupported, nvml.NVMLError_FunctionNotFound, nvml.NVMLError_NoPermission):
-            self._lacks.add(name)
+            self._unsupported.add(name)
         except nvml.NVMLError:
             pass  # not this time
         except (AttributeError, UnicodeDecodeError, nvml.NVMLLibraryMismatchError):
-            self._lacks.add(name)  # a pynvml, or a driver, that does not know it; text that is none
+            self._unsupported.add(name)  # a pynvml, or a driver, that does not know it; text that is none
         return {}
 
-    def _bus(self) -> Figures:
+    def _read_bus_address(self) -> Metrics:
         told = self._nvml.nvmlDeviceGetPciInfo(self._handle).busId
         self.about["bus"] = told.decode("ascii", "replace") if isinstance(told, bytes) else str(told)
         return {}
 
-    def _nvlink(self, now: float) -> Figures:
+    def _nvlink(self, now: float) -> Metrics:
         """Bytes a second over all links together; counted by the GPU in KiB."""
         nvml = self._nvml
         fields = [
@@ -440,21 +444,21 @@ class _Gpu:
         return {"nvlink_out": round(rates[0]), "nvlink_in": round(rates[1])}
 
 
-def _utilisation(nvml: Any, gpu: Any) -> Figures:
+def _read_utilization(nvml: Any, gpu: Any) -> Metrics:
     rates = nvml.nvmlDeviceGetUtilizationRates(gpu)
     return {"util": rates.gpu, "mem_busy": rates.memory}
 
 
-def _memory(nvml: Any, gpu: Any) -> Figures:
+def _read_memory(nvml: Any, gpu: Any) -> Metrics:
     memory = nvml.nvmlDeviceGetMemoryInfo(gpu)
     return {"mem_used": memory.used, "mem_total": memory.total}
 
 
-def _throttle(nvml: Any, gpu: Any) -> Figures:
-    return {"throttle": nvml.nvmlDeviceGetCurrentClocksThrottleReasons(gpu) & ~HARMLESS}
+def _read_throttle(nvml: Any, gpu: Any) -> Metrics:
+    return {"throttle": nvml.nvmlDeviceGetCurrentClocksThrottleReasons(gpu) & ~IGNORED_THROTTLE}
 
 
-def _pcie(nvml: Any, gpu: Any) -> Figures:
+def _read_pcie(nvml: Any, gpu: Any) -> Metrics:
     sent, received = (
         nvml.nvmlDeviceGetPcieThroughput(gpu, counter)
         for counter in (nvml.NVML_PCIE_UTIL_TX_BYTES, nvml.NVML_PCIE_UTIL_RX_BYTES)
@@ -462,7 +466,7 @@ def _pcie(nvml: Any, gpu: Any) -> Figures:
     return {"pcie_out": sent * 1024, "pcie_in": received * 1024}
 
 
-def _ecc(kind: str) -> Callable[[Any, Any], int]:
+def _make_ecc_reader(kind: str) -> Callable[[Any, Any], int]:
     def errors(nvml: Any, gpu: Any) -> int:
         which = getattr(nvml, f"NVML_MEMORY_ERROR_TYPE_{kind}")
         return int(nvml.nvmlDeviceGetTotalEccErrors(gpu, which, nvml.NVML_VOLATILE_ECC))
@@ -470,18 +474,18 @@ def _ecc(kind: str) -> Callable[[Any, Any], int]:
     return errors
 
 
-_uncorrected, _corrected = _ecc("UNCORRECTED"), _ecc("CORRECTED")
+_uncorrected, _corrected = _make_ecc_reader("UNCORRECTED"), _make_ecc_reader("CORRECTED")
 
-_OFTEN: dict[str, Callable[[Any, Any], Figures]] = {
-    "util": _utilisation,
-    "memory": _memory,
+_FAST_QUERIES: dict[str, Callable[[Any, Any], Metrics]] = {
+    "util": _read_utilization,
+    "memory": _read_memory,
     "power": lambda nvml, gpu: {"power": nvml.nvmlDeviceGetPowerUsage(gpu) / 1000},
     "temperature": lambda nvml, gpu: {"temp": nvml.nvmlDeviceGetTemperature(gpu, nvml.NVML_TEMPERATURE_GPU)},
     "sm_clock": lambda nvml, gpu: {"sm_clock": nvml.nvmlDeviceGetClockInfo(gpu, nvml.NVML_CLOCK_SM)},
     "mem_clock": lambda nvml, gpu: {"mem_clock": nvml.nvmlDeviceGetClockInfo(gpu, nvml.NVML_CLOCK_MEM)},
-    "throttle": _throttle,
+    "throttle": _read_throttle,
 }
-_SELDOM: dict[str, Callable[[Any, Any], Figures]] = {
+_SLOW_QUERIES: dict[str, Callable[[Any, Any], Metrics]] = {
     "limit": lambda nvml, gpu: {"power_limit": nvml.nvmlDeviceGetEnforcedPowerLimit(gpu) / 1000},
     "uncorrected": lambda nvml, gpu: {"ecc": _uncorrected(nvml, gpu)},
     "corrected": lambda nvml, gpu: {"ecc_corrected": _corrected(nvml, gpu)},

@@ -13,19 +13,19 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any
 
-from skyward_core.node.machine_metrics.gpu_metrics import Gpus
+from skyward_core.node.machine_metrics.gpu_metrics import GpuMetrics
 from skyward_core.protocol.node_paths import sample_file, sample_files
 
 # ruff: noqa: PTH110, PTH118, PTH208
 
 
-LOOK_AGAIN = 60  # readings after which network cards and disks are listed anew
-MOST = 1 << 20  # bytes that are read of a file
+RESCAN_EVERY = 60  # readings after which network cards and disks are listed anew
+MAX_READ_BYTES = 1 << 20  # bytes that are read of a file
 SECTOR = 512  # bytes, as /proc/diskstats counts whatever the disk has
-PRESSURES = ("cpu", "memory", "io")
+PRESSURE_FILES = ("cpu", "memory", "io")
 
 
-class Host:
+class HostMetrics:
     """One machine's figures, by reading them again and again.
 
     Args:
@@ -48,15 +48,15 @@ class Host:
         Args:
             now: by a clock that only goes forward.
         """
-        if self._readings % LOOK_AGAIN == 0:
+        if self._readings % RESCAN_EVERY == 0:
             self._cards, self._disks = self._list_cards(), self._list_disks()
         self._readings += 1
         figures: dict[str, float] = {}
         counters: dict[str, float] = {}
-        for part in (self._processor, self._network, self._disk):
-            counters |= _or_nothing(part)
-        for part in (self._memory, self._pressure, self._room):
-            figures |= _or_nothing(part)
+        for part in (self._cpu, self._network, self._disk):
+            counters |= _read_optional(part)
+        for part in (self._memory, self._pressure, self._disk_usage):
+            figures |= _read_optional(part)
         figures |= self._rates(counters, now)
         return figures
 
@@ -75,28 +75,28 @@ class Host:
 
     # -- its parts ---------------------------------------------------------------------------------------
 
-    def _processor(self) -> dict[str, float]:
-        user, nice, system, idle, iowait, *rest = map(int, self._text("stat").split("\n", 1)[0].split()[1:])
+    def _cpu(self) -> dict[str, float]:
+        user, nice, system, idle, iowait, *rest = map(int, self._read_text("stat").split("\n", 1)[0].split()[1:])
         more = sum(rest[:3])  # interrupts, soft ones, and what a hypervisor took; guests are in "user"
         ticks = user + nice + system + idle + iowait + more
         return {"busy": ticks - idle - iowait, "ticks": ticks}
 
     def _memory(self) -> dict[str, float]:
-        told = dict(line.split(":", 1) for line in self._text("meminfo").splitlines() if ":" in line)
+        told = dict(line.split(":", 1) for line in self._read_text("meminfo").splitlines() if ":" in line)
         total, free = (int(told[name].split()[0]) * 1024 for name in ("MemTotal", "MemAvailable"))
         return {"memory_used": total - free, "memory_total": total}
 
     def _pressure(self) -> dict[str, float]:
         found: dict[str, float] = {}
-        for what in PRESSURES:
+        for what in PRESSURE_FILES:
             with suppress(OSError, ValueError, IndexError):
-                found[f"{what}_pressure"] = _average(self._text(f"pressure/{what}"))
+                found[f"{what}_pressure"] = _parse_pressure(self._read_text(f"pressure/{what}"))
         return found
 
     def _network(self) -> dict[str, float]:
         received = sent = 0
         seen = False
-        for line in self._text("net/dev").splitlines()[2:]:
+        for line in self._read_text("net/dev").splitlines()[2:]:
             name, _, numbers = line.partition(":")
             if name.strip() in self._cards:
                 fields = numbers.split()
@@ -106,13 +106,13 @@ class Host:
     def _disk(self) -> dict[str, float]:
         read = written = 0
         seen = False
-        for line in self._text("diskstats").splitlines():
+        for line in self._read_text("diskstats").splitlines():
             fields = line.split()
             if fields[2] in self._disks:
                 read, written, seen = read + int(fields[5]), written + int(fields[9]), True
         return {"disk_read": read * SECTOR, "disk_write": written * SECTOR} if seen else {}
 
-    def _room(self) -> dict[str, float]:
+    def _disk_usage(self) -> dict[str, float]:
         found = os.statvfs(self._folder)
         return {"spool_free": found.f_bavail * found.f_frsize}
 
@@ -122,30 +122,30 @@ class Host:
         """Network cards: real ones, so that what goes by a bridge is not counted twice; where there are none (in a
         container), all but the loopback."""
         try:
-            lines = self._text("net/dev").splitlines()[2:]
+            lines = self._read_text("net/dev").splitlines()[2:]
         except OSError:
             return set()
         names = {line.partition(":")[0].strip() for line in lines} - {"lo"}
-        return self._real(names, "class/net") or names
+        return self._real_devices(names, "class/net") or names
 
     def _list_disks(self) -> set[str]:
         try:
             names = set(os.listdir(os.path.join(self._sys, "block")))
         except OSError:
             return set()
-        return self._real(names, "block") or {
+        return self._real_devices(names, "block") or {
             name for name in names if not name.startswith(("loop", "ram", "zram", "dm-", "md"))
         }
 
-    def _real(self, names: Iterable[str], where: str) -> set[str]:
+    def _real_devices(self, names: Iterable[str], where: str) -> set[str]:
         return {name for name in names if os.path.exists(os.path.join(self._sys, where, name, "device"))}
 
-    def _text(self, name: str) -> str:
+    def _read_text(self, name: str) -> str:
         with open(os.path.join(self._proc, name), "rb") as file:
-            return file.read(MOST).decode("ascii", "replace")
+            return file.read(MAX_READ_BYTES).decode("ascii", "replace")
 
 
-def _or_nothing(part: Callable[[], dict[str, float]]) -> dict[str, float]:
+def _read_optional(part: Callable[[], dict[str, float]]) -> dict[str, float]:
     """What a part tells; nothing where this system has no such file, or writes other things into it."""
     try:
         return part()
@@ -153,7 +153,7 @@ def _or_nothing(part: Callable[[], dict[str, float]]) -> dict[str, float]:
         return {}
 
 
-def _average(text: str) -> float:
+def _parse_pressure(text: str) -> float:
     """Of ``some avg10=1.50 avg60=...``: how much of the last ten seconds, in percent, somebody waited."""
     some = text.split("\n", 1)[0].split()
     if some[0] != "some" or not some[1].startswith("avg10="):
@@ -165,11 +165,11 @@ def _average(text: str) -> float:
 # ruff: noqa: PTH103, PTH108, PTH118
 
 
-SIZE = 2 << 20  # bytes after which another file is begun; the one before it stays
-LONGEST = 1 << 18  # bytes of a line
+MAX_FILE_BYTES = 2 << 20  # bytes after which another file is begun; the one before it stays
+MAX_SAMPLE_BYTES = 1 << 18  # bytes of a line
 
 
-class Samples:
+class SampleFiles:
     """One node's. One process writes; whoever reads follows by their names.
 
     Args:
@@ -177,7 +177,7 @@ class Samples:
         size: bytes of a file.
     """
 
-    def __init__(self, folder: str, size: int = SIZE) -> None:
+    def __init__(self, folder: str, size: int = MAX_FILE_BYTES) -> None:
         self._folder, self._size = folder, size
         os.makedirs(folder, mode=0o700, exist_ok=True)
         found = sample_files(folder)
@@ -192,20 +192,20 @@ class Samples:
         self._start = start
 
     @property
-    def is_new(self) -> bool:
+    def is_new_file(self) -> bool:
         """Whether what is put next begins a file: it can rely on nothing that was put before."""
         return self._file < 0 or self._length >= self._size
 
-    def put(self, sample: dict[str, Any]) -> None:
+    def append(self, sample: dict[str, Any]) -> None:
         """Write a sample down.
 
         Raises:
             OSError: the disk does not take it.
         """
         line = json.dumps(sample, separators=(",", ":")).encode() + b"\n"
-        if len(line) > LONGEST:
+        if len(line) > MAX_SAMPLE_BYTES:
             return
-        if self.is_new:
+        if self.is_new_file:
             self._begin_file()
         self._write(line)
 
@@ -238,16 +238,16 @@ def main(folder: str, spool: str, period: str) -> None:
         spool: on the disk whose free space is told.
         period: seconds between samples.
     """
-    _end_with_agent()
+    _set_parent_death_signal()
     every = float(period)
     os.nice(5)  # what trains goes first
-    record, host, gpus = Samples(folder), Host(spool), Gpus(every)
+    record, host, gpus = SampleFiles(folder), HostMetrics(spool), GpuMetrics(every)
     told: list[dict[str, str]] | None = None
     due = time.monotonic()
     while True:
         sample: dict[str, Any] = {"at": round(time.time(), 3), "node": host.read(time.monotonic())}
         figures, why = gpus.read()
-        if record.is_new or told is not gpus.devices:
+        if record.is_new_file or told is not gpus.devices:
             told = gpus.devices
             sample["devices"] = told
         if figures:
@@ -255,22 +255,22 @@ def main(folder: str, spool: str, period: str) -> None:
         if why:
             sample["why"] = why
         try:
-            record.put(sample)
+            record.append(sample)
         except OSError:
             told = None  # a full disk; what it knew last is there, and there may be room later
         due = max(due + every, time.monotonic())
-        if _ended(due - time.monotonic()):
+        if _has_stdin_ended(due - time.monotonic()):
             # A thread that waits for a driver would keep an orderly end from coming.
             os._exit(0)
 
 
-def _end_with_agent() -> None:
+def _set_parent_death_signal() -> None:
     """Have the kernel end this process when its agent ends: one that is stopped does not see its standard input end."""
     if sys.platform.startswith("linux"):
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
-def _ended(wait: float) -> bool:
+def _has_stdin_ended(wait: float) -> bool:
     """Whether standard input has ended; waits so long at most."""
     readable, _, _ = select.select([0], [], [], max(0.0, wait))
     return bool(readable) and not os.read(0, 1024)

@@ -11,9 +11,16 @@ from collections.abc import Callable, Mapping
 from time import monotonic, sleep  # user code may replace the functions of `time`
 from typing import Any
 
-from skyward_core.protocol.frame_codec import PLUGINS, Decoder, Header, Heard, WireError, frame
+from skyward_core.protocol.frame_codec import (
+    MAX_PLUGINS_BYTES,
+    AnyHeader,
+    Decoder,
+    Header,
+    WireError,
+    encode_frame,
+)
 
-RETRY = 0.05  # seconds between attempts to find a new agent
+RETRY_DELAY = 0.05  # seconds between attempts to find a new agent
 
 
 class AgentChannel:
@@ -31,34 +38,34 @@ class AgentChannel:
         self._path = path
         self._hello = hello
         self._patience = patience
-        self._decoder = Decoder(_bounded)
-        self._frames: deque[tuple[Heard, bytes]] = deque()
+        self._decoder = Decoder(_check_frame_size)
+        self._frames: deque[tuple[AnyHeader, bytes]] = deque()
         self._lock = threading.Lock()
         self._renewing = threading.Lock()
         self._reading = threading.Lock()
-        self._back = threading.Condition(self._lock)
-        self._unseen: deque[bytes] = deque()
+        self._reconnected_event = threading.Condition(self._lock)
+        self._unacknowledged: deque[bytes] = deque()
         self._seen = 1  # frames of this connection that need not be sent again; the greeting is made anew
         self._given_up = False
-        self.forked = False  # we are a child that user code forked: the agent is our parent's to talk to
+        self.is_forked = False  # we are a child that user code forked: the agent is our parent's to talk to
         self._socket = self._connect()
-        os.register_at_fork(after_in_child=self._be_child)
+        os.register_at_fork(after_in_child=self._on_fork)
         threading.Thread(target=self._watch, name="agent-watch", daemon=True).start()
 
     def send(self, header: Mapping[str, Any], body: bytes = b"") -> None:
-        data = frame(header, body)
+        data = encode_frame(header, body)
         with self._lock:
-            self._unseen.append(data)
-            current, there = self._socket, self._is_there()
+            self._unacknowledged.append(data)
+            current, there = self._socket, self._is_socket_ours()
             try:
                 if there:
                     self._socket.sendall(data)
             except OSError:
                 return  # no agent now; the next one gets it
-        if not there and not self.forked:
-            self._reconnected(current)
+        if not there and not self.is_forked:
+            self._reconnect(current)
 
-    def receive(self) -> tuple[Heard, bytes]:
+    def receive(self) -> tuple[AnyHeader, bytes]:
         """The next frame; waits for it.
 
         Raises:
@@ -69,11 +76,11 @@ class AgentChannel:
             with self._reading:
                 if self._read(current):
                     continue
-            if not self._is_there() and not self.forked:
-                self._reconnected(current)
+            if not self._is_socket_ours() and not self.is_forked:
+                self._reconnect(current)
             with self._lock:
                 while self._socket is current and not self._given_up:
-                    self._back.wait()
+                    self._reconnected_event.wait()
                 if self._given_up:
                     raise EOFError("the agent is gone")
         return self._frames.popleft()
@@ -85,32 +92,32 @@ class AgentChannel:
         except OSError:
             data = b""
         for header, body in self._decoder.feed(data) if data else ():
-            self._forget(current, header)
+            self._drop_seen(current, header)
             self._frames.append((header, body))
         return bool(data)
 
-    def _forget(self, connection: socket, header: Header) -> None:
+    def _drop_seen(self, connection: socket, header: Header) -> None:
         with self._lock:
             if self._socket is connection:  # else the next agent has been sent it all already
                 for _ in range(header.get("seen", 0) - self._seen):
-                    self._unseen.popleft()
+                    self._unacknowledged.popleft()
                     self._seen += 1
 
-    def _be_child(self) -> None:
-        self.forked = True
+    def _on_fork(self) -> None:
+        self.is_forked = True
         self._socket.close()
 
     def _connect(self) -> socket:
         connection = socket(AF_UNIX, SOCK_STREAM)
         try:
             connection.connect(self._path)
-            connection.sendall(frame(*self._hello()))
+            connection.sendall(encode_frame(*self._hello()))
         except OSError:
             connection.close()
             raise
         return connection
 
-    def _is_there(self) -> bool:
+    def _is_socket_ours(self) -> bool:
         """Whether the socket is still ours: user code may have closed it (``os.closerange``), and have another file
         in its place by now."""
         try:
@@ -124,20 +131,20 @@ class AgentChannel:
             poll.register(polled, getattr(select, "POLLRDHUP", select.POLLHUP))
             poll.poll()
             deadline = monotonic() + self._patience
-            while not self._reconnected(polled):
+            while not self._reconnect(polled):
                 if monotonic() > deadline:
                     with self._lock:
                         self._given_up = True
-                        self._back.notify_all()
+                        self._reconnected_event.notify_all()
                     return
-                sleep(RETRY)
+                sleep(RETRY_DELAY)
 
-    def _reconnected(self, lost: socket) -> bool:
+    def _reconnect(self, lost: socket) -> bool:
         """Have another connection in the place of a lost one; says whether there is one."""
         with self._renewing:  # two threads may find out at the same time
             if self._socket is not lost:
                 return True
-            if there := self._is_there():
+            if there := self._is_socket_ours():
                 with (
                     self._reading
                 ):  # what the last agent has said, and nobody has had time for: the next one knows of it
@@ -147,28 +154,28 @@ class AgentChannel:
                 fresh = self._connect()
             except OSError:
                 return False
-            return self._take(fresh, there)
+            return self._adopt_connection(fresh, there)
 
-    def _take(self, fresh: socket, there: bool) -> bool:
+    def _adopt_connection(self, fresh: socket, there: bool) -> bool:
         with self._lock:
             try:
-                for data in self._unseen:
+                for data in self._unacknowledged:
                     fresh.sendall(data)
             except OSError:
                 fresh.close()
                 return False
             old, self._socket = self._socket, fresh
-            self._decoder = Decoder(_bounded)
+            self._decoder = Decoder(_check_frame_size)
             self._seen = 1
             if there:
                 old.close()
             else:
                 old.detach()
-            self._back.notify_all()
+            self._reconnected_event.notify_all()
         return True
 
 
-def _bounded(header: Mapping[str, Any], head: int, body: int) -> None:
+def _check_frame_size(header: Mapping[str, Any], head: int, body: int) -> None:
     """The agent has started us, and looks at what it hands on: no more than that is asked here."""
-    if body > PLUGINS:
+    if body > MAX_PLUGINS_BYTES:
         raise WireError(f"a frame {header['t']!r:.40} of {body:,} bytes is not of this protocol")

@@ -6,10 +6,10 @@ import sys
 import zlib
 from typing import Any
 
-MOST = 1 << 30  # bytes of an array that is looked at; longer ones would hold up their result
+MAX_ARRAY_BYTES = 1 << 30  # bytes of an array that is looked at; longer ones would hold up their result
 
 
-def content_of(value: Any) -> str:
+def array_digest(value: Any) -> str:
     """Eight characters of an array's content: the same where it is the same, byte by byte, in the order of its indices;
     "" where that cannot be told cheaply, as on a GPU.
 
@@ -17,17 +17,17 @@ def content_of(value: Any) -> str:
         value: an array of numpy, torch, jax or tensorflow.
     """
     try:
-        data = _bytes_of(value)
+        data = _array_bytes(value)
     except Exception:  # noqa: BLE001  whatever a library makes of it: what an array looks like is told in any case
         return ""
     return "" if data is None else f"{zlib.crc32(data):08x}"
 
 
-def _bytes_of(value: Any) -> Any:
+def _array_bytes(value: Any) -> Any:
     library = type(value).__module__.partition(".")[0]
     numpy = sys.modules.get("numpy")
     if library == "torch":
-        if value.device.type != "cpu" or value.nbytes > MOST:
+        if value.device.type != "cpu" or value.nbytes > MAX_ARRAY_BYTES:
             return None
         torch = sys.modules["torch"]
         return value.detach().contiguous().reshape(-1).view(torch.uint8).numpy()
@@ -40,6 +40,6 @@ def _bytes_of(value: Any) -> Any:
         value = value.numpy()
     elif library != "numpy":
         return None
-    if numpy is None or value.nbytes > MOST or value.dtype.hasobject:
+    if numpy is None or value.nbytes > MAX_ARRAY_BYTES or value.dtype.hasobject:
         return None
     return numpy.ascontiguousarray(value).view(numpy.uint8).reshape(-1) if value.nbytes else b""

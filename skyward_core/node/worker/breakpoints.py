@@ -15,23 +15,23 @@ from contextlib import suppress
 from types import FrameType, TracebackType
 from typing import Any
 
-from skyward_core.runtime.instance_info import VARIABLE, InstanceInfo, enter, instance_info
+from skyward_core.runtime.instance_info import VARIABLE, InstanceInfo, instance_info, set_phase
 
 # A rank has no pathlib.
 # ruff: noqa: PTH108, PTH109
 
 
-LATE = 10.0  # seconds after which a rank says that nobody has come
+NO_DEBUGGER_AFTER = 10.0  # seconds after which a rank says that nobody has come
 
-_told: set[tuple[str, str, int]] = set()  # run, file and line, where nobody came, and of which the log has a line
+_reported: set[tuple[str, str, int]] = set()  # run, file and line, where nobody came, and of which the log has a line
 _stdin = sys.__stdin__  # what is sys.stdin now may be in its place already
-_left: set[str] = set()  # runs whose debugging somebody has ended: none waits there any more
-_visitors: dict[int, Any] = {}  # debuggers with a person there, by thread
-_turn = threading.Lock()  # one socket for all threads
-_process = 0
+_ended_runs: set[str] = set()  # runs whose debugging somebody has ended: none waits there any more
+_debuggers: dict[int, Any] = {}  # debuggers with a person there, by thread
+_accept_lock = threading.Lock()  # one socket for all threads
+_rank_pid = 0
 
 
-def catch(pdb: Any, wait: float, path: str, process: int) -> None:
+def patch_pdb(pdb: Any, wait: float, path: str, process: int) -> None:
     """Put ours in the place of pdb's functions; who has put a file in the place of standard input has pdb's.
 
     Args:
@@ -40,8 +40,8 @@ def catch(pdb: Any, wait: float, path: str, process: int) -> None:
         path: where it listens meanwhile.
         process: number of the rank's process: a child that it forks may be the first that needs pdb.
     """
-    global _process
-    _process = process
+    global _rank_pid
+    _rank_pid = process
     set_trace, post_mortem = getattr(pdb, "set_trace", None), getattr(pdb, "post_mortem", None)
     if set_trace is None or post_mortem is None or not isinstance(getattr(pdb, "Pdb", None), type):
         return  # another module of that name
@@ -49,29 +49,29 @@ def catch(pdb: Any, wait: float, path: str, process: int) -> None:
 
     def debugger(at: FrameType, line: int, does: str) -> Any:
         """One with a person there; None where nobody comes."""
-        place = _Stop(at, line, does)
-        wanted = wait if os.getpid() == _process else 0.0
-        found = _visitors.get(threading.get_ident()) if wanted else None
+        place = _Breakpoint(at, line, does)
+        wanted = wait if os.getpid() == _rank_pid else 0.0
+        found = _debuggers.get(threading.get_ident()) if wanted else None
         if found is not None:
             if found.is_there():
                 return found
             found.leave()
-        if place.key in _told or place.run in _left:
+        if place.key in _reported or place.run in _ended_runs:
             return None
-        connection = _visitor(path, wanted, place) if wanted else None
+        connection = _accept_debugger(path, wanted, place) if wanted else None
         if connection is None:
-            _told.add(place.key)
+            _reported.add(place.key)
             if wanted:
-                enter("running")
-            place.go_on(wanted)
+                set_phase("running")
+            place.report_continuing(wanted)
             return None
-        found = _visitors[threading.get_ident()] = _debugger(pdb)(connection)
+        found = _debuggers[threading.get_ident()] = _make_debugger_class(pdb)(connection)
         return found
 
     def at_line(**given: Any) -> None:
         """Stop here; with a ``header`` that is said first."""
         at = sys._getframe(1)
-        own = debugger(at, at.f_lineno, "comes to a breakpoint at") if _reads_nothing(sys.stdin) else pdb.Pdb()
+        own = debugger(at, at.f_lineno, "comes to a breakpoint at") if _has_no_input(sys.stdin) else pdb.Pdb()
         if own is not None:
             if (header := given.pop("header", None)) is not None:
                 own.message(header)
@@ -79,7 +79,7 @@ def catch(pdb: Any, wait: float, path: str, process: int) -> None:
 
     def at_error(*given: Any) -> None:
         """Stop where an exception was raised, the one that is being handled unless one, or its traceback, is given."""
-        if not _reads_nothing(sys.stdin):
+        if not _has_no_input(sys.stdin):
             post_mortem(*given)
             return
         error: Any = given[0] if given else sys.exc_info()[1]
@@ -97,7 +97,7 @@ def catch(pdb: Any, wait: float, path: str, process: int) -> None:
     def of_object(self: Any, *given: Any, **named: Any) -> None:
         """Code has made a debugger of its own, as ``torch.distributed.breakpoint()`` does: it would read nothing."""
         at: FrameType = (*given, named.pop("frame", None))[0] or sys._getframe(1)
-        if not _reads_nothing(self.stdin):
+        if not _has_no_input(self.stdin):
             of_plain(self, at, **named)
             return
         # Of torch.distributed.breakpoint() the line that calls it is the place.
@@ -108,16 +108,16 @@ def catch(pdb: Any, wait: float, path: str, process: int) -> None:
     pdb.set_trace, pdb.post_mortem, pdb.Pdb.set_trace = at_line, at_error, of_object
 
 
-def over() -> None:
+def end_debugging() -> None:
     """The call is at its end: nobody steps into what comes after it."""
-    found = _visitors.get(threading.get_ident())
-    if found is not None and os.getpid() == _process:  # a child has its parent's connection
+    found = _debuggers.get(threading.get_ident())
+    if found is not None and os.getpid() == _rank_pid:  # a child has its parent's connection
         sys.settrace(None)  # first: who steps would come into what follows
         found.set_continue()
         found.leave()
 
 
-def _reads_nothing(file: Any) -> bool:
+def _has_no_input(file: Any) -> bool:
     """Whether a debugger that reads a file would read its end at once: what each rank has as standard input, and
     multiprocessing gives its children."""
     if file is None or getattr(file, "closed", False):
@@ -129,7 +129,7 @@ def _reads_nothing(file: Any) -> bool:
     return found.st_rdev == null.st_rdev and found.st_ino == null.st_ino
 
 
-def rank_in_pool(info: InstanceInfo) -> int:
+def pool_rank(info: InstanceInfo) -> int:
     """What a rank is called outside its gang, which may be of some of the pool's nodes only."""
     with suppress(ValueError, TypeError, KeyError, IndexError):  # the variable may be anybody's by now
         place = json.loads(os.environ[VARIABLE])
@@ -139,50 +139,50 @@ def rank_in_pool(info: InstanceInfo) -> int:
     return info.rank
 
 
-class _Stop:
+class _Breakpoint:
     """Where a rank stops, or would."""
 
     def __init__(self, at: FrameType, line: int, does: str) -> None:
         info = instance_info()
         file = at.f_code.co_filename
         self.key = (info.run, file, line)
-        self.run, self.rank = info.run, rank_in_pool(info)
+        self.run, self.rank = info.run, pool_rank(info)
         self._does = does
         self._words = f"{file.removeprefix(os.getcwd() + '/')}:{line} in {at.f_code.co_name}()"
 
     def wait(self, seconds: float) -> None:
-        _say(
+        _print_message(
             f"rank {self.rank} {self._does} {self._words} and waits up to {seconds:g} s for somebody: "
             f"debug {self.run}:{self.rank}"
         )
 
-    def still(self, waited: float, left: float) -> None:
-        _say(
+    def report_waiting(self, waited: float, left: float) -> None:
+        _print_message(
             f"rank {self.rank} has waited for {waited:g} s at {self._words}, and nobody has come; it goes on in "
             f"{left:g} s: debug {self.run}:{self.rank}"
         )
 
-    def go_on(self, waited: float) -> None:
+    def report_continuing(self, waited: float) -> None:
         if waited:
-            _say(f"nobody came within {waited:g} s to debug rank {self.rank} at {self._words}: it goes on")
+            _print_message(f"nobody came within {waited:g} s to debug rank {self.rank} at {self._words}: it goes on")
         else:
-            _say(
+            _print_message(
                 f'rank {self.rank} {self._does} {self._words} and goes on: with sky.Options(debug_wait="10m"), or '
                 "run --debug-wait 10m, it waits for somebody who debugs it"
             )
 
 
-def _say(what: str) -> None:
+def _print_message(what: str) -> None:
     with suppress(OSError, ValueError, AttributeError):  # the disk is full, or code has closed it
         sys.stderr.write(f"skyward: {what}\n")
         sys.stderr.flush()
 
 
-def _visitor(path: str, wait: float, place: _Stop) -> Any:
+def _accept_debugger(path: str, wait: float, place: _Breakpoint) -> Any:
     """The connection of somebody who comes within that time, or None."""
     import socket
 
-    if not _turn.acquire(timeout=min(wait, threading.TIMEOUT_MAX)):
+    if not _accept_lock.acquire(timeout=min(wait, threading.TIMEOUT_MAX)):
         return None
     folder, _, name = path.rpartition("/")
     try:
@@ -195,9 +195,9 @@ def _visitor(path: str, wait: float, place: _Stop) -> Any:
                 listener.bind(f"/proc/self/fd/{at}/{name}")
                 try:
                     listener.listen(1)
-                    enter("paused")
+                    set_phase("paused")
                     place.wait(wait)
-                    connection = _first_of(listener, wait, place)
+                    connection = _accept_first(listener, wait, place)
                 finally:
                     os.unlink(path)
                 connection.settimeout(None)
@@ -206,30 +206,30 @@ def _visitor(path: str, wait: float, place: _Stop) -> Any:
             os.close(at)
     except OSError as error:
         if not isinstance(error, TimeoutError):
-            _say(f"rank {place.rank} cannot wait for somebody who debugs it: {error}")
+            _print_message(f"rank {place.rank} cannot wait for somebody who debugs it: {error}")
         return None
     finally:
-        _turn.release()
+        _accept_lock.release()
 
 
-def _first_of(listener: Any, wait: float, place: _Stop) -> Any:
+def _accept_first(listener: Any, wait: float, place: _Breakpoint) -> Any:
     """The first who comes; that nobody has so far is said once.
 
     Raises:
         TimeoutError: nobody has.
     """
-    if wait > LATE:
-        listener.settimeout(LATE)
+    if wait > NO_DEBUGGER_AFTER:
+        listener.settimeout(NO_DEBUGGER_AFTER)
         try:
             return listener.accept()[0]
         except TimeoutError:
-            place.still(LATE, wait - LATE)
-            wait -= LATE
+            place.report_waiting(NO_DEBUGGER_AFTER, wait - NO_DEBUGGER_AFTER)
+            wait -= NO_DEBUGGER_AFTER
     listener.settimeout(wait)
     return listener.accept()[0]
 
 
-class _Input:
+class _DebuggerInput:
     """What a person types, line by line."""
 
     encoding = "utf-8"
@@ -262,7 +262,7 @@ class _Input:
             return False
 
 
-class _Output:
+class _DebuggerOutput:
     """What a debugger prints; whoever has left misses nothing."""
 
     encoding = "utf-8"
@@ -279,15 +279,15 @@ class _Output:
         pass
 
 
-def _debugger(pdb: Any) -> Any:
+def _make_debugger_class(pdb: Any) -> Any:
     """The class of debuggers whose terminal is a connection."""
 
     class Debugger(pdb.Pdb):  # type: ignore[misc]
         def __init__(self, connection: Any) -> None:
-            self._connection, self._typed = connection, _Input(connection)
+            self._connection, self._typed = connection, _DebuggerInput(connection)
             super().__init__(
                 stdin=self._typed,
-                stdout=_Output(connection),
+                stdout=_DebuggerOutput(connection),
                 skip=["skyward_core.*"],
                 nosigint=True,
                 readrc=False,
@@ -295,20 +295,20 @@ def _debugger(pdb: Any) -> Any:
 
         def interaction(self, *given: Any, **named: Any) -> None:
             """The rank stands still, and then goes on: to the next line, or breakpoint, or for good."""
-            if os.getpid() != _process:  # a child that was forked on the way: what is typed is its parent's
+            if os.getpid() != _rank_pid:  # a child that was forked on the way: what is typed is its parent's
                 self.clear_all_breaks()
                 self.set_continue()
                 return
-            enter("paused")
+            set_phase("paused")
             super().interaction(*given, **named)
-            enter("running")
+            set_phase("running")
 
         def is_there(self) -> bool:
             return self._typed.is_open()
 
         def leave(self) -> None:
-            enter("running")
-            _visitors.pop(threading.get_ident(), None)
+            set_phase("running")
+            _debuggers.pop(threading.get_ident(), None)
             with suppress(OSError):  # children that were forked have it, too
                 self._connection.shutdown(2)
             self._connection.close()
@@ -327,7 +327,7 @@ def _debugger(pdb: Any) -> Any:
 
         def do_quit(self, arg: str) -> int:
             """The person has seen enough: the rank goes on, and waits nowhere any more during this run."""
-            _left.add(instance_info().run)
+            _ended_runs.add(instance_info().run)
             return self.do_EOF(arg)
 
         do_c = do_cont = do_continue

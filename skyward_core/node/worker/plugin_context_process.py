@@ -29,10 +29,10 @@ def main(socket_path: str, folder: str, rank: str, number: str) -> None:
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # its log is read while it lives
     faulthandler.enable()
     import_hooks.install()
-    App(socket_path, float(os.environ.pop("SKYWARD_PATIENCE", "600"))).serve()
+    PluginContextServer(socket_path, float(os.environ.pop("SKYWARD_PATIENCE", "600"))).serve()
 
 
-class App:
+class PluginContextServer:
     """See the module. ``_state`` is what an agent that did not start us is told: fresh, entering or entered."""
 
     def __init__(self, socket_path: str, patience: float) -> None:
@@ -58,7 +58,7 @@ class App:
         self._leave()
 
     def _enter(self, header: ToWorkerSetup, body: bytes) -> None:
-        from skyward_core.plugins.plugin import enter_app, has_app
+        from skyward_core.plugins.plugin import enter_app, has_app_hook
         from skyward_core.runtime.instance_info import instance_info, set_place
 
         self._state = "entering"
@@ -67,11 +67,11 @@ class App:
         try:
             with self._stop, ExitStack() as entered:
                 for plugin in pickle.loads(body):
-                    if has_app([plugin]):
+                    if has_app_hook([plugin]):
                         self._channel.send({"t": "entering", "plugin": plugin.name})
                         entered.enter_context(enter_app([plugin], info))
                 self._contexts = entered.pop_all()
-                self._stop.keep()
+                self._stop.preserve_handler()
         except Stopped:
             sys.exit(128 + signal.SIGTERM)
         except BaseException as error:  # noqa: BLE001  reported as the outcome of every call that needed it
@@ -90,4 +90,4 @@ class App:
             sys.exit(128 + signal.SIGTERM)
         except Exception:  # noqa: BLE001  a plugin's exit must not keep the node from ending; the log says it
             sys.excepthook(*sys.exc_info())
-        self._stop.ending = True  # the interpreter ends like any other
+        self._stop.is_ending = True  # the interpreter ends like any other

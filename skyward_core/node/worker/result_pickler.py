@@ -9,14 +9,14 @@ from typing import Any
 import cloudpickle
 
 from skyward_core.protocol.pickle_errors import (
-    is_replaced,
+    has_tblib_reducer,
     reduce_cached_property,
     reduce_code,
     set_unless_found,
 )
 
 
-class AnswerPickler(cloudpickle.CloudPickler):  # type: ignore[misc]
+class ResultPickler(cloudpickle.CloudPickler):  # type: ignore[misc]
     """cloudpickle's, which leaves a class as it is where it stands under its name: it came from there, and what a rank
     has of it (functions with globals of their own, other files) is a copy."""
 
@@ -25,7 +25,7 @@ class AnswerPickler(cloudpickle.CloudPickler):  # type: ignore[misc]
     )
 
     def reducer_override(self, value: Any) -> Any:
-        if is_replaced(value):
+        if has_tblib_reducer(value):
             return value.__reduce_ex__(5)
         made = super().reducer_override(value)
         if type(made) is tuple and isinstance(value, type) and len(made) == 6:
@@ -35,7 +35,7 @@ class AnswerPickler(cloudpickle.CloudPickler):  # type: ignore[misc]
 
 def dump(value: Any, file: Any) -> None:
     """Pickle a value into a file, as :func:`cloudpickle.dump`."""
-    AnswerPickler(file, protocol=5).dump(value)
+    ResultPickler(file, protocol=5).dump(value)
 
 
 def dumps(value: Any) -> bytes:

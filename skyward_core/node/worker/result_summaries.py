@@ -9,32 +9,32 @@ from contextlib import suppress
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from skyward_core.protocol.frame_codec import INLINE, NONE, NONE_SUMMARY, is_plain
+from skyward_core.protocol.frame_codec import MAX_INLINE_BYTES, NONE_SUMMARY, PICKLED_NONE, is_plain
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from skyward_core.protocol.frame_types import SummaryWords, Told
+    from skyward_core.protocol.frame_types import SummarizedResultFields, SummaryKeys
 
 _open, _os_open = open, os.open  # user code may put something else in the place of what is built in
-TEXT = 200  # characters of a summary
+MAX_TEXT = 200  # characters of a summary
 JSON_LIMIT = 16 * 1024  # characters of a value that travels in a summary as it is
-DEPTH = 32  # levels of it
+MAX_DEPTH = 32  # levels of it
 PARTS, PART = 64, 100  # values of a dictionary that are told one by one, and characters of each
 
 
-def own_file(path: str, flags: int) -> int:
+def open_private(path: str, flags: int) -> int:
     """Opens what nobody else may read, whatever the person's umask says: clients take such files as they are."""
     return _os_open(path, flags, 0o600)
 
 
-class Pickled:
+class PickledValue:
     """A pickled value: in memory when small, in a file of the spool when not."""
 
     def __init__(self, path: str | None = None) -> None:
         self.data = b""
         self.size = 0
-        self.summary: SummaryWords | None = None
+        self.summary: SummaryKeys | None = None
         self._path = path
         self._pieces: list[bytes] = []
         self._file: Any = None
@@ -42,8 +42,8 @@ class Pickled:
     def write(self, data: Any) -> int:
         data = data.raw() if isinstance(data, pickle.PickleBuffer) else memoryview(data)
         self.size += data.nbytes
-        if self._file is None and self.size > INLINE and self._path is not None:
-            self._file = _open(self._path, "wb", buffering=0, opener=own_file)
+        if self._file is None and self.size > MAX_INLINE_BYTES and self._path is not None:
+            self._file = _open(self._path, "wb", buffering=0, opener=open_private)
             for piece in self._pieces:
                 self._put(piece)
             self._pieces.clear()
@@ -70,14 +70,14 @@ class Pickled:
             with suppress(FileNotFoundError):  # its folder may have gone with the pool
                 os.unlink(self._path)  # noqa: PTH108  pathlib would be a tenth of a worker's start
 
-    def header(self) -> Told:
-        header: Told = {"summary": self.summary, "size": self.size}
+    def header(self) -> SummarizedResultFields:
+        header: SummarizedResultFields = {"summary": self.summary, "size": self.size}
         if self._file is not None and self._path is not None:
             header["file"] = self._path.rpartition("/")[2]
         return header
 
 
-def pickle_result(value: Any, what: str, path: str | None) -> Pickled:
+def pickle_result(value: Any, what: str, path: str | None) -> PickledValue:
     """Pickle a value and say what it looks like.
 
     Args:
@@ -88,14 +88,14 @@ def pickle_result(value: Any, what: str, path: str | None) -> Pickled:
         NotPicklableError: names the object inside the value that cannot travel.
         OSError: the spool cannot take it (disk full).
     """
-    pickled = Pickled(path)
+    pickled = PickledValue(path)
     if value is None:
-        pickled.data, pickled.size, pickled.summary = NONE, len(NONE), NONE_SUMMARY
+        pickled.data, pickled.size, pickled.summary = PICKLED_NONE, len(PICKLED_NONE), NONE_SUMMARY
         return pickled
     if is_plain(value):
         pickled.data = pickle.dumps(value, protocol=5)
         pickled.size = len(pickled.data)
-        pickled.summary = summarise(value, pickled.size)
+        pickled.summary = summarize(value, pickled.size)
         return pickled
     from skyward_core.node.worker.result_pickler import dump
 
@@ -110,54 +110,63 @@ def pickle_result(value: Any, what: str, path: str | None) -> Pickled:
         from skyward_core.model.errors import NotPicklableError
         from skyward_core.protocol.pickle_errors import find_culprit
 
-        where, culprit, why = find_culprit(value, error, "result", _failure)
+        where, culprit, why = find_culprit(value, error, "result", _find_pickle_error)
         at = f" at {where}" if where != "result" else ""
         raise NotPicklableError(
-            f"the result of {what} cannot travel back: {_NAME(type(culprit))} object{at} ({text_of(why)})"
+            f"the result of {what} cannot travel back: {_NAME(type(culprit))} object{at} ({safe_text(why)})"
         ) from error
-    pickled.summary = summarise(value, pickled.size)
+    pickled.summary = summarize(value, pickled.size)
     return pickled
 
 
-def _failure(value: Any) -> BaseException | None:
+def _find_pickle_error(value: Any) -> BaseException | None:
     from skyward_core.node.worker.result_pickler import dump
-    from skyward_core.protocol.pickle_errors import Nowhere
+    from skyward_core.protocol.pickle_errors import NullFile
 
     try:
-        dump(value, Nowhere())
+        dump(value, NullFile())
     except BaseException as error:  # noqa: BLE001  any reducer may raise anything; that is the answer asked for
         return error
     return None
 
 
-def summarise(value: Any, size: int) -> SummaryWords:
+def summarize(value: Any, size: int) -> SummaryKeys:
     """A :class:`skyward_core.model.outcomes.Summary` as JSON: cheap, bounded, and calls no code of the value's own
     except for builtin types and well-known arrays."""
     try:
-        plain = plain_json(value)
+        plain = to_json_or_marker(value)
         is_json = plain is not _NOT_JSON
-        text, parts = repr(plain) if is_json else _describe(value), plain if is_json else _parts(value)
+        text, parts = (
+            repr(plain) if is_json else _describe(value),
+            plain if is_json else _summarize_parts(value),
+        )
     except BaseException:  # noqa: BLE001  it says that it is an array, and its own code raises
         is_json, text, parts = False, f"{full_name(type(value))} object", None
-    return {"type": _NAME(type(value)), "text": _clip(text), "json": parts, "is_json": is_json, "size": size}
+    return {
+        "type": _NAME(type(value)),
+        "text": _truncate(text),
+        "json": parts,
+        "is_json": is_json,
+        "size": size,
+    }
 
 
-def _parts(value: Any) -> dict[str, str] | None:
+def _summarize_parts(value: Any) -> dict[str, str] | None:
     """The values of a dictionary that is not JSON, each in few characters, so that ranks can be compared."""
     if type(value) is not dict or not 0 < len(value) <= PARTS or not all(type(key) is str for key in value):
         return None
-    return {key[:PART]: _sketch(part, 1)[:PART] for key, part in value.items()}
+    return {key[:PART]: _short_text(part, 1)[:PART] for key, part in value.items()}
 
 
 _NOT_JSON = object()
 
 
-def plain_json(value: Any) -> Any:
+def to_json_or_marker(value: Any) -> Any:
     """The value in JSON types, or a marker when it is not made of them, holds NaN, or is large or deep."""
-    return _plain(value, [JSON_LIMIT], DEPTH)
+    return _to_json(value, [JSON_LIMIT], MAX_DEPTH)
 
 
-def _plain(value: Any, budget: list[int], depth: int) -> Any:
+def _to_json(value: Any, budget: list[int], depth: int) -> Any:
     budget[0] -= 8
     if budget[0] < 0 or depth == 0:
         return _NOT_JSON
@@ -172,29 +181,29 @@ def _plain(value: Any, budget: list[int], depth: int) -> Any:
     if kind is list or kind is tuple:
         if len(value) * 8 > budget[0]:
             return _NOT_JSON
-        items = [_plain(item, budget, depth - 1) for item in value]
+        items = [_to_json(item, budget, depth - 1) for item in value]
         return _NOT_JSON if any(item is _NOT_JSON for item in items) else items
     if kind is dict:
         if len(value) * 16 > budget[0] or not all(type(key) is str for key in value):
             return _NOT_JSON
         budget[0] -= sum(map(len, value))
-        entries = {key: _plain(item, budget, depth - 1) for key, item in value.items()}
+        entries = {key: _to_json(item, budget, depth - 1) for key, item in value.items()}
         return _NOT_JSON if any(item is _NOT_JSON for item in entries.values()) else entries
     if _MODULE(kind) == "numpy" and getattr(value, "shape", None) == () and hasattr(value, "item"):
-        return _plain(value.item(), budget, depth - 1)
+        return _to_json(value.item(), budget, depth - 1)
     return _NOT_JSON
 
 
 def _describe(value: Any) -> str:
     kind = type(value)
     if kind is str:
-        return repr(value[:TEXT])
+        return repr(value[:MAX_TEXT])
     if kind in _BRACKETS:
-        return f"{kind.__name__} of {len(value):,}: {_sketch(value, 3)}"
-    return _sketch(value, 1)
+        return f"{kind.__name__} of {len(value):,}: {_short_text(value, 3)}"
+    return _short_text(value, 1)
 
 
-def _sketch(value: Any, depth: int) -> str:
+def _short_text(value: Any, depth: int) -> str:
     """A value in few characters; of classes we do not know only the name, for their code may do anything."""
     kind = type(value)
     if value is None or kind in (bool, float, complex):
@@ -210,15 +219,15 @@ def _sketch(value: Any, depth: int) -> str:
     if kind in _BRACKETS:
         some = islice(value.items() if kind is dict else value, 5)
         if kind is dict:
-            shown = [f"{_sketch(key, 0)}: {_sketch(part, depth - 1)}" for key, part in some]
+            shown = [f"{_short_text(key, 0)}: {_short_text(part, depth - 1)}" for key, part in some]
         else:
-            shown = [_sketch(part, depth - 1) for part in some]
+            shown = [_short_text(part, depth - 1) for part in some]
         return _BRACKETS[kind].format(", ".join(shown + ["…"] * (len(value) > 5)))
     if full_name(kind).partition(".")[0] in _ARRAYS and hasattr(value, "shape"):
         extents = " × ".join(str(n) for n in tuple(value.shape)) or "scalar"
-        from skyward_core.node.worker.array_digest import content_of
+        from skyward_core.node.worker.array_digest import array_digest
 
-        content = content_of(value)
+        content = array_digest(value)
         parts = (kind.__name__, getattr(value, "dtype", ""), extents, content and f"#{content}")
         return " ".join(str(part) for part in parts if str(part))
     return f"{full_name(kind)} object"
@@ -244,11 +253,11 @@ _BRACKETS: dict[type[Any], str] = {
 }
 
 
-def _clip(text: str) -> str:
-    return text if len(text) <= TEXT else text[: TEXT - 1] + "…"
+def _truncate(text: str) -> str:
+    return text if len(text) <= MAX_TEXT else text[: MAX_TEXT - 1] + "…"
 
 
-def text_of(value: object, how: Callable[[Any], str] = str) -> str:
+def safe_text(value: object, how: Callable[[Any], str] = str) -> str:
     """A value's text, whatever its own code raises, or returns."""
     try:
         return str.__str__(how(value))  # of a class that derives from str, plain text

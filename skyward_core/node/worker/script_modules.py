@@ -13,16 +13,16 @@ from contextlib import suppress
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
-from skyward_core.node.worker.stdio import AtImport
-from skyward_core.protocol.frame_codec import WORDS, WORDS_SIGN
+from skyward_core.node.worker.stdio import ImportCallback
+from skyward_core.protocol.frame_codec import COMMAND_LINE_MARKER, COMMAND_LINE_TRAILER
 from skyward_core.runtime import import_hooks
 
 _open = open  # user code may put something else in the place of what is built in
-OURS = __name__.partition(".")[0]
+OWN_PACKAGE = __name__.partition(".")[0]
 INSTALLED = ("/site-packages/", "/dist-packages/")
-UNSURE = ""  # what stands for a file that changed while it may have been loaded
-SLACK = 20_000_000  # nanoseconds by which a file's time may be behind the clock
-MOST = 2000  # files; what is more is no script's
+UNKNOWN_HASH = ""  # what stands for a file that changed while it may have been loaded
+CTIME_SLACK = 20_000_000  # nanoseconds by which a file's time may be behind the clock
+MAX_MODULES = 2000  # files; what is more is no script's
 
 
 class LoadedModules:
@@ -46,27 +46,27 @@ class LoadedModules:
         self._lock = threading.Lock()
         self._since = time.time_ns()
 
-    def look(self) -> bool:
+    def scan(self) -> bool:
         """Look whether there are more. Between two looks is when those were loaded that the second one finds, so that
         this is for the beginning of what loads some, and for its end."""
         with self._lock:
             files, now = self.files, len(sys.modules)
             if now != self._count:
                 self._count = now
-                for path in self._new():
+                for path in self._find_new():
                     name = path.removeprefix(self._home)
-                    if name not in files and len(files) < MOST:
+                    if name not in files and len(files) < MAX_MODULES:
                         files = files | {name: self._hash(path)}
             found, self.files = files is not self.files, files
             self._since = time.time_ns()
             return found
 
-    def _new(self) -> Iterator[str]:
+    def _find_new(self) -> Iterator[str]:
         for name in list(sys.modules):
             if name in self._seen:
                 continue
             self._seen.add(name)
-            if name.partition(".")[0] == OURS:
+            if name.partition(".")[0] == OWN_PACKAGE:
                 continue
             path = getattr(sys.modules.get(name), "__dict__", {}).get("__file__")
             if type(path) is not str or not path.endswith(".py"):
@@ -75,17 +75,15 @@ class LoadedModules:
                 yield path
 
     def _hash(self, path: str) -> str:
-        from skyward_core.util.content_hash import (
-            name_of,  # few ranks load such modules before their first call
-        )
+        from skyward_core.util.content_hash import hash_bytes
 
         try:
             # A pipe that was put in its place since would have us wait for who writes.
             with _open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
                 changed = os.fstat(file.fileno()).st_ctime_ns
-                return UNSURE if changed > self._since - SLACK else name_of(file.read())
+                return UNKNOWN_HASH if changed > self._since - CTIME_SLACK else hash_bytes(file.read())
         except OSError:
-            return UNSURE
+            return UNKNOWN_HASH
 
 
 # What travels by value stands in no module of the rank. It is put into ``__main__``, where Python has what a script
@@ -96,22 +94,22 @@ class LoadedModules:
 
 _builtin_open = open  # user code may put something else in the place of what is built in
 MAIN = "__main__"
-MAKERS = {  # of what goes by name in a plain process
+RECREATORS = {  # of what goes by name in a plain process
     ("cloudpickle.cloudpickle", "_make_function"),
     ("cloudpickle.cloudpickle", "_make_skeleton_class"),
     ("cloudpickle.cloudpickle", "_make_skeleton_enum"),
     ("skyward_core.protocol.pickle_errors", "make_cached"),
     ("skyward_core.protocol.pickle_errors", "make_new_type"),
 }
-SIGN = b"pickl"  # in every pickle that makes something by one of them
+PICKLE_MARKER = b"pickl"  # in every pickle that makes something by one of them
 
 # What a child runs in the place of the script. We come first for a moment: the script's folder may shadow us.
-STAND_IN = """\
+CHILD_SCRIPT = """\
 import sys
 sys.path.insert(0, {root!r})
-from skyward_core.node.worker.script_modules import Spawned
+from skyward_core.node.worker.script_modules import ChildMainNamespace
 del sys.path[0]
-__getattr__ = Spawned({sources!r}, __file__, {files!r})
+__getattr__ = ChildMainNamespace({sources!r}, __file__, {files!r})
 """
 SPAWNERS = (
     "multiprocessing.spawn",
@@ -119,18 +117,18 @@ SPAWNERS = (
     "loky.backend.spawn",
     "joblib.externals.loky.backend.spawn",
 )
-FILE = "__file__ = {file!r}\n"
+FILE_LINE = "__file__ = {file!r}\n"
 
 Source = bytes | str
 """A pickle, or the path of its file."""
-Files = tuple[str, ...]
+SourcePaths = tuple[str, ...]
 """What :class:`SourceFiles` is made of."""
-ELSEWHERE = 3  # of them, where the client's files are copies here
-Words = tuple[list[str], list[str]]
+MAPPED_FILES = 3  # of them, where the client's files are copies here
+CommandLine = tuple[list[str], list[str]]
 """``sys.argv`` and ``sys.orig_argv`` of the client."""
 
 
-class Loaded:
+class LoadedObject:
     """An unpickled object."""
 
     # names: what of the script came with it, by name
@@ -157,15 +155,15 @@ class Loaded:
         self.moved = moved
         self.file = next((space["__file__"] for space in spaces if space.get("__file__")), "")
         self.stand_in = ""
-        self.words: Words | None = None
+        self.words: CommandLine | None = None
 
-    def take(self) -> Any:
+    def take_value(self) -> Any:
         """The object, which lives no longer than whoever takes it has it: it may be large."""
         value, self.value = self.value, None
         return value
 
 
-class Main(ModuleType):
+class RankMainModule(ModuleType):
     """``__main__`` of a rank. What its function has as globals is there as long as it runs, and is set there."""
 
     def __init__(self) -> None:
@@ -187,84 +185,84 @@ class Main(ModuleType):
             super().__setattr__(name, value)
 
 
-class ScriptNames:
+class MainNamespaceLoader:
     """Unpickler of calls; ``__main__`` holds the names that the latest call brought of its script."""
 
     # folder: where stand-ins for the script are written; nobody else may write there
     # files: where the node has the source of scripts
     # together: whether calls run at one time; then ``__main__`` goes on holding what earlier ones brought
 
-    def __init__(self, folder: str, files: Files, *, together: bool = False) -> None:
+    def __init__(self, folder: str, files: SourcePaths, *, together: bool = False) -> None:
         self._folder = folder
         self._files = files
         self._together = together
         self._started_by = sys.modules[MAIN]  # its code still runs
-        self._main = sys.modules[MAIN] = Main()
+        self._main = sys.modules[MAIN] = RankMainModule()
         self._scripts = {MAIN}
-        self._placed: dict[str, Any] = {}
-        self._latest: tuple[Loaded | None, Loaded | None] = (None, None)
+        self._installed: dict[str, Any] = {}
+        self._latest: tuple[LoadedObject | None, LoadedObject | None] = (None, None)
         self._written = 0
-        self._words: Words | None = None
+        self._command_line: CommandLine | None = None
         self._moved: dict[str, str] = {}  # the node's own files, by the clients' names
         there = {name for name in SPAWNERS if name in sys.modules}
         for name in there:
             self._patch(sys.modules[name])
-        sys.meta_path.insert(0, AtImport(self._patch, *set(SPAWNERS) - there))
+        sys.meta_path.insert(0, ImportCallback(self._patch, *set(SPAWNERS) - there))
 
-    def load(self, source: Source) -> Loaded:
+    def load(self, source: Source) -> LoadedObject:
         """Unpickle what a call needs."""
-        words = _words_in(source)
-        self._set_words(words)  # modules that the function imports may parse them
-        loaded = _load(source, self._scripts, self._files)
+        words = _read_command_line(source)
+        self._set_command_line(words)  # modules that the function imports may parse them
+        loaded = _load_object(source, self._scripts, self._files)
         loaded.words = words
         self._moved |= loaded.moved
         return loaded
 
-    def _set_words(self, words: Words | None) -> None:
+    def _set_command_line(self, words: CommandLine | None) -> None:
         # User code may change them: they stay changed for later calls with the same words.
-        if words is not None and words != self._words:
-            self._words = words
+        if words is not None and words != self._command_line:
+            self._command_line = words
             sys.argv[:] = words[0]
             sys.orig_argv[:] = [sys.executable, *words[1][1:]]
         sys.argv[:1] = [self._moved.get(each, each) for each in sys.argv[:1]]
 
-    def as_clients_know(self, trace: str) -> str:
+    def to_client_paths(self, trace: str) -> str:
         """Return a traceback with the client's names of files: the user reads it there."""
         for name, own in self._moved.items():
             trace = trace.replace(f'  File "{own}"', f'  File "{name}"')
-        if len(self._files) == ELSEWHERE and all(self._files):
+        if len(self._files) == MAPPED_FILES and all(self._files):
             _, here, there = self._files
             trace = trace.replace(f'  File "{here}/', f'  File "{there}/')
         return trace
 
-    def place(self, fn: Loaded, args: Loaded | None) -> None:
+    def install(self, fn: LoadedObject, args: LoadedObject | None) -> None:
         """Have ``__main__`` hold what came with a function and its arguments, and nothing of earlier ones: a child
         could not find that."""
         if self._latest == (fn, args):
             return
         self._latest = fn, args
-        self._set_words(fn.words)
+        self._set_command_line(fn.words)
         names = fn.names if args is None else fn.names | args.names
         space = vars(self._main)
         space["_spaces"] = fn.spaces if args is None else fn.spaces + args.spaces
-        for name, value in () if self._together else self._placed.items():
+        for name, value in () if self._together else self._installed.items():
             if name not in names and space.get(name) is value:
                 del space[name]
         space.update(names)
-        self._placed = names
+        self._installed = names
         space.pop("__file__", None)
         if file := fn.file or (args.file if args is not None else ""):
             space["__file__"] = file
 
     def clear(self) -> None:
-        self._placed = {}
+        self._installed = {}
         self._latest = None, None
         vars(self._main)["_spaces"] = []
 
     def _patch(self, spawn: Any) -> None:
-        _have_children_run(spawn, self._stand_in)
+        _patch_child_main(spawn, self._write_child_script)
 
-    def _stand_in(self) -> str:
+    def _write_child_script(self) -> str:
         loaded = [each for each in self._latest if each is not None]
         if not loaded or sys.modules.get(MAIN) is not self._main:  # a whole script is in its place: it has a file
             return ""
@@ -278,20 +276,20 @@ class ScriptNames:
                         'process that multiprocessing starts by "spawn" or "forkserver": start it while the function '
                         "runs that needs it"
                     )
-            from skyward_core.node.worker.result_summaries import own_file  # children have no need of it
+            from skyward_core.node.worker.result_summaries import open_private  # children have no need of it
 
             self._written += 1
             path = f"{self._folder}/script.{os.getpid()}.{self._written}.py"
             root = __file__.rsplit("/", 4)[0]
-            with _builtin_open(path, "w", encoding="utf-8", opener=own_file) as file:
-                file.write(STAND_IN.format(root=root, sources=sources, files=self._files))
+            with _builtin_open(path, "w", encoding="utf-8", opener=open_private) as file:
+                file.write(CHILD_SCRIPT.format(root=root, sources=sources, files=self._files))
                 if script := vars(self._main).get("__file__"):
-                    file.write(FILE.format(file=script))
+                    file.write(FILE_LINE.format(file=script))
             loaded[-1].stand_in = path
         return loaded[-1].stand_in
 
 
-def _have_children_run(spawn: Any, stand_in: Callable[[], str]) -> None:
+def _patch_child_main(spawn: Any, stand_in: Callable[[], str]) -> None:
     """Have multiprocessing's children run a file in the place of the script, unless it is ""."""
     prepare: Callable[..., dict[str, Any]] = spawn.get_preparation_data
 
@@ -306,17 +304,17 @@ def _have_children_run(spawn: Any, stand_in: Callable[[], str]) -> None:
     spawn.get_preparation_data = get_preparation_data
 
 
-class Spawned:
+class ChildMainNamespace:
     """``__getattr__`` of a child's ``__main__``: what the script defines, made when it is first asked for."""
 
     # stand_in: the file that the child runs in the place of the script, and its own children, too
 
-    def __init__(self, sources: Iterable[Source], stand_in: str, files: Files) -> None:
+    def __init__(self, sources: Iterable[Source], stand_in: str, files: SourcePaths) -> None:
         self._sources = list(sources)
         self._files = files
         self._lock = threading.RLock()
         for spawn in filter(None, map(sys.modules.get, SPAWNERS)):
-            _have_children_run(spawn, lambda: stand_in)
+            _patch_child_main(spawn, lambda: stand_in)
 
     def __call__(self, name: str) -> Any:
         with self._lock:
@@ -324,7 +322,7 @@ class Spawned:
             while self._sources and name not in space and not name.startswith("__"):
                 import_hooks.install()
                 import_hooks.install_gc_pause()
-                space.update(_load(self._sources.pop(0), {MAIN}, self._files).names)
+                space.update(_load_object(self._sources.pop(0), {MAIN}, self._files).names)
             if name in space:
                 return space[name]
         raise AttributeError(f"module {MAIN!r} has no attribute {name!r}")
@@ -339,7 +337,7 @@ class _Unpickler(pickle.Unpickler):
 
     def find_class(self, module: str, name: str) -> Any:
         found = super().find_class(module, name)
-        if (module, name) not in MAKERS:
+        if (module, name) not in RECREATORS:
             return found
         noted = self.made  # not self, which would live until somebody looks for garbage
 
@@ -351,32 +349,32 @@ class _Unpickler(pickle.Unpickler):
         return make
 
 
-def _words_in(source: Source) -> Words | None:
+def _read_command_line(source: Source) -> CommandLine | None:
     with io.BytesIO(source) if isinstance(source, bytes) else _builtin_open(source, "rb") as file:
-        end = file.seek(-WORDS.size, os.SEEK_END)
-        size, sign = WORDS.unpack(file.read())
-        if sign != WORDS_SIGN:
+        end = file.seek(-COMMAND_LINE_TRAILER.size, os.SEEK_END)
+        size, sign = COMMAND_LINE_TRAILER.unpack(file.read())
+        if sign != COMMAND_LINE_MARKER:
             return None  # of arguments, or of a client of an older release
         file.seek(end - size)
-        words: Words = pickle.load(file)
+        words: CommandLine = pickle.load(file)
         return words
 
 
-def _load(source: Source, scripts: set[str], files: Files) -> Loaded:
+def _load_object(source: Source, scripts: set[str], files: SourcePaths) -> LoadedObject:
     if isinstance(source, bytes):
         value, made, defined_in = _unpickle(io.BytesIO(source))
     else:
         with _builtin_open(source, "rb", buffering=0) as file:
             value, made, defined_in = _unpickle(io.BufferedReader(file, 1 << 20))
     moved: dict[str, str] = {}
-    if len(files) == ELSEWHERE or any(not place for place, _, _ in defined_in.values()):
-        moved = _settle(made, defined_in, files)
+    if len(files) == MAPPED_FILES or any(not place for place, _, _ in defined_in.values()):
+        moved = _set_file_names(made, defined_in, files)
     spaces = {id(each.__globals__): each.__globals__ for each in made if type(each) is FunctionType}
     ours = [space for space in spaces.values() if _is_script(space)]
     scripts.update(space["__name__"] for space in ours)
     for space in ours:
         space["__name__"] = MAIN
-    return Loaded(value, source, _named(made, ours, scripts), ours, moved)
+    return LoadedObject(value, source, _collect_names(made, ours, scripts), ours, moved)
 
 
 def _unpickle(file: Any) -> tuple[Any, list[Any], dict[str, tuple[str, str, str]]]:
@@ -389,7 +387,7 @@ def _unpickle(file: Any) -> tuple[Any, list[Any], dict[str, tuple[str, str, str]
         return value, unpickler.made, {}
 
 
-def _settle(made: list[Any], defined_in: dict[str, tuple[str, str, str]], files: Files) -> dict[str, str]:
+def _set_file_names(made: list[Any], defined_in: dict[str, tuple[str, str, str]], files: SourcePaths) -> dict[str, str]:
     """Have functions say that they are of the node's own files; gives these, by the client's names."""
     pass  # most ranks see the client's
 
@@ -398,14 +396,14 @@ def _settle(made: list[Any], defined_in: dict[str, tuple[str, str, str]], files:
     for fn in made:
         if type(fn) is FunctionType:
             if fn.__code__.co_filename in found:
-                fn.__code__ = _of_file(fn.__code__, found)
+                fn.__code__ = _with_file_name(fn.__code__, found)
             if file := fn.__globals__.get("__file__"):
-                fn.__globals__["__file__"] = found.get(file) or own.moved(file) or file
+                fn.__globals__["__file__"] = found.get(file) or own.copy_of(file) or file
     return found
 
 
-def _of_file(code: CodeType, found: dict[str, str]) -> CodeType:
-    inner = (_of_file(each, found) if type(each) is CodeType else each for each in code.co_consts)
+def _with_file_name(code: CodeType, found: dict[str, str]) -> CodeType:
+    inner = (_with_file_name(each, found) if type(each) is CodeType else each for each in code.co_consts)
     return code.replace(co_filename=found.get(code.co_filename, code.co_filename), co_consts=tuple(inner))
 
 
@@ -415,7 +413,7 @@ def _is_script(space: dict[str, Any]) -> bool:
     return space.get("__name__") == MAIN or ("__name__" in space and space.get("__package__", "") is None)
 
 
-def _move(made: Any) -> None:
+def _move_to_main(made: Any) -> None:
     line = vars(made).get("__firstlineno__")  # of a class; to Python that belongs to the module, and goes with it
     with suppress(Exception):  # a class may refuse
         made.__module__ = MAIN
@@ -423,14 +421,14 @@ def _move(made: Any) -> None:
             made.__firstlineno__ = line
 
 
-def _named(made: list[Any], spaces: list[dict[str, Any]], scripts: set[str]) -> dict[str, Any]:
+def _collect_names(made: list[Any], spaces: list[dict[str, Any]], scripts: set[str]) -> dict[str, Any]:
     """What the script defines, by name; from now on all of it says that it is ``__main__``'s."""
     names = {}
     own = {}
     for each in made:
         if getattr(each, "__module__", None) in scripts:
             if each.__module__ != MAIN:
-                _move(each)
+                _move_to_main(each)
             own[id(each)] = each
             if each.__qualname__.isidentifier():
                 names[each.__qualname__] = each
@@ -455,7 +453,7 @@ class SourceFiles:
 
     def __init__(self, sent: str, here: str = "", there: str | None = None) -> None:
         self._sent, self._here, self._there = sent, here, there
-        self._shown: dict[str, tuple[str, str]] = {}  # by name, the file that has the text, and its content
+        self._registered: dict[str, tuple[str, str]] = {}  # by name, the file that has the text, and its content
         self._waits = False
 
     def find(self, named: dict[str, tuple[str, str, str]]) -> dict[str, str]:
@@ -468,39 +466,39 @@ class SourceFiles:
         for name, (place, content, called) in named.items():
             sent = f"{self._sent}/{content}/{called}"
             if not place:
-                self._show(name, sent, content)
+                self._register_source(name, sent, content)
             elif self._there is not None:
-                found[name] = self._own(place, content, sent) or name
+                found[name] = self._find_own(place, content, sent) or name
         return found
 
-    def moved(self, place: str) -> str:
+    def copy_of(self, place: str) -> str:
         """Where the copy of a client's file is, or ""."""
         inside = self._there and self._here and place.startswith(f"{self._there}/")
         return f"{self._here}{place[len(self._there or '') :]}" if inside else ""
 
-    def _own(self, place: str, content: str, sent: str) -> str:
-        copy = self.moved(place)
+    def _find_own(self, place: str, content: str, sent: str) -> str:
+        copy = self.copy_of(place)
         if not os.path.isfile(copy):  # noqa: PTH113  a worker has no pathlib
             return sent if os.path.exists(sent) else ""  # noqa: PTH110
-        self._show(copy, sent, content)
+        self._register_source(copy, sent, content)
         return copy
 
-    def _show(self, name: str, file: str, content: str) -> None:
+    def _register_source(self, name: str, file: str, content: str) -> None:
         """Have tracebacks and :mod:`inspect` find a text by a name, when they look for it."""
         if not os.path.exists(file):  # noqa: PTH110
             return
-        self._shown[name] = file, content
+        self._registered[name] = file, content
         if "linecache" in sys.modules:
-            self._fill(sys.modules["linecache"])
+            self._fill_linecache(sys.modules["linecache"])
         elif not self._waits:
             self._waits = True
-            sys.meta_path.insert(0, AtImport(self._fill, "linecache"))
+            sys.meta_path.insert(0, ImportCallback(self._fill_linecache, "linecache"))
 
-    def _fill(self, linecache: Any) -> None:
+    def _fill_linecache(self, linecache: Any) -> None:
         import tokenize
 
-        for name, (file, content) in self._shown.items():
-            if _has(name, content):  # a copy that nobody has edited since it travelled
+        for name, (file, content) in self._registered.items():
+            if _has_content(name, content):  # a copy that nobody has edited since it travelled
                 continue
             try:
                 with tokenize.open(file) as text:
@@ -509,15 +507,15 @@ class SourceFiles:
                 continue  # gone, or in no encoding that it names: it shows no lines, as in a plain process
             # Without a time it is never looked for on the disk.
             linecache.cache[name] = sum(map(len, lines)), None, lines, name
-        self._shown.clear()
+        self._registered.clear()
 
 
-def _has(file: str, content: str) -> bool:
-    from skyward_core.util.content_hash import name_of  # few ranks come to look at a text
+def _has_content(file: str, content: str) -> bool:
+    from skyward_core.util.content_hash import hash_bytes  # few ranks come to look at a text
 
     try:
         # A pipe that was put in its place since would have us wait for who writes.
         with _builtin_open(os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as read:
-            return name_of(read.read()) == content
+            return hash_bytes(read.read()) == content
     except OSError:
         return False

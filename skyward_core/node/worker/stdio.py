@@ -18,13 +18,13 @@ from contextlib import suppress
 from time import monotonic, sleep  # user code may replace the functions of `time`
 from typing import Any
 
-from skyward_core.protocol.output_order_marks import BEFORE, EVERY, Marker, identity
+from skyward_core.protocol.output_order_marks import BEFORE, MARK_INTERVAL, MarkWriter, file_identity
 
-ROOM = 1 << 20  # bytes that a pipe holds, where the system lets us: so far is a child ahead of us
-PIECE = 1 << 16
+PIPE_BYTES = 1 << 20  # bytes that a pipe holds, where the system lets us: so far is a child ahead of us
+READ_BYTES = 1 << 16
 
 
-class Children:
+class ChildOutput:
     """Gives pipes to children, and passes on what comes.
 
     Args:
@@ -34,17 +34,17 @@ class Children:
 
     def __init__(self, write: Callable[[int, bytes], None], opened: Callable[[], None]) -> None:
         self._write = write
-        self._opened = opened
-        self._places = {stream: identity(stream) for stream in (1, 2)}
+        self._on_first_child = opened
+        self._places = {stream: file_identity(stream) for stream in (1, 2)}
         self._pipes: dict[int, tuple[int, int]] = {}
         self._ours: dict[int, tuple[int, int]] = {}  # descriptors and their files: user code may close them
         self._lock = threading.Lock()
-        os.register_at_fork(after_in_child=self._forked)
+        os.register_at_fork(after_in_child=self._on_fork)
         if "subprocess" in sys.modules:
             self._patch(sys.modules["subprocess"])
         else:
-            sys.meta_path.insert(0, AtImport(self._patch, "subprocess"))
-        os.system = self._system
+            sys.meta_path.insert(0, ImportCallback(self._patch, "subprocess"))
+        os.system = self._run_system
 
     def drain(self) -> None:
         """Pass on what children have printed by now."""
@@ -52,45 +52,47 @@ class Children:
             with self._lock:
                 for stream, (readable, _) in self._pipes.items():
                     with suppress(BlockingIOError):
-                        while identity(readable) == self._ours[readable] and (data := os.read(readable, PIECE)):
+                        while file_identity(readable) == self._ours[readable] and (
+                            data := os.read(readable, READ_BYTES)
+                        ):
                             self._write(stream, data)
 
     def _patch(self, subprocess: Any) -> None:
         handles = subprocess.Popen._get_handles
 
         def get_handles(popen: Any, stdin: Any, stdout: Any, stderr: Any) -> Any:
-            stdout = self._for_child(1) if stdout is None else stdout
-            stderr = self._for_child(2) if stderr is None else stderr
+            stdout = self._pipe_for_child(1) if stdout is None else stdout
+            stderr = self._pipe_for_child(2) if stderr is None else stderr
             return handles(popen, stdin, stdout, stderr)
 
         subprocess.Popen._get_handles = get_handles
 
-    def _system(self, command: Any) -> int:
+    def _run_system(self, command: Any) -> int:
         import subprocess
 
         code = subprocess.Popen(command, shell=True).wait()
         return code << 8 if code >= 0 else -code
 
-    def _for_child(self, stream: int) -> int | None:
+    def _pipe_for_child(self, stream: int) -> int | None:
         """The end that a child gets; None where user code has put another file in the stream's place."""
-        if self._places[stream] != identity(stream):
+        if self._places[stream] != file_identity(stream):
             return None
         with self._lock:
             if not self._pipes:
-                self._open()
+                self._open_pipes()
         writable = self._pipes[stream][1]
-        return writable if identity(writable) == self._ours[writable] else None
+        return writable if file_identity(writable) == self._ours[writable] else None
 
-    def _open(self) -> None:
+    def _open_pipes(self) -> None:
         pipes = {}
         for stream in (1, 2):
             pipes[stream] = readable, writable = os.pipe()
             os.set_blocking(readable, False)
             with suppress(OSError, AttributeError):
-                fcntl.fcntl(writable, fcntl.F_SETPIPE_SZ, ROOM)
-        self._ours = {end: identity(end) for ends in pipes.values() for end in ends}
+                fcntl.fcntl(writable, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
+        self._ours = {end: file_identity(end) for ends in pipes.values() for end in ends}
         self._pipes = pipes
-        self._opened()
+        self._on_first_child()
         threading.Thread(target=self._serve, args=(pipes,), name="child-output", daemon=True).start()
 
     def _serve(self, pipes: dict[int, tuple[int, int]]) -> None:
@@ -100,13 +102,13 @@ class Children:
         while all(event & select.POLLIN for _, event in poll.poll()):
             self.drain()
 
-    def _forked(self) -> None:
+    def _on_fork(self) -> None:
         """A child that was forked leaves the passing on to us, and prints into the files."""
         self._pipes = {}
         self._lock = threading.Lock()
 
 
-class AtImport:
+class ImportCallback:
     """Does something to modules as soon as each is imported."""
 
     def __init__(self, then: Callable[[Any], None], *names: str) -> None:
@@ -133,7 +135,7 @@ class AtImport:
         return spec
 
 
-class Streams:
+class CapturedStreams:
     """Both streams of this process, which take the place of the interpreter's own.
 
     Args:
@@ -143,32 +145,32 @@ class Streams:
     def __init__(self, path: str) -> None:
         self._runs: list[str] = []  # of the calls that run now
         self._run = ""
-        self._files = {stream: (os.dup(stream), identity(stream)) for stream in (1, 2)}
-        self._marker = Marker(path, self._files[1][0], self._files[2][0], BEFORE)
+        self._files = {stream: (os.dup(stream), file_identity(stream)) for stream in (1, 2)}
+        self._marker = MarkWriter(path, self._files[1][0], self._files[2][0], BEFORE)
         # Of no class of ours: every line would take a tenth longer, as the interpreter's classes have short cuts for
         # one another. What is to be done before a write stands in the object, in the place of the method.
         out = io.FileIO(1, "w", closefd=False)
         self._out_vars = vars(out)
-        self._straight = out.write
-        self._watch_out()
+        self._write_directly = out.write
+        self._intercept_stdout()
         self._marked = threading.Event()
         self._thread: threading.Thread | None = None
-        self._alone = False
+        self._is_shared = False
         self._marked_at = 0.0
-        self._stdout = sys.stdout = sys.__stdout__ = _text(sys.stdout, out)  # type: ignore[misc]
-        self._stderr = sys.stderr = sys.__stderr__ = _text(sys.stderr, _Err(self))  # type: ignore[misc]
-        self._children = Children(self._pass_on, self._share)
-        os.register_at_fork(after_in_child=self._forked)
+        self._stdout = sys.stdout = sys.__stdout__ = _make_text_stream(sys.stdout, out)  # type: ignore[misc]
+        self._stderr = sys.stderr = sys.__stderr__ = _make_text_stream(sys.stderr, _StderrFile(self))  # type: ignore[misc]
+        self._children = ChildOutput(self._write_child_output, self._on_first_child)
+        os.register_at_fork(after_in_child=self._on_fork)
 
-    def begin(self, run: str) -> None:
+    def start_run(self, run: str) -> None:
         """A call of a run begins to print."""
         self._runs.append(run)
-        self._know()
+        self._update_run()
 
-    def end(self, run: str) -> None:
+    def end_run(self, run: str) -> None:
         """It has printed its last."""
         self._runs.remove(run)
-        self._know()
+        self._update_run()
 
     def flush(self) -> None:
         """Write what waits: of children, in our streams, and in what user code has put in their place."""
@@ -184,67 +186,67 @@ class Streams:
                     with suppress(OSError):
                         os.write(2, f"skyward: standard output could not be written: {error}\n".encode())
 
-    def _know(self) -> None:
+    def _update_run(self) -> None:
         runs = self._runs
         self._run = runs[0] if len(runs) == 1 or len(set(runs)) == 1 else ""
         self._marked_at = 0.0
-        self._watch_out()
+        self._intercept_stdout()
 
-    def _watch_out(self) -> None:
+    def _intercept_stdout(self) -> None:
         self._out_vars["write"] = self._write_out
 
     def _write_out(self, data: Any, /) -> int | None:
-        self._before_out()
-        return self._straight(data)
+        self._before_stdout()
+        return self._write_directly(data)
 
-    def _before_out(self) -> None:
+    def _before_stdout(self) -> None:
         self._children.drain()
-        self._marker.before(self._run)
+        self._marker.mark_before(self._run)
         self._marked_at = monotonic()
-        if self._alone:
+        if self._is_shared:
             return
         if self._thread is None:  # most calls print nothing
-            self._thread = threading.Thread(target=self._rearm, name="log-marks", daemon=True)
+            self._thread = threading.Thread(target=self._rearm_marks, name="log-marks", daemon=True)
             self._thread.start()
         self._out_vars.pop("write", None)
         if not self._marked.is_set():
             self._marked.set()
 
-    def before_err(self) -> None:
+    def before_stderr(self) -> None:
         self._children.drain()
-        if self._marker.out_grew() or monotonic() > self._marked_at + EVERY:
-            self._marker.before(self._run)
+        if self._marker.has_stdout_grown() or monotonic() > self._marked_at + MARK_INTERVAL:
+            self._marker.mark_before(self._run)
             self._marked_at = monotonic()
-        self._watch_out()
+        self._intercept_stdout()
 
-    def _rearm(self) -> None:
+    def _rearm_marks(self) -> None:
         while True:
             self._marked.wait()
-            sleep(EVERY)
+            sleep(MARK_INTERVAL)
             self._marked.clear()
-            self._watch_out()
+            self._intercept_stdout()
 
-    def _pass_on(self, stream: int, data: bytes) -> None:
+    def _write_child_output(self, stream: int, data: bytes) -> None:
         """Write what children have printed."""
-        self._marker.before(self._run)
+        self._marker.mark_before(self._run)
         kept, place = self._files[stream]
-        descriptor = kept if identity(kept) == place else stream  # user code closes what it does not know
+        descriptor = kept if file_identity(kept) == place else stream  # user code closes what it does not know
         view = memoryview(data)
         while view:
             view = view[os.write(descriptor, view) :]
 
-    def _share(self) -> None:
+    def _on_first_child(self) -> None:
         """From now on others print, too: look for what they have before each write of ours."""
-        self._alone = True
-        self._watch_out()
+        self._is_shared = True
+        self._intercept_stdout()
 
-    def _forked(self) -> None:
+    def _on_fork(self) -> None:
         """A child has no such thread."""
-        self._share()
+        self._on_first_child()
 
 
-class _Err(io.FileIO):
-    def __init__(self, streams: Streams) -> None:
+class _StderrFile(io.FileIO):
+    def __init__(self, streams: CapturedStreams) -> None:
         super().__init__(2, "w", closefd=False)
         self._streams = streams
 
@@ -252,11 +254,11 @@ class _Err(io.FileIO):
         raise TypeError(f"cannot pickle {type(self).__name__!r} object")
 
     def write(self, data: Any, /) -> int | None:  # type: ignore[override]
-        self._streams.before_err()
+        self._streams.before_stderr()
         return super().write(data)
 
 
-def _text(old: Any, raw: io.FileIO) -> io.TextIOWrapper:
+def _make_text_stream(old: Any, raw: io.FileIO) -> io.TextIOWrapper:
     """A text stream over ``raw`` that is as the old one was, but for what a rank's streams always are."""
     unbuffered = isinstance(getattr(old, "buffer", None), io.RawIOBase)  # PYTHONUNBUFFERED
     raw.name = getattr(old, "name", "")

@@ -19,10 +19,13 @@ from typing import Any
 from skyward_core.protocol.node_paths import STACK_SIGNAL
 from skyward_core.runtime import preemption
 
-AGAIN = 0.01  # seconds after which SIGTERM is sent anew where Python had no place for its exception
-DEAF = 1.0  # seconds after SIGTERM in which Python code must have reacted; native code that blocks never does
-CUT_OFF = (
-    f"skyward: this process was told to end while it was in native code, and did not come out of it within {DEAF:g} s: "
+RETRY_DELAY = 0.01  # seconds after which SIGTERM is sent anew where Python had no place for its exception
+NATIVE_CODE_TIMEOUT = (
+    1.0  # seconds after SIGTERM in which Python code must have reacted; native code that blocks never does
+)
+KILLED_MESSAGE = (
+    "skyward: this process was told to end while it was in native code, and did not come out of it within "
+    f"{NATIVE_CODE_TIMEOUT:g} s: "
     "its exit handlers did not run\n"
 ).encode()
 
@@ -30,7 +33,7 @@ CUT_OFF = (
 _stacks: list[int] = []  # the descriptor of the file that they are written to
 
 
-def write_stacks(path: str) -> None:
+def enable_stack_dumps(path: str) -> None:
     """From now on write the stacks of all threads there at the signal for it: in its handler, in C, so also while
     native code blocks or holds the GIL. The agent sends it only where a person has said so, for a blocking
     call may end early with it; and never to a process that has not got here, or that has closed the file."""
@@ -42,7 +45,7 @@ def write_stacks(path: str) -> None:
         faulthandler.register(STACK_SIGNAL, file=_stacks[0], all_threads=True, chain=False)
 
 
-def _write_no_stacks() -> None:
+def _disable_stack_dumps() -> None:
     """User code wants the signal for itself."""
     while _stacks:
         faulthandler.unregister(STACK_SIGNAL)
@@ -75,26 +78,26 @@ class StopSignal:
     """
 
     def __init__(self, *, interrupts: bool) -> None:
-        self.ending = False
+        self.is_ending = False
         self._interrupts = interrupts
-        self._asked: Any = None  # the event loop that has been told to stop, and has not got to it yet
+        self._stopping_loop: Any = None  # the event loop that has been told to stop, and has not got to it yet
         self._repeated = False  # the next signal is our own, for a loop that may not get to it
-        self._listening = 0
-        self._reacted = threading.Event()
+        self._active_calls = 0
+        self._handler_ran = threading.Event()
         self._main = threading.get_ident()
-        self._taken = False  # by what runs, or ran last: it may have put our handler back before we look
+        self._was_overridden = False  # by what runs, or ran last: it may have put our handler back before we look
         self._changed = False  # it has set a handler, of whichever signal
-        self._between: Callable[..., Any] = self._handle  # has the signal when no call runs
+        self._idle_handler: Callable[..., Any] = self._handle  # has the signal when no call runs
         self._forking = threading.local()
         self._hooks = (type(self)._hold_back.__code__, type(self)._let_through.__code__)
         readable, self._writable = os.pipe()
         os.set_blocking(self._writable, False)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-        self._put_back()
-        self._note_handlers()
-        self._unraisable, sys.unraisablehook = sys.unraisablehook, self._discarded
+        self._restore_handler()
+        self._patch_signal()
+        self._unraisable, sys.unraisablehook = sys.unraisablehook, self._on_unraisable
         threading.Thread(target=self._watch, args=(readable,), name="stop-watch", daemon=True).start()
-        os.register_at_fork(before=self._hold_back, after_in_parent=self._let_through, after_in_child=self._forget)
+        os.register_at_fork(before=self._hold_back, after_in_parent=self._let_through, after_in_child=self._on_fork)
 
     def _hold_back(self) -> None:
         """A child that user code forks gets no SIGTERM before it takes it as every process does: what it wrote to the
@@ -104,7 +107,7 @@ class StopSignal:
     def _let_through(self) -> None:
         signal.pthread_sigmask(signal.SIG_SETMASK, self._forking.mask)
 
-    def _forget(self) -> None:
+    def _on_fork(self) -> None:
         self._main = 0  # no thread of a child has anything to put back
         signal.set_wakeup_fd(-1)
         if signal.getsignal(signal.SIGTERM) == self._handle:
@@ -112,47 +115,47 @@ class StopSignal:
         self._let_through()
 
     def _handle(self, number: int, at: FrameType | None) -> None:
-        self._reacted.set()
-        if self.ending:
+        self._handler_ran.set()
+        if self.is_ending:
             return  # it is on its way, and is killed when it takes too long
         if self._is_in_hook(at):
-            start_new_thread(self._send_again, ())
+            start_new_thread(self._resend_sigterm, ())
             return
-        if not self._repeated and preemption.comes_with_notice():
-            if self._listening and not preemption.tell():
+        if not self._repeated and preemption.is_preemption_sigterm():
+            if self._active_calls and not preemption.run_callbacks():
                 os.killpg(os.getpid(), signal.SIGTERM)  # a stop: for all that we have started, and for us
             return
-        if self._listening and self._interrupts:
-            if not self._left_to_loop():
+        if self._active_calls and self._interrupts:
+            if not self._stop_in_loop():
                 raise Stopped
             return
-        self.ending = True
+        self.is_ending = True
         sys.exit(128 + signal.SIGTERM)
 
-    def _left_to_loop(self) -> bool:
+    def _stop_in_loop(self) -> bool:
         """Whether the event loop that runs just now has the stop, or has had it."""
         repeated, self._repeated = self._repeated, False
         if repeated:
-            asked, self._asked = self._asked, None
+            asked, self._stopping_loop = self._stopping_loop, None
             return asked is None
         asyncio = sys.modules.get("asyncio")
         loop = asyncio and asyncio._get_running_loop()
         if loop is None:
             return False
-        self._asked = loop
+        self._stopping_loop = loop
         loop.call_soon_threadsafe(self._stop_loop)
-        start_new_thread(self._insist, (loop,))
+        start_new_thread(self._interrupt_loop, (loop,))
         return True
 
     def _stop_loop(self) -> None:
-        if self._asked is not None:
-            self._asked = None
+        if self._stopping_loop is not None:
+            self._stopping_loop = None
             raise Stopped
 
-    def _insist(self, loop: Any) -> None:
+    def _interrupt_loop(self, loop: Any) -> None:
         """Code that does not await, or a loop that stands still, is interrupted where it is."""
-        sleep(AGAIN)
-        if self._asked is loop:
+        sleep(RETRY_DELAY)
+        if self._stopping_loop is loop:
             self._repeated = True
             signal.pthread_kill(self._main, signal.SIGTERM)
 
@@ -163,80 +166,84 @@ class StopSignal:
             at = at.f_back
         return at is not None
 
-    def _discarded(self, told: Any) -> None:
+    def _on_unraisable(self, told: Any) -> None:
         """Python discards what is raised in others' hooks around a fork, in ``__del__`` and the like: a stop that came
         there has to come again."""
         if told.exc_type is Stopped:
-            start_new_thread(self._send_again, ())
+            start_new_thread(self._resend_sigterm, ())
         else:
             self._unraisable(told)
 
-    def _send_again(self) -> None:
+    def _resend_sigterm(self) -> None:
         """Let the code that was interrupted, which may hold locks, go on a bit; then interrupt it anew."""
-        sleep(AGAIN)
+        sleep(RETRY_DELAY)
         signal.pthread_kill(self._main, signal.SIGTERM)
 
     def _watch(self, readable: int) -> None:
         with suppress(OSError):  # user code has closed what it does not know
             while number := os.read(readable, 1):
-                if number[0] == signal.SIGTERM and self._is_deaf():
-                    os.write(2, CUT_OFF)
+                if number[0] == signal.SIGTERM and self._ignores_sigterm():
+                    os.write(2, KILLED_MESSAGE)
                     os._exit(128 + signal.SIGTERM)
 
-    def _is_deaf(self) -> bool:
+    def _ignores_sigterm(self) -> bool:
         """Whether the signal that has just come is ours, and no Python code hears it."""
         # Where the machine is taken back, native code may come to its end until then.
-        awaited = preemption.is_awaited() or self._reacted.wait(DEAF) or preemption.is_awaited()
+        awaited = (
+            preemption.is_sigterm_pending()
+            or self._handler_ran.wait(NATIVE_CODE_TIMEOUT)
+            or preemption.is_sigterm_pending()
+        )
         return self._is_ours() and not awaited and self._is_ours()
 
     @property
-    def was_taken(self) -> bool:
+    def was_overridden(self) -> bool:
         """Whether what ran last had the signal for itself."""
-        return self._taken
+        return self._was_overridden
 
     def _is_ours(self) -> bool:
-        return not self._taken and signal.getsignal(signal.SIGTERM) == self._handle
+        return not self._was_overridden and signal.getsignal(signal.SIGTERM) == self._handle
 
-    def _note_handlers(self) -> None:
+    def _patch_signal(self) -> None:
         """Know of others' handlers while they are there: when the watching thread gets to look, one may have had the
         signal and be gone."""
         set_handler = signal.signal
 
         @wraps(set_handler)
         def noting(signalnum: Any, handler: Any) -> Any:
-            self._taken |= signalnum == signal.SIGTERM
+            self._was_overridden |= signalnum == signal.SIGTERM
             self._changed = True
             if signalnum == STACK_SIGNAL:
-                _write_no_stacks()  # the agent sees that
+                _disable_stack_dumps()  # the agent sees that
             return set_handler(signalnum, handler)
 
         signal.signal = noting
 
-    def keep(self) -> None:
+    def preserve_handler(self) -> None:
         """What has the signal now is to have it in all calls, where that is a plugin's handler."""
         found = signal.getsignal(signal.SIGTERM)
-        self._between = found if callable(found) else self._handle
-        preemption.keep()
+        self._idle_handler = found if callable(found) else self._handle
+        preemption.keep_callbacks()
 
-    def _put_back(self) -> None:
+    def _restore_handler(self) -> None:
         """Undo what user code made of the signal. A loop of asyncio, say, leaves it without a handler, and the wake-up
         descriptor unset."""
-        if signal.getsignal(signal.SIGTERM) != self._between:
-            signal.signal(signal.SIGTERM, self._between)
+        if signal.getsignal(signal.SIGTERM) != self._idle_handler:
+            signal.signal(signal.SIGTERM, self._idle_handler)
         with suppress(OSError, ValueError):  # user code has closed it
             signal.set_wakeup_fd(self._writable, warn_on_full_buffer=False)
 
     def __enter__(self) -> None:
-        self._taken = False
-        self._listening += 1
+        self._was_overridden = False
+        self._active_calls += 1
 
     def __exit__(self, *exc: object) -> None:
         try:
             # (Asking each time costs more than a small call's other work; and no other thread can have changed it.)
             if self._changed and threading.get_ident() == self._main:
-                self._put_back()
+                self._restore_handler()
                 self._changed = False
         finally:
-            self._listening -= 1
-            if not self._listening:
-                preemption.forget()
+            self._active_calls -= 1
+            if not self._active_calls:
+                preemption.drop_callbacks()

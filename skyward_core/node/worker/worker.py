@@ -21,33 +21,38 @@ from time import monotonic, perf_counter  # user code may replace the functions 
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from skyward_core.node.worker.agent_channel import AgentChannel
-from skyward_core.node.worker.result_summaries import Pickled, pickle_result, text_of
-from skyward_core.node.worker.script_modules import SIGN, Loaded, LoadedModules, ScriptNames
-from skyward_core.node.worker.stdio import AtImport, Streams
-from skyward_core.node.worker.stop_signal import Stopped, StopSignal, write_stacks
-from skyward_core.protocol.frame_codec import INLINE, WINDOW, Header, Heard
+from skyward_core.node.worker.result_summaries import PickledValue, pickle_result, safe_text
+from skyward_core.node.worker.script_modules import (
+    PICKLE_MARKER,
+    LoadedModules,
+    LoadedObject,
+    MainNamespaceLoader,
+)
+from skyward_core.node.worker.stdio import CapturedStreams, ImportCallback
+from skyward_core.node.worker.stop_signal import Stopped, StopSignal, enable_stack_dumps
+from skyward_core.protocol.frame_codec import MAX_INLINE_BYTES, WINDOW, AnyHeader, Header
 from skyward_core.protocol.node_paths import MARKS, METRICS, NodePaths, log_stem
 from skyward_core.runtime import import_hooks, metric_logging, preemption
-from skyward_core.runtime.instance_info import loading, on_enter, set_place, using
+from skyward_core.runtime.instance_info import import_for_call, set_phase_listener, set_place, using
 
 if TYPE_CHECKING:
     from skyward_core.protocol.frame_types import (
-        Place,
-        PluginErrorWords,
-        Started,
-        SummaryWords,
+        PluginErrorKeys,
+        RankInfo,
+        StartOptions,
+        SummaryKeys,
         ToWorker,
         ToWorkerCall,
         ToWorkerSetup,
         WorkerOutcome,
         WorkerWant,
     )
-    from skyward_core.runtime.async_and_mapped_calls import FedItems
+    from skyward_core.runtime.async_and_mapped_calls import StreamedIterator
     from skyward_core.runtime.instance_info import InstanceInfo
-    from skyward_core.runtime.rendezvous import ForCalls
+    from skyward_core.runtime.rendezvous import TorchrunEnvironment
 
 
-class Orders:
+class WorkerConfig:
     """Start options of one worker, removed from its environment variables."""
 
     # (Workers wait for this; a named tuple takes a millisecond to make.)
@@ -62,19 +67,19 @@ class Orders:
     # hears_notices: whether it may be told that machines are taken back
 
     def __init__(self, environ: MutableMapping[str, str]) -> None:
-        self.known: Started = {}
+        self.start_options: StartOptions = {}
         if (names := environ.pop("SKYWARD_VARIABLES", None)) is not None:
-            self.known["env"] = {name: environ[name] for name in names.split(",") if name in environ}
+            self.start_options["env"] = {name: environ[name] for name in names.split(",") if name in environ}
         self.capacity = int(environ.pop("SKYWARD_CAPACITY", "1"))
         self.patience = float(environ.pop("SKYWARD_PATIENCE", "600"))
         self.grace = float(environ.pop("SKYWARD_GRACE", "5"))
         self.rendezvous = environ.pop("SKYWARD_RENDEZVOUS", "1") != "0"
         self.debug_wait = float(environ.pop("SKYWARD_DEBUG_WAIT", "0"))
         self.sources, self.folders = json.loads(environ.pop("SKYWARD_FOLDERS", '[[""], []]'))
-        self.hears_notices = bool(environ.pop("SKYWARD_NOTICES", ""))
+        self.receives_notices = bool(environ.pop("SKYWARD_NOTICES", ""))
 
 
-FUNCTIONS_KEPT = 64
+MAX_FUNCTIONS = 64
 T = TypeVar("T")
 
 
@@ -83,29 +88,29 @@ def main(socket_path: str, folder: str, rank: str, number: str) -> None:
     import_hooks.install()
     paths = NodePaths(folder)
     beside = f"{paths.spool}/{log_stem(int(rank), int(number))}"
-    streams = Streams(beside + MARKS)
+    streams = CapturedStreams(beside + MARKS)
     faulthandler.enable()
-    write_stacks(paths.stacks(int(rank), int(number)))
+    enable_stack_dumps(paths.stacks(int(rank), int(number)))
     import_hooks.install_gc_pause()  # it counts the files that are open by now as ours
     # The first to be registered is called last: what is left then is memory to be freed, and a busy machine may need
     # long for that of a large framework. No frame of Python would tell where it is.
     atexit.register(faulthandler.cancel_dump_traceback_later)
-    orders, process = Orders(os.environ), os.getpid()
+    orders, process = WorkerConfig(os.environ), os.getpid()
 
     def catch_breakpoints(pdb: Any) -> None:
-        from skyward_core.node.worker.breakpoints import catch
+        from skyward_core.node.worker.breakpoints import patch_pdb
 
-        catch(pdb, orders.debug_wait, paths.debugger(int(rank), int(number)), process)
+        patch_pdb(pdb, orders.debug_wait, paths.debugger(int(rank), int(number)), process)
 
     if "pdb" in sys.modules:
         catch_breakpoints(sys.modules["pdb"])
-    sys.meta_path.insert(0, AtImport(catch_breakpoints, "pdb"))  # which breakpoint() imports, too
-    worker = WorkerProcess(socket_path, paths, orders, streams, metric_logging.start(beside + METRICS))
+    sys.meta_path.insert(0, ImportCallback(catch_breakpoints, "pdb"))  # which breakpoint() imports, too
+    worker = WorkerProcess(socket_path, paths, orders, streams, metric_logging.start_writer(beside + METRICS))
     try:
         code = worker.serve()
     except SystemExit as error:
         code = int(error.code or 0)
-    worker.leave(code, orders.grace)
+    worker.leave_contexts(code, orders.grace)
     # The interpreter ends like any other: it waits for threads, calls what atexit was given, closes files.
     sys.exit(code)
 
@@ -114,50 +119,50 @@ class WorkerProcess:
     """One worker's state: its functions, its plugins' contexts, the call it runs."""
 
     _phase, _phase_since = "", 0.0
-    _torchrun: ForCalls | None = None
+    _torchrun: TorchrunEnvironment | None = None
 
     def __init__(
         self,
         socket_path: str,
         paths: NodePaths,
-        orders: Orders,
-        streams: Streams,
+        orders: WorkerConfig,
+        streams: CapturedStreams,
         flush_metrics: Callable[[], None],
     ) -> None:
-        self._known: Started = {}
+        self._known: StartOptions = {}
         self._setup: Header = {}
         self._plugins = b""
         self._modules = LoadedModules(orders.sources)
-        self._fed: dict[tuple[str, int, int], FedItems] = {}  # by run, call and number of the argument
-        self._hearing = False  # some thread waits for what the agent says
-        self._heard = threading.Condition()
+        self._streamed: dict[tuple[str, int, int], StreamedIterator] = {}  # by run, call and number of the argument
+        self._is_receiving = False  # some thread waits for what the agent says
+        self._received = threading.Condition()
         self._channel = AgentChannel(socket_path, self._hello, orders.patience)
-        self._known = orders.known
+        self._known = orders.start_options
         self._paths = paths
         self._rendezvous = orders.rendezvous
         self._blobs = paths.blobs
         self._spool = paths.spool
         self._capacity = capacity = orders.capacity
-        self._orphaned = False
-        self._used = False  # by user code
+        self._is_orphaned = False
+        self._has_run_code = False  # by user code
         self._streams = streams
         self._flush_metrics = flush_metrics
-        on_enter(self._enter)
-        self._functions: dict[str, Loaded] = {}
-        self._script = ScriptNames(paths.folder, (paths.sources, *orders.folders), together=capacity > 1)
+        set_phase_listener(self._report_phase)
+        self._functions: dict[str, LoadedObject] = {}
+        self._script = MainNamespaceLoader(paths.folder, (paths.sources, *orders.folders), together=capacity > 1)
         self._contexts = ExitStack()
-        self._places: dict[bool, Place] = {}  # in broadcasts, and in tasks
+        self._places: dict[bool, RankInfo] = {}  # in broadcasts, and in tasks
         self._infos: dict[bool, InstanceInfo] = {}
-        self._stands: bool | None = None  # which of them is known to children
+        self._current_place: bool | None = None  # which of them is known to children
         self._serves_both = False  # in a pool of several ranks
-        self._entered = False
+        self._has_entered_plugins = False
         self._setup_error: BaseException | None = None
-        self._windows: dict[tuple[str, int], _Window] = {}
-        self._waiting: deque[tuple[ToWorker, bytes]] = deque()
+        self._reader_windows: dict[tuple[str, int], _ReaderWindow] = {}
+        self._pending_frames: deque[tuple[ToWorker, bytes]] = deque()
         # Threads cannot be interrupted one by one: there SIGTERM ends the process at once.
         self._stop = StopSignal(interrupts=capacity == 1)
-        if orders.hears_notices:
-            preemption.hear(paths.notices)
+        if orders.receives_notices:
+            preemption.install_handler(paths.notices)
 
     def _hello(self) -> tuple[Header, bytes]:
         """Who we are; to an agent that did not start us also what we were started with, what gang we
@@ -165,14 +170,16 @@ class WorkerProcess:
         phase = {"phase": self._phase, "age": monotonic() - self._phase_since}
         modules = {"modules": self._modules.files} if self._modules.files else {}
         # What was on its way is lost.
-        lost = [_want(*key[:2], items, again=True) for key, items in list(self._fed.items()) if items.waits]
+        lost = [
+            _make_want(*key[:2], items, again=True) for key, items in list(self._streamed.items()) if items.is_waiting
+        ]
         wants = {"wants": lost} if lost else {}
         return {
             "t": "hello",
             "pid": os.getpid(),
         } | phase | self._known | self._setup | modules | wants, self._plugins
 
-    def _enter(self, phase: str) -> None:
+    def _report_phase(self, phase: str) -> None:
         """Tell what this process is at: imports and process groups take long, and nothing is printed meanwhile."""
         self._phase, self._phase_since = phase, monotonic()
         self._channel.send({"t": "phase", "phase": phase})
@@ -183,49 +190,53 @@ class WorkerProcess:
         Raises:
             SystemExit: a call ended the process, or SIGTERM did.
         """
-        tasks = _Threads(self._capacity, self._call) if self._capacity > 1 else None
+        tasks = _CallThreads(self._capacity, self._run_call) if self._capacity > 1 else None
         header: ToWorker
         while True:
             try:
-                self._hear_until(self._has_orders)
+                self._receive_until(self._has_requests)
             except EOFError:
                 # No agent, nobody to work for: what was running has ended before we came here.
-                self._orphaned = True
+                self._is_orphaned = True
                 return 0
-            header, body = self._waiting.popleft()
+            header, body = self._pending_frames.popleft()
             if header["t"] == "call":
                 if tasks is None:
-                    self._call(header, body)
+                    self._run_call(header, body)
                 else:
-                    self._windows[header["run"], header["i"]] = _Window()
+                    self._reader_windows[header["run"], header["i"]] = _ReaderWindow()
                     tasks.put(header, body)
             elif header["t"] == "place":
                 self._places = {True: header["info"], False: header["own"]}
-                self._stand(True)
+                self._set_place(True)
             elif header["t"] == "setup":
                 self._set_up(header, body)
             elif header["t"] == "exit":
                 return 0
 
-    def _has_orders(self) -> bool:
-        return bool(self._waiting)
+    def _has_requests(self) -> bool:
+        return bool(self._pending_frames)
 
-    def leave(self, code: int, grace: float) -> None:
+    def leave_contexts(self, code: int, grace: float) -> None:
         """Leave the plugins' contexts, on the way out of the process.
 
         Args:
             grace: seconds in which it has to be out. If it is not, the log gets its threads' stacks before the agent
                 kills it; without an agent it ends itself.
         """
-        self._stop.ending = True
-        if not self._used:
+        self._stop.is_ending = True
+        if not self._has_run_code:
             self._flush()
             os._exit(code)  # no user code was here
-        if (used := sys.modules.get("skyward_core.runtime.instance_info")) and used.why() and not self._orphaned:
+        if (
+            (used := sys.modules.get("skyward_core.runtime.instance_info"))
+            and used.not_reusable_reason()
+            and not self._is_orphaned
+        ):
             grace = 0  # nobody waits for it: it ends as a script does, in its own time
         if grace:
-            share = 1 if self._orphaned else 0.9
-            faulthandler.dump_traceback_later(grace * share, exit=self._orphaned, file=2)
+            share = 1 if self._is_orphaned else 0.9
+            faulthandler.dump_traceback_later(grace * share, exit=self._is_orphaned, file=2)
         try:
             if plugins := sys.modules.get("skyward_core.plugins.plugin"):
                 plugins.leave_late()
@@ -236,7 +247,7 @@ class WorkerProcess:
         # Threads of ours hold us to the very end: files that functions have as globals would never be closed.
         self._functions.clear()
         self._script.clear()
-        self._windows.clear()
+        self._reader_windows.clear()
 
     # -- plugins -----------------------------------------------------------------------------------------
 
@@ -244,31 +255,31 @@ class WorkerProcess:
         self._setup_error = None
         gang, apart = header.get("gang", False), header.get("apart", False)
         self._places = {True: header["info"], False: header.get("own", header["info"])}
-        self._stands = None
-        own, info = self._stand(False), self._stand(True)
+        self._current_place = None
+        own, info = self._set_place(False), self._set_place(True)
         if apart and not gang:
-            self._stand(False)
+            self._set_place(False)
         if "sharers" in header and (body or self._rendezvous):
-            from skyward_core.runtime.rendezvous import share_machine
+            from skyward_core.runtime.rendezvous import limit_machine_share
 
-            share_machine(header["sharers"], header.get("devices", ""))
+            limit_machine_share(header["sharers"], header.get("devices", ""))
         # A worker of the gang lives for one epoch; others see several, and their plugins need no gang.
         if "failed" in header:
-            self._setup_error = _failed_app(header["failed"], body)
-        elif body and not self._entered:
+            self._setup_error = _plugin_context_error(header["failed"], body)
+        elif body and not self._has_entered_plugins:
             from skyward_core.plugins.plugin import enter_process
 
-            self._used = True
+            self._has_run_code = True
             try:
                 with self._stop:
-                    self._enter("importing")
+                    self._report_phase("importing")
                     plugins = pickle.loads(body)
                     if not (gang or apart):
                         plugins = [plugin for plugin in plugins if not plugin.gang]
-                    self._enter("joining")
+                    self._report_phase("joining")
                     self._contexts = enter_process(plugins, info, None if gang else own)
-                    self._stop.keep()
-                    self._entered = True
+                    self._stop.preserve_handler()
+                    self._has_entered_plugins = True
             except Stopped:
                 sys.exit(128 + signal.SIGTERM)
             except BaseException as error:  # noqa: BLE001  reported as the outcome of every call that needed it
@@ -276,60 +287,60 @@ class WorkerProcess:
                 if not isinstance(error, Exception):  # which is no exit of the calls
                     from skyward_core.plugins.plugin import PluginError
 
-                    said = f"its plugins cannot be entered: {type(error).__name__}: {text_of(error)}"
+                    said = f"its plugins cannot be entered: {type(error).__name__}: {safe_text(error)}"
                     self._setup_error = PluginError(said)
                     self._setup_error.__cause__ = error
         others = info.world_size > 1 or "members" in header["info"]  # which it would have with more nodes
         if self._rendezvous and others and not info.stands_alone and self._torchrun is None:
-            from skyward_core.runtime.rendezvous import ForCalls
+            from skyward_core.runtime.rendezvous import TorchrunEnvironment
 
-            self._torchrun = ForCalls(info, own, self._paths.error_file(os.getpid()))
+            self._torchrun = TorchrunEnvironment(info, own, self._paths.error_file(os.getpid()))
         self._serves_both = gang and others and not apart and "life" not in header
         self._flush()
         kept = ("epoch", "info", "secrets", "hooks", "apps", "joins", "alone", "life")
         self._plugins = b"" if "failed" in header else body
-        told: Heard = header
+        told: AnyHeader = header
         self._setup = {key: told[key] for key in kept if key in told}
         self._phase = ""
         self._channel.send({"t": "ready", "epoch": header["epoch"]})
 
     # -- calls -------------------------------------------------------------------------------------------
 
-    def _call(self, header: ToWorkerCall, body: bytes) -> None:
+    def _run_call(self, header: ToWorkerCall, body: bytes) -> None:
         run, index = header["run"], header["i"]
         answer: WorkerOutcome = {"t": "outcome", "run": run, "i": index, "kind": "returned"}
-        result = Pickled()
+        result = PickledValue()
         exit_code: int | None = None
-        self._used = True
-        self._streams.begin(run)
-        self._modules.look()
+        self._has_run_code = True
+        self._streams.start_run(run)
+        self._modules.scan()
         gang = bool(header.get("gang"))
-        preemption.begin(gang)
-        place = self._stand(gang)
+        preemption.start_call(gang)
+        place = self._set_place(gang)
         started = perf_counter()
         try:
             if self._setup_error is not None:
                 answer["unusable"] = True
                 raise self._setup_error
             with self._stop:
-                value = self._run(header, body, place)
-            self._not_forked()
-            result = pickle_result(value, f"{header.get('name', 'the function')}()", self._spill(header))
-            if header.get("script") and self._stop.was_taken and preemption.announced_here():
+                value = self._run_function(header, body, place)
+            self._exit_if_forked()
+            result = pickle_result(value, f"{header.get('name', 'the function')}()", self._spill_path(header))
+            if header.get("script") and self._stop.was_overridden and preemption.is_sigterm_announced():
                 answer["left"] = True  # by its own handler, as far as can be told
         except Stopped:
             answer["kind"] = "collateral"
             exit_code = 128 + signal.SIGTERM
         except SystemExit as error:
-            if self._stop.ending:  # not user code's, but SIGTERM's
+            if self._stop.is_ending:  # not user code's, but SIGTERM's
                 raise
             code = _EXIT_CODE(error)
             status = _exit_status(code)
-            if status or self._channel.forked:
+            if status or self._channel.is_forked:
                 exit_code = status
                 said = (
                     _ATTRIBUTES(error).get("__skyward_words__")
-                    or f"called sys.exit({text_of(code, repr)[:200]}) before it returned"
+                    or f"called sys.exit({safe_text(code, repr)[:200]}) before it returned"
                 )
                 answer |= {"kind": "exited", "exit_code": exit_code}
                 answer["error"] = {"type": "SystemExit", "message": said}
@@ -340,30 +351,34 @@ class WorkerProcess:
             from skyward_core.node.worker.returned_exceptions import describe_error  # most calls return
 
             words, result.data = describe_error(error)
-            answer["error"] = words | {"traceback": self._script.as_clients_know(words["traceback"])}
-        if self._channel.forked:
+            answer["error"] = words | {"traceback": self._script.to_client_paths(words["traceback"])}
+        if self._channel.is_forked:
             _end_child(answer)
-        if self._serves_both and has_group():
+        if self._serves_both and has_process_group():
             self._serves_both = False
             self._setup |= {"joins": True}
             answer["joined"] = True
-        if self._stop.ending:
+        if self._stop.is_ending:
             exit_code = 128 + signal.SIGTERM if exit_code is None else exit_code
-        elif exit_code is None and (used := sys.modules.get("skyward_core.runtime.instance_info")) and used.why():
-            answer["ends"], exit_code = used.why(), 0
+        elif (
+            exit_code is None
+            and (used := sys.modules.get("skyward_core.runtime.instance_info"))
+            and used.not_reusable_reason()
+        ):
+            answer["ends"], exit_code = used.not_reusable_reason(), 0
         answer["seconds"] = perf_counter() - started
         if self._phase == "importing":  # and nothing came of it
-            self._enter("")
-        whole: Heard = answer
+            self._report_phase("")
+        whole: AnyHeader = answer
         whole |= result.header()
         self._flush()
-        self._streams.end(run)
-        window = self._windows.pop((run, index), None)
-        if window is not None and window.made:
-            answer |= {"items": window.made, "last": window.last}
-        if numbers := metric_logging.numbers_of(run, index):
+        self._streams.end_run(run)
+        window = self._reader_windows.pop((run, index), None)
+        if window is not None and window.yielded:
+            answer |= {"items": window.yielded, "last": window.last_summary}
+        if numbers := metric_logging.pop_call_metrics(run, index):
             answer["numbers"] = numbers
-        if self._modules.look():
+        if self._modules.scan():
             self._channel.send({"t": "modules", "files": self._modules.files})
         self._channel.send(answer, result.data)
         if exit_code is not None:
@@ -372,26 +387,28 @@ class WorkerProcess:
                 signal.pthread_kill(main_thread, signal.SIGTERM)  # it waits for calls
             sys.exit(exit_code)
 
-    def _stand(self, gang: bool) -> InstanceInfo:
+    def _set_place(self, gang: bool) -> InstanceInfo:
         """Take the rank's place in broadcasts or in tasks, and return it."""
-        if self._stands is not gang:
-            self._stands = gang
+        if self._current_place is not gang:
+            self._current_place = gang
             self._infos[gang] = set_place(self._places[gang], own=not gang)
         return self._infos[gang]
 
-    def _run(self, header: ToWorkerCall, body: bytes, place: InstanceInfo) -> Any:
-        made: list[FedItems] = []
+    def _run_function(self, header: ToWorkerCall, body: bytes, place: InstanceInfo) -> Any:
+        made: list[StreamedIterator] = []
         if header.get("fed"):
-            from skyward_core.runtime.async_and_mapped_calls import collect  # few calls have such an argument
+            from skyward_core.runtime.async_and_mapped_calls import (
+                collect_streamed_arguments,  # few calls have such an argument
+            )
 
-            made = collect()
-        fn, (args, kwargs) = _loaded("its function or arguments", lambda: self._load(header, body))
-        self._bind(header["run"], header["i"], made)
+            made = collect_streamed_arguments()
+        fn, (args, kwargs) = _load_checked("its function or arguments", lambda: self._load_function(header, body))
+        self._bind_streamed_arguments(header["run"], header["i"], made)
         if self._phase == "importing":
-            self._enter("running")
+            self._report_phase("running")
         torchrun = self._torchrun
         if torchrun is not None:
-            torchrun.begin(bool(header.get("gang")))
+            torchrun.start_call(bool(header.get("gang")))
         if hasattr(fn, "__skyward_programs__"):
             fn.__skyward_programs__ = self._paths.programs
         if secrets := getattr(fn, "__skyward_secrets__", ()):  # of a command; ahead of all that it prints
@@ -400,140 +417,140 @@ class WorkerProcess:
             with using(place, header["run"], header["i"]):
                 value = fn(*args, **kwargs)
                 if header.get("stream") and isinstance(value, Generator):
-                    return self._stream(header, value)
+                    return self._send_values(header, value)
         finally:
             if made:
-                self._release(header["run"], header["i"])
+                self._close_streamed_arguments(header["run"], header["i"])
             if torchrun is not None:
-                torchrun.end(fn)
+                torchrun.end_call(fn)
             if stops := sys.modules.get("skyward_core.node.worker.breakpoints"):
-                stops.over()
+                stops.end_debugging()
         return value
 
-    def _not_forked(self) -> None:
+    def _exit_if_forked(self) -> None:
         """A child that user code forked comes to the end of the function as a script's does to the end of the script:
         it is no second worker of the rank."""
-        if self._channel.forked:
+        if self._channel.is_forked:
             raise SystemExit(0)
 
-    def _load(self, header: ToWorkerCall, body: bytes) -> tuple[Any, Any]:
+    def _load_function(self, header: ToWorkerCall, body: bytes) -> tuple[Any, Any]:
         (name, size), (args_name, args_size) = header["fn"], header["args"]
-        inline = size if size <= INLINE else 0
+        inline = size if size <= MAX_INLINE_BYTES else 0
         fn = self._functions.get(name)
         if fn is None:
-            self._enter("importing")
-            with loading():
+            self._report_phase("importing")
+            with import_for_call():
                 fn = self._script.load(body[:inline] if inline else f"{self._blobs}/{name}")
-            if len(self._functions) >= FUNCTIONS_KEPT:
+            if len(self._functions) >= MAX_FUNCTIONS:
                 self._functions.pop(next(iter(self._functions)))
             self._functions[name] = fn
-        source = body[inline:] if args_size <= INLINE else f"{self._blobs}/{args_name}"
-        if isinstance(source, bytes) and SIGN not in source:  # plain values: this is quicker
-            self._script.place(fn, None)
+        source = body[inline:] if args_size <= MAX_INLINE_BYTES else f"{self._blobs}/{args_name}"
+        if isinstance(source, bytes) and PICKLE_MARKER not in source:  # plain values: this is quicker
+            self._script.install(fn, None)
             return fn.value, pickle.loads(source)
         args = self._script.load(source)
-        self._script.place(fn, args if args.names else None)
-        return fn.value, args.take()
+        self._script.install(fn, args if args.names else None)
+        return fn.value, args.take_value()
 
-    def _spill(self, header: ToWorkerCall, kind: str = "result") -> str:
+    def _spill_path(self, header: ToWorkerCall, kind: str = "result") -> str:
         return f"{self._spool}/{header['run']}.{header['i']}.{os.getpid()}.{kind}"
 
     # -- generators --------------------------------------------------------------------------------------
 
-    def _stream(self, header: ToWorkerCall, values: Generator[Any, None, Any]) -> Any:
+    def _send_values(self, header: ToWorkerCall, values: Generator[Any, None, Any]) -> Any:
         key = (header["run"], header["i"])
-        window = self._windows.setdefault(key, _Window())
+        window = self._reader_windows.setdefault(key, _ReaderWindow())
         try:
             while True:
                 try:
                     value = next(values)
                 except StopIteration as end:
                     return end.value
-                self._not_forked()
-                what = f"value {window.made} of {header.get('name', 'the generator')}()"
-                item = pickle_result(value, what, self._spill(header, f"{window.made}.item"))
+                self._exit_if_forked()
+                what = f"value {window.yielded} of {header.get('name', 'the generator')}()"
+                item = pickle_result(value, what, self._spill_path(header, f"{window.yielded}.item"))
                 self._streams.flush()
-                metric_logging.yielded(key[0], window.made, value, key[1])
-                told = {"t": "item", "run": key[0], "i": key[1], "seq": window.made} | item.header()
+                metric_logging.record_yielded(key[0], window.yielded, value, key[1])
+                told = {"t": "item", "run": key[0], "i": key[1], "seq": window.yielded} | item.header()
                 self._channel.send(told, item.data)
-                window.made += 1
-                window.last = item.summary
-                self._wait_for(window)
+                window.yielded += 1
+                window.last_summary = item.summary
+                self._wait_for_reader(window)
         finally:
             values.close()
 
-    def _wait_for(self, window: _Window) -> None:
+    def _wait_for_reader(self, window: _ReaderWindow) -> None:
         """Wait until the reader is near enough for one more value."""
         if self._capacity > 1:
             window.wait()
             return
-        self._hear_until(lambda: window.is_open)
+        self._receive_until(lambda: window.is_open)
 
-    def _hear_until(self, done: Callable[[], bool]) -> None:
+    def _receive_until(self, done: Callable[[], bool]) -> None:
         """Take what the agent says until a condition holds; one thread at a time, and the others wait for it."""
         while not done():
-            with self._heard:
-                if self._hearing:
-                    self._heard.wait()
+            with self._received:
+                if self._is_receiving:
+                    self._received.wait()
                     continue
-                self._hearing = True
+                self._is_receiving = True
             try:
                 header, body = self._channel.receive()
-                self._hear(header, body)
+                self._on_frame(header, body)
             finally:
-                with self._heard:
-                    self._hearing = False
-                    self._heard.notify_all()
+                with self._received:
+                    self._is_receiving = False
+                    self._received.notify_all()
 
-    def _hear(self, header: ToWorker, body: bytes) -> None:
+    def _on_frame(self, header: ToWorker, body: bytes) -> None:
         """Take what is said while a call goes on; anything else waits for its turn."""
         if header["t"] == "credit":
-            window = self._windows.get((header["run"], header["i"]))
+            window = self._reader_windows.get((header["run"], header["i"]))
             if window is not None:
-                window.taken(header["next"])
+                window.advance(header["next"])
         elif header["t"] == "fed":
-            if (items := self._fed.get((header["run"], header["i"], header["arg"]))) is not None:
+            if (items := self._streamed.get((header["run"], header["i"], header["arg"]))) is not None:
                 more, ends = header.get("more", False), header.get("ends", "")
-                items.take(header["seq"], header["part"], body, more=more, ends=ends)
+                items.add_part(header["seq"], header["part"], body, more=more, ends=ends)
                 if self._capacity > 1:
-                    with self._heard:
-                        self._heard.notify_all()
+                    with self._received:
+                        self._received.notify_all()
         else:
-            self._waiting.append((header, body))
+            self._pending_frames.append((header, body))
 
     # -- arguments that are fed --------------------------------------------------------------------------
 
-    def _bind(self, run: str, index: int, made: list[FedItems]) -> None:
+    def _bind_streamed_arguments(self, run: str, index: int, made: list[StreamedIterator]) -> None:
         """Have a call's arguments that are fed get their values."""
 
-        def ask(items: FedItems) -> None:
-            self._channel.send(_want(run, index, items))
+        def ask(items: StreamedIterator) -> None:
+            self._channel.send(_make_want(run, index, items))
 
         for items in made:
-            self._fed[run, index, items.number] = items
-            items.bind(ask, self._wait_for_fed, _loaded)
+            self._streamed[run, index, items.number] = items
+            items.bind(ask, self._wait_for_values, _load_checked)
 
-    def _wait_for_fed(self, come: Callable[[], bool]) -> None:
+    def _wait_for_values(self, come: Callable[[], bool]) -> None:
         self._streams.flush()
         if self._capacity == 1:
-            self._hear_until(come)
+            self._receive_until(come)
             return
-        with self._heard:
-            self._heard.wait_for(come)
+        with self._received:
+            self._received.wait_for(come)
 
-    def _release(self, run: str, index: int) -> None:
+    def _close_streamed_arguments(self, run: str, index: int) -> None:
         """A call has ended."""
-        for key in [key for key in self._fed if key[:2] == (run, index)]:
-            self._fed.pop(key).close()
-        with self._heard:  # a thread that the call has left behind may wait for one
-            self._heard.notify_all()
+        for key in [key for key in self._streamed if key[:2] == (run, index)]:
+            self._streamed.pop(key).close()
+        with self._received:  # a thread that the call has left behind may wait for one
+            self._received.notify_all()
 
     def _flush(self) -> None:
         self._flush_metrics()
         self._streams.flush()
 
 
-def _loaded(what: str, load: Callable[[], T]) -> T:
+def _load_checked(what: str, load: Callable[[], T]) -> T:
     """Load what a client sent. Code of a value that exits ends neither the function, which has not begun, nor the rank.
 
     Raises:
@@ -546,17 +563,17 @@ def _loaded(what: str, load: Callable[[], T]) -> T:
             raise
         from skyward_core.model.errors import NotPicklableError
 
-        said = f"{what} cannot be loaded on this node: {type(error).__name__}: {text_of(error)}"
+        said = f"{what} cannot be loaded on this node: {type(error).__name__}: {safe_text(error)}"
         raise NotPicklableError(said) from error
 
 
-def _want(run: str, index: int, items: FedItems, *, again: bool = False) -> WorkerWant:
-    begin, end = items.wants
+def _make_want(run: str, index: int, items: StreamedIterator, *, again: bool = False) -> WorkerWant:
+    begin, end = items.wanted_range
     want: WorkerWant = {"t": "want", "run": run, "i": index, "arg": items.number, "next": begin, "until": end}
     return want | {"again": True} if again or not begin else want  # an earlier attempt at the call may have asked, too
 
 
-class _Window:
+class _ReaderWindow:
     """How far a generator may be ahead of its reader.
 
     Attributes:
@@ -565,12 +582,12 @@ class _Window:
     """
 
     def __init__(self) -> None:
-        self.made = 0
-        self.last: SummaryWords | None = None
+        self.yielded = 0
+        self.last_summary: SummaryKeys | None = None
         self._condition = threading.Condition()
         self._end = WINDOW
 
-    def taken(self, until: int) -> None:
+    def advance(self, until: int) -> None:
         """The reader has all values below a number; told again, and out of order, after a link was down."""
         with self._condition:
             self._end = max(self._end, until + WINDOW)
@@ -578,7 +595,7 @@ class _Window:
 
     @property
     def is_open(self) -> bool:
-        return self.made < self._end
+        return self.yielded < self._end
 
     def wait(self) -> None:
         with self._condition:
@@ -586,7 +603,7 @@ class _Window:
                 self._condition.wait()
 
 
-class _Threads:
+class _CallThreads:
     """Calls a function with what it is given, in threads that do not keep the process from ending."""
 
     def __init__(self, count: int, call: Callable[[ToWorkerCall, bytes], None]) -> None:
@@ -607,13 +624,13 @@ class _Threads:
             self._call(*self._calls.get())
 
 
-def has_group() -> bool:
+def has_process_group() -> bool:
     """Check whether code has joined other processes here, or made a group of this one, and has not left it."""
     of_torch, of_jax = map(sys.modules.get, ("torch.distributed.distributed_c10d", "jax.distributed"))
     return any(getattr(module, "is_initialized", bool)() for module in (of_torch, of_jax))
 
 
-def _failed_app(told: PluginErrorWords, data: bytes) -> BaseException:
+def _plugin_context_error(told: PluginErrorKeys, data: bytes) -> BaseException:
     """What kept the node's plugins from entering ``around_app``, as an exception with that process's traceback."""
     from skyward_core.model.errors import RemoteTraceback
     from skyward_core.plugins.plugin import PluginError
@@ -649,5 +666,5 @@ def _exit_status(code: object) -> int:
         return 0
     if issubclass(type(code), int):
         return int.__and__(code, 0xFF)  # type: ignore[operator]
-    sys.stderr.write(f"{text_of(code)}\n")
+    sys.stderr.write(f"{safe_text(code)}\n")
     return 1

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
 from skyward_core.model.errors import UsageError
-from skyward_core.model.older_api_arguments import unheeded
+from skyward_core.model.older_api_arguments import ignored
 from skyward_core.plugins.built_in.torch import Torch, process_group
 from skyward_core.plugins.plugin import Plugin, requirement, with_pip
 
@@ -29,7 +29,7 @@ _VARIABLES = {
     "downcast_bf16": "ACCELERATE_DOWNCAST_BF16",
     "num_cpu_threads_per_process": "OMP_NUM_THREADS",
 }
-_OURS = (
+_POOL_FIELDS = (
     "num_processes", "num_machines", "machine_rank", "main_process_ip", "main_process_port", "main_training_function",
     "gpu_ids", "same_network", "rdzv_backend", "compute_environment", "use_cpu", "tpu_env",
     "tpu_use_cluster", "tpu_use_sudo", "enable_cpu_affinity",
@@ -42,7 +42,7 @@ _DEEPSPEED = (
 _NEEDS = {"FSDP": "fsdp", "DEEPSPEED": "deepspeed"}
 
 
-def read(config: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
+def read_config(config: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
     """A configuration as parameters of the plugin, and as variables of the ranks.
 
     Args:
@@ -66,7 +66,7 @@ def read(config: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
             if more := table.keys() - set(_DEEPSPEED):
                 raise UsageError(f"deepspeed has no {' and no '.join(sorted(more))} beside Accelerate's own words")
             parameters[name] = {}
-            variables |= {f"ACCELERATE_DEEPSPEED_{key.upper()}": text(value) for key, value in table.items()}
+            variables |= {f"ACCELERATE_DEEPSPEED_{key.upper()}": format_variable(value) for key, value in table.items()}
         else:
             parameters[name] = table
     kind = str(left.pop("distributed_type", "") or "").upper()
@@ -74,9 +74,9 @@ def read(config: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
         raise UsageError(f"distributed_type {kind} needs a table {needed!r} beside it")
     for name, variable in _VARIABLES.items():
         if (value := left.pop(name, None)) is not None:
-            variables[variable] = text(value)
-    for name in _OURS:
-        unheeded("the pool's ranks are what takes part")("accelerate config", name, left.pop(name, None))
+            variables[variable] = format_variable(value)
+    for name in _POOL_FIELDS:
+        ignored("the pool's ranks are what takes part")("accelerate config", name, left.pop(name, None))
     if left:
         raise UsageError(f"Accelerate's configuration has no {' and no '.join(sorted(left))}")
     return parameters, variables
@@ -91,7 +91,7 @@ def _table(left: dict[str, Any], name: str) -> dict[str, Any] | None:
     return dict(found[0])
 
 
-def text(value: Any) -> str:
+def format_variable(value: Any) -> str:
     """A value as Accelerate reads it of a variable."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
@@ -131,7 +131,7 @@ class Accelerate(Plugin):
             object.__setattr__(self, "config", self.mixed_precision)
             object.__setattr__(self, "mixed_precision", None)
         if self.config is not None:
-            parameters, variables = read(self.config)
+            parameters, variables = read_config(self.config)
             object.__setattr__(self, "_variables", variables)
             for name, value in parameters.items():
                 if getattr(self, name) not in (None, value):
@@ -155,8 +155,8 @@ class Accelerate(Plugin):
     @contextmanager
     def around_process(self, info: InstanceInfo) -> Iterator[None]:
         os.environ.update(self._environment())
-        with process_group(info, "cuda:nccl,cpu:gloo" if self.fsdp is not None and _cuda() else None):
-            use_cpu_where_alone(info)
+        with process_group(info, "cuda:nccl,cpu:gloo" if self.fsdp is not None and _has_cuda() else None):
+            allow_cpu_gang(info)
             yield
 
     def _environment(self) -> dict[str, str]:
@@ -166,7 +166,7 @@ class Accelerate(Plugin):
             values["ACCELERATE_MIXED_PRECISION"] = self.mixed_precision
         if self.fsdp is not None:
             values["ACCELERATE_USE_FSDP"] = "true"
-            values |= {f"FSDP_{key.upper()}": text(value) for key, value in self.fsdp.items()}
+            values |= {f"FSDP_{key.upper()}": format_variable(value) for key, value in self.fsdp.items()}
         if self.deepspeed is not None:
             values["ACCELERATE_USE_DEEPSPEED"] = "true"
         if self.deepspeed:
@@ -176,16 +176,16 @@ class Accelerate(Plugin):
         return values
 
 
-def use_cpu_where_alone(info: InstanceInfo) -> None:
+def allow_cpu_gang(info: InstanceInfo) -> None:
     """Tell Accelerate, and with it the Trainer, that ranks without a GPU are a gang all the same.
 
     Without this they take a process group without CUDA for no group at all, and every rank trains alone.
     """
-    if info.world_size > 1 and not info.stands_alone and not _cuda():
+    if info.world_size > 1 and not info.stands_alone and not _has_cuda():
         os.environ.setdefault("ACCELERATE_USE_CPU", "true")
 
 
-def _cuda() -> bool:
+def _has_cuda() -> bool:
     import torch
 
     return bool(torch.cuda.is_available())

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from skyward_core.model.errors import UsageError
 from skyward_core.plugins.plugin import Plugin, requirement, with_pip
-from skyward_core.plugins.server_ports_and_certificates import papers
+from skyward_core.plugins.server_ports_and_certificates import make_certificates
 from skyward_core.runtime.instance_info import place_in_pool
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class Dask(Plugin):
     retries: int = field(default=0, metadata={"help": "times that a failed task is tried again"})
     memory_limit: str | int = field(default="auto", metadata={"help": "of a rank, before it spills"})
     papers: tuple[str, str, str] = field(
-        default_factory=lambda: papers("a pool's Dask"), init=False, repr=False, compare=False
+        default_factory=lambda: make_certificates("a pool's Dask"), init=False, repr=False, compare=False
     )
     token: str = field(default_factory=lambda: secrets.token_hex(16), init=False, repr=False, compare=False)
 
@@ -84,23 +84,23 @@ class Dask(Plugin):
 
     @contextmanager
     def around_app(self, info: InstanceInfo) -> Iterator[None]:
-        from skyward_core.plugins.dask_cluster import scheduler
+        from skyward_core.plugins.dask_cluster import run_scheduler
 
         if info.node:
             yield
             return
-        with scheduler(self, info.address, self.port_of(info.pool)):
+        with run_scheduler(self, info.address, self.port_of(info.pool)):
             yield
 
     @contextmanager
     def around_process(self, info: InstanceInfo) -> Iterator[None]:
-        from skyward_core.plugins.dask_cluster import settings_of_clients, worker
+        from skyward_core.plugins.dask_cluster import client_settings, run_worker
 
         pool = place_in_pool()
         at = f"tls://{pool.head_addr}:{self.port_of(pool.pool)}"
         # Dask's tasks run on one rank each: in the rank's process for tasks, if it has one, and there once.
         works = pool.world_size == 1 or (info.world_size == 1 and not info.worker)
-        with worker(self, pool, at) if works else settings_of_clients(self, at):
+        with run_worker(self, pool, at) if works else client_settings(self, at):
             yield
 
     def dashboard_at(self, pool: str) -> tuple[int, str] | None:

@@ -40,7 +40,7 @@ class Deepspeed(Mpi):
     def transform(self, image: Image, pool_spec: PoolSpec) -> Image:
         return with_pip(image, [requirement("deepspeed", self.version)])
 
-    def _asks_for_launcher(self, info: InstanceInfo) -> bool:
+    def _needs_launcher(self, info: InstanceInfo) -> bool:
         return info.node == 0 and info.total_nodes > 1
 
 

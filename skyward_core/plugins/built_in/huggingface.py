@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
-from skyward_core.plugins.built_in.accelerate import use_cpu_where_alone
+from skyward_core.plugins.built_in.accelerate import allow_cpu_gang
 from skyward_core.plugins.plugin import Plugin, requirement, with_pip
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ class HuggingFace(Plugin):
                 for name in self.models:
                     snapshot_download(name)
         if "torch" in sys.modules:
-            use_cpu_where_alone(info)
+            allow_cpu_gang(info)
         yield
 
 

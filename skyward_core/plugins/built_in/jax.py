@@ -13,8 +13,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
 from skyward_core.plugins.plugin import Plugin, has_cuda, requirement, with_pip
-from skyward_core.runtime.instance_info import enter
-from skyward_core.runtime.rendezvous import claim_port, configure, limit_threads, place_of, share_with_scripts
+from skyward_core.runtime.instance_info import set_phase
+from skyward_core.runtime.rendezvous import (
+    claim_port,
+    configure_jax,
+    jax_arguments,
+    limit_threads,
+    patch_jax_initialize,
+)
 
 if TYPE_CHECKING:
     from skyward_core.model.specs import Image, PoolSpec
@@ -55,22 +61,22 @@ class Jax(Plugin):
         if info.world_size < 2:
             yield
             return
-        place = place_of(info, claim_port(info))
+        place = jax_arguments(info, claim_port(info))
         os.environ.update(
             JAX_COORDINATOR_ADDRESS=place["coordinator_address"],
             JAX_NUM_PROCESSES=str(info.world_size),
             JAX_PROCESS_ID=str(info.rank),
-            JAX_LOCAL_DEVICE_COUNT=str(max(1, visible_gpus(info))),
+            JAX_LOCAL_DEVICE_COUNT=str(max(1, count_visible_gpus(info))),
         )
         limit_threads(info)
-        enter("importing")
+        set_phase("importing")
         import jax
 
-        configure()
+        configure_jax()
         initialize, shutdown = jax.distributed.initialize, jax.distributed.shutdown
-        share_with_scripts(jax.distributed, lambda: place)
+        patch_jax_initialize(jax.distributed, lambda: place)
         if self.init:
-            enter("joining")
+            set_phase("joining")
             initialize(**place)
         try:
             yield
@@ -78,7 +84,7 @@ class Jax(Plugin):
             shutdown()
 
 
-def visible_gpus(info: InstanceInfo) -> int:
+def count_visible_gpus(info: InstanceInfo) -> int:
     """How many of its node's GPUs a rank sees."""
     shown = os.environ.get("CUDA_VISIBLE_DEVICES")
     if shown is None:

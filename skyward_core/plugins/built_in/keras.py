@@ -65,11 +65,11 @@ class Keras(Plugin):
             _spread_over_devices(self.seed)
             yield
         elif self.backend == "tensorflow" and "TF_CONFIG" in os.environ:
-            _seed(self.seed)
+            _set_seed(self.seed)
             yield
         else:
             with self._backend_plugin().around_process(info):
-                _seed(self.seed)
+                _set_seed(self.seed)
                 yield
 
     def _backend_plugin(self) -> Plugin:
@@ -77,7 +77,7 @@ class Keras(Plugin):
         return plugin
 
 
-def _seed(seed: int | None) -> None:
+def _set_seed(seed: int | None) -> None:
     if seed is not None:
         import keras
 
@@ -88,11 +88,11 @@ def _spread_over_devices(seed: int | None) -> None:
     import jax
 
     if jax.device_count() == 1:
-        _seed(seed)
+        _set_seed(seed)
         return
     import keras
 
-    _seed(seed)
+    _set_seed(seed)
     if seed is None and jax.process_count() > 1:
         _share_seed()
     devices = keras.distribution.list_devices()

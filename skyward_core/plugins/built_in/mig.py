@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from skyward_core.model.errors import PoolError, UsageError
 from skyward_core.plugins.plugin import Plugin
-from skyward_core.runtime.visible_gpus import in_mig_mode, mig_slices, nvml
+from skyward_core.runtime.visible_gpus import is_in_mig_mode, mig_slices, nvml
 
 if TYPE_CHECKING:
     from skyward_core.model.accelerators import Accelerator
@@ -60,7 +60,7 @@ class Mig(Plugin):
 
     @contextmanager
     def around_process(self, info: InstanceInfo) -> Iterator[None]:
-        slices = slices_of_node(self.profile)
+        slices = list_node_slices(self.profile)
         each = info.workers_per_rank
         if info.ranks_per_node * each > len(slices):
             has = f"node {info.node} has {len(slices)} MIG slices of {self.profile}"
@@ -95,7 +95,7 @@ def slices_per_gpu(profile: str, gpu: Accelerator | None = None) -> int:
     return 1 if match["extra"] == "+me" else count  # a GPU has one set of media extensions
 
 
-def slices_of_node(profile: str) -> list[str]:
+def list_node_slices(profile: str) -> list[str]:
     """UUIDs of this node's MIG slices of a profile, GPU by GPU.
 
     Raises:
@@ -103,7 +103,7 @@ def slices_of_node(profile: str) -> list[str]:
     """
     with nvml() as pynvml:
         gpus = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(pynvml.nvmlDeviceGetCount())]
-        cut = [gpu for gpu in gpus if in_mig_mode(gpu)]
+        cut = [gpu for gpu in gpus if is_in_mig_mode(gpu)]
         if not cut:
             names = ", ".join(sorted({str(pynvml.nvmlDeviceGetName(gpu)) for gpu in gpus})) or "no GPU"
             raise PoolError(f"no GPU of this node is in MIG mode ({names}); it takes root: nvidia-smi -mig 1")

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, ClassVar
 
 from skyward_core.model.errors import PoolError, UsageError
 from skyward_core.plugins.plugin import Plugin
-from skyward_core.plugins.server_ports_and_certificates import variables
-from skyward_core.plugins.ssh_between_nodes import key_pair, lines
+from skyward_core.plugins.server_ports_and_certificates import set_variables
+from skyward_core.plugins.ssh_between_nodes import make_key_pair, secret_lines
 
 if TYPE_CHECKING:
     from skyward_core.runtime.instance_info import InstanceInfo
@@ -58,8 +58,8 @@ class Mpi(Plugin):
     slots: int | None = field(default=None, metadata={"help": "processes for each node; its GPUs, or its ranks"})
     launcher: str = field(default="mpirun", metadata={"help": "the program that each node must have"})
     port: int | None = field(default=None, metadata={"help": "of each node's sshd; one made of the pool's name"})
-    login: tuple[str, str] = field(default_factory=key_pair, init=False, repr=False, compare=False)
-    host: tuple[str, str] = field(default_factory=key_pair, init=False, repr=False, compare=False)
+    login: tuple[str, str] = field(default_factory=make_key_pair, init=False, repr=False, compare=False)
+    host: tuple[str, str] = field(default_factory=make_key_pair, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if self.port is not None and not 1024 <= self.port <= 65535:
@@ -68,31 +68,33 @@ class Mpi(Plugin):
             raise UsageError(f"slots must be 1 or more, not {self.slots}; None takes a node's GPUs, or its ranks")
 
     def secrets(self) -> Sequence[str]:
-        return [*lines(self.login[0]), *lines(self.host[0])]
+        return [*secret_lines(self.login[0]), *secret_lines(self.host[0])]
 
     @contextmanager
     def around_app(self, info: InstanceInfo) -> Iterator[None]:
         from skyward_core.plugins import ssh_between_nodes
 
-        if self._asks_for_launcher(info):
+        if self._needs_launcher(info):
             self._check_launcher()
-        if not ssh_between_nodes.are_apart(info):
+        if not ssh_between_nodes.has_remote_nodes(info):
             yield
             return
         port = self.port_of(info.pool)
         first = next(peer.node for peer in info.peers if peer.address == info.address)
-        with ssh_between_nodes.of_node(info, port, self.login, self.host) as folder:
+        with ssh_between_nodes.prepare_node_files(info, port, self.login, self.host) as folder:
             if first != info.node:  # another node on this host has it
                 yield
                 return
-            with ssh_between_nodes.server(self.name, folder, info.address, port, self.host[0], self.login[1]):
+            with ssh_between_nodes.run_sshd(self.name, folder, info.address, port, self.host[0], self.login[1]):
                 yield
 
     @contextmanager
     def around_process(self, info: InstanceInfo) -> Iterator[None]:
         from skyward_core.plugins import ssh_between_nodes
 
-        with variables(ssh_between_nodes.of_gang(info, self.slots or info.accelerators or info.ranks_per_node)):
+        with set_variables(
+            ssh_between_nodes.write_gang_hosts(info, self.slots or info.accelerators or info.ranks_per_node)
+        ):
             yield
 
     def port_of(self, pool: str) -> int:
@@ -103,7 +105,7 @@ class Mpi(Plugin):
         """
         return self.port or FIRST_PORT + zlib.crc32(pool.encode()) % PORTS
 
-    def _asks_for_launcher(self, info: InstanceInfo) -> bool:
+    def _needs_launcher(self, info: InstanceInfo) -> bool:
         return True
 
     def _check_launcher(self) -> None:

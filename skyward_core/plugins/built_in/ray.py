@@ -26,14 +26,14 @@ from typing import TYPE_CHECKING, ClassVar
 
 from skyward_core.model.errors import PoolError, UsageError
 from skyward_core.plugins.plugin import Plugin, requirement, with_pip
-from skyward_core.plugins.server_ports_and_certificates import check_free, variables
+from skyward_core.plugins.server_ports_and_certificates import check_port_free, set_variables
 
 if TYPE_CHECKING:
     from skyward_core.model.specs import Image, PoolSpec
     from skyward_core.runtime.instance_info import InstanceInfo
 
 FIRST_PORT, PORTS = 20_000, 10_000  # of these a pool has two neighbours, by its name
-PATIENCE = 120.0  # seconds for the head to be there, and for a node to join it
+START_TIMEOUT = 120.0  # seconds for the head to be there, and for a node to join it
 WITH_TOKENS = (2, 52)  # Ray's first version that asks for one
 PAUSE = 0.1  # seconds between looks
 SAID, STARTED = "ray-start.log", "Ray runtime started"
@@ -41,7 +41,7 @@ LOCK = "lock"
 GRACE = 10.0  # seconds that Ray's processes have to end
 # How soon Ray misses a host without power: within about half a minute, all of it together. Most of that is time for an
 # answer, as a busy machine's comes late, and who is taken for dead stays out. Ray's own values stand in brackets.
-ASKS = {
+HEALTH_CHECK_OPTIONS = {
     # The head asks each node every 3 s: it is gone when it has not answered three times, within 8 s each (five, 10 s).
     "health_check_period_ms": "3000",
     "health_check_timeout_ms": "8000",
@@ -100,16 +100,16 @@ class Ray(Plugin):
         if info.node:
             _await_head(info, port)
         else:
-            check_free(self.name, info.address, port)
+            check_port_free(self.name, info.address, port)
         with _private_folder(self.token) as folder:
             said = folder / f"{SAID}.{info.node}"
-            with _running(self._start(info, port, folder), self._variables(info, port), said) as node:
+            with _run_ray(self._start(info, port, folder), self._variables(info, port), said) as node:
                 _await_start(node, said)
                 yield
 
     @contextmanager
     def around_process(self, info: InstanceInfo) -> Iterator[None]:
-        with variables(self._variables(info, self._port(info.pool))):
+        with set_variables(self._variables(info, self._port(info.pool))):
             yield
 
     def dashboard_at(self, pool: str) -> tuple[int, str] | None:
@@ -131,7 +131,7 @@ class Ray(Plugin):
             "RAY_AUTH_TOKEN": self.token,
             "RAY_USAGE_STATS_ENABLED": "0",
             "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",  # all nodes go at once: there is nobody to move work to
-            **{f"RAY_{name}": os.environ.get(f"RAY_{name}", value) for name, value in ASKS.items()},
+            **{f"RAY_{name}": os.environ.get(f"RAY_{name}", value) for name, value in HEALTH_CHECK_OPTIONS.items()},
         }
 
     def _start(self, info: InstanceInfo, port: int, folder: Path) -> list[str]:
@@ -158,16 +158,16 @@ def _private_folder(token: str) -> Iterator[Path]:
         raise PoolError(f"{folder} belongs to somebody else: remove it")
     # Whoever has its lock made it, or took it over from one that was killed.
     lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
-    has_it = _locked(lock)
+    has_it = _try_lock(lock)
     try:
         yield folder
     finally:
-        if has_it or _locked(lock):
+        if has_it or _try_lock(lock):
             shutil.rmtree(folder, ignore_errors=True)
         os.close(lock)
 
 
-def _locked(descriptor: int) -> bool:
+def _try_lock(descriptor: int) -> bool:
     """Whether we have a lock now."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -177,7 +177,7 @@ def _locked(descriptor: int) -> bool:
 
 
 @contextmanager
-def _running(command: Sequence[str], variables: Mapping[str, str], said: Path) -> Iterator[subprocess.Popen[bytes]]:
+def _run_ray(command: Sequence[str], variables: Mapping[str, str], said: Path) -> Iterator[subprocess.Popen[bytes]]:
     """Ray's processes of a node, ended with all that they have started."""
     with said.open("wb") as file:
         node = subprocess.Popen(
@@ -211,27 +211,27 @@ def _check_tokens() -> None:
 
 
 def _await_head(info: InstanceInfo, port: int) -> None:
-    until = time.monotonic() + PATIENCE
+    until = time.monotonic() + START_TIMEOUT
     while time.monotonic() < until:
         with contextlib.suppress(OSError), socket.create_connection((info.head_addr, port), timeout=1):
             return
         time.sleep(PAUSE)
-    raise PoolError(f"Ray's head does not listen at {info.head_addr}:{port} after {PATIENCE:g} s")
+    raise PoolError(f"Ray's head does not listen at {info.head_addr}:{port} after {START_TIMEOUT:g} s")
 
 
 def _await_start(node: subprocess.Popen[bytes], said: Path) -> None:
     """The node is one of the cluster's: Ray says so once it is."""
-    until = time.monotonic() + PATIENCE
+    until = time.monotonic() + START_TIMEOUT
     while node.poll() is None:
         if STARTED in said.read_text(errors="replace"):
             return
         if time.monotonic() > until:
-            raise PoolError(f"Ray has not started on this node after {PATIENCE:g} s: {_last(said)}")
+            raise PoolError(f"Ray has not started on this node after {START_TIMEOUT:g} s: {_last_line(said)}")
         time.sleep(PAUSE)
-    raise PoolError(f"ray start ended with status {node.returncode}: {_last(said)}")
+    raise PoolError(f"ray start ended with status {node.returncode}: {_last_line(said)}")
 
 
-def _last(said: Path) -> str:
+def _last_line(said: Path) -> str:
     lines = said.read_text(errors="replace").split("\n")
     return next(filter(None, map(str.strip, reversed(lines))), "it said nothing")
 

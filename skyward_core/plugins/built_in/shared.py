@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, ClassVar
 from skyward_core.model.errors import PoolError, UsageError
 from skyward_core.plugins.plugin import Plugin, requirement, with_pip
 from skyward_core.plugins.redis_collections import SOCKET, private_folder
-from skyward_core.plugins.server_ports_and_certificates import check_free, papers
+from skyward_core.plugins.server_ports_and_certificates import check_port_free, make_certificates
 
 if TYPE_CHECKING:
     from skyward_core.model.specs import Image, PoolSpec
@@ -63,7 +63,10 @@ class Shared(Plugin):
     version: str = field(default="latest", metadata={"help": "of the Python package redis"})
     port: int | None = field(default=None, metadata={"help": "of the server; one made of the pool's name"})
     papers: tuple[str, str, str] = field(
-        default_factory=lambda: papers("a pool's shared state"), init=False, repr=False, compare=False
+        default_factory=lambda: make_certificates("a pool's shared state"),
+        init=False,
+        repr=False,
+        compare=False,
     )
     token: str = field(default_factory=lambda: secrets.token_hex(32), init=False, repr=False, compare=False)
 
@@ -84,22 +87,22 @@ class Shared(Plugin):
         if info.node:
             yield
             return
-        with server(self.token, self.papers, info.address, self.port_of(info.pool)):
+        with run_server(self.token, self.papers, info.address, self.port_of(info.pool)):
             yield
 
     @contextmanager
     def around_process(self, info: InstanceInfo) -> Iterator[None]:
         from skyward_core.plugins import redis_collections
-        from skyward_core.plugins.redis_collections import SharedWay
+        from skyward_core.plugins.redis_collections import SharedStateConnection
 
         at = (info.head_addr, self.port_of(info.pool))
-        redis_collections.stand(
-            redis_collections.SharedState(SharedWay(info.pool, self.token, self.papers[0], lambda: at))
+        redis_collections.set_current(
+            redis_collections.SharedState(SharedStateConnection(info.pool, self.token, self.papers[0], lambda: at))
         )
         try:
             yield
         finally:
-            redis_collections.stand(None)
+            redis_collections.set_current(None)
 
     def port_of(self, pool: str) -> int:
         """The server's port: the same for all nodes of a pool, and in each epoch of the gang.
@@ -114,8 +117,8 @@ PLUGIN = Shared
 
 
 PROGRAMS = ("valkey-server", "redis-server")
-ELSEWHERE = "/usr/sbin:/usr/local/bin:/usr/local/sbin"  # what a login over SSH may not have in its PATH
-PATIENCE = 30.0  # seconds for the server to be there
+EXTRA_PATH = "/usr/sbin:/usr/local/bin:/usr/local/sbin"  # what a login over SSH may not have in its PATH
+START_TIMEOUT = 30.0  # seconds for the server to be there
 PAUSE = 0.02  # seconds between looks
 GRACE = 5.0  # seconds that it has to end
 PR_SET_PDEATHSIG = 1
@@ -123,7 +126,7 @@ SHARE = 4  # of the machine's memory it takes one part, so that what ranks put t
 
 
 @contextmanager
-def server(token: str, papers: tuple[str, str, str], address: str, port: int) -> Iterator[None]:
+def run_server(token: str, papers: tuple[str, str, str], address: str, port: int) -> Iterator[None]:
     """Have it while the block runs; it keeps nothing on a disk.
 
     Args:
@@ -135,7 +138,7 @@ def server(token: str, papers: tuple[str, str, str], address: str, port: int) ->
     Raises:
         PoolError: no such server is installed, or it does not start.
     """
-    program = _program()
+    program = _find_program()
     folder = private_folder(token)
     with suppress(FileExistsError):  # of one that was killed
         folder.mkdir(mode=0o700)
@@ -143,27 +146,27 @@ def server(token: str, papers: tuple[str, str, str], address: str, port: int) ->
     child: subprocess.Popen[bytes] | None = None
     over = Event()
     try:
-        tls = _tls(folder, papers, address, port)
+        tls = _tls_settings(folder, papers, address, port)
         with tempfile.TemporaryFile() as said:
-            child = _start(program, _settings(folder, token, tls), said.fileno())
+            child = _start(program, _format_settings(folder, token, tls), said.fileno())
             try:
-                _await(child, folder / SOCKET, token)
+                _wait_until_ready(child, folder / SOCKET, token)
             except PoolError as error:
                 said.seek(0)
-                raise PoolError(f"{error}: {_last(said.read())}") from None
+                raise PoolError(f"{error}: {_last_line(said.read())}") from None
         for each in folder.glob("*.pem"):
             each.unlink()  # it has read them
-        Thread(target=_end_with, args=(child, over), name="shared-server", daemon=True).start()
+        Thread(target=_exit_with_server, args=(child, over), name="shared-server", daemon=True).start()
         yield
     finally:
         over.set()
         if child is not None:
-            _end(child)
+            _stop_server(child)
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _program() -> str:
-    path = os.pathsep.join((os.environ.get("PATH", os.defpath), ELSEWHERE))
+def _find_program() -> str:
+    path = os.pathsep.join((os.environ.get("PATH", os.defpath), EXTRA_PATH))
     for name in PROGRAMS:
         if found := shutil.which(name, path=path):
             return found
@@ -180,11 +183,11 @@ def _check_ours(folder: Path) -> None:
         raise PoolError(f"{folder} belongs to somebody else: remove it")
 
 
-def _tls(folder: Path, papers: tuple[str, str, str], address: str, port: int) -> list[tuple[str, str]]:
+def _tls_settings(folder: Path, papers: tuple[str, str, str], address: str, port: int) -> list[tuple[str, str]]:
     """What has it listen for other hosts."""
     if _is_loopback(address):
         return []
-    check_free("shared", address, port)
+    check_port_free("shared", address, port)
     names = [folder / f"{name}.pem" for name in ("authority", "certificate", "key")]
     for path, text in zip(names, papers, strict=True):
         with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
@@ -202,7 +205,7 @@ def _is_loopback(address: str) -> bool:
         return address in ("", "localhost")
 
 
-def _settings(folder: Path, token: str, tls: list[tuple[str, str]]) -> str:
+def _format_settings(folder: Path, token: str, tls: list[tuple[str, str]]) -> str:
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // SHARE
     rows = [("port", "0"), *tls, ("unixsocket", str(folder / SOCKET)), ("unixsocketperm", "600"),
             ("requirepass", token), ("save", '""'), ("appendonly", "no"), ("daemonize", "no"), ("dir", "/"),
@@ -224,22 +227,22 @@ def _start(program: str, settings: str, said: int) -> subprocess.Popen[bytes]:
     return child
 
 
-def _await(child: subprocess.Popen[bytes], path: Path, token: str) -> None:
-    until = time.monotonic() + PATIENCE
+def _wait_until_ready(child: subprocess.Popen[bytes], path: Path, token: str) -> None:
+    until = time.monotonic() + START_TIMEOUT
     while child.poll() is None:
         with suppress(OSError), socket.socket(socket.AF_UNIX) as probe:
-            probe.settimeout(PATIENCE)
+            probe.settimeout(START_TIMEOUT)
             probe.connect(str(path))
             probe.sendall(f"AUTH {token}\r\nPING\r\n".encode())
             if probe.makefile("rb").readline().startswith(b"+OK"):
                 return
         if time.monotonic() > until:
-            raise PoolError(f"the server of the shared state has not started after {PATIENCE:g} s")
+            raise PoolError(f"the server of the shared state has not started after {START_TIMEOUT:g} s")
         time.sleep(PAUSE)
     raise PoolError(f"the server of the shared state ended with status {child.returncode}")
 
 
-def _end_with(child: subprocess.Popen[bytes], over: Event) -> None:
+def _exit_with_server(child: subprocess.Popen[bytes], over: Event) -> None:
     """What ranks shared is gone with a server that ended by itself, and so this process ends: the gang is told why, and
     the next one has another server."""
     status = child.wait()
@@ -249,7 +252,7 @@ def _end_with(child: subprocess.Popen[bytes], over: Event) -> None:
         os._exit(1)
 
 
-def _end(child: subprocess.Popen[bytes]) -> None:
+def _stop_server(child: subprocess.Popen[bytes]) -> None:
     child.terminate()
     with suppress(subprocess.TimeoutExpired):
         child.wait(GRACE)
@@ -257,6 +260,6 @@ def _end(child: subprocess.Popen[bytes]) -> None:
     child.wait()
 
 
-def _last(said: bytes) -> str:
+def _last_line(said: bytes) -> str:
     lines = [line.strip() for line in said.decode(errors="replace").split("\n")]
     return next(filter(None, reversed(lines)), "it said nothing")

@@ -43,12 +43,12 @@ class TensorFlow(Plugin):
     @contextmanager
     def around_process(self, info: InstanceInfo) -> Iterator[None]:
         if info.world_size > 1:
-            os.environ["TF_CONFIG"] = json.dumps(tf_config(info))
+            os.environ["TF_CONFIG"] = json.dumps(make_tf_config(info))
             limit_threads(info)
         yield
 
 
-def tf_config(info: InstanceInfo) -> dict[str, object]:
+def make_tf_config(info: InstanceInfo) -> dict[str, object]:
     """What TF_CONFIG holds: every rank a worker, which listens at a port that its own node keeps for it."""
     workers = [f"{peer.address}:{port}" for peer in info.peers for port in peer.ports]
     if len(workers) != info.world_size:

@@ -21,14 +21,14 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from skyward_core.model.errors import UsageError
 from skyward_core.plugins.plugin import Plugin, has_cuda, requirement, with_pip
 from skyward_core.runtime import instance_info
-from skyward_core.runtime.instance_info import InstanceInfo, enter
-from skyward_core.runtime.rendezvous import set_for_good
+from skyward_core.runtime.instance_info import InstanceInfo, set_phase
+from skyward_core.runtime.rendezvous import set_permanent_variables
 
 if TYPE_CHECKING:
     from skyward_core.model.specs import Image, PoolSpec
 
 
-def shared_with_scripts(info: InstanceInfo, usable: Callable[[str], str]) -> Callable[[], None]:
+def patch_init_process_group(info: InstanceInfo, usable: Callable[[str], str]) -> Callable[[], None]:
     """From now on ``init_process_group()`` gives the group that there is, where what it is called with agrees with
     that; and the process in which ``destroy_process_group()`` ends it is not used any more.
 
@@ -54,7 +54,7 @@ def shared_with_scripts(info: InstanceInfo, usable: Callable[[str], str]) -> Cal
         asked = signature.bind(*args, **kwargs).arguments
         if (backend := asked.get("backend")) is not None:
             asked["backend"] = usable(backend)
-        _check(c10d, made, asked, info)
+        _check_group_arguments(c10d, made, asked, info)
         if isinstance(timeout := asked.get("timeout"), timedelta):
             c10d._set_pg_timeout(timeout, made)
 
@@ -63,7 +63,7 @@ def shared_with_scripts(info: InstanceInfo, usable: Callable[[str], str]) -> Cal
         is_ours = (group is None or group is made) and dist.is_initialized()
         destroy(group)
         if is_ours:
-            instance_info.say("it destroyed the process group of all ranks")
+            instance_info.mark_not_reusable("it destroyed the process group of all ranks")
 
     for module in (dist, c10d):
         module.init_process_group = init_process_group
@@ -76,7 +76,7 @@ def shared_with_scripts(info: InstanceInfo, usable: Callable[[str], str]) -> Cal
     return end
 
 
-def _check(c10d: Any, made: Any, asked: dict[str, Any], info: InstanceInfo) -> None:
+def _check_group_arguments(c10d: Any, made: Any, asked: dict[str, Any], info: InstanceInfo) -> None:
     """See that a group is asked for which is the one that there is.
 
     Raises:
@@ -108,8 +108,8 @@ def _check(c10d: Any, made: Any, asked: dict[str, Any], info: InstanceInfo) -> N
 
 # How many collectives it remembers, for `torchfrtrace` to tell who has not joined which: as many as PyTorch 2.13 does
 # by itself; older ones remembered none. The second name is the older one.
-RECORDED = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
-ENTRIES = "2000"
+FLIGHT_RECORDER_VARIABLES = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
+FLIGHT_RECORDER_ENTRIES = "2000"
 WHEELS = "https://download.pytorch.org/whl"
 
 
@@ -151,11 +151,11 @@ class Torch(Plugin):
 
     @contextmanager
     def around_process(self, info: InstanceInfo) -> Iterator[None]:
-        if info.world_size > 1 and not any(name in os.environ for name in RECORDED):
-            os.environ[RECORDED[0]] = ENTRIES
+        if info.world_size > 1 and not any(name in os.environ for name in FLIGHT_RECORDER_VARIABLES):
+            os.environ[FLIGHT_RECORDER_VARIABLES[0]] = FLIGHT_RECORDER_ENTRIES
         if not self.init:
             if info.world_size > 1:
-                set_for_good(info)
+                set_permanent_variables(info)
             yield
             return
         with process_group(info, self.backend):
@@ -171,8 +171,8 @@ def process_group(info: InstanceInfo, backend: str | None = None) -> Iterator[No
     if "torch" in sys.modules and sys.modules["torch"].distributed.is_initialized():
         yield  # another plugin's
         return
-    set_for_good(info)  # before the import: the thread count is read there
-    enter("importing")
+    set_permanent_variables(info)  # before the import: the thread count is read there
+    set_phase("importing")
     import torch
     import torch.distributed as dist
 
@@ -180,18 +180,21 @@ def process_group(info: InstanceInfo, backend: str | None = None) -> Iterator[No
     if cuda:
         # A rank that sees its own device only has index 0; one that sees them all has its local rank's.
         torch.cuda.set_device(info.local_rank % torch.cuda.device_count())
-    enter("joining")
+    set_phase("joining")
     dist.init_process_group(
-        _usable(backend, info, cuda=cuda), store=_store(info), rank=info.rank, world_size=info.world_size
+        _usable_backend(backend, info, cuda=cuda),
+        store=_make_store(info),
+        rank=info.rank,
+        world_size=info.world_size,
     )
-    end = shared_with_scripts(info, lambda asked: _usable(asked, info, cuda=cuda))
+    end = patch_init_process_group(info, lambda asked: _usable_backend(asked, info, cuda=cuda))
     try:
         yield
     finally:
         end()
 
 
-def _store(info: InstanceInfo) -> Any:
+def _make_store(info: InstanceInfo) -> Any:
     """The store over which ranks meet, as env:// makes it, but for where it listens: that would be every address."""
     from torch.distributed import PrefixStore, TCPStore
     from torch.distributed.constants import default_pg_timeout
@@ -214,7 +217,7 @@ def _store(info: InstanceInfo) -> Any:
     return PrefixStore("default_pg", store)
 
 
-def _usable(backend: str | None, info: InstanceInfo, *, cuda: bool) -> str:
+def _usable_backend(backend: str | None, info: InstanceInfo, *, cuda: bool) -> str:
     """The backend asked for; gloo for nccl where a script for GPUs is tried out on a machine without any."""
     if backend is None:
         return "nccl" if cuda else "gloo"

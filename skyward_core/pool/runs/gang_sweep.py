@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from skyward_core.model.errors import PoolError, UsageError
-from skyward_core.plugins.plugin import has_app
-from skyward_core.pool.runs.scheduler import new_id
+from skyward_core.plugins.plugin import has_app_hook
+from skyward_core.pool.runs.scheduler import new_run_id
 from skyward_core.store import pool_folder
 from skyward_core.tasks.pickled_call import Task
-from skyward_core.util.content_hash import BLOB
+from skyward_core.util.content_hash import BLOB_PREFIX
 
 if TYPE_CHECKING:
     from skyward_core.plugins.plugin import Plugin
@@ -31,10 +31,10 @@ if TYPE_CHECKING:
     from skyward_core.pool.runs.scheduler import Launcher
     from skyward_core.views.pool_view import TrialSheet
 
-NOT_KEPT = "for what the combinations are cannot be written down"
+CANNOT_SAVE = "for what the combinations are cannot be written down"
 
 
-def check_room(nodes: int, has: int, pool: str) -> None:
+def check_node_count(nodes: int, has: int, pool: str) -> None:
     """See whether gangs of so many nodes fit into a pool; 0 stands for all of them.
 
     Raises:
@@ -45,7 +45,7 @@ def check_room(nodes: int, has: int, pool: str) -> None:
         raise UsageError(f"each combination is to run on {nodes} nodes, and {of_pool}: nothing was begun")
 
 
-def shape_with(ranks: int, each: int, pool: str) -> tuple[int, int]:
+def gang_shape(ranks: int, each: int, pool: str) -> tuple[int, int]:
     """What a gang of so many ranks is made of: how many whole nodes, or how many ranks of one node.
 
     Args:
@@ -74,7 +74,7 @@ def shape_with(ranks: int, each: int, pool: str) -> tuple[int, int]:
     )
 
 
-def check_blocks(plugins: Iterable[Plugin], *, alone: bool) -> None:
+def check_partial_gangs(plugins: Iterable[Plugin], *, alone: bool) -> None:
     """See whether gangs of some of a node's ranks can be had in a pool.
 
     Args:
@@ -89,14 +89,14 @@ def check_blocks(plugins: Iterable[Plugin], *, alone: bool) -> None:
             "each combination is to run on several ranks, and with Options(cluster=False) ranks stand alone: leave "
             "that out, or have one rank each"
         )
-    if (named := next((plugin.name for plugin in plugins if has_app([plugin])), None)) is not None:
+    if (named := next((plugin.name for plugin in plugins if has_app_hook([plugin])), None)) is not None:
         raise UsageError(
             f"plugin {named} is around the whole node, and gangs of some of its ranks cannot each have it for "
             "themselves: take all ranks of nodes, or leave the plugin out"
         )
 
 
-async def begin(
+async def begin_sweep(
     context: PoolContext, launch: Launcher, tasks: Sequence[Task], sheet: TrialSheet, nodes: int,
     ended: Callable[[int, Run], None] = lambda place, run: None,
     keep: Callable[[str], None] = lambda run: None,
@@ -114,31 +114,31 @@ async def begin(
         PoolError: nothing can be written; then nothing has begun.
         UsageError: the pool has fewer nodes.
     """
-    check_room(nodes, len(context.links), context.name)
+    check_node_count(nodes, len(context.links), context.name)
     key, folder = context.row.key, context.archive.folder
-    ids = [new_id() for _ in tasks]
-    begun = replace(sheet, gang=True, nodes=nodes).begun_by(os.getpid(), ids)
+    ids = [new_run_id() for _ in tasks]
+    begun = replace(sheet, gang=True, nodes=nodes).with_client(os.getpid(), ids)
     try:
         await asyncio.to_thread(pool_folder.save_trials, key, begun.name, begun)
     except OSError as error:
-        raise PoolError(f"nothing was begun, {NOT_KEPT}: {error}") from error
+        raise PoolError(f"nothing was begun, {CANNOT_SAVE}: {error}") from error
 
     def prepared(place: int) -> Task:
         try:
-            pool_folder.keep_part(key, ids[place], begun.name)
+            pool_folder.save_sweep_part(key, ids[place], begun.name)
             keep(ids[place])
-            return with_own_function(tasks[place], folder)
+            return copy_function_file(tasks[place], folder)
         except OSError as error:
-            raise PoolError(f"combination {place} and those after it were not begun, {NOT_KEPT}: {error}") from error
+            raise PoolError(f"combination {place} and those after it were not begun, {CANNOT_SAVE}: {error}") from error
 
     def over() -> None:
         for task in tasks:
-            discard(task)
-        pool_folder.over(key, begun.name)
+            discard_files(task)
+        pool_folder.mark_sweep_finished(key, begun.name)
 
     sweep = GangSweep(context, launch, ids, nodes, prepared, ended)
     sweep.start(over)
-    await sweep.first
+    await sweep.first_run
     return sweep
 
 
@@ -169,24 +169,24 @@ class GangSweep:
         self._nodes = nodes
         self._prepared = prepared
         self._ended = ended
-        self._left = deque(range(len(ids)))
-        self._under_way: dict[asyncio.Future[Run], tuple[int, Run]] = {}
+        self._pending = deque(range(len(ids)))
+        self._active: dict[asyncio.Future[Run], tuple[int, Run]] = {}
         self._failure: BaseException | None = None
         self._stopped = False
         self._work: asyncio.Task[None] | None = None
-        self.begun: list[str] = []
+        self.begun_ids: list[str] = []
         self.cancelled = False
-        self.first: asyncio.Future[Run] = asyncio.get_running_loop().create_future()
+        self.first_run: asyncio.Future[Run] = asyncio.get_running_loop().create_future()
 
     @property
-    def at_once(self) -> int:
+    def max_parallel(self) -> int:
         """How many of its runs the pool has room for."""
         return max(1, len(self._context.links) // self._nodes) if self._nodes else 1
 
     @property
-    def waiting(self) -> int:
+    def pending_count(self) -> int:
         """How many runs are not begun, and will be."""
-        return 0 if self._stopped else len(self._left)
+        return 0 if self._stopped else len(self._pending)
 
     def start(self, over: Callable[[], None] = lambda: None) -> None:
         """Begin.
@@ -194,9 +194,9 @@ class GangSweep:
         Args:
             over: called in a thread once it is, however it went.
         """
-        self._work = asyncio.create_task(self._do(over))
+        self._work = asyncio.create_task(self._run(over))
 
-    async def over(self) -> None:
+    async def wait(self) -> None:
         """Wait for the end of all of its runs.
 
         Raises:
@@ -210,60 +210,60 @@ class GangSweep:
     def cancel(self) -> None:
         """Stop what still runs, and begin nothing more."""
         self.cancelled = self._stopped = True
-        for _, run in self._under_way.values():
+        for _, run in self._active.values():
             run.cancel("the sweep was cancelled")
 
-    async def _do(self, over: Callable[[], None]) -> None:
+    async def _run(self, over: Callable[[], None]) -> None:
         try:
-            while self._left or self._under_way:
+            while self._pending or self._active:
                 await self._fill()
-                if not self._under_way:
+                if not self._active:
                     break
-                done, _ = await asyncio.wait(self._under_way, return_when=asyncio.FIRST_COMPLETED)
+                done, _ = await asyncio.wait(self._active, return_when=asyncio.FIRST_COMPLETED)
                 for each in done:
-                    self._take(*self._under_way.pop(each))
-            self._tell_of_the_rest()
+                    self._on_run_end(*self._active.pop(each))
+            self._report_unstarted()
         finally:
-            self._stopped, self._prepared = True, _over
-            if not self.first.done():
-                self.first.set_exception(self._failure or PoolError("the sweep was cancelled before it began"))
-                self.first.exception()  # whoever has asked for it is told; nobody need
+            self._stopped, self._prepared = True, _raise_over
+            if not self.first_run.done():
+                self.first_run.set_exception(self._failure or PoolError("the sweep was cancelled before it began"))
+                self.first_run.exception()  # whoever has asked for it is told; nobody need
             with suppress(OSError):  # who goes on with it then waits for the end of this process
                 await asyncio.to_thread(over)
 
-    def _tell_of_the_rest(self) -> None:
+    def _report_unstarted(self) -> None:
         """That some did not begin is told, also where the pool ended, or was left, between two of them."""
-        if not self._left or self.cancelled or self._failure is not None:
+        if not self._pending or self.cancelled or self._failure is not None:
             return
-        ending, many = self._context.ending, len(self._left)
+        ending, many = self._context.external_end, len(self._pending)
         said = f"this client left pool {self._context.name}: {many:,} of {len(self.ids):,} combinations did not begin"
         self._fail(PoolError(said) if ending is None else ending.error())
 
     async def _fill(self) -> None:
         """Begin as many as there is room for."""
-        while self._goes_on and len(self._under_way) < self.at_once:
-            place = self._left[0]
+        while self._can_begin and len(self._active) < self.max_parallel:
+            place = self._pending[0]
             try:
                 task = await asyncio.to_thread(self._prepared, place)
-                if not self._goes_on:  # since then
-                    discard(task)
+                if not self._can_begin:  # since then
+                    discard_files(task)
                     return
                 task = replace(task, nodes=self._nodes or None)
                 run = self._launch.open("broadcast", [task], run_id=self.ids[place])
             except Exception as error:  # noqa: BLE001  told to who waits for the sweep; what is under way goes on
                 self._fail(error)
                 return
-            self._left.popleft()
-            self.begun.append(run.id)
-            self._under_way[asyncio.wrap_future(run.future)] = place, run
-            if not self.first.done():
-                self.first.set_result(run)
+            self._pending.popleft()
+            self.begun_ids.append(run.id)
+            self._active[asyncio.wrap_future(run.future)] = place, run
+            if not self.first_run.done():
+                self.first_run.set_result(run)
 
     @property
-    def _goes_on(self) -> bool:
-        return bool(self._left) and not (self._stopped or self._context.leaving or self._context.ending)
+    def _can_begin(self) -> bool:
+        return bool(self._pending) and not (self._stopped or self._context.leaving or self._context.external_end)
 
-    def _take(self, place: int, run: Run) -> None:
+    def _on_run_end(self, place: int, run: Run) -> None:
         """A run of it is over, or has been left to the pool."""
         if run.state == "cancelled" and not self._context.leaving:
             self.cancel()  # whoever stops one has had enough of all
@@ -276,7 +276,7 @@ class GangSweep:
         self._failure = self._failure or error
 
 
-def with_own_function(task: Task, folder: Path) -> Task:
+def copy_function_file(task: Task, folder: Path) -> Task:
     """A task of which the next run has the function, too: files are removed once they are on their way.
 
     Raises:
@@ -284,17 +284,17 @@ def with_own_function(task: Task, folder: Path) -> Task:
     """
     if task.fn.path is None:
         return task
-    handle, name = tempfile.mkstemp(prefix=BLOB, dir=folder)
+    handle, name = tempfile.mkstemp(prefix=BLOB_PREFIX, dir=folder)
     os.close(handle)
     shutil.copyfile(task.fn.path, name)
     return replace(task, fn=replace(task.fn, path=Path(name)))
 
 
-def _over(place: int) -> Task:
+def _raise_over(place: int) -> Task:
     raise PoolError("the sweep is over")
 
 
-def discard(task: Task) -> None:
+def discard_files(task: Task) -> None:
     """Remove the files of a task that is not to run."""
     for blob in (task.fn, task.args):
         if blob.path is not None:

@@ -15,15 +15,15 @@ from skyward_core.model.outcomes import (
     Outcome,
     OutcomeKind,
     Summary,
-    end_of,
     is_failure,
     root_cause,
+    summarize_outcomes,
 )
 from skyward_core.pool.agent_link import Link
-from skyward_core.pool.blob_distribution import Parcel
-from skyward_core.pool.runs.run import Run, Surroundings
+from skyward_core.pool.blob_distribution import BlobFile
+from skyward_core.pool.runs.run import Run, RunServices
 from skyward_core.pool.runs.run_results import Value, load
-from skyward_core.protocol.frame_codec import Heard
+from skyward_core.protocol.frame_codec import AnyHeader
 from skyward_core.tasks.pickled_call import Task
 from skyward_core.views import events
 
@@ -34,13 +34,13 @@ if TYPE_CHECKING:
     from skyward_core.protocol.frame_types import AgentOutcome
 
 
-Bring = Callable[[str, Sequence[Parcel]], Awaitable[frozenset[Link]]]
-Release = Callable[[str], None]
+UploadBlobs = Callable[[str, Sequence[BlobFile]], Awaitable[frozenset[Link]]]
+ReleaseBlobs = Callable[[str], None]
 
-AHEAD = 2  # calls that a rank is given besides the one that it is at
+EXTRA_CALLS = 2  # calls that a rank is given besides the one that it is at
 
 
-class Share(NamedTuple):
+class MapChunk(NamedTuple):
     """A call that was not sent yet, or has not ended.
 
     Attributes:
@@ -76,7 +76,7 @@ class MapValues(NamedTuple):
         return self.run.not_loaded(self.outcome, error)
 
 
-class Tally:
+class RankProgress:
     """What one rank has done of a map."""
 
     def __init__(self) -> None:
@@ -111,25 +111,25 @@ class MapRun(Run):
 
     def __init__(
         self,
-        around: Surroundings,
+        around: RunServices,
         run: str,
         task: Task,
         ranks: int,
-        bring: Bring,
-        release: Release,
+        bring: UploadBlobs,
+        release: ReleaseBlobs,
     ) -> None:
         super().__init__(around, run, "map", [task], ranks)
         self._bring_all, self._release = bring, release
-        self._shares: dict[int, Share] = {}
-        self._tallies: dict[int, Tally] = {}
+        self._shares: dict[int, MapChunk] = {}
+        self._tallies: dict[int, RankProgress] = {}
         self._failed: dict[int, Outcome] = {}  # by rank
         self._given = 0
         self._last_call = False  # there are no more items
         self._fed = False  # the pool can take it
 
-    def refuse(self, index: int, link: Link, kind: OutcomeKind, error: ErrorInfo) -> None:
+    def reject(self, index: int, link: Link, kind: OutcomeKind, error: ErrorInfo) -> None:
         if index in self._shares:
-            super().refuse(index, link, kind, error)
+            super().reject(index, link, kind, error)
             return
         rank = link.node * self._context.ranks_per_node  # it cannot begin, whatever it would be given
         self._note_failure(Outcome(index, rank, link.node, kind, error=error))
@@ -138,65 +138,65 @@ class MapRun(Run):
     def not_loaded(self, outcome: Outcome, error: BaseException) -> RunError:
         """Return the failure of a run of which a call's values cannot be loaded here."""
         self.outcomes[outcome.index] = outcome
-        return self._unloadable(outcome.index, error)
+        return self._result_load_failure(outcome.index, error)
 
     # -- what its reader asks for, on the loop -----------------------------------------------------------
 
-    def give(self, task: Task, items: int) -> None:
+    def submit_next(self, task: Task, items: int) -> None:
         """One more call, the next by number."""
         number, self._given = self._given, self._given + 1
         if self.state != "running" or self._stopping:
-            _discard(task)
+            _delete_file(task)
             return
-        self._shares[number] = Share(task, items)
+        self._shares[number] = MapChunk(task, items)
         if task.args.path is not None:
-            parcel = Parcel(task.args.hash, task.args.path, task.args.size)
-            self._around.background.spawn(self._stock(number, [parcel]))
+            parcel = BlobFile(task.args.hash, task.args.path, task.args.size)
+            self._around.background.spawn(self._upload_arguments(number, [parcel]))
         else:
-            self._queue(number)
+            self._enqueue(number)
 
     def finish(self) -> None:
         """There are no more items."""
         self._last_call = True
         self._check_end()
 
-    async def _stock(self, number: int, parcels: Sequence[Parcel]) -> None:
+    async def _upload_arguments(self, number: int, parcels: Sequence[BlobFile]) -> None:
         share = self._shares[number]
         try:
             stock = await self._bring_all(f"{self.id}.{number}", parcels)
         except OSError as error:
             words = f"its arguments could not be sent to the nodes: {error}"
-            self.refuse(number, self._context.links[0], "lost", ErrorInfo("PoolError", words))
+            self.reject(number, self._context.links[0], "lost", ErrorInfo("PoolError", words))
             return
         finally:
-            _discard(share.task)
+            _delete_file(share.task)
         if number in self._shares:
             self._shares[number] = share._replace(stock=stock)
-            self._queue(number)
+            self._enqueue(number)
 
-    def _queue(self, number: int) -> None:
+    def _enqueue(self, number: int) -> None:
         self._waiting.append(number)
         self._refill()
 
     # -- dispatch ----------------------------------------------------------------------------------------
 
-    def hold(self) -> None:
+    def mark_waiting(self) -> None:
         """It holds itself until :meth:`feed`."""
 
-    def release(self) -> bool:
+    def end_waiting(self) -> bool:
         return self.state == "running"
 
-    def feed(self) -> None:
+    def dispatch(self) -> None:
         self._fed = True
         self._refill()
 
     def _refill(self) -> None:
         if not self._fed or self._stopping or self.state != "running":
             return
-        most = self._context.slots_per_node * (1 + AHEAD)
+        most = self._context.slots_per_node * (1 + EXTRA_CALLS)
         while self._waiting:
             there = [link for link in self._context.links if not link.gone and self._is_stocked(link)]
-            links = self._context.staying(there)
+            links = self._context.without_preempted(there)
             number = self._waiting[0]
             share = self._shares[number]
             if share.stock is not None:
@@ -208,7 +208,7 @@ class MapRun(Run):
                     if share.stock is None
                     else "no node that had its arguments is left"
                 )
-                self.refuse(number, self._context.links[0], "lost", ErrorInfo("NodeLost", why))
+                self.reject(number, self._context.links[0], "lost", ErrorInfo("NodeLost", why))
                 continue
             link = min(links, key=lambda link: self._flying.get(link.node, 0))
             if self._flying.get(link.node, 0) >= most:
@@ -217,7 +217,7 @@ class MapRun(Run):
             self._flying[link.node] = self._flying.get(link.node, 0) + 1
             self._send(link, number, share.task, {"items": share.items})
 
-    def is_call(self, index: int) -> bool:
+    def has_call(self, index: int) -> bool:
         return index < self._given
 
     def row_of(self, index: int, rank: int) -> int:
@@ -225,7 +225,7 @@ class MapRun(Run):
 
     # -- what comes back ---------------------------------------------------------------------------------
 
-    def asked_of(self, link: Link, index: int) -> bool:
+    def is_sent_to(self, link: Link, index: int) -> bool:
         where = self._where.get(index)
         return where is None or where.node == link.node  # of what has ended it may be told once more
 
@@ -233,7 +233,7 @@ class MapRun(Run):
         if header["i"] in self._shares and header["i"] in self._where:
             super().on_outcome(link, header, body)
 
-    def _take(self, link: Link, outcome: Outcome) -> None:
+    def _on_call_end(self, link: Link, outcome: Outcome) -> None:
         number = outcome.index
         share = self._shares.pop(number, None)
         if share is None or self.state == "left" or self._ending is not None:
@@ -244,10 +244,10 @@ class MapRun(Run):
         if share.stock is not None:
             self._release(f"{self.id}.{number}")
         value, log = self.values.pop(number, b""), self.logs.pop(number, {})
-        tally = self._tallies.setdefault(outcome.rank, Tally())
+        tally = self._tallies.setdefault(outcome.rank, RankProgress())
         tally.add(share.items, outcome, log)
         if outcome.kind == "returned":
-            self._tell_progress(outcome.rank, tally)
+            self._emit_progress(outcome.rank, tally)
             size = len(value) if isinstance(value, bytes) else value.size
             values = MapValues(self, outcome, value)
             self.arrivals.put(("values", number, values, share.items, outcome.seconds, size))
@@ -261,7 +261,7 @@ class MapRun(Run):
         self._refill()
         self._check_end()
 
-    def _tell_progress(self, rank: int, tally: Tally) -> None:
+    def _emit_progress(self, rank: int, tally: RankProgress) -> None:
         if tally.items and tally.last is not None:
             self._around.news.emit(
                 events.ItemYielded(
@@ -290,23 +290,23 @@ class MapRun(Run):
             self.cancelled = why
             self._stop("cancel", breaks=False)
 
-    def leave(self) -> None:
+    def detach(self) -> None:
         """Nobody would give it its items, or take what comes of them."""
         self.cancel("its client left the pool")
         if self.state == "running":
             self.state = "left"
-            self._tell()
+            self._notify_waiters()
 
     def _stop(self, why: str, *, breaks: bool = True) -> None:
         if self._stopping or self.state != "running":
             return
         self._stopping = True
         for number in self._waiting:
-            _discard(self._shares.pop(number).task)
+            _delete_file(self._shares.pop(number).task)
         self._waiting.clear()
         for number in [n for n in self._shares if n not in self._where]:  # on their way to be stocked
             del self._shares[number]
-        stop: Heard = {"t": "stop", "run": self.id, "why": why, "grace": self._context.options.grace}
+        stop: AnyHeader = {"t": "stop", "run": self.id, "why": why, "grace": self._context.options.grace}
         for link in self._context.links:
             if self.calls_on(link):
                 link.send(stop)
@@ -318,24 +318,24 @@ class MapRun(Run):
             self._end()
 
     def _end(self) -> None:
-        self.state, self.root_cause = end_of(self._arrived)
+        self.state, self.root_cause = summarize_outcomes(self._arrived)
         if self.cancelled:
             self.state = "cancelled"
-        self._around.background.later(self._close)
-        self._tell()
+        self._around.background.defer(self._save_rows)
+        self._notify_waiters()
 
-    def _close(self) -> None:
+    def _save_rows(self) -> None:
         """Its rows, for screens and ledger; and nodes may forget it."""
         for rank in range(self.total):
-            tally = self._tallies.get(rank, Tally())
+            tally = self._tallies.get(rank, RankProgress())
             row = self._row(rank, tally)
             self._around.news.emit(events.RankEnded(pool=self.pool, run=self.id, outcome=row))
-            self._around.news.records.outcome(self.id, row, tally.log)
+            self._around.news.records.add_outcome(self.id, row, tally.log)
         for rank in sorted(self._failed.keys() - range(self.total)):  # no node had got it
-            self._around.news.records.outcome(self.id, self._failed[rank], {})
-        self._wind_up()
+            self._around.news.records.add_outcome(self.id, self._failed[rank], {})
+        self._finalize()
 
-    def _row(self, rank: int, tally: Tally) -> Outcome:
+    def _row(self, rank: int, tally: RankProgress) -> Outcome:
         node = self._context.link_of(rank).node
         failed = self._failed.get(rank)
         if failed is None:
@@ -350,12 +350,12 @@ class MapRun(Run):
         super().pool_ended(ending)  # type: ignore[arg-type]
 
 
-def _discard(task: Task) -> None:
+def _delete_file(task: Task) -> None:
     if task.args.path is not None:
         task.args.path.unlink(missing_ok=True)
 
 
-class CarriedRun(MapRun):
+class EngineRun(MapRun):
     """See the module. Its task is what stands in each rank; its reader gets ("end",) by ``arrivals``, besides what it
     puts there itself.
 
@@ -365,23 +365,25 @@ class CarriedRun(MapRun):
 
     __slots__ = ("_failure", "_raised", "on_lost")
 
-    def __init__(self, around: Surroundings, run: str, task: Task, ranks: int, bring: Bring, release: Release) -> None:
+    def __init__(
+        self, around: RunServices, run: str, task: Task, ranks: int, bring: UploadBlobs, release: ReleaseBlobs
+    ) -> None:
         super().__init__(around, run, task, ranks, bring, release)
         self._failure: Outcome | None = None
         self._raised: Value = b""
         self.on_lost: Callable[[int], None] | None = None
 
-    def feed(self) -> None:
+    def dispatch(self) -> None:
         if self.state != "running" or self._stopping:
             return  # it was over before the pool could take it: nobody would have its calls end
         self._fed = True
         self._given = self.total
         for rank in range(self.total):
             link = self._context.link_of(rank)
-            self._shares[rank] = Share(self.tasks[0], 0)
+            self._shares[rank] = MapChunk(self.tasks[0], 0)
             if link.gone:
-                error = ErrorInfo(link.lost_as, link.lost_why or f"node {link.node} is gone")
-                self.refuse(rank, link, "lost", error)
+                error = ErrorInfo(link.lost_error_type, link.lost_reason or f"node {link.node} is gone")
+                self.reject(rank, link, "lost", error)
             else:
                 self._flying[link.node] = self._flying.get(link.node, 0) + 1
                 self._send(link, rank, self.tasks[0], {"rank": rank})
@@ -389,41 +391,41 @@ class CarriedRun(MapRun):
     def _refill(self) -> None:
         """All of it is sent at once."""
 
-    def _take(self, link: Link, outcome: Outcome) -> None:
+    def _on_call_end(self, link: Link, outcome: Outcome) -> None:
         if self._shares.pop(outcome.index, None) is None or self.state == "left" or self._ending is not None:
             return
         if self._where.pop(outcome.index, None) is not None:
             link.acknowledge(self.id, outcome.index)
         self.values.pop(outcome.index, None)
-        tally = self._tallies.setdefault(outcome.rank, Tally())
+        tally = self._tallies.setdefault(outcome.rank, RankProgress())
         tally.log = self.logs.pop(outcome.index, {})
         if outcome.kind != "returned":
             self._failed[outcome.rank] = outcome
             if outcome.kind == "lost" and self.on_lost is not None:
                 self.on_lost(outcome.rank)
             if not self._stopping and not any(index in self._where for index in self._shares):
-                self.settle(outcome, b"")  # nowhere is anything left of it
+                self.fail(outcome, b"")  # nowhere is anything left of it
         self._check_end()
 
-    def standing(self) -> int:
+    def pending_count(self) -> int:
         """How many of its calls have not ended; all of them, until the pool can take it."""
         return len(self._shares) if self._fed else self.total
 
-    def progress(self, rank: int, items: int, seconds: float, last: Summary) -> None:
+    def add_progress(self, rank: int, items: int, seconds: float, last: Summary) -> None:
         """The engine has done some items on a rank."""
-        tally = self._tallies.setdefault(rank, Tally())
+        tally = self._tallies.setdefault(rank, RankProgress())
         tally.items += items
         tally.seconds += seconds
         tally.last = last
-        self._tell_progress(rank, tally)
+        self._emit_progress(rank, tally)
 
-    def give_up(self, why: str) -> None:
+    def abandon(self, why: str) -> None:
         """Nobody wants the rest; the engine has been told, and its calls are about to return."""
         if self.state == "running":
             self.cancelled = self.cancelled or why
             self.finish()
 
-    def settle(self, failure: Outcome, value: Value) -> None:
+    def fail(self, failure: Outcome, value: Value) -> None:
         """The work has failed.
 
         Args:
@@ -446,5 +448,5 @@ class CarriedRun(MapRun):
             self.state = "failed"
         else:
             self.state = "done"
-        self._around.background.later(self._close)
-        self._tell()
+        self._around.background.defer(self._save_rows)
+        self._notify_waiters()

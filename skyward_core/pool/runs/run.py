@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from skyward_core.model.errors import NotPicklableError, PoolError
 from skyward_core.model.outcomes import (
-    SETTLE,
+    ECHO_WAIT,
     ErrorInfo,
     Outcome,
     OutcomeKind,
@@ -24,29 +24,29 @@ from skyward_core.model.outcomes import (
     is_symptom,
     root_cause,
 )
-from skyward_core.pool.agent_link import Link, is_news
-from skyward_core.pool.event_log import News
-from skyward_core.pool.pool_context import Background, PoolContext, PoolEnd
+from skyward_core.pool.agent_link import Link, is_notification
+from skyward_core.pool.event_log import EventPublisher
+from skyward_core.pool.pool_context import BackgroundTasks, PoolContext, PoolEnd
 from skyward_core.pool.runs.run_results import RunResults, Value, load
-from skyward_core.protocol.frame_codec import INLINE, Header, Heard
-from skyward_core.store.atomic_file import write_whole
-from skyward_core.store.pool_folder import RAISED
+from skyward_core.protocol.frame_codec import MAX_INLINE_BYTES, AnyHeader, Header
+from skyward_core.store.atomic_file import write_atomic
+from skyward_core.store.pool_folder import EXCEPTION_SUFFIX
 from skyward_core.tasks.pickled_call import Task
-from skyward_core.transport.downloads import Landing
+from skyward_core.transport.downloads import ResultDownload
 from skyward_core.views import events
 
 if TYPE_CHECKING:
     from skyward_core.protocol.frame_types import AgentItem, AgentOutcome, AgentWant, ClientCall
 
 
-KEPT = 1024  # values that one rank may be ahead of another
-KEPT_BYTES = 64 << 20  # the same in bytes
-ON_THE_WAY = 8 << 20  # bytes that are sent to a rank ahead of what it has asked for, beside one value
+MAX_KEPT_VALUES = 1024  # values that one rank may be ahead of another
+MAX_KEPT_BYTES = 64 << 20  # the same in bytes
+MAX_SENT_AHEAD = 8 << 20  # bytes that are sent to a rank ahead of what it has asked for, beside one value
 
-Frames = list[tuple[int, Heard, bytes]]  # each for a call
+Frames = list[tuple[int, AnyHeader, bytes]]  # each for a call
 
 
-class Reader:
+class ReaderPosition:
     """How far a rank is.
 
     Attributes:
@@ -57,17 +57,17 @@ class Reader:
 
     def __init__(self) -> None:
         self.next = self.until = self.sent = 0
-        self.told_end = False
+        self.is_end_sent = False
 
 
-class End(NamedTuple):
+class StreamEnd(NamedTuple):
     """What comes behind the last value: "end", or "error" and the exception, pickled."""
 
     word: str
     data: bytes = b""
 
 
-class Feeding:
+class ArgumentStream:
     """One argument of one call, which may be many ranks'. Once a rank asks, its values are read in a thread of its own.
 
     Args:
@@ -83,12 +83,12 @@ class Feeding:
         self, run: str, number: int, name: str, values: Iterable[object], pickled: Callable[[object], bytes],
         indices: Iterable[int], send: Callable[[Frames], None],
     ) -> None:  # fmt: skip
-        self._about: Heard = {"t": "fed", "run": run, "arg": number}
+        self._header: AnyHeader = {"t": "fed", "run": run, "arg": number}
         self._name, self._values, self._pickled, self._send = name, values, pickled, send
-        self._readers = {index: Reader() for index in indices}
+        self._readers = {index: ReaderPosition() for index in indices}
         self._kept: deque[bytes] = deque()
         self._kept_bytes = self._first = 0  # number of the first that is kept
-        self._end: End | None = None
+        self._end: StreamEnd | None = None
         self._closed = False
         self._reading = False  # user code, which may take its time
         self._changed = threading.Condition()
@@ -96,7 +96,7 @@ class Feeding:
 
     # -- on the pool's loop ------------------------------------------------------------------------------
 
-    def want(self, header: AgentWant) -> None:
+    def on_want(self, header: AgentWant) -> None:
         """A rank asks for values."""
         with self._changed:
             reader = self._readers.get(header["i"])
@@ -104,31 +104,31 @@ class Feeding:
                 return
             if header["next"] < self._first:
                 # Sent by what has got further meanwhile, which takes no notice; or else by another attempt at the call.
-                self._send([self._gone(header)])
+                self._send([self._gone_frame(header)])
                 return
             reader.next, reader.until = header["next"], header["until"]
             if header.get("again"):  # what was on its way may have been lost
-                reader.sent, reader.told_end = reader.next, False
+                reader.sent, reader.is_end_sent = reader.next, False
             reader.sent = max(reader.sent, reader.next)
             if self._reading:  # what others have been given need not wait for what comes next
-                self._send_due(self._due())
+                self._send_due(self._due_values())
             self._changed.notify()
             if self._thread is None:
                 self._thread = threading.Thread(target=self._serve, name=f"feeds {self._name}", daemon=True)
                 self._thread.start()
 
-    def ended(self, index: int) -> None:
+    def on_call_end(self, index: int) -> None:
         """A call has ended: it reads no more."""
         with self._changed:
             self._readers.pop(index, None)
             self._changed.notify()
 
-    def _gone(self, header: AgentWant) -> tuple[int, Heard, bytes]:
+    def _gone_frame(self, header: AgentWant) -> tuple[int, AnyHeader, bytes]:
         from skyward_core.node.worker.returned_exceptions import describe_error
 
         number = header["next"]
         said = f"value {number} of argument {self._name!r} was given to an earlier attempt at the call, and is no more"
-        about = self._about | {"i": header["i"], "seq": number, "part": 0, "ends": "error"}
+        about = self._header | {"i": header["i"], "seq": number, "part": 0, "ends": "error"}
         return header["i"], about, describe_error(PoolError(said))[1]
 
     def close(self) -> None:
@@ -144,17 +144,17 @@ class Feeding:
         try:
             while True:
                 with self._changed:
-                    self._forget()
-                    while not (self._closed or (due := self._due()) or self._may_read()):
+                    self._drop_consumed()
+                    while not (self._closed or (due := self._due_values()) or self._can_read()):
                         self._changed.wait()
-                        self._forget()
+                        self._drop_consumed()
                     if self._closed:
                         return
                     self._reading = not due
                 if due:
                     self._send_due(due)
                 else:
-                    values = self._read(values)
+                    values = self._read_value(values)
         finally:
             if isinstance(self._values, Generator):
                 self._values.close()
@@ -162,9 +162,9 @@ class Feeding:
     def _send_due(self, due: list[tuple[int, int]]) -> None:
         self._send([frame for index, number in due for frame in self._frames(index, number)])
 
-    def _read(self, values: Iterator[object] | None) -> Iterator[object] | None:
+    def _read_value(self, values: Iterator[object] | None) -> Iterator[object] | None:
         """Read one value. User code runs in here."""
-        end: End | None = None
+        end: StreamEnd | None = None
         data = b""
         number = self._first + len(self._kept)
         try:
@@ -176,13 +176,13 @@ class Feeding:
                 said = f"value {number} of argument {self._name!r} cannot travel to the nodes: {error}"
                 raise NotPicklableError(said) from error
         except StopIteration:
-            end = End("end")
+            end = StreamEnd("end")
         except BaseException as error:  # noqa: BLE001  whatever the script's iterator raises is the rank's to hear
             from skyward_core.node.worker.returned_exceptions import describe_error
 
             if not isinstance(error, Exception):  # an exit of ours is none of the rank's
                 error = RuntimeError(f"argument {self._name!r} ended with {type(error).__name__} at value {number}")
-            end = End("error", describe_error(error)[1])
+            end = StreamEnd("error", describe_error(error)[1])
         with self._changed:
             self._reading = False
             if end is not None:
@@ -192,45 +192,45 @@ class Feeding:
                 self._kept_bytes += len(data)
         return values
 
-    def _forget(self) -> None:
+    def _drop_consumed(self) -> None:
         """What all readers have got is needed no more."""
         slowest = min((reader.next for reader in self._readers.values()), default=self._first)
         while self._first < slowest and self._kept:
             self._kept_bytes -= len(self._kept.popleft())
             self._first += 1
 
-    def _may_read(self) -> bool:
+    def _can_read(self) -> bool:
         there = self._first + len(self._kept)
         wanted = any(reader.until > there for reader in self._readers.values())
-        room = len(self._kept) < KEPT and self._kept_bytes < KEPT_BYTES
+        room = len(self._kept) < MAX_KEPT_VALUES and self._kept_bytes < MAX_KEPT_BYTES
         return self._end is None and wanted and room
 
-    def _due(self) -> list[tuple[int, int]]:
+    def _due_values(self) -> list[tuple[int, int]]:
         """Calls that can be sent a value, or the end, and its number."""
         there = self._first + len(self._kept)
         due: list[tuple[int, int]] = []
         for index, reader in self._readers.items():
             ahead = sum(len(self._kept[n - self._first]) for n in range(reader.next, reader.sent))
-            while reader.sent < min(reader.until, there) and ahead < ON_THE_WAY:
+            while reader.sent < min(reader.until, there) and ahead < MAX_SENT_AHEAD:
                 due.append((index, reader.sent))
                 ahead += len(self._kept[reader.sent - self._first])
                 reader.sent += 1
-            if self._end is not None and reader.sent == there and not reader.told_end:
+            if self._end is not None and reader.sent == there and not reader.is_end_sent:
                 due.append((index, there))
-                reader.told_end = True
+                reader.is_end_sent = True
         return due
 
     def _frames(self, index: int, number: int) -> Frames:
         """A value, or the end, for a call: in pieces that a frame has room for."""
         at = number - self._first
-        about = self._about | {"i": index, "seq": number}
+        about = self._header | {"i": index, "seq": number}
         if at < len(self._kept):
             data = self._kept[at]
         elif self._end is not None:
             data, about = self._end.data, about | {"ends": self._end.word}
         else:
             return []
-        pieces = [data[start : start + INLINE] for start in range(0, len(data), INLINE)] or [b""]
+        pieces = [data[start : start + MAX_INLINE_BYTES] for start in range(0, len(data), MAX_INLINE_BYTES)] or [b""]
         frames: Frames = []
         for part, piece in enumerate(pieces):
             more: Header = {"more": True} if part + 1 < len(pieces) else {}
@@ -256,7 +256,7 @@ def outcome_of(header: AgentOutcome) -> Outcome:
     )
 
 
-class Reading:
+class GeneratorPosition:
     """How far the values of one generator have come, and how far its reader is.
 
     Args:
@@ -280,39 +280,39 @@ class Reading:
         self._next = self._request["next"] = number
 
     @property
-    def behind(self) -> bool:
+    def has_unconsumed(self) -> bool:
         """Whether values have come that were not taken."""
         return self._taken < self._next
 
     def is_new(self, number: int) -> bool:
         return number == self._next or (self._claimed and number > self._next)
 
-    def took(self, until: int) -> None:
+    def mark_consumed(self, until: int) -> None:
         self._taken = self._request["taken"] = until
 
 
-AHEAD = 32  # tasks in flight per node while they are quick
-QUICK = 0.02  # seconds of a task below which it is quick
+MAX_QUEUED_TASKS = 32  # tasks in flight per node while they are quick
+QUICK_TASK = 0.02  # seconds of a task below which it is quick
 
 
-class Surroundings(NamedTuple):
+class RunServices(NamedTuple):
     """What all runs of a pool have in common, as one client has them.
 
     Attributes:
-        fetch: brings a file of a node's spool to where it lands; see ``run_registry.RunBook.fetch``.
+        fetch: brings a file of a node's spool to where it lands; see ``run_registry.RunRegistry.fetch``.
         start_anew: has a broadcast of which no rank has begun started by a whole gang.
         ended: told of a run that is over.
     """
 
     context: PoolContext
-    news: News
-    background: Background
-    fetch: Callable[[Link, str, Landing], Awaitable[None]]
+    news: EventPublisher
+    background: BackgroundTasks
+    fetch: Callable[[Link, str, ResultDownload], Awaitable[None]]
     start_anew: Callable[[Any], None]
     ended: Callable[[Any], None]
 
 
-class SentRun(RunResults):
+class DispatchedRun(RunResults):
     """See the module. Made and driven on the pool's loop."""
 
     # There may be thousands in a second, and they have more parts than Python shares the names of.
@@ -349,7 +349,7 @@ class SentRun(RunResults):
 
     def __init__(
         self,
-        around: Surroundings,
+        around: RunServices,
         run: str,
         kind: RunKind,
         tasks: Sequence[Task],
@@ -382,8 +382,8 @@ class SentRun(RunResults):
         self._ranks: dict[int, int] = {}  # of tasks that are under way, as far as it was told
         self._stopping = False
         self._fetching: set[int] = set()  # calls that have ended, and whose values are on their way here
-        self._readings: dict[int, Reading] = {}
-        self._feedings: dict[tuple[int, int], Feeding] = {}  # by call, or -1 for all ranks, and argument
+        self._readings: dict[int, GeneratorPosition] = {}
+        self._feedings: dict[tuple[int, int], ArgumentStream] = {}  # by call, or -1 for all ranks, and argument
         self.wanted: int | tuple[int, ...] | None = tasks[0].nodes if kind == "broadcast" else None
         self.nodes: tuple[int, ...] = ()  # that it has got, where it wants some only
 
@@ -414,61 +414,61 @@ class SentRun(RunResults):
 
     # -- dispatch ----------------------------------------------------------------------------------------
 
-    def send_gang(self, epoch: int, nodes: tuple[int, ...] = ()) -> None:
+    def send_broadcast(self, epoch: int, nodes: tuple[int, ...] = ()) -> None:
         """Hand a broadcast's calls to all links, or to those of some nodes, if it is still wanted."""
         if self.state != "running":
             return
         if nodes:
             self.nodes = nodes
-            self._tell_nodes()
+            self._emit_placed()
         task = self.tasks[0]
         new = {link for link in self.links if not (link.gone or self._is_stocked(link))}
-        all_or_none = self._context.options.fail_fast or not self._context.alone
+        all_or_none = self._context.options.fail_fast or not self._context.is_standalone
         for index in range(self.total):
             rank, node = self.place_of(index)
             link = self._context.links[node]
             if link in new or (new and all_or_none):
-                self._refuse_new(index, link, new)
+                self._reject_new_node(index, link, new)
             else:
-                how: Heard = {"gang": True, "rank": rank, "epoch": epoch}
+                how: AnyHeader = {"gang": True, "rank": rank, "epoch": epoch}
                 self._send(link, index, task, how | {"nodes": list(nodes)} if nodes else how)
 
-    def _tell_nodes(self) -> None:
-        self._around.news.records.placed(self.id, self.nodes)
+    def _emit_placed(self) -> None:
+        self._around.news.records.add_placement(self.id, self.nodes)
         self._around.news.emit(events.RunPlaced(pool=self.pool, run=self.id, nodes=list(self.nodes)))
 
-    def _refuse_new(self, index: int, link: Link, new: Collection[Link]) -> None:
+    def _reject_new_node(self, index: int, link: Link, new: Collection[Link]) -> None:
         """A broadcast's arguments are on no node that came after them, and here neither any more."""
         late = min(each.node for each in new)
         why = f"node {late} got another machine after the arguments had been sent; run it again"
-        self.refuse(index, link, "lost" if link in new else "collateral", ErrorInfo("NodeLost", why))
+        self.reject(index, link, "lost" if link in new else "collateral", ErrorInfo("NodeLost", why))
 
-    def hold(self) -> None:
+    def mark_waiting(self) -> None:
         """Wait until the pool can take it; :meth:`release` ends that, and so does a cancellation."""
         self._waiting.extend(range(self.total))
 
-    def release(self) -> bool:
+    def end_waiting(self) -> bool:
         """End :meth:`hold`; says whether the run is still wanted."""
         self._waiting.clear()
         return self.state == "running"
 
-    def feed(self) -> None:
+    def dispatch(self) -> None:
         """Hand tasks to nodes, in turns, as long as they can take more, if they are still wanted."""
         if self.state != "running":
             return
         self._waiting.extend(range(self.total))
-        held = [link for link in self._context.links if link.hold()] if self.total > 1 else []
+        held = [link for link in self._context.links if link.cork()] if self.total > 1 else []
         try:
             self._refill()
         finally:
             for link in held:
-                link.release()
+                link.uncork()
 
     def _refill(self) -> None:
         if self._stopping or not self._waiting:
             return
         there = [link for link in self._context.links if not link.gone and self._is_stocked(link)]
-        links = self._context.staying(there)
+        links = self._context.without_preempted(there)
         if not links:
             whose = "of the pool" if self.stocked is None else "that had its arguments"
             self._fail_unsent(f"every node {whose} is gone")
@@ -493,7 +493,7 @@ class SentRun(RunResults):
         if self.width > 1:
             slots = self._context.ranks_per_node // self.width
         if self.kind != "sweep":
-            return slots + (AHEAD if self._quick() else 1)
+            return slots + (MAX_QUEUED_TASKS if self._is_quick() else 1)
         # One may take hours: none waits behind it while another node is idle, as long as we are there to see to that.
         return self.total if self.stays else slots
 
@@ -501,9 +501,9 @@ class SentRun(RunResults):
         """Whether a node has what the calls need: one that came later has not."""
         return self.stocked is None or link in self.stocked
 
-    def _quick(self) -> bool:
+    def _is_quick(self) -> bool:
         recent = self._seconds
-        return bool(recent) and sum(recent) / len(recent) < QUICK
+        return bool(recent) and sum(recent) / len(recent) < QUICK_TASK
 
     def claim_from(self, links: Sequence[Link], nodes: tuple[int, ...] = ()) -> None:
         """Expect the calls of a run that another client dispatched.
@@ -519,7 +519,7 @@ class SentRun(RunResults):
         elif len(links) == 1:
             self._where = dict.fromkeys(range(self.total), links[0])
 
-    def is_call(self, index: int) -> bool:
+    def has_call(self, index: int) -> bool:
         """Whether it has such a call."""
         return index < self.total
 
@@ -527,12 +527,12 @@ class SentRun(RunResults):
         """Where screens show a call that a rank is at."""
         return index
 
-    def asked_of(self, link: Link, index: int) -> bool:
+    def is_sent_to(self, link: Link, index: int) -> bool:
         """Whether a node has been given a call; of another client's calls only the nodes know where they are."""
         where = self._where.get(index)
         return self._claimed if where is None else where.node == link.node
 
-    def _send(self, link: Link, index: int, task: Task, extra: Heard) -> None:
+    def _send(self, link: Link, index: int, task: Task, extra: AnyHeader) -> None:
         header: ClientCall = {
             "t": "call",
             "run": self.id,
@@ -547,7 +547,7 @@ class SentRun(RunResults):
             header["timeout"] = task.timeout
         if task.stream:
             header["stream"] = True
-            self._readings[index] = Reading(header)
+            self._readings[index] = GeneratorPosition(header)
         if task.feeds:
             header["fed"] = True
         if task.script:
@@ -556,32 +556,32 @@ class SentRun(RunResults):
             header["width"] = task.width
         if task.job:
             header["job"], header["more"] = task.job, task.more
-        if self._context.alone:
+        if self._context.is_standalone:
             header["alone"] = True
         elif self._context.links[0].gone:
             header["headless"] = True  # nobody can form a gang any more
-        body = b"".join(blob.data for blob in (task.fn, task.args) if blob.size <= INLINE and blob.data)
+        body = b"".join(blob.data for blob in (task.fn, task.args) if blob.size <= MAX_INLINE_BYTES and blob.data)
         if task.fn.sources or task.args.sources:
-            link.bring((*task.fn.sources, *task.args.sources))
+            link.send_sources((*task.fn.sources, *task.args.sources))
         self._where[index] = link
         self._asked.add(link.node)
         self.sent = True
         if link.gone:
-            self.lose(index)
+            self.mark_lost(index)
         else:
             header |= extra
             link.call(header, body)
 
     if TYPE_CHECKING:  # what comes back ends calls
 
-        def lose(self, index: int) -> None: ...
+        def mark_lost(self, index: int) -> None: ...
 
-        def refuse(self, index: int, link: Link, kind: OutcomeKind, error: ErrorInfo) -> None: ...
+        def reject(self, index: int, link: Link, kind: OutcomeKind, error: ErrorInfo) -> None: ...
 
         def _fail_unsent(self, words: str, kind: str = "lost") -> None: ...
 
 
-class Ending(Future["Run"]):
+class RunCompletion(Future["Run"]):
     """A run's end, as a thread waits for it that loads large values when they land, while others still come."""
 
     def __init__(self) -> None:
@@ -589,7 +589,7 @@ class Ending(Future["Run"]):
         self._landed: queue.SimpleQueue[tuple[Run, int] | None] = queue.SimpleQueue()
         self.add_done_callback(lambda _: self._landed.put(None))
 
-    def land(self, run: Run, index: int) -> None:
+    def queue_load(self, run: Run, index: int) -> None:
         """Have the waiting thread load a value that a file holds."""
         self._landed.put((run, index))
 
@@ -597,11 +597,11 @@ class Ending(Future["Run"]):
         """The run, when it has ended."""
         while (landed := self._landed.get()) is not None:
             run, index = landed
-            run.load_early(index)
+            run.preload(index)
         return self.result()
 
 
-class Run(SentRun):
+class Run(DispatchedRun):
     """See the module. Made and driven on the pool's loop; ``future``, the readers at the end, and what came of it are
     for other threads."""
 
@@ -614,11 +614,11 @@ class Run(SentRun):
     def on_item(self, link: Link, header: AgentItem, body: bytes) -> None:
         """A generator's value, perhaps once more: what a link or an agent lost on its way is sent again."""
         index = header["i"]
-        if index in self.outcomes or is_news(header, body):
+        if index in self.outcomes or is_notification(header, body):
             return
         reading = self._readings.get(index)
         if reading is None:
-            reading = self._readings[index] = Reading({})
+            reading = self._readings[index] = GeneratorPosition({})
         if reading.is_new(header["seq"]):
             reading.next = header["seq"] + 1
             if (summary := Summary.from_wire(header["summary"])) is not None:
@@ -631,9 +631,9 @@ class Run(SentRun):
             if self.consumed:
                 self.arrivals.put(("item", link, header, body))
         elif header["seq"] > reading.next:
-            self._values_lost(link, index, header["rank"], reading.next, header["seq"])
+            self._on_values_lost(link, index, header["rank"], reading.next, header["seq"])
         if not self.consumed:
-            self.took(link, index, reading.next)
+            self.on_consumed(link, index, reading.next)
 
     def on_want(self, link: Link, header: AgentWant) -> None:
         """A rank waits for values of an argument that this client feeds."""
@@ -642,17 +642,17 @@ class Run(SentRun):
         if index in self.outcomes or self.state != "running":
             return
         if number >= len(task.feeds):
-            self._feed_nothing(link, header)
+            self._reject_want(link, header)
             return
         key = (-1 if self.kind == "broadcast" else index), number
         if (feeding := self._feedings.get(key)) is None:
             calls = range(self.total) if self.kind == "broadcast" else (index,)
             readers = [call for call in calls if call not in self.outcomes]
             about = self.id, number, *task.feeds[number], task.pickled, readers
-            feeding = self._feedings[key] = Feeding(*about, partial(self._feed, link.loop))
-        feeding.want(header)
+            feeding = self._feedings[key] = ArgumentStream(*about, partial(self._send_values, link.loop))
+        feeding.on_want(header)
 
-    def _feed(self, loop: asyncio.AbstractEventLoop, frames: Sequence[tuple[int, Heard, bytes]]) -> None:
+    def _send_values(self, loop: asyncio.AbstractEventLoop, frames: Sequence[tuple[int, AnyHeader, bytes]]) -> None:
         """Hand values on, each of a call; called by other threads."""
 
         def hand_on() -> None:
@@ -663,26 +663,26 @@ class Run(SentRun):
 
         loop.call_soon_threadsafe(hand_on)
 
-    def _feed_nothing(self, link: Link, header: AgentWant) -> None:
+    def _reject_want(self, link: Link, header: AgentWant) -> None:
         from skyward_core.node.worker.returned_exceptions import (
             describe_error,  # nobody but who took a run over comes here
         )
 
         said = f"an argument of {self.name}() was fed by the client that called it, and that client has left"
-        about: Heard = {key: header[key] for key in ("run", "i", "arg")}
+        about: AnyHeader = {key: header[key] for key in ("run", "i", "arg")}
         about |= {"t": "fed", "seq": header["next"], "part": 0, "ends": "error"}
         link.send(about, describe_error(PoolError(said))[1])
 
-    def took(self, link: Link, index: int, until: int) -> None:
+    def on_consumed(self, link: Link, index: int, until: int) -> None:
         """A reader took all values below a number: the generator may make more."""
         if (reading := self._readings.get(index)) is None:
             return  # given up
-        reading.took(until)
+        reading.mark_consumed(until)
         link.send({"t": "credit", "run": self.id, "i": index, "next": until})
         if self.state != "running":
             self._acknowledge()
 
-    def _values_lost(self, link: Link, index: int, rank: int, begin: int, end: int) -> None:
+    def _on_values_lost(self, link: Link, index: int, rank: int, begin: int, end: int) -> None:
         """Values are missing that nobody has any more."""
         what = f"value {begin}" if end == begin + 1 else f"values {begin} to {end - 1}"
         said = f"{what} of {self.name}() on rank {rank} was lost on node {link.node}; those before it are here"
@@ -690,7 +690,7 @@ class Run(SentRun):
         link.send(header)
         self.logs[index] = {}
         error = ErrorInfo("ValuesLost", said)
-        self._take(link, Outcome(index, rank, link.node, "lost", error=error))
+        self._on_call_end(link, Outcome(index, rank, link.node, "lost", error=error))
 
     def on_stale(self, index: int, why: str, *, spent: bool = False) -> None:
         """A call was handed back: its gang broke before it began, or is spent, and goes on for runs before this one."""
@@ -702,43 +702,43 @@ class Run(SentRun):
 
     def on_outcome(self, link: Link, header: AgentOutcome, body: bytes) -> None:
         index = header["i"]
-        if index in self.outcomes or index in self._fetching or is_news(header, body):
+        if index in self.outcomes or index in self._fetching or is_notification(header, body):
             return
         self._begun |= header.get("begun", True)
         self._spent = self._spent or header.get("ends", "")
         outcome = outcome_of(header)
         self.logs[index] = header.get("log", {})
-        if outcome.kind == "lost" and self._context.may_be_taken_back(link.node):
+        if outcome.kind == "lost" and self._context.may_be_preempted(link.node):
             return  # its agent was ended and cannot know why: whoever finds that out ends the call (nodes.watch)
         name = header.get("file")
         reading = self._readings.get(index)
         if outcome.kind == "returned" and reading is not None and reading.next < header.get("items", 0):
-            self._values_lost(link, index, outcome.rank, reading.next, header["items"])
+            self._on_values_lost(link, index, outcome.rank, reading.next, header["items"])
         elif name is None:
             self.values[index] = body
-            self._take(link, outcome)
+            self._on_call_end(link, outcome)
         else:
             self._fetching.add(index)
             self._around.background.spawn(self._fetch(link, outcome, name, header["size"]))
 
     async def _fetch(self, link: Link, outcome: Outcome, name: str, size: int) -> None:
-        awaited = isinstance(self.future, Ending) and outcome.kind == "returned"
+        awaited = isinstance(self.future, RunCompletion) and outcome.kind == "returned"
         path = self._context.archive.results / f"{self.id}.{outcome.index}.pickle"
-        landing = Landing(path, size, in_place=awaited)
+        landing = ResultDownload(path, size, in_place=awaited)
         try:
-            await self._bring(link, name, landing)
+            await self._fetch_with_retries(link, name, landing)
             self.values[outcome.index] = landing
-            if isinstance(self.future, Ending) and awaited:
-                self.future.land(self, outcome.index)
+            if isinstance(self.future, RunCompletion) and awaited:
+                self.future.queue_load(self, outcome.index)
         except Exception as error:  # noqa: BLE001  whatever it was: who waits for the run has to hear of it
             why = str(error) if isinstance(error, OSError) else repr(error)
             info = ErrorInfo("OSError", f"its result of {size:,} bytes could not be fetched to {landing.path}: {why}")
             outcome = Outcome(outcome.index, outcome.rank, outcome.node, "lost", outcome.seconds, error=info)
         finally:
             self._fetching.discard(outcome.index)
-        self._take(link, outcome)
+        self._on_call_end(link, outcome)
 
-    async def _bring(self, link: Link, name: str, landing: Landing) -> None:
+    async def _fetch_with_retries(self, link: Link, name: str, landing: ResultDownload) -> None:
         """Bring a file of a node's spool here, however often the link drops.
 
         Raises:
@@ -752,10 +752,10 @@ class Run(SentRun):
                     raise OSError(str(error)) from error
                 await asyncio.sleep(0.1)  # the link is on its way up again
 
-    def _take(self, link: Link, outcome: Outcome) -> None:
+    def _on_call_end(self, link: Link, outcome: Outcome) -> None:
         if self.state == "left":
             return  # whoever claims the run hears of it, and gets what came of it
-        self._enter(outcome)
+        self._add_outcome(outcome)
         if self._ending is not None:
             return  # what is on the nodes stays there
         self._seconds.append(outcome.seconds)
@@ -769,7 +769,7 @@ class Run(SentRun):
         fails_fast = self._context.options.fail_fast and self.kind != "sweep"
         if is_failure(outcome) and not self._stopping and fails_fast:
             if is_symptom(outcome) and self.total > 1:
-                asyncio.get_running_loop().call_later(SETTLE, self._stop, "fail-fast")
+                asyncio.get_running_loop().call_later(ECHO_WAIT, self._stop, "fail-fast")
             else:
                 self._stop("fail-fast")
         if self.kind in ("gather", "sweep"):
@@ -781,7 +781,7 @@ class Run(SentRun):
     def cancel(self, why: str) -> None:
         """Stop everything of this run that still runs."""
         if self.state != "running":
-            self._give_up_values()
+            self._discard_values()
         if self.state != "running" or self.cancelled:
             return
         self.cancelled = why
@@ -792,7 +792,7 @@ class Run(SentRun):
             self._waiting = deque(range(self.total))
             self._fail_unsent("not started: the run was cancelled", kind="collateral")
 
-    def leave(self) -> None:
+    def detach(self) -> None:
         """The client leaves the pool. What no node has got is cancelled; the rest goes on, for whoever claims it."""
         if not self.sent:
             self.cancel("its client left the pool before it was started; it was sent to no node")
@@ -801,14 +801,14 @@ class Run(SentRun):
                 self.stays = True
                 self._refill()
             self.state, self._unsent = "left", len(self._waiting)
-            self._tell()
+            self._notify_waiters()
 
     def pool_ended(self, ending: PoolEnd) -> None:
         """The pool has ended under it: nothing more comes, and what its agents hold is left there as it is."""
         if self.state == "running":
             self.state, self._ending = "lost", ending
-            self._around.background.later(self._around.ended, self)
-            self._tell()
+            self._around.background.defer(self._around.ended, self)
+            self._notify_waiters()
 
     def _stop(self, why: str, *, breaks: bool = True) -> None:
         """``breaks``: its gang, where it has one, ends with it."""
@@ -833,28 +833,28 @@ class Run(SentRun):
             index = self._waiting.popleft()
             rank, node = self.place_of(index) if self.kind == "broadcast" else (-1, -1)
             outcome = Outcome(index, rank, node, kind, error=ErrorInfo("Stopped", words))  # type: ignore[arg-type]
-            self._end_without_a_node(outcome)
+            self._end_unsent_call(outcome)
         self._check_end()
 
-    def _end_without_a_node(self, outcome: Outcome) -> None:
+    def _end_unsent_call(self, outcome: Outcome) -> None:
         """A call ends of which no node tells, and that none was at."""
         self.logs[outcome.index] = {}
-        self._enter(outcome)
+        self._add_outcome(outcome)
 
-    def lose(self, index: int) -> None:
+    def mark_lost(self, index: int) -> None:
         """The node that has a call is gone: it ends as lost."""
         link = self._where[index]
-        said = ": ".join(filter(None, (f"node {link.node} is gone", link.lost_why)))
-        if link.lost_as != "NodeLost":
-            said = link.lost_why
-        self._end_call(link, index, "lost", ErrorInfo(link.lost_as, said))
+        said = ": ".join(filter(None, (f"node {link.node} is gone", link.lost_reason)))
+        if link.lost_error_type != "NodeLost":
+            said = link.lost_reason
+        self._end_call(link, index, "lost", ErrorInfo(link.lost_error_type, said))
 
-    def note_rank(self, index: int, rank: int) -> None:
+    def set_rank(self, index: int, rank: int) -> None:
         """A task has begun on a rank."""
         if self.kind in ("gather", "sweep"):
             self._ranks[index] = rank
 
-    def refuse(self, index: int, link: Link, kind: OutcomeKind, error: ErrorInfo) -> None:
+    def reject(self, index: int, link: Link, kind: OutcomeKind, error: ErrorInfo) -> None:
         """End a call that no node has got, or that the one which has it does not begin.
 
         Args:
@@ -872,7 +872,7 @@ class Run(SentRun):
         rank = self.place_of(index)[0] if self.kind == "broadcast" else self._ranks.get(index, first)
         self.logs.setdefault(index, {})
         self.values[index] = b""
-        self._take(link, Outcome(index, rank, link.node, kind, error=error))
+        self._on_call_end(link, Outcome(index, rank, link.node, kind, error=error))
 
     def calls_on(self, link: Link) -> list[int]:
         """Indices of calls on this link that have not ended yet, as far as is known here."""
@@ -905,7 +905,7 @@ class Run(SentRun):
             why = f": {self._broke}" if self._broke else ""
             info = ErrorInfo("Stopped", f"its gang broke before it began{why}")
             rank, node = self.place_of(index)
-            self._end_without_a_node(Outcome(index, rank, node, "lost", error=info))
+            self._end_unsent_call(Outcome(index, rank, node, "lost", error=info))
         self._end()
 
     def _end(self) -> None:
@@ -919,10 +919,10 @@ class Run(SentRun):
             self.state = "cancelled"
         else:
             self.state = "failed"
-        self._around.background.later(self._wind_up)
-        self._tell()
+        self._around.background.defer(self._finalize)
+        self._notify_waiters()
 
-    def _tell(self) -> None:
+    def _notify_waiters(self) -> None:
         """Whoever waits here need not wait any longer."""
         for feeding in self._feedings.values():
             feeding.close()
@@ -932,19 +932,19 @@ class Run(SentRun):
         if not self.future.done():
             self.future.set_result(self)
 
-    def _enter(self, outcome: Outcome) -> None:
+    def _add_outcome(self, outcome: Outcome) -> None:
         """A call has ended: here at once, in view and ledger a moment later."""
         self.outcomes[outcome.index] = outcome
         self._arrived.append(outcome)
         for feeding in self._feedings.values():
-            feeding.ended(outcome.index)
-        self._around.background.later(self._book, outcome)
+            feeding.on_call_end(outcome.index)
+        self._around.background.defer(self._save_outcome, outcome)
 
-    def _book(self, outcome: Outcome) -> None:
+    def _save_outcome(self, outcome: Outcome) -> None:
         self._around.news.emit(events.RankEnded(pool=self.pool, run=self.id, outcome=outcome))
-        self._around.news.records.outcome(self.id, outcome, self.logs[outcome.index])
+        self._around.news.records.add_outcome(self.id, outcome, self.logs[outcome.index])
 
-    def _wind_up(self) -> None:
+    def _finalize(self) -> None:
         if self.state == "failed":
             self._save_cause()
         self._acknowledge()
@@ -952,26 +952,26 @@ class Run(SentRun):
 
     def _save_cause(self) -> None:
         """Save the exception behind a failure: its rank's node forgets it, and scripts may ask for it later."""
-        culprit = next(each for each in self._arrived if RootCause.of(each) == self.root_cause)
+        culprit = next(each for each in self._arrived if RootCause.from_outcome(each) == self.root_cause)
         value = self.values.get(culprit.index)
         if culprit.kind == "raised" and isinstance(value, bytes):
             try:
-                write_whole(self._context.archive.results / f"{self.id}{RAISED}", value)
+                write_atomic(self._context.archive.results / f"{self.id}{EXCEPTION_SUFFIX}", value)
             except OSError as error:
-                self._around.news.records.cannot("exceptions", error)
+                self._around.news.records.warn_write_failed("exceptions", error)
 
     def _acknowledge(self) -> None:
         """What nodes keep of it is not needed any more, once large values that were yielded have been fetched, too."""
         if self._ending is not None or self.state == "left" or self.stays:
             return
-        if not (self.consumed and any(r.behind for r in self._readings.values())):
+        if not (self.consumed and any(r.has_unconsumed for r in self._readings.values())):
             for link in self._context.links:
                 if self._claimed or link.node in self._asked:
                     link.acknowledge(self.id)
 
-    def _give_up_values(self) -> None:
+    def _discard_values(self) -> None:
         """Nobody reads on."""
-        if any(reading.behind for reading in self._readings.values()):
+        if any(reading.has_unconsumed for reading in self._readings.values()):
             self._readings.clear()
             self._acknowledge()
 
@@ -1002,9 +1002,9 @@ class Run(SentRun):
         value: Value = body
         if (name := header.get("file")) is not None:
             path = self._context.archive.results / f"{self.id}.{header['i']}.{header['seq']}.item"
-            value = landing = Landing(path, header["size"], in_place=True)
+            value = landing = ResultDownload(path, header["size"], in_place=True)
             try:
-                asyncio.run_coroutine_threadsafe(self._bring(link, name, landing), link.loop).result()
+                asyncio.run_coroutine_threadsafe(self._fetch_with_retries(link, name, landing), link.loop).result()
             except OSError as error:
                 if self._ending is not None:
                     raise self.error() from error
@@ -1014,6 +1014,6 @@ class Run(SentRun):
         if failure is not None:
             rank = header["rank"]
             about = rank, f"rank {rank} (node {link.node}) yielded, but", f"its value {header['seq']}"
-            raise self._not_loaded(header["i"], *about, failure) from failure
+            raise self._load_failure(header["i"], *about, failure) from failure
         yield loaded
-        link.loop.call_soon_threadsafe(self.took, link, header["i"], header["seq"] + 1)
+        link.loop.call_soon_threadsafe(self.on_consumed, link, header["i"], header["seq"] + 1)

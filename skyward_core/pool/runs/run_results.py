@@ -24,14 +24,16 @@ from skyward_core.model.errors import (
 )
 from skyward_core.model.outcomes import ErrorInfo, Outcome, RootCause, RunKind, RunStatus
 from skyward_core.pool.pool_context import PoolEnd
-from skyward_core.protocol.frame_codec import SHORT
+from skyward_core.protocol.frame_codec import MAX_SHORT_TEXT
 from skyward_core.runtime.async_and_mapped_calls import VALUES_BEFORE
-from skyward_core.tasks.guarded_user_code import tried, words_of
-from skyward_core.transport.downloads import Landing
+from skyward_core.tasks.guarded_user_code import describe_exception, run_guarded
+from skyward_core.transport.downloads import ResultDownload
 
-Value = bytes | Landing
+Value = bytes | ResultDownload
 Loaded = tuple[Any, BaseException | None]  # a value, or what loading it raised
-NAMED = re.compile(rb"[\x82-\x84\x93]")  # in a worker's pickles ahead of each class and function: code that may run
+GLOBAL_OPCODES = re.compile(
+    rb"[\x82-\x84\x93]"
+)  # in a worker's pickles ahead of each class and function: code that may run
 
 
 class RunResults:
@@ -79,22 +81,22 @@ class RunResults:
         value, early = self.values.pop(index), self._loaded.pop(index, None)
         loaded, failure = load(value) if early is None else early.result()
         if failure is not None:
-            raise self._unloadable(index, failure) from failure
+            raise self._result_load_failure(index, failure) from failure
         return loaded
 
-    def _unloadable(self, index: int, error: BaseException) -> RunError:
+    def _result_load_failure(self, index: int, error: BaseException) -> RunError:
         outcome = self.outcomes[index]
-        place = place_of(self.kind, outcome)
-        return self._not_loaded(index, outcome.rank, f"{place} returned, but", "its result", error)
+        place = describe_place(self.kind, outcome)
+        return self._load_failure(index, outcome.rank, f"{place} returned, but", "its result", error)
 
-    def _not_loaded(self, index: int, rank: int, place: str, what: str, error: BaseException) -> RunError:
+    def _load_failure(self, index: int, rank: int, place: str, what: str, error: BaseException) -> RunError:
         """Return the failure of a run of which one value does not load here; values of the others are in it."""
         ended = [(i, out.kind) for i, out in sorted(self.outcomes.items()) if i != index]
-        loaded = {i: self.load_early(i) for i, kind in ended if kind == "returned" and i in self.values}
+        loaded = {i: self.preload(i) for i, kind in ended if kind == "returned" and i in self.values}
         results = {i: value for i, (value, failure) in loaded.items() if failure is None}
-        return unloadable(self.id, self.name_of(index), self.outcomes, rank, place, what, error, results)
+        return unloadable_error(self.id, self.name_of(index), self.outcomes, rank, place, what, error, results)
 
-    def _loadable(self) -> tuple[dict[int, Any], RunError | None]:
+    def _load_values(self) -> tuple[dict[int, Any], RunError | None]:
         """The values that are here and load, by index, and the first failure of one that does not."""
         values: dict[int, Any] = {}
         failure: RunError | None = None
@@ -106,7 +108,7 @@ class RunResults:
                     failure = failure or error
         return values, failure
 
-    def load_early(self, index: int) -> Loaded:
+    def preload(self, index: int) -> Loaded:
         """Load what a rank returned, once, perhaps while others still run; :meth:`value` then gives it."""
         if (found := self._loaded.get(index)) is None:
             found = self._loaded[index] = Future()
@@ -126,10 +128,10 @@ class RunResults:
             PoolError: this client left the pool before it had, or another caller has got the values.
         """
         if not self._unread.acquire(blocking=False):
-            raise fetched_before(self.id)
+            raise already_fetched_error(self.id)
         if self.state != "done":
             raise self.error()
-        values, failure = self._loadable()
+        values, failure = self._load_values()
         if failure is not None:
             failure.results = values
             raise failure
@@ -153,26 +155,26 @@ class RunResults:
             why = f" ({self.cancelled})" if self.cancelled else ""
             return Cancelled(f"run {self.id} of {self.name} was cancelled{why}")
         cause = self.root_cause
-        culprit = next(o for o in self._arrived if RootCause.of(o) == cause)
-        partial, _ = self._loadable()
+        culprit = next(o for o in self._arrived if RootCause.from_outcome(o) == cause)
+        partial, _ = self._load_values()
         name = self.name_of(culprit.index)
         error = RunError(
-            describe(name, self.kind, self.outcomes.values(), culprit),
+            describe_failure(name, self.kind, self.outcomes.values(), culprit),
             run=self.id,
             function=name,
             outcomes=self.outcomes,
             root_cause=cause,
             results=partial,
         )
-        return caused(error, culprit, self.values.get(culprit.index))
+        return error_with_cause(error, culprit, self.values.get(culprit.index))
 
 
-def fetched_before(run: str) -> PoolError:
+def already_fetched_error(run: str) -> PoolError:
     """Return the error of a client that asks the nodes for results which another one, or it itself, has got."""
     return PoolError(f"the results of run {run} have been fetched before", hint=Hint("results", run))
 
 
-def describe(function: str, kind: str, outcomes: Iterable[Outcome], culprit: Outcome) -> str:
+def describe_failure(function: str, kind: str, outcomes: Iterable[Outcome], culprit: Outcome) -> str:
     """A failed run in one line."""
     error = culprit.error or ErrorInfo(culprit.kind, "")
     what = {
@@ -186,36 +188,36 @@ def describe(function: str, kind: str, outcomes: Iterable[Outcome], culprit: Out
         if outcome is not culprit:
             counts[outcome.kind] = counts.get(outcome.kind, 0) + 1
     others = ", ".join(f"{n} {kind}" for kind, n in sorted(counts.items()))
-    place = place_of(kind, culprit)
+    place = describe_place(kind, culprit)
     return f"{function} failed: {place} {what}" + (f" [of the others: {others}]" if others else "")
 
 
-def place_of(kind: str, outcome: Outcome) -> str:
+def describe_place(kind: str, outcome: Outcome) -> str:
     """Whose outcome it is, in words; ``kind`` is the run's."""
     return f"rank {outcome.rank} (node {outcome.node})" if kind in ("broadcast", "map") else f"task {outcome.index}"
 
 
-def caused(error: RunError, culprit: Outcome, value: Value | None) -> RunError:
+def error_with_cause(error: RunError, culprit: Outcome, value: Value | None) -> RunError:
     """A run's error with its cause, as what the culprit raised where that can be: it may be caught as that."""
     pass  # few runs fail
 
-    cause = rebuild(culprit, value)
-    error.results |= tried(lambda: _values_before(cause))[0] or {}
-    made, _ = tried(lambda: of_cause(error, cause))
+    cause = load_exception(culprit, value)
+    error.results |= run_guarded(lambda: _pop_partial_values(cause))[0] or {}
+    made, _ = run_guarded(lambda: error_of_cause_type(error, cause))
     if made is None:  # its class runs code where others have attributes
         made = error
         made.__cause__ = cause
     return made
 
 
-def _values_before(cause: BaseException) -> dict[int, Any]:
+def _pop_partial_values(cause: BaseException) -> dict[int, Any]:
     """Take the values out of a map's exception that its call had computed before; returns them by item."""
     attributes = cause.attributes if isinstance(cause, RemoteError) else vars(cause)
     first, data = attributes.pop(VALUES_BEFORE, (0, b""))
     return dict(enumerate(pickle.loads(data), first)) if data else {}
 
 
-def rebuild(outcome: Outcome, value: Value | None) -> BaseException:
+def load_exception(outcome: Outcome, value: Value | None) -> BaseException:
     """The exception behind an outcome, with its remote traceback."""
     info = outcome.error or ErrorInfo(outcome.kind, "")
     error: Any
@@ -238,7 +240,7 @@ _cause_of = BaseException.__dict__["__cause__"].__get__
 _set_cause = BaseException.__dict__["__cause__"].__set__
 
 
-def unloadable(
+def unloadable_error(
     run: str,
     function: str,
     outcomes: Mapping[int, Outcome],
@@ -255,7 +257,7 @@ def unloadable(
         what: it, in words.
         error: what loading it raised.
     """
-    kind, words = words_of(error)
+    kind, words = describe_exception(error)
     message = f"{what} cannot be loaded here: {kind}: {words}"
     cause = RootCause(rank, "returned", kind, message)
     said = f"{function} failed: {place} {message}"
@@ -269,9 +271,9 @@ def load(value: Value) -> Loaded:
         BaseException: the user's ctrl-c, and the like; whatever the value's own code raises is returned.
     """
     if not isinstance(value, bytes):
-        return tried(value.load)
-    if len(value) > SHORT or NAMED.search(value):
-        return tried(lambda: pickle.loads(value))
+        return run_guarded(value.load)
+    if len(value) > MAX_SHORT_TEXT or GLOBAL_OPCODES.search(value):
+        return run_guarded(lambda: pickle.loads(value))
     try:
         return pickle.loads(value), None
     except Exception as error:  # noqa: BLE001  the caller reports which value it was
@@ -279,15 +281,15 @@ def load(value: Value) -> Loaded:
 
 
 CLASSES_KEPT = 256
-MADE_BY_PROGRAMS = 1 << 9  # a flag of types
+HEAP_TYPE_FLAG = 1 << 9  # a flag of types
 
 # Errors of these kinds say something else where they come out of a call: that the pool is amiss, the run cancelled. The
 # next two would end loops in silence. Groups are taken apart by ``except*``.
-NEVER = (PoolError, Cancelled, StopIteration, StopAsyncIteration, BaseExceptionGroup)
+NEVER_COMBINED = (PoolError, Cancelled, StopIteration, StopAsyncIteration, BaseExceptionGroup)
 
 NOT_SET = {*dir(BaseException), "__dict__", "__weakref__"}
-OF_RUNS = {"run", "function", "outcomes", "root_cause", "results"}
-BEHAVIOUR = set(dir(RunError)) - {
+RUN_ATTRIBUTES = {"run", "function", "outcomes", "root_cause", "results"}
+RUN_ERROR_MEMBERS = set(dir(RunError)) - {
     "__new__",
     "__module__",
     "__doc__",
@@ -298,7 +300,12 @@ BEHAVIOUR = set(dir(RunError)) - {
 # What Python itself looks for: when such a class is made, and in each error that it prints.
 RUNS_CODE = {"__init_subclass__", "__notes__"}
 KIND = "_kind"  # of such a class the type of the cause
-UNTOLD = {"hint", "field", "__notes__", *OF_RUNS}  # attributes of a cause that would say something else here
+HIDDEN_ATTRIBUTES = {
+    "hint",
+    "field",
+    "__notes__",
+    *RUN_ATTRIBUTES,
+}  # attributes of a cause that would say something else here
 # Where these stand in an error, Python looks among the names of whoever prints it for one that was meant.
 MISSPELT: tuple[tuple[type[Exception], set[str]], ...] = (
     (AttributeError, {"name", "obj"}),
@@ -306,23 +313,25 @@ MISSPELT: tuple[tuple[type[Exception], set[str]], ...] = (
 )
 
 
-def of_cause(error: RunError, cause: BaseException) -> RunError:
+def error_of_cause_type(error: RunError, cause: BaseException) -> RunError:
     """A run's error with its cause; of the cause's type, too, where there can be such a class.
 
     Where there can be none for that type itself, there may be one for a type that it derives from: what catches
     those catches the error.
     """
-    caused = _made(type(cause), error.args, {**_attributes(cause), **vars(error)}, _members(cause))
+    caused = _make_error(type(cause), error.args, {**_attributes(cause), **vars(error)}, _members(cause))
     caused.__cause__ = cause
     return caused
 
 
-def _made(kind: type, args: tuple[Any, ...], attributes: Mapping[str, Any], members: Mapping[str, Any]) -> RunError:
+def _make_error(
+    kind: type, args: tuple[Any, ...], attributes: Mapping[str, Any], members: Mapping[str, Any]
+) -> RunError:
     # Not by its truth: it may have a length.
-    error = next((made for made in map(_instance, _kinds(kind)) if made is not None), None)
+    error = next((made for made in map(_empty_instance, _base_types(kind)) if made is not None), None)
     if error is None:
         error = RunError.__new__(RunError)
-        attributes = {name: value for name, value in attributes.items() if name in UNTOLD}
+        attributes = {name: value for name, value in attributes.items() if name in HIDDEN_ATTRIBUTES}
     error.args = args
     vars(error).update(attributes)
     for name, member in _descriptors(type(error)):
@@ -333,23 +342,23 @@ def _made(kind: type, args: tuple[Any, ...], attributes: Mapping[str, Any], memb
     return error
 
 
-def _kinds(kind: type) -> Iterator[type[Exception]]:
+def _base_types(kind: type) -> Iterator[type[Exception]]:
     """Those types of a cause that an error can take over, the nearest first."""
     of_all: tuple[type, ...] = RunError.__mro__
     if kind is RuntimeError:  # of the class there is something to take over all the same: attributes
         yield RuntimeError
     for each in kind.__mro__:
-        if each not in of_all and issubclass(each, Exception) and not issubclass(each, (RunError, *NEVER)):
+        if each not in of_all and issubclass(each, Exception) and not issubclass(each, (RunError, *NEVER_COMBINED)):
             yield each
 
 
-def _instance(kind: type[Exception]) -> RunError | None:
+def _empty_instance(kind: type[Exception]) -> RunError | None:
     """An empty one, for no ``__init__`` of a script's to see."""
-    made = _class(kind)  # type: ignore[arg-type]  # types can be hashed, whatever theirs say
+    made = _combined_class(kind)  # type: ignore[arg-type]  # types can be hashed, whatever theirs say
     if made is None:
         return None
     for each in made.__mro__:
-        if not each.__flags__ & MADE_BY_PROGRAMS:
+        if not each.__flags__ & HEAP_TYPE_FLAG:
             make: Any = each.__new__
             with suppress(TypeError):  # it may be another of its types that lays out its memory
                 return cast(RunError, make(made))
@@ -357,18 +366,18 @@ def _instance(kind: type[Exception]) -> RunError | None:
 
 
 @lru_cache(CLASSES_KEPT)
-def _class(kind: type[Exception]) -> type[RunError] | None:
+def _combined_class(kind: type[Exception]) -> type[RunError] | None:
     """A class of both; None where there can be none, or to make one would run code of a script's."""
     if type(kind) is not type:
         return None
     given: dict[str, Any] = {}
     for each in kind.__mro__:
-        if not each.__flags__ & MADE_BY_PROGRAMS:
+        if not each.__flags__ & HEAP_TYPE_FLAG:
             continue
         for name, value in vars(each).items():
-            if name in RUNS_CODE or (name in OF_RUNS and hasattr(value, "__set__")):
+            if name in RUNS_CODE or (name in RUN_ATTRIBUTES and hasattr(value, "__set__")):
                 return None
-            if name in BEHAVIOUR:
+            if name in RUN_ERROR_MEMBERS:
                 given[name] = getattr(RunError, name)
     given |= {name: getattr(RunError, name) for name in ("__module__", "__qualname__", "__doc__", "__repr__")}
     given |= {"__reduce__": _reduce, "__reduce_ex__": _reduce, "__copy__": _copy, KIND: kind}
@@ -384,7 +393,7 @@ def _class(kind: type[Exception]) -> type[RunError] | None:
 def _attributes(cause: BaseException) -> dict[str, Any]:
     """What a script has set on it."""
     held: dict[str, Any] = object.__getattribute__(cause, "__dict__")
-    return {name: value for name, value in held.items() if name not in UNTOLD}
+    return {name: value for name, value in held.items() if name not in HIDDEN_ATTRIBUTES}
 
 
 def _members(error: BaseException) -> dict[str, Any]:
@@ -410,19 +419,19 @@ def _descriptors(kind: type) -> Iterator[tuple[str, Any]]:
 
 
 def _copy(error: RunError) -> RunError:
-    return _made(getattr(error, KIND), error.args, vars(error), _members(error))
+    return _make_error(getattr(error, KIND), error.args, vars(error), _members(error))
 
 
 def _reduce(error: RunError, protocol: int = 0) -> tuple[Any, ...]:
     """Where nobody finds the cause's type, it is a plain :class:`RunError` that comes of the pickle."""
     kind: type = getattr(error, KIND)
-    own = {name: value for name, value in vars(error).items() if name in UNTOLD}
-    more = {name: value for name, value in vars(error).items() if name not in own and _travels(value)}
-    members = {name: value for name, value in _members(error).items() if _travels(value)}
-    return _again, (kind.__module__, kind.__qualname__, error.args, own | more, members)
+    own = {name: value for name, value in vars(error).items() if name in HIDDEN_ATTRIBUTES}
+    more = {name: value for name, value in vars(error).items() if name not in own and _is_picklable(value)}
+    members = {name: value for name, value in _members(error).items() if _is_picklable(value)}
+    return _restore_error, (kind.__module__, kind.__qualname__, error.args, own | more, members)
 
 
-def _travels(value: Any) -> bool:
+def _is_picklable(value: Any) -> bool:
     try:
         pickle.loads(pickle.dumps(value))
     except Exception:  # noqa: BLE001  a reducer may raise anything; that is the answer asked for
@@ -430,7 +439,7 @@ def _travels(value: Any) -> bool:
     return True
 
 
-def _again(
+def _restore_error(
     module: str,
     name: str,
     args: tuple[Any, ...],
@@ -444,4 +453,4 @@ def _again(
             found = getattr(found, part)
     except Exception:  # noqa: BLE001  what is imported may raise anything; then there is no such type here
         found = None
-    return _made(found if isinstance(found, type) else RunError, args, attributes, members)
+    return _make_error(found if isinstance(found, type) else RunError, args, attributes, members)

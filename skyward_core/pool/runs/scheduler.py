@@ -13,47 +13,49 @@ from typing import TYPE_CHECKING, Any
 from skyward_core.model.errors import PoolError, SkywardError, UsageError
 from skyward_core.model.outcomes import ErrorInfo, OutcomeKind, RunKind
 from skyward_core.pool.agent_link import Link
-from skyward_core.pool.blob_distribution import Parcel
+from skyward_core.pool.blob_distribution import BlobFile
 from skyward_core.pool.edited_modules import EditedModules
-from skyward_core.pool.event_log import News
-from skyward_core.pool.gang_setup import Keeper
-from skyward_core.pool.node_roster import Roster
-from skyward_core.pool.pool_context import Background, PoolContext
-from skyward_core.pool.rank_setup import SetupKnowledge, Upkeep
+from skyward_core.pool.event_log import EventPublisher
+from skyward_core.pool.gang_setup import RankSetup
+from skyward_core.pool.node_roster import NodeRoster
+from skyward_core.pool.pool_context import BackgroundTasks, PoolContext
+from skyward_core.pool.rank_setup import RankSetupManager, SetupConfig
 from skyward_core.pool.runs.run import Run
-from skyward_core.pool.runs.run_registry import RunBook
+from skyward_core.pool.runs.run_registry import RunRegistry
 from skyward_core.tasks.pickled_call import Task
 from skyward_core.views import events
 
 if TYPE_CHECKING:
-    from skyward_core.protocol.frame_types import ClientEnqueue, OfQueue, QueuedKeys
+    from skyward_core.protocol.frame_types import ClientEnqueue, QueuedRunKeys, QueueFrame
 
 
-LOOK = 5.0  # seconds after which nodes are asked again, whatever was heard of them
+POLL_INTERVAL = 5.0  # seconds after which nodes are asked again, whatever was heard of them
 
 
-class RunLine:
+class ClientRunQueue:
     """One client's part of it.
 
     Attributes:
         is_empty: whether nobody's run waits, as far as is known here.
     """
 
-    def __init__(self, context: PoolContext, news: News, background: Background, book: RunBook) -> None:
+    def __init__(
+        self, context: PoolContext, news: EventPublisher, background: BackgroundTasks, book: RunRegistry
+    ) -> None:
         self._context = context
         self._news = news
         self._background = background
-        self._book = book
+        self._run_registry = book
         self._turn = ""  # the run of ours that is the first of all
         self._ours: dict[str, ClientEnqueue] = {}
-        self._line: list[QueuedKeys] = []
-        self._change = asyncio.Event()
+        self._queue: list[QueuedRunKeys] = []
+        self._changed = asyncio.Event()
 
     @property
     def is_empty(self) -> bool:
-        return not self._line and not self._ours
+        return not self._queue and not self._ours
 
-    async def start(self, run: Run, keeper: Keeper) -> None:
+    async def start(self, run: Run, keeper: RankSetup) -> None:
         """Start a run as soon as it is its turn, and its nodes are free; gives it up where nobody wants it any more.
 
         Raises:
@@ -78,136 +80,136 @@ class RunLine:
             if not head.send(asked):
                 raise ConnectionError("the link to the head is down")
             while run.state == "running":
-                self._change.clear()
+                self._changed.clear()
                 if self._turn == run.id and await self._begin(run, keeper):
                     return
-                await self._news_come()
+                await self._wait_change()
         finally:
             self._ours.pop(run.id, None)
             if self._turn == run.id:
                 self._turn = ""
             if run.state != "running":  # who sees it leave the queue finds in the ledger what became of it
-                self._background.catch_up()
+                self._background.run_deferred()
                 self._news.records.flush()
             head.send({"t": "dequeue", "run": run.id})
 
     @staticmethod
-    async def _begin(run: Run, keeper: Keeper) -> bool:
+    async def _begin(run: Run, keeper: RankSetup) -> bool:
         if run.wanted is None:
-            return await keeper.start(run.send_gang)
-        return await keeper.start_on(run.wanted, run.send_gang, run.tasks[0].job)
+            return await keeper.start(run.send_broadcast)
+        return await keeper.start_on(run.wanted, run.send_broadcast, run.tasks[0].job)
 
-    async def _news_come(self) -> None:
+    async def _wait_change(self) -> None:
         try:
-            async with asyncio.timeout(LOOK):
-                await self._change.wait()
+            async with asyncio.timeout(POLL_INTERVAL):
+                await self._changed.wait()
         except TimeoutError:
             pass  # nodes are asked again
 
-    def note(self) -> None:
+    def notify(self) -> None:
         """Something has happened by which nodes may have become free, or a run of ours is not wanted any more."""
-        self._change.set()
+        self._changed.set()
 
-    def on_frame(self, link: Link, header: OfQueue) -> str:
+    def on_frame(self, link: Link, header: QueueFrame) -> str:
         """The head's word. Gives the run of ours that somebody else does not want any more; "" for none."""
         if link is not self._context.links[0]:
             return ""
         match header["t"]:
             case "queue":
-                self._learn(link, header["waiting"])
+                self._update_queue(link, header["waiting"])
             case "turn":
                 if header["run"] in self._ours:
                     self._turn = header["run"]
-                    self.note()
+                    self.notify()
             case "dropped":
                 return header["run"] if header["run"] in self._ours else ""
         return ""
 
-    def greeted(self, link: Link) -> None:
+    def on_connect(self, link: Link) -> None:
         """The head is there (again): it has what waits of ours, in its old place, and tells of all that does."""
         if link is not self._context.links[0]:
             return
         self._turn = ""
         for asked in self._ours.values():
             link.send(asked)
-        self._learn(link, link.welcome.get("queue", ()))
+        self._update_queue(link, link.welcome.get("queue", ()))
 
-    def _learn(self, link: Link, waiting: Iterable[QueuedKeys]) -> None:
-        before, self._line = self._line, list(waiting)
-        for each in self._line:
+    def _update_queue(self, link: Link, waiting: Iterable[QueuedRunKeys]) -> None:
+        before, self._queue = self._queue, list(waiting)
+        for each in self._queue:
             if (asked := self._ours.get(each["run"])) is not None:
                 asked["since"] = each["since"]
-        for each in self._line:
-            if each["run"] not in self._book.runs:
-                self._book.others_wait(link, each)
-        if {each["run"] for each in before} - {each["run"] for each in self._line}:
-            self._book.look_again()
-        if before or self._line:
+        for each in self._queue:
+            if each["run"] not in self._run_registry.runs:
+                self._run_registry.on_other_run_queued(link, each)
+        if {each["run"] for each in before} - {each["run"] for each in self._queue}:
+            self._run_registry.check_orphaned()
+        if before or self._queue:
             told = [
                 events.QueuedRun(
                     run=each["run"],
                     name=each["name"],
                     nodes=each["nodes"],
                     only=list(each["only"]),
-                    since=link.by_our_clock(each["since"]),
+                    since=link.to_client_time(each["since"]),
                     who=each["who"],
                 )
-                for each in self._line
+                for each in self._queue
             ]
             self._news.emit(events.QueueNews(pool=self._context.name, waiting=told))
 
 
-PAUSE = 0.02  # seconds between looks
-SCRIPTS = "broadcasts wait for scripts that leave no process for them"
+TURN_POLL_INTERVAL = 0.02  # seconds between looks
+WAITING_FOR_SCRIPTS = "broadcasts wait for scripts that leave no process for them"
 
 
-class Turns:
+class BroadcastOrder:
     """Those of one client's runs on a pool.
 
     Args:
         tell: told what broadcasts wait for, and "" when they do not any more.
     """
 
-    def __init__(self, context: PoolContext, book: RunBook, tell: Callable[[str], None]) -> None:
+    def __init__(self, context: PoolContext, book: RunRegistry, tell: Callable[[str], None]) -> None:
         self._context = context
-        self._book = book
-        self._tell = tell
-        self._on_their_way: list[Run] = []  # broadcasts that are not sent yet
+        self._run_registry = book
+        self._on_wait = tell
+        self._pending: list[Run] = []  # broadcasts that are not sent yet
 
     def must_wait(self, run: Run) -> bool:
         """Whether another one comes first; of ranks that stand alone none does."""
-        if self._context.alone:
+        if self._context.is_standalone:
             return False
         if run.kind == "broadcast":
             return any(
                 each.is_script and each.kind != "broadcast" and each.sent and each.state == "running"
-                for each in self._book.runs.values()
+                for each in self._run_registry.runs.values()
             )
-        return run.is_script and bool(self._on_their_way)
+        return run.is_script and bool(self._pending)
 
     @asynccontextmanager
-    async def taken(self, run: Run) -> AsyncIterator[None]:
+    async def hold_turn(self, run: Run) -> AsyncIterator[None]:
         """The run's turn has come, or nobody wants it any more."""
         if run.kind != "broadcast":
-            await self._come(run)
+            await self._wait_turn(run)
             yield
             return
-        self._on_their_way.append(run)
+        self._pending.append(run)
         try:
             if self.must_wait(run):
-                self._tell(SCRIPTS)
-                await self._come(run)
-                self._tell("")
+                self._on_wait(WAITING_FOR_SCRIPTS)
+                await self._wait_turn(run)
+                self._on_wait("")
             yield
         finally:
-            self._on_their_way.remove(run)
+            self._pending.remove(run)
 
-    async def _come(self, run: Run) -> None:
+    async def _wait_turn(self, run: Run) -> None:
         while run.state == "running" and self.must_wait(run):
-            await asyncio.sleep(PAUSE)
+            await asyncio.sleep(TURN_POLL_INTERVAL)
 
 
-def new_id() -> str:
+def new_run_id() -> str:
     """A run's, which no other one has."""
     return secrets.token_hex(5)
 
@@ -220,19 +222,22 @@ class Launcher:
     """
 
     def __init__(
-        self, context: PoolContext, news: News, background: Background, book: RunBook, roster: Roster,
-        upkeep: Upkeep, knowledge: SetupKnowledge, modules: EditedModules,
+        self, context: PoolContext, news: EventPublisher, background: BackgroundTasks, book: RunRegistry,
+        roster: NodeRoster,
+        upkeep: RankSetupManager, knowledge: SetupConfig, modules: EditedModules,
     ) -> None:  # fmt: skip
         self._context = context
         self._news = news
         self._background = background
-        self._book = book
+        self._run_registry = book
         self._roster = roster
-        self._upkeep = upkeep
-        self._knowledge = knowledge
+        self._setup_manager = upkeep
+        self._setup_config = knowledge
         self._modules = modules
-        self.line = RunLine(context, news, background, book)
-        self._turns = Turns(context, book, lambda words: news.complain(words) if words else roster.tell())
+        self.queue = ClientRunQueue(context, news, background, book)
+        self._broadcast_order = BroadcastOrder(
+            context, book, lambda words: news.emit_warning(words) if words else roster.emit_state()
+        )
 
     def open(
         self,
@@ -261,41 +266,41 @@ class Launcher:
             UsageError: the tasks were pickled by another Python than the pool has, or want nodes that it has not.
         """
         context = self._context
-        if context.ending is not None:
-            _discard(tasks)
-            raise context.ending.error()
+        if context.external_end is not None:
+            _delete_files(tasks)
+            raise context.external_end.error()
         try:
             context.check_interpreter(tasks)
             self._check_width(tasks)
-            wanted = self._wanted(kind, tasks)
+            wanted = self._wanted_nodes(kind, tasks)
         except UsageError:
-            _discard(tasks)
+            _delete_files(tasks)
             raise
         nodes = len(context.links) if wanted is None else wanted if isinstance(wanted, int) else len(wanted)
         by_rank = kind in ("broadcast", "map")
         total = nodes * context.ranks_per_node if by_rank else len(tasks)
-        run = self._book.add(run_id or new_id(), kind, tasks, total, future, carried=carried)
+        run = self._run_registry.add(run_id or new_run_id(), kind, tasks, total, future, carried=carried)
         run.wanted = wanted
         run.consumed, run.stays = consumed, stays
-        leaving = kind == "broadcast" and self._roster.expects_losses
-        parts = wanted is not None and not context.links[0].gone and self._enough(wanted)
-        whole = parts or not (self._roster.under_way or leaving or any(link.gone for link in context.links))
+        leaving = kind == "broadcast" and self._roster.has_pending_preemptions
+        parts = wanted is not None and not context.links[0].gone and self._has_enough_nodes(wanted)
+        whole = parts or not (self._roster.is_replacing or leaving or any(link.gone for link in context.links))
         large = any(blob.path for task in tasks for blob in (task.fn, task.args))
-        edited = self._modules.to_renew
+        edited = self._modules.has_edits
         if whole and not large and not edited:
             # The calls leave first, the records are written while the nodes work: should we die between the two,
             # the agents still know the run, and whoever comes next enters it.
             self._start(run)
-        self._record(run)
-        self._background.catch_up()
-        if not whole and self._must_wait(run):
-            run.hold()
-            self._background.spawn(self._start_when_whole(run))
+        self._save_opened(run)
+        self._background.run_deferred()
+        if not whole and self._needs_lost_nodes(run):
+            run.mark_waiting()
+            self._background.spawn(self._start_when_complete(run))
         elif edited:
-            run.hold()
-            self._background.spawn(self._start_when_renewed(run))
+            run.mark_waiting()
+            self._background.spawn(self._start_after_reload(run))
         elif not whole or large:
-            self._start_on_what_is_there(run)
+            self._start_or_reject(run)
         return run
 
     def _check_width(self, tasks: Sequence[Task]) -> None:
@@ -311,7 +316,7 @@ class Launcher:
             context.ranks_per_node,
             f"{task.name} is to run on {task.width} ranks of a node each time",
         )
-        if context.alone or task.width >= each or each % task.width:
+        if context.is_standalone or task.width >= each or each % task.width:
             raise UsageError(f"{asked}, and pool {context.name} has {each} ranks on each that cannot be shared so")
         if any(each.feeds or each.stream for each in tasks):
             raise UsageError(f"{asked}, and a generator, or an argument that is one, is for one rank alone")
@@ -322,7 +327,7 @@ class Launcher:
                 "gangs: take all ranks of nodes, or make the pool anew"
             )
 
-    def _wanted(self, kind: RunKind, tasks: Sequence[Task]) -> int | tuple[int, ...] | None:
+    def _wanted_nodes(self, kind: RunKind, tasks: Sequence[Task]) -> int | tuple[int, ...] | None:
         """How many nodes a run is to have, or which; None for all.
 
         Raises:
@@ -346,52 +351,54 @@ class Launcher:
             raise UsageError(f"pool {self._context.name} has no node {wanted[-1]}: it has {last}")
         return None if len(wanted) == has else wanted
 
-    def _enough(self, wanted: int | tuple[int, ...]) -> bool:
+    def _has_enough_nodes(self, wanted: int | tuple[int, ...]) -> bool:
         """Whether there are as many nodes as a run wants, or may be again."""
         links = self._context.links
-        there = {link.node for link in links if not link.gone or self._roster.hope_for(link.node)}
+        there = {link.node for link in links if not link.gone or self._roster.may_return(link.node)}
         return len(there) >= wanted if isinstance(wanted, int) else there.issuperset(wanted)
 
-    def start_anew(self, run: Run) -> None:
+    def restart(self, run: Run) -> None:
         """Have a broadcast of which no rank has begun handed to a whole gang."""
         self._background.spawn(self._start_gang(run))
 
-    def gang_broke(self) -> None:
+    def on_gang_broken(self) -> None:
         """A worker died. Work that waits for the plugins' contexts needs a new epoch to go on."""
-        context, gang = self._context, self._upkeep.keeper
-        self.line.note()
-        idle = gang is None or gang.ready or not self._book.runs
-        if not idle and context.ending is None and not context.observer:
-            self._background.spawn(self._mend_gang())
+        context, gang = self._context, self._setup_manager.rank_setup
+        self.queue.notify()
+        idle = gang is None or gang.is_ready or not self._run_registry.runs
+        if not idle and context.external_end is None and not context.observer:
+            self._background.spawn(self._reform_gang())
 
-    def agent_is_new(self) -> None:
+    def on_new_agent(self) -> None:
         """An agent knows no epoch yet; calls that were sent again wait for one."""
-        self._background.spawn(self._upkeep.set_up() if self._context.alone else self._mend_gang())
+        self._background.spawn(
+            self._setup_manager.ensure_set_up() if self._context.is_standalone else self._reform_gang()
+        )
 
     async def _start_gang(self, run: Run) -> None:
-        gang = self._upkeep.keeper
+        gang = self._setup_manager.rank_setup
         if gang is None:
             raise PoolError(f"pool {self._context.name} is not up")
         try:
             if run.wanted is not None:
-                await self._when_reached([run], lambda: self.line.start(run, gang))
+                await self._retry_on_reconnect([run], lambda: self.queue.start(run, gang))
                 return
-            async with self._turns.taken(run):
-                await self._when_reached([run], lambda: self._start_whole(run, gang))
+            async with self._broadcast_order.hold_turn(run):
+                await self._retry_on_reconnect([run], lambda: self._start_whole(run, gang))
         except OSError as error:
             self._fail(run, f"the gang could not be formed: {error}")
         except PoolError as error:
             self._fail(run, str(error))
 
-    async def _start_whole(self, run: Run, gang: Keeper) -> None:
-        if not (self.line.is_empty and await gang.start(run.send_gang)):
-            await self.line.start(run, gang)
+    async def _start_whole(self, run: Run, gang: RankSetup) -> None:
+        if not (self.queue.is_empty and await gang.start(run.send_broadcast)):
+            await self.queue.start(run, gang)
 
-    def _record(self, run: Run) -> None:
+    def _save_opened(self, run: Run) -> None:
         now = time.time()
-        self._news.records.opened(run.id, run.name, run.kind, run.total, now, ours=True)
+        self._news.records.add_run(run.id, run.name, run.kind, run.total, now, ours=True)
         if run.wanted is not None and not run.nodes:
-            self._news.records.placed(run.id, ())
+            self._news.records.add_placement(run.id, ())
         self._news.emit(
             events.RunOpened(
                 pool=self._context.name,
@@ -408,56 +415,56 @@ class Launcher:
 
     # -- in a pool that lacks nodes ----------------------------------------------------------------------
 
-    def _must_wait(self, run: Run) -> bool:
+    def _needs_lost_nodes(self, run: Run) -> bool:
         """Whether a run needs nodes that are gone and that may come back."""
         links = self._context.links
         gone = [link.node for link in links if link.gone]
         if run.wanted is not None:
-            return self._enough(run.wanted) and self._roster.hope_for(0)
-        if not all(self._roster.hope_for(node) for node in gone):
+            return self._has_enough_nodes(run.wanted) and self._roster.may_return(0)
+        if not all(self._roster.may_return(node) for node in gone):
             return False
         return run.kind == "broadcast" or len(gone) == len(links)
 
-    async def _start_when_whole(self, run: Run) -> None:
+    async def _start_when_complete(self, run: Run) -> None:
         async def whole() -> None:
-            await self._roster.settled()
-            if self._modules.to_renew:  # since it was opened, perhaps long ago
-                await self._when_reached([run], self._modules.renewed)
+            await self._roster.wait_replacements()
+            if self._modules.has_edits:  # since it was opened, perhaps long ago
+                await self._retry_on_reconnect([run], self._modules.reload)
 
         await self._start_after(run, whole)
 
-    async def _start_when_renewed(self, run: Run) -> None:
-        await self._start_after(run, lambda: self._when_reached([run], self._modules.renewed))
+    async def _start_after_reload(self, run: Run) -> None:
+        await self._start_after(run, lambda: self._retry_on_reconnect([run], self._modules.reload))
 
     async def _start_after(self, run: Run, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         try:
-            wanted = await self._wanted_after(run, work)
+            wanted = await self._is_wanted_after(run, work)
         except (PoolError, OSError) as error:
-            run.release()
+            run.end_waiting()
             self._fail(run, f"edited modules could not be brought to the nodes: {error}")
             return
         if wanted:
-            self._start_on_what_is_there(run)
+            self._start_or_reject(run)
 
-    async def _wanted_after(self, run: Run, work: Callable[[], Coroutine[Any, Any, None]]) -> bool:
+    async def _is_wanted_after(self, run: Run, work: Callable[[], Coroutine[Any, Any, None]]) -> bool:
         """Do what a run has to wait for; says whether it is still wanted then."""
         wanted = False
         try:
             await work()
-            wanted = run.release()
+            wanted = run.end_waiting()
         finally:
             if not wanted:  # it was cancelled, or we leave
-                _discard(run.tasks)
+                _delete_files(run.tasks)
         return wanted
 
-    def _start_on_what_is_there(self, run: Run) -> None:
+    def _start_or_reject(self, run: Run) -> None:
         """Start a run, or refuse it, in a pool that may lack nodes."""
         context = self._context
         gone = [link.node for link in context.links if link.gone]
-        parts = run.wanted is not None and 0 not in gone and self._enough(run.wanted)
-        if run.kind == "broadcast" and gone and not parts and (context.options.fail_fast or not context.alone):
-            why = self._roster.why_not(gone[0])
-            self._refuse(run, f"node {gone[0]} of the pool is gone" + (f": {why}" if why else ""))
+        parts = run.wanted is not None and 0 not in gone and self._has_enough_nodes(run.wanted)
+        if run.kind == "broadcast" and gone and not parts and (context.options.fail_fast or not context.is_standalone):
+            why = self._roster.replacement_failure(gone[0])
+            self._reject(run, f"node {gone[0]} of the pool is gone" + (f": {why}" if why else ""))
         elif any(blob.path for task in run.tasks for blob in (task.fn, task.args)):
             self._background.spawn(self._upload_and_start(run))
         else:
@@ -467,30 +474,30 @@ class Launcher:
 
     async def _upload_and_start(self, run: Run) -> None:
         blobs = {blob.hash: blob for task in run.tasks for blob in (task.fn, task.args)}
-        parcels = [Parcel(b.hash, b.path, b.size) for b in blobs.values() if b.path is not None]
+        parcels = [BlobFile(b.hash, b.path, b.size) for b in blobs.values() if b.path is not None]
         try:
-            links = await self._book.blobs.bring(run.id, parcels)
+            links = await self._run_registry.blobs.ensure_uploaded(run.id, parcels)
         except (SkywardError, OSError) as error:
             self._fail(run, f"its arguments could not be sent to the nodes: {error}")
             return
         finally:
-            _discard(run.tasks)
+            _delete_files(run.tasks)
         run.stocked = links
         self._start(run)
 
     def _start(self, run: Run) -> None:
-        gang = self._upkeep.keeper
-        waits = self._turns.must_wait(run)
+        gang = self._setup_manager.rank_setup
+        waits = self._broadcast_order.must_wait(run)
         if run.kind == "broadcast":
-            parts = run.wanted is not None or not self.line.is_empty
-            if gang is None or waits or parts or not gang.start_now(run.send_gang):
+            parts = run.wanted is not None or not self.queue.is_empty
+            if gang is None or waits or parts or not gang.try_start(run.send_broadcast):
                 self._background.spawn(self._start_gang(run))
         elif waits:
             self._background.spawn(self._start_in_turn(run))
-        elif gang is not None and not gang.ready and self._needs_gang(run):
-            self._background.spawn(self._feed_whole(run))
+        elif gang is not None and not gang.is_ready and self._needs_gang(run):
+            self._background.spawn(self._dispatch_with_gang(run))
         else:
-            run.feed()
+            run.dispatch()
 
     def _needs_gang(self, run: Run) -> bool:
         """Whether a run waits for a gang of all ranks. One on small gangs does where an agent has heard of none yet,
@@ -498,42 +505,42 @@ class Launcher:
         return run.width == 1 or any(link.up and not link.epoch for link in self._context.links)
 
     async def _start_in_turn(self, run: Run) -> None:
-        async with self._turns.taken(run):
+        async with self._broadcast_order.hold_turn(run):
             self._start(run)
 
-    async def _feed_whole(self, run: Run) -> None:
-        context, gang = self._context, self._upkeep.keeper
+    async def _dispatch_with_gang(self, run: Run) -> None:
+        context, gang = self._context, self._setup_manager.rank_setup
         try:
-            if not context.alone:
-                if any(link.gone for link in context.links) and not await self._knowledge.has_plugins():
-                    run.feed()  # no contexts are to be entered, so there is no need of a gang
+            if not context.is_standalone:
+                if any(link.gone for link in context.links) and not await self._setup_config.has_plugins():
+                    run.dispatch()  # no contexts are to be entered, so there is no need of a gang
                     return
-                await self._roster.settled()
+                await self._roster.wait_replacements()
             if gang is not None:
-                await self._when_reached([run], gang.ensure)
+                await self._retry_on_reconnect([run], gang.ensure_set_up)
         except OSError as error:
             self._fail(run, f"the gang could not be formed: {error}")
             return
-        run.feed()
+        run.dispatch()
 
-    async def _mend_gang(self) -> None:
+    async def _reform_gang(self) -> None:
         """A gang broke: tasks that wait on nodes for the plugins' contexts need a new one to go on."""
-        gang = self._upkeep.keeper
-        tasks = [run for run in self._book.runs.values() if run.kind != "broadcast" and self._needs_gang(run)]
-        if gang is None or not tasks or self._roster.under_way:  # its end is a new gang
+        gang = self._setup_manager.rank_setup
+        tasks = [run for run in self._run_registry.runs.values() if run.kind != "broadcast" and self._needs_gang(run)]
+        if gang is None or not tasks or self._roster.is_replacing:  # its end is a new gang
             return
         try:
-            await self._when_reached(tasks, gang.ensure)
+            await self._retry_on_reconnect(tasks, gang.ensure_set_up)
         except OSError as error:
             why = f"the gang broke, and could not be formed anew: {error}"
-            self._news.complain(why)
+            self._news.emit_warning(why)
             for link in self._context.links:
                 if link.up and not link.epoch:  # its agent waits for that with what it was asked
                     for run in tasks:
                         for index in run.calls_on(link):
-                            run.refuse(index, link, "lost", ErrorInfo("PoolError", why))
+                            run.reject(index, link, "lost", ErrorInfo("PoolError", why))
 
-    async def _when_reached(self, runs: Sequence[Run], work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    async def _retry_on_reconnect(self, runs: Sequence[Run], work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Do what runs that still go on need the nodes for, once more after each time that a link was down for it
         and has come up again.
 
@@ -547,33 +554,33 @@ class Launcher:
                 return await work()
             except ConnectionError:
                 same = all(link.welcome is had for link, had in zip(links, connections, strict=True))
-                if same and not self._links_return:
+                if same and not self._has_returning_links:
                     raise
-            while self._links_return and any(run.state == "running" for run in runs):
+            while self._has_returning_links and any(run.state == "running" for run in runs):
                 await asyncio.sleep(0.02)
 
     @property
-    def _links_return(self) -> bool:
+    def _has_returning_links(self) -> bool:
         """Whether a link is down, and may come up again."""
         return not self._context.leaving and any(not link.up and not link.gone for link in self._context.links)
 
     # -- not to be started -------------------------------------------------------------------------------
 
-    def _refuse(self, run: Run, why: str) -> None:
+    def _reject(self, run: Run, why: str) -> None:
         """A broadcast lacks nodes for good."""
-        _discard(run.tasks)
+        _delete_files(run.tasks)
         for index in range(run.total):
             link = self._context.links[max(0, run.place_of(index)[1])]
             kind: OutcomeKind = "lost" if link.gone else "collateral"
-            run.refuse(index, link, kind, ErrorInfo("NodeLost", why))
+            run.reject(index, link, kind, ErrorInfo("NodeLost", why))
 
     def _fail(self, run: Run, why: str) -> None:
         for index in range(run.total if run.kind != "map" else 1):
             node = run.place_of(index)[1] if run.kind == "broadcast" else 0
-            run.refuse(index, self._context.links[max(0, node)], "lost", ErrorInfo("PoolError", why))
+            run.reject(index, self._context.links[max(0, node)], "lost", ErrorInfo("PoolError", why))
 
 
-def _discard(tasks: Sequence[Task]) -> None:
+def _delete_files(tasks: Sequence[Task]) -> None:
     """Remove the files of large arguments, once they have been sent or are not to be."""
     for task in tasks:
         for blob in (task.fn, task.args):

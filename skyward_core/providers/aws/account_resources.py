@@ -15,43 +15,49 @@ from skyward_core.model.errors import (
     SkywardError,
     Unreachable,
     UsageError,
-    hint_of,
-    what_of,
+    error_hint,
+    error_message,
 )
 from skyward_core.model.machines import Check, Inventory, Leftover, Machine
 from skyward_core.providers.aws import instances as rented
 from skyward_core.providers.aws import instances as tags
 from skyward_core.providers.aws import network
 from skyward_core.providers.aws import network as placement
-from skyward_core.providers.aws.boto_calls import Calls
-from skyward_core.providers.aws.ec2_errors import DENIED, NO_GROUP, CallFailed, is_of_region, once_known
+from skyward_core.providers.aws.boto_calls import AwsCalls
+from skyward_core.providers.aws.ec2_errors import (
+    DENIED_CODES,
+    GROUP_NOT_FOUND,
+    CallFailed,
+    is_region_failure,
+    retry_until_visible,
+)
 from skyward_core.providers.aws.host_keys import KeyPair
-from skyward_core.providers.aws.launch_journal import PoolFolder
+from skyward_core.providers.aws.launch_journal import LaunchJournal
 from skyward_core.providers.aws.network import Zone
 from skyward_core.util.light_dataclass import Value, value
-from skyward_core.util.terminal_safe_text import field as safe
-from skyward_core.util.user_files import expanded, is_file
+from skyward_core.util.terminal_safe_text import sanitize_line as safe
+from skyward_core.util.user_files import expand_user, is_file
 
-LINGERS = 45.0  # seconds for which a group that machines have only just left is tried to be removed
+REMOVAL_TIMEOUT = 45.0  # seconds for which a group that machines have only just left is tried to be removed
 REMOVAL_PAUSES = (0.5, 5.0)  # seconds between two tries, at first and at most
 
 
 @value
-class Belongings(Value):
+class SecurityResources(Value):
     """Of one region: the key pair's name, and the group's id."""
 
     key: str
     group: str
 
 
-def name_of(folder: PoolFolder) -> str:
+def resource_name(folder: LaunchJournal) -> str:
     """What a pool's group and key pair are called."""
     return f"skyward-{folder.pool}-{folder.token}"
 
 
-async def make(
-    calls: Calls, place: Zone, folder: PoolFolder, login: KeyPair, own_address: str, group: str | None
-) -> Belongings:
+async def create_security_resources(
+    calls: AwsCalls, place: Zone, folder: LaunchJournal, login: KeyPair, own_address: str, group: str | None
+) -> SecurityResources:
     """Have them there.
 
     Args:
@@ -62,71 +68,73 @@ async def make(
     Raises:
         SkywardError: one cannot be made.
     """
-    region, name = place.region, name_of(folder)
-    marks = tags.of_pool(folder.pool, folder.token)
-    folder.note("belongings", region=region, vpc=place.vpc, group="" if group else name, key=name)
+    region, name = place.region, resource_name(folder)
+    marks = tags.pool_tags(folder.pool, folder.token)
+    folder.add("belongings", region=region, vpc=place.vpc, group="" if group else name, key=name)
     try:
         await calls.call(
             "ec2", region, "import_key_pair",
             KeyName=name, PublicKeyMaterial=login.public.encode(),
-            TagSpecifications=tags.specification(["key-pair"], marks),
+            TagSpecifications=tags.tag_specifications(["key-pair"], marks),
         )  # fmt: skip
     except CallFailed as error:
         if error.code != "InvalidKeyPair.Duplicate":
             raise
     if group:
-        return Belongings(name, group)
-    found = await _group(calls, place, name, marks)
+        return SecurityResources(name, group)
+    found = await _ensure_group(calls, place, name, marks)
     # Machines of the pool speak to one another without limit, both ways said by name as some network cards want it.
     within = [{"IpProtocol": "-1", "UserIdGroupPairs": [{"GroupId": found}]}]
     network = {"CidrIpv6": own_address} if ":" in own_address else {"CidrIp": own_address}
     kind = "Ipv6Ranges" if ":" in own_address else "IpRanges"
     ssh = {"IpProtocol": "tcp", "FromPort": 22, "ToPort": 22, kind: [network | {"Description": "its client"}]}
-    await _allow(calls, region, "authorize_security_group_ingress", found, [*within, ssh])
-    await _allow(calls, region, "authorize_security_group_egress", found, within)
-    return Belongings(name, found)
+    await _authorize(calls, region, "authorize_security_group_ingress", found, [*within, ssh])
+    await _authorize(calls, region, "authorize_security_group_egress", found, within)
+    return SecurityResources(name, found)
 
 
-async def _group(calls: Calls, place: Zone, name: str, marks: dict[str, str]) -> str:
+async def _ensure_group(calls: AwsCalls, place: Zone, name: str, marks: dict[str, str]) -> str:
     try:
         made = await calls.call(
             "ec2", place.region, "create_security_group",
             GroupName=name, Description="machines of one skyward pool", VpcId=place.vpc,
-            TagSpecifications=tags.specification(["security-group"], marks),
+            TagSpecifications=tags.tag_specifications(["security-group"], marks),
         )  # fmt: skip
     except CallFailed as error:
         if error.code != "InvalidGroup.Duplicate":
             raise
-        return await once_known(NO_GROUP, lambda: _made_before(calls, place, name))
+        return await retry_until_visible(GROUP_NOT_FOUND, lambda: _find_existing_group(calls, place, name))
     return str(made["GroupId"])
 
 
-async def _made_before(calls: Calls, place: Zone, name: str) -> str:
+async def _find_existing_group(calls: AwsCalls, place: Zone, name: str) -> str:
     """A group that EC2 says is there: by a call of which nobody heard, say."""
-    found = await _groups(calls, place.region, name, place.vpc)
+    found = await _find_groups(calls, place.region, name, place.vpc)
     if not found:
-        raise CallFailed(f"EC2 in {place.region} does not show security group {name}, which it has", NO_GROUP[0])
+        raise CallFailed(f"EC2 in {place.region} does not show security group {name}, which it has", GROUP_NOT_FOUND[0])
     return found[0]
 
 
-async def _groups(calls: Calls, region: str, name: str, vpc: str) -> list[str]:
+async def _find_groups(calls: AwsCalls, region: str, name: str, vpc: str) -> list[str]:
     filters = [{"Name": "group-name", "Values": [name]}, {"Name": "vpc-id", "Values": [vpc]}]
     told = await calls.call_all("ec2", region, "describe_security_groups", "SecurityGroups", Filters=filters)
     return [each["GroupId"] for each in told]
 
 
-async def _allow(calls: Calls, region: str, action: str, group: str, rules: list[dict[str, Any]]) -> None:
+async def _authorize(calls: AwsCalls, region: str, action: str, group: str, rules: list[dict[str, Any]]) -> None:
     try:
-        await once_known(NO_GROUP, lambda: calls.call("ec2", region, action, GroupId=group, IpPermissions=rules))
+        await retry_until_visible(
+            GROUP_NOT_FOUND, lambda: calls.call("ec2", region, action, GroupId=group, IpPermissions=rules)
+        )
     except CallFailed as error:
         if error.code != "InvalidPermission.Duplicate":
             raise
         if len(rules) > 1:  # of several none is taken where one is there
             for rule in rules:
-                await _allow(calls, region, action, group, [rule])
+                await _authorize(calls, region, action, group, [rule])
 
 
-async def remove_belongings(calls: Calls, folder: PoolFolder) -> None:
+async def remove_security_resources(calls: AwsCalls, folder: LaunchJournal) -> None:
     """Remove all that was made for a pool in any region, and see it gone.
 
     Raises:
@@ -136,22 +144,22 @@ async def remove_belongings(calls: Calls, folder: PoolFolder) -> None:
     for (region, vpc), each in noted.items():
         await calls.call("ec2", region, "delete_key_pair", KeyName=each["key"])
         if each["group"]:
-            for group in await _groups(calls, region, each["group"], vpc):
+            for group in await _find_groups(calls, region, each["group"], vpc):
                 await remove_group(calls, region, group, each["group"])
 
 
-async def remove_group(calls: Calls, region: str, group: str, name: str) -> None:
+async def remove_group(calls: AwsCalls, region: str, group: str, name: str) -> None:
     """Remove one; machines that have ended may hold it for a while by their network cards.
 
     Raises:
         SkywardError: it is still there; says why.
     """
-    deadline, pause = time.monotonic() + LINGERS, REMOVAL_PAUSES[0]
+    deadline, pause = time.monotonic() + REMOVAL_TIMEOUT, REMOVAL_PAUSES[0]
     while True:
         try:
             await calls.call("ec2", region, "delete_security_group", GroupId=group)
         except CallFailed as error:
-            if error.code in NO_GROUP:
+            if error.code in GROUP_NOT_FOUND:
                 return
             if error.code != "DependencyViolation":
                 raise
@@ -166,14 +174,14 @@ async def remove_group(calls: Calls, region: str, group: str, name: str) -> None
             return
 
 
-OURS = [{"Name": "tag-key", "Values": [tags.LEDGER]}]
-ALIVE = ["pending", "running", "stopping", "stopped"]
-ENDED_IN = 300.0  # seconds in which EC2 says that machines have ended
-PAUSES = (0.2, 5.0)
+OWN_TAG_FILTER = [{"Name": "tag-key", "Values": [tags.LEDGER]}]
+LIVE_STATES = ["pending", "running", "stopping", "stopped"]
+TERMINATION_TIMEOUT = 300.0  # seconds in which EC2 says that machines have ended
+POLL_PAUSES = (0.2, 5.0)
 NO_REGION = 'no AWS region is named: region="us-east-1", or AWS_REGION, or that of a profile'
 
 
-def each(
+def merge_accounts(
     used: Iterable[tuple[str | None, str | None, Sequence[str] | None]],
 ) -> Iterator[tuple[str | None, str | None, tuple[str, ...] | None]]:
     """Accounts, by profile and endpoint, each once with all regions that were named; one for which none was is that of
@@ -188,7 +196,7 @@ def each(
             yield profile, endpoint, None
 
 
-async def number(calls: Calls, regions: Sequence[str]) -> str:
+async def account_number(calls: AwsCalls, regions: Sequence[str]) -> str:
     """The account's number, from the first of these regions that tells it.
 
     Raises:
@@ -200,27 +208,27 @@ async def number(calls: Calls, regions: Sequence[str]) -> str:
             told = await calls.call("sts", region, "get_caller_identity")
         except SkywardError as error:
             why = why or error
-            if not is_of_region(error):
+            if not is_region_failure(error):
                 break
         else:
             return str(told["Account"])
     raise why or UsageError(NO_REGION)
 
 
-async def regions(calls: Calls, home: str) -> list[str]:
+async def list_regions(calls: AwsCalls, home: str) -> list[str]:
     """All that the account uses."""
     told = await calls.call("ec2", home, "describe_regions")
     return sorted(each["RegionName"] for each in told["Regions"])
 
 
-async def look(calls: Calls, places: Sequence[str]) -> Inventory:
+async def find_leftovers(calls: AwsCalls, places: Sequence[str]) -> Inventory:
     """What is there; reads only. A region that cannot be asked is named."""
-    found = await asyncio.gather(*(_region(calls, each) for each in places), return_exceptions=True)
+    found = await asyncio.gather(*(_find_in_region(calls, each) for each in places), return_exceptions=True)
     things: list[Leftover] = []
     unknown = {}
     for place, each in zip(places, found, strict=True):
         if isinstance(each, SkywardError):
-            unknown[place] = what_of(each)
+            unknown[place] = error_message(each)
         elif isinstance(each, BaseException):
             raise each
         else:
@@ -228,27 +236,27 @@ async def look(calls: Calls, places: Sequence[str]) -> Inventory:
     return Inventory(tuple(things), unknown)
 
 
-async def _region(calls: Calls, region: str) -> list[Leftover]:
-    alive = [*OURS, {"Name": "instance-state-name", "Values": ALIVE}]
-    loose = [*OURS, {"Name": "status", "Values": ["available"]}]
+async def _find_in_region(calls: AwsCalls, region: str) -> list[Leftover]:
+    alive = [*OWN_TAG_FILTER, {"Name": "instance-state-name", "Values": LIVE_STATES}]
+    loose = [*OWN_TAG_FILTER, {"Name": "status", "Values": ["available"]}]
     instances, disks, groups, keys, placements = await asyncio.gather(
-        rented.described(calls, region, alive),
-        calls.call_all("ec2", region, "describe_volumes", "Volumes", Filters=loose, MaxResults=rented.PAGE),
-        calls.call_all("ec2", region, "describe_security_groups", "SecurityGroups", Filters=OURS),
-        calls.call_all("ec2", region, "describe_key_pairs", "KeyPairs", Filters=OURS),
-        placement.groups(calls, region, OURS),
+        rented.describe_instances(calls, region, alive),
+        calls.call_all("ec2", region, "describe_volumes", "Volumes", Filters=loose, MaxResults=rented.PAGE_SIZE),
+        calls.call_all("ec2", region, "describe_security_groups", "SecurityGroups", Filters=OWN_TAG_FILTER),
+        calls.call_all("ec2", region, "describe_key_pairs", "KeyPairs", Filters=OWN_TAG_FILTER),
+        placement.find_placement_groups(calls, region, OWN_TAG_FILTER),
     )
     return [
-        *(_thing("instance", each["InstanceId"], region, each) for each in instances.values()),
-        *(_thing("disk", each["VolumeId"], region, each) for each in disks),
-        *(_thing("security group", each["GroupId"], region, each) for each in groups),
-        *(_thing("key pair", each["KeyName"], region, each) for each in keys),
-        *(_thing("placement group", each["GroupName"], region, each) for each in placements),
+        *(_make_leftover("instance", each["InstanceId"], region, each) for each in instances.values()),
+        *(_make_leftover("disk", each["VolumeId"], region, each) for each in disks),
+        *(_make_leftover("security group", each["GroupId"], region, each) for each in groups),
+        *(_make_leftover("key pair", each["KeyName"], region, each) for each in keys),
+        *(_make_leftover("placement group", each["GroupName"], region, each) for each in placements),
     ]
 
 
-def _thing(what: str, id: str, place: str, told: Mapping[str, Any]) -> Leftover:
-    marks = {key: safe(text) for key, text in tags.read(told).items()}  # anybody of the account may write them
+def _make_leftover(what: str, id: str, place: str, told: Mapping[str, Any]) -> Leftover:
+    marks = {key: safe(text) for key, text in tags.parse_tags(told).items()}  # anybody of the account may write them
     made = told.get("LaunchTime") or told.get("CreateTime")
     ledger = marks.get(tags.LEDGER, "")
     is_machine = what == "instance"
@@ -256,11 +264,11 @@ def _thing(what: str, id: str, place: str, told: Mapping[str, Any]) -> Leftover:
         what, id, place, marks.get(tags.POOL, ""), marks.get(tags.TOKEN, ""), ledger,
         ours=bool(ledger) and ledger == tags.known_ledger_id(), owner=marks.get(tags.OWNER, ""),
         is_machine=is_machine, since=made.timestamp() if isinstance(made, datetime) else None,
-        expires=tags.expires(marks), hourly=tags.hourly(marks) if is_machine else None,
+        expires=tags.tagged_expiry(marks), hourly=tags.tagged_hourly(marks) if is_machine else None,
     )  # fmt: skip
 
 
-async def remove(calls: Calls, things: Iterable[Leftover]) -> list[str]:
+async def remove_leftovers(calls: AwsCalls, things: Iterable[Leftover]) -> list[str]:
     """End them, machines first, and see them gone; gives what is left, in words."""
     left = []
     by_region: dict[str, list[Leftover]] = {}
@@ -268,23 +276,23 @@ async def remove(calls: Calls, things: Iterable[Leftover]) -> list[str]:
         by_region.setdefault(each.place, []).append(each)
     for region, here in by_region.items():
         try:
-            await _end(calls, region, [each.id for each in here if each.is_machine])
+            await _terminate_instances(calls, region, [each.id for each in here if each.is_machine])
         except SkywardError as error:
-            left += [_remains(each, error) for each in here]
+            left += [_describe_failure(each, error) for each in here]
             continue
         for each in here:
             try:
-                await _remove(calls, region, each)
+                await _remove_leftover(calls, region, each)
             except SkywardError as error:
-                left.append(_remains(each, error))
+                left.append(_describe_failure(each, error))
     return left
 
 
-def _remains(thing: Leftover, error: SkywardError) -> str:
-    return f"{thing.what} {thing.id} ({thing.place}): {what_of(error)}"
+def _describe_failure(thing: Leftover, error: SkywardError) -> str:
+    return f"{thing.what} {thing.id} ({thing.place}): {error_message(error)}"
 
 
-async def _end(calls: Calls, region: str, ids: Sequence[str]) -> None:
+async def _terminate_instances(calls: AwsCalls, region: str, ids: Sequence[str]) -> None:
     """Have machines ended.
 
     Raises:
@@ -293,26 +301,26 @@ async def _end(calls: Calls, region: str, ids: Sequence[str]) -> None:
     if not ids:
         return
     await rented.terminate(calls, [Machine(id, 0, "", "", extra={"region": region}) for id in ids])
-    deadline, pause = time.monotonic() + ENDED_IN, PAUSES[0]
+    deadline, pause = time.monotonic() + TERMINATION_TIMEOUT, POLL_PAUSES[0]
     while True:
-        seen = await rented.instances(calls, region, ids)
-        going = [id for id, each in seen.items() if each["State"]["Name"] not in rented.ENDED]
+        seen = await rented.find_instances(calls, region, ids)
+        going = [id for id, each in seen.items() if each["State"]["Name"] not in rented.ENDED_STATES]
         if not going:
             return
         if time.monotonic() > deadline:
-            raise SkywardError(f"EC2 has not said within {ENDED_IN:g} s that {', '.join(going)} ended")
+            raise SkywardError(f"EC2 has not said within {TERMINATION_TIMEOUT:g} s that {', '.join(going)} ended")
         await asyncio.sleep(pause)
-        pause = min(PAUSES[1], pause * 1.5)
+        pause = min(POLL_PAUSES[1], pause * 1.5)
 
 
-async def _remove(calls: Calls, region: str, thing: Leftover) -> None:
+async def _remove_leftover(calls: AwsCalls, region: str, thing: Leftover) -> None:
     match thing.what:
         case "disk":
             await calls.call("ec2", region, "delete_volume", VolumeId=thing.id)
         case "security group":
             await remove_group(calls, region, thing.id, f"of pool {thing.pool}")
         case "placement group":
-            await placement.remove_group(calls, region, thing.id)
+            await placement.remove_placement_group(calls, region, thing.id)
         case "key pair":
             await calls.call("ec2", region, "delete_key_pair", KeyName=thing.id)
 
@@ -326,7 +334,7 @@ SIGNS = (
 )
 # Quotas of running machines, in vCPUs, by Service Quotas' codes: family -> on-demand, spot.
 # From "Amazon EC2 instance type quotas"; what is said of spot names families more finely, and P5 apart.
-FAMILIES = {
+QUOTA_FAMILIES = {
     "G and VT": ("L-DB2E81BA", ("L-3819A6DF",)),
     "P": ("L-417A185B", ("L-7212CCBC", "L-C4BD4855")),
     "Trn": ("L-2C3B7624", ("L-6B0D517C",)),
@@ -349,33 +357,33 @@ def has_credentials() -> bool:
         os.environ.get("AWS_SHARED_CREDENTIALS_FILE") or "~/.aws/credentials",
         os.environ.get("AWS_CONFIG_FILE") or "~/.aws/config",
     )
-    return any(map(os.environ.get, SIGNS)) or any(is_file(expanded(each)) for each in files)
+    return any(map(os.environ.get, SIGNS)) or any(is_file(expand_user(each)) for each in files)
 
 
 async def check_account(
-    calls: Calls, regions: Sequence[str], *, subnet: str | None = None, zones: Sequence[str] = ()
+    calls: AwsCalls, regions: Sequence[str], *, subnet: str | None = None, zones: Sequence[str] = ()
 ) -> list[Check]:
     """Look at an account; a region takes a few calls, none of which makes anything."""
     try:
         told = await calls.call("sts", regions[0], "get_caller_identity")
     except SkywardError as error:
-        return [Check("AWS credentials", "fail", what_of(error), hint_of(error))]
+        return [Check("AWS credentials", "fail", error_message(error), error_hint(error))]
     lines = [Check("AWS credentials", "ok", f"account {told['Account']}, as {told['Arn']}")]
     parts = await asyncio.gather(*(_check_region(calls, region, subnet, zones) for region in regions))
     return lines + [line for part in parts for line in part]
 
 
-async def _check_region(calls: Calls, region: str, subnet: str | None, zones: Sequence[str]) -> list[Check]:
+async def _check_region(calls: AwsCalls, region: str, subnet: str | None, zones: Sequence[str]) -> list[Check]:
     try:
-        found = await network.places(calls, region, subnet=subnet, zones=zones)
+        found = await network.list_zones(calls, region, subnet=subnet, zones=zones)
     except SkywardError as error:
-        return [Check(region, "fail", what_of(error), hint_of(error))]
+        return [Check(region, "fail", error_message(error), error_hint(error))]
     lines = [Check(region, "ok", f"machines can be in {', '.join(place.zone for place in found)}")]
     more = await asyncio.gather(_permissions(calls, region, found[0]), _quotas(calls, region))
     return [*lines, *more]
 
 
-async def _permissions(calls: Calls, region: str, place: network.Zone) -> Check:
+async def _permissions(calls: AwsCalls, region: str, place: network.Zone) -> Check:
     subject = f"permissions in {region}"
     asked: dict[str, dict[str, Any]] = {
         "run_instances": {
@@ -393,38 +401,38 @@ async def _permissions(calls: Calls, region: str, place: network.Zone) -> Check:
         },
         "create_placement_group": {"GroupName": "skyward-check", "Strategy": "cluster"},
     }
-    tried = [_is_refused(calls, region, action, parameters) for action, parameters in asked.items()]
+    tried = [_denied_action(calls, region, action, parameters) for action, parameters in asked.items()]
     try:
         refused = [name for name in await asyncio.gather(*tried) if name]
     except SkywardError as error:
-        return Check(subject, "warn", what_of(error), hint_of(error))
+        return Check(subject, "warn", error_message(error), error_hint(error))
     if refused:
         said = f"may not do {', '.join(sorted(refused))}: have the actions of the documentation's policy allowed"
         return Check(subject, "fail", said)
     return Check(subject, "ok", "machines, key pairs, security and placement groups may be made")
 
 
-async def _is_refused(calls: Calls, region: str, action: str, parameters: dict[str, Any]) -> str:
+async def _denied_action(calls: AwsCalls, region: str, action: str, parameters: dict[str, Any]) -> str:
     """AWS's name of an action that these credentials may not do, found out by a dry run."""
     try:
         await calls.call("ec2", region, action, DryRun=True, **parameters)
     except (CredentialsRefused, Unreachable):
         raise
     except SkywardError as error:  # who may do it is told that it was a dry run, or that there is no such image
-        if getattr(error, "code", "") in DENIED:
+        if getattr(error, "code", "") in DENIED_CODES:
             return "".join(part.capitalize() for part in action.split("_"))
     return ""
 
 
-async def _quotas(calls: Calls, region: str) -> Check:
+async def _quotas(calls: AwsCalls, region: str) -> Check:
     subject = f"quotas in {region}"
     try:
         told = await calls.call_all("service-quotas", region, "list_service_quotas", "Quotas", ServiceCode="ec2")
     except SkywardError as error:
-        return Check(subject, "warn", what_of(error), hint_of(error))
+        return Check(subject, "warn", error_message(error), error_hint(error))
     most = {each["QuotaCode"]: each["Value"] for each in told}
     said, none = [], []
-    for family, (on_demand, spot) in FAMILIES.items():
+    for family, (on_demand, spot) in QUOTA_FAMILIES.items():
         if on_demand not in most:
             continue
         most_spot = max((most[code] for code in spot if code in most), default=0.0)

@@ -14,20 +14,22 @@ from skyward_core.model.errors import (
     SkywardError,
     Unreachable,
     UsageError,
-    together,
-    what_of,
+    combine_errors,
+    error_message,
 )
-from skyward_core.providers.provider import progress
+from skyward_core.providers.provider import report_progress
 
-THROTTLED = frozenset(
+THROTTLED_CODES = frozenset(
     {
         "RequestLimitExceeded", "Throttling", "ThrottlingException", "ThrottledException", "TooManyRequestsException",
         "EC2ThrottledException", "PriorRequestNotComplete", "RequestThrottled", "RequestThrottledException",
     }
 )  # fmt: skip
-PASSING = frozenset({"InternalError", "InternalFailure", "ServiceUnavailable", "Unavailable", "InternalServerError"})
-EXPIRED = frozenset({"ExpiredToken", "ExpiredTokenException", "RequestExpired"})
-REFUSED = frozenset(
+TRANSIENT_CODES = frozenset(
+    {"InternalError", "InternalFailure", "ServiceUnavailable", "Unavailable", "InternalServerError"}
+)
+EXPIRED_CODES = frozenset({"ExpiredToken", "ExpiredTokenException", "RequestExpired"})
+REJECTED_CREDENTIALS_CODES = frozenset(
     {
         "AuthFailure",
         "InvalidClientTokenId",
@@ -36,22 +38,22 @@ REFUSED = frozenset(
         "OptInRequired",
     }
 )
-DENIED = frozenset({"UnauthorizedOperation", "AccessDenied", "AccessDeniedException"})
+DENIED_CODES = frozenset({"UnauthorizedOperation", "AccessDenied", "AccessDeniedException"})
 # There is none to be had here, now or for this account: another place may have some.
-FULL = frozenset(
+NO_CAPACITY_CODES = frozenset(
     {
         "InsufficientInstanceCapacity", "InsufficientHostCapacity", "InsufficientReservedInstanceCapacity",
         "InsufficientCapacityOnHost", "InsufficientFreeAddressesInSubnet", "SpotMaxPriceTooLow",
         "ReservationCapacityExceeded",
     }
 )  # fmt: skip
-QUOTA = frozenset(
+QUOTA_CODES = frozenset(
     {
         "VcpuLimitExceeded", "InstanceLimitExceeded", "MaxSpotInstanceCountExceeded", "VolumeLimitExceeded",
         "PendingVerification",
     }
 )  # fmt: skip
-ELSEWHERE = FULL | QUOTA | {"Unsupported", "UnsupportedOperation"}
+UNAVAILABLE_CODES = NO_CAPACITY_CODES | QUOTA_CODES | {"Unsupported", "UnsupportedOperation"}
 
 
 class CallFailed(PoolError):
@@ -78,25 +80,25 @@ class CapacityRefused(NoCapacity):
         self.code = code
 
 
-def code_of(error: BaseException) -> str:
+def error_code(error: BaseException) -> str:
     """AWS's own name for what went wrong; "" of what came from elsewhere."""
     response = getattr(error, "response", None)
     return str(response.get("Error", {}).get("Code", "")) if isinstance(response, dict) else ""
 
 
-def may_pass(error: BaseException) -> bool:
+def is_retryable(error: BaseException) -> bool:
     """Whether the same call may succeed a little later."""
     from botocore import exceptions
 
-    if _passes(code_of(error)) or _is_garbled(error):
+    if _is_transient(error_code(error)) or _is_garbled(error):
         return True
     # Of a call that got no answer nobody knows whether it was done: only calls that may be repeated come here.
     return isinstance(error, exceptions.HTTPClientError | exceptions.ConnectionError)
 
 
-def _passes(code: str) -> bool:
+def _is_transient(code: str) -> bool:
     """Whether AWS, or a gateway before it, has trouble of its own; botocore names a gateway's by its HTTP status."""
-    return code in PASSING or (code.isdecimal() and code.startswith("5"))
+    return code in TRANSIENT_CODES or (code.isdecimal() and code.startswith("5"))
 
 
 def _is_garbled(error: BaseException) -> bool:
@@ -106,26 +108,26 @@ def _is_garbled(error: BaseException) -> bool:
     return isinstance(error, ResponseParserError)
 
 
-def may_be_done(error: BaseException) -> bool:
+def may_have_succeeded(error: BaseException) -> bool:
     """Whether a call that may pass later may have been done all the same: it was sent."""
     from botocore import exceptions
 
     return not isinstance(error, exceptions.EndpointConnectionError | exceptions.ConnectTimeoutError)
 
 
-def is_at_the_door(error: SkywardError) -> bool:
+def is_rejected_early(error: SkywardError) -> bool:
     """Whether AWS has turned a call away before it looked at what was asked: that says nothing of an earlier try."""
     if isinstance(error, CallFailed):
-        return error.code in THROTTLED | DENIED
+        return error.code in THROTTLED_CODES | DENIED_CODES
     return isinstance(error, CredentialsRefused)
 
 
-def unheard(last: SkywardError) -> Unreachable:
+def no_response_error(last: SkywardError) -> Unreachable:
     """The error for a call of which a try got no answer, and none after it was let in."""
-    return Unreachable(f"{what_of(last)}; and an earlier try got no answer, and may have been done")
+    return Unreachable(f"{error_message(last)}; and an earlier try got no answer, and may have been done")
 
 
-def in_words(error: BaseException, service: str, region: str, action: str) -> SkywardError:
+def translate_error(error: BaseException, service: str, region: str, action: str) -> SkywardError:
     """The error for a call that came to nothing."""
     from botocore import exceptions
 
@@ -152,43 +154,43 @@ def in_words(error: BaseException, service: str, region: str, action: str) -> Sk
             "have been done"
         )
     if isinstance(error, exceptions.ClientError):
-        return _refused(error, place, name)
+        return _rejection_error(error, place, name)
     return CallFailed(f"{place}: {name} failed: {type(error).__name__}: {error}")
 
 
-def _refused(error: Any, place: str, name: str) -> SkywardError:
-    code = code_of(error)
+def _rejection_error(error: Any, place: str, name: str) -> SkywardError:
+    code = error_code(error)
     said = str(error.response.get("Error", {}).get("Message", "")).rstrip(".")
-    if code in EXPIRED:
+    if code in EXPIRED_CODES:
         return CredentialsRefused(
             f"the AWS credentials have expired ({place}, {name}): renew them, by `aws sso login` say, and try again"
         )
-    if code in REFUSED:
+    if code in REJECTED_CREDENTIALS_CODES:
         return CredentialsRefused(f"{place} does not accept the AWS credentials ({code}: {said})")
-    if code in DENIED:
+    if code in DENIED_CODES:
         return CallFailed(
             f"the AWS credentials may not do {name} ({place}): have the action allowed, as the policy in the "
             "documentation does",
             code,
         )
-    if code in THROTTLED:
+    if code in THROTTLED_CODES:
         return CallFailed(f"{place} still answers {name} with {code} after minutes: try again later", code)
-    if _passes(code):
+    if _is_transient(code):
         return Unreachable(f"{place} has trouble of its own and did not do {name} ({code}): try again later")
-    if code in QUOTA:
+    if code in QUOTA_CODES:
         return CapacityRefused(
             f"{place}: the account's quota does not allow it ({code}: {said}); ask AWS for more in its Service Quotas "
             "console, or choose another type or region",
             code,
         )
-    if code in ELSEWHERE:
+    if code in UNAVAILABLE_CODES:
         return CapacityRefused(f"{code}: {said}", code)
     if code.startswith("InvalidAMIID"):
         return _usage(f"{place} has no such machine image: {said}; images have another id in each region")
     if code == "InvalidInstanceType" or "InstanceType" in said:
         return _usage(f"{place} has no such instance type: {said}")
     if code in ("VPCIdNotSpecified", "MissingInput") and "VPC" in said:
-        return no_default_network(place.rpartition(" ")[2])
+        return no_network_error(place.rpartition(" ")[2])
     return CallFailed(f"{place} refused {name} ({code}): {said}", code)
 
 
@@ -196,7 +198,7 @@ def _usage(said: str) -> UsageError:
     return UsageError(said)
 
 
-def no_default_network(region: str) -> UsageError:
+def no_network_error(region: str) -> UsageError:
     """The error for a region in which nothing says which network machines belong in."""
     return UsageError(
         f'region {region} has no default VPC with a subnet: name a subnet of yours (subnet="subnet-..."), or make a '
@@ -207,19 +209,19 @@ def no_default_network(region: str) -> UsageError:
 T = TypeVar("T")
 
 
-def is_of_attempt(error: SkywardError) -> bool:
+def is_attempt_failure(error: SkywardError) -> bool:
     """Whether another machine of the same region may be had all the same."""
-    return isinstance(error, CapacityRefused) or (isinstance(error, CallFailed) and error.code in THROTTLED)
+    return isinstance(error, CapacityRefused) or (isinstance(error, CallFailed) and error.code in THROTTLED_CODES)
 
 
-def is_of_region(error: SkywardError) -> bool:
+def is_region_failure(error: SkywardError) -> bool:
     """Whether another region may do: this one does not answer, or lets these credentials do nothing."""
     if isinstance(error, CallFailed):
-        return error.code in DENIED
+        return error.code in DENIED_CODES
     return isinstance(error, CredentialsRefused | Unreachable)
 
 
-async def of_each(
+async def query_regions(
     regions: Sequence[str], ask: Callable[[str], Awaitable[T]]
 ) -> tuple[list[T], list[tuple[str, SkywardError]]]:
     """What regions say, all asked at once; and those that say nothing, with why.
@@ -231,27 +233,27 @@ async def of_each(
     said: list[T] = []
     silent: list[tuple[str, SkywardError]] = []
     for region, each in zip(regions, found, strict=True):
-        if isinstance(each, SkywardError) and (is_of_region(each) or isinstance(each, UsageError)):
+        if isinstance(each, SkywardError) and (is_region_failure(each) or isinstance(each, UsageError)):
             silent.append((region, each))
         elif isinstance(each, BaseException):
             raise each
         else:
             said.append(each)
     if not said:
-        raise silent[0][1] if len(silent) == 1 else together(silent)
+        raise silent[0][1] if len(silent) == 1 else combine_errors(silent)
     for region, error in silent:
-        progress(f"region {region} is left out: {what_of(error)}")
+        report_progress(f"region {region} is left out: {error_message(error)}")
     return said, silent
 
 
-NO_GROUP = ("InvalidGroup.NotFound", "InvalidGroupId.NotFound")
-NO_KEY = ("InvalidKeyPair.NotFound",)
-NO_PLACEMENT = ("InvalidPlacementGroup.Unknown",)
-PATIENCE = 30.0  # seconds until all know of it
-PAUSES = (0.2, 2.0)  # seconds between two tries, at first and at most
+GROUP_NOT_FOUND = ("InvalidGroup.NotFound", "InvalidGroupId.NotFound")
+KEY_NOT_FOUND = ("InvalidKeyPair.NotFound",)
+PLACEMENT_GROUP_NOT_FOUND = ("InvalidPlacementGroup.Unknown",)
+VISIBILITY_TIMEOUT = 30.0  # seconds until all know of it
+POLL_PAUSES = (0.2, 2.0)  # seconds between two tries, at first and at most
 
 
-async def once_known(unknown: Container[str], ask: Callable[[], Awaitable[T]]) -> T:
+async def retry_until_visible(unknown: Container[str], ask: Callable[[], Awaitable[T]]) -> T:
     """What a call gives, once EC2 knows of what it is about.
 
     Args:
@@ -261,7 +263,7 @@ async def once_known(unknown: Container[str], ask: Callable[[], Awaitable[T]]) -
     Raises:
         SkywardError: it came to nothing; says why.
     """
-    deadline, pause = time.monotonic() + PATIENCE, PAUSES[0]
+    deadline, pause = time.monotonic() + VISIBILITY_TIMEOUT, POLL_PAUSES[0]
     while True:
         try:
             return await ask()
@@ -269,4 +271,4 @@ async def once_known(unknown: Container[str], ask: Callable[[], Awaitable[T]]) -
             if error.code not in unknown or time.monotonic() + pause > deadline:
                 raise
         await asyncio.sleep(pause)
-        pause = min(PAUSES[1], pause * 2)
+        pause = min(POLL_PAUSES[1], pause * 2)

@@ -21,7 +21,7 @@ class KeyPair(Value):
         return f"KeyPair({self.public!r})"
 
 
-def make(comment: str) -> KeyPair:
+def make_key_pair(comment: str) -> KeyPair:
     """A new key.
 
     Args:

@@ -19,53 +19,53 @@ from skyward_core.model.errors import (
     SkywardError,
     Unreachable,
     UsageError,
-    together,
-    what_of,
+    combine_errors,
+    error_message,
 )
 from skyward_core.model.machines import Machine
-from skyward_core.model.offers import Block, Offer, Reservation, Wish
+from skyward_core.model.offers import Block, MachineRequirements, Offer, Reservation
 from skyward_core.model.specs import PoolSpec
 from skyward_core.providers.aws import account_resources, instance_offers, network
 from skyward_core.providers.aws import instances as tags
-from skyward_core.providers.aws.account_resources import Belongings
-from skyward_core.providers.aws.boto_calls import Calls
+from skyward_core.providers.aws.account_resources import SecurityResources
+from skyward_core.providers.aws.boto_calls import AwsCalls
 from skyward_core.providers.aws.ec2_errors import (
-    FULL,
-    NO_GROUP,
-    NO_KEY,
-    NO_PLACEMENT,
+    GROUP_NOT_FOUND,
+    KEY_NOT_FOUND,
+    NO_CAPACITY_CODES,
+    PLACEMENT_GROUP_NOT_FOUND,
     CallFailed,
     CapacityRefused,
-    is_of_attempt,
-    is_of_region,
-    of_each,
-    once_known,
+    is_attempt_failure,
+    is_region_failure,
+    query_regions,
+    retry_until_visible,
 )
 from skyward_core.providers.aws.host_keys import KeyPair
 from skyward_core.providers.aws.instance_offers import (
-    DISK,
+    DEFAULT_DISK_GB,
+    BilledExtras,
     BootImage,
-    Extras,
-    Kind,
-    Regional,
-    asked,
-    fitting,
-    root_gb,
+    InstanceType,
+    RegionOffers,
+    query_region,
+    root_volume_gb,
+    select_offers,
 )
-from skyward_core.providers.aws.instances import ENDED, ENDING, instances, machine_of
-from skyward_core.providers.aws.launch_journal import PoolFolder
+from skyward_core.providers.aws.instances import ENDED_STATES, ENDING_STATES, find_instances, to_machine
+from skyward_core.providers.aws.launch_journal import LaunchJournal
 from skyward_core.providers.aws.network import Zone
-from skyward_core.providers.provider import progress
-from skyward_core.store.debug_log import logger
+from skyward_core.providers.provider import report_progress
+from skyward_core.store.debug_log import get_logger
 from skyward_core.util.light_dataclass import Value, value
 
-BLOCK = "capacity-block"  # what EC2 calls this market
-LINUX = "Linux/UNIX"
-OVER = ("expired", "cancelled", "failed", "payment-failed", "unsupported")
-ENDS_BEFORE = 30 * 60.0  # seconds by which EC2 ends a block's machines before the block is over
+CAPACITY_BLOCK_MARKET = "capacity-block"  # what EC2 calls this market
+LINUX_PLATFORM = "Linux/UNIX"
+ENDED_RESERVATION_STATES = ("expired", "cancelled", "failed", "payment-failed", "unsupported")
+BLOCK_END_MARGIN = 30 * 60.0  # seconds by which EC2 ends a block's machines before the block is over
 
 
-def _of(told: Mapping[str, Any], region: str) -> Reservation:
+def _parse_reservation(told: Mapping[str, Any], region: str) -> Reservation:
     start, end = told.get("StartDate"), told.get("EndDate")
     return Reservation(
         id=told["CapacityReservationId"],
@@ -75,36 +75,38 @@ def _of(told: Mapping[str, Any], region: str) -> Reservation:
         count=told.get("TotalInstanceCount", 0),
         free=told.get("AvailableInstanceCount", 0),
         state=told.get("State", ""),
-        is_block=told.get("ReservationType") == BLOCK,
+        is_block=told.get("ReservationType") == CAPACITY_BLOCK_MARKET,
         starts_at=start.timestamp() if start else 0.0,
         ends_at=end.timestamp() if end else None,
     )
 
 
-async def buy(calls: Calls, block: Block, token: str) -> Reservation:
+async def buy_block(calls: AwsCalls, block: Block, token: str) -> Reservation:
     """Buy a block. The call has no idempotency token, so that it is made once.
 
     Raises:
         Unreachable: nobody knows whether it was bought.
         SkywardError: it was not.
     """
-    marks = tags.specification(["capacity-reservation"], tags.of_purchase(token))
+    marks = tags.tag_specifications(["capacity-reservation"], tags.purchase_tags(token))
     try:
         told = await calls.call(
             "ec2", block.region, "purchase_capacity_block", once=True,
-            CapacityBlockOfferingId=block.id, InstancePlatform=LINUX, TagSpecifications=marks,
+            CapacityBlockOfferingId=block.id, InstancePlatform=LINUX_PLATFORM, TagSpecifications=marks,
         )  # fmt: skip
     except CallFailed as error:
         if error.code:
             raise
-        raise Unreachable(what_of(error)) from error  # an answer that nobody could read
+        raise Unreachable(error_message(error)) from error  # an answer that nobody could read
     try:
-        return _of(told.get("CapacityReservation") or told["CapacityReservations"][0], block.region)
+        return _parse_reservation(told.get("CapacityReservation") or told["CapacityReservations"][0], block.region)
     except (LookupError, TypeError, AttributeError) as error:
         raise Unreachable(f"EC2's answer names no reservation ({type(error).__name__})") from error
 
 
-async def find(calls: Calls, region: str, filters: Sequence[Mapping[str, Any]] = ()) -> list[Reservation]:
+async def find_reservations(
+    calls: AwsCalls, region: str, filters: Sequence[Mapping[str, Any]] = ()
+) -> list[Reservation]:
     """Those of a region that have not ended.
 
     Raises:
@@ -112,51 +114,53 @@ async def find(calls: Calls, region: str, filters: Sequence[Mapping[str, Any]] =
     """
     asked = {"Filters": list(filters)} if filters else {}
     told = await calls.call_all("ec2", region, "describe_capacity_reservations", "CapacityReservations", **asked)
-    found = [_of(each, region) for each in told if each.get("State") not in OVER]
+    found = [_parse_reservation(each, region) for each in told if each.get("State") not in ENDED_RESERVATION_STATES]
     return sorted(found, key=lambda each: (each.starts_at, each.id))
 
 
-async def bought(calls: Calls, region: str, token: str) -> Reservation | None:
+async def find_purchase(calls: AwsCalls, region: str, token: str) -> Reservation | None:
     """What a purchase with that token gave; None where nothing is seen of it.
 
     Raises:
         SkywardError: it cannot be told.
     """
-    found = await find(calls, region, [{"Name": f"tag:{tags.PURCHASE}", "Values": [token]}])
+    found = await find_reservations(calls, region, [{"Name": f"tag:{tags.PURCHASE}", "Values": [token]}])
     return found[0] if found else None
 
 
 @value
-class Held(Value):
+class ReservedCapacity(Value):
     """A reservation that a pool's machines are taken from."""
 
-    of: Reservation
+    reservation: Reservation
 
     @property
     def market(self) -> str:
-        return BLOCK if self.of.is_block else "on-demand"
+        return CAPACITY_BLOCK_MARKET if self.reservation.is_block else "on-demand"
 
-    def wish(self, wish: Wish) -> Wish:
+    def narrow_request(self, wish: MachineRequirements) -> MachineRequirements:
         """What machines have to be, which is what the reservation holds."""
-        held = self.of
+        held = self.reservation
         return replace(wish, instance_type=held.instance_type, zones=(held.zone,), regions=(held.region,))
 
-    def offer(self, offer: Offer) -> Offer:
+    def price_offer(self, offer: Offer) -> Offer:
         """What one of its machines costs: those of a block are paid."""
-        return replace(offer, hourly=0.0) if self.of.is_block else offer
+        return replace(offer, hourly=0.0) if self.reservation.is_block else offer
 
     @property
     def note(self) -> str:
         """What a person should know of it."""
-        held = self.of
+        held = self.reservation
         said = f"machines are those of reservation {held.id}"
         if not held.is_block:
             return said
-        ends = time.localtime((held.ends_at or 0.0) - ENDS_BEFORE)
+        ends = time.localtime((held.ends_at or 0.0) - BLOCK_END_MARGIN)
         return f"{said}, a Capacity Block that is paid; EC2 ends them at {time.strftime('%Y-%m-%d %H:%M', ends)}"
 
 
-async def held(calls: Calls, regions: Sequence[str], id: str, wish: Wish, nodes: int) -> Held:
+async def find_reserved_capacity(
+    calls: AwsCalls, regions: Sequence[str], id: str, wish: MachineRequirements, nodes: int
+) -> ReservedCapacity:
     """The reservation of that name, which has what is asked for now.
 
     Args:
@@ -170,7 +174,7 @@ async def held(calls: Calls, regions: Sequence[str], id: str, wish: Wish, nodes:
     """
     if wish.allocation != "on-demand":
         raise UsageError(f"reservation {id} is no {wish.allocation} market: leave the allocation out")
-    found = await _find(calls, regions, id)
+    found = await _find_reservation(calls, regions, id)
     for what, wanted, has in (
         ("type", wish.instance_type and (wish.instance_type,), found.instance_type),
         ("zone", wish.zones, found.zone),
@@ -188,10 +192,10 @@ async def held(calls: Calls, regions: Sequence[str], id: str, wish: Wish, nodes:
         raise NoCapacity(
             f"reservation {id} has {found.free} of its {found.count} machines free, and {nodes} are wanted"
         )
-    return Held(found)
+    return ReservedCapacity(found)
 
 
-async def _find(calls: Calls, regions: Sequence[str], id: str) -> Reservation:
+async def _find_reservation(calls: AwsCalls, regions: Sequence[str], id: str) -> Reservation:
     for region in regions:
         try:
             told = await calls.call("ec2", region, "describe_capacity_reservations", CapacityReservationIds=[id])
@@ -200,7 +204,7 @@ async def _find(calls: Calls, regions: Sequence[str], id: str) -> Reservation:
                 raise
             continue
         for each in told["CapacityReservations"]:
-            return _of(each, region)
+            return _parse_reservation(each, region)
     raise UsageError(f"there is no reservation {id} in {' or '.join(regions)}: name the region that it is in")
 
 
@@ -226,17 +230,17 @@ def user_data(host_key: KeyPair, deadman: int) -> str:
     return f"#cloud-config\n{json.dumps(config, indent=1)}\n"
 
 
-_log = logger("provider")
+_log = get_logger("provider")
 
-MADE_THEN = "(made at the start)"  # in a plan, in the place of what only a start makes
-SPENT = "IdempotentInstanceTerminated"  # of a token whose machines have ended
-LEAST_DEADMAN = 10  # minutes: shorter ones keep people from logging in
-BEYOND = 5  # minutes for which the deadman waits longer than the lease
-PAUSES = (0.3, 3.0)  # seconds between two looks at machines that come up, at first and at most
+PLACEHOLDER = "(made at the start)"  # in a plan, in the place of what only a start makes
+TOKEN_SPENT = "IdempotentInstanceTerminated"  # of a token whose machines have ended
+MIN_DEADMAN_MINUTES = 10  # minutes: shorter ones keep people from logging in
+DEADMAN_MARGIN_MINUTES = 5  # minutes for which the deadman waits longer than the lease
+POLL_PAUSES = (0.3, 3.0)  # seconds between two looks at machines that come up, at first and at most
 
 
 @value
-class Attempt(Value):
+class LaunchAttempt(Value):
     """Machines of one kind at one place.
 
     Attributes:
@@ -247,7 +251,7 @@ class Attempt(Value):
     """
 
     place: Zone
-    kind: Kind
+    kind: InstanceType
     market: str = "on-demand"
     hourly: float | None = None
     shipped: bool = False
@@ -259,14 +263,14 @@ class Attempt(Value):
         return f"{self.kind.name} in {self.place.zone}{market}{group}"
 
     @property
-    def priced(self) -> str:
+    def add_prices(self) -> str:
         """The same with what one of its machines costs."""
         known = "$?/h" if self.hourly is None else f"${self.hourly:,.2f}/h"
         return f"{self}, {known} each{', by the list of this release' if self.shipped else ''}"
 
 
 @value
-class Wishes(Value):
+class LaunchParameters(Value):
     """What all attempts of a launch have in common.
 
     Attributes:
@@ -301,13 +305,13 @@ class Wishes(Value):
     reservation: str = ""
 
     @property
-    def lasts(self) -> float:
+    def lifetime_seconds(self) -> float:
         """Seconds after which they have ended where nothing is ever done with them."""
         boot = self.boot_deadman * 60.0
         return boot if self.ttl is None else min(boot, self.ttl)
 
 
-class Launch:
+class InstanceLaunch:
     """One creation.
 
     Args:
@@ -316,20 +320,20 @@ class Launch:
     """
 
     def __init__(
-        self, calls: Calls, folder: PoolFolder, wishes: Wishes, image: Callable[[Attempt], Any],
+        self, calls: AwsCalls, folder: LaunchJournal, wishes: LaunchParameters, image: Callable[[LaunchAttempt], Any],
         ended: Callable[[Sequence[Machine]], Any],
     ) -> None:  # fmt: skip
         self._calls = calls
         self._folder = folder
-        self._wishes = wishes
+        self._parameters = wishes
         self._image = image
-        self._end = ended
-        self._belongings: dict[tuple[str, str], Belongings] = {}
+        self._terminate = ended
+        self._security_resources: dict[tuple[str, str], SecurityResources] = {}
         self._has_group: dict[str, bool] = {}  # by region
         self._may_exist = False  # whether EC2 was asked for machines, and has not refused
 
-    async def machines(
-        self, attempts: Sequence[Attempt], left_out: Sequence[tuple[str, SkywardError]] = ()
+    async def launch_machines(
+        self, attempts: Sequence[LaunchAttempt], left_out: Sequence[tuple[str, SkywardError]] = ()
     ) -> list[Machine]:
         """The machines of the first attempt that gets them, running, with their addresses.
 
@@ -344,113 +348,115 @@ class Launch:
         login, host_key = await asyncio.to_thread(self._folder.make_keys)
         whys = list(left_out)
         closed: set[str] = set()  # regions in which nothing more is tried
-        attempts = list(_spread_out(attempts))
-        apart: Attempt | None = None  # what another try without the group would be of no use for
+        attempts = list(_add_ungrouped(attempts))
+        apart: LaunchAttempt | None = None  # what another try without the group would be of no use for
         for number, attempt in enumerate(attempts, 1):
             if attempt.place.region in closed or attempt == apart:
                 continue
-            before = f"{whys[-1][0]}: {what_of(whys[-1][1])}; " if whys else ""
-            progress(f"{before}attempt {number} of {len(attempts)}: {attempt.priced}")
+            before = f"{whys[-1][0]}: {error_message(whys[-1][1])}; " if whys else ""
+            report_progress(f"{before}attempt {number} of {len(attempts)}: {attempt.add_prices}")
             try:
-                return await self._try(attempt, login, host_key)
+                return await self._launch_attempt(attempt, login, host_key)
             except SkywardError as error:
                 # Where machines may exist, others would be paid beside them.
-                if self._may_exist or not (is_of_attempt(error) or is_of_region(error)):
+                if self._may_exist or not (is_attempt_failure(error) or is_region_failure(error)):
                     raise
-                if is_of_region(error):
+                if is_region_failure(error):
                     closed.add(attempt.place.region)
-                _log.info("%s: %s", attempt, what_of(error), extra={"pool": self._folder.pool})
-                full = isinstance(error, CapacityRefused | CallFailed) and error.code in FULL
+                _log.info("%s: %s", attempt, error_message(error), extra={"pool": self._folder.pool})
+                full = isinstance(error, CapacityRefused | CallFailed) and error.code in NO_CAPACITY_CODES
                 # Where there is no group, what was asked for is what would be asked for next.
                 if attempt.grouped and not (full and self._has_group.get(attempt.place.region)):
                     apart = replace(attempt, grouped=False)
                 whys.append((str(attempt), error))
         if not whys:
             raise NoCapacity("no machines to be had: there is no place to try")
-        raise together(whys, "no machines to be had: ")
+        raise combine_errors(whys, "no machines to be had: ")
 
-    async def _try(self, attempt: Attempt, login: KeyPair, host_key: KeyPair) -> list[Machine]:
-        wishes, place = self._wishes, attempt.place
+    async def _launch_attempt(self, attempt: LaunchAttempt, login: KeyPair, host_key: KeyPair) -> list[Machine]:
+        wishes, place = self._parameters, attempt.place
         key = place.region, place.vpc
-        if key not in self._belongings:
-            self._belongings[key] = await account_resources.make(
+        if key not in self._security_resources:
+            self._security_resources[key] = await account_resources.create_security_resources(
                 self._calls, place, self._folder, login, wishes.own_address, wishes.group
             )
-        if attempt.grouped and not await self._group(place.region):
+        if attempt.grouped and not await self._ensure_placement_group(place.region):
             attempt = replace(attempt, grouped=False)
-        at, image = await self._as_before(attempt)
-        request = self.request(attempt, image, self._belongings[key], host_key, at)
+        at, image = await self._first_ask(attempt)
+        request = self.build_request(attempt, image, self._security_resources[key], host_key, at)
         facts = {
             "client_token": request["ClientToken"], "region": place.region, "zone": place.zone,
             "type": attempt.kind.name, "market": attempt.market, "hourly": attempt.hourly, "count": wishes.count,
             "user": image.user, "deadman": wishes.deadman, "at": at, "pid": os.getpid(),
-            "account": wishes.account, "bought": attempt.kind.bought, "image": asdict(image),
+            "account": wishes.account, "bought": attempt.kind.purchased_hardware, "image": asdict(image),
         }  # fmt: skip
-        self._folder.note("ask", **facts)
+        self._folder.add("ask", **facts)
         self._may_exist = True
         try:
             # A group that a person has named is there, or is none.
-            new = (*NO_KEY, *NO_PLACEMENT, *(() if wishes.group else NO_GROUP))
-            noted = partial(self._note_answer, facts)
+            new = (*KEY_NOT_FOUND, *PLACEMENT_GROUP_NOT_FOUND, *(() if wishes.group else GROUP_NOT_FOUND))
+            noted = partial(self._record_answer, facts)
             ask = partial(self._calls.call, "ec2", place.region, "run_instances", answered=noted, **request)
-            answer: dict[str, Any] = await once_known(new, ask)
+            answer: dict[str, Any] = await retry_until_visible(new, ask)
         except Unreachable:
             raise  # it may have been done all the same
         except SkywardError as error:
-            self._folder.note("refusal", client_token=request["ClientToken"], why=what_of(error))
+            self._folder.add("refusal", client_token=request["ClientToken"], why=error_message(error))
             self._may_exist = False
-            if isinstance(error, CallFailed) and error.code == SPENT:
+            if isinstance(error, CallFailed) and error.code == TOKEN_SPENT:
                 # Asked for by a client that was killed; by now it has ended itself.
-                self._wishes = replace(wishes, token=f"{wishes.token}x")
-                return await self._try(attempt, login, host_key)
+                self._parameters = replace(wishes, token=f"{wishes.token}x")
+                return await self._launch_attempt(attempt, login, host_key)
             raise
-        made = [machine_of(each, place.region, facts) for each in answer["Instances"]]
+        made = [to_machine(each, place.region, facts) for each in answer["Instances"]]
         if len(made) < wishes.least:
-            await self._end(made)
+            await self._terminate(made)
             raise PoolError(f"EC2 gave {len(made)} machines where {wishes.least} or none were asked for")
         if len(made) < wishes.count:
-            progress(f"{attempt}: {len(made)} of {wishes.count} machines were to be had")
-        return await self._come_up(made, facts)
+            report_progress(f"{attempt}: {len(made)} of {wishes.count} machines were to be had")
+        return await self._wait_until_running(made, facts)
 
-    async def _as_before(self, attempt: Attempt) -> tuple[float, BootImage]:
+    async def _first_ask(self, attempt: LaunchAttempt) -> tuple[float, BootImage]:
         """When an attempt was made first, and with which image: a client that was killed may have made it, and what EC2
         is asked for with the same token has to be the same."""
-        token = client_token(self._wishes.token, attempt)
+        token = idempotency_token(self._parameters.token, attempt)
         for note in self._folder.notes():
             if note["what"] == "ask" and note.get("client_token") == token and "image" in note:
                 return float(note["at"]), BootImage(**note["image"])
         return time.time(), await self._image(attempt)
 
-    async def _group(self, region: str) -> bool:
+    async def _ensure_placement_group(self, region: str) -> bool:
         """Have the pool's placement group in a region; whether there is one. Machines are of use without it, too."""
         if region not in self._has_group:
             try:
-                await network.make(self._calls, region, self._folder, account_resources.name_of(self._folder))
+                await network.create_placement_group(
+                    self._calls, region, self._folder, account_resources.resource_name(self._folder)
+                )
             except (CallFailed, CapacityRefused) as error:
-                progress(f"machines go without a placement group: {what_of(error)}")
+                report_progress(f"machines go without a placement group: {error_message(error)}")
                 self._has_group[region] = False
             else:
                 self._has_group[region] = True
         return self._has_group[region]
 
-    def _note_answer(self, facts: dict[str, Any], answer: dict[str, Any]) -> None:
+    def _record_answer(self, facts: dict[str, Any], answer: dict[str, Any]) -> None:
         ids = [each["InstanceId"] for each in answer["Instances"]]
-        self._folder.note("answer", client_token=facts["client_token"], ids=ids)
+        self._folder.add("answer", client_token=facts["client_token"], ids=ids)
 
-    async def planned(self, attempt: Attempt) -> dict[str, Any]:
+    async def preview_request(self, attempt: LaunchAttempt) -> dict[str, Any]:
         """``RunInstances`` as it will be sent for an attempt, with words in the place of what is made at a start."""
         image: BootImage = await self._image(attempt)
-        own = Belongings(key=MADE_THEN, group=self._wishes.group or MADE_THEN)
-        sent = self.request(attempt, image, own, KeyPair(MADE_THEN, MADE_THEN), time.time())
-        return {"action": "RunInstances", "region": attempt.place.region} | sent | {"ClientToken": MADE_THEN}
+        own = SecurityResources(key=PLACEHOLDER, group=self._parameters.group or PLACEHOLDER)
+        sent = self.build_request(attempt, image, own, KeyPair(PLACEHOLDER, PLACEHOLDER), time.time())
+        return {"action": "RunInstances", "region": attempt.place.region} | sent | {"ClientToken": PLACEHOLDER}
 
-    def request(
-        self, attempt: Attempt, image: BootImage, own: Belongings, host_key: KeyPair, at: float
+    def build_request(
+        self, attempt: LaunchAttempt, image: BootImage, own: SecurityResources, host_key: KeyPair, at: float
     ) -> dict[str, Any]:
         """``RunInstances`` for an attempt; the same attempt, made ``at`` the same time, is the same request."""
-        wishes, place = self._wishes, attempt.place
-        marks = tags.of_pool(
-            self._folder.pool, self._folder.token, at=at, ttl=wishes.lasts, node=wishes.node,
+        wishes, place = self._parameters, attempt.place
+        marks = tags.pool_tags(
+            self._folder.pool, self._folder.token, at=at, ttl=wishes.lifetime_seconds, node=wishes.node,
             hourly=attempt.hourly,
         )  # fmt: skip
         card = {
@@ -458,11 +464,11 @@ class Launch:
             "AssociatePublicIpAddress": wishes.public,
         }  # fmt: skip
         disk = {
-            "VolumeSize": root_gb(wishes.disk_gb or DISK, image.disk_gb), "VolumeType": "gp3",
+            "VolumeSize": root_volume_gb(wishes.disk_gb or DEFAULT_DISK_GB, image.disk_gb), "VolumeType": "gp3",
             "DeleteOnTermination": True,
         }  # fmt: skip
         request: dict[str, Any] = {
-            "ClientToken": client_token(wishes.token, attempt),
+            "ClientToken": idempotency_token(wishes.token, attempt),
             "MinCount": wishes.least,
             "MaxCount": wishes.count,
             "InstanceType": attempt.kind.name,
@@ -476,16 +482,16 @@ class Launch:
                 "HttpEndpoint": "enabled",
             },
             "Placement": {"AvailabilityZone": place.zone}
-            | ({"GroupName": account_resources.name_of(self._folder)} if attempt.grouped else {}),
+            | ({"GroupName": account_resources.resource_name(self._folder)} if attempt.grouped else {}),
             "NetworkInterfaces": [card],
             "BlockDeviceMappings": [{"DeviceName": image.root, "Ebs": disk}],
-            "TagSpecifications": tags.specification(["instance", "volume", "network-interface"], marks),
+            "TagSpecifications": tags.tag_specifications(["instance", "volume", "network-interface"], marks),
         }
         if attempt.market == "spot":
             options = {"SpotInstanceType": "one-time", "InstanceInterruptionBehavior": "terminate"}
             request["InstanceMarketOptions"] = {"MarketType": "spot", "SpotOptions": options}
-        if attempt.market == BLOCK:
-            request["InstanceMarketOptions"] = {"MarketType": BLOCK}
+        if attempt.market == CAPACITY_BLOCK_MARKET:
+            request["InstanceMarketOptions"] = {"MarketType": CAPACITY_BLOCK_MARKET}
         if wishes.reservation:
             target = {"CapacityReservationId": wishes.reservation}
             request["CapacityReservationSpecification"] = {"CapacityReservationTarget": target}
@@ -494,37 +500,37 @@ class Launch:
             request["IamInstanceProfile"] = {kind: wishes.profile}
         return request
 
-    async def _come_up(self, made: Sequence[Machine], facts: dict[str, Any]) -> list[Machine]:
+    async def _wait_until_running(self, made: Sequence[Machine], facts: dict[str, Any]) -> list[Machine]:
         """Wait until all run and have their addresses.
 
         Raises:
             PoolError: one has ended; says why.
         """
-        region, pause = facts["region"], PAUSES[0]
+        region, pause = facts["region"], POLL_PAUSES[0]
         while True:
-            seen = await instances(self._calls, region, [each.id for each in made])
+            seen = await find_instances(self._calls, region, [each.id for each in made])
             for name, each in seen.items():
-                if each["State"]["Name"] in (*ENDED, *ENDING):
+                if each["State"]["Name"] in (*ENDED_STATES, *ENDING_STATES):
                     reason = each.get("StateReason", {}).get("Message", "") or "EC2 does not say why"
                     raise PoolError(f"machine {name} ended before it was up: {reason}")
             up = [
-                machine_of(each, region, facts)
+                to_machine(each, region, facts)
                 for each in seen.values()
                 if each["State"]["Name"] == "running"
-                and each.get("PublicIpAddress" if self._wishes.public else "PrivateIpAddress")
+                and each.get("PublicIpAddress" if self._parameters.public else "PrivateIpAddress")
             ]
             if len(up) == len(made):
                 return sorted(up, key=lambda machine: machine.node)
             await asyncio.sleep(pause)
-            pause = min(PAUSES[1], pause * 1.5)
+            pause = min(POLL_PAUSES[1], pause * 1.5)
 
 
-def disk_of(requests: Sequence[dict[str, Any]]) -> int:
+def requested_disk_gb(requests: Sequence[dict[str, Any]]) -> int:
     """GB of the disk in the first of planned requests; 0 where there is none."""
     return next((each["BlockDeviceMappings"][0]["Ebs"]["VolumeSize"] for each in requests), 0)
 
 
-def _spread_out(attempts: Sequence[Attempt]) -> Iterator[Attempt]:
+def _add_ungrouped(attempts: Sequence[LaunchAttempt]) -> Iterator[LaunchAttempt]:
     """Attempts, with one without the group behind each that has it: there may be room for machines further apart."""
     for each in attempts:
         yield each
@@ -532,7 +538,7 @@ def _spread_out(attempts: Sequence[Attempt]) -> Iterator[Attempt]:
             yield replace(each, grouped=False)
 
 
-def client_token(token: str, attempt: Attempt) -> str:
+def idempotency_token(token: str, attempt: LaunchAttempt) -> str:
     """The idempotency token of an attempt: that of the creation, and what is asked for where.
 
     EC2 counts it in a zone or in a region, depending on the request, and never takes it again once its machines have
@@ -550,10 +556,10 @@ def deadman_minutes(lease: float) -> int:
     Args:
         lease: seconds without a client and without a run after which the pool does.
     """
-    return max(LEAST_DEADMAN, math.ceil(lease / 60) + BEYOND)
+    return max(MIN_DEADMAN_MINUTES, math.ceil(lease / 60) + DEADMAN_MARGIN_MINUTES)
 
 
-def made_in_words(least: int, most: int, disk: int, *, public: bool, opens: bool, grouped: bool) -> list[str]:
+def describe_plan(least: int, most: int, disk: int, *, public: bool, opens: bool, grouped: bool) -> list[str]:
     """What a launch makes, for a plan.
 
     Args:
@@ -576,7 +582,7 @@ def made_in_words(least: int, most: int, disk: int, *, public: bool, opens: bool
 Places = Callable[[str], Awaitable[list[Zone]]]
 
 
-class Attempts:
+class AttemptPlanner:
     """Those of one pool.
 
     Args:
@@ -589,54 +595,61 @@ class Attempts:
     """
 
     def __init__(
-        self, calls: Calls, provider: str, spec: PoolSpec, wish: Wish, extras: Extras, places: Places,
+        self, calls: AwsCalls, provider: str, spec: PoolSpec, wish: MachineRequirements, extras: BilledExtras,
+        places: Places,
         *, reservation: str | None, together: bool,
     ) -> None:  # fmt: skip
         self._calls = calls
         self._provider = provider
         self._spec = spec
-        self._wish = wish
+        self._request = wish
         self._extras = extras
         self._places = places
         self._reservation = reservation
         self._together = together
 
-    async def in_order(self, regions: Sequence[str]) -> tuple[list[Attempt], list[tuple[str, SkywardError]]]:
+    async def list_attempts(self, regions: Sequence[str]) -> tuple[list[LaunchAttempt], list[tuple[str, SkywardError]]]:
         """Each offer that fits, in a place where machines can go; and regions that are left out, and why.
 
         Raises:
             UsageError: nothing fits; says what comes nearest.
             SkywardError: no region says anything.
         """
-        wish, held = self._wish, await self.held(regions)
+        wish, held = self._request, await self.find_reservation(regions)
         if held is not None:
-            wish, regions = held.wish(wish), (held.of.region,)
+            wish, regions = held.narrow_request(wish), (held.reservation.region,)
 
-        async def ask(region: str) -> tuple[Regional, list[Zone]]:
-            told = asked(self._calls, self._provider, region, wish, self._extras)
+        async def ask(region: str) -> tuple[RegionOffers, list[Zone]]:
+            told = query_region(self._calls, self._provider, region, wish, self._extras)
             return await asyncio.gather(told, self._places(region))
 
-        found, left_out = await of_each(regions, ask)
+        found, left_out = await query_regions(regions, ask)
         there = {place.zone: place for _, places in found for place in places}
         all_kinds = {kind.name: kind for told, _ in found for kind in told.kinds}
-        order = fitting([offer for told, _ in found for offer in told.offers], wish, there)
-        return [self._one(each, there[each.zone], all_kinds[each.instance_type], held) for each in order], left_out
+        order = select_offers([offer for told, _ in found for offer in told.offers], wish, there)
+        return [
+            self._make_attempt(each, there[each.zone], all_kinds[each.instance_type], held) for each in order
+        ], left_out
 
-    async def held(self, regions: Sequence[str]) -> Held | None:
+    async def find_reservation(self, regions: Sequence[str]) -> ReservedCapacity | None:
         """The reservation that machines are taken from."""
         if self._reservation is None:
             return None
         nodes = self._spec.least_nodes
-        return await held(self._calls, regions, self._reservation, self._wish, nodes)
+        return await find_reserved_capacity(self._calls, regions, self._reservation, self._request, nodes)
 
-    async def of(self, offer: Offer, place: Zone, held: Held | None) -> Attempt:
+    async def make_attempt(self, offer: Offer, place: Zone, held: ReservedCapacity | None) -> LaunchAttempt:
         """One for an offer alone."""
-        (kind,) = await instance_offers.kinds_for(self._calls, offer.region, Wish(instance_type=offer.instance_type))
-        return self._one(offer, place, kind, held)
+        (kind,) = await instance_offers.find_instance_types(
+            self._calls, offer.region, MachineRequirements(instance_type=offer.instance_type)
+        )
+        return self._make_attempt(offer, place, kind, held)
 
-    def _one(self, offer: Offer, place: Zone, kind: instance_offers.Kind, held: Held | None) -> Attempt:
-        priced = offer if held is None else held.offer(offer)
+    def _make_attempt(
+        self, offer: Offer, place: Zone, kind: instance_offers.InstanceType, held: ReservedCapacity | None
+    ) -> LaunchAttempt:
+        priced = offer if held is None else held.price_offer(offer)
         market = offer.market if held is None else held.market
         several = self._together and self._spec.most_nodes > 1
-        grouped = held is None and several and network.helps(kind)  # a reservation is where it is
-        return Attempt(place, kind, market, priced.billed_hourly, priced.shipped, grouped=grouped)
+        grouped = held is None and several and network.is_placement_useful(kind)  # a reservation is where it is
+        return LaunchAttempt(place, kind, market, priced.billed_hourly, priced.shipped, grouped=grouped)

@@ -17,25 +17,25 @@ from typing import Any
 
 from skyward_core.model.errors import PoolError
 from skyward_core.model.machines import Machine
-from skyward_core.providers.aws.boto_calls import Calls, in_thread
+from skyward_core.providers.aws.boto_calls import AwsCalls, run_in_thread
 from skyward_core.providers.aws.ec2_errors import CallFailed
-from skyward_core.providers.aws.launch_journal import PoolFolder
-from skyward_core.store.ledger_rows import process_lives
-from skyward_core.store.state_folder import home
+from skyward_core.providers.aws.launch_journal import LaunchJournal
+from skyward_core.store.ledger_rows import is_process_alive
+from skyward_core.store.state_folder import state_home
 
 POOL, TOKEN, LEDGER, EXPIRES, OWNER, NODE, HOURLY, PURCHASE = (
     f"skyward:{name}" for name in ("pool", "token", "ledger", "expires", "owner", "node", "hourly", "purchase")
 )
 
 
-DATE = "%Y-%m-%dT%H:%M:%SZ"
+DATE_FORMAT = "%Y-%m-%dT%H:%M:%SZ"
 
 
 def ledger_id() -> str:
     """Which ledger knows of what this client makes; made once for each home."""
     if known := known_ledger_id():
         return known
-    path = home() / "aws" / "ledger-id"
+    path = state_home() / "aws" / "ledger-id"
     path.parent.mkdir(mode=0o700, exist_ok=True)
     with open(os.open(path, os.O_RDWR | os.O_CREAT, 0o600), "r+", encoding="ascii") as file:
         fcntl.flock(file, fcntl.LOCK_EX)  # of several clients that find none, one makes it
@@ -49,12 +49,12 @@ def ledger_id() -> str:
 def known_ledger_id() -> str:
     """The same, where something was ever made; else ""."""
     try:
-        return (home() / "aws" / "ledger-id").read_text(encoding="ascii").strip()
+        return (state_home() / "aws" / "ledger-id").read_text(encoding="ascii").strip()
     except FileNotFoundError:
         return ""
 
 
-def of_pool(
+def pool_tags(
     pool: str,
     token: str,
     *,
@@ -76,10 +76,10 @@ def of_pool(
         POOL: pool,
         TOKEN: token,
         LEDGER: ledger_id(),
-        OWNER: _owner(),
+        OWNER: _user_name(),
     }
     if ttl is not None:
-        tags[EXPIRES] = as_date(at + ttl)
+        tags[EXPIRES] = format_date(at + ttl)
     if node is not None:
         tags[NODE] = str(node)
     if hourly is not None:
@@ -87,7 +87,7 @@ def of_pool(
     return tags
 
 
-def _owner() -> str:
+def _user_name() -> str:
     """Who makes it; a user of a container may have no name."""
     try:
         return getpass.getuser()
@@ -95,32 +95,32 @@ def _owner() -> str:
         return str(os.getuid())
 
 
-def node_of(marks: Mapping[str, str]) -> int | None:
+def tagged_node(marks: Mapping[str, str]) -> int | None:
     """The node that a machine in another's place is for; None where its tags do not say: anybody of the account may
     write them."""
     text = marks.get(NODE, "")
     return int(text) if text.isascii() and text.isdecimal() and len(text) < 7 else None
 
 
-def as_date(at: float) -> str:
+def format_date(at: float) -> str:
     """A Unix time as a tag says it."""
-    return time.strftime(DATE, time.gmtime(at))
+    return time.strftime(DATE_FORMAT, time.gmtime(at))
 
 
-def of_purchase(token: str) -> dict[str, str]:
+def purchase_tags(token: str) -> dict[str, str]:
     """The tags of what is bought ahead, for no pool."""
-    return {"Name": "skyward", PURCHASE: token, LEDGER: ledger_id(), OWNER: _owner()}
+    return {"Name": "skyward", PURCHASE: token, LEDGER: ledger_id(), OWNER: _user_name()}
 
 
-def expires(marks: Mapping[str, str]) -> float | None:
+def tagged_expiry(marks: Mapping[str, str]) -> float | None:
     """When what has these tags should have ended, in Unix time; None where they do not say."""
     try:
-        return float(calendar.timegm(time.strptime(marks.get(EXPIRES, ""), DATE)))
+        return float(calendar.timegm(time.strptime(marks.get(EXPIRES, ""), DATE_FORMAT)))
     except ValueError:
         return None
 
 
-def hourly(marks: Mapping[str, str]) -> float | None:
+def tagged_hourly(marks: Mapping[str, str]) -> float | None:
     """What a machine with these tags costs an hour; None where they do not say."""
     try:
         found = float(marks.get(HOURLY, ""))
@@ -129,35 +129,35 @@ def hourly(marks: Mapping[str, str]) -> float | None:
     return found if 0 <= found < 1e6 else None
 
 
-def specification(kinds: Sequence[str], tags: Mapping[str, str]) -> list[dict[str, Any]]:
+def tag_specifications(kinds: Sequence[str], tags: Mapping[str, str]) -> list[dict[str, Any]]:
     """Tags as a call takes them that makes things of some kinds."""
     listed = [{"Key": key, "Value": value} for key, value in tags.items()]
     return [{"ResourceType": kind, "Tags": listed} for kind in kinds]
 
 
-def read(tagged: Mapping[str, Any]) -> dict[str, str]:
+def parse_tags(tagged: Mapping[str, Any]) -> dict[str, str]:
     """The tags of a thing that a call tells of."""
     return {each["Key"]: each["Value"] for each in tagged.get("Tags", ())}
 
 
-ENDED = ("terminated",)
-ENDING = ("shutting-down", "stopping", "stopped")
-VISIBLE = 30.0  # seconds after which what was made can be seen by whoever asks
-SETTLED = 900.0  # seconds after its launch from which a machine of which EC2 knows nothing has ended
-PAGE = 1000  # things of one answer; the rest comes in the next
-MARKED_AT_ONCE = 1000  # things that one call gives tags
-CHUNK = 200  # machines that one question is about
-PAUSE = 1.0  # seconds between two looks for what should appear
+ENDED_STATES = ("terminated",)
+ENDING_STATES = ("shutting-down", "stopping", "stopped")
+VISIBILITY_TIMEOUT = 30.0  # seconds after which what was made can be seen by whoever asks
+SETTLE_SECONDS = 900.0  # seconds after its launch from which a machine of which EC2 knows nothing has ended
+PAGE_SIZE = 1000  # things of one answer; the rest comes in the next
+MAX_TAGGED_RESOURCES = 1000  # things that one call gives tags
+MAX_DESCRIBED_INSTANCES = 200  # machines that one question is about
+POLL_PAUSE = 1.0  # seconds between two looks for what should appear
 
 
-def machine_of(instance: Mapping[str, Any], region: str, facts: Mapping[str, Any]) -> Machine:
+def to_machine(instance: Mapping[str, Any], region: str, facts: Mapping[str, Any]) -> Machine:
     """An instance as a machine of its pool.
 
     Args:
         facts: what its launch wrote down: user, deadman, hourly.
     """
-    marks = read(instance)
-    told = node_of(marks)
+    marks = parse_tags(instance)
+    told = tagged_node(marks)
     node = int(instance.get("AmiLaunchIndex", 0)) if told is None else told
     pool, token, name = marks.get(POOL, ""), marks.get(TOKEN, ""), instance["InstanceId"]
     private = instance.get("PrivateIpAddress", "")
@@ -176,7 +176,7 @@ def machine_of(instance: Mapping[str, Any], region: str, facts: Mapping[str, Any
             "bought": facts.get("bought"),
             "token": token,
             # By the instance's own name: one in another's place never has the folder of that.
-            "folder": _folder(pool, token, node, name),
+            "folder": _machine_folder(pool, token, node, name),
             "group": instance.get("Placement", {}).get("GroupName", ""),
             "user": facts.get("user", ""),
             "deadman": facts.get("deadman", 0),
@@ -186,41 +186,45 @@ def machine_of(instance: Mapping[str, Any], region: str, facts: Mapping[str, Any
     )
 
 
-def _folder(pool: str, token: str, node: int, name: str) -> str:
+def _machine_folder(pool: str, token: str, node: int, name: str) -> str:
     return f"{pool}.{token[:8]}.{node}-{name[-6:]}"
 
 
-def renumbered(machine: Machine, node: int) -> Machine:
+def with_node(machine: Machine, node: int) -> Machine:
     """A machine on which nothing lives yet, as another node."""
     extra = machine.extra
     pool = extra["folder"].partition(".")[0]
-    folder = _folder(pool, extra["token"], node, machine.id)
+    folder = _machine_folder(pool, extra["token"], node, machine.id)
     return replace(machine, node=node, extra=extra | {"folder": folder})
 
 
-async def instances(calls: Calls, region: str, ids: Iterable[str]) -> dict[str, dict[str, Any]]:
+async def find_instances(calls: AwsCalls, region: str, ids: Iterable[str]) -> dict[str, dict[str, Any]]:
     """What EC2 knows of some instances; nothing of those that it does not know, or not yet."""
     wanted = sorted(ids)
     found: dict[str, dict[str, Any]] = {}
-    for at in range(0, len(wanted), CHUNK):
+    for at in range(0, len(wanted), MAX_DESCRIBED_INSTANCES):
         # By a filter: a question for ids fails as a whole where one of them is not known.
-        filters = [{"Name": "instance-id", "Values": wanted[at : at + CHUNK]}]
-        found |= await described(calls, region, filters)
+        filters = [{"Name": "instance-id", "Values": wanted[at : at + MAX_DESCRIBED_INSTANCES]}]
+        found |= await describe_instances(calls, region, filters)
     return found
 
 
-async def of_token(calls: Calls, region: str, token: str) -> dict[str, dict[str, Any]]:
+async def find_by_token(calls: AwsCalls, region: str, token: str) -> dict[str, dict[str, Any]]:
     """The instances of a pool that EC2 knows of in a region."""
-    return await described(calls, region, [{"Name": f"tag:{TOKEN}", "Values": [token]}])
+    return await describe_instances(calls, region, [{"Name": f"tag:{TOKEN}", "Values": [token]}])
 
 
-async def described(calls: Calls, region: str, filters: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+async def describe_instances(
+    calls: AwsCalls, region: str, filters: Sequence[Mapping[str, Any]]
+) -> dict[str, dict[str, Any]]:
     """The instances that EC2 knows of and that pass filters."""
-    told = await calls.call_all("ec2", region, "describe_instances", "Reservations", Filters=filters, MaxResults=PAGE)
+    told = await calls.call_all(
+        "ec2", region, "describe_instances", "Reservations", Filters=filters, MaxResults=PAGE_SIZE
+    )
     return {each["InstanceId"]: each for reservation in told for each in reservation["Instances"]}
 
 
-async def find(calls: Calls, folder: PoolFolder, regions: Sequence[str]) -> list[Machine]:
+async def find_machines(calls: AwsCalls, folder: LaunchJournal, regions: Sequence[str]) -> list[Machine]:
     """All machines of a pool that have not ended: by their tags, and by what was answered when they were asked for.
 
     An answer that nobody has got may still show itself: it is waited for until that is sure.
@@ -241,29 +245,29 @@ async def find(calls: Calls, folder: PoolFolder, regions: Sequence[str]) -> list
         places = list(dict.fromkeys([*(each["region"] for each in notes if "region" in each), *regions]))
         found: dict[str, tuple[str, dict[str, Any]]] = {}
         for region in places:
-            there = await of_token(calls, region, folder.token)
+            there = await find_by_token(calls, region, folder.token)
             found |= {name: (region, each) for name, each in there.items()}
         missing = sum(each["count"] for each in asked.values()) - len(found.keys() - facts.keys())
-        late = [each for each in asked.values() if _may_come(each, time.monotonic() - begun)]
+        late = [each for each in asked.values() if _may_still_appear(each, time.monotonic() - begun)]
         if not (late and missing > 0):
             break
-        await asyncio.sleep(PAUSE)
+        await asyncio.sleep(POLL_PAUSE)
     last = notes[-1] if notes else {}
     by_token = {each["client_token"]: each for each in notes if each["what"] == "ask"}
     machines = [
-        machine_of(each, region, facts.get(name) or by_token.get(each.get("ClientToken", ""), last))
+        to_machine(each, region, facts.get(name) or by_token.get(each.get("ClientToken", ""), last))
         for name, (region, each) in found.items()
-        if each["State"]["Name"] not in ENDED
+        if each["State"]["Name"] not in ENDED_STATES
     ]
     unseen = [
-        _unseen(name, index, facts[name], folder)
+        _invisible_machine(name, index, facts[name], folder)
         for index, name in enumerate(sorted(facts.keys() - found.keys()))
-        if time.time() - facts[name]["at"] < SETTLED
+        if time.time() - facts[name]["at"] < SETTLE_SECONDS
     ]
     return [*machines, *unseen]
 
 
-def _may_come(ask: Mapping[str, Any], waited: float) -> bool:
+def _may_still_appear(ask: Mapping[str, Any], waited: float) -> bool:
     """Whether what was asked for, and answered to nobody, may still become visible.
 
     Args:
@@ -272,12 +276,12 @@ def _may_come(ask: Mapping[str, Any], waited: float) -> bool:
     age: float = time.time() - ask["at"]
     if age < 0:
         age = waited
-    if ask["pid"] != os.getpid() and process_lives(ask["pid"]) and age < SETTLED:
+    if ask["pid"] != os.getpid() and is_process_alive(ask["pid"]) and age < SETTLE_SECONDS:
         return True  # it is just being asked
-    return age < VISIBLE
+    return age < VISIBILITY_TIMEOUT
 
 
-def _unseen(name: str, index: int, ask: Mapping[str, Any], folder: PoolFolder) -> Machine:
+def _invisible_machine(name: str, index: int, ask: Mapping[str, Any], folder: LaunchJournal) -> Machine:
     """A machine whose id was answered and that EC2 does not show yet."""
     return Machine(
         name, index, "", "",
@@ -285,12 +289,12 @@ def _unseen(name: str, index: int, ask: Mapping[str, Any], folder: PoolFolder) -
             "region": ask["region"], "zone": ask["zone"], "type": ask["type"], "market": ask["market"],
             "hourly": ask["hourly"], "token": folder.token, "user": ask["user"], "deadman": ask["deadman"],
             "account": ask["account"],
-            "folder": _folder(folder.pool, folder.token, index, name), "launched": ask["at"],
+            "folder": _machine_folder(folder.pool, folder.token, index, name), "launched": ask["at"],
         },
     )  # fmt: skip
 
 
-async def states(calls: Calls, known: Sequence[Machine]) -> list[Machine]:
+async def update_states(calls: AwsCalls, known: Sequence[Machine]) -> list[Machine]:
     """Machines with what EC2 says of them: "running" is one that runs, whatever runs on it.
 
     Raises:
@@ -299,29 +303,29 @@ async def states(calls: Calls, known: Sequence[Machine]) -> list[Machine]:
     seen: dict[str, dict[str, Any]] = {}
     for region in dict.fromkeys(each.extra["region"] for each in known):
         ids = [each.id for each in known if each.extra["region"] == region]
-        seen |= await instances(calls, region, ids)
+        seen |= await find_instances(calls, region, ids)
     unknown = [each for each in known if each.id not in seen and _is_settled(each)]
     if unknown:
-        await _check_account(calls, unknown[0])
-    return [_state(each, seen.get(each.id)) for each in known]
+        await _require_same_account(calls, unknown[0])
+    return [_update_state(each, seen.get(each.id)) for each in known]
 
 
-def _state(machine: Machine, instance: Mapping[str, Any] | None) -> Machine:
+def _update_state(machine: Machine, instance: Mapping[str, Any] | None) -> Machine:
     if instance is None:
         if _is_settled(machine):
             return replace(machine, state="gone")
         why = "EC2 does not show it yet"
         return replace(machine, state="unreachable", extra=machine.extra | {"why": why})
     name = instance["State"]["Name"]
-    if name in ENDED:
-        at = {} if (ended := _ended_at(instance)) is None else {"ended": ended}
-        return replace(machine, state="gone", extra=machine.extra | _how_ended(instance) | at)
-    if name in ENDING:
-        return replace(machine, state="ending", extra=machine.extra | _how_ended(instance))
+    if name in ENDED_STATES:
+        at = {} if (ended := _stopped_at(instance)) is None else {"ended": ended}
+        return replace(machine, state="gone", extra=machine.extra | _end_facts(instance) | at)
+    if name in ENDING_STATES:
+        return replace(machine, state="ending", extra=machine.extra | _end_facts(instance))
     return machine
 
 
-def why_ended(instance: Mapping[str, Any]) -> str:
+def end_reason(instance: Mapping[str, Any]) -> str:
     """Why an instance ended by itself, in words; "" where somebody ended it."""
     code = instance.get("StateReason", {}).get("Code", "")
     if code == "Client.InstanceInitiatedShutdown":
@@ -329,26 +333,26 @@ def why_ended(instance: Mapping[str, Any]) -> str:
     return ""
 
 
-def _how_ended(instance: Mapping[str, Any]) -> dict[str, str]:
+def _end_facts(instance: Mapping[str, Any]) -> dict[str, str]:
     code = instance.get("StateReason", {}).get("Code", "")
     taken = {"preempted": f"EC2 took it back ({code})"} if code == "Server.SpotInstanceTermination" else {}
-    return {"why": why_ended(instance)} | taken
+    return {"why": end_reason(instance)} | taken
 
 
-_WHEN = re.compile(r"\((\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) GMT\)")
+_END_TIME = re.compile(r"\((\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) GMT\)")
 
 
-def _ended_at(instance: Mapping[str, Any]) -> float | None:
+def _stopped_at(instance: Mapping[str, Any]) -> float | None:
     """When it was told to end, which is when AWS stops to bill it; None where EC2 does not say."""
-    found = _WHEN.search(instance.get("StateTransitionReason", ""))
+    found = _END_TIME.search(instance.get("StateTransitionReason", ""))
     return datetime.fromisoformat(f"{found[1]}+00:00").timestamp() if found else None
 
 
 def _is_settled(machine: Machine) -> bool:
-    return time.time() - float(machine.extra["launched"]) > SETTLED
+    return time.time() - float(machine.extra["launched"]) > SETTLE_SECONDS
 
 
-async def _check_account(calls: Calls, machine: Machine) -> None:
+async def _require_same_account(calls: AwsCalls, machine: Machine) -> None:
     """That EC2 knows nothing of a machine means that it is gone only where it is asked in its owner's name.
 
     Raises:
@@ -363,36 +367,36 @@ async def _check_account(calls: Calls, machine: Machine) -> None:
         )
 
 
-async def date(calls: Calls, machines: Sequence[Machine], at: float) -> None:
+async def tag_expiry(calls: AwsCalls, machines: Sequence[Machine], at: float) -> None:
     """Have machines and their disks say by a tag when they end; those of which EC2 knows nothing are left out.
 
     Raises:
         SkywardError: it could not be said.
     """
-    marks = [{"Key": EXPIRES, "Value": as_date(at)}]
+    marks = [{"Key": EXPIRES, "Value": format_date(at)}]
     for region in dict.fromkeys(each.extra["region"] for each in machines):
-        there = await instances(calls, region, [each.id for each in machines if each.extra["region"] == region])
+        there = await find_instances(calls, region, [each.id for each in machines if each.extra["region"] == region])
         disks = [
             disk["Ebs"]["VolumeId"]
             for each in there.values()
-            if each["State"]["Name"] not in ENDED
+            if each["State"]["Name"] not in ENDED_STATES
             for disk in each.get("BlockDeviceMappings", ())
             if "Ebs" in disk
         ]
-        named = [name for name, each in there.items() if each["State"]["Name"] not in ENDED] + disks
-        for first in range(0, len(named), MARKED_AT_ONCE):
-            part = named[first : first + MARKED_AT_ONCE]
+        named = [name for name, each in there.items() if each["State"]["Name"] not in ENDED_STATES] + disks
+        for first in range(0, len(named), MAX_TAGGED_RESOURCES):
+            part = named[first : first + MAX_TAGGED_RESOURCES]
             await calls.call("ec2", region, "create_tags", Resources=part, Tags=marks)
 
 
-async def why_not_now(calls: Calls, region: str) -> str:
+async def immediate_termination_error(calls: AwsCalls, region: str) -> str:
     """Why machines cannot be ended without their shutdown; "" where they can."""
-    if await in_thread(calls.takes, "ec2", region, "TerminateInstances", "SkipOsShutdown"):
+    if await run_in_thread(calls.supports_parameter, "ec2", region, "TerminateInstances", "SkipOsShutdown"):
         return ""
     return "the boto3 that is installed knows no SkipOsShutdown: a newer one does (pip install -U boto3)"
 
 
-async def terminate(calls: Calls, machines: Sequence[Machine], **how: Any) -> None:
+async def terminate(calls: AwsCalls, machines: Sequence[Machine], **how: Any) -> None:
     """Have EC2 end machines; those of which it does not know are left out.
 
     Args:
@@ -408,6 +412,6 @@ async def terminate(calls: Calls, machines: Sequence[Machine], **how: Any) -> No
         except CallFailed as error:
             if not error.code.startswith("InvalidInstanceID"):
                 raise
-            there = await instances(calls, region, ids)
+            there = await find_instances(calls, region, ids)
             if there:
                 await calls.call("ec2", region, "terminate_instances", InstanceIds=sorted(there), **how)

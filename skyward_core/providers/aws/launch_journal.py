@@ -17,11 +17,11 @@ from typing import Any
 from skyward_core.model.errors import PoolError
 from skyward_core.providers.aws import host_keys
 from skyward_core.providers.aws.host_keys import KeyPair
-from skyward_core.store.atomic_file import write_whole
-from skyward_core.store.state_folder import home
+from skyward_core.store.atomic_file import write_atomic
+from skyward_core.store.state_folder import state_home
 
 
-class PoolFolder:
+class LaunchJournal:
     """See the module.
 
     Args:
@@ -31,16 +31,16 @@ class PoolFolder:
 
     def __init__(self, pool: str, token: str) -> None:
         self.pool, self.token = pool, token
-        self.path = home() / "aws" / f"{pool}.{token}"
+        self.path = state_home() / "aws" / f"{pool}.{token}"
 
     @classmethod
-    def all_of(cls, pool: str) -> Iterator[PoolFolder]:
+    def find_all(cls, pool: str) -> Iterator[LaunchJournal]:
         """The folders of pools of a name: of one that is up, and of others of which something was left."""
-        for path in sorted((home() / "aws").glob(f"{pool}.*")):
+        for path in sorted((state_home() / "aws").glob(f"{pool}.*")):
             yield cls(pool, path.name.rpartition(".")[2])
 
     @staticmethod
-    def forget(names: Container[str]) -> None:
+    def remove_folders(names: Container[str]) -> None:
         """Remove the folders of pools of which nothing is left anywhere.
 
         Args:
@@ -49,9 +49,9 @@ class PoolFolder:
         Raises:
             OSError: one cannot be removed.
         """
-        for path in (home() / "aws").glob("*.*"):
+        for path in (state_home() / "aws").glob("*.*"):
             if path.name in names and path.is_dir():
-                _remove(path)
+                _remove_folder(path)
 
     @property
     def login_key(self) -> Path:
@@ -63,7 +63,7 @@ class PoolFolder:
         """The file that says which key the pool's machines show until the first login."""
         return self.path / "known_hosts"
 
-    def known_hosts_of(self, machine: str) -> Path:
+    def machine_known_hosts(self, machine: str) -> Path:
         """The file that says which key a machine shows from then on."""
         return self.path / f"known_hosts.{machine}"
 
@@ -75,23 +75,23 @@ class PoolFolder:
         """
         try:
             self.path.mkdir(parents=True, mode=0o700, exist_ok=True)
-            login = self._key(self.login_key, f"skyward-{self.pool}")
-            host = self._key(self.path / "host_key", f"host-of-{self.pool}")
+            login = self._make_key(self.login_key, f"skyward-{self.pool}")
+            host = self._make_key(self.path / "host_key", f"host-of-{self.pool}")
             # Whatever address a machine of the pool gets, it shows this key, and nothing else is in this file.
-            write_whole(self.known_hosts, f"* {' '.join(host.public.split()[:2])}\n".encode())
+            write_atomic(self.known_hosts, f"* {' '.join(host.public.split()[:2])}\n".encode())
         except OSError as error:
             raise PoolError(f"the keys of pool {self.pool} cannot be written to {self.path}: {error}") from error
         return login, host
 
-    def _key(self, path: Path, comment: str) -> KeyPair:
+    def _make_key(self, path: Path, comment: str) -> KeyPair:
         public = path.with_name(f"{path.name}.pub")
         if not (path.exists() and public.exists()):
-            made = host_keys.make(comment)
-            write_whole(path, made.private.encode())
-            write_whole(public, f"{made.public}\n".encode())
+            made = host_keys.make_key_pair(comment)
+            write_atomic(path, made.private.encode())
+            write_atomic(public, f"{made.public}\n".encode())
         return KeyPair(path.read_text(encoding="ascii"), public.read_text(encoding="ascii").strip())
 
-    def note(self, what: str, **facts: Any) -> None:
+    def add(self, what: str, **facts: Any) -> None:
         """Write down, on disk, what is about to be asked, or what was answered.
 
         Raises:
@@ -101,12 +101,14 @@ class PoolFolder:
             self.path.mkdir(parents=True, mode=0o700, exist_ok=True)
             # It begins a line: what a full disk took the half of has not ended its own.
             line = f"\n{json.dumps({'what': what} | facts)}\n"
-            with open(os.open(self._notes, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600), "a") as file:
+            with open(os.open(self._journal_path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600), "a") as file:
                 file.write(line)
                 file.flush()
                 os.fsync(file.fileno())
         except OSError as error:
-            raise PoolError(f"what pool {self.pool} asks for cannot be written to {self._notes}: {error}") from error
+            raise PoolError(
+                f"what pool {self.pool} asks for cannot be written to {self._journal_path}: {error}"
+            ) from error
 
     def notes(self) -> list[dict[str, Any]]:
         """All of it, in its order; a line that a dying client has not finished is left out.
@@ -115,7 +117,7 @@ class PoolFolder:
             PoolError: it cannot be read.
         """
         try:
-            lines = self._notes.read_text(encoding="utf-8").splitlines()
+            lines = self._journal_path.read_text(encoding="utf-8").splitlines()
         except FileNotFoundError:
             return []
         except OSError as error:
@@ -134,14 +136,14 @@ class PoolFolder:
         Raises:
             OSError: it cannot be removed.
         """
-        _remove(self.path)
+        _remove_folder(self.path)
 
     @property
-    def _notes(self) -> Path:
+    def _journal_path(self) -> Path:
         return self.path / "asked.jsonl"
 
 
-def _remove(path: Path) -> None:
+def _remove_folder(path: Path) -> None:
     while path.exists():
         with suppress(FileNotFoundError):  # another client removes it, too
             shutil.rmtree(path)

@@ -10,19 +10,19 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
-from skyward_core.model.errors import PoolError, SkywardError, UsageError, what_of
+from skyward_core.model.errors import PoolError, SkywardError, UsageError, error_message
 from skyward_core.model.machines import Machine
 from skyward_core.providers.aws import ec2_errors, instances
-from skyward_core.providers.aws.boto_calls import Calls, in_thread
+from skyward_core.providers.aws.boto_calls import AwsCalls, run_in_thread
 from skyward_core.providers.aws.ec2_errors import CallFailed
-from skyward_core.providers.aws.instance_offers import Kind
-from skyward_core.providers.aws.instances import renumbered
-from skyward_core.providers.aws.launch_journal import PoolFolder
-from skyward_core.store.debug_log import logger
+from skyward_core.providers.aws.instance_offers import InstanceType
+from skyward_core.providers.aws.instances import with_node
+from skyward_core.providers.aws.launch_journal import LaunchJournal
+from skyward_core.store.debug_log import get_logger
 from skyward_core.util.light_dataclass import Value, value
 
-WHO_AM_I = "https://checkip.amazonaws.com"
-PATIENCE = 5.0  # seconds for its answer
+ADDRESS_URL = "https://checkip.amazonaws.com"
+ADDRESS_TIMEOUT = 5.0  # seconds for its answer
 
 
 @value
@@ -35,7 +35,9 @@ class Zone(Value):
     vpc: str
 
 
-async def places(calls: Calls, region: str, *, subnet: str | None = None, zones: Sequence[str] = ()) -> list[Zone]:
+async def list_zones(
+    calls: AwsCalls, region: str, *, subnet: str | None = None, zones: Sequence[str] = ()
+) -> list[Zone]:
     """Where in a region machines may go, in order.
 
     Args:
@@ -52,7 +54,7 @@ async def places(calls: Calls, region: str, *, subnet: str | None = None, zones:
         filters = [{"Name": "default-for-az", "Values": ["true"]}]
         found = await calls.call_all("ec2", region, "describe_subnets", "Subnets", Filters=filters)
         if not found:
-            raise ec2_errors.no_default_network(region)
+            raise ec2_errors.no_network_error(region)
     by_zone = {
         each["AvailabilityZone"]: Zone(region, each["AvailabilityZone"], each["SubnetId"], each["VpcId"])
         for each in found
@@ -65,27 +67,27 @@ async def places(calls: Calls, region: str, *, subnet: str | None = None, zones:
     return wanted
 
 
-async def own_address(calls: Calls, region: str) -> str:
+async def find_client_network(calls: AwsCalls, region: str) -> str:
     """The network that holds nothing but this client, as AWS sees it.
 
     Raises:
         PoolError: it cannot be told; says what to do.
     """
-    found: str = await in_thread(_own_address, calls, region)
+    found: str = await run_in_thread(_query_client_address, calls, region)
     return found
 
 
-def _own_address(calls: Calls, region: str) -> str:
+def _query_client_address(calls: AwsCalls, region: str) -> str:
     import urllib.request  # late: a rank that reads a script asks nobody
 
-    endpoint = calls.endpoint(region)
+    endpoint = calls.ec2_endpoint(region)
     host, port = urlsplit(endpoint).hostname or "", urlsplit(endpoint).port or 443
     try:
         if host.endswith((".amazonaws.com", ".amazonaws.com.cn", ".api.aws")):
-            with urllib.request.urlopen(WHO_AM_I, timeout=PATIENCE) as answer:
+            with urllib.request.urlopen(ADDRESS_URL, timeout=ADDRESS_TIMEOUT) as answer:
                 text = answer.read(100).decode("ascii").strip()
         else:  # EC2 is played by something near: it sees the address from which we speak to it
-            with socket.create_connection((host, port), PATIENCE) as line:
+            with socket.create_connection((host, port), ADDRESS_TIMEOUT) as line:
                 text = line.getsockname()[0]
         address = ipaddress.ip_address(text)
     except (OSError, ValueError) as error:
@@ -96,20 +98,20 @@ def _own_address(calls: Calls, region: str) -> str:
     return f"{address}/{address.max_prefixlen}"
 
 
-_log = logger("provider")
+_log = get_logger("provider")
 
-LINGERS = 45.0  # seconds for which a group that machines have only just left is tried to be removed
-PAUSES = (0.3, 5.0)  # seconds between two tries, at first and at most
-UNKNOWN = "InvalidPlacementGroup.Unknown"
-AT_ONCE = 100  # machines of one question about the network
+REMOVAL_TIMEOUT = 45.0  # seconds for which a group that machines have only just left is tried to be removed
+POLL_PAUSES = (0.3, 5.0)  # seconds between two tries, at first and at most
+GROUP_NOT_FOUND = "InvalidPlacementGroup.Unknown"
+MAX_TOPOLOGY_IDS = 100  # machines of one question about the network
 
 
-def helps(kind: Kind) -> bool:
+def is_placement_useful(kind: InstanceType) -> bool:
     """Whether machines of a type are faster close together: they can be, and have a network or GPUs that are fast."""
     return kind.cluster and (kind.efa or bool(kind.accelerator))
 
 
-async def make(calls: Calls, region: str, folder: PoolFolder, name: str) -> None:
+async def create_placement_group(calls: AwsCalls, region: str, folder: LaunchJournal, name: str) -> None:
     """Have a pool's group in a region; it is written down first.
 
     Args:
@@ -118,43 +120,43 @@ async def make(calls: Calls, region: str, folder: PoolFolder, name: str) -> None
     Raises:
         SkywardError: it cannot be made.
     """
-    folder.note("placement", region=region, name=name)
-    marks = instances.of_pool(folder.pool, folder.token)
+    folder.add("placement", region=region, name=name)
+    marks = instances.pool_tags(folder.pool, folder.token)
     try:
         await calls.call(
             "ec2", region, "create_placement_group", GroupName=name, Strategy="cluster",
-            TagSpecifications=instances.specification(["placement-group"], marks),
+            TagSpecifications=instances.tag_specifications(["placement-group"], marks),
         )  # fmt: skip
     except CallFailed as error:
         if error.code != "InvalidPlacementGroup.Duplicate":
-            folder.note("no placement", region=region, name=name)  # who may not make it may not remove it, either
+            folder.add("no placement", region=region, name=name)  # who may not make it may not remove it, either
             raise
 
 
-async def remove(calls: Calls, folder: PoolFolder) -> None:
+async def remove_placement_groups(calls: AwsCalls, folder: LaunchJournal) -> None:
     """Remove a pool's groups, and see them gone.
 
     Raises:
         SkywardError: one is still there; says which.
     """
-    last = {(each["region"], each["name"]): each["what"] for each in folder.notes() if _is_about(each)}
+    last = {(each["region"], each["name"]): each["what"] for each in folder.notes() if _is_placement_note(each)}
     for region, name in sorted(place for place, what in last.items() if what == "placement"):
-        await remove_group(calls, region, name)
+        await remove_placement_group(calls, region, name)
 
 
-def _is_about(note: Mapping[str, Any]) -> bool:
+def _is_placement_note(note: Mapping[str, Any]) -> bool:
     return note["what"] in ("placement", "no placement")
 
 
-async def remove_group(calls: Calls, region: str, name: str) -> None:
+async def remove_placement_group(calls: AwsCalls, region: str, name: str) -> None:
     """Remove one; machines that are ending may hold it for a while.
 
     Raises:
         SkywardError: it is still there; says why.
     """
-    deadline, pause = time.monotonic() + LINGERS, PAUSES[0]
+    deadline, pause = time.monotonic() + REMOVAL_TIMEOUT, POLL_PAUSES[0]
     while True:
-        why = await _why_there(calls, region, name)
+        why = await _delete_group(calls, region, name)
         if not why:
             return
         if time.monotonic() + pause > deadline:
@@ -163,15 +165,15 @@ async def remove_group(calls: Calls, region: str, name: str) -> None:
                 "removes it"
             )
         await asyncio.sleep(pause)
-        pause = min(PAUSES[1], pause * 2)
+        pause = min(POLL_PAUSES[1], pause * 2)
 
 
-async def _why_there(calls: Calls, region: str, name: str) -> str:
+async def _delete_group(calls: AwsCalls, region: str, name: str) -> str:
     """Have a group removed; why it is there all the same, or ""."""
     try:
         await calls.call("ec2", region, "delete_placement_group", GroupName=name)
     except CallFailed as error:
-        if error.code == UNKNOWN:
+        if error.code == GROUP_NOT_FOUND:
             return ""
         if error.code != "InvalidPlacementGroup.InUse":
             raise
@@ -182,29 +184,31 @@ async def _why_there(calls: Calls, region: str, name: str) -> str:
     return states[0] if states else ""
 
 
-async def groups(calls: Calls, region: str, filters: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+async def find_placement_groups(
+    calls: AwsCalls, region: str, filters: Sequence[Mapping[str, Any]]
+) -> list[dict[str, Any]]:
     """The groups of a region that pass filters."""
     told = await calls.call("ec2", region, "describe_placement_groups", Filters=filters)
     return [each for each in told["PlacementGroups"] if each["State"] != "deleted"]
 
 
-async def neighbours_together(calls: Calls, machines: Sequence[Machine]) -> list[Machine]:
+async def order_by_topology(calls: AwsCalls, machines: Sequence[Machine]) -> list[Machine]:
     """Machines of a region as nodes in the order of EC2's network, as far as it tells; else in the order given."""
     if len(machines) < 3:  # of two, each is the other's neighbour
         return list(machines)
     region = machines[0].extra["region"]
     paths: dict[str, tuple[str, ...]] = {}
     try:
-        for at in range(0, len(machines), AT_ONCE):
-            ids = [each.id for each in machines[at : at + AT_ONCE]]
+        for at in range(0, len(machines), MAX_TOPOLOGY_IDS):
+            ids = [each.id for each in machines[at : at + MAX_TOPOLOGY_IDS]]
             told = await calls.call("ec2", region, "describe_instance_topology", InstanceIds=ids)
             paths |= {each["InstanceId"]: tuple(each["NetworkNodes"]) for each in told["Instances"]}
     except SkywardError as error:  # it is as good a pool, only slower
-        _log.debug("where machines stand in the network is not known: %s", what_of(error))
-    return [renumbered(each, node) for node, each in enumerate(in_order(machines, paths))]
+        _log.debug("where machines stand in the network is not known: %s", error_message(error))
+    return [with_node(each, node) for node, each in enumerate(sort_by_topology(machines, paths))]
 
 
-def in_order(machines: Sequence[Machine], paths: Mapping[str, Sequence[str]]) -> list[Machine]:
+def sort_by_topology(machines: Sequence[Machine], paths: Mapping[str, Sequence[str]]) -> list[Machine]:
     """Machines such that those below one node of the network follow one another, at each of its layers.
 
     Args:
@@ -223,7 +227,7 @@ def in_order(machines: Sequence[Machine], paths: Mapping[str, Sequence[str]]) ->
     return sorted(machines, key=key)
 
 
-def unused(kind: Kind, nodes: int) -> list[str]:
+def unused_network_notes(kind: InstanceType, nodes: int) -> list[str]:
     """What machines of a type have for speaking to one another and are not given, in words, for a plan."""
     if nodes < 2 or not (kind.efa or kind.cards > 1):
         return []

@@ -12,12 +12,12 @@ from dataclasses import KW_ONLY, asdict, dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from skyward_core.model.errors import PoolError, SkywardError, UsageError, hint_of, what_of
-from skyward_core.model.machines import Bought, Check, Machine
-from skyward_core.model.misuse_errors import KnowsItsWords
-from skyward_core.model.offers import Block, OfferList, RentalPlan, Reservation, Wish
-from skyward_core.model.older_api_arguments import Rule, Rules, refused, renamed, takes, unheeded
-from skyward_core.model.provider_settings import Field, Setting, flag, words
+from skyward_core.model.errors import PoolError, SkywardError, UsageError, error_hint, error_message
+from skyward_core.model.machines import Check, Machine, OrderedHardware
+from skyward_core.model.misuse_errors import StrictKeywords
+from skyward_core.model.offers import Block, MachineRequirements, OfferList, RentalPlan, Reservation
+from skyward_core.model.older_api_arguments import Rule, Rules, accept_deprecated, ignored, rejected, renamed
+from skyward_core.model.provider_settings import Field, Setting, flag, word_list
 from skyward_core.model.specs import PoolSpec
 from skyward_core.providers.aws import (
     account_resources,
@@ -30,22 +30,29 @@ from skyward_core.providers.aws import (
 )
 from skyward_core.providers.aws import account_resources as account
 from skyward_core.providers.aws import instance_offers as kinds
-from skyward_core.providers.aws.boto_calls import Account, Calls, calls_of, in_thread
+from skyward_core.providers.aws.boto_calls import AwsAccount, AwsCalls, run_in_thread, shared_calls
 from skyward_core.providers.aws.ec2_errors import CallFailed, CapacityRefused
 from skyward_core.providers.aws.instance_launch import (
-    MADE_THEN,
-    Attempt,
-    Attempts,
-    Launch,
-    Wishes,
+    PLACEHOLDER,
+    AttemptPlanner,
+    InstanceLaunch,
+    LaunchAttempt,
+    LaunchParameters,
     deadman_minutes,
-    disk_of,
-    made_in_words,
+    describe_plan,
+    requested_disk_gb,
 )
-from skyward_core.providers.aws.instance_offers import DISK, Extras, Kind, asked, fitting, known
-from skyward_core.providers.aws.launch_journal import PoolFolder
-from skyward_core.providers.provider import there
-from skyward_core.providers.ssh_machines import all_of, end, look
+from skyward_core.providers.aws.instance_offers import (
+    DEFAULT_DISK_GB,
+    BilledExtras,
+    InstanceType,
+    list_offers,
+    query_region,
+    select_offers,
+)
+from skyward_core.providers.aws.launch_journal import LaunchJournal
+from skyward_core.providers.provider import describe_python
+from skyward_core.providers.ssh_machines import end_machine, gather_bounded, update_machine
 from skyward_core.store import state_folder
 from skyward_core.transport.ssh.host_address import Target
 
@@ -55,11 +62,11 @@ if TYPE_CHECKING:
     from skyward_core.transport.ssh.ssh_transport import SSHTransport
 
 
-DAY = 24  # hours: blocks are sold by days
+HOURS_PER_DAY = 24  # hours: blocks are sold by days
 
 
-async def blocks(
-    calls: Calls, provider: str, region: str, kinds: Sequence[Kind], nodes: int, hours: int
+async def list_blocks(
+    calls: AwsCalls, provider: str, region: str, kinds: Sequence[InstanceType], nodes: int, hours: int
 ) -> list[Block]:
     """What is sold in a region now, the earliest first.
 
@@ -67,23 +74,27 @@ async def blocks(
         UsageError: none is sold for so long.
         SkywardError: it cannot be told.
     """
-    if hours < DAY or hours % DAY:
-        raise UsageError(f"Capacity Blocks are sold by days: {DAY} hours, {2 * DAY}, and so on, not {hours}")
-    found = await asyncio.gather(*(_of_type(calls, provider, region, kind.name, nodes, hours) for kind in kinds))
+    if hours < HOURS_PER_DAY or hours % HOURS_PER_DAY:
+        raise UsageError(
+            f"Capacity Blocks are sold by days: {HOURS_PER_DAY} hours, {2 * HOURS_PER_DAY}, and so on, not {hours}"
+        )
+    found = await asyncio.gather(*(_blocks_of_type(calls, provider, region, kind.name, nodes, hours) for kind in kinds))
     return sorted((each for some in found for each in some), key=lambda block: (block.starts_at, block.upfront))
 
 
-async def still_sold(calls: Calls, block: Block) -> Block | None:
+async def find_listed_block(calls: AwsCalls, block: Block) -> Block | None:
     """A block that was listed earlier, as it is sold now.
 
     Raises:
         SkywardError: it cannot be told.
     """
-    found = await _of_type(calls, block.provider, block.region, block.instance_type, block.count, block.hours)
+    found = await _blocks_of_type(calls, block.provider, block.region, block.instance_type, block.count, block.hours)
     return next((each for each in found if each.id == block.id), None)
 
 
-async def _of_type(calls: Calls, provider: str, region: str, instance_type: str, nodes: int, hours: int) -> list[Block]:
+async def _blocks_of_type(
+    calls: AwsCalls, provider: str, region: str, instance_type: str, nodes: int, hours: int
+) -> list[Block]:
     try:
         told = await calls.call_all(
             "ec2", region, "describe_capacity_block_offerings", "CapacityBlockOfferings",
@@ -111,7 +122,7 @@ async def _of_type(calls: Calls, provider: str, region: str, instance_type: str,
     ]
 
 
-class BlockSales:
+class CapacityBlockSales:
     """Of a provider that has these:
 
     Attributes:
@@ -121,17 +132,17 @@ class BlockSales:
     name: ClassVar[str]
 
     @property
-    def _calls(self) -> Calls:
+    def _calls(self) -> AwsCalls:
         raise NotImplementedError
 
     @property
-    def _extras(self) -> Extras:
+    def _extras(self) -> BilledExtras:
         raise NotImplementedError
 
     async def _regions(self) -> Sequence[str]:
         raise NotImplementedError
 
-    async def blocks(self, wish: Wish, nodes: int, hours: int) -> list[Block]:
+    async def blocks(self, wish: MachineRequirements, nodes: int, hours: int) -> list[Block]:
         """Capacity Blocks that can be bought now; nothing is bought.
 
         Args:
@@ -145,8 +156,8 @@ class BlockSales:
         """
         found = []
         for region in wish.regions or await self._regions():
-            told = await asked(self._calls, self.name, region, wish, self._extras)
-            found += await blocks(self._calls, self.name, region, told.fitting(wish), nodes, hours)
+            told = await query_region(self._calls, self.name, region, wish, self._extras)
+            found += await list_blocks(self._calls, self.name, region, told.matching_types(wish), nodes, hours)
         return found
 
     async def still_sold(self, block: Block) -> Block | None:
@@ -158,7 +169,7 @@ class BlockSales:
         Raises:
             SkywardError: EC2 cannot be asked.
         """
-        return await still_sold(self._calls, block)
+        return await find_listed_block(self._calls, block)
 
     async def buy(self, block: Block, token: str) -> Reservation:
         """Buy a Capacity Block, once; a call that gets no answer is not made again.
@@ -171,7 +182,7 @@ class BlockSales:
             Unreachable: nobody knows whether it was bought.
             SkywardError: it was not.
         """
-        return await instance_launch.buy(self._calls, block, token)
+        return await instance_launch.buy_block(self._calls, block, token)
 
     async def bought(self, region: str, token: str) -> Reservation | None:
         """What was bought with a token, by its tag; None where nothing of it is seen.
@@ -183,7 +194,7 @@ class BlockSales:
         Raises:
             SkywardError: it cannot be told.
         """
-        return await instance_launch.bought(self._calls, region, token)
+        return await instance_launch.find_purchase(self._calls, region, token)
 
     async def reserved(self) -> list[Reservation]:
         """All capacity reservations of its regions that have not ended.
@@ -191,52 +202,54 @@ class BlockSales:
         Raises:
             SkywardError: they cannot be told.
         """
-        found = [await instance_launch.find(self._calls, each) for each in await self._regions()]
+        found = [await instance_launch.find_reservations(self._calls, each) for each in await self._regions()]
         return [each for some in found for each in some]
 
 
-_KEYS = "keys are those that boto3 finds: set the variables AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or profile="
-_OFFERS = "offers are tried one after another, the cheapest first"
+_CREDENTIALS_HELP = (
+    "keys are those that boto3 finds: set the variables AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or profile="
+)
+_OFFERS_HELP = "offers are tried one after another, the cheapest first"
 
 
-def _unless_another_serves(rule: Rule) -> Rule:
+def _unless_overridden(rule: Rule) -> Rule:
     """It matters only where machines are really rented: with ``--provider`` none is."""
 
     def either(kind: str, name: str, value: Any) -> dict[str, Any]:
-        if another_serves():
-            return unheeded(f"--provider {state_folder.provider_override} serves instead")(kind, name, value)
+        if is_overridden():
+            return ignored(f"--provider {state_folder.provider_override} serves instead")(kind, name, value)
         return rule(kind, name, value)
 
     return either
 
 
-def another_serves() -> bool:
+def is_overridden() -> bool:
     """Whether ``--provider`` puts another one in the place of this."""
     return state_folder.provider_override not in (None, "aws")
 
 
-def _profile(value: Any) -> Any:
-    if value == "auto" and not another_serves():
+def _validate_profile(value: Any) -> Any:
+    if value == "auto" and not is_overridden():
         raise ValueError('"auto" is not to be had: name an instance profile of yours, or leave it out')
     return value
 
 
-OLDER: Rules = {
+RENAMED_SETTINGS: Rules = {
     "subnet_id": renamed("subnet"),
     "security_group_id": renamed("security_group"),
-    "instance_profile_arn": renamed("instance_profile", _profile),
+    "instance_profile_arn": renamed("instance_profile", _validate_profile),
     "username": renamed("ssh_user"),
-    "ubuntu_version": unheeded("ami= names another machine image than the usual one", "24.04"),
-    "instance_timeout": unheeded("sky.Options(start_timeout=...) bounds the whole start", 300),
-    "request_timeout": unheeded("calls to AWS have time limits of their own", 30),
-    "allocation_strategy": unheeded(_OFFERS, "price-capacity-optimized"),
-    "launch_window": unheeded("machines of a pool are asked for at once", 1.0),
-    "multi_subnet": unheeded("a pool's machines stand in one zone", False),
-    "heterogeneous_instances": unheeded("a pool's machines are of one type", False),
-    "exclude_burstable": unheeded("instance_type= names the one that is meant", False),
-    "access_key_id": _unless_another_serves(refused(_KEYS)),
-    "secret_access_key": _unless_another_serves(refused(_KEYS)),
-    "session_token": _unless_another_serves(refused(_KEYS)),
+    "ubuntu_version": ignored("ami= names another machine image than the usual one", "24.04"),
+    "instance_timeout": ignored("sky.Options(start_timeout=...) bounds the whole start", 300),
+    "request_timeout": ignored("calls to AWS have time limits of their own", 30),
+    "allocation_strategy": ignored(_OFFERS_HELP, "price-capacity-optimized"),
+    "launch_window": ignored("machines of a pool are asked for at once", 1.0),
+    "multi_subnet": ignored("a pool's machines stand in one zone", False),
+    "heterogeneous_instances": ignored("a pool's machines are of one type", False),
+    "exclude_burstable": ignored("instance_type= names the one that is meant", False),
+    "access_key_id": _unless_overridden(rejected(_CREDENTIALS_HELP)),
+    "secret_access_key": _unless_overridden(rejected(_CREDENTIALS_HELP)),
+    "session_token": _unless_overridden(rejected(_CREDENTIALS_HELP)),
 }
 
 
@@ -244,7 +257,7 @@ SETTINGS = (
     Setting(
         name="region",
         help="where; several with commas, the cheapest first; else that of the profile",
-        type=lambda text: words(text)[0] if len(words(text)) == 1 else words(text),
+        type=lambda text: word_list(text)[0] if len(word_list(text)) == 1 else word_list(text),
         example="us-east-1",
         field=lambda: Field("Region", placeholder="that of your AWS profile, or us-east-1"),
     ),
@@ -254,7 +267,7 @@ SETTINGS = (
         example="g5.xlarge",
         field=lambda: Field("Machine", placeholder="the cheapest type that fits; or one, such as g5.xlarge"),
     ),
-    Setting(name="zones", help="the only zones to use, in order", type=words),
+    Setting(name="zones", help="the only zones to use, in order", type=word_list),
     Setting(name="profile", help="the profile of ~/.aws/config"),
     Setting(name="endpoint_url", help="address of all services, in place of AWS's own"),
     Setting(name="ami", help="a machine image of your own"),
@@ -277,12 +290,12 @@ SETTINGS = (
 )
 
 
-BOOT = 600.0  # seconds after its launch in which a machine may not answer yet
+BOOT_TIMEOUT = 600.0  # seconds after its launch in which a machine may not answer yet
 
 
-@takes(OLDER)
+@accept_deprecated(RENAMED_SETTINGS)
 @dataclass(frozen=True)
-class AWS(KnowsItsWords, BlockSales):
+class AWS(StrictKeywords, CapacityBlockSales):
     """Machines rented from Amazon EC2.
 
     Credentials are those that boto3 finds: the environment, a profile, a sign-in, the role of this machine.
@@ -350,7 +363,7 @@ class AWS(KnowsItsWords, BlockSales):
             given = getattr(self, several)
             if given is not None:
                 object.__setattr__(self, several, (given,) if isinstance(given, str) else tuple(given))
-        if another_serves():  # what makes no sense is for the one who rents to say
+        if is_overridden():  # what makes no sense is for the one who rents to say
             return
         if self.security_group and not self.subnet:
             raise UsageError("a security group belongs to one network: name a subnet of it, too")
@@ -375,24 +388,24 @@ class AWS(KnowsItsWords, BlockSales):
             NoCapacity: none has; says why of each.
             SkywardError: something is amiss that no other place would change.
         """
-        folder = PoolFolder(spec.name, token)
-        there = await instances.find(self._calls, folder, ()) if folder.notes() else []
+        folder = LaunchJournal(spec.name, token)
+        there = await instances.find_machines(self._calls, folder, ()) if folder.notes() else []
         if spec.least_nodes <= len(there) <= spec.most_nodes and all(each.address for each in there):
             # By this token already.
-            return await network.neighbours_together(self._calls, sorted(there, key=lambda each: each.node))
+            return await network.order_by_topology(self._calls, sorted(there, key=lambda each: each.node))
         if there:
             raise PoolError(f"{len(there)} machines of an unfinished start of pool {spec.name} are there")
-        folder.note("begun")
-        regions, own_address = await self._regions(), await self._own_network()
-        wishes = self._wishes(spec, token, own_address, await account.number(self._calls, regions))
-        folder.note("wishes", ttl=wishes.ttl, boot_deadman=wishes.boot_deadman, deadman=wishes.deadman)
-        attempts, left_out = await self._attempts(spec).in_order(regions)
-        made = await self._launch(folder, wishes).machines(attempts, left_out)
-        return await network.neighbours_together(self._calls, made)
+        folder.add("begun")
+        regions, own_address = await self._regions(), await self._client_network()
+        wishes = self._launch_parameters(spec, token, own_address, await account.account_number(self._calls, regions))
+        folder.add("wishes", ttl=wishes.ttl, boot_deadman=wishes.boot_deadman, deadman=wishes.deadman)
+        attempts, left_out = await self._attempts(spec).list_attempts(regions)
+        made = await self._launch(folder, wishes).launch_machines(attempts, left_out)
+        return await network.order_by_topology(self._calls, made)
 
-    def _wishes(self, spec: PoolSpec, token: str, own_address: str, account: str) -> Wishes:
+    def _launch_parameters(self, spec: PoolSpec, token: str, own_address: str, account: str) -> LaunchParameters:
         deadman = deadman_minutes(spec.options.idle_timeout)
-        return Wishes(
+        return LaunchParameters(
             count=spec.most_nodes,
             least=spec.least_nodes,
             token=token,
@@ -418,9 +431,9 @@ class AWS(KnowsItsWords, BlockSales):
             NoCapacity: there is none to be had there now.
         """
         last = former[-1].extra
-        folder = PoolFolder(pool, last["token"])
+        folder = LaunchJournal(pool, last["token"])
         noted = next((each for each in folder.notes() if each["what"] == "wishes"), {})
-        wishes = Wishes(
+        wishes = LaunchParameters(
             count=1,
             least=1,
             token=token,
@@ -428,7 +441,7 @@ class AWS(KnowsItsWords, BlockSales):
             ttl=noted.get("ttl"),
             boot_deadman=noted.get("boot_deadman", last["deadman"]),
             deadman=last["deadman"],
-            own_address=await self._own_network(),
+            own_address=await self._client_network(),
             group=self.security_group,
             profile=self.instance_profile,
             disk_gb=self.disk_gb,
@@ -436,30 +449,32 @@ class AWS(KnowsItsWords, BlockSales):
             account=last.get("account", ""),
             reservation=self.reservation or "",
         )
-        (kind,) = await kinds.kinds_for(self._calls, last["region"], Wish(instance_type=last["type"]))
-        places = await network.places(self._calls, last["region"], subnet=self.subnet, zones=[last["zone"]])
+        (kind,) = await kinds.find_instance_types(
+            self._calls, last["region"], MachineRequirements(instance_type=last["type"])
+        )
+        places = await network.list_zones(self._calls, last["region"], subnet=self.subnet, zones=[last["zone"]])
         grouped = bool(last.get("group"))
-        attempts = [Attempt(place, kind, last["market"], last["hourly"], grouped=grouped) for place in places]
-        (machine,) = await self._launch(folder, wishes).machines(attempts)
+        attempts = [LaunchAttempt(place, kind, last["market"], last["hourly"], grouped=grouped) for place in places]
+        (machine,) = await self._launch(folder, wishes).launch_machines(attempts)
         return machine
 
-    def _launch(self, folder: PoolFolder, wishes: Wishes) -> Launch:
-        async def image(attempt: Attempt) -> instance_offers.BootImage:
+    def _launch(self, folder: LaunchJournal, wishes: LaunchParameters) -> InstanceLaunch:
+        async def image(attempt: LaunchAttempt) -> instance_offers.BootImage:
             region = attempt.place.region
-            return await instance_offers.image_for(self._calls, region, attempt.kind, self.ami, self.ssh_user)
+            return await instance_offers.find_image(self._calls, region, attempt.kind, self.ami, self.ssh_user)
 
-        return Launch(self._calls, folder, wishes, image, partial(instances.terminate, self._calls))
+        return InstanceLaunch(self._calls, folder, wishes, image, partial(instances.terminate, self._calls))
 
-    def _attempts(self, spec: PoolSpec) -> Attempts:
-        return Attempts(
-            self._calls, self.name, spec, self._narrowed(spec.needs), self._extras, self._places,
+    def _attempts(self, spec: PoolSpec) -> AttemptPlanner:
+        return AttemptPlanner(
+            self._calls, self.name, spec, self._narrow_request(spec.needs), self._extras, self._list_zones,
             reservation=self.reservation, together=self.placement_group,
         )  # fmt: skip
 
-    async def _places(self, region: str) -> list[network.Zone]:
+    async def _list_zones(self, region: str) -> list[network.Zone]:
         several = len(self.region or ()) > 1  # zones are named of all of them
         zones = [zone for zone in self.zones or () if not several or zone.startswith(region)]
-        return await network.places(self._calls, region, subnet=self.subnet, zones=zones)
+        return await network.list_zones(self._calls, region, subnet=self.subnet, zones=zones)
 
     async def plan(self, spec: PoolSpec) -> RentalPlan:
         """What a pool's machines would be tried with; nothing is made.
@@ -470,39 +485,39 @@ class AWS(KnowsItsWords, BlockSales):
         Raises:
             UsageError: nothing fits; says what comes nearest.
         """
-        wish, least, most = self._narrowed(spec.needs), spec.least_nodes, spec.most_nodes
+        wish, least, most = self._narrow_request(spec.needs), spec.least_nodes, spec.most_nodes
         attempts = self._attempts(spec)
-        held = await attempts.held(await self._regions()) if self.reservation else None
+        held = await attempts.find_reservation(await self._regions()) if self.reservation else None
         if held is not None:
-            wish = held.wish(wish)
+            wish = held.narrow_request(wish)
         found = await self.offers(wish)
         notes, there = [*found.notes, *await self.warnings(spec)], None
         if held is not None:
             notes.append(held.note)
-            found = replace(found, offers=[held.offer(each) for each in found.offers])
+            found = replace(found, offers=[held.price_offer(each) for each in found.offers])
         try:
             # Of a region that EC2 tells nothing of, no zone is known, and EC2 is not asked once more.
             regions = dict.fromkeys(each.region for each in found.offers if each.zone)
-            there = {place.zone: place for region in regions for place in await self._places(region)}
+            there = {place.zone: place for region in regions for place in await self._list_zones(region)}
         except UsageError:  # there is none, or no such zone
             raise
         except PoolError as error:
-            notes.append(f"whether machines can go there is not known: {what_of(error)}")
+            notes.append(f"whether machines can go there is not known: {error_message(error)}")
         try:
-            order = fitting(found.offers, wish, there)
+            order = select_offers(found.offers, wish, there)
         except UsageError as error:  # what is not known of offers may be why
-            raise UsageError("; ".join([what_of(error), *found.notes])) from error
+            raise UsageError("; ".join([error_message(error), *found.notes])) from error
         requests, grouped = [], False
         if there is not None and order[0].zone:
             try:
-                first = await attempts.of(order[0], there[order[0].zone], held)
+                first = await attempts.make_attempt(order[0], there[order[0].zone], held)
                 grouped = first.grouped
-                notes += network.unused(first.kind, most)
-                requests = [await self._planned(spec, first)]
+                notes += network.unused_network_notes(first.kind, most)
+                requests = [await self._preview_request(spec, first)]
             except PoolError as error:
-                notes.append(f"what would be sent is not known: {what_of(error)}")
-        disk = disk_of(requests) or self.disk_gb or DISK
-        creates = made_in_words(least, most, disk, public=self.public, opens=not self.security_group, grouped=grouped)
+                notes.append(f"what would be sent is not known: {error_message(error)}")
+        disk = requested_disk_gb(requests) or self.disk_gb or DEFAULT_DISK_GB
+        creates = describe_plan(least, most, disk, public=self.public, opens=not self.security_group, grouped=grouped)
         return RentalPlan(
             nodes=most, least=least if least < most else None, attempts=order, creates=creates,
             requests=requests, notes=list(dict.fromkeys(notes)),
@@ -514,12 +529,12 @@ class AWS(KnowsItsWords, BlockSales):
         Args:
             spec: all that was asked for.
         """
-        return await boto_calls.warnings(self._calls.expiry, spec.options.ttl)
+        return await boto_calls.expiry_warnings(self._calls.credentials_expire_at, spec.options.ttl)
 
-    async def _planned(self, spec: PoolSpec, attempt: Attempt) -> dict[str, Any]:
+    async def _preview_request(self, spec: PoolSpec, attempt: LaunchAttempt) -> dict[str, Any]:
         """What is sent for an attempt."""
-        launch = self._launch(PoolFolder(spec.name, MADE_THEN), self._wishes(spec, MADE_THEN, "", ""))
-        return await launch.planned(attempt)
+        launch = self._launch(LaunchJournal(spec.name, PLACEHOLDER), self._launch_parameters(spec, PLACEHOLDER, "", ""))
+        return await launch.preview_request(attempt)
 
     def within(self, regions: Sequence[str]) -> AWS:
         """The same in these regions alone.
@@ -539,7 +554,7 @@ class AWS(KnowsItsWords, BlockSales):
         """Whose account it uses."""
         return f"{self.profile or 'the usual profile'} at {self.endpoint_url or 'AWS'}"
 
-    def _narrowed(self, wish: Wish) -> Wish:
+    def _narrow_request(self, wish: MachineRequirements) -> MachineRequirements:
         """A wish with what this provider was told itself."""
         plain = wish.accelerator is None and not (self.instance_type or wish.instance_type)
         return replace(
@@ -549,14 +564,14 @@ class AWS(KnowsItsWords, BlockSales):
             regions=tuple(self.region or ()),
             # What runs here may well not run on the other kind of processor: who wants that says so. Where nothing at
             # all is said, nothing is said here either, and so the plain type is taken.
-            architecture=wish.architecture or ("x86_64" if plain and kinds.says_size(wish) else ""),
+            architecture=wish.architecture or ("x86_64" if plain and kinds.has_size(wish) else ""),
         )
 
     @property
-    def _extras(self) -> Extras:
-        return Extras(self.disk_gb or DISK, self.public, self.ami)
+    def _extras(self) -> BilledExtras:
+        return BilledExtras(self.disk_gb or DEFAULT_DISK_GB, self.public, self.ami)
 
-    async def offers(self, wish: Wish) -> OfferList:
+    async def offers(self, wish: MachineRequirements) -> OfferList:
         """What EC2 has for a wish, with prices; where it cannot be asked, what came with this release.
 
         Args:
@@ -566,11 +581,11 @@ class AWS(KnowsItsWords, BlockSales):
             UsageError: there is no such region or instance type.
         """
         notes = []
-        regions = wish.regions or self.region or tuple(filter(None, [await in_thread(self._calls.region)]))
+        regions = wish.regions or self.region or tuple(filter(None, [await run_in_thread(self._calls.default_region)]))
         if not regions:
-            regions = tuple(instance_offers.regions())
+            regions = tuple(instance_offers.shipped_regions())
             notes.append(f"no region is named, and a start needs one: this is of {' and '.join(regions)}")
-        found = await known(self._calls, self.name, regions, wish, self._extras)
+        found = await list_offers(self._calls, self.name, regions, wish, self._extras)
         return OfferList(offers=found.offers, notes=[*notes, *found.notes])
 
     async def find(self, pool: str, token: str) -> list[Machine]:
@@ -583,10 +598,10 @@ class AWS(KnowsItsWords, BlockSales):
         Raises:
             SkywardError: it cannot be told now.
         """
-        folder = PoolFolder(pool, token)
+        folder = LaunchJournal(pool, token)
         if (notes := folder.notes()) and not any(each["what"] == "ask" for each in notes):
             return []  # its creation came to nothing before it asked for any
-        return await instances.find(self._calls, folder, await self._regions())
+        return await instances.find_machines(self._calls, folder, await self._regions())
 
     async def describe(self, pool: str, known: Sequence[Machine]) -> list[Machine]:
         """The pool's machines with their state.
@@ -597,27 +612,27 @@ class AWS(KnowsItsWords, BlockSales):
         Raises:
             SkywardError: EC2 cannot be asked now.
         """
-        seen = await instances.states(self._calls, known)
-        return await all_of(self._look(pool, machine) for machine in seen)
+        seen = await instances.update_states(self._calls, known)
+        return await gather_bounded(self._update_machine(pool, machine) for machine in seen)
 
-    async def _look(self, pool: str, machine: Machine) -> Machine:
+    async def _update_machine(self, pool: str, machine: Machine) -> Machine:
         if machine.state != "running" or not machine.address:
             return machine
-        if not PoolFolder(pool, machine.extra["token"]).login_key.exists():
+        if not LaunchJournal(pool, machine.extra["token"]).login_key.exists():
             why = "the key to log in with is not on this machine"
             return replace(machine, state="unreachable", extra=machine.extra | {"why": why})
-        there = await look(machine, partial(self.transport, pool))
+        there = await update_machine(machine, partial(self.transport, pool))
         # Without an agent it is of no use, and costs as much as before.
         return replace(there, state="ending") if there.state == "gone" else there
 
-    def paid_for(self, machine: Machine) -> Bought | None:
+    def paid_for(self, machine: Machine) -> OrderedHardware | None:
         """What was bought of a machine, by its type; None where it is not to be looked at.
 
         Args:
             machine: it.
         """
         told = machine.extra.get("bought")
-        return Bought(**told) if self.probe and told is not None else None
+        return OrderedHardware(**told) if self.probe and told is not None else None
 
     async def quiet(self, pool: str, machines: Sequence[Machine]) -> list[Machine]:
         """End what runs on the machines, over SSH alone; gives them with what lies there that nobody has fetched.
@@ -626,13 +641,13 @@ class AWS(KnowsItsWords, BlockSales):
             pool: the pool's name.
             machines: those that are meant.
         """
-        return await all_of(self._quiet(pool, machine) for machine in machines)
+        return await gather_bounded(self._quiet_machine(pool, machine) for machine in machines)
 
-    async def _quiet(self, pool: str, machine: Machine) -> Machine:
-        there = await self._look(pool, machine)
+    async def _quiet_machine(self, pool: str, machine: Machine) -> Machine:
+        there = await self._update_machine(pool, machine)
         if there.state in ("running", "orphaned") and machine.address:
-            await end(machine, partial(self.transport, pool))
-            there = await self._look(pool, machine)
+            await end_machine(machine, partial(self.transport, pool))
+            there = await self._update_machine(pool, machine)
         return there
 
     async def date(self, pool: str, machines: Sequence[Machine], at: float) -> None:
@@ -646,7 +661,7 @@ class AWS(KnowsItsWords, BlockSales):
         Raises:
             SkywardError: it could not be said.
         """
-        await instances.date(self._calls, machines, at)
+        await instances.tag_expiry(self._calls, machines, at)
 
     async def terminate(self, pool: str, machines: Sequence[Machine]) -> None:
         """Have EC2 end the machines.
@@ -658,7 +673,7 @@ class AWS(KnowsItsWords, BlockSales):
 
     async def why_not_now(self) -> str:
         """Why machines cannot be ended without their shutdown, in words; "" where they can."""
-        return await instances.why_not_now(self._calls, (await self._regions())[0])
+        return await instances.immediate_termination_error(self._calls, (await self._regions())[0])
 
     async def terminate_now(self, pool: str, machines: Sequence[Machine]) -> None:
         """Have EC2 end the machines without their shutdown.
@@ -678,9 +693,9 @@ class AWS(KnowsItsWords, BlockSales):
         Raises:
             SkywardError: something is still there; says what.
         """
-        for folder in PoolFolder.all_of(pool):
-            await network.remove(self._calls, folder)
-            await account_resources.remove_belongings(self._calls, folder)
+        for folder in LaunchJournal.find_all(pool):
+            await network.remove_placement_groups(self._calls, folder)
+            await account_resources.remove_security_resources(self._calls, folder)
             await asyncio.to_thread(folder.remove)
 
     def needs_python(self, minor: str) -> str:
@@ -689,14 +704,14 @@ class AWS(KnowsItsWords, BlockSales):
         Args:
             minor: the version of the one that loads the script.
         """
-        return there(minor, self.machine, self.python, rented=True)
+        return describe_python(minor, self.machine, self.python, rented=True)
 
     async def check(self) -> list[Check]:
         """Whose these credentials are, what they may do, and how much at once, in words."""
         try:
             regions = await self._regions()
         except SkywardError as error:
-            return [Check("AWS credentials", "fail", what_of(error), hint_of(error))]
+            return [Check("AWS credentials", "fail", error_message(error), error_hint(error))]
         return await account_resources.check_account(self._calls, regions, subnet=self.subnet, zones=self.zones or ())
 
     @classmethod
@@ -714,7 +729,7 @@ class AWS(KnowsItsWords, BlockSales):
             used: the providers.
         """
         places = [(each.profile, each.endpoint_url, each.region) for each in used]
-        return [cls(profile=whose, endpoint_url=at, region=here) for whose, at, here in account.each(places)]
+        return [cls(profile=whose, endpoint_url=at, region=here) for whose, at, here in account.merge_accounts(places)]
 
     async def inventory(self, *, everywhere: bool) -> Inventory:
         """All that was made for pools in this account, whoever remembers it; reads only.
@@ -726,8 +741,8 @@ class AWS(KnowsItsWords, BlockSales):
             SkywardError: the account cannot be asked.
         """
         regions = await self._regions()
-        places = await account.regions(self._calls, regions[0]) if everywhere else regions
-        return await account.look(self._calls, places)
+        places = await account.list_regions(self._calls, regions[0]) if everywhere else regions
+        return await account.find_leftovers(self._calls, places)
 
     async def remove(self, things: Sequence[Leftover]) -> list[str]:
         """End things, and see them gone; gives what is left of them, in words.
@@ -735,20 +750,20 @@ class AWS(KnowsItsWords, BlockSales):
         Args:
             things: as ``inventory`` names them.
         """
-        left = await account.remove(self._calls, things)
+        left = await account.remove_leftovers(self._calls, things)
         if not left:
-            await asyncio.to_thread(PoolFolder.forget, {f"{each.pool}.{each.token}" for each in things})
+            await asyncio.to_thread(LaunchJournal.remove_folders, {f"{each.pool}.{each.token}" for each in things})
         return left
 
     @contextmanager
     def warm(self, spec: PoolSpec) -> Iterator[None]:
         """Import boto3 meanwhile, which takes longer than the first calls."""
-        threading.Thread(target=self._import, daemon=True).start()
+        threading.Thread(target=self._import_boto, daemon=True).start()
         yield
 
-    def _import(self) -> None:
+    def _import_boto(self) -> None:
         with suppress(SkywardError, ImportError):  # who needs it is told
-            self._calls.region()
+            self._calls.default_region()
 
     def notices(self, machine: Machine) -> str:
         """What asks on a spot machine whether EC2 takes it back; "" for machines on demand.
@@ -756,7 +771,7 @@ class AWS(KnowsItsWords, BlockSales):
         Args:
             machine: the machine.
         """
-        return spot_interruption_watcher.program() if machine.extra.get("market") == "spot" else ""
+        return spot_interruption_watcher.read_program() if machine.extra.get("market") == "spot" else ""
 
     def transport(self, pool: str, machine: Machine, *, patience: float | None = None) -> SSHTransport:
         """The way to one of the pool's machines.
@@ -766,14 +781,14 @@ class AWS(KnowsItsWords, BlockSales):
             machine: the machine.
             patience: seconds of attempts to connect; None for 30, or as long as it may take to boot.
         """
-        from skyward_core.providers.aws.instance_ssh import OwnHostKey, RentedTransport
+        from skyward_core.providers.aws.instance_ssh import Ec2Transport, HostKeyFile
         from skyward_core.transport.ssh.ssh_transport import PATIENCE
 
         extra = machine.extra
         if patience is None:
-            patience = max(PATIENCE, extra["launched"] + BOOT - time.time())
-        folder = PoolFolder(pool, extra["token"])
-        own_key = OwnHostKey(folder.known_hosts_of(machine.id))
+            patience = max(PATIENCE, extra["launched"] + BOOT_TIMEOUT - time.time())
+        folder = LaunchJournal(pool, extra["token"])
+        own_key = HostKeyFile(folder.machine_known_hosts(machine.id))
         target = Target(
             host=machine.address,
             user=extra["user"],
@@ -782,7 +797,7 @@ class AWS(KnowsItsWords, BlockSales):
             config=False,
             host_keys="known",
         )
-        return RentedTransport(
+        return Ec2Transport(
             target,
             extra["folder"],
             own_key,
@@ -792,20 +807,20 @@ class AWS(KnowsItsWords, BlockSales):
         )
 
     @property
-    def _calls(self) -> Calls:
-        return calls_of(Account(self.profile, self.endpoint_url))
+    def _calls(self) -> AwsCalls:
+        return shared_calls(AwsAccount(self.profile, self.endpoint_url))
 
     async def _regions(self) -> Sequence[str]:
         if self.region:
             return self.region
-        if found := await in_thread(self._calls.region):
+        if found := await run_in_thread(self._calls.default_region):
             return (found,)
         raise UsageError(account.NO_REGION)
 
-    async def _own_network(self) -> str:
+    async def _client_network(self) -> str:
         if self.security_group:
             return ""  # who lets whom in is the person's own affair
-        return self.ssh_from or await network.own_address(self._calls, (await self._regions())[0])
+        return self.ssh_from or await network.find_client_network(self._calls, (await self._regions())[0])
 
     def to_json(self) -> dict[str, Any]:
         return {"provider": self.name} | asdict(self)

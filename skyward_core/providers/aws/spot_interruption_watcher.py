@@ -23,18 +23,18 @@ from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from urllib.parse import urlsplit
 
-PERIOD = 5.0  # seconds between looks, as EC2's guide says
-PATIENCE = 2.0  # seconds for a word of an answer
-LONGEST_LOOK = 20  # seconds after which a look hangs
-LONGEST = 4096  # bytes of an answer
-TOKEN_LIFE = 21600  # seconds
-FAILURES = 6  # looks in a row that fail before that is said
-MOST = 3600.0  # seconds to an end that are believed
-VARIABLE = "AWS_EC2_METADATA_SERVICE_ENDPOINT"  # as AWS's own tools have it
+POLL_INTERVAL = 5.0  # seconds between looks, as EC2's guide says
+READ_TIMEOUT = 2.0  # seconds for a word of an answer
+POLL_TIMEOUT = 20  # seconds after which a look hangs
+MAX_RESPONSE_BYTES = 4096  # bytes of an answer
+TOKEN_TTL = 21600  # seconds
+FAILURES_BEFORE_REPORT = 6  # looks in a row that fail before that is said
+MAX_SECONDS_LEFT = 3600.0  # seconds to an end that are believed
+ENDPOINT_VARIABLE = "AWS_EC2_METADATA_SERVICE_ENDPOINT"  # as AWS's own tools have it
 ACTIONS = ("terminate", "stop", "hibernate")
 
 
-class Metadata:
+class MetadataService:
     """The metadata service, version 2: questions carry a token of a session.
 
     Args:
@@ -53,7 +53,7 @@ class Metadata:
             OSError, ValueError: it cannot be told.
         """
         for _ in range(2):
-            status, said, at = self._ask("GET", path, {"X-aws-ec2-metadata-token": self._session()})
+            status, said, at = self._request("GET", path, {"X-aws-ec2-metadata-token": self._session_token()})
             if status != 401:
                 break
             self._token = ""  # it is over, or of a service that was started anew
@@ -63,34 +63,34 @@ class Metadata:
             raise OSError(f"the metadata service answers {status} to {path}")
         return said, at
 
-    def _session(self) -> str:
+    def _session_token(self) -> str:
         if not self._token or time.monotonic() > self._until:
-            life = {"X-aws-ec2-metadata-token-ttl-seconds": str(TOKEN_LIFE)}
+            life = {"X-aws-ec2-metadata-token-ttl-seconds": str(TOKEN_TTL)}
             asked_at = time.monotonic()
-            status, said, _ = self._ask("PUT", "/latest/api/token", life)
+            status, said, _ = self._request("PUT", "/latest/api/token", life)
             if status != 200 or not said.isascii() or not said.isprintable() or not said.strip():
                 raise OSError(f"the metadata service answers {status} to who asks for a token")
-            self._token, self._until = said.strip(), asked_at + TOKEN_LIFE * 0.9
+            self._token, self._until = said.strip(), asked_at + TOKEN_TTL * 0.9
         return self._token
 
-    def _ask(self, verb: str, path: str, headers: dict[str, str]) -> tuple[int, str, float]:
-        connection = HTTPConnection(self._host, self._port, timeout=PATIENCE)
+    def _request(self, verb: str, path: str, headers: dict[str, str]) -> tuple[int, str, float]:
+        connection = HTTPConnection(self._host, self._port, timeout=READ_TIMEOUT)
         try:
             connection.request(verb, path, headers=headers)
             answer = connection.getresponse()
-            body = answer.read(LONGEST + 1)
+            body = answer.read(MAX_RESPONSE_BYTES + 1)
         except HTTPException as error:
             raise ValueError(f"the metadata service's answer to {path} is none: {error!r:.100}") from error
         except OSError as error:
             raise OSError(f"the metadata service cannot be asked: {error}") from error
         finally:
             connection.close()
-        if len(body) > LONGEST:
-            raise ValueError(f"the metadata service's answer to {path} is longer than {LONGEST} bytes")
-        return answer.status, body.decode("ascii", "replace"), _its_time(answer.getheader("Date"))
+        if len(body) > MAX_RESPONSE_BYTES:
+            raise ValueError(f"the metadata service's answer to {path} is longer than {MAX_RESPONSE_BYTES} bytes")
+        return answer.status, body.decode("ascii", "replace"), _server_time(answer.getheader("Date"))
 
 
-def _its_time(date: str | None) -> float:
+def _server_time(date: str | None) -> float:
     """The service's clock, which the notice's time is of; the machine's own may be wrong."""
     try:
         return parsedate_to_datetime(date or "").timestamp()
@@ -98,7 +98,7 @@ def _its_time(date: str | None) -> float:
         return time.time()
 
 
-def notices(metadata: Metadata) -> list[tuple[str, str, float | None]]:
+def read_notices(metadata: MetadataService) -> list[tuple[str, str, float | None]]:
     """What EC2 says now: kind, when it was said for (as it says so), and how many seconds are left.
 
     Raises:
@@ -107,19 +107,19 @@ def notices(metadata: Metadata) -> list[tuple[str, str, float | None]]:
     found: list[tuple[str, str, float | None]] = []
     said, now = metadata.read("/latest/meta-data/spot/instance-action")
     if said is not None:
-        told = _object(said)
+        told = _parse_object(said)
         action, at = told.get("action"), told.get("time")
         if action not in ACTIONS or not isinstance(at, str):
             raise ValueError(f"the metadata service tells of no such end: {said!r:.100}")
-        left = _seconds(at) - now
-        found.append((action, at, min(MOST, max(0.0, left))))
+        left = _parse_time(at) - now
+        found.append((action, at, min(MAX_SECONDS_LEFT, max(0.0, left))))
     said, _ = metadata.read("/latest/meta-data/events/recommendations/rebalance")
     if said is not None:
-        found.append(("rebalance", str(_object(said).get("noticeTime"))[:40], None))
+        found.append(("rebalance", str(_parse_object(said).get("noticeTime"))[:40], None))
     return found
 
 
-def _object(text: str) -> dict[str, object]:
+def _parse_object(text: str) -> dict[str, object]:
     try:
         told = json.loads(text)
     except (ValueError, RecursionError):
@@ -129,14 +129,14 @@ def _object(text: str) -> dict[str, object]:
     return told
 
 
-def _seconds(time_there: str) -> float:
+def _parse_time(time_there: str) -> float:
     try:
         return datetime.strptime(time_there, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC).timestamp()
     except ValueError as error:
         raise ValueError(f"the metadata service tells of no such time: {time_there!r:.100}") from error
 
 
-def program() -> str:
+def read_program() -> str:
     """This module, as it is sent to machines."""
     return Path(__file__).read_text("utf-8")
 
@@ -144,29 +144,29 @@ def program() -> str:
 def main() -> None:
     """Look, say, wait, until nobody listens any more."""
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
-    metadata = Metadata(os.environ.get(VARIABLE) or "http://169.254.169.254")
+    metadata = MetadataService(os.environ.get(ENDPOINT_VARIABLE) or "http://169.254.169.254")
     known: set[tuple[str, str]] = set()
     failed = 0
     while True:
-        signal.alarm(LONGEST_LOOK)
+        signal.alarm(POLL_TIMEOUT)
         try:
-            found = notices(metadata)
+            found = read_notices(metadata)
         except (OSError, ValueError) as error:
             failed += 1
-            if failed == FAILURES:
-                _say({"error": f"{error}"[:200]})
+            if failed == FAILURES_BEFORE_REPORT:
+                _print_json({"error": f"{error}"[:200]})
         else:
             failed = 0
             for kind, at, left in found:
                 if (kind, at) not in known:
                     known.add((kind, at))
-                    _say({"kind": kind, "left": left})
+                    _print_json({"kind": kind, "left": left})
         signal.alarm(0)
-        if select.select([0], [], [], PERIOD)[0] and not os.read(0, 1):
+        if select.select([0], [], [], POLL_INTERVAL)[0] and not os.read(0, 1):
             return
 
 
-def _say(told: dict[str, object]) -> None:
+def _print_json(told: dict[str, object]) -> None:
     sys.stdout.write(json.dumps(told) + "\n")
     sys.stdout.flush()
 

@@ -13,19 +13,19 @@ from typing import Any
 
 from skyward_core.model.errors import PoolError
 from skyward_core.model.machines import Check, Machine
-from skyward_core.model.misuse_errors import KnowsItsWords
+from skyward_core.model.misuse_errors import StrictKeywords
 from skyward_core.model.specs import PoolSpec
 from skyward_core.node.agent import retained_results
-from skyward_core.node.bootstrap.host_inspection import goodbye, is_running, members
-from skyward_core.protocol.node_paths import KEPT, NodePaths
-from skyward_core.store.state_folder import home, socket_dir
-from skyward_core.transport.local_transport import LocalTransport, Starter
+from skyward_core.node.bootstrap.host_inspection import find_node_processes, is_running, read_exit_reason
+from skyward_core.protocol.node_paths import RETAINED_PREFIX, NodePaths
+from skyward_core.store.state_folder import ensure_socket_folder, state_home
+from skyward_core.transport.local_transport import AgentStarter, LocalTransport
 
-FORGOTTEN = 60.0  # seconds without anything in a pool's folder
-PATIENCE = 3.0  # seconds that an agent may take to end, and what it leaves
+ABANDONED_SECONDS = 60.0  # seconds without anything in a pool's folder
+STOP_TIMEOUT = 3.0  # seconds that an agent may take to end, and what it leaves
 
 
-class Local(KnowsItsWords):
+class Local(StrictKeywords):
     """Run the pool on this machine.
 
     Real processes and real sockets, no SSH: what works here works on machines elsewhere. All nodes share this
@@ -44,78 +44,78 @@ class Local(KnowsItsWords):
     runs_here = True
 
     def __init__(self) -> None:
-        self._starter = Starter()
+        self._starter = AgentStarter()
 
     def __repr__(self) -> str:
         return "Local()"
 
     async def create(self, spec: PoolSpec, token: str) -> list[Machine]:
         """Folders for as many nodes as may be: this machine has room for all."""
-        root = _root(spec.name, token)
-        return [self._make(root, node, str(node)) for node in range(spec.most_nodes)]
+        root = _pool_folder(spec.name, token)
+        return [self._make_machine(root, node, str(node)) for node in range(spec.most_nodes)]
 
     async def replace(
         self, pool: str, token: str, node: int, machines: Sequence[Machine], former: Sequence[Machine]
     ) -> Machine:
         """Another folder beside the lost one."""
         root = Path(former[-1].extra["folder"]).parent
-        return self._make(root, node, f"{node}-{token[:6]}")
+        return self._make_machine(root, node, f"{node}-{token[:6]}")
 
     @staticmethod
-    def _make(root: Path, node: int, name: str) -> Machine:
+    def _make_machine(root: Path, node: int, name: str) -> Machine:
         folder = root / f"node-{name}"
         try:
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         except OSError as error:
             raise PoolError(f"node {node} needs the folder {folder}: {error}") from error
-        extra = {"folder": str(folder), "socket": str(socket_dir(root) / f"{name}.sock")}
+        extra = {"folder": str(folder), "socket": str(ensure_socket_folder(root) / f"{name}.sock")}
         return Machine(str(folder), node, "127.0.0.1", "127.0.0.1", extra=extra)
 
     async def describe(self, pool: str, known: Sequence[Machine]) -> list[Machine]:
-        return [self._look(machine) for machine in known]
+        return [self._update_machine(machine) for machine in known]
 
     @staticmethod
-    def _look(machine: Machine) -> Machine:
+    def _update_machine(machine: Machine) -> Machine:
         paths, folder = NodePaths(machine.extra["folder"]), Path(machine.extra["folder"])
         if is_running(str(folder)):
             return machine
         if folder.exists():
             return replace(machine, state="orphaned")
-        left = Path(paths.kept)
-        if members(str(folder)) or is_running(str(left)):
+        left = Path(paths.retained_folder)
+        if find_node_processes(str(folder)) or is_running(str(left)):
             return replace(machine, state="ending")  # its agent, or what ran there, has not quite ended
-        why, at = goodbye(str(folder))
-        told = {"why": why, "kept": retained_results.facts(left)} | ({"ended": at} if at else {})
+        why, at = read_exit_reason(str(folder))
+        told = {"why": why, "kept": retained_results.read_retained_facts(left)} | ({"ended": at} if at else {})
         return replace(machine, state="gone", extra=machine.extra | told)
 
     async def terminate(self, pool: str, machines: Sequence[Machine]) -> None:
-        await asyncio.gather(*(self._end(machine) for machine in machines))
+        await asyncio.gather(*(self._end_machine(machine) for machine in machines))
 
-    async def _end(self, machine: Machine) -> None:
-        from skyward_core.node.bootstrap.host_commands import end
+    async def _end_machine(self, machine: Machine) -> None:
+        from skyward_core.node.bootstrap.host_commands import end_agent
 
-        await asyncio.to_thread(end, Path(machine.extra["folder"]), machine.extra["socket"], PATIENCE)
+        await asyncio.to_thread(end_agent, Path(machine.extra["folder"]), machine.extra["socket"], STOP_TIMEOUT)
 
     async def teardown(self, pool: str) -> None:
-        for root in _base().glob("*.*"):
+        for root in _local_folder().glob("*.*"):
             with suppress(FileNotFoundError):  # another process that saw the same end has just removed it
-                if root.name.startswith(f"{pool}.") or _is_done_with(root):
-                    await _forget(root)
+                if root.name.startswith(f"{pool}.") or _is_removable(root):
+                    await _remove_pool_folder(root)
 
     async def check(self) -> list[Check]:
         import shutil
 
-        free = shutil.disk_usage(home()).free
+        free = shutil.disk_usage(state_home()).free
         state = "ok" if free > 1 << 30 else "warn"
         return [
             Check("local", "ok", f"{os.cpu_count()} cores"),
-            Check("local disk", state, f"{free / 2**30:.1f} GB free under {home()}"),  # type: ignore[arg-type]
+            Check("local disk", state, f"{free / 2**30:.1f} GB free under {state_home()}"),  # type: ignore[arg-type]
         ]
 
     def transport(self, pool: str, machine: Machine) -> LocalTransport:
         return LocalTransport(Path(machine.extra["folder"]), Path(machine.extra["socket"]), self._starter)
 
-    def warm(self, spec: PoolSpec) -> Starter:
+    def warm(self, spec: PoolSpec) -> AgentStarter:
         return self._starter
 
     def to_json(self) -> dict[str, Any]:
@@ -131,34 +131,34 @@ class Local(KnowsItsWords):
         return cls()
 
 
-def _base() -> Path:
-    path = home() / "local"
+def _local_folder() -> Path:
+    path = state_home() / "local"
     path.mkdir(exist_ok=True, mode=0o700)
     return path
 
 
-def _root(pool: str, token: str) -> Path:
-    return _base() / f"{pool}.{token}"
+def _pool_folder(pool: str, token: str) -> Path:
+    return _local_folder() / f"{pool}.{token}"
 
 
-def _is_done_with(root: Path) -> bool:
+def _is_removable(root: Path) -> bool:
     """Whether all that was kept there was fetched after its pool's end, and nobody is just about to put more there."""
-    return time.time() - root.stat().st_mtime > FORGOTTEN and not any(root.iterdir())
+    return time.time() - root.stat().st_mtime > ABANDONED_SECONDS and not any(root.iterdir())
 
 
-async def _forget(root: Path) -> None:
+async def _remove_pool_folder(root: Path) -> None:
     """Remove what a pool's machines left, but for what nobody has fetched."""
     if any(is_running(str(folder)) for folder in root.iterdir() if folder.is_dir()):
         return
-    await asyncio.to_thread(_remove, socket_dir(root))
+    await asyncio.to_thread(_remove_tree, ensure_socket_folder(root))
     for part in root.iterdir():
-        if not part.name.startswith(KEPT):
-            await asyncio.to_thread(_remove, part)
+        if not part.name.startswith(RETAINED_PREFIX):
+            await asyncio.to_thread(_remove_tree, part)
     if not any(root.iterdir()):
         root.rmdir()
 
 
-def _remove(path: Path) -> None:
+def _remove_tree(path: Path) -> None:
     import shutil  # it loads compressors; a pool starts sooner without
 
     if path.is_dir():

@@ -13,21 +13,21 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from skyward_core.model.errors import NoCapacity, PoolError, Unreachable, what_of
+from skyward_core.model.errors import NoCapacity, PoolError, Unreachable, error_message
 from skyward_core.model.machines import Machine
-from skyward_core.providers.provider import progress
+from skyward_core.providers.provider import report_progress
 from skyward_core.providers.slurm import slurm_commands
 from skyward_core.providers.slurm.slurm_commands import (
-    RUNNING,
-    SLACK,
-    TAKEN,
+    CONNECTION_SLACK,
+    PREEMPTED_STATES,
+    RUNNING_STATES,
     AllocatedNode,
     CommandFailed,
-    Commands,
+    SlurmCommands,
     SlurmJob,
 )
-from skyward_core.store.atomic_file import write_whole
-from skyward_core.store.state_folder import home
+from skyward_core.store.atomic_file import write_atomic
+from skyward_core.store.state_folder import state_home
 
 _FOLDER = "slurm"
 
@@ -38,12 +38,12 @@ def ledger_id() -> str:
     Raises:
         PoolError: it cannot be written.
     """
-    path = home() / _FOLDER / "ledger-id"
+    path = state_home() / _FOLDER / "ledger-id"
     try:
         if not path.exists():
             path.parent.mkdir(mode=0o700, exist_ok=True)
             draft = path.with_name(f"ledger-id.{secrets.token_hex(4)}")
-            write_whole(draft, secrets.token_hex(8).encode())
+            write_atomic(draft, secrets.token_hex(8).encode())
             with suppress(FileExistsError):  # of several clients that find none, one makes it
                 os.link(draft, path)
             draft.unlink()
@@ -62,12 +62,12 @@ class AllocationFolder:
 
     def __init__(self, pool: str, token: str) -> None:
         self.pool, self.token = pool, token
-        self.path = home() / _FOLDER / f"{pool}.{token}"
+        self.path = state_home() / _FOLDER / f"{pool}.{token}"
 
     @classmethod
-    def all_of(cls, pool: str) -> Iterator[AllocationFolder]:
+    def find_all(cls, pool: str) -> Iterator[AllocationFolder]:
         """The folders of pools of a name: of one that is up, and of others of which something was left."""
-        for path in sorted((home() / _FOLDER).glob(f"{pool}.*")):
+        for path in sorted((state_home() / _FOLDER).glob(f"{pool}.*")):
             yield cls(pool, path.name.rpartition(".")[2])
 
     @property
@@ -80,7 +80,7 @@ class AllocationFolder:
         """The file that says which key each of them shows."""
         return self.path / "known_hosts"
 
-    def make(self) -> None:
+    def create(self) -> None:
         """Have it there, before anything is asked for.
 
         Raises:
@@ -91,7 +91,7 @@ class AllocationFolder:
         except OSError as error:
             raise PoolError(f"the folder of pool {self.pool} cannot be made: {error}") from error
 
-    def begin(self) -> str:
+    def record_request(self) -> str:
         """Write down that the allocation is about to be asked for; gives the public key that its nodes let in.
 
         Raises:
@@ -103,22 +103,22 @@ class AllocationFolder:
         try:
             if not (self.login_key.exists() and public.exists()):
                 key = asyncssh.generate_private_key("ssh-ed25519", comment=f"skyward-{self.pool}")
-                write_whole(self.login_key, key.export_private_key())
-                write_whole(public, key.export_public_key())
-            write_whole(self._begun, f"{time.time():.3f}".encode())
+                write_atomic(self.login_key, key.export_private_key())
+                write_atomic(public, key.export_public_key())
+            write_atomic(self._request_path, f"{time.time():.3f}".encode())
             return " ".join(public.read_text(encoding="ascii").split()[:2])
         except OSError as error:
             raise PoolError(f"the key of pool {self.pool} cannot be written to {self.path}: {error}") from error
 
     @property
-    def begun(self) -> float | None:
+    def last_submitted_at(self) -> float | None:
         """When it was asked for last, Unix time; None where it never was, or nobody here knows."""
         try:
-            return float(self._begun.read_text(encoding="ascii"))
+            return float(self._request_path.read_text(encoding="ascii"))
         except (OSError, ValueError):
             return None
 
-    def answered(self, *, submitted: bool) -> None:
+    def record_answer(self, *, submitted: bool) -> None:
         """Write down what Slurm has answered.
 
         Args:
@@ -129,18 +129,18 @@ class AllocationFolder:
         """
         try:
             if submitted:
-                self._begun.replace(self._submitted)
+                self._request_path.replace(self._submitted_path)
             else:
-                self._begun.unlink()
+                self._request_path.unlink()
         except OSError as error:
             raise PoolError(f"what Slurm has answered cannot be written to {self.path}: {error}") from error
 
     @property
-    def asked_nothing(self) -> bool:
+    def is_never_submitted(self) -> bool:
         """Whether Slurm was never asked for anything that it might have taken."""
-        return self.path.exists() and not (self._begun.exists() or self._submitted.exists())
+        return self.path.exists() and not (self._request_path.exists() or self._submitted_path.exists())
 
-    def trust(self, nodes: Sequence[AllocatedNode]) -> None:
+    def write_known_hosts(self, nodes: Sequence[AllocatedNode]) -> None:
         """Write down which keys the pool's nodes show.
 
         Raises:
@@ -148,7 +148,7 @@ class AllocationFolder:
         """
         lines = [f"[{node.address}]:{node.port} {node.host_key}\n" for node in nodes]
         try:
-            write_whole(self.known_hosts, "".join(lines).encode())
+            write_atomic(self.known_hosts, "".join(lines).encode())
         except OSError as error:
             raise PoolError(f"the keys of pool {self.pool}'s nodes cannot be written: {error}") from error
 
@@ -163,20 +163,20 @@ class AllocationFolder:
                 shutil.rmtree(self.path)
 
     @property
-    def _begun(self) -> Path:
+    def _request_path(self) -> Path:
         return self.path / "begun"
 
     @property
-    def _submitted(self) -> Path:
+    def _submitted_path(self) -> Path:
         return self.path / "submitted"
 
 
-LOOK = 5  # seconds between two looks for the agent
-GONE = 300  # seconds without an agent after which a node leaves the allocation
-FIRST_PORT, PORTS = 20000, 12000
+POLL_INTERVAL = 5  # seconds between two looks for the agent
+ABANDON_SECONDS = 300  # seconds without an agent after which a node leaves the allocation
+FIRST_PORT, PORT_COUNT = 20000, 12000
 
 # Neither sh nor srun changes anything in it. @NAME@ are put in; all of them are numbers, names or public keys.
-_SCRIPT = """\
+_SCRIPT_TEMPLATE = """\
 #!/bin/sh
 # A pool of skyward: @POOL@
 umask 077
@@ -281,7 +281,7 @@ wait $step
 """
 
 # What a second step prints of the nodes, once their servers listen.
-_REPORT = (
+_REPORT_TEMPLATE = (
     "D=/tmp/skyward-slurm-$(id -u)-@FOLDER@.$SLURM_NODEID;n=0;"
     'until [ -O "$D" ] && [ -O "$D/report" ];do n=$((n+1));[ $n -le 180 ]||{ '
     'echo "skyward-error $SLURM_NODEID its SSH server has not come up within 90 s";exit 0;};sleep 0.5;done;'
@@ -289,7 +289,7 @@ _REPORT = (
 )
 
 
-def script(pool: str, folder: str, key: str, boot: int) -> str:
+def make_script(pool: str, folder: str, key: str, boot: int) -> str:
     """The batch script.
 
     Args:
@@ -298,42 +298,49 @@ def script(pool: str, folder: str, key: str, boot: int) -> str:
         key: the line of the public key that is let in.
         boot: seconds within which an agent has to run.
     """
-    given = {"POOL": pool, "FOLDER": folder, "KEY": key, "BOOT": boot, "GONE": GONE, "LOOK": LOOK}
-    text = _SCRIPT
-    for name, what in (given | {"FIRST_PORT": FIRST_PORT, "PORTS": PORTS}).items():
+    given = {
+        "POOL": pool,
+        "FOLDER": folder,
+        "KEY": key,
+        "BOOT": boot,
+        "GONE": ABANDON_SECONDS,
+        "LOOK": POLL_INTERVAL,
+    }
+    text = _SCRIPT_TEMPLATE
+    for name, what in (given | {"FIRST_PORT": FIRST_PORT, "PORTS": PORT_COUNT}).items():
         text = text.replace(f"@{name}@", str(what))
     return text
 
 
-def report(folder: str) -> str:
+def make_report_command(folder: str) -> str:
     """What a second step runs on each node, to have it say how it is reached.
 
     Args:
         folder: as for :func:`script`.
     """
-    return _REPORT.replace("@FOLDER@", folder)
+    return _REPORT_TEMPLATE.replace("@FOLDER@", folder)
 
 
-PREFIX = "skyward-"
-PAUSES = (0.3, 15.0)  # seconds between two looks at the queue, at first and at most
-ENDING = 6.0  # seconds in which most of those that are told to end have ended
-SUBMITTING = 30.0  # seconds that sbatch may take, whatever becomes of its client
-REPORTING = 120.0  # seconds in which nodes say how they are reached
-_SETTLING = 2.0  # seconds until squeue shows what sbatch has submitted
+NAME_PREFIX = "skyward-"
+POLL_PAUSES = (0.3, 15.0)  # seconds between two looks at the queue, at first and at most
+END_TIMEOUT = 6.0  # seconds in which most of those that are told to end have ended
+SUBMIT_TIMEOUT = 30.0  # seconds that sbatch may take, whatever becomes of its client
+REPORT_TIMEOUT = 120.0  # seconds in which nodes say how they are reached
+_VISIBILITY_SECONDS = 2.0  # seconds until squeue shows what sbatch has submitted
 
 
-def name_of(pool: str, token: str) -> str:
+def job_name(pool: str, token: str) -> str:
     """What a pool's allocation is called, by nobody else: squeue finds it by that."""
-    return f"{PREFIX}{pool}.{token}"
+    return f"{NAME_PREFIX}{pool}.{token}"
 
 
-def pool_of(name: str) -> tuple[str, str] | None:
+def parse_job_name(name: str) -> tuple[str, str] | None:
     """The pool and the token that such a name has; None where it is no such name."""
-    pool, _, token = name.removeprefix(PREFIX).rpartition(".")
-    return (pool, token) if name.startswith(PREFIX) and pool and token.isalnum() else None
+    pool, _, token = name.removeprefix(NAME_PREFIX).rpartition(".")
+    return (pool, token) if name.startswith(NAME_PREFIX) and pool and token.isalnum() else None
 
 
-async def jobs(commands: Commands, names: Iterable[str]) -> list[SlurmJob]:
+async def find_jobs(commands: SlurmCommands, names: Iterable[str]) -> list[SlurmJob]:
     """What Slurm knows of allocations, those that ended lately among them.
 
     Raises:
@@ -347,26 +354,26 @@ async def jobs(commands: Commands, names: Iterable[str]) -> list[SlurmJob]:
         "--states=all",
         f"--name={','.join(wanted)}",
         "-o",
-        slurm_commands.FIELDS,
+        slurm_commands.SQUEUE_FORMAT,
     )
-    return [each for each in slurm_commands.jobs(told) if each.name in wanted]
+    return [each for each in slurm_commands.parse_jobs(told) if each.name in wanted]
 
 
-async def settled(commands: Commands, names: Iterable[str]) -> list[SlurmJob]:
+async def find_settled_jobs(commands: SlurmCommands, names: Iterable[str]) -> list[SlurmJob]:
     """The same; those that are just ending are waited for, for a while: only then Slurm says why they end.
 
     Raises:
         PoolError: it cannot be asked.
     """
-    names, until = list(names), time.monotonic() + ENDING
+    names, until = list(names), time.monotonic() + END_TIMEOUT
     while True:
-        there = await jobs(commands, names)
-        if not any(each.state in slurm_commands.ENDING for each in there) or time.monotonic() > until:
+        there = await find_jobs(commands, names)
+        if not any(each.state in slurm_commands.ENDING_STATES for each in there) or time.monotonic() > until:
             return there
         await asyncio.sleep(0.3)
 
 
-async def find(commands: Commands, folder: AllocationFolder) -> list[SlurmJob]:
+async def find_allocations(commands: SlurmCommands, folder: AllocationFolder) -> list[SlurmJob]:
     """A pool's allocations that are not over. A submission of which nobody has heard what became of it is waited for:
     the client may have died while its sbatch went on.
 
@@ -374,89 +381,91 @@ async def find(commands: Commands, folder: AllocationFolder) -> list[SlurmJob]:
         PoolError: Slurm cannot be asked.
     """
     while True:
-        if folder.asked_nothing:
+        if folder.is_never_submitted:
             return []
-        begun = folder.begun
-        there = [each for each in await jobs(commands, [name_of(folder.pool, folder.token)]) if not each.is_over]
-        until = 0.0 if begun is None else begun + SUBMITTING + SLACK
-        if there or time.time() >= until or begun is None or begun > time.time() + SLACK:
+        begun = folder.last_submitted_at
+        there = [
+            each for each in await find_jobs(commands, [job_name(folder.pool, folder.token)]) if not each.has_ended
+        ]
+        until = 0.0 if begun is None else begun + SUBMIT_TIMEOUT + CONNECTION_SLACK
+        if there or time.time() >= until or begun is None or begun > time.time() + CONNECTION_SLACK:
             return there
-        await asyncio.sleep(min(_SETTLING, max(0.1, until - time.time())))
+        await asyncio.sleep(min(_VISIBILITY_SECONDS, max(0.1, until - time.time())))
 
 
-async def submit(commands: Commands, folder: AllocationFolder, options: Sequence[str], script: str) -> str:
+async def submit_job(commands: SlurmCommands, folder: AllocationFolder, options: Sequence[str], script: str) -> str:
     """Ask Slurm for an allocation; gives the number of its job.
 
     Raises:
         PoolError: it refuses, or cannot be asked; says why.
     """
-    asked = asyncio.ensure_future(commands("sbatch", "--parsable", *options, stdin=script, seconds=SUBMITTING))
+    asked = asyncio.ensure_future(commands("sbatch", "--parsable", *options, stdin=script, seconds=SUBMIT_TIMEOUT))
     try:
         told = await asyncio.shield(asked)
     except asyncio.CancelledError:
         # Who breaks off its start waits for the answer, which tells what is to be cancelled.
-        await asyncio.wait([asked], timeout=SUBMITTING)
+        await asyncio.wait([asked], timeout=SUBMIT_TIMEOUT)
         if asked.done() and not asked.cancelled() and asked.exception() is None:
-            folder.answered(submitted=True)
+            folder.record_answer(submitted=True)
         raise
     except CommandFailed as error:
         if "timed out" not in str(error):  # else Slurm may take it all the same
-            folder.answered(submitted=False)
+            folder.record_answer(submitted=False)
         raise
-    folder.answered(submitted=True)
-    return slurm_commands.submitted(told)
+    folder.record_answer(submitted=True)
+    return slurm_commands.parse_job_id(told)
 
 
-async def granted(commands: Commands, name: str, id: str) -> SlurmJob:
+async def wait_for_nodes(commands: SlurmCommands, name: str, id: str) -> SlurmJob:
     """Wait until an allocation has its nodes, and tell meanwhile why it waits.
 
     Raises:
         NoCapacity: Slurm took its nodes away again before anybody could use them.
         PoolError: it ended otherwise, as by somebody who cancelled it: it is not submitted anew.
     """
-    pause, said = PAUSES[0], ""
+    pause, said = POLL_PAUSES[0], ""
     while True:
         try:
-            found = [each for each in await jobs(commands, [name]) if each.id == id]
+            found = [each for each in await find_jobs(commands, [name]) if each.id == id]
         except (Unreachable, CommandFailed) as error:  # a controller may be started anew, and the queue stays
-            said = _tell(said, f"job {id} waits, as far as is known: {what_of(error)}")
+            said = _report_change(said, f"job {id} waits, as far as is known: {error_message(error)}")
             found = []
         else:
             if not found:
                 raise PoolError(f"Slurm does not know job {id} any more; somebody has cancelled it, it seems")
         for job in found:
-            if job.state in RUNNING:
+            if job.state in RUNNING_STATES:
                 return job
-            if job.is_over:
-                kind = NoCapacity if job.state in TAKEN else PoolError
-                raise kind(f"{job.how_it_ended}, before the pool was up")
+            if job.has_ended:
+                kind = NoCapacity if job.state in PREEMPTED_STATES else PoolError
+                raise kind(f"{job.end_reason}, before the pool was up")
             starts = job.start if job.start and job.start > time.time() else None
             when = (
                 f"; Slurm expects it to start at {time.strftime('%H:%M on %Y-%m-%d', time.localtime(starts))}"
                 if starts
                 else ""
             )
-            said = _tell(said, f"job {id} waits in the queue: {job.why_it_waits}{when}")
+            said = _report_change(said, f"job {id} waits in the queue: {job.wait_reason}{when}")
         await asyncio.sleep(pause)
-        pause = min(PAUSES[1], pause * 1.4)
+        pause = min(POLL_PAUSES[1], pause * 1.4)
 
 
-def _tell(before: str, now: str) -> str:
+def _report_change(before: str, now: str) -> str:
     if now != before:
-        progress(now)
+        report_progress(now)
     return now
 
 
-async def nodes_of(commands: Commands, job: SlurmJob) -> list[str]:
+async def list_nodes(commands: SlurmCommands, job: SlurmJob) -> list[str]:
     """The names of an allocation's nodes.
 
     Raises:
         PoolError: they cannot be told.
     """
-    return slurm_commands.hostnames(await commands("scontrol", "show", "hostnames", job.nodes))
+    return slurm_commands.parse_hostnames(await commands("scontrol", "show", "hostnames", job.nodes))
 
 
-async def reached(commands: Commands, job: SlurmJob, folder: str, count: int) -> list[AllocatedNode]:
+async def fetch_node_reports(commands: SlurmCommands, job: SlurmJob, folder: str, count: int) -> list[AllocatedNode]:
     """How its nodes are reached, once their SSH servers listen.
 
     Args:
@@ -468,27 +477,28 @@ async def reached(commands: Commands, job: SlurmJob, folder: str, count: int) ->
     """
     told = await commands(
         "srun", f"--jobid={job.id}", "--overlap", "--mem=0", "--gres=none", f"--nodes={count}", f"--ntasks={count}",
-        "--ntasks-per-node=1", "--cpu-bind=none", "--input=none", "sh", "-c", report(folder), seconds=REPORTING,
+        "--ntasks-per-node=1", "--cpu-bind=none", "--input=none", "sh", "-c", make_report_command(folder),
+        seconds=REPORT_TIMEOUT,
     )  # fmt: skip
-    return slurm_commands.reports(told, count)
+    return slurm_commands.parse_node_reports(told, count)
 
 
-async def remembered(commands: Commands, id: str) -> str:
+async def fetch_end_reason(commands: SlurmCommands, id: str) -> str:
     """How an allocation ended that squeue does not know any more, by the cluster's accounting; "" where it has none."""
     try:
         told = await commands("sacct", "--noheader", "--allocations", "--parsable2", f"--jobs={id}", "--format=State")
     except PoolError:
         return ""
-    return slurm_commands.ending(id, told)
+    return slurm_commands.job_end_reason(id, told)
 
 
-def whole(machines: Iterable[Machine]) -> list[str]:
+def complete_allocations(machines: Iterable[Machine]) -> list[str]:
     """The allocations of which all nodes are among some machines: one ends as a whole, or not at all."""
     counts = Counter((each.extra["job"], each.extra["nodes"]) for each in machines)
     return sorted(job for (job, nodes), count in counts.items() if count >= nodes)
 
 
-async def cancel(commands: Commands, wanted: Sequence[str]) -> None:
+async def cancel_jobs(commands: SlurmCommands, wanted: Sequence[str]) -> None:
     """Have allocations ended; those that are over stay so.
 
     Raises:
@@ -498,7 +508,7 @@ async def cancel(commands: Commands, wanted: Sequence[str]) -> None:
         await commands("scancel", "--quiet", *wanted)
 
 
-def machine_of(folder: AllocationFolder, job: SlurmJob, node: AllocatedNode, name: str, count: int) -> Machine:
+def to_machine(folder: AllocationFolder, job: SlurmJob, node: AllocatedNode, name: str, count: int) -> Machine:
     """A node of an allocation, as a machine.
 
     Args:
@@ -512,7 +522,7 @@ def machine_of(folder: AllocationFolder, job: SlurmJob, node: AllocatedNode, nam
     return Machine(f"{job.id}/{node.name}", node.index, node.address, "", extra=extra)
 
 
-def unfinished(folder: AllocationFolder, job: SlurmJob, names: Sequence[str]) -> list[Machine]:
+def pending_machines(folder: AllocationFolder, job: SlurmJob, names: Sequence[str]) -> list[Machine]:
     """An allocation that nobody could use yet, as machines: one for each node that it has, or one while it waits."""
     extra = {"job": job.id, "token": folder.token, "nodes": max(1, len(names))}
     if not names:

@@ -13,24 +13,31 @@ from dataclasses import KW_ONLY, asdict, dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from skyward_core.model.errors import PoolError, SkywardError, UsageError, hint_of, what_of
+from skyward_core.model.errors import PoolError, SkywardError, UsageError, error_hint, error_message
 from skyward_core.model.machines import Check, Inventory, Leftover, Machine
-from skyward_core.model.misuse_errors import KnowsItsWords
-from skyward_core.model.offers import Offer, OfferList, RentalPlan, Wish, in_order, nearest
-from skyward_core.model.provider_settings import Field, Setting, flag, words
+from skyward_core.model.misuse_errors import StrictKeywords
+from skyward_core.model.offers import (
+    MachineRequirements,
+    Offer,
+    OfferList,
+    RentalPlan,
+    describe_nearest,
+    matching_offers,
+)
+from skyward_core.model.provider_settings import Field, Setting, flag, word_list
 from skyward_core.model.specs import PoolSpec
-from skyward_core.providers.provider import there
+from skyward_core.providers.provider import describe_python
 from skyward_core.providers.slurm import allocation, slurm_commands
 from skyward_core.providers.slurm.allocation import AllocationFolder, ledger_id
 from skyward_core.providers.slurm.slurm_commands import (
-    RUNNING,
-    WAITING,
-    Commands,
+    RUNNING_STATES,
+    WAITING_STATES,
     NoSlurm,
     Partition,
+    SlurmCommands,
     SlurmJob,
 )
-from skyward_core.providers.ssh_machines import all_of, end, look
+from skyward_core.providers.ssh_machines import end_machine, gather_bounded, update_machine
 from skyward_core.transport.ssh.host_address import Policy, Target
 
 if TYPE_CHECKING:
@@ -38,16 +45,16 @@ if TYPE_CHECKING:
     from skyward_core.transport.ssh.ssh_transport import SSHTransport
 
 
-MARK = "skyward ledger "
-ENDED_IN = 90.0  # seconds in which Slurm ends what it was told to; KillWait is 30 s where nobody has changed it
+LEDGER_COMMENT_PREFIX = "skyward ledger "
+CANCEL_TIMEOUT = 90.0  # seconds in which Slurm ends what it was told to; KillWait is 30 s where nobody has changed it
 
 
-def comment(ledger: str) -> str:
+def make_comment(ledger: str) -> str:
     """What the comment of an allocation says."""
-    return f"{MARK}{ledger}"
+    return f"{LEDGER_COMMENT_PREFIX}{ledger}"
 
 
-def things(jobs: Iterable[SlurmJob], where: str, ours: str) -> list[Leftover]:
+def list_allocations(jobs: Iterable[SlurmJob], where: str, ours: str) -> list[Leftover]:
     """Allocations as what an account holds; one whose name is no pool's is none.
 
     Args:
@@ -56,9 +63,11 @@ def things(jobs: Iterable[SlurmJob], where: str, ours: str) -> list[Leftover]:
     """
     found = []
     for job in jobs:
-        if (whose := allocation.pool_of(job.name)) is None:
+        if (whose := allocation.parse_job_name(job.name)) is None:
             continue
-        ledger = job.comment.removeprefix(MARK) if job.comment.startswith(MARK) else ""
+        ledger = (
+            job.comment.removeprefix(LEDGER_COMMENT_PREFIX) if job.comment.startswith(LEDGER_COMMENT_PREFIX) else ""
+        )
         found.append(
             Leftover(
                 "allocation", job.id, where, *whose, ledger, ours=bool(ledger) and ledger == ours, owner="you",
@@ -68,28 +77,28 @@ def things(jobs: Iterable[SlurmJob], where: str, ours: str) -> list[Leftover]:
     return found
 
 
-async def remove(commands: Commands, wanted: Sequence[Leftover]) -> list[str]:
+async def cancel_allocations(commands: SlurmCommands, wanted: Sequence[Leftover]) -> list[str]:
     """Cancel them, and see them gone; gives what is left, in words."""
-    names = {each.id: allocation.name_of(each.pool, each.token) for each in wanted}
-    left, until = list(names), time.monotonic() + ENDED_IN
+    names = {each.id: allocation.job_name(each.pool, each.token) for each in wanted}
+    left, until = list(names), time.monotonic() + CANCEL_TIMEOUT
     why = "Slurm has not said that it ended"
     try:
-        async with commands.held():
+        async with commands.hold_connection():
             # By their numbers, which are given anew one day, only while the names are still theirs.
-            here = await allocation.jobs(commands, names.values())
-            await allocation.cancel(commands, [job.id for job in here if names.get(job.id) == job.name])
+            here = await allocation.find_jobs(commands, names.values())
+            await allocation.cancel_jobs(commands, [job.id for job in here if names.get(job.id) == job.name])
             while True:
-                here = await allocation.jobs(commands, names.values())
-                left = [job.id for job in here if not job.is_over and names.get(job.id) == job.name]
+                here = await allocation.find_jobs(commands, names.values())
+                left = [job.id for job in here if not job.has_ended and names.get(job.id) == job.name]
                 if not left or time.monotonic() > until:
                     break
                 await asyncio.sleep(0.5)
     except (PoolError, OSError) as error:
-        why = what_of(error)
+        why = error_message(error)
     return [f"allocation {id}: {why}" for id in left]
 
 
-def refuse(wish: Wish) -> None:
+def reject_unsupported(wish: MachineRequirements) -> None:
     """Refuse what a wish asks that Slurm cannot be told.
 
     Raises:
@@ -105,7 +114,7 @@ def refuse(wish: Wish) -> None:
         raise UsageError("Slurm does not tell architectures and networks of nodes: say constraint=")
 
 
-def offers(there: Iterable[Partition], wish: Wish, provider: str) -> list[Offer]:
+def make_offers(there: Iterable[Partition], wish: MachineRequirements, provider: str) -> list[Offer]:
     """What can be had for a wish, each kind of node of each partition once.
 
     A job takes of a node what it asks for: the GPUs are as many as are wished, where the node has so many.
@@ -117,26 +126,26 @@ def offers(there: Iterable[Partition], wish: Wish, provider: str) -> list[Offer]
     found: dict[tuple[str, str], Offer] = {}
     for each in there:
         if each.is_up:
-            for kind, accelerator, count in _gpus(each, wish):
-                offer = _offer(each, kind, accelerator, count, wish, provider)
+            for kind, accelerator, count in _matching_gpus(each, wish):
+                offer = _make_offer(each, kind, accelerator, count, wish, provider)
                 found.setdefault((offer.region, offer.instance_type), offer)
     return list(found.values())
 
 
-def fitting(found: list[Offer], wish: Wish) -> list[Offer]:
+def select_offers(found: list[Offer], wish: MachineRequirements) -> list[Offer]:
     """Those that do, in their order.
 
     Raises:
         UsageError: none does; says what comes nearest.
     """
-    order = in_order(found, wish)
+    order = matching_offers(found, wish)
     if not order:
-        near = "; ".join(nearest(found, wish))
+        near = "; ".join(describe_nearest(found, wish))
         raise UsageError(f"Slurm has no node for that{f': {near}' if near else ''}")
     return order
 
 
-def _gpus(there: Partition, wish: Wish) -> Iterator[tuple[str, str, int]]:
+def _matching_gpus(there: Partition, wish: MachineRequirements) -> Iterator[tuple[str, str, int]]:
     """Type, name and number of the GPUs that a job may take of a node, for a wish."""
     wanted = wish.accelerator
     if wanted is None:
@@ -145,13 +154,15 @@ def _gpus(there: Partition, wish: Wish) -> Iterator[tuple[str, str, int]]:
         for kind, count in there.gpus if wish.any_accelerator else ():
             yield kind, kind or "GPU", count
         return
-    fit = slurm_commands.gpu_type(wanted.name, wanted.memory_gb, [kind for kind, _ in there.gpus])
+    fit = slurm_commands.matching_gpu_types(wanted.name, wanted.memory_gb, [kind for kind, _ in there.gpus])
     for kind, count in there.gpus:
         if kind in fit:
             yield kind, wanted.name, min(count, wanted.count)
 
 
-def _offer(there: Partition, kind: str, accelerator: str, count: int, wish: Wish, provider: str) -> Offer:
+def _make_offer(
+    there: Partition, kind: str, accelerator: str, count: int, wish: MachineRequirements, provider: str
+) -> Offer:
     gpus = f"-{count}x{kind or 'gpu'}" if count else ""
     wanted = wish.accelerator
     return Offer(
@@ -196,17 +207,17 @@ SETTINGS = (
     Setting(name="constraint", help="features that nodes must have"),
     Setting(name="reservation", help="a reservation of the cluster"),
     Setting(name="exclusive", help="whether nobody else's jobs share the nodes", type=flag, default=False),
-    Setting(name="keys", help="files of private keys for the login host", type=words),
+    Setting(name="keys", help="files of private keys for the login host", type=word_list),
     Setting(name="known_hosts", help="a file of known host keys for the login host, in place of the usual ones"),
     Setting(name="host_keys", help="known, ask or accept-new: what to do about an unknown key", default="known"),
     Setting(name="python", help="the interpreter on the nodes"),
 )
 
 
-BEYOND = 300.0  # seconds for which a node without an agent waits longer than the pool may take to start
+ABANDON_MARGIN = 300.0  # seconds for which a node without an agent waits longer than the pool may take to start
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.,@+-]{0,127}")
 _FEATURES = re.compile(r"[A-Za-z0-9_\[(][A-Za-z0-9_.,:|&*()\[\]-]{0,255}")
-_FORMS = {
+_PATTERNS = {
     "partition": _NAME,
     "account": _NAME,
     "qos": _NAME,
@@ -220,7 +231,7 @@ _OPTIONS = {"memory": "mem", "cpus": "cpus-per-task"}
 
 
 @dataclass(frozen=True)
-class Slurm(KnowsItsWords):
+class Slurm(StrictKeywords):
     """Nodes of a cluster that Slurm allocates.
 
     Slurm's commands run on this machine, or on a login host. On each node an SSH server of the pool's own is started
@@ -278,7 +289,7 @@ class Slurm(KnowsItsWords):
     settings: ClassVar[Sequence[Setting]] = SETTINGS
 
     def __post_init__(self) -> None:
-        for field, form in _FORMS.items():
+        for field, form in _PATTERNS.items():
             given = getattr(self, field)
             if given is not None and not (isinstance(given, str) and form.fullmatch(given)):
                 raise UsageError(f"{field}={given!r:.80}: sbatch has no such {field}")
@@ -297,11 +308,11 @@ class Slurm(KnowsItsWords):
         return replace(self, host_keys="ask")
 
     @property
-    def _commands(self) -> Commands:
+    def _commands(self) -> SlurmCommands:
         if self.login is None:
-            return Commands(None)
+            return SlurmCommands(None)
         wishes = Target("", keys=tuple(self.keys or ()), known_hosts=self.known_hosts, host_keys=self.host_keys)
-        return Commands(wishes.named(self.login))
+        return SlurmCommands(wishes.with_host(self.login))
 
     # -- the verbs ---------------------------------------------------------------------------------------
 
@@ -318,24 +329,24 @@ class Slurm(KnowsItsWords):
                 "an allocation of Slurm gets no other node for one that is lost: leave on_loss='replace' out"
             )
         folder, commands = AllocationFolder(spec.name, token), self._commands
-        name, inside = allocation.name_of(spec.name, token), allocation.folder_name(spec.name, token)
-        async with commands.held():
-            folder.make()
-            there = await allocation.find(commands, folder)
+        name, inside = allocation.job_name(spec.name, token), allocation.folder_name(spec.name, token)
+        async with commands.hold_connection():
+            folder.create()
+            there = await allocation.find_allocations(commands, folder)
             if there:  # by this token already
                 id = there[0].id
             else:
                 options = await self._options(commands, spec, name)
-                boot = math.ceil(spec.options.start_timeout + BEYOND)
-                script = allocation.script(spec.name, inside, folder.begin(), boot)
-                id = await allocation.submit(commands, folder, options, script)
-            job = await allocation.granted(commands, name, id)
-            names = await allocation.nodes_of(commands, job)
-            nodes = await allocation.reached(commands, job, inside, len(names))
-        folder.trust(nodes)
-        return [allocation.machine_of(folder, job, node, inside, len(nodes)) for node in nodes]
+                boot = math.ceil(spec.options.start_timeout + ABANDON_MARGIN)
+                script = allocation.make_script(spec.name, inside, folder.record_request(), boot)
+                id = await allocation.submit_job(commands, folder, options, script)
+            job = await allocation.wait_for_nodes(commands, name, id)
+            names = await allocation.list_nodes(commands, job)
+            nodes = await allocation.fetch_node_reports(commands, job, inside, len(names))
+        folder.write_known_hosts(nodes)
+        return [allocation.to_machine(folder, job, node, inside, len(nodes)) for node in nodes]
 
-    async def _options(self, commands: Commands, spec: PoolSpec, name: str) -> list[str]:
+    async def _options(self, commands: SlurmCommands, spec: PoolSpec, name: str) -> list[str]:
         """What sbatch is told.
 
         Raises:
@@ -344,18 +355,18 @@ class Slurm(KnowsItsWords):
         least, most = spec.least_nodes, spec.most_nodes
         count = str(least) if least == most else f"{least}-{most}"
         options = [
-            f"--job-name={name}", f"--comment={comment(ledger_id())}",
+            f"--job-name={name}", f"--comment={make_comment(ledger_id())}",
             f"--nodes={count}",
             "--ntasks-per-node=1", "--no-requeue", "--output=/dev/null", "--error=/dev/null", "--chdir=/",
             "--export=ALL",  # of what commands have in their environment, which is next to nothing
         ]  # fmt: skip
         wish = spec.needs
-        refuse(wish)
+        reject_unsupported(wish)
         wished = {
             "cpus": self.cpus or wish.vcpus or None,
             "memory": self.memory or (f"{math.ceil(wish.memory_gb * 1024)}M" if wish.memory_gb else None),
         }
-        for field in (*_FORMS, "cpus"):
+        for field in (*_PATTERNS, "cpus"):
             if (given := wished.get(field, getattr(self, field))) is not None:
                 options.append(f"--{_OPTIONS.get(field, field)}={given}")
         if self.time is None and spec.options.ttl is not None:
@@ -366,15 +377,15 @@ class Slurm(KnowsItsWords):
             options.append(await self._gpus(commands, spec))
         return options
 
-    async def _gpus(self, commands: Commands, spec: PoolSpec) -> str:
+    async def _gpus(self, commands: SlurmCommands, spec: PoolSpec) -> str:
         wanted = spec.needs.accelerator
         if wanted is None:
             return ""
         if self.gres is not None:
             raise UsageError(f"gres={self.gres!r} and an accelerator each say which GPUs: leave one of them out")
-        there = slurm_commands.meant(await self._partitions(commands), self.partition)
+        there = slurm_commands.select_partition(await self._partitions(commands), self.partition)
         types = [kind for each in there for kind, _ in each.gpus]
-        fitting = slurm_commands.gpu_type(wanted.name, wanted.memory_gb, types)
+        fitting = slurm_commands.matching_gpu_types(wanted.name, wanted.memory_gb, types)
         where = f"partition {self.partition}" if self.partition else "the cluster"
         if len(fitting) != 1:
             listed = ", ".join(
@@ -390,7 +401,7 @@ class Slurm(KnowsItsWords):
     @property
     def payer(self) -> str:
         """Whose account it uses."""
-        return f"{self.account or 'your account'} at {self._commands.where}"
+        return f"{self.account or 'your account'} at {self._commands.host_label}"
 
     def within(self, regions: Sequence[str]) -> Slurm:
         """Slurm has no regions.
@@ -403,7 +414,7 @@ class Slurm(KnowsItsWords):
         """
         raise UsageError(f"Slurm has partitions, and no region {regions[0]!r:.60}: say partition=")
 
-    async def offers(self, wish: Wish) -> OfferList:
+    async def offers(self, wish: MachineRequirements) -> OfferList:
         """What the partitions have for a wish.
 
         Args:
@@ -419,8 +430,8 @@ class Slurm(KnowsItsWords):
             if self.login is not None:
                 raise
             return OfferList(offers=())  # who has no Slurm is offered nothing of it
-        refuse(wish)
-        return OfferList(offers=offers(there, wish, self.name))
+        reject_unsupported(wish)
+        return OfferList(offers=make_offers(there, wish, self.name))
 
     async def plan(self, spec: PoolSpec) -> RentalPlan:
         """What Slurm would be asked for; nothing is submitted.
@@ -433,21 +444,23 @@ class Slurm(KnowsItsWords):
             PoolError: Slurm cannot be asked.
         """
         commands, least, most = self._commands, spec.least_nodes, spec.most_nodes
-        async with commands.held():
-            there = slurm_commands.meant(await self._partitions(commands), self.partition)
-            options = await self._options(commands, spec, allocation.name_of(spec.name, "TOKEN"))
+        async with commands.hold_connection():
+            there = slurm_commands.select_partition(await self._partitions(commands), self.partition)
+            options = await self._options(commands, spec, allocation.job_name(spec.name, "TOKEN"))
         return RentalPlan(
             nodes=most,
             least=least if least < most else None,
-            attempts=fitting(offers(there, spec.needs, self.name), spec.needs),
+            attempts=select_offers(make_offers(there, spec.needs, self.name), spec.needs),
             creates=["one job, which ends with the pool", "a key pair, made here"],
             requests=[{"sbatch": shlex.join(options)}],
             notes=["Slurm chooses the nodes, and tells no prices"],
         )
 
-    async def _partitions(self, commands: Commands) -> list[slurm_commands.Partition]:
+    async def _partitions(self, commands: SlurmCommands) -> list[slurm_commands.Partition]:
         named = [f"--partition={self.partition}"] if self.partition else []
-        return slurm_commands.partitions(await commands("sinfo", "--noheader", *named, "-o", slurm_commands.PARTITIONS))
+        return slurm_commands.parse_partitions(
+            await commands("sinfo", "--noheader", *named, "-o", slurm_commands.SINFO_FORMAT)
+        )
 
     async def replace(
         self, pool: str, token: str, node: int, machines: Sequence[Machine], former: Sequence[Machine]
@@ -471,10 +484,10 @@ class Slurm(KnowsItsWords):
         """
         folder, commands = AllocationFolder(pool, token), self._commands
         found: list[Machine] = []
-        async with commands.held():
-            for job in await allocation.find(commands, folder):
-                names = await allocation.nodes_of(commands, job) if job.nodes else []
-                found += allocation.unfinished(folder, job, names)
+        async with commands.hold_connection():
+            for job in await allocation.find_allocations(commands, folder):
+                names = await allocation.list_nodes(commands, job) if job.nodes else []
+                found += allocation.pending_machines(folder, job, names)
         return found
 
     async def describe(self, pool: str, known: Sequence[Machine]) -> list[Machine]:
@@ -489,25 +502,29 @@ class Slurm(KnowsItsWords):
         if not known:
             return []
         commands = self._commands
-        async with commands.held():
-            names = (allocation.name_of(pool, each.extra["token"]) for each in known)
-            there = {job.id: job for job in await allocation.settled(commands, names)}
+        async with commands.hold_connection():
+            names = (allocation.job_name(pool, each.extra["token"]) for each in known)
+            there = {job.id: job for job in await allocation.find_settled_jobs(commands, names)}
             lost = {each.extra["job"] for each in known} - there.keys()
-            ends = {id: await allocation.remembered(commands, id) for id in lost}
-            return await all_of(self._look(pool, each, there.get(each.extra["job"]), ends) for each in known)
+            ends = {id: await allocation.fetch_end_reason(commands, id) for id in lost}
+            return await gather_bounded(
+                self._update_machine(pool, each, there.get(each.extra["job"]), ends) for each in known
+            )
 
-    async def _look(self, pool: str, machine: Machine, job: SlurmJob | None, ends: Mapping[str, str]) -> Machine:
-        if job is None or job.is_over:
+    async def _update_machine(
+        self, pool: str, machine: Machine, job: SlurmJob | None, ends: Mapping[str, str]
+    ) -> Machine:
+        if job is None or job.has_ended:
             id = machine.extra["job"]
             forgotten = ends.get(id) or f"Slurm does not know allocation {id} any more"
-            why = {"why": forgotten if job is None else job.how_it_ended}
+            why = {"why": forgotten if job is None else job.end_reason}
             return replace(machine, state="gone", extra=machine.extra | why)
-        if job.state in WAITING or job.state not in RUNNING or "port" not in machine.extra:
+        if job.state in WAITING_STATES or job.state not in RUNNING_STATES or "port" not in machine.extra:
             return replace(machine, state="ending")
         if not AllocationFolder(pool, machine.extra["token"]).login_key.exists():
             why = {"why": "the key to log in with is not on this machine"}
             return replace(machine, state="unreachable", extra=machine.extra | why)
-        there = await look(machine, partial(self.transport, pool))
+        there = await update_machine(machine, partial(self.transport, pool))
         return replace(there, state="ending") if there.state == "gone" else there
 
     async def quiet(self, pool: str, machines: Sequence[Machine]) -> list[Machine]:
@@ -519,7 +536,7 @@ class Slurm(KnowsItsWords):
         """
         for each in await self.describe(pool, machines):
             if each.state in ("running", "orphaned"):
-                await end(each, partial(self.transport, pool))
+                await end_machine(each, partial(self.transport, pool))
         return await self.describe(pool, machines)
 
     async def terminate(self, pool: str, machines: Sequence[Machine]) -> None:
@@ -528,10 +545,10 @@ class Slurm(KnowsItsWords):
         Raises:
             PoolError: Slurm was not told.
         """
-        over = allocation.whole(machines)
-        await allocation.cancel(self._commands, over)
+        over = allocation.complete_allocations(machines)
+        await allocation.cancel_jobs(self._commands, over)
         rest = [each for each in machines if each.extra["job"] not in over and "port" in each.extra]
-        await all_of(end(each, partial(self.transport, pool)) for each in rest)
+        await gather_bounded(end_machine(each, partial(self.transport, pool)) for each in rest)
 
     async def why_not_now(self) -> str:
         """Why nodes cannot be ended without asking their agents; never."""
@@ -554,7 +571,7 @@ class Slurm(KnowsItsWords):
         from skyward_core.transport.ssh import ssh_config_export
 
         ssh_config_export.remove(pool)
-        for folder in AllocationFolder.all_of(pool):
+        for folder in AllocationFolder.find_all(pool):
             folder.remove()
 
     def needs_python(self, minor: str) -> str:
@@ -563,18 +580,24 @@ class Slurm(KnowsItsWords):
         Args:
             minor: the version of the one that loads the script.
         """
-        return there(minor, "node", self.python)
+        return describe_python(minor, "node", self.python)
 
     async def check(self) -> list[Check]:
         """Whether Slurm answers, and what the partition has, in words."""
         commands = self._commands
         try:
-            async with commands.held():
+            async with commands.hold_connection():
                 version = (await commands("sbatch", "--version")).split()
                 there = await self._partitions(commands)
         except (SkywardError, OSError) as error:
-            return [Check("Slurm", "fail", what_of(error), hint_of(error))]
-        lines = [Check("Slurm", "ok", f"Slurm {slurm_commands.version(version)} answers on {commands.where}")]
+            return [Check("Slurm", "fail", error_message(error), error_hint(error))]
+        lines = [
+            Check(
+                "Slurm",
+                "ok",
+                f"Slurm {slurm_commands.parse_version(version)} answers on {commands.host_label}",
+            )
+        ]
         if not there:
             return [
                 *lines,
@@ -593,7 +616,7 @@ class Slurm(KnowsItsWords):
         try:
             await slurm._partitions(slurm._commands)
         except NoSlurm as error:
-            yield Check(cls.name, "ok", f"{what_of(error)}; nothing to look at, unless a login host is named")
+            yield Check(cls.name, "ok", f"{error_message(error)}; nothing to look at, unless a login host is named")
             return
         except SkywardError:
             pass  # the check tells of it
@@ -624,12 +647,16 @@ class Slurm(KnowsItsWords):
         """
         commands = self._commands
         try:
-            told = await commands("squeue", "--me", "--noheader", "-o", slurm_commands.FIELDS)
+            told = await commands("squeue", "--me", "--noheader", "-o", slurm_commands.SQUEUE_FORMAT)
         except NoSlurm:
             if self.login is not None:
                 raise
             return Inventory()  # who has no Slurm has nothing in it
-        return Inventory(things(slurm_commands.jobs(told, ours=allocation.PREFIX), commands.where, ledger_id()))
+        return Inventory(
+            list_allocations(
+                slurm_commands.parse_jobs(told, ours=allocation.NAME_PREFIX), commands.host_label, ledger_id()
+            )
+        )
 
     async def remove(self, things: Sequence[Leftover]) -> list[str]:
         """Cancel allocations, and see them gone; gives what is left of them, in words.
@@ -637,7 +664,7 @@ class Slurm(KnowsItsWords):
         Args:
             things: as ``inventory`` names them.
         """
-        return await remove(self._commands, things)
+        return await cancel_allocations(self._commands, things)
 
     @contextmanager
     def warm(self, spec: PoolSpec) -> Iterator[None]:

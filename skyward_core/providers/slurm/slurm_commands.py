@@ -15,25 +15,27 @@ from typing import TYPE_CHECKING
 
 from skyward_core.model.errors import PoolError, Unreachable
 from skyward_core.util.light_dataclass import Value, value
-from skyward_core.util.terminal_safe_text import field as safe
+from skyward_core.util.terminal_safe_text import sanitize_line as safe
 
 if TYPE_CHECKING:
     from skyward_core.transport.ssh.host_address import Target
 
 
-ANSWER = 50.0  # seconds that a command may take; then it is ended where it runs
-SLACK = 10.0  # seconds beyond that for the way there
-MOST = 4 << 20  # bytes of an answer
+COMMAND_TIMEOUT = 50.0  # seconds that a command may take; then it is ended where it runs
+CONNECTION_SLACK = 10.0  # seconds beyond that for the way there
+MAX_OUTPUT_BYTES = 4 << 20  # bytes of an answer
 # Variables that commands get. No others: what is in SBATCH_*, SQUEUE_* or SLURM_* changes what they do and print, and
 # sbatch gives the whole environment to the job, where a client's secrets have no business.
-KEPT = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LD_LIBRARY_PATH", "SLURM_CONF")
-SET = {"LC_ALL": "C", "SLURM_TIME_FORMAT": "%s"}
-_MISSING = 127
-_LATE = (124, 137)
-_NO_CLUSTER = "Could not establish a configuration source"  # what its commands say where nobody has configured them
+PASSED_VARIABLES = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LD_LIBRARY_PATH", "SLURM_CONF")
+SET_VARIABLES = {"LC_ALL": "C", "SLURM_TIME_FORMAT": "%s"}
+_NOT_FOUND_STATUS = 127
+_TIMEOUT_STATUSES = (124, 137)
+_NO_CLUSTER_MESSAGE = (
+    "Could not establish a configuration source"  # what its commands say where nobody has configured them
+)
 
 # A login shell may print before it; $0 is a word that nobody else knows. "!" and "'" mean something to some shells.
-_MARKED = 'echo; echo "$0"; "$@"; s=$?; echo; echo "$0 $s"'
+_MARKED_COMMAND = 'echo; echo "$0"; "$@"; s=$?; echo; echo "$0 $s"'
 
 
 class CommandFailed(PoolError):
@@ -44,7 +46,7 @@ class NoSlurm(CommandFailed):
     """There is no Slurm where its commands were to run, or one that belongs to no cluster."""
 
 
-class Commands:
+class SlurmCommands:
     """See the module.
 
     Args:
@@ -55,22 +57,22 @@ class Commands:
         self.login = login
 
     @property
-    def where(self) -> str:
+    def host_label(self) -> str:
         """Where they run, for people to read."""
         return "this machine" if self.login is None else f"host {self.login.label}"
 
     @asynccontextmanager
-    async def held(self) -> AsyncIterator[None]:
+    async def hold_connection(self) -> AsyncIterator[None]:
         """Keep one connection for all commands inside it: each login may cost a person's patience."""
         if self.login is None:
             yield
             return
-        from skyward_core.transport.ssh.connection import shared
+        from skyward_core.transport.ssh.connection import shared_connection
 
-        async with shared(self.login):
+        async with shared_connection(self.login):
             yield
 
-    async def __call__(self, program: str, *arguments: str, stdin: str = "", seconds: float = ANSWER) -> str:
+    async def __call__(self, program: str, *arguments: str, stdin: str = "", seconds: float = COMMAND_TIMEOUT) -> str:
         """What a command prints.
 
         Args:
@@ -82,34 +84,34 @@ class Commands:
             Unreachable: it gave no answer in time, or the login host cannot be reached.
         """
         words = ["timeout", "-k", "5", f"{seconds:g}", program, *arguments]
-        run = self._here if self.login is None else partial(self._there, self.login)
+        run = self._run_local if self.login is None else partial(self._run_remote, self.login)
         try:
-            async with asyncio.timeout(seconds + SLACK):
+            async with asyncio.timeout(seconds + CONNECTION_SLACK):
                 status, output, errors = await run(words, stdin.encode())
         except TimeoutError as error:
-            raise Unreachable(f"{program} on {self.where} gave no answer within {seconds:g} s") from error
-        if len(output) > MOST:
-            raise CommandFailed(f"{program} on {self.where} prints more than {MOST >> 20} MB")
+            raise Unreachable(f"{program} on {self.host_label} gave no answer within {seconds:g} s") from error
+        if len(output) > MAX_OUTPUT_BYTES:
+            raise CommandFailed(f"{program} on {self.host_label} prints more than {MAX_OUTPUT_BYTES >> 20} MB")
         if status == 0:
             return output.decode("utf-8", "replace")
         said = safe(" ".join(errors[-2000:].decode("utf-8", "replace").split()))
-        if status == _MISSING:
-            raise NoSlurm(f"there is no {program} on {self.where}, which is no login node of a Slurm cluster")
-        if _NO_CLUSTER in said:
-            raise NoSlurm(f"Slurm on {self.where} is of no cluster: {program} finds no slurm.conf")
-        if status in _LATE:
-            raise Unreachable(f"{program} on {self.where} gave no answer within {seconds:g} s: {said}")
-        raise CommandFailed(f"{program} on {self.where} failed: {said or f'exit status {status}, and no word'}")
+        if status == _NOT_FOUND_STATUS:
+            raise NoSlurm(f"there is no {program} on {self.host_label}, which is no login node of a Slurm cluster")
+        if _NO_CLUSTER_MESSAGE in said:
+            raise NoSlurm(f"Slurm on {self.host_label} is of no cluster: {program} finds no slurm.conf")
+        if status in _TIMEOUT_STATUSES:
+            raise Unreachable(f"{program} on {self.host_label} gave no answer within {seconds:g} s: {said}")
+        raise CommandFailed(f"{program} on {self.host_label} failed: {said or f'exit status {status}, and no word'}")
 
-    async def _here(self, words: Sequence[str], stdin: bytes) -> tuple[int, bytes, bytes]:
-        env = {name: os.environ[name] for name in KEPT if name in os.environ} | SET
+    async def _run_local(self, words: Sequence[str], stdin: bytes) -> tuple[int, bytes, bytes]:
+        env = {name: os.environ[name] for name in PASSED_VARIABLES if name in os.environ} | SET_VARIABLES
         pipe = asyncio.subprocess.PIPE
         try:
             process = await asyncio.create_subprocess_exec(
                 *words, env=env, stdin=pipe, stdout=pipe, stderr=pipe, cwd="/", start_new_session=True
             )
         except FileNotFoundError as error:
-            raise CommandFailed(f"there is no {words[0]} on {self.where}") from error
+            raise CommandFailed(f"there is no {words[0]} on {self.host_label}") from error
         try:
             output, errors = await process.communicate(stdin)
         except BaseException:
@@ -118,38 +120,38 @@ class Commands:
             raise
         return process.returncode or 0, output, errors
 
-    async def _there(self, login: Target, words: Sequence[str], stdin: bytes) -> tuple[int, bytes, bytes]:
+    async def _run_remote(self, login: Target, words: Sequence[str], stdin: bytes) -> tuple[int, bytes, bytes]:
         from skyward_core.transport.ssh.bootstrap_channel import CommandOutput, open_session
-        from skyward_core.transport.ssh.connection import shared
+        from skyward_core.transport.ssh.connection import shared_connection
 
         mark = f"skyward-{secrets.token_hex(8)}"
-        given = ["env", *(f"{name}={text}" for name, text in SET.items()), *words]
-        command = f"exec sh -c {shlex.quote(_MARKED)} {mark} {shlex.join(given)}"
+        given = ["env", *(f"{name}={text}" for name, text in SET_VARIABLES.items()), *words]
+        command = f"exec sh -c {shlex.quote(_MARKED_COMMAND)} {mark} {shlex.join(given)}"
         said, lines = CommandOutput(), list[bytes]()
-        async with shared(login) as link:
+        async with shared_connection(login) as link:
             try:
                 channel = await open_session(link, command, said)
             except ConnectionError as error:
-                raise Unreachable(f"the connection to {self.where} is gone: {error}") from error
+                raise Unreachable(f"the connection to {self.host_label} is gone: {error}") from error
             try:
                 with suppress(OSError):  # a host that closes it at once says why, or nothing
                     channel.write(stdin)
                     channel.write_eof()
                 doing, limit = "", None  # of the login shell; the command's is our caller's
-                while (line := await said.line(login.label, doing, limit)) is not None:
+                while (line := await said.read_line(login.label, doing, limit)) is not None:
                     lines.append(line)
                     if line == mark.encode():
                         doing, limit = "a command", math.inf
             finally:
                 channel.close()
         return (
-            _between(mark.encode(), lines, self.where),
-            b"\n".join(_inner(mark.encode(), lines)),
+            _exit_status(mark.encode(), lines, self.host_label),
+            b"\n".join(_output_lines(mark.encode(), lines)),
             bytes(said.errors),
         )
 
 
-def _between(mark: bytes, lines: Sequence[bytes], where: str) -> int:
+def _exit_status(mark: bytes, lines: Sequence[bytes], where: str) -> int:
     """The exit status that stands behind the second mark."""
     word, _, status = lines[-1].partition(b" ") if lines else (b"", b"", b"")
     if word != mark or not status.isdigit():
@@ -157,29 +159,29 @@ def _between(mark: bytes, lines: Sequence[bytes], where: str) -> int:
     return int(status)
 
 
-def _inner(mark: bytes, lines: Sequence[bytes]) -> list[bytes]:
+def _output_lines(mark: bytes, lines: Sequence[bytes]) -> list[bytes]:
     """The lines between the marks."""
     begin = lines.index(mark) + 1 if mark in lines else len(lines)
     return list(lines[begin:-1])
 
 
 # Fields of squeue: number, state, nodes, start, end, name, comment; what may hold anything comes last.
-FIELDS = "%i|%T|%N|%S|%e|%j|%k|%r"
-PARTITIONS = "%P|%a|%D|%c|%m|%l|%t|%G"
+SQUEUE_FORMAT = "%i|%T|%N|%S|%e|%j|%k|%r"
+SINFO_FORMAT = "%P|%a|%D|%c|%m|%l|%t|%G"
 
 _ID = re.compile(r"[0-9]{1,12}")
-_SUBMITTED = re.compile(r"([0-9]{1,12})(;[\w.-]{1,64})?")
+_SBATCH_OUTPUT = re.compile(r"([0-9]{1,12})(;[\w.-]{1,64})?")
 _HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,254}")
 _STATE = re.compile(r"[A-Z_]{1,32}")
 _NODES = re.compile(r"[A-Za-z0-9\[\],._-]{0,65536}")
 _GRES = re.compile(r"gpu:(?:([A-Za-z0-9_.-]{1,64}):)?([0-9]{1,5})")
-_REPORT = re.compile(
+_NODE_REPORT = re.compile(
     r"skyward-node ([0-9]{1,6}) ([A-Za-z0-9][A-Za-z0-9._-]{0,254}) ([A-Za-z0-9][A-Za-z0-9._:-]{0,254}) ([0-9]{1,5}) "
     r"([A-Za-z0-9_][A-Za-z0-9_.@+-]{0,63}) (ssh-ed25519 [A-Za-z0-9+/=]{60,100})"
 )
-_TROUBLE = re.compile(r"skyward-error ([0-9]{1,6}) (.{1,500})")
+_NODE_ERROR = re.compile(r"skyward-error ([0-9]{1,6}) (.{1,500})")
 
-WAITING = {
+WAITING_STATES = {
     "PENDING",
     "CONFIGURING",
     "REQUEUED",
@@ -188,9 +190,9 @@ WAITING = {
     "RESV_DEL_HOLD",
     "SPECIAL_EXIT",
 }
-RUNNING = {"RUNNING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT", "RESIZING"}
-ENDING = {"COMPLETING"}
-ENDED = {
+RUNNING_STATES = {"RUNNING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT", "RESIZING"}
+ENDING_STATES = {"COMPLETING"}
+END_REASONS = {
     "TIMEOUT": "its time limit was reached",
     "CANCELLED": "somebody cancelled it (scancel)",
     "NODE_FAIL": "a node of it failed",
@@ -202,8 +204,8 @@ ENDED = {
     "COMPLETED": "no agent was left on its nodes",
     "REVOKED": "another cluster has it",
 }
-TAKEN = {"NODE_FAIL", "PREEMPTED", "BOOT_FAIL"}  # others may have better luck
-REASONS = {
+PREEMPTED_STATES = {"NODE_FAIL", "PREEMPTED", "BOOT_FAIL"}  # others may have better luck
+WAIT_REASONS = {
     "Resources": "no nodes are free",
     "Priority": "others come before it",
     "Dependency": "another job comes before it",
@@ -219,10 +221,10 @@ REASONS = {
 }
 
 
-def ending(id: str, told: str) -> str:
+def job_end_reason(id: str, told: str) -> str:
     """How a job ended, of the state that sacct tells; "" where it tells none that ends one."""
     state = told.split()[0] if told.split() else ""
-    return f"allocation {id} ended: {ENDED[state]}" if state in ENDED else ""
+    return f"allocation {id} ended: {END_REASONS[state]}" if state in END_REASONS else ""
 
 
 @value
@@ -239,30 +241,30 @@ class SlurmJob(Value):
     reason: str
 
     @property
-    def is_over(self) -> bool:
+    def has_ended(self) -> bool:
         """Whether nothing of it is left."""
-        return self.state not in WAITING | RUNNING | ENDING
+        return self.state not in WAITING_STATES | RUNNING_STATES | ENDING_STATES
 
     @property
-    def how_it_ended(self) -> str:
+    def end_reason(self) -> str:
         """In words."""
-        why = ENDED.get(self.state, f"Slurm calls it {self.state}")
+        why = END_REASONS.get(self.state, f"Slurm calls it {self.state}")
         more = "" if self.reason in ("None", "") or self.state in ("TIMEOUT", "PREEMPTED") else f"; {safe(self.reason)}"
         return f"allocation {self.id} ended: {why}{more}"
 
     @property
-    def why_it_waits(self) -> str:
+    def wait_reason(self) -> str:
         """In words; Slurm's own word stands in brackets."""
         if self.state != "PENDING":
             return self.state.lower().replace("_", " ")
         word = re.split(r"[ ,(]", self.reason)[0]
-        words = REASONS.get(word)
+        words = WAIT_REASONS.get(word)
         if word == "None":
-            return REASONS[word]
+            return WAIT_REASONS[word]
         return f"{words} ({safe(self.reason)})" if words else safe(self.reason)
 
 
-def jobs(text: str, *, ours: str = "") -> list[SlurmJob]:
+def parse_jobs(text: str, *, ours: str = "") -> list[SlurmJob]:
     """Lines of squeue.
 
     Args:
@@ -281,28 +283,39 @@ def jobs(text: str, *, ours: str = "") -> list[SlurmJob]:
         ):
             raise PoolError(f"squeue prints what is no job: {safe(line)[:200]}")
         id, state, nodes, start, end, name, comment, reason = parts
-        found.append(SlurmJob(id, state, nodes, _time(start), _time(end), safe(name), safe(comment), safe(reason)))
+        found.append(
+            SlurmJob(
+                id,
+                state,
+                nodes,
+                _parse_time(start),
+                _parse_time(end),
+                safe(name),
+                safe(comment),
+                safe(reason),
+            )
+        )
     return found
 
 
-def _time(text: str) -> float | None:
+def _parse_time(text: str) -> float | None:
     return float(text) if _ID.fullmatch(text) else None
 
 
-def submitted(text: str) -> str:
+def parse_job_id(text: str) -> str:
     """The number of the job that sbatch has submitted.
 
     Raises:
         PoolError: it says none.
     """
     lines = text.split()
-    found = _SUBMITTED.fullmatch(lines[-1]) if lines else None
+    found = _SBATCH_OUTPUT.fullmatch(lines[-1]) if lines else None
     if found is None:
         raise PoolError(f"sbatch does not say which job it has submitted: {safe(text)[:200] or 'it says nothing'}")
     return found[1]
 
 
-def hostnames(text: str) -> list[str]:
+def parse_hostnames(text: str) -> list[str]:
     """Lines of ``scontrol show hostnames``.
 
     Raises:
@@ -327,7 +340,7 @@ class AllocatedNode(Value):
     host_key: str
 
 
-def reports(text: str, count: int) -> list[AllocatedNode]:
+def parse_node_reports(text: str, count: int) -> list[AllocatedNode]:
     """What the nodes of an allocation say of themselves, in their order.
 
     Args:
@@ -339,12 +352,12 @@ def reports(text: str, count: int) -> list[AllocatedNode]:
     nodes: dict[int, AllocatedNode] = {}
     troubles: dict[int, str] = {}
     for line in text.splitlines():
-        if found := _REPORT.fullmatch(line):
+        if found := _NODE_REPORT.fullmatch(line):
             index, port = int(found[1]), int(found[4])
             if index >= count or not 0 < port < 65536 or index in nodes:
                 raise PoolError(f"a node of the allocation tells nonsense of itself: {safe(line)[:200]}")
             nodes[index] = AllocatedNode(index, found[2], found[3], port, found[5], found[6])
-        elif found := _TROUBLE.fullmatch(line):
+        elif found := _NODE_ERROR.fullmatch(line):
             troubles[int(found[1])] = safe(found[2])
     if troubles:
         raise PoolError("; ".join(f"node {index}: {why}" for index, why in sorted(troubles.items())))
@@ -384,7 +397,7 @@ class Partition(Value):
         return f"{nodes} {self.state}, each {size}; time limit {self.limit}"
 
 
-def partitions(text: str) -> list[Partition]:
+def parse_partitions(text: str) -> list[Partition]:
     """Lines of sinfo; one that is none is left out."""
     found = []
     for line in text.splitlines():
@@ -403,37 +416,37 @@ def partitions(text: str) -> list[Partition]:
     return found
 
 
-def meant(there: Sequence[Partition], named: str | None) -> list[Partition]:
+def select_partition(there: Sequence[Partition], named: str | None) -> list[Partition]:
     """Those of the partition that a job goes to: the one that is named, else the default one."""
     if named:
         return list(there)  # of it alone
     return [each for each in there if each.is_default] or list(there)
 
 
-def version(words: Sequence[str]) -> str:
+def parse_version(words: Sequence[str]) -> str:
     """Slurm's version, of what a command of it calls itself."""
     return safe(words[-1])[:32] if words else "of an unknown version"
 
 
-def gpu_type(name: str, memory_gb: float | None, there: Iterable[str]) -> list[str]:
+def matching_gpu_types(name: str, memory_gb: float | None, there: Iterable[str]) -> list[str]:
     """Those of a cluster's types of GPU that an accelerator may be called there.
 
     Args:
         name: of the accelerator, as the catalogue has it.
         memory_gb: of each; None for any.
     """
-    wanted = _parts(name)
-    fitting = [kind for kind in dict.fromkeys(there) if kind and _holds(_parts(kind), wanted)]
+    wanted = _split_words(name)
+    fitting = [kind for kind in dict.fromkeys(there) if kind and _contains_words(_split_words(kind), wanted)]
     if memory_gb is not None:
-        exact = [kind for kind in fitting if f"{memory_gb:g}gb" in _parts(kind)]
+        exact = [kind for kind in fitting if f"{memory_gb:g}gb" in _split_words(kind)]
         fitting = exact or fitting
     return fitting
 
 
-def _parts(text: str) -> list[str]:
+def _split_words(text: str) -> list[str]:
     return [part for part in re.split(r"[^a-z0-9]+", text.lower()) if part]
 
 
-def _holds(parts: Sequence[str], wanted: Sequence[str]) -> bool:
+def _contains_words(parts: Sequence[str], wanted: Sequence[str]) -> bool:
     width = len(wanted)
     return any(list(parts[at : at + width]) == list(wanted) for at in range(len(parts) - width + 1))

@@ -16,34 +16,40 @@ from skyward_core.model.errors import (
     SkywardError,
     TooFewHosts,
     UsageError,
-    hint_of,
-    what_of,
+    error_hint,
+    error_message,
 )
 from skyward_core.model.machines import FREE, Check, Machine
-from skyward_core.model.misuse_errors import KnowsItsWords
-from skyward_core.model.provider_settings import Field, Setting, flag, words
+from skyward_core.model.misuse_errors import StrictKeywords
+from skyward_core.model.provider_settings import Field, Setting, flag, word_list
 from skyward_core.model.specs import PoolSpec
-from skyward_core.providers.provider import progress, there
-from skyward_core.providers.ssh_machines import CHECK_PATIENCE, all_of, as_they_come, end, look
+from skyward_core.providers.provider import describe_python, report_progress
+from skyward_core.providers.ssh_machines import (
+    CHECK_TIMEOUT,
+    as_completed_bounded,
+    end_machine,
+    gather_bounded,
+    update_machine,
+)
 from skyward_core.runtime.instance_info import instance_info
 from skyward_core.store.state_folder import host_groups
-from skyward_core.transport.background_loop import prompt, submit
+from skyward_core.transport.background_loop import short_switch_interval, submit
 from skyward_core.transport.bundle_builder import bundle
-from skyward_core.transport.ssh.effective_ssh_config import Dials
-from skyward_core.transport.ssh.host_address import HostPythons, Policy, Target, minor_of, newest_of_each
+from skyward_core.transport.ssh.effective_ssh_config import PreopenedSockets
+from skyward_core.transport.ssh.host_address import HostPythons, Policy, Target, minor_of, newest_per_minor
 from skyward_core.util.light_dataclass import Value, value
 
 if TYPE_CHECKING:
     from skyward_core.model.provider_settings import Setting
     from skyward_core.protocol.frame_types import GpusDone
-    from skyward_core.providers.ssh.shared_hosts import HostLook
+    from skyward_core.providers.ssh.shared_hosts import HostGpuUsage
     from skyward_core.transport.ssh.host_address import WantedPython
     from skyward_core.transport.ssh.ssh_transport import SSHTransport
 
 
-def _names(text: str) -> list[str] | str:
+def _parse_hosts(text: str) -> list[str] | str:
     """Hosts as a person lists them; a name alone may be a group's."""
-    names = words(text)
+    names = word_list(text)
     return names[0] if len(names) == 1 else names
 
 
@@ -65,7 +71,7 @@ SETTINGS = (
     Setting(
         name="hosts",
         help="name them, or a group of skyward.toml",
-        type=_names,
+        type=_parse_hosts,
         required=True,
         option="--hosts",
         example="gpu1,gpu2",
@@ -84,7 +90,7 @@ SETTINGS = (
     ),
     Setting(name="user", help="who to log in as where nothing else says"),
     Setting(name="port", help="where SSH servers listen where nothing else says", type=int),
-    Setting(name="keys", help="files of private keys", type=words),
+    Setting(name="keys", help="files of private keys", type=word_list),
     Setting(name="known_hosts", help="a file of known host keys, in place of the usual ones"),
     Setting(name="python", help="the interpreter on the hosts"),
     Setting(name="config", help="whether ~/.ssh/config is read", type=flag, default=True),
@@ -95,11 +101,11 @@ SETTINGS = (
 
 # What imports asyncssh is imported where it is needed: the hosts are dialled before.
 
-ENOUGH_DISK = 2 << 30
+MIN_DISK_BYTES = 2 << 30
 
 
 @value(frozen=True)
-class SSH(KnowsItsWords, Value):
+class SSH(StrictKeywords, Value):
     """Hosts that already run.
 
     Args:
@@ -152,7 +158,7 @@ class SSH(KnowsItsWords, Value):
         if self.gpus not in (None, FREE):
             raise UsageError(f"gpus={self.gpus!r}: choose {FREE!r}, or leave it out.")
         keys = (self.keys,) if isinstance(self.keys, str) else tuple(self.keys or ())
-        object.__setattr__(self, "hosts", _expand(self.hosts))
+        object.__setattr__(self, "hosts", _expand_groups(self.hosts))
         object.__setattr__(self, "keys", keys)
         for host in self.hosts:
             self.target(host)
@@ -173,7 +179,7 @@ class SSH(KnowsItsWords, Value):
         Args:
             minor: the version of the one that loads the script.
         """
-        return there(minor, self.machine, self.python)
+        return describe_python(minor, self.machine, self.python)
 
     def asking(self) -> SSH:
         """The same hosts; a host key that is not known is shown to the person."""
@@ -198,7 +204,7 @@ class SSH(KnowsItsWords, Value):
             jump=self.jump,
             host_keys=self.host_keys,
         )
-        return wishes.named(host)
+        return wishes.with_host(host)
 
     # -- the verbs ---------------------------------------------------------------------------------------
 
@@ -217,11 +223,11 @@ class SSH(KnowsItsWords, Value):
             )
         takes: Mapping[str, Mapping[str, Any]] = {}
         if self.gpus == FREE:
-            said, takes = await self._free(spec)
-            progress("; ".join(said))
+            said, takes = await self._find_free_gpus(spec)
+            report_progress("; ".join(said))
             hosts: Sequence[str] = list(takes)
         else:
-            hosts = self.hosts[: spec.nodes] if isinstance(spec.nodes, int) else await self._there(spec)
+            hosts = self.hosts[: spec.nodes] if isinstance(spec.nodes, int) else await self._reachable_hosts(spec)
         return [
             Machine(
                 id=host,
@@ -243,39 +249,39 @@ class SSH(KnowsItsWords, Value):
         Raises:
             NoCapacity: too few are free.
         """
-        return (await self._free(spec))[0] if self.gpus == FREE else []
+        return (await self._find_free_gpus(spec))[0] if self.gpus == FREE else []
 
-    async def _free(self, spec: PoolSpec) -> tuple[list[str], dict[str, dict[str, Any]]]:
-        from skyward_core.providers.ssh.shared_hosts import chosen, in_words, wanted
+    async def _find_free_gpus(self, spec: PoolSpec) -> tuple[list[str], dict[str, dict[str, Any]]]:
+        from skyward_core.providers.ssh.shared_hosts import choose_hosts, describe_choice, gpus_per_node
 
-        wanted(spec)  # before anybody is asked
-        looks = await all_of(self.look_at(host, _loaded_with(spec)) for host in self.hosts)
-        takes = chosen(looks, spec)
-        return in_words(looks, takes), takes
+        gpus_per_node(spec)  # before anybody is asked
+        looks = await gather_bounded(self.look_at(host, _script_python(spec)) for host in self.hosts)
+        takes = choose_hosts(looks, spec)
+        return describe_choice(looks, takes), takes
 
-    async def look_at(self, host: str, loaded_with: Sequence[str] | None = None) -> HostLook:
+    async def look_at(self, host: str, loaded_with: Sequence[str] | None = None) -> HostGpuUsage:
         """The GPUs of one of the hosts, and who uses them; nothing is left there.
 
         Args:
             host: as it stands in ``hosts``.
             loaded_with: the Python to ask with, as an interpreter's ``for_hosts`` has it; None for our own.
         """
-        from skyward_core.providers.ssh.shared_hosts import SEEN, look_at
+        from skyward_core.providers.ssh.shared_hosts import GPU_CACHE, inspect_host
 
         question = (host, repr((self.to_json(), loaded_with)))
-        if (seen := SEEN.find(question)) is not None:
+        if (seen := GPU_CACHE.get(question)) is not None:
             return seen  # type: ignore[no-any-return]
-        transport = self._way(host, patience=CHECK_PATIENCE, loaded_with=loaded_with)
+        transport = self._make_transport(host, patience=CHECK_TIMEOUT, loaded_with=loaded_with)
         try:
-            seen = await look_at(transport, host)
+            seen = await inspect_host(transport, host)
         finally:
             await transport.close()
-        SEEN.keep(question, seen)
+        GPU_CACHE.put(question, seen)
         return seen
 
-    async def _there(self, spec: PoolSpec) -> Sequence[str]:
+    async def _reachable_hosts(self, spec: PoolSpec) -> Sequence[str]:
         """The hosts that a range of nodes has: as many as answer, in their order."""
-        asked = await all_of(self._answers(host, _loaded_with(spec)) for host in self.hosts)
+        asked = await gather_bounded(self._unavailable_reason(host, _script_python(spec)) for host in self.hosts)
         whys = dict(zip(self.hosts, asked, strict=True))
         there = [host for host, why in whys.items() if not why]
         away = "; ".join(f"{host}: {why}" for host, why in whys.items() if why)
@@ -284,7 +290,7 @@ class SSH(KnowsItsWords, Value):
                 f"{spec.least_nodes} nodes are needed at least, and {len(there)} of {len(whys)} hosts answer: {away}"
             )
         if away:
-            progress(f"{len(there)} of {len(whys)} hosts answer: {away}")
+            report_progress(f"{len(there)} of {len(whys)} hosts answer: {away}")
         return there[: spec.most_nodes]
 
     async def replace(
@@ -301,7 +307,7 @@ class SSH(KnowsItsWords, Value):
         had = [machine.extra["host"] for machine in former]
         spares = sorted((host for host in self.hosts if host not in taken), key=had.count)  # in their order
         take, loaded_with = former[-1].extra.get("free_gpus"), former[-1].extra.get("loaded_with")
-        asked = await all_of(self._can_take(host, take, loaded_with) for host in spares)
+        asked = await gather_bounded(self._replacement_error(host, take, loaded_with) for host in spares)
         for host, (why, free) in zip(spares, asked, strict=True):
             if not why:
                 folder = f"{former[-1].extra['folder'].rpartition('.')[0]}.{node}-{token[:6]}"
@@ -309,24 +315,24 @@ class SSH(KnowsItsWords, Value):
         advice = "" if set(spares) - set(had) else "; name more hosts than nodes to have spare ones"
         raise NoCapacity(f"no host can take node {node}: {'; '.join(why for why, _ in asked)}{advice}")
 
-    async def _can_take(
+    async def _replacement_error(
         self, host: str, take: Mapping[str, Any] | None, loaded_with: Sequence[str] | None
     ) -> tuple[str, dict[str, Any]]:
         """Why a host cannot be had in another's place; "" if it can, and what of its GPUs it is then."""
         if take is None:
-            return await self._answers(host, loaded_with), {}
-        from skyward_core.providers.ssh.shared_hosts import free_of
+            return await self._unavailable_reason(host, loaded_with), {}
+        from skyward_core.providers.ssh.shared_hosts import free_gpus
 
-        devices, why = free_of(await self.look_at(host, loaded_with), take)
+        devices, why = free_gpus(await self.look_at(host, loaded_with), take)
         return why, {"free_gpus": {**take, "of": devices}}
 
-    async def _answers(self, host: str, loaded_with: Sequence[str] | None) -> str:
+    async def _unavailable_reason(self, host: str, loaded_with: Sequence[str] | None) -> str:
         """Why a host cannot be had now; "" if it can."""
-        transport = self._way(host, patience=CHECK_PATIENCE, loaded_with=loaded_with)
+        transport = self._make_transport(host, patience=CHECK_TIMEOUT, loaded_with=loaded_with)
         try:
             (await transport.channel()).close()
         except (PoolError, UsageError, OSError) as error:
-            return what_of(error).rstrip(".")
+            return error_message(error).rstrip(".")
         finally:
             await transport.close()
         return ""
@@ -338,11 +344,11 @@ class SSH(KnowsItsWords, Value):
         or the lease is not over, "ending" when only processes are left, "gone" when nothing is; "lost" when neither we
         nor a node that we reach gets an answer from the host, "unreachable" when the trouble may be the way to it.
         """
-        return await all_of(look(machine, partial(self.transport, pool)) for machine in known)
+        return await gather_bounded(update_machine(machine, partial(self.transport, pool)) for machine in known)
 
     async def terminate(self, pool: str, machines: Sequence[Machine]) -> None:
         """End the pool's agents and workers on the hosts, and remove their folders; the hosts go on."""
-        await all_of(end(machine, partial(self.transport, pool)) for machine in machines)
+        await gather_bounded(end_machine(machine, partial(self.transport, pool)) for machine in machines)
 
     async def teardown(self, pool: str) -> None:
         """Forget the pool's names for ``ssh``; nothing else was made beside the machines' folders."""
@@ -360,7 +366,7 @@ class SSH(KnowsItsWords, Value):
         Args:
             loaded_with: as an interpreter's ``for_hosts`` has it; None for our own.
         """
-        lines = await all_of(self._check(host, loaded_with) for host in self.hosts)
+        lines = await gather_bounded(self._check_host(host, loaded_with) for host in self.hosts)
         return [line for host in lines for line in host]
 
     @classmethod
@@ -369,59 +375,59 @@ class SSH(KnowsItsWords, Value):
         try:
             groups = host_groups()
         except SkywardError as error:
-            yield Check("settings", "fail", what_of(error), hint_of(error))
+            yield Check("settings", "fail", error_message(error), error_hint(error))
             return
         if not groups:
             none = "no groups under [hosts] in skyward.toml, so no hosts to look at"
             yield Check(cls.name, "ok", none)
         hosts = dict.fromkeys(host for group in groups.values() for host in group)
-        async for lines in as_they_come(map(cls._check_alone, hosts)):
+        async for lines in as_completed_bounded(map(cls._check_one_host, hosts)):
             for line in lines:
                 yield line
 
     @classmethod
-    async def _check_alone(cls, host: str) -> list[Check]:
+    async def _check_one_host(cls, host: str) -> list[Check]:
         """The same of one host, which may have a name that no host can have."""
         try:
             return await cls([host]).check()
         except (SkywardError, OSError) as error:
-            return [Check(host, "fail", what_of(error), hint_of(error))]
+            return [Check(host, "fail", error_message(error), error_hint(error))]
 
-    async def _check(self, host: str, loaded_with: Sequence[str] | None) -> list[Check]:
+    async def _check_host(self, host: str, loaded_with: Sequence[str] | None) -> list[Check]:
         from skyward_core.transport.ssh.bootstrap_channel import NoFittingPython
         from skyward_core.transport.ssh.ssh_transport import (
             CLOCK_SLACK,
-            channel_to_look,
             lend_bundle,
-            pythons_of,
+            open_inspection_channel,
+            query_pythons,
             send_bundle,
         )
 
-        transport = self._way(host, patience=CHECK_PATIENCE, loaded_with=loaded_with)
+        transport = self._make_transport(host, patience=CHECK_TIMEOUT, loaded_with=loaded_with)
         wanted = transport.python
         try:
             began = time.time()
             try:
-                channel = await channel_to_look(transport)
+                channel = await open_inspection_channel(transport)
             except NoFittingPython as error:
                 if wanted.named:
                     raise
                 known = Check(host, "ok", "reachable, its host key is known")
-                return [known, line(host, error.found, wanted, None)]
-            facts, there = channel.facts, await pythons_of(channel.link)
+                return [known, check_line(host, error.found, wanted, None)]
+            facts, there = channel.facts, await query_pythons(channel.link)
             # It was asked some time between the two: only beyond them it is off, however slow the login.
             offset = facts["time"] - min(max(facts["time"], began), time.time())
             version = ".".join(map(str, facts["version"]))
             lines = [
                 Check(host, "ok", f"reachable as {facts['hostname']}, its host key is known"),
-                line(host, there, wanted, (version, facts["python"])),
+                check_line(host, there, wanted, (version, facts["python"])),
             ]
             if not facts["root"]:
                 return [*lines, Check(host, "fail", "no folder to write to: " + "; ".join(facts["unusable"]))]
             lines.append(
                 Check(
                     host,
-                    "ok" if facts["free"] > ENOUGH_DISK else "warn",
+                    "ok" if facts["free"] > MIN_DISK_BYTES else "warn",
                     f"{facts['free'] / 1e9:.1f} GB free in {facts['root']}",
                 )
             )
@@ -436,7 +442,7 @@ class SSH(KnowsItsWords, Value):
             channel.close()
             return lines
         except (PoolError, UsageError, OSError) as error:
-            return [Check(host, "fail", what_of(error), hint_of(error))]
+            return [Check(host, "fail", error_message(error), error_hint(error))]
         finally:
             await transport.close()
 
@@ -447,19 +453,19 @@ class SSH(KnowsItsWords, Value):
             yield  # a question comes when its pool is there to be seen; which hosts it has, only asking tells
             return
         targets = [self.target(host) for host in self.hosts[: spec.nodes]]
-        dials = Dials(targets)
-        with prompt():
+        dials = PreopenedSockets(targets)
+        with short_switch_interval():
             try:
                 submit(dials.open()).result()
                 from skyward_core.transport.ssh.bootstrap_channel import CommandChannel
                 from skyward_core.transport.ssh.connection import close_early, open_early
                 from skyward_core.transport.ssh.host_address import WantedPython
 
-                python = WantedPython.of(self.python, _loaded_with(spec))
+                python = WantedPython.of(self.python, _script_python(spec))
                 begin = partial(CommandChannel.begin, python=python, name=spec.name)
                 try:
                     submit(open_early(targets, dials, begin)).result()
-                    threading.Thread(target=_pack, daemon=True).start()
+                    threading.Thread(target=_pack_bundle, daemon=True).start()
                     yield
                 finally:
                     submit(close_early(targets)).result()
@@ -477,9 +483,9 @@ class SSH(KnowsItsWords, Value):
             patience: seconds of attempts to connect; None for 30.
         """
         extra = machine.extra
-        return self._way(extra["host"], extra["folder"], patience, extra.get("loaded_with"))
+        return self._make_transport(extra["host"], extra["folder"], patience, extra.get("loaded_with"))
 
-    def _way(
+    def _make_transport(
         self,
         host: str,
         folder: str = "",
@@ -507,17 +513,17 @@ class SSH(KnowsItsWords, Value):
         return cls(**{key: value for key, value in data.items() if key != "provider"})
 
 
-def _loaded_with(spec: PoolSpec) -> list[str] | None:
+def _script_python(spec: PoolSpec) -> list[str] | None:
     return spec.interpreter.for_hosts if spec.interpreter else None
 
 
-def _pack() -> None:
+def _pack_bundle() -> None:
     """Have the bundle packed by the time that a host may ask for it."""
     with suppress(PoolError, OSError):  # who needs it is told
         _ = bundle().archive
 
 
-def _expand(hosts: Sequence[str] | str) -> tuple[str, ...]:
+def _expand_groups(hosts: Sequence[str] | str) -> tuple[str, ...]:
     """Host names, with groups of ``skyward.toml`` replaced by what they hold."""
     named = [hosts] if isinstance(hosts, str) else list(hosts)
     from skyward_core.tasks import script_loader
@@ -547,7 +553,7 @@ def _expand(hosts: Sequence[str] | str) -> tuple[str, ...]:
 PROVIDER = SSH
 
 
-def line(host: str, there: HostPythons, wanted: WantedPython, runs: tuple[str, str] | None) -> Check:
+def check_line(host: str, there: HostPythons, wanted: WantedPython, runs: tuple[str, str] | None) -> Check:
     """The line of a host.
 
     Args:
@@ -555,20 +561,20 @@ def line(host: str, there: HostPythons, wanted: WantedPython, runs: tuple[str, s
         wanted: what ranks need: of a script that is known, else of one without a Python of its own.
         runs: version and path of the one that was asked there; None where none could be.
     """
-    others = newest_of_each(each for each in there.usable if minor_of(each) != wanted.minor)
+    others = newest_per_minor(each for each in there.usable if minor_of(each) != wanted.minor)
     if runs is not None and minor_of(runs[0]) == wanted.minor:
-        more = [f"{_listed(others)} for projects of other versions"] if others else []
+        more = [f"{_join_names(others)} for projects of other versions"] if others else []
         more += ["its uv fetches others"] if there.has_uv else []
         return Check(host, "ok", "; ".join([f"Python {runs[0]} ({runs[1]})", *more]))
-    lacks = f"no Python {wanted.minor}, the version that {wanted.is_what}; {there}"
+    lacks = f"no Python {wanted.minor}, the version that {wanted.version_origin}; {there}"
     if there.has_uv and not wanted.named:
         return Check(host, "ok", f"{lacks}; its uv fetches it at the first start")
     remedy = f"install python{wanted.minor} or uv there"
-    if wanted.is_ours and others:
-        scripts = f"only scripts of projects with Python {_listed(map(minor_of, others))} run there"
+    if wanted.is_client_version and others:
+        scripts = f"only scripts of projects with Python {_join_names(map(minor_of, others))} run there"
         return Check(host, "warn", f"{lacks}: {scripts}. For others {remedy}")
     return Check(host, "fail", f"{lacks}: {remedy}")
 
 
-def _listed(names: Iterable[str]) -> str:
+def _join_names(names: Iterable[str]) -> str:
     return " and ".join(", ".join(names).rsplit(", ", 1))

@@ -19,30 +19,30 @@ from pydantic import BaseModel, ValidationError
 from skyward_core.model.errors import JobFileError
 from skyward_core.model.function import Dispatcher, PendingFunction
 from skyward_core.runtime.shell_and_scripts import FileMounts, ShellCommand
-from skyward_core.store.state_folder import is_state, state_of
+from skyward_core.store.state_folder import find_state_folder, is_state_folder
 from skyward_core.tasks.job_files.yaml_document import (
-    NOTED,
-    REFUSED,
+    IGNORED_KEYS,
+    UNSUPPORTED_KEYS,
     AutostopKeys,
-    Document,
     GitKeys,
     JobKeys,
-    Place,
     ResourceKeys,
     WantedMachine,
-    idle_seconds,
-    ways_of,
+    YamlDocument,
+    YamlPath,
+    read_idle_seconds,
+    read_machine_alternatives,
 )
-from skyward_core.tasks.shell_and_script_calls import values_here
-from skyward_core.util.byte_sizes import size_in_words
+from skyward_core.tasks.shell_and_script_calls import resolve_variables
+from skyward_core.util.byte_sizes import format_size
 from skyward_core.util.light_dataclass import Value, value
-from skyward_core.util.redaction import SHORTEST, is_secret_name, secret_values, without_credentials
-from skyward_core.util.user_files import exists, expanded, is_dir, is_file, read_text, resolved
+from skyward_core.util.redaction import MIN_SECRET_LENGTH, is_secret_name, secret_values, strip_credentials
+from skyward_core.util.user_files import exists, expand_user, is_dir, is_file, read_text, resolve_path
 
-MOST = 1 << 30  # bytes that one job brings: they go through this process's memory
+MAX_UPLOAD_BYTES = 1 << 30  # bytes that one job brings: they go through this process's memory
 
 
-def placing(mounts: Mapping[str, Path]) -> PendingFunction[None]:
+def make_mount_call(mounts: Mapping[str, Path]) -> PendingFunction[None]:
     """The call that brings files to their places, on each node.
 
     Args:
@@ -55,11 +55,11 @@ def placing(mounts: Mapping[str, Path]) -> PendingFunction[None]:
     for target, source in mounts.items():
         # As rsync has it: a file for a place that ends in / comes into that folder, under its own name.
         name = source.name if target.endswith("/") and is_file(source) else "."
-        packed[target] = _packed(source, MOST - sum(map(len, packed.values())), name=name)
+        packed[target] = _pack_files(source, MAX_UPLOAD_BYTES - sum(map(len, packed.values())), name=name)
     return PendingFunction(FileMounts("file_mounts"), (packed,))
 
 
-def renewing(folder: Path, paths: Sequence[str]) -> PendingFunction[None]:
+def make_workdir_update(folder: Path, paths: Sequence[str]) -> PendingFunction[None]:
     """The call that brings files of a working folder to the nodes' copies of it.
 
     Args:
@@ -68,12 +68,12 @@ def renewing(folder: Path, paths: Sequence[str]) -> PendingFunction[None]:
     Raises:
         JobFileError: one cannot be read, or they are too much.
     """
-    return PendingFunction(FileMounts("workdir"), ({".": _packed(folder, MOST, paths)},))
+    return PendingFunction(FileMounts("workdir"), ({".": _pack_files(folder, MAX_UPLOAD_BYTES, paths)},))
 
 
-def _packed(source: Path, room: int, paths: Sequence[str] | None = None, *, name: str = ".") -> bytes:
-    file = _Bounded(room)
-    if paths is None and (state := state_of(source)) is not None:
+def _pack_files(source: Path, room: int, paths: Sequence[str] | None = None, *, name: str = ".") -> bytes:
+    file = _BoundedBuffer(room)
+    if paths is None and (state := find_state_folder(source)) is not None:
         raise JobFileError(
             f"file_mounts: {source} is not brought: {state} is a state folder of skyward, which holds keys"
         )
@@ -82,12 +82,17 @@ def _packed(source: Path, room: int, paths: Sequence[str] | None = None, *, name
             if paths is None:
                 # What is named itself; links in it stay links.
                 real = source.resolve()
-                tar.add(real, arcname=name, filter=lambda each: None if _is_state(real, name, each) else each)
+                tar.add(
+                    real,
+                    arcname=name,
+                    filter=lambda each: None if _is_state_entry(real, name, each) else each,
+                )
             for path in paths or ():
                 tar.add(source / path, arcname=path, recursive=False)
-    except _TooMuchError as error:
+    except _SizeLimitError as error:
         raise JobFileError(
-            f"file_mounts: with {source} they are more than {size_in_words(MOST)}, the most that is brought so; "
+            f"file_mounts: with {source} they are more than {format_size(MAX_UPLOAD_BYTES)}, the most that is "
+            "brought so; "
             "have setup fetch it, or put it on the machines before"
         ) from error
     except OSError as error:
@@ -95,27 +100,27 @@ def _packed(source: Path, room: int, paths: Sequence[str] | None = None, *, name
     return file.getvalue()
 
 
-def _is_state(source: Path, name: str, entry: tarfile.TarInfo) -> bool:
-    return entry.isdir() and is_state(str(source / PurePosixPath(entry.name).relative_to(name)))
+def _is_state_entry(source: Path, name: str, entry: tarfile.TarInfo) -> bool:
+    return entry.isdir() and is_state_folder(str(source / PurePosixPath(entry.name).relative_to(name)))
 
 
-class _TooMuchError(Exception):
+class _SizeLimitError(Exception):
     pass
 
 
-class _Bounded(io.BytesIO):
+class _BoundedBuffer(io.BytesIO):
     def __init__(self, room: int) -> None:
         super().__init__()
         self._room = room
 
     def write(self, data: bytes, /) -> int:  # type: ignore[override]
         if self.tell() + len(data) > self._room:
-            raise _TooMuchError
+            raise _SizeLimitError
         return super().write(data)
 
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_IN_TEXT = re.compile(r"\$(?:\{([A-Za-z_][A-Za-z0-9_]*)\}|([A-Za-z_][A-Za-z0-9_]*))")
+_VARIABLE_REFERENCE = re.compile(r"\$(?:\{([A-Za-z_][A-Za-z0-9_]*)\}|([A-Za-z_][A-Za-z0-9_]*))")
 _REPOSITORY = re.compile(r"[a-z+]+://|[\w.-]+@[\w.-]+:")
 _BUCKET = re.compile(r"[a-z0-9]+://")
 # SkyPilot's shells have read ~/.bashrc, and know conda. So have ours, wherever conda is: its lines in that file come
@@ -206,23 +211,26 @@ class JobFile(Value):
         Raises:
             JobFileError: as ``from_yaml``.
         """
-        document = Document(text, str(path))
-        notes = list(_judged(document, document.values, JobKeys, ()))
+        document = YamlDocument(text, str(path))
+        notes = list(_check_keys(document, document.values, JobKeys, ()))
         try:
             keys = JobKeys.model_validate(document.values)
         except ValidationError as error:
-            raise _of_pydantic(document, error) from error
-        envs = _variables(document, "envs", keys.envs, env)
-        hidden = _variables(document, "secrets", keys.secrets, secrets)
+            raise _translate_validation_error(document, error) from error
+        envs = _resolve_variables(document, "envs", keys.envs, env)
+        hidden = _resolve_variables(document, "secrets", keys.secrets, secrets)
         if both := sorted(envs.keys() & hidden.keys()):
-            raise document.error(f"{both[0]} stands in envs and in secrets: keep one", ("secrets", both[0]))
+            raise document.make_error(f"{both[0]} stands in envs and in secrets: keep one", ("secrets", both[0]))
         git = keys.workdir if isinstance(keys.workdir, GitKeys) else None
         folder = keys.workdir if isinstance(keys.workdir, str) else None
-        mounts = _mounts(document, keys, envs)
-        workdir = None if folder is None else _workdir(document, _filled(folder, envs))
-        ways = ways_of(document, keys.resources)
-        short = [name for name, text in hidden.items() if len(text) < SHORTEST]
-        notes += [f"secrets: {name} has fewer than {SHORTEST} characters, and is not blanked in logs" for name in short]
+        mounts = _resolve_mounts(document, keys, envs)
+        workdir = None if folder is None else _resolve_workdir(document, _substitute(folder, envs))
+        ways = read_machine_alternatives(document, keys.resources)
+        short = [name for name, text in hidden.items() if len(text) < MIN_SECRET_LENGTH]
+        notes += [
+            f"secrets: {name} has fewer than {MIN_SECRET_LENGTH} characters, and is not blanked in logs"
+            for name in short
+        ]
         notes += [
             f"envs: {name} is a secret by its name, and blanked in logs: secrets is the place for it"
             for name in envs
@@ -230,18 +238,18 @@ class JobFile(Value):
         ]
         return cls(
             path=path,
-            name=_filled(keys.name or "", envs),
+            name=_substitute(keys.name or "", envs),
             workdir=workdir,
-            git=None if git is None else (_filled(git.url, envs), _filled(git.ref or "", envs)),
+            git=None if git is None else (_substitute(git.url, envs), _substitute(git.ref or "", envs)),
             num_nodes=keys.num_nodes or 1,
             ways=ways,
-            ordered=_is_ordered(keys.resources),
+            ordered=_has_order(keys.resources),
             envs=envs,
             secrets=hidden,
             mounts=mounts,
-            setup=_lines(keys.setup),
-            run=_lines(keys.run),
-            idle_seconds=idle_seconds(document, keys.resources),
+            setup=_join_lines(keys.setup),
+            run=_join_lines(keys.run),
+            idle_seconds=read_idle_seconds(document, keys.resources),
             notes=tuple(notes),
             text=text,
         )
@@ -250,7 +258,7 @@ class JobFile(Value):
     def folder(self) -> str:
         """What its working folder is, in words."""
         if self.git is not None:
-            return without_credentials(" ".join(filter(None, self.git)))
+            return strip_credentials(" ".join(filter(None, self.git)))
         return str(self.workdir or "none travels")
 
     @property
@@ -269,7 +277,7 @@ class JobFile(Value):
         Raises:
             JobFileError: one cannot be read, or they are too much.
         """
-        return placing(self.mounts) if self.mounts else None
+        return make_mount_call(self.mounts) if self.mounts else None
 
     def setup_call(self, cwd: str = "") -> PendingFunction[None] | None:
         """The call of its ``setup``; None where it has none.
@@ -279,7 +287,7 @@ class JobFile(Value):
         """
         if not self.setup.strip():
             return None
-        return PendingFunction(self._command(self.setup, "setup", cwd, as_setup=True))
+        return PendingFunction(self._shell_command(self.setup, "setup", cwd, as_setup=True))
 
     def run_call(self, cwd: str = "") -> PendingFunction[None] | None:
         """The call of its ``run``; None where it has none.
@@ -289,7 +297,7 @@ class JobFile(Value):
         """
         if not self.run.strip():
             return None
-        return PendingFunction(self._command(self.run, self.name or "run", cwd)).with_nodes(self.num_nodes)
+        return PendingFunction(self._shell_command(self.run, self.name or "run", cwd)).with_nodes(self.num_nodes)
 
     def calls(self, *, setup: bool = True, cwd: str = "") -> Iterator[PendingFunction[None]]:
         """All of them, in order; each is to have ended on all its nodes before the next one begins. Those of a job
@@ -335,7 +343,7 @@ class JobFile(Value):
                 "workdir=...), and leave workdir out of the file; or run it by the command `launch`"
             )
         there = getattr(pool, "working_folder", "")
-        if self.workdir is not None and there and resolved(there) != resolved(self.workdir):
+        if self.workdir is not None and there and resolve_path(there) != resolve_path(self.workdir):
             raise JobFileError(
                 f"{self.path}: its workdir is {self.workdir}, and the pool works in {there}: make the pool with "
                 f"image=sky.Image(workdir={str(self.workdir)!r})"
@@ -346,13 +354,13 @@ class JobFile(Value):
         if call is None:
             warnings.warn(f"{self.path} has no run, and nothing else to do: nothing was done", stacklevel=2)
 
-    def _command(self, text: str, name: str, cwd: str, *, as_setup: bool = False) -> ShellCommand:
+    def _shell_command(self, text: str, name: str, cwd: str, *, as_setup: bool = False) -> ShellCommand:
         gpus = {"SKYPILOT_SETUP_NUM_GPUS_PER_NODE" if as_setup else "SKYPILOT_NUM_GPUS_PER_NODE": str(self.gpus)}
         given = {**gpus, **self.envs, **self.secrets}
         return ShellCommand(PRELUDE + text, name, given, cwd, self.blanked, as_setup=as_setup)
 
 
-def _judged(document: Document, values: Any, model: type[BaseModel], place: Place) -> Iterator[str]:
+def _check_keys(document: YamlDocument, values: Any, model: type[BaseModel], place: YamlPath) -> Iterator[str]:
     """Refuse keys that have no place here; gives words for those that change nothing.
 
     Raises:
@@ -363,31 +371,31 @@ def _judged(document: Document, values: Any, model: type[BaseModel], place: Plac
     for key in values:
         name = ".".join(part for part in (*place, key) if isinstance(part, str))
         name = re.sub(r"\.(any_of|ordered)", "", name)
-        if words := REFUSED.get(name):
-            raise document.error(f"{name} is not supported: {words}", (*place, key))
+        if words := UNSUPPORTED_KEYS.get(name):
+            raise document.make_error(f"{name} is not supported: {words}", (*place, key))
         if key not in model.model_fields:
             near = get_close_matches(key, model.model_fields, 1)
             hint = f"; did you mean {near[0]}?" if near else f"; there are {', '.join(model.model_fields)}"
-            raise document.error(f"there is no key {key!r:.60}{hint}", (*place, key))
-        if name in NOTED and values[key] is not None:
-            yield f"{name} (line {document.line((*place, key))}) changes nothing: {NOTED[name]}"
+            raise document.make_error(f"there is no key {key!r:.60}{hint}", (*place, key))
+        if name in IGNORED_KEYS and values[key] is not None:
+            yield f"{name} (line {document.line_of((*place, key))}) changes nothing: {IGNORED_KEYS[name]}"
     if model is JobKeys:
-        yield from _judged(document, values.get("workdir"), GitKeys, ("workdir",))
-        yield from _judged(document, values.get("resources"), ResourceKeys, ("resources",))
+        yield from _check_keys(document, values.get("workdir"), GitKeys, ("workdir",))
+        yield from _check_keys(document, values.get("resources"), ResourceKeys, ("resources",))
     elif model is ResourceKeys:
-        yield from _judged(document, values.get("autostop"), AutostopKeys, (*place, "autostop"))
+        yield from _check_keys(document, values.get("autostop"), AutostopKeys, (*place, "autostop"))
         for name in ("any_of", "ordered"):
             said = values.get(name)
             for number, each in enumerate(said if isinstance(said, list) else ()):
-                yield from _judged(document, each, ResourceKeys, (*place, name, number))
+                yield from _check_keys(document, each, ResourceKeys, (*place, name, number))
 
 
-def _of_pydantic(document: Document, error: ValidationError) -> JobFileError:
+def _translate_validation_error(document: YamlDocument, error: ValidationError) -> JobFileError:
     """The first thing that is wrong, in words."""
     # Where several types were tried, the one that got furthest is the one that was meant.
     found = max(error.errors(), key=lambda each: len(each["loc"]))
     # Behind the key stand names of types that were tried.
-    place: Place = ()
+    place: YamlPath = ()
     at: Any = document.values
     for part in found["loc"]:
         try:
@@ -397,18 +405,18 @@ def _of_pydantic(document: Document, error: ValidationError) -> JobFileError:
         place = (*place, part)
     name = ".".join(map(str, place)) or "it"
     if found["type"] == "missing":
-        return document.error(f"{name} lacks {found['loc'][-1]}", place)
-    words = _WANTED.get(found["type"]) or found["msg"].removeprefix("Value error, ")
+        return document.make_error(f"{name} lacks {found['loc'][-1]}", place)
+    words = _EXPECTED.get(found["type"]) or found["msg"].removeprefix("Value error, ")
     words = words.format(**found.get("ctx", {}))
-    shown = _shown(at)
+    shown = _describe_value(at)
     if place[:1] in (("envs",), ("secrets",)):
         shown = "what stands there"  # nobody's business
     elif found["type"] == "string_type" and isinstance(at, int | float | date):
         words += ": put it in quotes"
-    return document.error(f"{name} cannot be {shown}: {words[:1].lower()}{words[1:]}", place)
+    return document.make_error(f"{name} cannot be {shown}: {words[:1].lower()}{words[1:]}", place)
 
 
-_WANTED = {
+_EXPECTED = {
     **dict.fromkeys(("string_type", "string_too_short"), "a text is wanted"),
     **dict.fromkeys(("dict_type", "model_type", "model_attributes_type"), "keys with values are wanted"),
     **dict.fromkeys(("int_type", "int_parsing", "int_from_float", "int_parsing_size"), "a whole number is wanted"),
@@ -423,7 +431,7 @@ _WANTED = {
 }
 
 
-def _shown(value: Any) -> str:
+def _describe_value(value: Any) -> str:
     """What stands in a file, for an error."""
     if isinstance(value, Mapping | list):
         return "what stands there" if value else "empty"
@@ -432,27 +440,27 @@ def _shown(value: Any) -> str:
     return f"{value!r:.60}" if isinstance(value, str) else f"{value!s:.60}"
 
 
-def _variables(
-    document: Document, table: str, said: Mapping[str, str | None] | None, given: Overrides | None
+def _resolve_variables(
+    document: YamlDocument, table: str, said: Mapping[str, str | None] | None, given: Overrides | None
 ) -> dict[str, str]:
     option = "--env" if table == "envs" else "--secret"
-    merged: dict[str, str | None] = {**(said or {}), **values_here(option, given or {})}
+    merged: dict[str, str | None] = {**(said or {}), **resolve_variables(option, given or {})}
     found: dict[str, str] = {}
     for name, text in merged.items():
         place = (table, name)
         if not _VARIABLE.fullmatch(name):
-            raise document.error(f"{table}: {name!r:.60} is no name of a variable", place)
+            raise document.make_error(f"{table}: {name!r:.60} is no name of a variable", place)
         if text is None:
             # Others on this machine see what a program is started with: no secret is to be written there.
             how = f"{name}=VALUE" if table == "envs" else f"{name}, which takes this shell's variable of that name"
-            raise document.error(f"{table}: {name} has no value: give it with {option} {how}", place)
+            raise document.make_error(f"{table}: {name} has no value: give it with {option} {how}", place)
         if "\0" in text:
-            raise document.error(f"{table}: {name} has a zero byte in it", place)
+            raise document.make_error(f"{table}: {name} has a zero byte in it", place)
         found[name] = text
     return found
 
 
-def _mounts(document: Document, keys: JobKeys, envs: Mapping[str, str]) -> dict[str, Path]:
+def _resolve_mounts(document: YamlDocument, keys: JobKeys, envs: Mapping[str, str]) -> dict[str, Path]:
     mounts: dict[str, Path] = {}
     for target, source in (keys.file_mounts or {}).items():
         place = ("file_mounts", target)
@@ -461,69 +469,71 @@ def _mounts(document: Document, keys: JobKeys, envs: Mapping[str, str]) -> dict[
                 "buckets, volumes and repositories are not mounted: have setup fetch what is needed "
                 "(aws s3 cp, hf download, git clone)"
             )
-            raise document.error(f"file_mounts: {target}: {words}", place)
-        there, text = _filled(target, envs), _filled(source, envs)
+            raise document.make_error(f"file_mounts: {target}: {words}", place)
+        there, text = _substitute(target, envs), _substitute(source, envs)
         if not there or not text:
-            raise document.error(f"file_mounts: {target}: a place on the nodes, and a path here, are wanted", place)
-        here = _here(document, text, place)
+            raise document.make_error(
+                f"file_mounts: {target}: a place on the nodes, and a path here, are wanted", place
+            )
+        here = _local_path(document, text, place)
         if not exists(here):
             words = ": have setup clone a repository" if _REPOSITORY.match(text) else ""
-            raise document.error(f"file_mounts: {target}: there is no {here}{words}", place)
+            raise document.make_error(f"file_mounts: {target}: there is no {here}{words}", place)
         mounts[there] = here
     for target, source_path in mounts.items():
-        if _place_of(target) != source_path and _lies_in(target, source_path):
-            raise document.error(
+        if _local_target(target) != source_path and _is_inside(target, source_path):
+            raise document.make_error(
                 f"file_mounts: {target} lies in what is brought there ({source_path}), which would never end",
                 ("file_mounts",),
             )
         for other, of_other in mounts.items():
-            if other != target and _lies_in(target, of_other) and _lies_in(other, source_path):
-                raise document.error(
+            if other != target and _is_inside(target, of_other) and _is_inside(other, source_path):
+                raise document.make_error(
                     f"file_mounts: {target} comes from {source_path} and {other} from {of_other}: a circle",
                     ("file_mounts",),
                 )
     return mounts
 
 
-def _workdir(document: Document, text: str) -> Path:
-    folder = _here(document, text, ("workdir",))
+def _resolve_workdir(document: YamlDocument, text: str) -> Path:
+    folder = _local_path(document, text, ("workdir",))
     if is_dir(folder):
         return folder
     words = f"workdir: {folder} is no folder" if exists(folder) else f"workdir: there is no folder {folder}"
     if _REPOSITORY.match(text):
-        words = f"workdir: a repository is written workdir: {{url: {without_credentials(text)}}}"
-    raise document.error(words, ("workdir",))
+        words = f"workdir: a repository is written workdir: {{url: {strip_credentials(text)}}}"
+    raise document.make_error(words, ("workdir",))
 
 
-def _lies_in(target: str, folder: Path) -> bool:
-    return (place := _place_of(target)) is not None and place.is_relative_to(folder)
+def _is_inside(target: str, folder: Path) -> bool:
+    return (place := _local_target(target)) is not None and place.is_relative_to(folder)
 
 
-def _place_of(target: str) -> Path | None:
+def _local_target(target: str) -> Path | None:
     """Where a place of a node is, if the node is this machine; None where that is nowhere."""
     if not target.startswith(("/", "~")):
         return None
-    place = expanded(target)  # somebody's home may be known to the node only
+    place = expand_user(target)  # somebody's home may be known to the node only
     return place.absolute() if place.is_absolute() else None
 
 
-def _here(document: Document, path: str, place: Place) -> Path:
-    here = expanded(path)
+def _local_path(document: YamlDocument, path: str, place: YamlPath) -> Path:
+    here = expand_user(path)
     if path.startswith("~") and not here.is_absolute():
-        raise document.error(f"{place[0]}: {path}: there is no such user here", place)
+        raise document.make_error(f"{place[0]}: {path}: there is no such user here", place)
     return here.absolute()
 
 
-def _filled(text: str, envs: Mapping[str, str]) -> str:
+def _substitute(text: str, envs: Mapping[str, str]) -> str:
     """A text with the job's variables in it; what is none of them stays."""
-    return _IN_TEXT.sub(lambda found: envs.get(found[1] or found[2], found[0]), text)
+    return _VARIABLE_REFERENCE.sub(lambda found: envs.get(found[1] or found[2], found[0]), text)
 
 
-def _lines(said: str | list[str] | None) -> str:
+def _join_lines(said: str | list[str] | None) -> str:
     return "\n".join(said) if isinstance(said, list) else said or ""
 
 
-def _is_ordered(keys: ResourceKeys | None) -> bool:
+def _has_order(keys: ResourceKeys | None) -> bool:
     return keys is not None and (keys.ordered is not None or isinstance(keys.accelerators, list))
 
 
@@ -531,7 +541,7 @@ Task = JobFile
 """What ``sky.Task`` is."""
 
 
-def variables_of(path: str | os.PathLike[str]) -> tuple[dict[str, str | None], dict[str, str | None]]:
+def read_variables(path: str | os.PathLike[str]) -> tuple[dict[str, str | None], dict[str, str | None]]:
     """What a job file says under ``envs`` and ``secrets``, for who asks for what it leaves open; None is that.
 
     Args:
@@ -546,12 +556,12 @@ def variables_of(path: str | os.PathLike[str]) -> tuple[dict[str, str | None], d
     except (OSError, UnicodeDecodeError) as error:
         words = error.strerror if isinstance(error, OSError) else "it is no text"
         raise JobFileError(f"{file} cannot be read: {words}") from error
-    values = Document(text, str(file)).values
+    values = YamlDocument(text, str(file)).values
     envs, hidden = (values.get(table) for table in ("envs", "secrets"))
-    return _texts(envs), _texts(hidden)
+    return _as_texts(envs), _as_texts(hidden)
 
 
-def _texts(said: Any) -> dict[str, str | None]:
+def _as_texts(said: Any) -> dict[str, str | None]:
     if not isinstance(said, Mapping):
         return {}
     return {str(name): None if text is None else str(text) for name, text in said.items()}

@@ -17,14 +17,14 @@ from skyward_core.model.errors import JobFileError
 from skyward_core.util.light_dataclass import Value, value
 from skyward_core.util.redaction import Redactor, url_secrets
 
-LARGEST = 1 << 20  # characters
-MOST = 20_000  # values, with all that aliases repeat
-_PLAIN = ("tag:yaml.org,2002:map", "tag:yaml.org,2002:seq")
-_IMPOSSIBLE = re.compile("[\\0\\ud800-\\udfff]")
-Place = tuple[str | int, ...]
+MAX_CHARACTERS = 1 << 20  # characters
+MAX_VALUES = 20_000  # values, with all that aliases repeat
+_COLLECTION_TAGS = ("tag:yaml.org,2002:map", "tag:yaml.org,2002:seq")
+_INVALID_CHARACTERS = re.compile("[\\0\\ud800-\\udfff]")
+YamlPath = tuple[str | int, ...]
 
 
-class Document:
+class YamlDocument:
     """What a YAML text says.
 
     Args:
@@ -40,9 +40,9 @@ class Document:
 
     def __init__(self, text: str, name: str) -> None:
         self.name = name
-        self._lines: dict[Place, int] = {}
-        if len(text) > LARGEST:
-            raise JobFileError(f"{name} has {len(text):,} characters; a job file has at most {LARGEST:,}")
+        self._line_numbers: dict[YamlPath, int] = {}
+        if len(text) > MAX_CHARACTERS:
+            raise JobFileError(f"{name} has {len(text):,} characters; a job file has at most {MAX_CHARACTERS:,}")
         try:
             trees = list(yaml.compose_all(text, Loader=yaml.SafeLoader))
         except yaml.MarkedYAMLError as error:
@@ -50,90 +50,95 @@ class Document:
             words = f"{error.problem or error.context}"
             if "'\\t'" in words:
                 words = "a tab stands where YAML wants spaces"
-            raise self.error(words, line=line) from error
+            raise self.make_error(words, line=line) from error
         except ReaderError as error:
             words = f"the character {chr(error.character)!r} may not stand in YAML"
-            raise self.error(words, line=text.count("\n", 0, error.position) + 1) from error
+            raise self.make_error(words, line=text.count("\n", 0, error.position) + 1) from error
         except (yaml.YAMLError, RecursionError) as error:
-            raise self.error(f"it cannot be read as YAML: {error}".partition("\n")[0]) from error
+            raise self.make_error(f"it cannot be read as YAML: {error}".partition("\n")[0]) from error
         full = [tree for tree in trees if tree is not None and tree.value != ""]
         if len(full) > 1:
-            raise self.error(
+            raise self.make_error(
                 "it has several documents (---), which is a pipeline of jobs: launch each from a file of its own",
                 line=full[1].start_mark.line + 1,
             )
         self._count = 0
         self._loader = yaml.SafeLoader("")
-        made = self._made(full[0], ()) if full else {}
+        made = self._construct(full[0], ()) if full else {}
         if not isinstance(made, dict):
-            raise self.error(f"at its top stand keys with values, such as run: echo hello, not {_kind(made)}")
+            raise self.make_error(
+                f"at its top stand keys with values, such as run: echo hello, not {_type_label(made)}"
+            )
         self.values: dict[str, Any] = made
 
-    def line(self, place: Place) -> int:
+    def line_of(self, place: YamlPath) -> int:
         """The line on which something stands, from 1: its own, or that of the nearest thing around it."""
-        while place and place not in self._lines:
+        while place and place not in self._line_numbers:
             place = place[:-1]
-        return self._lines.get(place, 1)
+        return self._line_numbers.get(place, 1)
 
-    def error(self, words: str, place: Place | None = None, line: int = 0) -> JobFileError:
+    def make_error(self, words: str, place: YamlPath | None = None, line: int = 0) -> JobFileError:
         """An error that says where."""
-        at = line or (self.line(place) if place is not None else 0)
+        at = line or (self.line_of(place) if place is not None else 0)
         return JobFileError(f"{self.name}{f', line {at}' if at else ''}: {words}")
 
-    def _made(self, node: yaml.Node, place: Place) -> Any:
+    def _construct(self, node: yaml.Node, place: YamlPath) -> Any:
         self._count += 1
-        if self._count > MOST or len(place) > 50:
-            raise self.error("it holds more than any job file needs", line=node.start_mark.line + 1)
-        self._lines.setdefault(place, node.start_mark.line + 1)
-        if not isinstance(node, yaml.ScalarNode) and node.tag not in _PLAIN:
-            raise self.error(f"{node.tag} means nothing here", line=node.start_mark.line + 1)
+        if self._count > MAX_VALUES or len(place) > 50:
+            raise self.make_error("it holds more than any job file needs", line=node.start_mark.line + 1)
+        self._line_numbers.setdefault(place, node.start_mark.line + 1)
+        if not isinstance(node, yaml.ScalarNode) and node.tag not in _COLLECTION_TAGS:
+            raise self.make_error(f"{node.tag} means nothing here", line=node.start_mark.line + 1)
         if isinstance(node, yaml.MappingNode):
-            return self._mapping(node, place)
+            return self._construct_mapping(node, place)
         if isinstance(node, yaml.SequenceNode):
-            return [self._made(each, (*place, number)) for number, each in enumerate(node.value)]
+            return [self._construct(each, (*place, number)) for number, each in enumerate(node.value)]
         try:
             value = self._loader.construct_object(node)
         except (yaml.YAMLError, ValueError, OverflowError) as error:
             words = f"{node.value!r:.60} cannot be read: {getattr(error, 'problem', None) or error}"
-            raise self.error(words, line=node.start_mark.line + 1) from error
+            raise self.make_error(words, line=node.start_mark.line + 1) from error
         self._check_text(value, node)
         # A port is written 8080, and what 1:30 means to YAML, a number to the base of 60, nobody means by it.
         return node.value if isinstance(value, int) and not isinstance(value, bool) and ":" in node.value else value
 
     def _check_text(self, value: Any, node: yaml.Node) -> None:
         """No command, variable or path can have what some escapes of YAML mean."""
-        if isinstance(value, str) and (odd := _IMPOSSIBLE.search(value)):
+        if isinstance(value, str) and (odd := _INVALID_CHARACTERS.search(value)):
             words = f"the character {odd[0]!r} is in no text that a machine could be given"
-            raise self.error(words, line=node.start_mark.line + 1)
+            raise self.make_error(words, line=node.start_mark.line + 1)
 
-    def _mapping(self, node: yaml.MappingNode, place: Place) -> dict[str, Any]:
+    def _construct_mapping(self, node: yaml.MappingNode, place: YamlPath) -> dict[str, Any]:
         made: dict[str, Any] = {}
         for at, below in node.value:
             line = at.start_mark.line + 1
             if not isinstance(at, yaml.ScalarNode):
-                raise self.error("a key is one word", line=line)
+                raise self.make_error("a key is one word", line=line)
             key = str(at.value)
             self._check_text(key, at)
             if at.tag == "tag:yaml.org,2002:merge":
-                merged = self._made(below, (*place, "<<"))
+                merged = self._construct(below, (*place, "<<"))
                 for each in merged if isinstance(merged, list) else [merged]:
                     if not isinstance(each, dict):
-                        raise self.error("<<: takes keys with values", line=line)
+                        raise self.make_error("<<: takes keys with values", line=line)
                     made = each | made
                 continue
-            if (*place, key) in self._lines and key in made:
-                raise self.error(f"{key} stands twice (also in line {self._lines[(*place, key)]}); keep one", line=line)
-            self._lines[(*place, key)] = line
-            made[key] = self._made(below, (*place, key))
+            if (*place, key) in self._line_numbers and key in made:
+                raise self.make_error(
+                    f"{key} stands twice (also in line {self._line_numbers[(*place, key)]}); keep one",
+                    line=line,
+                )
+            self._line_numbers[(*place, key)] = line
+            made[key] = self._construct(below, (*place, key))
         return made
 
 
-def _kind(value: Any) -> str:
+def _type_label(value: Any) -> str:
     return {list: "a list", str: "a text", type(None): "nothing"}.get(type(value), type(value).__name__)
 
 
 # Keys that have no place here, and what to use.
-REFUSED: Mapping[str, str] = {
+UNSUPPORTED_KEYS: Mapping[str, str] = {
     "service": "nothing here serves: run the server as the job, and forward its port",
     "volumes": "no volumes are made or mounted: use what the machines have, or bring files with file_mounts",
     "config": "settings of a provider are given where the file is launched",
@@ -151,7 +156,7 @@ REFUSED: Mapping[str, str] = {
     "resources.spot_recovery": "job_recovery is its name",
 }
 # What is read and changes nothing here, and what holds instead: it is told.
-NOTED: Mapping[str, str] = {
+IGNORED_KEYS: Mapping[str, str] = {
     "resources.ports": "no port is opened to the world; one is forwarded from the node to here",
     "resources.disk_tier": "disks are gp3 on AWS, as they come elsewhere",
     "resources.network_tier": "EFA is used on AWS where a type has it",
@@ -162,25 +167,27 @@ NOTED: Mapping[str, str] = {
 }
 
 
-def _text(value: Any) -> Any:
+def _to_text(value: Any) -> Any:
     """A variable's value: numbers, flags and dates become the texts that SkyPilot makes of them (``true``: True)."""
     return str(value) if isinstance(value, int | float | date) else value
 
 
-def _number(value: Any) -> Any:
+def _parse_number(value: Any) -> Any:
     if isinstance(value, bool):
         raise ValueError("a number is wanted")
     return value
 
 
-def _cut(value: Any) -> Any:
+def _strip_text(value: Any) -> Any:
     return str(value) if isinstance(value, int | float) else value
 
 
-Variable = Annotated[str | None, BeforeValidator(_text)]
-Number = Annotated[float, BeforeValidator(_number)]
-AtLeast = Annotated[str, BeforeValidator(_cut), Field(pattern=r"^\s*[0-9]+(\.[0-9]+)?\s*[A-Za-z]{0,2}\s*\+?\s*$")]
-Size = Annotated[str, BeforeValidator(_cut), Field(pattern=r"^\s*[0-9]+(\.[0-9]+)?\s*[A-Za-z]{0,2}\s*$")]
+Variable = Annotated[str | None, BeforeValidator(_to_text)]
+Number = Annotated[float, BeforeValidator(_parse_number)]
+AtLeast = Annotated[
+    str, BeforeValidator(_strip_text), Field(pattern=r"^\s*[0-9]+(\.[0-9]+)?\s*[A-Za-z]{0,2}\s*\+?\s*$")
+]
+Size = Annotated[str, BeforeValidator(_strip_text), Field(pattern=r"^\s*[0-9]+(\.[0-9]+)?\s*[A-Za-z]{0,2}\s*$")]
 
 
 class _Keys(BaseModel):
@@ -235,7 +242,7 @@ class JobKeys(_Keys):
 
     name: str | None = None
     workdir: str | GitKeys | None = None
-    num_nodes: Annotated[int, BeforeValidator(_number)] | None = Field(default=None, ge=1, le=1024)
+    num_nodes: Annotated[int, BeforeValidator(_parse_number)] | None = Field(default=None, ge=1, le=1024)
     resources: ResourceKeys | None = None
     envs: dict[str, Variable] | None = None
     secrets: dict[str, Variable] | None = None
@@ -245,11 +252,11 @@ class JobKeys(_Keys):
 
 
 _NUMBER = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*(\+?)\s*")
-_UNITS = {"": 1.0, "gb": 1.0, "gi": 1.0, "g": 1.0, "tb": 2.0**10, "t": 2.0**10}  # in GB
-_UNITS |= {"mb": 2.0**-10, "m": 2.0**-10, "kb": 2.0**-20, "k": 2.0**-20}
-_TIMES = {"": 60.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
-AUTOSTOP = 300.0  # seconds, where only ``true`` is said
-ALTERNATIVES = ("any_of", "ordered")
+_SIZE_UNITS = {"": 1.0, "gb": 1.0, "gi": 1.0, "g": 1.0, "tb": 2.0**10, "t": 2.0**10}  # in GB
+_SIZE_UNITS |= {"mb": 2.0**-10, "m": 2.0**-10, "kb": 2.0**-20, "k": 2.0**-20}
+_TIME_UNITS = {"": 60.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
+DEFAULT_IDLE_SECONDS = 300.0  # seconds, where only ``true`` is said
+ALTERNATIVE_KEYS = ("any_of", "ordered")
 
 
 @value(frozen=True)
@@ -278,85 +285,87 @@ class WantedMachine(Value):
     max_hourly: float = 0.0
 
 
-class _NeedsReader:
-    def __init__(self, document: Document) -> None:
+class _ResourceReader:
+    def __init__(self, document: YamlDocument) -> None:
         self._document = document
 
-    def ways(self, keys: ResourceKeys, place: Place) -> Iterator[WantedMachine]:
+    def read_alternatives(self, keys: ResourceKeys, place: YamlPath) -> Iterator[WantedMachine]:
         """All that resources ask for: alternatives, each with what stands beside them."""
-        said = [name for name in ALTERNATIVES if getattr(keys, name) is not None]
+        said = [name for name in ALTERNATIVE_KEYS if getattr(keys, name) is not None]
         if len(said) > 1:
-            raise self._document.error("any_of and ordered: keep one of them", (*place, said[1]))
+            raise self._document.make_error("any_of and ordered: keep one of them", (*place, said[1]))
         if not said:
-            yield from self._of_one(keys, place)
+            yield from self._read_alternative(keys, place)
             return
-        shared = keys.model_dump(exclude_none=True, exclude=set(ALTERNATIVES))
+        shared = keys.model_dump(exclude_none=True, exclude=set(ALTERNATIVE_KEYS))
         for number, each in enumerate(getattr(keys, said[0])):
             if each.any_of is not None or each.ordered is not None:
-                raise self._document.error(f"{said[0]} inside of {said[0]}: write one list", (*place, said[0], number))
+                raise self._document.make_error(
+                    f"{said[0]} inside of {said[0]}: write one list", (*place, said[0], number)
+                )
             own = each.model_dump(exclude_none=True)
             if {"cloud", "infra"} & own.keys():
                 shared_here = {k: v for k, v in shared.items() if k not in ("cloud", "infra", "region", "zone")}
             else:
                 shared_here = shared
-            yield from self._of_one(ResourceKeys(**shared_here | own), (*place, said[0], number))
+            yield from self._read_alternative(ResourceKeys(**shared_here | own), (*place, said[0], number))
 
-    def _of_one(self, keys: ResourceKeys, place: Place) -> Iterator[WantedMachine]:
-        cloud, region, zone = self._where(keys, place)
+    def _read_alternative(self, keys: ResourceKeys, place: YamlPath) -> Iterator[WantedMachine]:
+        cloud, region, zone = self._read_location(keys, place)
         if isinstance(keys.image_id, Mapping):
             images = dict(keys.image_id)
             image = images.get(region, "") if region else ""
             if not image:
                 words = f"image_id names regions ({', '.join(images)}): say which region, as infra: aws/REGION"
-                raise self._document.error(words, (*place, "image_id"))
+                raise self._document.make_error(words, (*place, "image_id"))
         else:
             image = keys.image_id or ""
         if image.startswith("docker:"):
             words = "no containers are run here: leave image_id out, and install what is needed in setup"
-            raise self._document.error(words, (*place, "image_id"))
+            raise self._document.make_error(words, (*place, "image_id"))
         way = WantedMachine(
             cloud=cloud,
             region=region,
             zone=zone,
-            vcpus=math.ceil(self._amount(keys.cpus, (*place, "cpus"), units=False)),
-            memory_gb=self._amount(keys.memory, (*place, "memory")),
-            disk_gb=int(self._amount(keys.disk_size, (*place, "disk_size"))),
+            vcpus=math.ceil(self._read_amount(keys.cpus, (*place, "cpus"), units=False)),
+            memory_gb=self._read_amount(keys.memory, (*place, "memory")),
+            disk_gb=int(self._read_amount(keys.disk_size, (*place, "disk_size"))),
             instance_type=keys.instance_type or "",
             image=image,
             spot=bool(keys.use_spot),
             max_hourly=keys.max_hourly_cost or 0.0,
         )
-        for name, count in self._accelerators(keys.accelerators, (*place, "accelerators")):
+        for name, count in self._read_accelerators(keys.accelerators, (*place, "accelerators")):
             gpus = math.ceil(count)
             yield replace(way, accelerator=f"{name}:{gpus}" if name else "", gpus=gpus if name else 0)
 
-    def _where(self, keys: ResourceKeys, place: Place) -> tuple[str, str, str]:
+    def _read_location(self, keys: ResourceKeys, place: YamlPath) -> tuple[str, str, str]:
         if keys.infra is None:
             return ((keys.cloud or "").lower(), keys.region or "", keys.zone or "")
         if beside := [name for name in ("cloud", "region", "zone") if getattr(keys, name) is not None]:
-            raise self._document.error(f"infra says {beside[0]}, too: keep one of them", (*place, beside[0]))
+            raise self._document.make_error(f"infra says {beside[0]}, too: keep one of them", (*place, beside[0]))
         parts = ["" if part == "*" else part for part in keys.infra.strip().split("/")]
         if len(parts) > 3:
-            raise self._document.error(f"infra is CLOUD/REGION/ZONE, not {keys.infra!r:.60}", (*place, "infra"))
+            raise self._document.make_error(f"infra is CLOUD/REGION/ZONE, not {keys.infra!r:.60}", (*place, "infra"))
         cloud, region, zone = (*parts, "", "")[:3]
         return cloud.lower(), region, zone
 
-    def _accelerators(self, said: Any, place: Place) -> Iterator[tuple[str, float]]:
+    def _read_accelerators(self, said: Any, place: YamlPath) -> Iterator[tuple[str, float]]:
         if said is None or said in ([], {}):
             yield "", 0
         elif isinstance(said, str):
-            yield self._accelerator(said, None, place)
+            yield self._read_accelerator(said, None, place)
         elif isinstance(said, Mapping):
             for name, count in said.items():
-                yield self._accelerator(name, count, (*place, name))
+                yield self._read_accelerator(name, count, (*place, name))
         else:
             for number, each in enumerate(said):
                 if each is None or each == "None":
                     yield "", 0
                 else:
-                    yield from self._accelerators(each, (*place, number))
+                    yield from self._read_accelerators(each, (*place, number))
 
-    def _accelerator(self, name: str, count: float | None, place: Place) -> tuple[str, float]:
+    def _read_accelerator(self, name: str, count: float | None, place: YamlPath) -> tuple[str, float]:
         name, colon, written = name.partition(":")
         try:
             number = float(written) if colon else (1.0 if count is None else float(count))
@@ -364,37 +373,37 @@ class _NeedsReader:
             number = math.nan
         if not 0 < number <= 1024:
             words = f"an accelerator is written NAME:COUNT, such as A100:8, not {name}{colon}{written}"
-            raise self._document.error(words, place)
+            raise self._document.make_error(words, place)
         if colon and count is not None:
-            raise self._document.error(f"{name}{colon}{written}: {count:g} says how many twice", place)
+            raise self._document.make_error(f"{name}{colon}{written}: {count:g} says how many twice", place)
         if name.lower().startswith("tpu"):
-            raise self._document.error("TPU machines of Google are not rented here", place)
+            raise self._document.make_error("TPU machines of Google are not rented here", place)
         return name.strip(), number
 
-    def _amount(self, text: str | None, place: Place, *, units: bool = True) -> float:
+    def _read_amount(self, text: str | None, place: YamlPath, *, units: bool = True) -> float:
         if text is None:
             return 0.0
         found = _NUMBER.fullmatch(text)
         unit = found[2].lower() if found else "?"
-        if found is None or unit not in _UNITS or (unit and not units):
-            raise self._document.error(f"{text!r:.40} is no size; write 32 (GB), 64GB or 32+", place)
-        return float(found[1]) * _UNITS[unit]
+        if found is None or unit not in _SIZE_UNITS or (unit and not units):
+            raise self._document.make_error(f"{text!r:.40} is no size; write 32 (GB), 64GB or 32+", place)
+        return float(found[1]) * _SIZE_UNITS[unit]
 
-    def idle_seconds(self, said: Any, place: Place) -> float | None:
+    def read_idle_seconds(self, said: Any, place: YamlPath) -> float | None:
         """After how many seconds a pool that nobody uses ends; None for what holds anyway."""
         if said is None or said is False:
             return None
         if said is True:
-            return AUTOSTOP
+            return DEFAULT_IDLE_SECONDS
         if isinstance(said, AutostopKeys):
-            return AUTOSTOP if said.idle_minutes is None else said.idle_minutes * 60
+            return DEFAULT_IDLE_SECONDS if said.idle_minutes is None else said.idle_minutes * 60
         found = _NUMBER.fullmatch(str(said))
-        if found is None or found[2].lower() not in _TIMES or not float(found[1]):
-            raise self._document.error(f"{said!r:.40} is no time; write 10 (minutes), 10m or 2h", place)
-        return float(found[1]) * _TIMES[found[2].lower()]
+        if found is None or found[2].lower() not in _TIME_UNITS or not float(found[1]):
+            raise self._document.make_error(f"{said!r:.40} is no time; write 10 (minutes), 10m or 2h", place)
+        return float(found[1]) * _TIME_UNITS[found[2].lower()]
 
 
-def ways_of(document: Document, keys: ResourceKeys | None) -> tuple[WantedMachine, ...]:
+def read_machine_alternatives(document: YamlDocument, keys: ResourceKeys | None) -> tuple[WantedMachine, ...]:
     """The ways to have the machines, in the order of the file.
 
     Raises:
@@ -402,15 +411,17 @@ def ways_of(document: Document, keys: ResourceKeys | None) -> tuple[WantedMachin
     """
     if keys is None:
         return (WantedMachine(),)
-    return tuple(_NeedsReader(document).ways(keys, ("resources",)))
+    return tuple(_ResourceReader(document).read_alternatives(keys, ("resources",)))
 
 
-def idle_seconds(document: Document, keys: ResourceKeys | None) -> float | None:
+def read_idle_seconds(document: YamlDocument, keys: ResourceKeys | None) -> float | None:
     """After how many seconds without use the pool is to end; None where the file says nothing of it."""
-    return None if keys is None else _NeedsReader(document).idle_seconds(keys.autostop, ("resources", "autostop"))
+    return (
+        None if keys is None else _ResourceReader(document).read_idle_seconds(keys.autostop, ("resources", "autostop"))
+    )
 
 
-def without_secrets(text: str, names: Collection[str], values: Collection[str]) -> str:
+def strip_secrets(text: str, names: Collection[str], values: Collection[str]) -> str:
     """The same with nothing where the values of its ``secrets``, and of other variables, stand; whoever runs it has to
     give them anew.
 
@@ -422,15 +433,15 @@ def without_secrets(text: str, names: Collection[str], values: Collection[str]) 
     Raises:
         JobFileError: they cannot be left out, or one stands in it beside them.
     """
-    places = sorted(_places(text, set(names)), reverse=True)
+    places = sorted(_secret_spans(text, set(names)), reverse=True)
     for begin, end in places:
         lines = text[begin:end].count("\n") if text[begin:end].endswith("\n") else 0
         text = f"{text[:begin]}null{chr(10) if lines else ''}{text[end:]}"
     written = text.encode()
-    if Redactor(values).data(written) != written:  # without it that line would do something else
+    if Redactor(values).redact_bytes(written) != written:  # without it that line would do something else
         raise JobFileError("the value of a secret stands in another line of it, too")
     try:
-        tables = Document(text, "it").values
+        tables = YamlDocument(text, "it").values
     except JobFileError as error:
         raise JobFileError(f"its secrets cannot be left out of it: {error}") from error
     hidden, envs = (tables.get(name) for name in ("secrets", "envs"))
@@ -443,7 +454,7 @@ def without_secrets(text: str, names: Collection[str], values: Collection[str]) 
     return text
 
 
-def _places(text: str, names: Collection[str]) -> set[tuple[int, int]]:
+def _secret_spans(text: str, names: Collection[str]) -> set[tuple[int, int]]:
     """From where to where values stand that are left out."""
     found: set[tuple[int, int]] = set()  # an alias stands where its anchor does
     for tree in yaml.compose_all(text, Loader=yaml.SafeLoader):

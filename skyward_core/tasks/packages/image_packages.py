@@ -7,15 +7,20 @@ from pathlib import Path
 
 from skyward_core.model.errors import SpecError
 from skyward_core.model.specs import Image
-from skyward_core.node.bootstrap.host_inspection import doubt
-from skyward_core.tasks.packages.lock_files import python_of
-from skyward_core.tasks.packages.package_specs import Packages, PackagesError, tables
-from skyward_core.tasks.packages.project_root import PROJECT, VersionError, satisfies, up_to_project
+from skyward_core.node.bootstrap.host_inspection import distrust_reason
+from skyward_core.tasks.packages.lock_files import lock_python_version
+from skyward_core.tasks.packages.package_specs import PackagesError, PackageSpecs, read_toml
+from skyward_core.tasks.packages.project_root import (
+    PROJECT_FILE,
+    VersionError,
+    folders_up_to_project,
+    satisfies,
+)
 from skyward_core.util.light_dataclass import Value, value
-from skyward_core.util.user_files import expanded, is_file, read_bytes, resolved
+from skyward_core.util.user_files import expand_user, is_file, read_bytes, resolve_path
 
 
-def asked(image: Image, folder: str, version: str) -> Packages | None:
+def read_image_packages(image: Image, folder: str, version: str) -> PackageSpecs | None:
     """What an image asks for by a file of the project; None where it names none.
 
     Args:
@@ -29,12 +34,12 @@ def asked(image: Image, folder: str, version: str) -> Packages | None:
     if not name:
         return None
     try:
-        return _read(name, _found(getattr(image, name), Path(folder)), version)
+        return _read_packages(name, _find_project_file(getattr(image, name), Path(folder)), version)
     except PackagesError as error:
         raise SpecError(str(error), name) from None
 
 
-def python_asked(image: Image, folder: str) -> tuple[str, str]:
+def image_python_version(image: Image, folder: str) -> tuple[str, str]:
     """Which versions of Python that file is for, such as ">=3.12", and its name; "" for any, and where it does not
     say so in words that make sense: whoever reads it tells.
 
@@ -48,10 +53,10 @@ def python_asked(image: Image, folder: str) -> tuple[str, str]:
     if not name:
         return "", ""
     try:
-        path = _found(getattr(image, name), Path(folder))
-        if path.suffix not in (".toml", ".lock") or _is_text_of_lines(path):
-            return python_of(path) if name == "lock" else "", path.name
-        said = tables(path)
+        path = _find_project_file(getattr(image, name), Path(folder))
+        if path.suffix not in (".toml", ".lock") or _is_requirements_style(path):
+            return lock_python_version(path) if name == "lock" else "", path.name
+        said = read_toml(path)
     except PackagesError as error:
         raise SpecError(str(error), name) from None
     project = said.get("project")
@@ -64,7 +69,7 @@ def python_asked(image: Image, folder: str) -> tuple[str, str]:
     return wanted, path.name
 
 
-def _read(name: str, path: Path, version: str) -> Packages:
+def _read_packages(name: str, path: Path, version: str) -> PackageSpecs:
     if name == "project":
         from skyward_core.tasks.packages import project_requirements
 
@@ -73,16 +78,16 @@ def _read(name: str, path: Path, version: str) -> Packages:
         from skyward_core.tasks.packages import lock_files
 
         return lock_files.read_pylock(path, version)
-    if name == "lock" and path.suffix == ".lock" and not _is_text_of_lines(path):
+    if name == "lock" and path.suffix == ".lock" and not _is_requirements_style(path):
         from skyward_core.tasks.packages import lock_files
 
-        return lock_files.read(path, version)
+        return lock_files.read_uv_lock(path, version)
     from skyward_core.tasks.packages import project_requirements
 
-    return project_requirements.read(path, lock=name == "lock")
+    return project_requirements.read_requirements(path, lock=name == "lock")
 
 
-def _is_text_of_lines(path: Path) -> bool:
+def _is_requirements_style(path: Path) -> bool:
     """Whether a lock is one line for each package, as ``pip freeze`` writes them, and no TOML."""
     try:
         lines = read_bytes(path).splitlines()
@@ -91,30 +96,32 @@ def _is_text_of_lines(path: Path) -> bool:
     return not any(line.lstrip().startswith(b"[") or line.startswith(b"version =") for line in lines)
 
 
-def _found(given: object, folder: Path) -> Path:
+def _find_project_file(given: object, folder: Path) -> Path:
     """A file of the project: in the working folder, or above it, up to where the project ends."""
-    name = given if isinstance(given, str) else PROJECT
-    path = expanded(name)
+    name = given if isinstance(given, str) else PROJECT_FILE
+    path = expand_user(name)
     places = [folder / path]
     if not path.is_absolute():
-        places += [above / name for above in up_to_project(resolved(folder)) if above != resolved(folder)]
+        places += [
+            above / name for above in folders_up_to_project(resolve_path(folder)) if above != resolve_path(folder)
+        ]
     for place in places:
         if not is_file(place):
             continue
-        if place is not places[0] and (why := doubt(str(place))):
+        if place is not places[0] and (why := distrust_reason(str(place))):
             raise PackagesError(f"{place} is not used: {why}")
         return place
     if len(places) == 1:
         raise PackagesError(f"there is no file {places[0]}")
-    raise PackagesError(f"there is no file {name} in {resolved(folder)}, or above it in its project")
+    raise PackagesError(f"there is no file {name} in {resolve_path(folder)}, or above it in its project")
 
 
-LOCKS = ("uv.lock", "pylock.toml")
-REQUIREMENTS = "requirements.txt"
+LOCK_FILES = ("uv.lock", "pylock.toml")
+REQUIREMENTS_FILE = "requirements.txt"
 
 
 @value
-class OfferedPackages(Value):
+class PackageFile(Value):
     """A file that can be named.
 
     Attributes:
@@ -126,36 +133,36 @@ class OfferedPackages(Value):
     path: str
 
 
-def offered_packages(script: Path, folder: Path) -> list[OfferedPackages]:
+def list_package_files(script: Path, folder: Path) -> list[PackageFile]:
     """What there is beside a script, or above it in its project; of each kind the nearest. None of them is judged by
     what it holds, but for a ``pyproject.toml`` that is about no project.
 
     Args:
         folder: the working folder of its ranks, from which the project's file is looked for.
     """
-    return list(_offered(resolved(script).parent, resolved(folder)))
+    return list(_find_package_files(resolve_path(script).parent, resolve_path(folder)))
 
 
-def _offered(beside: Path, folder: Path) -> Iterator[OfferedPackages]:
-    for field, name in (*(("lock", lock) for lock in LOCKS), ("requirements", REQUIREMENTS)):
-        if (found := _nearest(name, beside)) is not None:
-            yield OfferedPackages(field, str(found))
-    if (found := _nearest(PROJECT, folder)) is not None and _is_of_project(found):
-        yield OfferedPackages("project", str(found))
+def _find_package_files(beside: Path, folder: Path) -> Iterator[PackageFile]:
+    for field, name in (*(("lock", lock) for lock in LOCK_FILES), ("requirements", REQUIREMENTS_FILE)):
+        if (found := _find_nearest(name, beside)) is not None:
+            yield PackageFile(field, str(found))
+    if (found := _find_nearest(PROJECT_FILE, folder)) is not None and _has_project_table(found):
+        yield PackageFile("project", str(found))
 
 
-def _nearest(name: str, folder: Path) -> Path | None:
+def _find_nearest(name: str, folder: Path) -> Path | None:
     """A file in a folder, or above it in its project; not one that somebody else could have put above it."""
-    for each in up_to_project(folder):
+    for each in folders_up_to_project(folder):
         path = each / name
         if is_file(path):
-            return path if each == folder or not doubt(str(path)) else None
+            return path if each == folder or not distrust_reason(str(path)) else None
     return None
 
 
-def _is_of_project(path: Path) -> bool:
+def _has_project_table(path: Path) -> bool:
     """Whether it says what a project depends on, or cannot be read: whoever chooses it is told why."""
     try:
-        return "project" in tables(path)
+        return "project" in read_toml(path)
     except PackagesError:
         return True

@@ -11,22 +11,22 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from skyward_core.node.bootstrap.package_indexes import PINNED, normal
+from skyward_core.node.bootstrap.package_indexes import PINNED, normalize_name
 from skyward_core.tasks.packages.project_root import VersionError, satisfies
-from skyward_core.tasks.source_annotations import parsed
+from skyward_core.tasks.source_annotations import parse_source
 from skyward_core.util.light_dataclass import Value, value
 from skyward_core.util.user_files import (
     exists,
     is_dir,
     is_file,
-    json_of,
+    parse_json,
+    parse_toml,
     read_bytes,
     read_text,
-    resolved,
-    toml_of,
+    resolve_path,
 )
 
-PUBLIC = ("https://pypi.org/simple", "https://pypi.python.org/simple")
+PUBLIC_INDEXES = ("https://pypi.org/simple", "https://pypi.python.org/simple")
 """What a ``uv.lock`` calls the index that machines know by themselves, or know another for: uv writes the default one's
 address, mirrors included, beside each package (https://docs.astral.sh/uv/concepts/indexes/). What comes from there is
 looked for where a machine looks anyway."""
@@ -42,7 +42,7 @@ class PackagesError(ValueError):
 
 
 @value
-class Packages(Value):
+class PackageSpecs(Value):
     """One project's.
 
     Attributes:
@@ -73,7 +73,7 @@ class Packages(Value):
         exact = ", each in its exact version" if self.pinned else ""
         return f"{count} of {self.source}{exact}"
 
-    def added_to(self, image: Mapping[str, Any]) -> dict[str, Any]:
+    def add_to_image(self, image: Mapping[str, Any]) -> dict[str, Any]:
         """An image, as JSON, with what the project says."""
         asked: dict[str, Any] = {
             "pip": [*(image.get("pip") or ()), *self.requirements],
@@ -83,12 +83,12 @@ class Packages(Value):
             "index": self.index,
             "find_links": list(self.find_links),
             "no_index": self.no_index,
-            "folders": [[folder, entry_of(Path(folder))] for folder in self.folders],
+            "folders": [[folder, import_entry(Path(folder))] for folder in self.folders],
         }
         return dict(image) | {name: given for name, given in asked.items() if given}
 
 
-def entry_of(folder: Path) -> str:
+def import_entry(folder: Path) -> str:
     """Where a package's modules lie in its folder: what the import path needs."""
     inner = folder / "src"
     return str(inner if is_dir(inner) and not exists(inner / "__init__.py") else folder)
@@ -110,22 +110,22 @@ def is_requirement(line: str) -> bool:
     return bool(_REQUIREMENT.match(line))
 
 
-def address_of(line: str) -> str:
+def direct_address(line: str) -> str:
     """The address of a requirement ``name @ address``; "" for one that comes from an index."""
     found = _DIRECT.match(line)
     return found["address"] if found else ""
 
 
-def pin(name: str, version: str, marker: str = "", hashes: Iterable[str] = ()) -> str:
+def format_pin(name: str, version: str, marker: str = "", hashes: Iterable[str] = ()) -> str:
     """A line of a lock.
 
     Raises:
         PackagesError: it is none that installers would understand.
     """
-    return line(f"{name}=={version}", marker, hashes)
+    return format_requirement(f"{name}=={version}", marker, hashes)
 
 
-def line(plain: str, marker: str = "", hashes: Iterable[str] = ()) -> str:
+def format_requirement(plain: str, marker: str = "", hashes: Iterable[str] = ()) -> str:
     """The same of ``name==version`` or ``name @ address``."""
     whole = f"{plain} ; {marker}" if marker else plain
     if not is_pinned(plain) or any(each in whole for each in "\n\r\0") or " --" in whole:
@@ -137,16 +137,16 @@ def _is_hash(text: str) -> bool:
     return re.fullmatch(r"[a-z0-9]+:[0-9a-f]+", text) is not None
 
 
-def grouped(lines: Iterable[tuple[str, str]]) -> dict[str, tuple[str, ...]]:
+def group_by_index(lines: Iterable[tuple[str, str]]) -> dict[str, tuple[str, ...]]:
     """Lines by the index that they come from, of pairs of both."""
     groups: dict[str, list[str]] = {}
     for index, text in lines:
         where = index.rstrip("/")
-        groups.setdefault("" if where in PUBLIC else index, []).append(text)
+        groups.setdefault("" if where in PUBLIC_INDEXES else index, []).append(text)
     return {index: tuple(sorted(texts)) for index, texts in sorted(groups.items())}
 
 
-def local_address(address: str) -> Path | None:
+def local_path(address: str) -> Path | None:
     """The path of an address that is of this machine alone; None for all others."""
     from urllib.parse import unquote, urlsplit
 
@@ -156,14 +156,14 @@ def local_address(address: str) -> Path | None:
     return Path(unquote(parts.path)) if parts.scheme else Path(address)
 
 
-def names(lines: Iterable[str]) -> Iterator[str]:
+def package_names(lines: Iterable[str]) -> Iterator[str]:
     """The packages that lines are about."""
     for each in lines:
         if found := re.match(_NAME, each):
-            yield normal(found[0])
+            yield normalize_name(found[0])
 
 
-def tables(path: Path) -> dict[str, Any]:
+def read_toml(path: Path) -> dict[str, Any]:
     """What is in a file.
 
     Raises:
@@ -171,7 +171,7 @@ def tables(path: Path) -> dict[str, Any]:
     """
     try:
         found = path.stat()
-        return _tables(path, (found.st_mtime_ns, found.st_ino, found.st_size))
+        return _read_toml(path, (found.st_mtime_ns, found.st_ino, found.st_size))
     except OSError as error:
         raise PackagesError(f"{path} cannot be read: {error.strerror}") from None
     except ValueError as error:  # not a path
@@ -179,14 +179,14 @@ def tables(path: Path) -> dict[str, Any]:
 
 
 @lru_cache(maxsize=4)  # a form asks as often as somebody types, and a large lock takes half a second
-def _tables(path: Path, _unchanged: tuple[int, ...]) -> dict[str, Any]:
+def _read_toml(path: Path, _unchanged: tuple[int, ...]) -> dict[str, Any]:
     try:
-        return toml_of(read_text(path))
+        return parse_toml(read_text(path))
     except ValueError as error:
         raise PackagesError(f"{path} is no TOML: {error}") from None
 
 
-def lock_tables(path: Path, key: str, version: str) -> dict[str, Any]:
+def read_lock(path: Path, key: str, version: str) -> dict[str, Any]:
     """What is in a lock.
 
     Args:
@@ -196,7 +196,7 @@ def lock_tables(path: Path, key: str, version: str) -> dict[str, Any]:
     Raises:
         PackagesError: it cannot be read, is of another format than the first, or for another Python.
     """
-    said = tables(path)
+    said = read_toml(path)
     if str(said.get(key, "")).partition(".")[0] != "1":
         raise PackagesError(f"{path} is a lock of version {said.get(key)!r:.20}; version 1 is known here")
     check_python(path, said.get("requires-python"), version)
@@ -225,7 +225,7 @@ def check_python(path: Path, wanted: object, version: str) -> None:
         )
 
 
-def rows(path: Path, given: object, what: str) -> list[dict[str, Any]]:
+def read_rows(path: Path, given: object, what: str) -> list[dict[str, Any]]:
     """A list of tables.
 
     Raises:
@@ -236,7 +236,7 @@ def rows(path: Path, given: object, what: str) -> list[dict[str, Any]]:
     return given
 
 
-OURS = "skyward_core"  # other machines have us anyway
+OWN_PACKAGE = "skyward_core"  # other machines have us anyway
 
 
 @value
@@ -253,10 +253,10 @@ class LocalPackage(Value):
     name: str
     folder: str
     entry: str
-    asked: bool = False
+    is_requested: bool = False
 
 
-def local_packages(image: Mapping[str, Any], prefix: str, minor: str) -> list[LocalPackage]:
+def find_local_packages(image: Mapping[str, Any], prefix: str, minor: str) -> list[LocalPackage]:
     """Those of an image, as JSON, and those of an interpreter.
 
     Args:
@@ -264,7 +264,7 @@ def local_packages(image: Mapping[str, Any], prefix: str, minor: str) -> list[Lo
         minor: its version, such as "3.12".
     """
     asked = {folder: entry for folder, entry in image.get("folders") or ()}
-    found = list(_editable(Path(prefix) / "lib" / f"python{minor}" / "site-packages"))
+    found = list(_editable_packages(Path(prefix) / "lib" / f"python{minor}" / "site-packages"))
     there = {each.folder for each in found}
     return [
         *(LocalPackage(each.name, each.folder, each.entry, each.folder in asked) for each in found),
@@ -276,9 +276,9 @@ def local_packages(image: Mapping[str, Any], prefix: str, minor: str) -> list[Lo
     ]
 
 
-def travelling(packages: Iterable[LocalPackage], cwd: str) -> list[LocalPackage]:
+def packages_to_send(packages: Iterable[LocalPackage], cwd: str) -> list[LocalPackage]:
     """Those that do not lie in the working folder, which travels anyway; the folder of another one counts once."""
-    inside = [resolved(cwd)] if cwd else []
+    inside = [resolve_path(cwd)] if cwd else []
     found = []
     for each in sorted(packages, key=lambda package: package.folder):
         if not any(Path(each.folder).is_relative_to(folder) for folder in inside):
@@ -287,7 +287,7 @@ def travelling(packages: Iterable[LocalPackage], cwd: str) -> list[LocalPackage]
     return found
 
 
-def _editable(packages: Path) -> Iterator[LocalPackage]:
+def _editable_packages(packages: Path) -> Iterator[LocalPackage]:
     try:
         names = os.listdir(packages)  # noqa: PTH208  each start over SSH waits for it, and most find nothing
     except OSError:
@@ -296,27 +296,27 @@ def _editable(packages: Path) -> Iterator[LocalPackage]:
     said = (name for name in names if name[-10:] == ".dist-info" and there(f"{packages}/{name}/direct_url.json"))
     for name in sorted(said):
         try:
-            origin = json_of(read_bytes(packages / name / "direct_url.json"))
+            origin = parse_json(read_bytes(packages / name / "direct_url.json"))
             editable = origin["dir_info"].get("editable") is True and origin["url"].startswith("file://")
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             continue  # most come from an index
         if not editable:
             continue
-        folder = _path_of(origin["url"])
-        if is_dir(folder / OURS):
+        folder = _url_path(origin["url"])
+        if is_dir(folder / OWN_PACKAGE):
             continue  # where this library is developed; to read how it was installed takes long
-        for entry in _entries(packages, name, folder):
-            if not is_dir(Path(entry) / OURS):
+        for entry in _import_entries(packages, name, folder):
+            if not is_dir(Path(entry) / OWN_PACKAGE):
                 yield LocalPackage(name.split("-")[0], str(folder), entry)
 
 
-def _path_of(url: str) -> Path:
+def _url_path(url: str) -> Path:
     from urllib.parse import unquote, urlsplit
 
-    return resolved(unquote(urlsplit(url).path))
+    return resolve_path(unquote(urlsplit(url).path))
 
 
-def _entries(packages: Path, name: str, folder: Path) -> list[str]:
+def _import_entries(packages: Path, name: str, folder: Path) -> list[str]:
     """Where its modules lie, by what its installer has written: a ``.pth`` file, or a module that finds them."""
     try:
         record = read_text(packages / name / "RECORD").splitlines()
@@ -327,9 +327,9 @@ def _entries(packages: Path, name: str, folder: Path) -> list[str]:
         try:
             if file.endswith(".pth"):
                 lines = read_text(packages / file).splitlines()
-                found |= dict.fromkeys(str(resolved(each)) for each in lines if each.startswith("/"))
+                found |= dict.fromkeys(str(resolve_path(each)) for each in lines if each.startswith("/"))
             elif file.startswith("__editable__") and file.endswith("_finder.py"):
-                found |= dict.fromkeys(_mapped(read_text(packages / file)))
+                found |= dict.fromkeys(_mapped_folders(read_text(packages / file)))
         except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
             continue
     inside = [each for each in found if Path(each).is_relative_to(folder)]
@@ -337,14 +337,14 @@ def _entries(packages: Path, name: str, folder: Path) -> list[str]:
         return inside
     pass
 
-    return [entry_of(folder)]
+    return [import_entry(folder)]
 
 
-def _mapped(source: str) -> Iterator[str]:
+def _mapped_folders(source: str) -> Iterator[str]:
     """The folders above the packages that such a module of setuptools' finds."""
-    for node in parsed(source).body:
+    for node in parse_source(source).body:
         target = node.target if isinstance(node, ast.AnnAssign) else None
         if isinstance(target, ast.Name) and target.id == "MAPPING" and isinstance(node, ast.AnnAssign):
             for module, path in ast.literal_eval(node.value or ast.Dict([], [])).items():
                 if "." not in module and Path(path).name in (module, f"{module}.py"):
-                    yield str(resolved(path).parent)
+                    yield str(resolve_path(path).parent)

@@ -12,31 +12,31 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from skyward_core.node.bootstrap.package_indexes import normal, package_of
-from skyward_core.tasks.packages.inline_metadata import Wrong, read_tables
+from skyward_core.node.bootstrap.package_indexes import normalize_name, package_name
+from skyward_core.tasks.packages.inline_metadata import MetadataError, parse_tables
 from skyward_core.tasks.packages.package_specs import (
-    Packages,
     PackagesError,
-    address_of,
+    PackageSpecs,
     check_python,
-    grouped,
+    direct_address,
+    format_requirement,
+    group_by_index,
     is_package,
     is_pinned,
     is_requirement,
-    line,
-    local_address,
-    tables,
+    local_path,
+    read_toml,
 )
-from skyward_core.tasks.source_annotations import parsed
+from skyward_core.tasks.source_annotations import parse_source
 from skyward_core.util.light_dataclass import Value, value
-from skyward_core.util.user_files import exists, expanded, is_dir, is_file, read_text, resolved
+from skyward_core.util.user_files import exists, expand_user, is_dir, is_file, read_text, resolve_path
 
 Extras = frozenset[str]
 _EXTRAS = re.compile(r"[A-Za-z0-9._-]+\s*\[([^\]]*)\]")
 
 
 @value
-class FolderPackages(Value):
+class LocalDependencies(Value):
     """Some of them, and those that they depend on.
 
     Attributes:
@@ -49,19 +49,23 @@ class FolderPackages(Value):
     names: frozenset[str]
     requirements: tuple[str, ...]
 
-    def added_to(self, requirements: Iterable[str]) -> tuple[str, ...]:
+    def merge_requirements(self, requirements: Iterable[str]) -> tuple[str, ...]:
         """Requirements with those of the packages, and without the packages themselves."""
         both = dict.fromkeys([*requirements, *self.requirements])
-        return tuple(each for each in both if package_of(each) not in self.names)
+        return tuple(each for each in both if package_name(each) not in self.names)
 
 
-def extras_of(requirement: str) -> Extras:
+def parse_extras(requirement: str) -> Extras:
     """Those that stand in brackets behind a name, or behind a path."""
     found = _EXTRAS.match(requirement) or re.search(r"\[([^\]]*)\]$", requirement)
-    return frozenset(normal(each.strip()) for each in found[1].split(",") if each.strip()) if found else frozenset()
+    return (
+        frozenset(normalize_name(each.strip()) for each in found[1].split(",") if each.strip())
+        if found
+        else frozenset()
+    )
 
 
-def with_dependencies(asked: Mapping[str, Extras]) -> FolderPackages:
+def resolve_local(asked: Mapping[str, Extras]) -> LocalDependencies:
     """What comes of packages in folders.
 
     Args:
@@ -78,48 +82,51 @@ def with_dependencies(asked: Mapping[str, Extras]) -> FolderPackages:
         folder, extras = left.pop(0)
         new = {"", *extras} - seen.get(folder, set())
         seen.setdefault(folder, set()).update(new)
-        package = _Package(Path(folder))
+        package = _LocalProject(Path(folder))
         names |= {package.name} - {""}
         for text in package.depends_on(new):
-            if package_of(text) == package.name != "":
-                left.append((folder, extras_of(text)))
-            elif there := package.local(text):
-                left.append((there, extras_of(text)))
+            if package_name(text) == package.name != "":
+                left.append((folder, parse_extras(text)))
+            elif there := package.local_folder(text):
+                left.append((there, parse_extras(text)))
             else:
                 requirements[text] = None
-    return FolderPackages(tuple(seen), frozenset(names), tuple(requirements))
+    return LocalDependencies(tuple(seen), frozenset(names), tuple(requirements))
 
 
-class _Package:
+class _LocalProject:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._file = folder / "pyproject.toml"
-        said = tables(self._file) if is_file(self._file) else {}
-        self._tool = _table(said.get("tool"))
-        self._project = _table(said.get("project"))
-        self._older = {} if self._project else _older(folder)
-        self.name = normal(str(self._project.get("name") or self._older.get("name") or ""))
+        said = read_toml(self._file) if is_file(self._file) else {}
+        self._tool = _as_table(said.get("tool"))
+        self._project = _as_table(said.get("project"))
+        self._older = {} if self._project else _legacy_requirements(folder)
+        self.name = normalize_name(str(self._project.get("name") or self._older.get("name") or ""))
 
     def depends_on(self, extras: Iterable[str]) -> list[str]:
         """What is asked for under each of the extras; "" is what is always asked for."""
         found: list[str] = []
         for extra in sorted(extras):
-            asked = self._extra(extra) if extra else self._always()
+            asked = self._extra_requirements(extra) if extra else self._base_requirements()
             for each in asked:
                 if not isinstance(each, str) or "\n" in each or not is_requirement(each):
                     raise PackagesError(f"{self._folder}: {each!r:.80} is no requirement")
             found += asked
         return found
 
-    def local(self, requirement: str) -> str:
+    def local_folder(self, requirement: str) -> str:
         """The folder of a package that it depends on; "" where it comes from elsewhere."""
-        address = local_address(address_of(requirement)) if address_of(requirement) else None
-        sources = _table(_table(self._tool.get("uv")).get("sources"))
-        source = next((given for name, given in sources.items() if normal(name) == package_of(requirement)), None)
+        address = local_path(direct_address(requirement)) if direct_address(requirement) else None
+        sources = _as_table(_as_table(self._tool.get("uv")).get("sources"))
+        source = next(
+            (given for name, given in sources.items() if normalize_name(name) == package_name(requirement)),
+            None,
+        )
         if address is None and source is None:
             return ""
         path = source.get("path") if isinstance(source, dict) else address
-        folder = resolved(self._folder / str(path))
+        folder = resolve_path(self._folder / str(path))
         if path is None or not is_package(folder):
             raise PackagesError(
                 f"{self._folder} depends on {requirement!r:.80}, which it has from a place that is not known here: "
@@ -127,47 +134,47 @@ class _Package:
             )
         return str(folder)
 
-    def _always(self) -> list[Any]:
+    def _base_requirements(self) -> list[Any]:
         if "dependencies" not in (self._project.get("dynamic") or ()):
-            return _texts(self._project.get("dependencies") or self._older.get("install_requires"))
-        dynamic = _table(_table(_table(self._tool.get("setuptools")).get("dynamic")).get("dependencies"))
+            return _as_texts(self._project.get("dependencies") or self._older.get("install_requires"))
+        dynamic = _as_table(_as_table(_as_table(self._tool.get("setuptools")).get("dynamic")).get("dependencies"))
         try:
-            files = [read_text(self._folder / str(name)) for name in _texts(dynamic.get("file"))]
+            files = [read_text(self._folder / str(name)) for name in _as_texts(dynamic.get("file"))]
         except (OSError, UnicodeDecodeError) as error:
             raise PackagesError(f"{self._file}: its dependencies cannot be read: {error}") from None
-        return [line for text in files for line in _lines(text) if not line.startswith("-")]
+        return [line for text in files for line in _split_lines(text) if not line.startswith("-")]
 
-    def _extra(self, extra: str) -> list[Any]:
-        offered = _table(self._project.get("optional-dependencies") or self._older.get("extras_require"))
+    def _extra_requirements(self, extra: str) -> list[Any]:
+        offered = _as_table(self._project.get("optional-dependencies") or self._older.get("extras_require"))
         for name, given in offered.items():
-            if normal(str(name)) == extra:
-                return _texts(given)
+            if normalize_name(str(name)) == extra:
+                return _as_texts(given)
         if not self._project:
             return []  # only building it would tell
         raise PackagesError(f"{self._file} has no extra {extra}")
 
 
-def _table(given: object) -> dict[str, Any]:
+def _as_table(given: object) -> dict[str, Any]:
     return given if isinstance(given, dict) else {}
 
 
-def _texts(given: object) -> list[Any]:
+def _as_texts(given: object) -> list[Any]:
     return list(given) if isinstance(given, list | tuple) else [given] if isinstance(given, str) else []
 
 
-def _lines(text: str) -> list[str]:
+def _split_lines(text: str) -> list[str]:
     plain = (re.sub(r"(^|\s)#.*$", "", each).strip() for each in text.splitlines())
     return [each for each in plain if each]
 
 
-def _older(folder: Path) -> dict[str, Any]:
+def _legacy_requirements(folder: Path) -> dict[str, Any]:
     """What ``setup.cfg`` and ``setup.py`` say in so many words; what only running the latter would tell is left out."""
     found: dict[str, Any] = {}
     config = configparser.ConfigParser(interpolation=None)
     try:
         if is_file(folder / "setup.cfg"):
             config.read_string(read_text(folder / "setup.cfg"))
-        module = parsed(read_text(folder / "setup.py")) if is_file(folder / "setup.py") else None
+        module = parse_source(read_text(folder / "setup.py")) if is_file(folder / "setup.py") else None
     except (OSError, ValueError, SyntaxError, RecursionError, MemoryError, configparser.Error) as error:
         raise PackagesError(f"{folder}: setup.cfg or setup.py cannot be read: {error}") from None
     for node in ast.walk(module) if module else ():
@@ -180,30 +187,34 @@ def _older(folder: Path) -> dict[str, Any]:
                     continue
     if name := config.get("metadata", "name", fallback=""):
         found["name"] = name
-    if own := _lines(config.get("options", "install_requires", fallback="")):
+    if own := _split_lines(config.get("options", "install_requires", fallback="")):
         found["install_requires"] = own
     if config.has_section("options.extras_require"):
-        found["extras_require"] = {extra: _lines(given) for extra, given in config.items("options.extras_require")}
+        found["extras_require"] = {
+            extra: _split_lines(given) for extra, given in config.items("options.extras_require")
+        }
     return found
 
 
 _COMMENT = re.compile(r"(^|\s)#.*$")
 _VARIABLE = re.compile(r"\$\{([A-Z0-9_]+)\}")
-_OF_LINE = re.compile(r"\s--([a-z-]+)[ =]+(\S+)")
+_LINE_OPTION = re.compile(r"\s--([a-z-]+)[ =]+(\S+)")
 _ADDRESS = re.compile(r"[a-z][a-z0-9+.-]*://")
 # Options by all that they may be called.
-MOST_FILES = 100  # that one names, and those that these name
+MAX_FILES = 100  # that one names, and those that these name
 _OPTIONS = {
     "-r": "include", "--requirement": "include", "-c": "limit", "--constraint": "limit",
     "-e": "editable", "--editable": "editable", "-i": "index", "--index-url": "index", "--pypi-url": "index",
     "--extra-index-url": "extra", "-f": "links", "--find-links": "links",
     "--no-index": "no_index", "--require-hashes": "hashes",
 }  # fmt: skip
-_WITHOUT_VALUE = ("no_index", "hashes")
-KNOWN = "-r, -c, -e, --hash, --index-url, --extra-index-url, --find-links, --no-index and --require-hashes are"
+_VALUELESS_OPTIONS = ("no_index", "hashes")
+SUPPORTED_OPTIONS = (
+    "-r, -c, -e, --hash, --index-url, --extra-index-url, --find-links, --no-index and --require-hashes are"
+)
 
 
-def read(path: Path, *, lock: bool = False) -> Packages:
+def read_requirements(path: Path, *, lock: bool = False) -> PackageSpecs:
     """What a file asks for.
 
     Args:
@@ -212,12 +223,12 @@ def read(path: Path, *, lock: bool = False) -> Packages:
     Raises:
         PackagesError: it cannot be read, or asks for what is not done; names file and line.
     """
-    reader = _Reader(lock=lock)
+    reader = _RequirementsReader(lock=lock)
     reader.read(path)
     return reader.packages(str(path))
 
 
-class _Reader:
+class _RequirementsReader:
     """One file, and those that it includes."""
 
     def __init__(self, *, lock: bool) -> None:
@@ -232,7 +243,7 @@ class _Reader:
         self._hashes = False
         self._read: set[tuple[Path, bool]] = set()
 
-    def packages(self, source: str) -> Packages:
+    def packages(self, source: str) -> PackageSpecs:
         hashed = self._hashes or any(hashes for _, hashes, _ in self._lines)
         pinned, free = [], []
         for text, hashes, where in self._lines:
@@ -245,17 +256,17 @@ class _Reader:
                 kind = "a lock" if self._lock else "a file with hashes"
                 raise PackagesError(f"{where}: {text:.100} names no exact version, as each line of {kind} does")
             if hashed or self._lock:
-                pinned.append(("", line(*_split(text), hashes)))
+                pinned.append(("", format_requirement(*_split_words(text), hashes)))
             else:
                 free.append(text)
         folders, requirements = tuple(self._folders), tuple(free)
         if not (hashed or self._lock):  # else each package that is needed stands here
-            local = with_dependencies(self._folders)
-            folders, requirements = local.folders, local.added_to(free)
-        return Packages(
+            local = resolve_local(self._folders)
+            folders, requirements = local.folders, local.merge_requirements(free)
+        return PackageSpecs(
             source,
             requirements=requirements,
-            pinned=grouped(pinned),
+            pinned=group_by_index(pinned),
             constraints=tuple(self._limits),
             indexes=tuple({"url": url, "packages": []} for url in self._extra),
             index=self._index,
@@ -270,27 +281,27 @@ class _Reader:
         Args:
             limits: whether it is one of constraints.
         """
-        path = resolved(path)
+        path = resolve_path(path)
         if (path, limits) in self._read:
             return
-        if len(self._read) >= MOST_FILES:
-            raise PackagesError(f"{path} is not read: {MOST_FILES} files are included before it")
+        if len(self._read) >= MAX_FILES:
+            raise PackagesError(f"{path} is not read: {MAX_FILES} files are included before it")
         self._read.add((path, limits))
-        for number, text in _logical(path):
+        for number, text in _logical_lines(path):
             where = f"{path}, line {number}"
             if text.startswith("-"):
-                self._options(text, path, where, limits)
+                self._read_options(text, path, where, limits)
             else:
-                self._requirement(text, path, where, limits)
+                self._read_requirement(text, path, where, limits)
 
-    def _options(self, text: str, path: Path, where: str, limits: bool) -> None:
+    def _read_options(self, text: str, path: Path, where: str, limits: bool) -> None:
         try:
             words = shlex.split(text)
         except ValueError as error:
             raise PackagesError(f"{where}: {error}") from None
         while words:
-            name, given = _option(words.pop(0), where)
-            if name in _WITHOUT_VALUE:
+            name, given = _parse_option(words.pop(0), where)
+            if name in _VALUELESS_OPTIONS:
                 self._no_index |= name == "no_index"
                 self._hashes |= name == "hashes"
                 continue
@@ -298,33 +309,33 @@ class _Reader:
                 if not words:
                     raise PackagesError(f"{where}: {text} lacks a value")
                 given = words.pop(0)
-            self._option(name, given, path, where, limits)
+            self._read_option(name, given, path, where, limits)
 
-    def _option(self, name: str, given: str, path: Path, where: str, limits: bool) -> None:
+    def _read_option(self, name: str, given: str, path: Path, where: str, limits: bool) -> None:
         if name in ("include", "limit"):
             if _ADDRESS.match(given):
                 raise PackagesError(f"{where}: {given} is not fetched; put the file beside this one")
-            self.read(path.parent / expanded(given), limits=limits or name == "limit")
+            self.read(path.parent / expand_user(given), limits=limits or name == "limit")
         elif name == "editable":
             if limits:
                 raise PackagesError(f"{where}: a constraint is no package to install")
-            self._folder(given, path, where)
+            self._read_folder(given, path, where)
         elif name == "index":
             self._index = given
         elif name == "extra":
             self._extra[given] = None
         else:
-            folder = local_address(given)
-            at = None if folder is None else resolved(path.parent / expanded(folder))
+            folder = local_path(given)
+            at = None if folder is None else resolve_path(path.parent / expand_user(folder))
             self._links[given if at is None else "file://" + quote(str(at))] = None
 
-    def _requirement(self, text: str, path: Path, where: str, limits: bool) -> None:
+    def _read_requirement(self, text: str, path: Path, where: str, limits: bool) -> None:
         hashes = []
-        for found in _OF_LINE.finditer(text):
+        for found in _LINE_OPTION.finditer(text):
             if found[1] != "hash":
-                raise PackagesError(f"{where}: --{found[1]} is not known here; {KNOWN}")
+                raise PackagesError(f"{where}: --{found[1]} is not known here; {SUPPORTED_OPTIONS}")
             hashes.append(found[2])
-        plain = _OF_LINE.sub("", text).strip()
+        plain = _LINE_OPTION.sub("", text).strip()
         if limits:
             if not is_requirement(plain):
                 raise PackagesError(f"{where}: {plain!r:.80} is no constraint")
@@ -333,21 +344,21 @@ class _Reader:
         if not is_requirement(plain):
             if _ADDRESS.match(plain) and not plain.startswith("file:"):
                 raise PackagesError(f"{where}: write {plain} with the package's name: NAME @ {plain}")
-            self._folder(plain, path, where)
+            self._read_folder(plain, path, where)
             return
-        if (address := address_of(plain)) and local_address(address) is not None:
-            self._folder(address, path, where, extras_of(plain))
+        if (address := direct_address(plain)) and local_path(address) is not None:
+            self._read_folder(address, path, where, parse_extras(plain))
             return
         self._lines.append((plain, tuple(hashes), where))
 
-    def _folder(self, given: str, path: Path, where: str, extras: Extras = frozenset()) -> None:
+    def _read_folder(self, given: str, path: Path, where: str, extras: Extras = frozenset()) -> None:
         """A package that lies here. Ranks import it from its folder, which travels."""
-        extras |= extras_of(given)
+        extras |= parse_extras(given)
         bare = given.partition("[")[0] if given.endswith("]") else given
-        found = local_address(bare)
+        found = local_path(bare)
         if found is None:
             raise PackagesError(f"{where}: -e {given} is no folder; without -e, and as NAME @ {given}, it is installed")
-        folder = resolved(path.parent / expanded(found))
+        folder = resolve_path(path.parent / expand_user(found))
         if not is_dir(folder):
             there = (
                 "is a file of this machine, and only folders of packages travel" if exists(folder) else "is not there"
@@ -358,22 +369,22 @@ class _Reader:
         self._folders[str(folder)] = self._folders.get(str(folder), frozenset()) | extras
 
 
-def _option(word: str, where: str) -> tuple[str, str]:
+def _parse_option(word: str, where: str) -> tuple[str, str]:
     """What an option is to us, and what is given with it in the same word."""
     name, _, given = word.partition("=")
     if not word.startswith("--"):
         name, given = word[:2], word[2:].removeprefix("=")
     if name not in _OPTIONS:
-        raise PackagesError(f"{where}: {name} is not known here; {KNOWN}")
+        raise PackagesError(f"{where}: {name} is not known here; {SUPPORTED_OPTIONS}")
     return _OPTIONS[name], given
 
 
-def _split(text: str) -> tuple[str, str]:
+def _split_words(text: str) -> tuple[str, str]:
     plain, _, marker = text.partition(";")
     return plain.strip(), marker.strip()
 
 
-def _logical(path: Path) -> Iterator[tuple[int, str]]:
+def _logical_lines(path: Path) -> Iterator[tuple[int, str]]:
     """The lines, with the number of the first of those that are one by a backslash; comments are left out."""
     try:
         lines = read_text(path, "utf-8-sig").splitlines()
@@ -395,7 +406,7 @@ def _logical(path: Path) -> Iterator[tuple[int, str]]:
 
 
 # What [tool.uv] says beside what a run depends on: of uv itself, of development, of publishing.
-_ELSEWHERE = (
+_IGNORED_UV_KEYS = (
     "build-backend", "cache-dir", "cache-keys", "check-url", "compile-bytecode", "concurrent-builds",
     "concurrent-downloads", "concurrent-installs", "conflicts", "default-groups", "dependency-groups",
     "dev-dependencies", "environments", "link-mode", "managed", "native-tls", "no-cache", "no-progress", "offline",
@@ -405,7 +416,7 @@ _ELSEWHERE = (
 )  # fmt: skip
 
 
-def read_project_file(path: Path, version: str) -> Packages:
+def read_project_file(path: Path, version: str) -> PackageSpecs:
     """What the file says of the project's dependencies; groups and extras are none of them.
 
     Args:
@@ -414,7 +425,7 @@ def read_project_file(path: Path, version: str) -> Packages:
     Raises:
         PackagesError: it cannot be read, or asks for what is not done.
     """
-    said = tables(path)
+    said = read_toml(path)
     project = said.get("project")
     if not isinstance(project, dict):
         raise PackagesError(f"{path} has no [project] table with dependencies: use a lock, or a requirements file")
@@ -426,23 +437,23 @@ def read_project_file(path: Path, version: str) -> Packages:
     uv = (said.get("tool") or {}).get("uv") or {}
     if not isinstance(uv, dict):
         raise PackagesError(f"{path}: [tool.uv] should be a table")
-    uv = {name: given for name, given in uv.items() if name not in _ELSEWHERE}
+    uv = {name: given for name, given in uv.items() if name not in _IGNORED_UV_KEYS}
     limits = uv.pop("constraint-dependencies", [])
-    dependencies, folders = _without_local(project.get("dependencies", []), uv, path)
+    dependencies, folders = _split_local(project.get("dependencies", []), uv, path)
     asked = {"dependencies": dependencies, "tool": {"uv": uv}}
     if "requires-python" in project:
         asked["requires-python"] = project["requires-python"]
     try:
-        found = read_tables(asked, path.parent)
-    except Wrong as error:
+        found = parse_tables(asked, path.parent)
+    except MetadataError as error:
         raise PackagesError(f"{path}: {error}") from None
     check_python(path, found.requires_python, version)
     places: Mapping[str, Any] = found.environment
     own = [str(path.parent)] if "build-system" in said else []
-    local = with_dependencies(folders)
-    return Packages(
+    local = resolve_local(folders)
+    return PackageSpecs(
         str(path),
-        requirements=local.added_to(places["pip"]),
+        requirements=local.merge_requirements(places["pip"]),
         constraints=tuple(map(str, limits)),
         indexes=tuple(places.get("pip_indexes", ())),
         index=places.get("index", ""),
@@ -452,14 +463,14 @@ def read_project_file(path: Path, version: str) -> Packages:
     )
 
 
-def _without_local(dependencies: Any, uv: dict[str, Any], path: Path) -> tuple[Any, dict[str, Extras]]:
+def _split_local(dependencies: Any, uv: dict[str, Any], path: Path) -> tuple[Any, dict[str, Extras]]:
     """The dependencies but for those that ``[tool.uv.sources]`` has in a folder, and these folders."""
     sources = uv.get("sources")
     if not isinstance(sources, dict) or not isinstance(dependencies, list):
         return dependencies, {}  # whoever reads them says what they should be
     folders: dict[str, Extras] = {}
     local = set()
-    extras = {package_of(each): extras_of(each) for each in dependencies if isinstance(each, str)}
+    extras = {package_name(each): parse_extras(each) for each in dependencies if isinstance(each, str)}
     for name, source in sources.items():
         if not isinstance(source, dict) or not isinstance(source.get("path"), str):
             if isinstance(source, dict) and source.get("workspace"):
@@ -468,11 +479,11 @@ def _without_local(dependencies: Any, uv: dict[str, Any], path: Path) -> tuple[A
                     "lock"
                 )
             continue
-        folder = resolved(path.parent / expanded(source["path"]))
+        folder = resolve_path(path.parent / expand_user(source["path"]))
         if not is_package(folder):
             raise PackagesError(f"{path}: [tool.uv.sources] {name}: {folder} is no folder with a package in it")
-        local.add(normal(name))
-        folders[str(folder)] = extras.get(normal(name), frozenset())
-    uv["sources"] = {name: source for name, source in sources.items() if normal(name) not in local}
-    texts = [each for each in dependencies if not (isinstance(each, str) and package_of(each) in local)]
+        local.add(normalize_name(name))
+        folders[str(folder)] = extras.get(normalize_name(name), frozenset())
+    uv["sources"] = {name: source for name, source in sources.items() if normalize_name(name) not in local}
+    texts = [each for each in dependencies if not (isinstance(each, str) and package_name(each) in local)]
     return texts, folders

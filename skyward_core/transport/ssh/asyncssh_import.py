@@ -23,13 +23,13 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from skyward_core.node.deferred_imports import PutOff
+from skyward_core.node.deferred_imports import LazyModule
 from skyward_core.util.user_files import read_bytes, read_text
 
 _search = ctypes.util.find_library
 ctypes.util.find_library = lambda name: None
 sys.modules.setdefault("asyncssh.crypto.x509", None)  # type: ignore[arg-type]
-_extensions = sys.modules.setdefault("typing_extensions", PutOff("typing_extensions", {"Self": typing.Self}))
+_extensions = sys.modules.setdefault("typing_extensions", LazyModule("typing_extensions", {"Self": typing.Self}))
 _collects = gc.isenabled()
 gc.disable()  # looking for garbage among what is imported takes a twelfth of the time
 try:
@@ -51,14 +51,14 @@ finally:
             gc.unfreeze()
         gc.enable()
     ctypes.util.find_library = _search
-    if type(_extensions) is PutOff and sys.modules.get("typing_extensions") is _extensions:
+    if type(_extensions) is LazyModule and sys.modules.get("typing_extensions") is _extensions:
         del sys.modules["typing_extensions"]
     if sys.modules["asyncssh.crypto.x509"] is None:
         del sys.modules["asyncssh.crypto.x509"]
 
 # It would wait for a named pipe in the place of a key or a configuration, and read a device without end.
-vars(_public_key)["read_file"] = lambda name: read_bytes(name, MOST)
-vars(_config)["open"] = lambda name: io.StringIO(read_text(name, most=MOST))
+vars(_public_key)["read_file"] = lambda name: read_bytes(name, MAX_FILE_SIZE)
+vars(_config)["open"] = lambda name: io.StringIO(read_text(name, most=MAX_FILE_SIZE))
 
 # Options that asyncssh does not know, and ignores without a word.
 for _option in ("RevokedHostKeys", "BindInterface", "ProxyUseFdpass"):
@@ -72,11 +72,11 @@ _logger = logging.getLogger("asyncssh")
 if _logger.level == logging.NOTSET:
     _logger.setLevel(logging.WARNING)
 
-MOST = 1 << 20  # bytes of such a file
-CIPHERS_KEPT = 1024  # two of a connection; others are made anew
-_made = vars(_ciphers).get("AESGCM")
-if isinstance(_made, type):
-    vars(_ciphers)["AESGCM"] = lru_cache(CIPHERS_KEPT)(_made)
+MAX_FILE_SIZE = 1 << 20  # bytes of such a file
+MAX_CACHED_CIPHERS = 1024  # two of a connection; others are made anew
+_cipher_class = vars(_ciphers).get("AESGCM")
+if isinstance(_cipher_class, type):
+    vars(_ciphers)["AESGCM"] = lru_cache(MAX_CACHED_CIPHERS)(_cipher_class)
 
 
 async def read_config(files: Sequence[Path], host: str, user: str | None, port: int | None) -> dict[str, list[str]]:
@@ -92,7 +92,7 @@ async def read_config(files: Sequence[Path], host: str, user: str | None, port: 
     options = await asyncssh.SSHClientConnectionOptions.construct(
         host=host, config=[*files], client_keys=None, known_hosts=b"", x509_trusted_certs=None, **asked
     )
-    found = {name.lower(): _texts(given) for name, given in options.config.get_options(False).items()}
+    found = {name.lower(): _option_texts(given) for name, given in options.config.get_options(False).items()}
     if found.get("canonicalizehostname", ["no"]) != ["no"]:
         raise ValueError("CanonicalizeHostname is not supported")
     # Its tokens are replaced already.
@@ -100,7 +100,7 @@ async def read_config(files: Sequence[Path], host: str, user: str | None, port: 
     return found
 
 
-def _texts(given: Any) -> list[str]:
+def _option_texts(given: Any) -> list[str]:
     if isinstance(given, bool):
         return ["yes" if given else "no"]
     if isinstance(given, socket.AddressFamily):

@@ -22,58 +22,58 @@ from types import CodeType
 from typing import IO, TYPE_CHECKING, Any
 
 from skyward_core.model.errors import PoolError
-from skyward_core.protocol.frame_codec import Heard, WireError
-from skyward_core.protocol.host_facts import done as check_done
-from skyward_core.protocol.host_facts import facts as check_facts
-from skyward_core.store.debug_log import logger, timed
+from skyward_core.protocol.frame_codec import AnyHeader, WireError
+from skyward_core.protocol.host_facts import validate_facts as check_facts
+from skyward_core.protocol.host_facts import validate_task_result as check_done
+from skyward_core.store.debug_log import get_logger, log_duration
 from skyward_core.transport.bundle_builder import bundle_for
 from skyward_core.transport.ssh.asyncssh_import import asyncssh
 from skyward_core.transport.ssh.connection import (
     AnswerWait,
     HostConnection,
     answer_timeout,
-    chattering,
-    link_lost,
-    no_channel,
-    silent,
-    stalled,
-    swallowed,
+    channel_error,
+    link_lost_error,
+    noisy_shell_error,
+    silent_host_error,
+    stalled_host_error,
+    swallowed_input_error,
 )
 from skyward_core.transport.ssh.host_address import (
-    LIST,
+    LIST_PYTHONS,
     PYENV_S,
-    SEARCH,
+    SET_PATH,
     UV_S,
     HostPythons,
     WantedPython,
-    heard,
+    parse_pythons,
 )
-from skyward_core.transport.transport import Flow
-from skyward_core.util.terminal_safe_text import field as safe
+from skyward_core.transport.transport import FlowControl
+from skyward_core.util.terminal_safe_text import sanitize_line as safe
 
 if TYPE_CHECKING:
     from skyward_core.protocol.frame_types import AgentDone, HostFacts
 
-_log = logger("ssh")
+_log = get_logger("ssh")
 
 CHUNK = 1 << 18
-KEPT_NOISE = 2000  # characters of a login shell's output kept for an error message
+MAX_NOISE = 2000  # characters of a login shell's output kept for an error message
 WINDOW = 1 << 22
 # What an answer may have at most, in bytes, and lines that wait to be read: a list of many files is long.
-LONGEST, MOST_LINES = 64 << 20, 100_000
+MAX_ANSWER_SIZE, MOST_LINES = 64 << 20, 100_000
 # A login shell that prints may take this many times the answer time-out until our program runs; uv, which prints
 # nothing while it fetches a Python, may be silent for this many times the answer time-out.
-NOISY_START, UV_FETCHES = 6, 30
+NOISY_START_FACTOR, UV_TIMEOUT_FACTOR = 6, 30
 
 # What runs on a host ahead of ``bootstrap.bootstrap``, which asks it: it imports nothing else of the package.
-FIRST = (
+BOOTSTRAP_MODULES = (
     "skyward_core.protocol.node_paths",
     "skyward_core.node.deferred_imports",
     "skyward_core.node.bootstrap.host_inspection",
 )
 
 _OLD_MARSHAL = 2  # which every version reads
-Said = Callable[[str], None]
+OnLine = Callable[[str], None]
 
 # The login shell, whichever it is, sees one quoted word: no newline, no single quote, no backslash, no "!".
 # $1 version, $2 the same with a comma, $3 the interpreter asked for, $4 the client's, $5 the word, $6 the pool's
@@ -92,7 +92,7 @@ _PYTHON = (
     "[exec(c,vars(sys.modules.setdefault(n,type(sys)(n))))for n,c in marshal.loads(s)]"
 )
 _SHELL = (
-    SEARCH + 'try(){ "$1" -I -S -c "$B" skyward-agent "$W" "$N";r=$?;case $r in 2|97|126|127)return 0;;'
+    SET_PATH + 'try(){ "$1" -I -S -c "$B" skyward-agent "$W" "$N";r=$?;case $r in 2|97|126|127)return 0;;'
     '96)echo;echo "$W swallowed";;esac;exit $r;};'
     'own(){ u=$(id -u);e=$1;l=;set -- /;while test -n "$e";do set -- "$@" "$e";d=${e%/*};'
     'test "$d" = "$l"||{ l=$d;r=$(cd "$d/" && pwd -P)||return 1;'
@@ -107,11 +107,11 @@ _SHELL = (
     'do command -v "$p" >/dev/null 2>&1 && try "$p";done;'
     'if test -z "$7" && command -v uv >/dev/null 2>&1;then echo;echo "$W uv";uv python install $V >&2;'
     'p=$(uv python find --no-project $V) && try "$p";fi;fi;'
-    f'{LIST}echo;echo "$W none" $f;exit 97'
+    f'{LIST_PYTHONS}echo;echo "$W none" $f;exit 97'
 )
 
 
-class Failed(PoolError):
+class HostCommandFailed(PoolError):
     """The host answered that it could not do what was asked."""
 
 
@@ -127,7 +127,7 @@ class NoFittingPython(PoolError):
     found = HostPythons(())
 
 
-class CommandOutput(AnswerWait, Flow, asyncssh.SSHClientSession[bytes]):
+class CommandOutput(AnswerWait, FlowControl, asyncssh.SSHClientSession[bytes]):
     """The lines that a command prints, and whether its input can take more."""
 
     def __init__(self) -> None:
@@ -141,7 +141,7 @@ class CommandOutput(AnswerWait, Flow, asyncssh.SSHClientSession[bytes]):
     def connection_made(self, chan: asyncssh.SSHClientChannel[bytes]) -> None:
         self._channel = chan
 
-    async def line(self, host: str, doing: str = "", seconds: float | None = None) -> bytes | None:
+    async def read_line(self, host: str, doing: str = "", seconds: float | None = None) -> bytes | None:
         """Return the next line; None after the last one.
 
         Args:
@@ -153,11 +153,15 @@ class CommandOutput(AnswerWait, Flow, asyncssh.SSHClientSession[bytes]):
         """
         seconds = answer_timeout() if seconds is None else seconds
         try:
-            return await self.within(seconds, self.lines.get)
+            return await self.wait_within(seconds, self.lines.get)
         except TimeoutError as error:
-            raise (stalled(host, seconds, doing) if doing else silent(host, seconds, self.printed())) from error
+            raise (
+                stalled_host_error(host, seconds, doing)
+                if doing
+                else silent_host_error(host, seconds, self.noise_text())
+            ) from error
 
-    def printed(self) -> str:
+    def noise_text(self) -> str:
         """Return the end of what came that was no answer."""
         said = self.noise + bytes(self._partial) + bytes(self.errors)
         return said.decode(errors="replace").strip()[-500:]
@@ -166,7 +170,7 @@ class CommandOutput(AnswerWait, Flow, asyncssh.SSHClientSession[bytes]):
         self.heard_at = time.monotonic()
         if datatype is not None:
             self.errors += data
-            del self.errors[:-KEPT_NOISE]
+            del self.errors[:-MAX_NOISE]
             return
         self._partial += data
         if b"\n" in data:
@@ -174,7 +178,7 @@ class CommandOutput(AnswerWait, Flow, asyncssh.SSHClientSession[bytes]):
             self._partial = rest
             for line in whole:
                 self.lines.put_nowait(bytes(line))
-        if len(self._partial) > LONGEST or self.lines.qsize() > MOST_LINES:
+        if len(self._partial) > MAX_ANSWER_SIZE or self.lines.qsize() > MOST_LINES:
             self._partial.clear()
             self._channel.close()  # it floods us
 
@@ -193,12 +197,12 @@ class CommandChannel:
     def __init__(self, link: HostConnection, python: WantedPython) -> None:
         self.link = link
         self.python = python
-        nothing: Heard = {}
+        nothing: AnyHeader = {}
         self.facts: HostFacts = nothing  # until it has said it
-        self._word = f"skyward-{secrets.token_hex(8)}".encode()
-        self._said: Said = lambda line: None
-        self._doing = ""  # what is asked for; nothing until our program runs there
-        self._uv_tries = False
+        self._marker = f"skyward-{secrets.token_hex(8)}".encode()
+        self._on_line: OnLine = lambda line: None
+        self._request_name = ""  # what is asked for; nothing until our program runs there
+        self._is_uv_running = False
         self._session = CommandOutput()
         self._channel: asyncssh.SSHClientChannel[bytes]
 
@@ -209,7 +213,7 @@ class CommandChannel:
         *,
         python: WantedPython,
         folder: str,
-        said: Said,
+        said: OnLine,
         status: bool = False,
         starts: bool = False,
     ) -> CommandChannel:
@@ -227,26 +231,28 @@ class CommandChannel:
             Unreachable: its login shell does not let our program run.
             ConnectionError: the link is gone.
         """
-        ahead, link.begun = link.begun, None
+        ahead, link.early_channel = link.early_channel, None
         begun = ahead if isinstance(ahead, cls) and ahead.python == python else None
         if ahead is not None and begun is None:
             ahead.close()
         self = begun or await cls._begin(link, python, folder)
-        self._said = said
-        word = self._word.decode()
+        self._on_line = said
+        word = self._marker.decode()
         try:
             names = [bundle_for(nvml, python.minor).name for nvml in (False, True)]
             self._send({"word": word, "folder": folder, "bundles": names, "status": status, "starts": starts})
-            with timed(_log, f"{link.target.host}: asking what is there"):
-                async with asyncio.timeout(NOISY_START * answer_timeout()) as noisy:
+            with log_duration(_log, f"{link.target.host}: asking what is there"):
+                async with asyncio.timeout(NOISY_START_FACTOR * answer_timeout()) as noisy:
                     self.facts = await self._answer(noisy)
             check_facts(self.facts, status=status)
         except WireError as error:
             self.close()
-            raise Failed(f"Host {link.target.host} tells nonsense of itself: {error}") from error
+            raise HostCommandFailed(f"Host {link.target.host} tells nonsense of itself: {error}") from error
         except TimeoutError as error:
             self.close()
-            raise chattering(link.target.host, NOISY_START * answer_timeout(), self._session.printed()) from error
+            raise noisy_shell_error(
+                link.target.host, NOISY_START_FACTOR * answer_timeout(), self._session.noise_text()
+            ) from error
         except BaseException:
             self.close()
             raise
@@ -262,20 +268,20 @@ class CommandChannel:
         Raises:
             PoolError, ConnectionError: as of :meth:`open`.
         """
-        link.begun = await cls._begin(link, python, name)
+        link.early_channel = await cls._begin(link, python, name)
 
     @classmethod
     async def _begin(cls, link: HostConnection, python: WantedPython, name: str) -> CommandChannel:
-        code = _sent_code() if python.is_ours else _sent_source()
+        code = _bootstrap_code() if python.is_client_version else _bootstrap_source()
         self = cls(link, python)
-        minor, word = python.minor, self._word.decode()
+        minor, word = python.minor, self._marker.decode()
         words = [minor, minor.replace(".", ","), python.named, python.here, word, name]
         words += [] if python.fetches else ["looks"]
         self._channel = await open_session(link, f"exec sh -c '{_SHELL}' skyward {shlex.join(words)}", self._session)
-        self._write(self._word + b"%08x" % len(code) + code)
+        self._write(self._marker + b"%08x" % len(code) + code)
         return self
 
-    async def ask(self, do: str, payload: bytes | IO[bytes] = b"", **values: Any) -> Heard:
+    async def ask(self, do: str, payload: bytes | IO[bytes] = b"", **values: Any) -> AnyHeader:
         """Have something done; ``payload`` follows the request, and its length goes along as ``size``. Of which type
         the answer is depends on what is done.
 
@@ -284,21 +290,21 @@ class CommandChannel:
             Unreachable: the host sends nothing any more.
             ConnectionError: the link is gone.
         """
-        self._doing = repr(do)
+        self._request_name = repr(do)
         source = io.BytesIO(payload) if isinstance(payload, bytes) else payload
         size = source.seek(0, io.SEEK_END)
         source.seek(0)
-        with timed(_log, f"{self.link.target.host}: {do}, {size} bytes"):
+        with log_duration(_log, f"{self.link.target.host}: {do}, {size} bytes"):
             try:
                 self._send(values | {"do": do, "size": size})
                 while data := source.read(CHUNK):
                     self._channel.write(data)
-                    await self._session.within(answer_timeout(), self._session.drain)
+                    await self._session.wait_within(answer_timeout(), self._session.drain)
             except TimeoutError as error:
-                raise stalled(self.link.target.host, answer_timeout(), self._doing) from error
+                raise stalled_host_error(self.link.target.host, answer_timeout(), self._request_name) from error
             except OSError as error:
-                raise self._gone() from error
-            return self._looked_at(do, await self._answer())
+                raise self._ended_error() from error
+            return self._validate_answer(do, await self._answer())
 
     async def start(self, config: dict[str, Any]) -> AgentDone:
         """Have the agent started with a config (it may hold secrets); this channel ends with that.
@@ -309,13 +315,13 @@ class CommandChannel:
             ConnectionError: the link is gone.
         """
         await self.ask("start")
-        self._doing = "its agent"
+        self._request_name = "its agent"
         self._channel.write(json.dumps(config).encode() + b"\n")  # it stays open: an agent starts for who waits for it
         answer = await self._reply()
         self.close()
         if not answer.get("ok"):
-            raise Failed(f"Host {self.link.target.host} cannot run the agent: {answer.get('error')}")
-        done: AgentDone = self._looked_at("agent", answer)
+            raise HostCommandFailed(f"Host {self.link.target.host} cannot run the agent: {answer.get('error')}")
+        done: AgentDone = self._validate_answer("agent", answer)
         return done
 
     def close(self) -> None:
@@ -329,10 +335,10 @@ class CommandChannel:
         with suppress(BrokenPipeError):  # the other side has ended; what it said before tells why, if anything does
             self._channel.write(data)
 
-    async def _answer(self, noisy: asyncio.Timeout | None = None) -> Heard:
+    async def _answer(self, noisy: asyncio.Timeout | None = None) -> AnyHeader:
         answer = await self._reply(noisy)
         if "error" in answer:
-            raise Failed(f"Host {self.link.target.host}: {answer['error']}")
+            raise HostCommandFailed(f"Host {self.link.target.host}: {answer['error']}")
         return answer
 
     async def _reply(self, noisy: asyncio.Timeout | None = None) -> dict[str, Any]:
@@ -343,54 +349,54 @@ class CommandChannel:
         """
         while (line := await self._line()) is not None:
             word, _, rest = line.partition(b" ")
-            if word != self._word:
+            if word != self._marker:
                 self._session.noise += line + b"\n" if line else b""
-                self._session.noise = self._session.noise[-KEPT_NOISE:]
+                self._session.noise = self._session.noise[-MAX_NOISE:]
             elif rest.startswith(b"{"):
-                answer = self._read(rest)
+                answer = self._parse_answer(rest)
                 if "line" not in answer:
                     return answer
-                self._said(str(answer["line"]))
+                self._on_line(str(answer["line"]))
             elif rest.startswith(b"uv"):
-                self._uv_tries = True
+                self._is_uv_running = True
                 if noisy is not None:
                     noisy.reschedule(None)
-                self._said(f"no Python {self.python.minor} here; uv fetches it")
+                self._on_line(f"no Python {self.python.minor} here; uv fetches it")
             elif rest.startswith(b"swallowed"):
-                raise swallowed(self.link.target.host)
+                raise swallowed_input_error(self.link.target.host)
             else:
-                raise self._no_python(heard(rest))
-        raise self._gone()
+                raise self._no_python_error(parse_pythons(rest))
+        raise self._ended_error()
 
     async def _line(self) -> bytes | None:
-        fetches = self._uv_tries and not self._doing
-        seconds = answer_timeout() * UV_FETCHES if fetches else None
-        return await self._session.line(self.link.target.host, self._doing, seconds)
+        fetches = self._is_uv_running and not self._request_name
+        seconds = answer_timeout() * UV_TIMEOUT_FACTOR if fetches else None
+        return await self._session.read_line(self.link.target.host, self._request_name, seconds)
 
-    def _read(self, line: bytes) -> dict[str, Any]:
+    def _parse_answer(self, line: bytes) -> dict[str, Any]:
         try:
             return dict(json.loads(line))
         except (ValueError, RecursionError) as error:
-            raise Failed(f"Host {self.link.target.host} answers nonsense: {error}") from error
+            raise HostCommandFailed(f"Host {self.link.target.host} answers nonsense: {error}") from error
 
-    def _looked_at(self, done: str, answer: dict[str, Any]) -> Heard:
+    def _validate_answer(self, done: str, answer: dict[str, Any]) -> AnyHeader:
         try:
             check_done(done, answer)
         except WireError as error:
-            raise Failed(f"Host {self.link.target.host} answers nonsense: {error}") from error
+            raise HostCommandFailed(f"Host {self.link.target.host} answers nonsense: {error}") from error
         return answer
 
-    def _no_python(self, found: HostPythons) -> NoFittingPython:
+    def _no_python_error(self, found: HostPythons) -> NoFittingPython:
         host, minor = self.link.target.host, self.python.minor
         lacks = f"Host {host} has no Python {minor} ({found})"
-        needs = f"Functions travel as bytecode, so a host needs the version that {self.python.is_what}"
+        needs = f"Functions travel as bytecode, so a host needs the version that {self.python.version_origin}"
         if named := self.python.named:
             error = NoFittingPython(
                 f"Host {host}: {safe(named)}, which is named for it, is no Python {minor} that runs there ({found}). "
                 f"{needs}: name another interpreter, or leave python= out to have one looked for. Nothing was sent to "
                 "it."
             )
-        elif self._uv_tries:
+        elif self._is_uv_running:
             said = " ".join(self._session.errors.decode(errors="replace").split())[-500:]
             error = NoFittingPython(
                 f"{lacks}, and its uv cannot fetch one: {safe(said) or 'it does not say why'}. {needs}: install "
@@ -401,14 +407,14 @@ class CommandChannel:
                 f"{lacks}. {needs}: install python{minor} or uv there (uv is then used to fetch it), or name the "
                 "interpreter (python= of its provider, --set python=PATH). Nothing was sent to it."
             )
-        error.tried, error.found = self._uv_tries, found
+        error.tried, error.found = self._is_uv_running, found
         return error
 
-    def _gone(self) -> ConnectionError:
+    def _ended_error(self) -> ConnectionError:
         host = self.link.target.host
         if self.link.lost.is_set():
-            return link_lost(host)
-        said = self._session.printed()
+            return link_lost_error(host)
+        said = self._session.noise_text()
         return ConnectionError(
             f"host {host} ended the command before it answered"
             + (f"; it said: {said}" if said else " and said nothing: may its user run commands?")
@@ -431,26 +437,26 @@ async def open_session(
                 lambda: handler, command, encoding=None, window=WINDOW, request_pty=False
             )
     except TimeoutError as error:
-        raise stalled(link.target.host, seconds, "a command channel") from error
+        raise stalled_host_error(link.target.host, seconds, "a command channel") from error
     except Exception as error:  # see failures.not_reached
-        raise no_channel(link.target.host, error, lost=await link.is_lost()) from error
+        raise channel_error(link.target.host, error, lost=await link.is_lost()) from error
     return channel
 
 
 @cache
-def _sent_code() -> bytes:
+def _bootstrap_code() -> bytes:
     """What runs there first: modules by their names, in the order in which they run, of which the last one serves.
 
     Compiled, as the host's Python is of this version, and need not do that, too.
     """
-    modules = [(name, _code(name)) for name in FIRST]
+    modules = [(name, _code(name)) for name in BOOTSTRAP_MODULES]
     return marshal.dumps([*modules, ("__main__", _code("skyward_core.node.bootstrap.bootstrap"))])
 
 
 @cache
-def _sent_source() -> bytes:
+def _bootstrap_source() -> bytes:
     """The same as text, for any version: what there is to load then is some pages."""
-    modules = [(name, _source(name)) for name in FIRST]
+    modules = [(name, _source(name)) for name in BOOTSTRAP_MODULES]
     return marshal.dumps([*modules, ("__main__", _source("skyward_core.node.bootstrap.bootstrap"))], _OLD_MARSHAL)
 
 

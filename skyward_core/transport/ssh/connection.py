@@ -15,7 +15,7 @@ from copy import copy
 from typing import Any, Protocol, TypeVar
 
 from skyward_core.model.errors import CredentialsRefused, PoolError, SkywardError, Unreachable, UsageError
-from skyward_core.store.debug_log import logger
+from skyward_core.store.debug_log import get_logger
 from skyward_core.transport.ssh import host_key_prompt, known_hosts
 from skyward_core.transport.ssh.asyncssh_import import (
     asyncssh,
@@ -27,13 +27,13 @@ from skyward_core.transport.ssh.asyncssh_import import (
 )
 from skyward_core.transport.ssh.effective_ssh_config import (
     CONNECT_TIMEOUT,
-    Dials,
+    PreopenedSockets,
     Route,
     jump_target,
     resolve,
 )
 from skyward_core.transport.ssh.host_address import Target
-from skyward_core.util.terminal_safe_text import field as safe
+from skyward_core.util.terminal_safe_text import sanitize_line as safe
 from skyward_core.util.user_files import UnusableFile
 
 T = TypeVar("T")
@@ -53,7 +53,7 @@ ANSWER_TIMEOUT = "SKYWARD_ANSWER_TIMEOUT"  # the environment variable
 DEFAULT_TIMEOUT, LEAST_TIMEOUT = 10.0, 2.0  # seconds; a host that works sends a byte every second
 
 
-def watch(sock: socket.socket) -> None:
+def enable_keepalive(sock: socket.socket) -> None:
     """Have a connection end when the other side has not answered for :data:`SILENCE`."""
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, limit in _LIMITS.items():
@@ -88,7 +88,7 @@ class AnswerWait:
 
     heard_at = 0.0
 
-    async def within(self, seconds: float, wait: Callable[[], Awaitable[T]]) -> T:
+    async def wait_within(self, seconds: float, wait: Callable[[], Awaitable[T]]) -> T:
         """Wait for something that the host has to do.
 
         Args:
@@ -110,7 +110,7 @@ class AnswerWait:
 
 # asyncssh raises much more than its own errors and the system's: ValueError for an option that it cannot use,
 # UnicodeError for a name, whatever a key's file, an agent or a proxy leads to. All of it is about one host.
-def not_reached(target: Target, route: Route | None, error: Exception) -> PoolError:
+def connect_error(target: Target, route: Route | None, error: Exception) -> PoolError:
     """Return the error for a login that failed: what went wrong, and what to do about it.
 
     Args:
@@ -124,14 +124,15 @@ def not_reached(target: Target, route: Route | None, error: Exception) -> PoolEr
         )
     if route is None or not isinstance(error, OSError | asyncssh.Error):
         return Unreachable(
-            f"Host {target.host} cannot be connected to: {odd(error)}. Check its name, its entries in ~/.ssh/config "
+            f"Host {target.host} cannot be connected to: {describe_error(error)}. Check its name, its entries in "
+            "~/.ssh/config "
             f"and its key files: `ssh {target.host}` must work without a password."
         )
     refused = isinstance(error, asyncssh.PermissionDenied | asyncssh.IllegalUserName)
-    return (CredentialsRefused if refused else Unreachable)(_in_words(target, route, error))
+    return (CredentialsRefused if refused else Unreachable)(_describe_failure(target, route, error))
 
 
-def key_unusable(target: Target, error: Exception) -> UsageError | None:
+def key_error(target: Target, error: Exception) -> UsageError | None:
     """The error for a key file that was given and is missing or none; None if that is not what went wrong."""
     unread = asyncssh.KeyImportError | FileNotFoundError | PermissionError | IsADirectoryError | UnusableFile
     if target.keys and isinstance(error, unread):
@@ -139,30 +140,30 @@ def key_unusable(target: Target, error: Exception) -> UsageError | None:
     return None
 
 
-def no_channel(host: str, error: Exception, *, lost: bool) -> PoolError | ConnectionError:
+def channel_error(host: str, error: Exception, *, lost: bool) -> PoolError | ConnectionError:
     """The error for a command that could not be begun.
 
     Args:
         lost: whether the connection is gone.
     """
     if not isinstance(error, OSError | asyncssh.Error):
-        return PoolError(f"Host {host} opens no command channel: {odd(error)}.")
+        return PoolError(f"Host {host} opens no command channel: {describe_error(error)}.")
     if not isinstance(error, asyncssh.ChannelOpenError):
-        return link_lost(host, error)
+        return link_lost_error(host, error)
     if lost:
-        return link_lost(host)
+        return link_lost_error(host)
     return PoolError(
         f"Host {host} opens no command channel ({error.reason}): its SSH server's "
         "MaxSessions may be used up, or commands are not allowed for this key."
     )
 
 
-def link_lost(host: str, why: Exception | None = None) -> ConnectionError:
+def link_lost_error(host: str, why: Exception | None = None) -> ConnectionError:
     """The error for a connection that was there: who has it tries again."""
     return ConnectionError(f"lost the connection to host {host}" + (f": {why}" if why else ""))
 
 
-def silent(host: str, seconds: float, said: str = "") -> Unreachable:
+def silent_host_error(host: str, seconds: float, said: str = "") -> Unreachable:
     """Return the error for a host that sends nothing before our program runs there.
 
     Args:
@@ -177,7 +178,7 @@ def silent(host: str, seconds: float, said: str = "") -> Unreachable:
     )
 
 
-def swallowed(host: str) -> PoolError:
+def swallowed_input_error(host: str) -> PoolError:
     """Return the error for a host whose start-up files took a part of what was sent to our program."""
     return PoolError(
         f"Host {host} lost a part of what was sent to it: its shell start-up reads our input. Guard such lines of "
@@ -185,7 +186,7 @@ def swallowed(host: str) -> PoolError:
     )
 
 
-def chattering(host: str, seconds: float, said: str) -> Unreachable:
+def noisy_shell_error(host: str, seconds: float, said: str) -> Unreachable:
     """Return the error for a login shell that prints without end."""
     return Unreachable(
         f"Host {host} accepted the login, and its shell start-up prints without end; for {seconds:g} s nothing else "
@@ -193,7 +194,7 @@ def chattering(host: str, seconds: float, said: str) -> Unreachable:
     )
 
 
-def stalled(host: str, seconds: float, doing: str) -> Unreachable:
+def stalled_host_error(host: str, seconds: float, doing: str) -> Unreachable:
     """Return the error for a host that stopped to answer while it worked for us."""
     return Unreachable(
         f"Host {host} sent nothing for {seconds:g} s while it was asked for {doing}: a disk or file server of it may "
@@ -201,13 +202,13 @@ def stalled(host: str, seconds: float, doing: str) -> Unreachable:
     )
 
 
-def odd(error: Exception) -> str:
+def describe_error(error: Exception) -> str:
     """Return what an error that is not one of ours says, behind its type, which often says more."""
     said = safe(str(error)).rstrip(".")
     return f"{type(error).__name__}: {said}" if said else type(error).__name__
 
 
-def may_pass(error: Exception) -> bool:
+def is_transient(error: Exception) -> bool:
     """Whether the same attempt may succeed a little later."""
     if not isinstance(error, OSError | asyncssh.Error):
         return False
@@ -222,7 +223,7 @@ def may_pass(error: Exception) -> bool:
     )
 
 
-def reason(error: Exception) -> str:
+def short_reason(error: Exception) -> str:
     """Why an attempt failed, in few words."""
     if isinstance(error, TimeoutError):
         return "no answer"
@@ -235,7 +236,7 @@ def reason(error: Exception) -> str:
     return str(error) or type(error).__name__
 
 
-def _in_words(target: Target, route: Route, error: Exception) -> str:
+def _describe_failure(target: Target, route: Route, error: Exception) -> str:
     host = f"Host {target.host} ({route}{' through ' + route.jump if route.jump else ''})"
     if isinstance(error, socket.gaierror):
         return (
@@ -259,10 +260,10 @@ def _in_words(target: Target, route: Route, error: Exception) -> str:
             f"{host} closed the connection before the login was done. Its SSH server may be at its limit of "
             "connections (MaxStartups), or block this address."
         )
-    return f"{host} could not be reached: {reason(error)}."
+    return f"{host} could not be reached: {short_reason(error)}."
 
 
-_log = logger("ssh")
+_log = get_logger("ssh")
 
 SHORT_TIMEOUT = 5.0  # of a connection where there is little patience: a cable may be back before TCP tries again
 LOGIN_TIMEOUT = 60.0
@@ -277,14 +278,14 @@ CIPHERS = (*AEAD, "aes128-ctr", "aes192-ctr", "aes256-ctr")
 MSG_IGNORE = 2  # RFC 4253, 11.2
 
 FAMILIES = {"inet": socket.AF_INET, "inet6": socket.AF_INET6}
-YES = ("yes", "true")
+TRUE_VALUES = ("yes", "true")
 HOST_KEYS = (*get_public_key_algs(), *get_certificate_algs())
 
-Waiting = Callable[[str, float], None]  # waiting(why, time of the next try)
-Begin = Callable[["HostConnection"], Awaitable[None]]
+OnRetry = Callable[[str, float], None]  # waiting(why, time of the next try)
+BeginWork = Callable[["HostConnection"], Awaitable[None]]
 
 
-class Begun(Protocol):
+class EarlyChannel(Protocol):
     """What was begun on a host ahead of who needs it."""
 
     def close(self) -> None: ...
@@ -304,25 +305,25 @@ class HostConnection(asyncssh.SSHClient):
 
     ssh: asyncssh.SSHClientConnection
 
-    def __init__(self, target: Target, route: Route, known: known_hosts.Known) -> None:
+    def __init__(self, target: Target, route: Route, known: known_hosts.KnownKeys) -> None:
         self.target = target
         self.route = route
         self.known = known
         self.shown: asyncssh.SSHKey | None = None
-        self.signed = False
-        self.made = False
+        self.showed_certificate = False
+        self.has_connected = False
         self.lost = asyncio.Event()
-        self.begun: Begun | None = None
-        self.jump: _Jump | None = None
-        self.proxy: _Proxy | None = None
+        self.early_channel: EarlyChannel | None = None
+        self.jump: _JumpConnection | None = None
+        self.proxy: _ProxyProcess | None = None
 
     def connection_made(self, conn: asyncssh.SSHClientConnection) -> None:
-        self.made = True
-        _send_no_fillers(conn)
+        self.has_connected = True
+        _disable_ignore_packets(conn)
         sock = conn.get_extra_info("socket")
         if sock is None or sock.family not in (socket.AF_INET, socket.AF_INET6):
             return  # behind a jump host, or a proxy command
-        watch(sock)
+        enable_keepalive(sock)
 
     def validate_host_public_key(self, host: str, addr: str, port: int, key: asyncssh.SSHKey) -> bool:
         """asyncssh's question about the key that the host shows."""
@@ -331,18 +332,18 @@ class HostConnection(asyncssh.SSHClient):
 
     def validate_host_ca_key(self, host: str, addr: str, port: int, key: asyncssh.SSHKey) -> bool:
         """asyncssh's question about who signed the certificate that the host shows."""
-        self.signed = True
+        self.showed_certificate = True
         return key in self.known.authorities and not self.known.lists
 
     def connection_lost(self, exc: Exception | None) -> None:
-        if self.made:
+        if self.has_connected:
             _log.info("%s: disconnected%s", self.route, f": {exc}" if exc else "")
         self.lost.set()
         if self.jump is not None:
             self.jump.release()
             self.jump = None
         if self.proxy is not None:
-            self.proxy.end()
+            self.proxy.terminate()
 
     async def is_lost(self) -> bool:
         """Whether that is why no channel could be opened: asyncssh refuses those a turn of the loop before it tells
@@ -357,12 +358,12 @@ class HostConnection(asyncssh.SSHClient):
             async with asyncio.timeout(2):
                 await self.ssh.wait_closed()
                 if self.proxy is not None:
-                    await self.proxy.ended()
+                    await self.proxy.wait_ended()
         except Exception:  # noqa: BLE001  a time-out, or whatever the connection ended with
             self.ssh.abort()
 
 
-def _send_no_fillers(conn: asyncssh.SSHClientConnection) -> None:
+def _disable_ignore_packets(conn: asyncssh.SSHClientConnection) -> None:
     """Leave out the empty message that asyncssh sends ahead of every packet.
 
     It guards CBC ciphers (RFC 4251, 9.3.1); with the authenticated ones, which need no guard, it only doubles the
@@ -377,7 +378,7 @@ def _send_no_fillers(conn: asyncssh.SSHClientConnection) -> None:
     conn.send_packet = send_packet  # type: ignore[method-assign]
 
 
-async def connect(target: Target, *, patience: float = 30.0, waiting: Waiting | None = None) -> HostConnection:
+async def connect(target: Target, *, patience: float = 30.0, waiting: OnRetry | None = None) -> HostConnection:
     """Connect to a host, trying again with back-off and jitter while the trouble may pass.
 
     Args:
@@ -404,10 +405,10 @@ async def connect(target: Target, *, patience: float = 30.0, waiting: Waiting | 
             raise
         except Exception as error:  # see failures.not_reached
             wait = random.uniform(pause / 2, pause)
-            if not may_pass(error) or time.monotonic() + wait > deadline:
-                raise not_reached(target, route, error) from error
+            if not is_transient(error) or time.monotonic() + wait > deadline:
+                raise connect_error(target, route, error) from error
             if waiting is not None:
-                waiting(reason(error), time.time() + wait)
+                waiting(short_reason(error), time.time() + wait)
             await asyncio.sleep(wait)
             pause = min(pause * 2, LONGEST_PAUSE)
 
@@ -415,7 +416,7 @@ async def connect(target: Target, *, patience: float = 30.0, waiting: Waiting | 
 _early: dict[tuple[asyncio.AbstractEventLoop, Target], asyncio.Task[HostConnection | None]] = {}
 
 
-async def open_early(targets: Sequence[Target], dials: Dials, begin: Begin) -> None:
+async def open_early(targets: Sequence[Target], dials: PreopenedSockets, begin: BeginWork) -> None:
     """Log in to hosts and begin what is done there first; the next :func:`connect` to each takes that connection."""
     loop = asyncio.get_running_loop()
     for target in targets:
@@ -423,7 +424,7 @@ async def open_early(targets: Sequence[Target], dials: Dials, begin: Begin) -> N
             _early[loop, target] = loop.create_task(_try_early(target, dials, begin))
 
 
-async def _try_early(target: Target, dials: Dials, begin: Begin) -> HostConnection | None:
+async def _try_early(target: Target, dials: PreopenedSockets, begin: BeginWork) -> HostConnection | None:
     link: HostConnection | None = None
     try:
         link = await _attempt(target, await resolve(target), CONNECT_TIMEOUT, dials)
@@ -450,23 +451,28 @@ async def close_early(targets: Sequence[Target]) -> None:
 
 
 async def _attempt(
-    target: Target, route: Route, seconds: float, dials: Dials | None = None, *, certificates: bool = True
+    target: Target,
+    route: Route,
+    seconds: float,
+    dials: PreopenedSockets | None = None,
+    *,
+    certificates: bool = True,
 ) -> HostConnection:
     known = known_hosts.look_up(route.known_hosts, route.name, route.known_port, route.revoked)
     link = HostConnection(target, route, known)
     if route.jump:
-        link.jump = await _Jump.borrow(jump_target(target, route.jump))
-    dialled = await dials.take(target) if dials else None
+        link.jump = await _JumpConnection.acquire(jump_target(target, route.jump))
+    dialled = await dials.claim(target) if dials else None
     if route.proxy_command:
-        link.proxy, dialled = await _Proxy.start(route.proxy_command)
+        link.proxy, dialled = await _ProxyProcess.start(route.proxy_command)
     begun = time.monotonic()
     agent = asyncssh.SSHAgentClient(route.agent)
     try:
         keys = await _keys_to_offer(route, agent, given=bool(target.keys))
         link.ssh = await asyncssh.connect(
-            **_way(route),
-            **_packets(route),
-            **_login(route),
+            **_route_options(route),
+            **_packet_options(route),
+            **_login_options(route),
             client_factory=lambda: link,
             tunnel=link.jump.link.ssh if link.jump else None,
             sock=dialled,
@@ -489,18 +495,18 @@ async def _attempt(
     except BaseException as error:
         took = time.monotonic() - begun
         _log.info("%s: no login after %.3f s: %s: %s", route, took, type(error).__name__, error)
-        if dialled is not None and not link.made:
+        if dialled is not None and not link.has_connected:
             dialled.close()
         link.connection_lost(None)
         if link.proxy is not None:
-            await link.proxy.ended()
+            await link.proxy.wait_ended()
         if isinstance(error, asyncssh.HostKeyNotVerifiable):
-            if link.signed and certificates and "revoked" not in str(error):
+            if link.showed_certificate and certificates and "revoked" not in str(error):
                 # As OpenSSH does: a certificate that does not hold is a host's plain key.
                 return await _attempt(target, route, seconds, certificates=False)
-            await _judge(target, route, link, error)
+            await _check_shown_key(target, route, link, error)
             return await _attempt(target, route, seconds)
-        if isinstance(error, Exception) and (unusable := key_unusable(target, error)):
+        if isinstance(error, Exception) and (unusable := key_error(target, error)):
             raise unusable from error
         raise
     finally:
@@ -509,7 +515,7 @@ async def _attempt(
     return link
 
 
-def _way(route: Route) -> dict[str, Any]:
+def _route_options(route: Route) -> dict[str, Any]:
     """The way to a host, in asyncssh's words."""
     return {
         "host": route.host,
@@ -521,18 +527,18 @@ def _way(route: Route) -> dict[str, Any]:
     }
 
 
-def _packets(route: Route) -> dict[str, Any]:
+def _packet_options(route: Route) -> dict[str, Any]:
     """How packets are sent, in asyncssh's words."""
     return {
         "encryption_algs": _algorithms(route, "ciphers", get_encryption_algs()) or CIPHERS,
         "mac_algs": _algorithms(route, "macs", get_mac_algs()),
         "signature_algs": _algorithms(route, "casignaturealgorithms", get_public_key_algs()),
-        "compression_algs": "zlib@openssh.com,zlib,none" if route.option("compression") in YES else (),
+        "compression_algs": "zlib@openssh.com,zlib,none" if route.option("compression") in TRUE_VALUES else (),
         "tcp_keepalive": route.option("tcpkeepalive") != "no",
     }
 
 
-class _Proxy:
+class _ProxyProcess:
     """A ``ProxyCommand``, run by the user's shell as OpenSSH does, with a socket for its input and output.
 
     asyncssh would take what a command writes to stderr for the host's words.
@@ -542,7 +548,7 @@ class _Proxy:
         self.process = process
 
     @classmethod
-    async def start(cls, command: str) -> tuple[_Proxy, socket.socket]:
+    async def start(cls, command: str) -> tuple[_ProxyProcess, socket.socket]:
         ours, theirs = socket.socketpair()
         with theirs:
             shell = os.environ.get("SHELL") or "/bin/sh"
@@ -555,32 +561,32 @@ class _Proxy:
             )
         return cls(process), ours
 
-    def end(self, how: signal.Signals = signal.SIGHUP) -> None:
+    def terminate(self, how: signal.Signals = signal.SIGHUP) -> None:
         if self.process.returncode is None:
             with suppress(ProcessLookupError):
                 os.killpg(self.process.pid, how)
 
-    async def ended(self) -> None:
-        self.end()
+    async def wait_ended(self) -> None:
+        self.terminate()
         try:
             async with asyncio.timeout(1):
                 await self.process.wait()
         except TimeoutError:
-            self.end(signal.SIGKILL)
+            self.terminate(signal.SIGKILL)
 
 
-def _login(route: Route) -> dict[str, Any]:
+def _login_options(route: Route) -> dict[str, Any]:
     """How to log in, apart from keys, in asyncssh's words."""
     size, seconds = (*route.option("rekeylimit").split(), "0", "0")[:2]
-    by_host = route.option("hostbasedauthentication") in YES
+    by_host = route.option("hostbasedauthentication") in TRUE_VALUES
     return {
         "username": route.user,
         "host_key_alias": route.name if route.has_alias else (),
         "public_key_auth": route.option("pubkeyauthentication") not in ("no", "false"),
         "host_based_auth": by_host,
-        "client_host_keysign": by_host and route.option("enablesshkeysign") in YES,
-        "gss_auth": route.option("gssapiauthentication") in YES,
-        "gss_delegate_creds": route.option("gssapidelegatecredentials") in YES,
+        "client_host_keysign": by_host and route.option("enablesshkeysign") in TRUE_VALUES,
+        "gss_auth": route.option("gssapiauthentication") in TRUE_VALUES,
+        "gss_delegate_creds": route.option("gssapidelegatecredentials") in TRUE_VALUES,
         "preferred_auth": route.option("preferredauthentications") or (),
         "pkcs11_provider": route.option("pkcs11provider") or None,
         "rekey_bytes": () if size == "0" else size,
@@ -619,10 +625,10 @@ async def _keys_to_offer(route: Route, agent: asyncssh.SSHAgentClient, *, given:
     if route.agent:
         with suppress(ValueError):  # no agent answers there
             held = [*await agent.get_keys()]
-    named, files, certificates = await asyncio.to_thread(_load, route, given)
-    signed = [_signed(*each) for each in _matching(certificates, [*held, *files])]
+    named, files, certificates = await asyncio.to_thread(_load_keys, route, given)
+    signed = [_with_certificate(*each) for each in _match_certificates(certificates, [*held, *files])]
     there = {pair.public_data for pair in held}
-    others = route.option("identitiesonly") not in YES
+    others = route.option("identitiesonly") not in TRUE_VALUES
     offered = [
         *{pair.public_data: pair for pair in reversed(signed)}.values(),
         *(pair for pair in held if pair.public_data in named),
@@ -633,12 +639,14 @@ async def _keys_to_offer(route: Route, agent: asyncssh.SSHAgentClient, *, given:
     return [pair for pair in offered if accepted == {b""} or accepted & {*pair.host_key_algorithms}]
 
 
-def _load(route: Route, given: bool) -> tuple[set[bytes], list[asyncssh.SSHKeyPair], list[asyncssh.SSHCertificate]]:
+def _load_keys(
+    route: Route, given: bool
+) -> tuple[set[bytes], list[asyncssh.SSHKeyPair], list[asyncssh.SSHCertificate]]:
     """Return the public keys that identity files name, the keys in these files, and the certificates."""
     named: set[bytes] = set()
     files: list[asyncssh.SSHKeyPair] = []
     for path in route.identities:
-        public = next((key for file in (f"{path}.pub", path) if (key := _public(file))), None)
+        public = next((key for file in (f"{path}.pub", path) if (key := _read_public_key(file))), None)
         pairs: Sequence[asyncssh.SSHKeyPair] = ()
         try:
             # Those with a passphrase are the ssh-agent's to use.
@@ -649,29 +657,32 @@ def _load(route: Route, given: bool) -> tuple[set[bytes], list[asyncssh.SSHKeyPa
         named |= {public.public_data} if public else {pair.public_data for pair in pairs}
         files += pairs
         if not route.certificates:
-            beside = _certificates(f"{path}-cert.pub")
+            beside = _read_certificates(f"{path}-cert.pub")
             named |= {each.public_data for each in beside}
             files += [
-                _signed(pair, each) for pair in pairs for each in beside if pair.public_data == each.key.public_data
+                _with_certificate(pair, each)
+                for pair in pairs
+                for each in beside
+                if pair.public_data == each.key.public_data
             ]
-    return named, files, [each for file in route.certificates for each in _certificates(file)]
+    return named, files, [each for file in route.certificates for each in _read_certificates(file)]
 
 
-def _public(file: str) -> asyncssh.SSHKey | None:
+def _read_public_key(file: str) -> asyncssh.SSHKey | None:
     try:
         return asyncssh.read_public_key(file)
     except (OSError, ValueError):
         return None
 
 
-def _certificates(file: str) -> Sequence[asyncssh.SSHCertificate]:
+def _read_certificates(file: str) -> Sequence[asyncssh.SSHCertificate]:
     try:
         return asyncssh.load_certificates(file)
     except (OSError, ValueError):
         return ()
 
 
-def _matching(
+def _match_certificates(
     certificates: Sequence[asyncssh.SSHCertificate], pairs: Sequence[asyncssh.SSHKeyPair]
 ) -> Iterator[tuple[asyncssh.SSHKeyPair, asyncssh.SSHCertificate]]:
     for certificate in certificates:
@@ -680,27 +691,27 @@ def _matching(
                 yield pair, certificate
 
 
-def _signed(pair: asyncssh.SSHKeyPair, certificate: asyncssh.SSHCertificate) -> asyncssh.SSHKeyPair:
+def _with_certificate(pair: asyncssh.SSHKeyPair, certificate: asyncssh.SSHCertificate) -> asyncssh.SSHKeyPair:
     pair = copy(pair)
     pair.set_certificate(certificate)
     return pair
 
 
-async def _judge(target: Target, route: Route, link: HostConnection, error: Exception) -> None:
+async def _check_shown_key(target: Target, route: Route, link: HostConnection, error: Exception) -> None:
     """Returns only if the key that a host showed has been accepted and written down."""
     if link.shown is None:
-        raise known_hosts.refused(target.host, str(error)) from error
+        raise known_hosts.refused_key_error(target.host, str(error)) from error
     shown = _server_key(target, route, link.shown)
     verdict = link.known.verdict(link.shown)
     if verdict == "revoked":
-        raise known_hosts.refused(target.host, "it is revoked") from error
+        raise known_hosts.refused_key_error(target.host, "it is revoked") from error
     if verdict == "changed":
-        raise known_hosts.changed(shown, link.known) from error
+        raise known_hosts.changed_key_error(shown, link.known) from error
     if target.host_keys == "known":
-        raise known_hosts.unknown(shown) from error
-    if target.host_keys == "ask" and not await host_key_prompt.accepted(shown):
-        raise known_hosts.unknown(shown) from error
-    known_hosts.accept(shown)
+        raise known_hosts.unknown_key_error(shown) from error
+    if target.host_keys == "ask" and not await host_key_prompt.confirm(shown):
+        raise known_hosts.unknown_key_error(shown) from error
+    known_hosts.accept_key(shown)
 
 
 def _server_key(target: Target, route: Route, key: asyncssh.SSHKey) -> known_hosts.ServerKey:
@@ -716,64 +727,64 @@ async def fetch_host_key(target: Target) -> known_hosts.ServerKey:
         PoolError: it showed no key.
     """
     route: Route | None = None
-    jump: _Jump | None = None
-    proxy: _Proxy | None = None
+    jump: _JumpConnection | None = None
+    proxy: _ProxyProcess | None = None
     sock: socket.socket | None = None
     try:
         route = await resolve(target)
-        jump = await _Jump.borrow(jump_target(target, route.jump)) if route.jump else None
+        jump = await _JumpConnection.acquire(jump_target(target, route.jump)) if route.jump else None
         if route.proxy_command:
-            proxy, sock = await _Proxy.start(route.proxy_command)
+            proxy, sock = await _ProxyProcess.start(route.proxy_command)
         async with asyncio.timeout(CONNECT_TIMEOUT):
             key = await asyncssh.get_server_host_key(
                 tunnel=jump.link.ssh if jump else None,
                 sock=sock,
                 server_host_key_algs=_algorithms(route, "hostkeyalgorithms", HOST_KEYS)
-                or known_hosts.Known().algorithms(),
-                options=asyncssh.SSHClientConnectionOptions(config=None, **_packets(route)),
-                **_way(route),
+                or known_hosts.KnownKeys().algorithms(),
+                options=asyncssh.SSHClientConnectionOptions(config=None, **_packet_options(route)),
+                **_route_options(route),
             )
     except SkywardError:
         raise
     except Exception as error:  # see failures.not_reached
-        raise not_reached(target, route, error) from error
+        raise connect_error(target, route, error) from error
     finally:
         if jump is not None:
             jump.release()
         if proxy is not None and sock is not None:
             sock.close()
-            await proxy.ended()
+            await proxy.wait_ended()
     if key is None:
         raise PoolError(f"Host {target.host} ({route}) showed no host key.")
     return _server_key(target, route, key)
 
 
-_Way = tuple[asyncio.AbstractEventLoop, Target, host_key_prompt.Questions | None]
+_JumpKey = tuple[asyncio.AbstractEventLoop, Target, host_key_prompt.HostKeyPrompt | None]
 
 
 @asynccontextmanager
-async def shared(target: Target) -> AsyncIterator[HostConnection]:
+async def shared_connection(target: Target) -> AsyncIterator[HostConnection]:
     """A connection to a host that those to hosts behind it go through, too; closed after the last of all these.
 
     Raises:
         as :func:`connect`, which tries once.
     """
-    jump = await _Jump.borrow(target)
+    jump = await _JumpConnection.acquire(target)
     try:
         yield jump.link
     finally:
         jump.release()
 
 
-class _Jump:
+class _JumpConnection:
     """A connection to a jump host, shared by all of a session that go through it and closed after the last.
 
     Another session may have to be asked about its key, too: that a person at one refuses it is no answer for the other.
     """
 
-    _open: dict[_Way, _Jump] = {}  # noqa: RUF012  one for the process
+    _open: dict[_JumpKey, _JumpConnection] = {}  # noqa: RUF012  one for the process
 
-    def __init__(self, key: _Way) -> None:
+    def __init__(self, key: _JumpKey) -> None:
         self.key = key
         self.users = 0
         self.task = asyncio.ensure_future(connect(key[1], patience=0))
@@ -783,8 +794,8 @@ class _Jump:
         return self.task.result()
 
     @classmethod
-    async def borrow(cls, target: Target) -> _Jump:
-        key = (asyncio.get_running_loop(), target, host_key_prompt.whose())
+    async def acquire(cls, target: Target) -> _JumpConnection:
+        key = (asyncio.get_running_loop(), target, host_key_prompt.current_prompt())
         jump = cls._open.get(key)
         if jump is None or (jump.task.done() and (jump.task.exception() or jump.link.lost.is_set())):
             jump = cls._open[key] = cls(key)

@@ -25,14 +25,15 @@ from skyward_core.model.errors import UsageError
 from skyward_core.store import state_folder
 from skyward_core.transport.ssh.host_address import SSH_PORT, Target, why_unsafe
 from skyward_core.util.light_dataclass import Value, value
-from skyward_core.util.terminal_safe_text import field as safe
+from skyward_core.util.terminal_safe_text import sanitize_line as safe
 from skyward_core.util.user_files import read_bytes
 
 ANSWER = 10.0  # seconds for one `ssh -G`: it runs the commands of `Match exec`
 FIRST = 1.0  # seconds that others wait for the first answer, which may spare their own
-LONGEST = 1 << 18  # bytes of its answer
-AT_ONCE = 8
-LIFE = 60.0  # seconds that an answer counts: a command's connections share it, a later one sees a changed network
+MAX_ANSWER_SIZE = 1 << 18  # bytes of its answer
+MAX_PARALLEL = 8
+# Seconds that an answer counts: a command's connections share it, a later one sees a changed network.
+CACHE_LIFETIME = 60.0
 MOST_JUMPS = 16
 SYSTEM_CONFIG = Path("/etc/ssh/ssh_config")
 USER_KNOWN_HOSTS = ("~/.ssh/known_hosts", "~/.ssh/known_hosts2")
@@ -43,11 +44,11 @@ DEFAULT_KEYS = tuple(
 
 UNEXPANDED = ("proxycommand", "proxyjump", "identityfile", "certificatefile", "controlpath", "remotecommand")
 PLAIN_NAME = r"[a-z][a-z0-9.-]*|(?:(?:0|[1-9][0-9]{0,2})\.){3}(?:0|[1-9][0-9]{0,2})"  # as it is in `hostname`, too
-NOISE = ("debug", "OpenSSH_", "Pseudo-terminal")  # lines of `ssh -v` that tell nothing of a failure
-READ = "files read"  # beside the options: the files that were read
+DEBUG_PREFIXES = ("debug", "OpenSSH_", "Pseudo-terminal")  # lines of `ssh -v` that tell nothing of a failure
+FILES_READ = "files read"  # beside the options: the files that were read
 
 T = TypeVar("T")
-Said = Mapping[str, Sequence[str]]  # options by their names in lower case, as `ssh -G` prints them
+HostOptions = Mapping[str, Sequence[str]]  # options by their names in lower case, as `ssh -G` prints them
 
 
 @value
@@ -78,7 +79,7 @@ class Route(Value):
     certificates: tuple[str, ...]
     agent: str
     proxy_command: str | None
-    options: Said = field(default_factory=dict)
+    options: HostOptions = field(default_factory=dict)
 
     def __str__(self) -> str:
         return f"{self.user}@{self.host}:{self.port}"
@@ -93,9 +94,9 @@ class Route(Value):
         return " ".join(self.options.get(name, ()))
 
 
-def own_file() -> Path:
+def own_known_hosts_file() -> Path:
     """Return the known_hosts file in which accepted keys are kept."""
-    return state_folder.home() / "known_hosts"
+    return state_folder.state_home() / "known_hosts"
 
 
 async def resolve(target: Target) -> Route:
@@ -105,7 +106,7 @@ async def resolve(target: Target) -> Route:
         UsageError: If the configuration cannot be used, a name in it is unsafe, the jump hosts lead back to
             themselves, or the user has no name.
     """
-    chain, route = [target], await _known(target)
+    chain, route = [target], await _resolve_cached(target)
     last = route
     while last.jump:
         hop = jump_target(chain[-1], last.jump)
@@ -116,7 +117,7 @@ async def resolve(target: Target) -> Route:
                 "the jump host from its own ProxyJump: `Host * !JUMPHOST` in ~/.ssh/config."
             )
         chain.append(hop)
-        last = await _known(hop)
+        last = await _resolve_cached(hop)
     return route
 
 
@@ -125,15 +126,15 @@ def jump_target(target: Target, jump: str) -> Target:
     if target.via is not None:
         return target.via
     before, _, last = jump.rpartition(",")
-    return replace(target, user=None, port=None, jump=before or None).named(last)
+    return replace(target, user=None, port=None, jump=before or None).with_host(last)
 
 
 async def _resolve(target: Target) -> Route:
     program = _program() if target.config else None
-    usual: Said = {}
+    usual: HostOptions = {}
     if program is not None:
-        about = asyncio.ensure_future(_about(program, target))
-        usually = asyncio.ensure_future(_ask(_defaults(program)))
+        about = asyncio.ensure_future(_query_host(program, target))
+        usually = asyncio.ensure_future(_query(_defaults(program)))
         await asyncio.wait([about, usually])  # asyncio hangs if a process is given up while it starts
         usually.exception()  # retrieved, even if both have failed
         said, usual = about.result(), usually.result()
@@ -152,13 +153,13 @@ async def _resolve(target: Target) -> Route:
     jump = target.via.login if target.via else target.jump or one("proxyjump")
     tokens = {"h": host, "k": alias or target.host, "n": target.host, "p": str(port), "r": user, "%": "%"}
     if why := why_unsafe(host, user if command or jump else ""):
-        raise _unusable(target, why)
+        raise _config_error(target, why)
     if command and one("proxyusefdpass") == "yes":
-        raise _unusable(target, "ProxyUseFdpass is not supported, leave it out for this host")
+        raise _config_error(target, "ProxyUseFdpass is not supported, leave it out for this host")
     if one("bindinterface"):
-        raise _unusable(target, "BindInterface is not supported, use BindAddress")
+        raise _config_error(target, "BindInterface is not supported, use BindAddress")
     files = (*said.get("identityfile", DEFAULT_KEYS), *said.get("certificatefile", ()))
-    paths = dict(zip(files, await _without_tokens(program, target, files), strict=True))
+    paths = dict(zip(files, await _expand_tokens(program, target, files), strict=True))
 
     def own(names: Sequence[str]) -> tuple[str, ...]:
         return tuple(paths[name] for name in names if name.lower() != "none")
@@ -171,13 +172,17 @@ async def _resolve(target: Target) -> Route:
         user=user,
         name=alias or host,
         has_alias=bool(alias),
-        jump=_replaced(target, jump, tokens) if jump else None,
-        known_hosts=((Path(_expanded(target.known_hosts)),) if target.known_hosts else (own_file(), *users, *system)),
+        jump=_replace_tokens(target, jump, tokens) if jump else None,
+        known_hosts=(
+            (Path(_expand_user(target.known_hosts)),)
+            if target.known_hosts
+            else (own_known_hosts_file(), *users, *system)
+        ),
         revoked=_paths(said.get("revokedhostkeys", ())),
-        identities=tuple(map(_expanded, target.keys)) or own(said.get("identityfile", DEFAULT_KEYS)),
+        identities=tuple(map(_expand_user, target.keys)) or own(said.get("identityfile", DEFAULT_KEYS)),
         certificates=() if target.keys else own(said.get("certificatefile", ())),
-        agent=_agent(said.get("identityagent", ["SSH_AUTH_SOCK"])[0]),
-        proxy_command=_replaced(target, command, tokens) if command and not jump else None,
+        agent=_agent_socket(said.get("identityagent", ["SSH_AUTH_SOCK"])[0]),
+        proxy_command=_replace_tokens(target, command, tokens) if command and not jump else None,
         options={name: given for name, given in said.items() if given != usual.get(name)},
     )
 
@@ -189,35 +194,35 @@ def _own_name() -> str:
         raise UsageError("This account has no name: name the user to log in as, user@host or user=.") from error
 
 
-def _replaced(target: Target, text: str, tokens: Mapping[str, str]) -> str:
+def _replace_tokens(target: Target, text: str, tokens: Mapping[str, str]) -> str:
     def token(found: re.Match[str]) -> str:
         if found[1] not in tokens:
-            raise _unusable(target, f"%{found[1]} is not a token of ProxyCommand and ProxyJump")
+            raise _config_error(target, f"%{found[1]} is not a token of ProxyCommand and ProxyJump")
         return tokens[found[1]]
 
     return re.sub("%(.?)", token, text, flags=re.DOTALL)
 
 
-def _unusable(target: Target, why: str) -> UsageError:
+def _config_error(target: Target, why: str) -> UsageError:
     return UsageError(f"~/.ssh/config cannot be used for host {target.host}: {why}.")
 
 
 # -- paths ---------------------------------------------------------------------------------------------------
 
 
-def _expanded(path: str) -> str:
+def _expand_user(path: str) -> str:
     try:
         return str(Path(path).expanduser())
     except RuntimeError as error:
         raise UsageError(f"The path {path} of the SSH configuration cannot be used: {error}") from error
 
 
-def _at_home(path: str) -> str:
+def _map_home(path: str) -> str:
     """Return a path that OpenSSH has expanded, by the account's home folder, as one below ``HOME``."""
     there = _account_home()
     if there is not None and path.startswith(f"{there}/") and not _is_home(there):
         return str(Path.home() / path[len(str(there)) + 1 :])
-    return _expanded(path)
+    return _expand_user(path)
 
 
 def _is_home(account: Path | None) -> bool:
@@ -231,7 +236,7 @@ def _is_home(account: Path | None) -> bool:
 def _paths(names: Sequence[str]) -> tuple[Path, ...]:
     """Return files of a list; a line of `ssh -G` separates them by spaces, which names may hold too."""
     each = [name for line in names for name in re.split(" (?=[/~])", line)]
-    return tuple(Path(_at_home(name)) for name in each if name.lower() != "none")
+    return tuple(Path(_map_home(name)) for name in each if name.lower() != "none")
 
 
 def _account_home() -> Path | None:
@@ -241,12 +246,12 @@ def _account_home() -> Path | None:
         return None
 
 
-def _agent(named: str) -> str:
+def _agent_socket(named: str) -> str:
     if named == "none":
         return ""
     if named == "SSH_AUTH_SOCK" or named.startswith("$"):
         return os.environ.get(named.strip("${}"), "")
-    return _at_home(named)
+    return _map_home(named)
 
 
 # -- OpenSSH -------------------------------------------------------------------------------------------------
@@ -278,36 +283,36 @@ def _defaults(program: str) -> tuple[str, ...]:
     return (program, "-T", "-G", "-F", "none", "--", "localhost")
 
 
-async def _about(program: str, target: Target) -> Said:
+async def _query_host(program: str, target: Target) -> HostOptions:
     """Return what `ssh -G` prints of a host, or of another one for which it provably prints the same."""
-    asking, (*words, host) = _here(), _command(program, target)
-    flags = (_stamp(), *words)
+    asking, (*words, host) = _query_cache(), _command(program, target)
+    flags = (_config_mtime(), *words)
     if flags not in asking.blocks:
         with suppress(UsageError, TimeoutError):  # of one host, in whose place the others do not wait
             async with asyncio.timeout(FIRST):
-                await _once(asking.readings, flags, lambda: _read(flags, host))
+                await _run_once(asking.readings, flags, lambda: _read(flags, host))
     same = asking.blocks[flags].matching(host) if flags in asking.blocks else None
     first = host if same is None else asking.first.setdefault((*flags, same), host)
     try:
-        said = await _ask((*words, first))
+        said = await _query((*words, first))
     except UsageError:
         if first == host:
             raise
-        return await _ask((*words, host))  # whose name the error has
+        return await _query((*words, host))  # whose name the error has
     own = {"host": [host]} | ({"hostname": [host]} if said["hostname"] == [first] else {})
     return {**said, **own}
 
 
 async def _read(flags: tuple[object, ...], host: str) -> None:
     """Look into the files that the answer about a host names."""
-    asking, words = _here(), flags[1:]
-    said = await _ask((*map(str, words), host))
-    known = said[READ] or "-F none" in " ".join(map(str, words))
-    asking.blocks[flags] = blocks = _Blocks.of(said[READ]) if known else _Blocks(None, set())
+    asking, words = _query_cache(), flags[1:]
+    said = await _query((*map(str, words), host))
+    known = said[FILES_READ] or "-F none" in " ".join(map(str, words))
+    asking.blocks[flags] = blocks = _HostBlocks.of(said[FILES_READ]) if known else _HostBlocks(None, set())
     asking.first.setdefault((*flags, blocks.matching(host)), host)
 
 
-class _Blocks:
+class _HostBlocks:
     """The parts of the configuration that depend on a host's name.
 
     Attributes:
@@ -320,7 +325,7 @@ class _Blocks:
         self.hosts = hosts
 
     @classmethod
-    def of(cls, files: Sequence[str]) -> _Blocks:
+    def of(cls, files: Sequence[str]) -> _HostBlocks:
         patterns: list[str] = []
         hosts: set[str] = set()
         for file in files:
@@ -355,70 +360,72 @@ class _Blocks:
         if self.patterns is None or name in self.hosts or not re.fullmatch(PLAIN_NAME, name):
             return None
         return tuple(
-            re.fullmatch(_regex(pattern), name, flags) is not None
+            re.fullmatch(_pattern_regex(pattern), name, flags) is not None
             for pattern in self.patterns
             for flags in (re.DOTALL, re.DOTALL | re.IGNORECASE)
         )
 
 
-def _regex(pattern: str) -> str:
+def _pattern_regex(pattern: str) -> str:
     return re.escape(pattern.removeprefix("!")).replace(r"\*", ".*").replace(r"\?", ".")
 
 
-async def _without_tokens(program: str | None, target: Target, files: Sequence[str]) -> Sequence[str]:
+async def _expand_tokens(program: str | None, target: Target, files: Sequence[str]) -> Sequence[str]:
     """Return names of files with tokens and variables replaced: by OpenSSH, for which they are a ``ControlPath``."""
     if program is None or not any("%" in file or "${" in file for file in files):
-        return [_expanded(file) for file in files]
+        return [_expand_user(file) for file in files]
     text = "\x01".join(files).replace("\\", "\\\\").replace('"', '\\"')
-    said = await _ask(_command(program, target, "-o", f'ControlPath="{text}"'))
-    return [_at_home(file) for file in said["controlpath"][0].split("\x01")]
+    said = await _query(_command(program, target, "-o", f'ControlPath="{text}"'))
+    return [_map_home(file) for file in said["controlpath"][0].split("\x01")]
 
 
-class _Asking:
+class _QueryCache:
     """Questions to `ssh -G` on one loop, and their answers."""
 
     def __init__(self) -> None:
-        self.gate = asyncio.Semaphore(AT_ONCE)
+        self.gate = asyncio.Semaphore(MAX_PARALLEL)
         self.began = time.monotonic()
         self.routes: dict[object, asyncio.Task[Route]] = {}
-        self.answers: dict[object, asyncio.Task[Said]] = {}
+        self.answers: dict[object, asyncio.Task[HostOptions]] = {}
         self.readings: dict[object, asyncio.Task[None]] = {}
-        self.blocks: dict[object, _Blocks] = {}
+        self.blocks: dict[object, _HostBlocks] = {}
         self.first: dict[object, str] = {}
 
 
-_asking: WeakKeyDictionary[asyncio.AbstractEventLoop, _Asking] = WeakKeyDictionary()
+_caches: WeakKeyDictionary[asyncio.AbstractEventLoop, _QueryCache] = WeakKeyDictionary()
 
 
-def _here() -> _Asking:
+def _query_cache() -> _QueryCache:
     loop = asyncio.get_running_loop()
-    asking = _asking.get(loop)
-    if asking is None or time.monotonic() - asking.began > LIFE:
-        asking = _asking[loop] = _Asking()
+    asking = _caches.get(loop)
+    if asking is None or time.monotonic() - asking.began > CACHE_LIFETIME:
+        asking = _caches[loop] = _QueryCache()
     return asking
 
 
-def _stamp() -> int:
+def _config_mtime() -> int:
     with suppress(OSError):
         return Path("~/.ssh/config").expanduser().stat().st_mtime_ns
     return 0
 
 
-async def _known(target: Target) -> Route:
-    return await _once(_here().routes, (_stamp(), target), lambda: _resolve(target))
+async def _resolve_cached(target: Target) -> Route:
+    return await _run_once(_query_cache().routes, (_config_mtime(), target), lambda: _resolve(target))
 
 
-async def _ask(command: tuple[str, ...]) -> Said:
+async def _query(command: tuple[str, ...]) -> HostOptions:
     """Return what `ssh -G` prints.
 
     Raises:
         UsageError: If it fails, or gives no answer in time.
     """
-    asking = _here()
-    return await _once(asking.answers, (_stamp(), *command), lambda: _run(command, asking.gate))
+    asking = _query_cache()
+    return await _run_once(asking.answers, (_config_mtime(), *command), lambda: _run(command, asking.gate))
 
 
-async def _once(kept: dict[object, asyncio.Task[T]], question: object, ask: Callable[[], Coroutine[Any, Any, T]]) -> T:
+async def _run_once(
+    kept: dict[object, asyncio.Task[T]], question: object, ask: Callable[[], Coroutine[Any, Any, T]]
+) -> T:
     """Return an answer that others may have asked for, too; what has failed is asked again."""
     answer = kept.get(question)
     if answer is None or (answer.done() and (answer.cancelled() or answer.exception())):
@@ -427,7 +434,7 @@ async def _once(kept: dict[object, asyncio.Task[T]], question: object, ask: Call
     return await asyncio.shield(answer)
 
 
-async def _run(command: Sequence[str], gate: asyncio.Semaphore) -> Said:
+async def _run(command: Sequence[str], gate: asyncio.Semaphore) -> HostOptions:
     pipe, nothing = asyncio.subprocess.PIPE, asyncio.subprocess.DEVNULL
     async with gate:
         heard, errors = os.pipe()  # of which nobody waits for the end: a command of `Match exec` may keep it
@@ -440,19 +447,19 @@ async def _run(command: Sequence[str], gate: asyncio.Semaphore) -> Said:
                 )
             finally:
                 os.close(errors)
-            output = await _output(process)
+            output = await _read_output(process)
             if output is None:
-                raise _failed(command, f"it gave no answer within {ANSWER:g} s (does a `Match exec` hang?)")
-            said = _errors(heard)
+                raise _query_error(command, f"it gave no answer within {ANSWER:g} s (does a `Match exec` hang?)")
+            said = _read_errors(heard)
             if process.returncode:
-                words = " ".join(line for line in said.split("\n") if not line.startswith(NOISE))
-                raise _failed(command, safe(" ".join(words.split())) or f"it ended with {process.returncode}")
+                words = " ".join(line for line in said.split("\n") if not line.startswith(DEBUG_PREFIXES))
+                raise _query_error(command, safe(" ".join(words.split())) or f"it ended with {process.returncode}")
         except OSError as error:
-            raise _failed(command, error.strerror or str(error)) from error
+            raise _query_error(command, error.strerror or str(error)) from error
         finally:
             os.close(heard)
     found: dict[str, list[str]] = {
-        READ: re.findall(r"^debug1: Reading configuration data (.*?)\r?$", said, re.MULTILINE)
+        FILES_READ: re.findall(r"^debug1: Reading configuration data (.*?)\r?$", said, re.MULTILINE)
     }
     for line in output.decode("utf-8", "surrogateescape").split("\n"):
         name, _, given = line.partition(" ")
@@ -461,20 +468,20 @@ async def _run(command: Sequence[str], gate: asyncio.Semaphore) -> Said:
     return found
 
 
-def _errors(heard: int) -> str:
+def _read_errors(heard: int) -> str:
     try:
-        return os.read(heard, LONGEST).decode("utf-8", "replace")
+        return os.read(heard, MAX_ANSWER_SIZE).decode("utf-8", "replace")
     except BlockingIOError:
         return ""
 
 
-async def _output(process: asyncio.subprocess.Process) -> bytes | None:
+async def _read_output(process: asyncio.subprocess.Process) -> bytes | None:
     """Return what a process prints until it has ended; None if that takes too long, or is too much."""
     assert process.stdout is not None
     try:
         async with asyncio.timeout(ANSWER):
             try:
-                await process.stdout.readexactly(LONGEST)
+                await process.stdout.readexactly(MAX_ANSWER_SIZE)
             except asyncio.IncompleteReadError as error:
                 await process.wait()
                 return error.partial
@@ -488,14 +495,14 @@ async def _output(process: asyncio.subprocess.Process) -> bytes | None:
     return None
 
 
-def _failed(command: Sequence[str], why: str) -> UsageError:
+def _query_error(command: Sequence[str], why: str) -> UsageError:
     return UsageError(f"~/.ssh/config cannot be used for host {command[-1]}: `ssh -G` fails: {why:.500}")
 
 
 # -- asyncssh ------------------------------------------------------------------------------------------------
 
 
-async def _by_asyncssh(target: Target) -> Said:
+async def _by_asyncssh(target: Target) -> HostOptions:
     """Return the same as far as asyncssh reads it."""
     from skyward_core.transport.ssh.asyncssh_import import read_config  # late, see the module
 
@@ -504,13 +511,13 @@ async def _by_asyncssh(target: Target) -> Said:
         return await read_config(files, target.host, target.user, target.port)
     except (ValueError, OSError, RecursionError) as error:
         why = "it includes itself" if isinstance(error, RecursionError) else error
-        raise _unusable(target, f"{why}; there is no ssh program, which could read all of it") from error
+        raise _config_error(target, f"{why}; there is no ssh program, which could read all of it") from error
 
 
 CONNECT_TIMEOUT = 15.0
 
 
-class Dials:
+class PreopenedSockets:
     """Connections to those of some hosts that nothing but TCP leads to.
 
     Args:
@@ -526,7 +533,7 @@ class Dials:
         for target in self._targets:
             self._sockets[target] = asyncio.create_task(_dial(target))
 
-    async def take(self, target: Target) -> socket.socket | None:
+    async def claim(self, target: Target) -> socket.socket | None:
         """The connection to a host, which is the caller's from now on; None if nobody opened one.
 
         Raises:

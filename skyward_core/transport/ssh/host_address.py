@@ -9,14 +9,14 @@ from dataclasses import replace
 from typing import Literal
 
 from skyward_core.model.errors import UsageError
-from skyward_core.tasks.packages.project_root import OLDEST, numbers
+from skyward_core.tasks.packages.project_root import MIN_PYTHON, parse_version
 from skyward_core.transport.transport import MINOR
 from skyward_core.util.light_dataclass import Value, value
 
 SSH_PORT = 22
 LONGEST = 255  # characters of a name: more than the domain name system has
-HOST_NEVER = frozenset("'`\"$\\;&<>|(){},")
-USER_NEVER = frozenset("'`\";&<>|(){}")
+HOST_FORBIDDEN = frozenset("'`\"$\\;&<>|(){},")
+USER_FORBIDDEN = frozenset("'`\";&<>|(){}")
 Policy = Literal["known", "ask", "accept-new"]
 
 
@@ -38,7 +38,7 @@ class Target(Value):
         if why := why_unsafe(self.host, self.user or ""):
             raise UsageError(f"{self.login!r:.200} names no host: {why}.")
         for hop in self.jump.split(",") if self.jump else ():
-            Target("").named(hop)
+            Target("").with_host(hop)
 
     @property
     def label(self) -> str:
@@ -50,7 +50,7 @@ class Target(Value):
         """The same with the user, where one is named."""
         return f"{self.user}@{self.label}" if self.user else self.label
 
-    def named(self, text: str) -> Target:
+    def with_host(self, text: str) -> Target:
         """The same wishes for another host, given as ``[user@]host[:port]`` or an alias.
 
         Raises:
@@ -80,9 +80,9 @@ def why_unsafe(host: str, user: str) -> str:
         return "a name does not begin with '-'"
     if len(host) > LONGEST or len(user) > LONGEST:
         return f"a name has {LONGEST} characters at most"
-    if found := next((c for c in host if c in HOST_NEVER or c.isspace() or not c.isprintable()), ""):
+    if found := next((c for c in host if c in HOST_FORBIDDEN or c.isspace() or not c.isprintable()), ""):
         return f"a host name does not contain {found!r}"
-    if found := next((c for c in user if c in USER_NEVER or not c.isprintable()), ""):
+    if found := next((c for c in user if c in USER_FORBIDDEN or not c.isprintable()), ""):
         return f"a user name does not contain {found!r}"
     if " -" in user or user.endswith("\\"):
         return "a user name does not contain ' -' and does not end with a backslash"
@@ -116,21 +116,21 @@ class WantedPython(Value):
         return cls(named or "", minor, sys.executable if minor == MINOR else here)
 
     @property
-    def is_ours(self) -> bool:
+    def is_client_version(self) -> bool:
         """Whether it has the version of the Python that runs this, and so reads its bytecode."""
         return self.minor == MINOR
 
     @property
-    def is_what(self) -> str:
+    def version_origin(self) -> str:
         """What its version is that of, in words that follow "the version that"."""
-        return "runs here" if self.is_ours else "the script is loaded with"
+        return "runs here" if self.is_client_version else "the script is loaded with"
 
 
 # As in ``ssh.bootstrap_channel``, for any login shell: no newline, no single quote, no backslash, no "!".
-SEARCH = "PATH=$PATH:$HOME/.local/bin:$HOME/.cargo/bin:/usr/local/bin:/usr/bin:/bin:/opt/homebrew/bin;"
+SET_PATH = "PATH=$PATH:$HOME/.local/bin:$HOME/.cargo/bin:/usr/local/bin:/usr/bin:/bin:/opt/homebrew/bin;"
 UV_S, PYENV_S = '"$HOME"/.local/share/uv/python', '"$HOME"/.pyenv/versions'
 # $3 is the interpreter that somebody has named. Each says its version itself, as names of files may mislead.
-LIST = (
+LIST_PYTHONS = (
     'i=20;set -- "$3" python3 python;while test $i -ge 9;do set -- "$@" python3.$i;i=$((i-1));done;'
     f'f=;for p in "$@" {UV_S}/*/bin/python3 {PYENV_S}/*/bin/python3;do v=$("$p" -V 2>&1)&&f="$f $v;";done;'
     'command -v uv >/dev/null 2>&1&&f="$f uv;";set -f;'  # what they say is no pattern
@@ -153,9 +153,9 @@ class HostPythons(Value):
     @property
     def usable(self) -> tuple[str, ...]:
         """Those that ranks can have."""
-        return tuple(each for each in self.versions if numbers(each) >= OLDEST)
+        return tuple(each for each in self.versions if parse_version(each) >= MIN_PYTHON)
 
-    def of(self, minor: str) -> str:
+    def newest_of(self, minor: str) -> str:
         """The newest of a minor version; "" where it has none."""
         return next((each for each in self.versions if minor_of(each) == minor), "")
 
@@ -168,17 +168,17 @@ def minor_of(version: str) -> str:
     return ".".join(version.split(".")[:2])
 
 
-def heard(said: bytes) -> HostPythons:
+def parse_pythons(said: bytes) -> HostPythons:
     """What a host has said.
 
     Args:
         said: what ``LIST`` has gathered; all else that the host may say counts for nothing.
     """
     found = {each.decode() for each in _VERSION.findall(said)}
-    return HostPythons(tuple(sorted(found, key=numbers, reverse=True)), b" uv;" in said)
+    return HostPythons(tuple(sorted(found, key=parse_version, reverse=True)), b" uv;" in said)
 
 
-def newest_of_each(versions: Iterable[str]) -> list[str]:
+def newest_per_minor(versions: Iterable[str]) -> list[str]:
     """The first of each minor version."""
     found: dict[str, str] = {}
     for each in versions:

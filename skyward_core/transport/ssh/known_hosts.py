@@ -22,7 +22,7 @@ from typing import Literal
 
 from skyward_core.model.errors import Hint, HostKeyError
 from skyward_core.transport.ssh.asyncssh_import import asyncssh, get_certificate_algs, get_public_key_algs
-from skyward_core.transport.ssh.effective_ssh_config import own_file as own_file
+from skyward_core.transport.ssh.effective_ssh_config import own_known_hosts_file as own_known_hosts_file
 from skyward_core.transport.ssh.host_address import SSH_PORT
 from skyward_core.util.light_dataclass import Value, value
 from skyward_core.util.user_files import read_bytes, read_text
@@ -54,14 +54,14 @@ class KnownHost(Value):
             return _is_hash_of(self.names, name)
         found = False
         for pattern in self.names.lower().split(","):
-            if _fits(pattern.removeprefix("!"), name):
+            if _matches(pattern.removeprefix("!"), name):
                 if pattern.startswith("!"):
                     return False
                 found = True
         return found
 
 
-def entries(file: Path) -> tuple[KnownHost, ...]:
+def read_entries(file: Path) -> tuple[KnownHost, ...]:
     """The lines of a file; none where there is no file.
 
     Raises:
@@ -77,10 +77,10 @@ def entries(file: Path) -> tuple[KnownHost, ...]:
 @lru_cache(maxsize=32)
 def _read(file: Path, mtime: int, size: int) -> tuple[KnownHost, ...]:
     """``mtime`` and ``size`` are the cache's key."""
-    return tuple(_parsed(file))
+    return tuple(_parse(file))
 
 
-def _parsed(file: Path) -> Iterator[KnownHost]:
+def _parse(file: Path) -> Iterator[KnownHost]:
     lines = read_text(file, errors="replace").split("\n")
     for number, line in enumerate(lines, 1):
         marker: Marker = ""
@@ -104,14 +104,14 @@ def _is_hash_of(hashed: str, name: str) -> bool:
     return kind == "1" and hmac.compare_digest(hmac.digest(salted, name.encode(), hashlib.sha1), wanted)
 
 
-def _fits(pattern: str, name: str) -> bool:
+def _matches(pattern: str, name: str) -> bool:
     if "*" not in pattern and "?" not in pattern:
         return pattern == name
     plain = re.escape(pattern).replace(r"\*", ".*").replace(r"\?", ".")
     return re.fullmatch(plain, name, re.DOTALL) is not None
 
 
-PLAIN = (
+PLAIN_ALGORITHMS = (
     "ssh-ed25519",
     "ecdsa-sha2-nistp256",
     "ecdsa-sha2-nistp384",
@@ -121,7 +121,7 @@ PLAIN = (
     "rsa-sha2-512",
     "rsa-sha2-256",
 )
-SIGNED = tuple(f"{each.removesuffix('@openssh.com')}-cert-v01@openssh.com" for each in PLAIN)
+CERTIFICATE_ALGORITHMS = tuple(f"{each.removesuffix('@openssh.com')}-cert-v01@openssh.com" for each in PLAIN_ALGORITHMS)
 
 
 @value
@@ -148,9 +148,9 @@ class ServerKey(Value):
         return self.name if self.port == SSH_PORT else f"[{self.name}]:{self.port}"
 
     @property
-    def kind(self) -> str:
+    def key_type(self) -> str:
         """The key's type in words people know: ED25519, ECDSA, RSA."""
-        return kind(self.key)
+        return key_type(self.key)
 
     @property
     def fingerprint(self) -> str:
@@ -159,7 +159,7 @@ class ServerKey(Value):
 
 
 @value
-class Known(Value):
+class KnownKeys(Value):
     """What the files say of one host.
 
     Attributes:
@@ -189,7 +189,7 @@ class Known(Value):
             return key in self.revoked
         pass  # late: few have such a list
 
-        return any(revokes(file, key) for file in self.lists)
+        return any(is_revoked_by(file, key) for file in self.lists)
 
     def verdict(self, key: asyncssh.SSHKey) -> Literal["known", "unknown", "changed", "revoked"]:
         """What to think of a key that the host showed.
@@ -211,13 +211,13 @@ class Known(Value):
         may name certificates by their numbers: plain keys can be judged by it.
         """
         known = {each.decode("ascii") for key in (*self.trusted, *self.elsewhere) for each in key.sig_algorithms}
-        signed = SIGNED if certificates and self.authorities and not self.lists else ()
+        signed = CERTIFICATE_ALGORITHMS if certificates and self.authorities and not self.lists else ()
         possible = {each.decode("ascii") for each in (*get_public_key_algs(), *get_certificate_algs())}
-        wanted = [*signed, *(each for each in PLAIN if each in known), *PLAIN]
+        wanted = [*signed, *(each for each in PLAIN_ALGORITHMS if each in known), *PLAIN_ALGORITHMS]
         return [each for each in dict.fromkeys(wanted) if each in possible]
 
 
-def look_up(files: Sequence[Path], name: str, port: int, lists: Sequence[Path] = ()) -> Known:
+def look_up(files: Sequence[Path], name: str, port: int, lists: Sequence[Path] = ()) -> KnownKeys:
     """What known_hosts files say of a host; files that do not exist say nothing.
 
     Args:
@@ -228,11 +228,11 @@ def look_up(files: Sequence[Path], name: str, port: int, lists: Sequence[Path] =
         HostKeyError: a file exists and cannot be read.
     """
     name = name.lower()
-    here, places = _said(files, name if port == SSH_PORT else f"[{name}]:{port}")
-    plain, _ = _said(files, name) if port != SSH_PORT else ({}, ())
+    here, places = _matching_keys(files, name if port == SSH_PORT else f"[{name}]:{port}")
+    plain, _ = _matching_keys(files, name) if port != SSH_PORT else ({}, ())
     if here.get(""):
         plain.pop("", None)
-    return Known(
+    return KnownKeys(
         trusted=tuple(here.get("", ())),
         elsewhere=tuple(plain.get("", ())),
         authorities=(*here.get("@cert-authority", ()), *plain.get("@cert-authority", ())),
@@ -242,7 +242,9 @@ def look_up(files: Sequence[Path], name: str, port: int, lists: Sequence[Path] =
     )
 
 
-def _said(files: Sequence[Path], name: str) -> tuple[dict[Marker, list[asyncssh.SSHKey]], tuple[tuple[Path, int], ...]]:
+def _matching_keys(
+    files: Sequence[Path], name: str
+) -> tuple[dict[Marker, list[asyncssh.SSHKey]], tuple[tuple[Path, int], ...]]:
     """The keys of lines about a name, by marker; and where those without one stand."""
     keys: dict[Marker, list[asyncssh.SSHKey]] = {}
     places = []
@@ -257,7 +259,7 @@ def _said(files: Sequence[Path], name: str) -> tuple[dict[Marker, list[asyncssh.
 
 def _entries_of(file: Path) -> Sequence[KnownHost]:
     try:
-        return entries(file)
+        return read_entries(file)
     except OSError as error:
         raise HostKeyError(
             f"The known_hosts file {file} cannot be read ({error.strerror}), so no host can be verified; "
@@ -265,7 +267,7 @@ def _entries_of(file: Path) -> Sequence[KnownHost]:
         ) from error
 
 
-def accept(key: ServerKey) -> Path:
+def accept_key(key: ServerKey) -> Path:
     """Write a host's key down as known, unless it is; returns the file.
 
     Raises:
@@ -296,38 +298,38 @@ def _append(file: Path, line: bytes) -> None:
         os.close(descriptor)
 
 
-def unknown(shown: ServerKey) -> HostKeyError:
+def unknown_key_error(shown: ServerKey) -> HostKeyError:
     """The error for a host that no file knows."""
     return HostKeyError(
         f"The key of host {shown.host} ({shown.name} port {shown.port}) is not known, so nothing was sent to it. It "
-        f"shows the {shown.kind} key {shown.fingerprint}. Compare that with what `ssh-keygen -lf "
-        f"/etc/ssh/ssh_host_{shown.kind.lower()}_key.pub` prints on the host; if it is the same, it may be "
+        f"shows the {shown.key_type} key {shown.fingerprint}. Compare that with what `ssh-keygen -lf "
+        f"/etc/ssh/ssh_host_{shown.key_type.lower()}_key.pub` prints on the host; if it is the same, it may be "
         "trusted",
-        hint=_trust(shown),
+        hint=_trust_hint(shown),
     )
 
 
-def changed(shown: ServerKey, known: Known) -> HostKeyError:
+def changed_key_error(shown: ServerKey, known: KnownKeys) -> HostKeyError:
     """The error for a host that shows another key than the one written down."""
     old = ", ".join(
-        f"{kind(key)} {key.get_fingerprint()} ({file} line {line})"
+        f"{key_type(key)} {key.get_fingerprint()} ({file} line {line})"
         for key, (file, line) in zip(known.trusted, known.places, strict=True)
     )
     file, _ = known.places[0]
     return HostKeyError(
         f"The key of host {shown.host} ({shown.name} port {shown.port}) has CHANGED, so nothing was sent to "
-        f"it. Known: {old}. Shown now: {shown.kind} {shown.fingerprint}. Either the host was installed anew, "
+        f"it. Known: {old}. Shown now: {shown.key_type} {shown.fingerprint}. Either the host was installed anew, "
         "or somebody stands between you and it. If you know why it changed, remove the old key first: "
         f"ssh-keygen -f {file} -R '{shown.pattern}'",
-        hint=_trust(shown),
+        hint=_trust_hint(shown),
     )
 
 
-def _trust(shown: ServerKey) -> Hint:
-    return Hint("trust-host-key", shown.host, "" if shown.file == own_file() else str(shown.file))
+def _trust_hint(shown: ServerKey) -> Hint:
+    return Hint("trust-host-key", shown.host, "" if shown.file == own_known_hosts_file() else str(shown.file))
 
 
-def refused(host: str, reason: str) -> HostKeyError:
+def refused_key_error(host: str, reason: str) -> HostKeyError:
     """The error for a host whose key is revoked, or whose certificate does not hold."""
     return HostKeyError(
         f"The key of host {host} cannot be trusted ({reason}), so nothing was sent to it. "
@@ -335,7 +337,7 @@ def refused(host: str, reason: str) -> HostKeyError:
     )
 
 
-def kind(key: asyncssh.SSHKey) -> str:
+def key_type(key: asyncssh.SSHKey) -> str:
     """A key's type in words people know: ED25519, ECDSA, RSA."""
     name = key.get_algorithm().split("@")[0].removeprefix("sk-")
     return {"ssh-ed25519": "ED25519", "ssh-rsa": "RSA", "ssh-dss": "DSA"}.get(name, name.split("-")[0].upper())
@@ -344,7 +346,7 @@ def kind(key: asyncssh.SSHKey) -> str:
 KRL = b"SSHKRL\n\0"
 
 
-def revokes(file: Path, key: asyncssh.SSHKey) -> bool:
+def is_revoked_by(file: Path, key: asyncssh.SSHKey) -> bool:
     """Whether a file lists a key.
 
     Raises:
@@ -353,11 +355,11 @@ def revokes(file: Path, key: asyncssh.SSHKey) -> bool:
     try:
         data = read_bytes(file)
     except OSError as error:
-        raise _unusable(file, error.strerror or str(error)) from error
-    return _in_krl(file, key) if data.startswith(KRL) else key in _keys(data)
+        raise _revoked_list_error(file, error.strerror or str(error)) from error
+    return _is_in_krl(file, key) if data.startswith(KRL) else key in _parse_keys(data)
 
 
-def _keys(data: bytes) -> list[asyncssh.SSHKey]:
+def _parse_keys(data: bytes) -> list[asyncssh.SSHKey]:
     found = []
     for line in data.decode("utf-8", "replace").splitlines():
         text = line.strip()
@@ -369,10 +371,10 @@ def _keys(data: bytes) -> list[asyncssh.SSHKey]:
     return found
 
 
-def _in_krl(file: Path, key: asyncssh.SSHKey) -> bool:
+def _is_in_krl(file: Path, key: asyncssh.SSHKey) -> bool:
     program = shutil.which("ssh-keygen")
     if program is None:
-        raise _unusable(file, "only ssh-keygen can read it, which is not on PATH")
+        raise _revoked_list_error(file, "only ssh-keygen can read it, which is not on PATH")
     with tempfile.NamedTemporaryFile(suffix=".pub") as shown:
         shown.write(key.export_public_key())
         shown.flush()
@@ -384,11 +386,11 @@ def _in_krl(file: Path, key: asyncssh.SSHKey) -> bool:
             timeout=20,
         )
     if done.returncode and "REVOKED" not in done.stdout:
-        raise _unusable(file, (done.stderr or done.stdout).strip())
+        raise _revoked_list_error(file, (done.stderr or done.stdout).strip())
     return done.returncode != 0
 
 
-def _unusable(file: Path, why: str) -> HostKeyError:
+def _revoked_list_error(file: Path, why: str) -> HostKeyError:
     return HostKeyError(
         f"The list of revoked host keys {file} (RevokedHostKeys in ~/.ssh/config) cannot be used ({why}), so no host "
         "is believed; mend it, or take the line out."

@@ -18,7 +18,7 @@ from skyward_core.util.user_files import exists, read_text
 
 def main_file() -> Path:
     """The file that includes those of all pools."""
-    return state_folder.home() / "ssh_config"
+    return state_folder.state_home() / "ssh_config"
 
 
 def include_line() -> str:
@@ -37,12 +37,12 @@ async def write(pool: str, targets: Sequence[Target]) -> Path:
         UsageError: ``~/.ssh/config`` does not parse.
         OSError: the file cannot be written.
     """
-    entries = [await _entry(pool, node, target) for node, target in enumerate(targets)]
-    folder = state_folder.home() / "ssh_config.d"
+    entries = [await _host_block(pool, node, target) for node, target in enumerate(targets)]
+    folder = state_folder.state_home() / "ssh_config.d"
     folder.mkdir(mode=0o700, exist_ok=True)
     _replace(folder / f"{pool}.conf", "\n".join(entries))
     _replace(main_file(), f"Include {_quoted(f'{folder}/*.conf')}\n")
-    whole = state_folder.home() / "ssh_config.whole"
+    whole = state_folder.state_home() / "ssh_config.whole"
     user = _quoted(str(Path("~/.ssh/config").expanduser()))
     _replace(whole, f"{include_line()}\nInclude {user}\nInclude {SYSTEM_CONFIG}\n")
     return whole
@@ -50,7 +50,7 @@ async def write(pool: str, targets: Sequence[Target]) -> Path:
 
 def remove(pool: str) -> None:
     """Remove the entries of a pool that is gone."""
-    (state_folder.home() / "ssh_config.d" / f"{pool}.conf").unlink(missing_ok=True)
+    (state_folder.state_home() / "ssh_config.d" / f"{pool}.conf").unlink(missing_ok=True)
 
 
 def add_include_line() -> bool:
@@ -64,7 +64,7 @@ def add_include_line() -> bool:
     return True
 
 
-async def _entry(pool: str, node: int, target: Target) -> str:
+async def _host_block(pool: str, node: int, target: Target) -> str:
     route = await resolve(target)
     names = f"{pool} {pool}-{node}" if node == 0 else f"{pool}-{node} {pool}-worker{node}"
     lines = [f"HostName {route.host}", f"Port {route.port}", f"User {_quoted(route.user)}"]

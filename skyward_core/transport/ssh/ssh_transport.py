@@ -24,12 +24,12 @@ from skyward_core.model.errors import (
     UsageError,
 )
 from skyward_core.model.script_interpreter import Interpreter
-from skyward_core.node.bootstrap.receive_working_folder import Item
-from skyward_core.protocol.frame_codec import Heard
-from skyward_core.protocol.node_paths import NodePaths, pools
-from skyward_core.store.debug_log import logger, timed
-from skyward_core.store.state_folder import unfit as why_unfit
-from skyward_core.tasks.client_interpreter import own
+from skyward_core.node.bootstrap.receive_working_folder import FolderItem
+from skyward_core.protocol.frame_codec import AnyHeader
+from skyward_core.protocol.node_paths import NodePaths, pools_folder
+from skyward_core.store.debug_log import get_logger, log_duration
+from skyward_core.store.state_folder import unusable_reason as why_unfit
+from skyward_core.tasks.client_interpreter import own_interpreter
 from skyward_core.transport import working_folder_upload
 from skyward_core.transport.bundle_builder import bundle_for
 from skyward_core.transport.ssh.asyncssh_import import asyncssh
@@ -38,41 +38,41 @@ from skyward_core.transport.ssh.bootstrap_channel import (
     WINDOW,
     CommandChannel,
     CommandOutput,
-    Failed,
+    HostCommandFailed,
     NoFittingPython,
-    Said,
+    OnLine,
     open_session,
 )
 from skyward_core.transport.ssh.connection import (
     AnswerWait,
     HostConnection,
     answer_timeout,
+    channel_error,
     connect,
-    link_lost,
-    no_channel,
-    stalled,
+    link_lost_error,
+    stalled_host_error,
 )
 from skyward_core.transport.ssh.host_address import (
-    LIST,
-    SEARCH,
+    LIST_PYTHONS,
+    SET_PATH,
     HostPythons,
     Target,
     WantedPython,
-    heard,
     minor_of,
+    parse_pythons,
 )
 from skyward_core.transport.transport import (
-    Flow,
-    Gate,
+    FlowControl,
     OnData,
     OnLost,
     Pipe,
     Report,
+    StartBarrier,
     check_python,
-    image_elsewhere,
-    installs,
+    image_for_hosts,
+    needs_install,
 )
-from skyward_core.util.user_files import is_dir, resolved
+from skyward_core.util.user_files import is_dir, resolve_path
 
 if TYPE_CHECKING:
     from skyward_core.protocol.frame_types import EnvironmentDone, HostFacts, ManifestDone
@@ -85,8 +85,8 @@ async def send_bundle(channel: CommandChannel) -> str:
     if channel.facts["bundle"]:
         return "bundle is there"
     bundle = bundle_for(channel.facts["nvml"], channel.python.minor)
-    if not channel.python.is_ours:
-        await asyncio.to_thread(bundle.have_bytecode, channel.python.here)
+    if not channel.python.is_client_version:
+        await asyncio.to_thread(bundle.compile_bytecode, channel.python.here)
     archive = bundle.archive
     await channel.ask("bundle", archive)
     return f"bundle sent ({len(archive) / 1e3:.0f} kB)"
@@ -106,7 +106,7 @@ async def lend_bundle(channel: CommandChannel) -> None:
 MOST_NOISE = 1 << 20  # bytes before the relay's word
 
 
-class _Pipe(Flow):
+class _ChannelPipe(FlowControl):
     """What both have in common; see :class:`~skyward_core.transport.transport.Pipe`."""
 
     def __init__(self, on_data: OnData, on_lost: OnLost) -> None:
@@ -140,14 +140,14 @@ class _Pipe(Flow):
         self._chan.close()
 
 
-class Forwarded(_Pipe, asyncssh.SSHUNIXSession[bytes]):
+class ForwardedSocket(_ChannelPipe, asyncssh.SSHUNIXSession[bytes]):
     """The agent's socket, forwarded by the SSH server."""
 
     def connection_made(self, chan: asyncssh.SSHUNIXChannel[bytes]) -> None:
         self._chan = chan
 
 
-class Relayed(AnswerWait, _Pipe, asyncssh.SSHClientSession[bytes]):
+class RelayedSocket(AnswerWait, _ChannelPipe, asyncssh.SSHClientSession[bytes]):
     """The agent's socket, through the program ``node.bootstrap.socket_relay``; ``joined`` resolves when it is reached.
 
     What comes before the line with the relay's word is a login shell's noise.
@@ -195,15 +195,15 @@ class Relayed(AnswerWait, _Pipe, asyncssh.SSHClientSession[bytes]):
         super().connection_lost(exc)
 
 
-_log = logger("ssh")
+_log = get_logger("ssh")
 
 # Seconds before each attempt: what a person waits for, the first results, comes first.
 PAUSES = (1.0, 5.0, 30.0)
 _packing = threading.Lock()  # once a release it takes long, and all hosts want the same
-SETTLING = 10.0  # seconds that somebody who leaves the pool as it is waits for the last attempt
+FINISH_TIMEOUT = 10.0  # seconds that somebody who leaves the pool as it is waits for the last attempt
 
 
-class RestSending:
+class DeferredUpload:
     """One host's.
 
     Args:
@@ -214,55 +214,55 @@ class RestSending:
     def __init__(self, host: str, channel: Callable[[], Awaitable[CommandChannel]]) -> None:
         self._host = host
         self._channel = channel
-        self._now = asyncio.Event()
+        self._hurry = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
     def begin(self) -> None:
         """Have it sent soon."""
         if self._task is None or self._task.done():
-            self._now.clear()
-            self._task = asyncio.create_task(self._send())
+            self._hurry.clear()
+            self._task = asyncio.create_task(self._upload())
 
-    async def settle(self) -> None:
+    async def finish(self) -> None:
         """Have it sent now, if it has not been, as nobody may come later who could. A host that does not take it in
         time has none, and the ranks that ask for it are told."""
         if self._task is not None:
-            self._now.set()
-            await asyncio.wait([self._task], timeout=SETTLING)
+            self._hurry.set()
+            await asyncio.wait([self._task], timeout=FINISH_TIMEOUT)
 
-    async def give_up(self) -> None:
+    async def cancel(self) -> None:
         """Stop it. What has been sent by half is removed by the host."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])  # whatever it ended with keeps no connection from being closed
 
-    async def _send(self) -> None:
+    async def _upload(self) -> None:
         for pause in PAUSES:
             with suppress(TimeoutError):
                 async with asyncio.timeout(pause):
-                    await self._now.wait()
+                    await self._hurry.wait()
             try:
                 channel = await self._channel()
                 try:
                     if not channel.facts["rest"]:
-                        rest = await asyncio.to_thread(_packed, channel.python.minor)
+                        rest = await asyncio.to_thread(_pack_rest, channel.python.minor)
                         await channel.ask("rest", rest)
                     return
                 finally:
                     channel.close()
             except (PoolError, UsageError, OSError) as error:
                 _log.info("%s: the rest of the bundle was not sent: %s", self._host, error)
-                if self._now.is_set():
+                if self._hurry.is_set():
                     return
 
 
-def _packed(minor: str) -> bytes:
+def _pack_rest(minor: str) -> bytes:
     """It is the same whether or not a driver may be there."""
     with _packing:
         return bundle_for(False, minor).rest
 
 
-_log = logger("ssh")
+_log = get_logger("ssh")
 
 PATIENCE = 30.0  # seconds; a host that a person names is expected to be up
 CLOCK_SLACK = 30.0  # seconds that a host's clock may be off before it is mentioned
@@ -298,19 +298,19 @@ class SSHTransport:
         self.patience = patience
         self.loop = asyncio.get_running_loop()
         self._link: HostConnection | None = None
-        self._linking = asyncio.Lock()
-        nothing: Heard = {}
+        self._connect_lock = asyncio.Lock()
+        nothing: AnyHeader = {}
         self._facts: HostFacts = nothing  # until the host has told
-        self._asked: HostConnection | None = None  # over which the host told its facts
-        self._sending = asyncio.Lock()  # of the bundle, which transfers need that begin at once
-        self._forwards = True  # until the host has refused to
-        self._rest = RestSending(target.host, self._channel_if_up)
-        self.untouched = False  # being prepared for the first time, and nothing was left on the host so far
+        self._facts_link: HostConnection | None = None  # over which the host told its facts
+        self._bundle_lock = asyncio.Lock()  # of the bundle, which transfers need that begin at once
+        self._can_forward = True  # until the host has refused to
+        self._deferred_upload = DeferredUpload(target.host, self._channel_if_up)
+        self.is_untouched = False  # being prepared for the first time, and nothing was left on the host so far
 
     # -- preparing ---------------------------------------------------------------------------------------
 
     async def prepare(
-        self, config: dict[str, Any], report: Report, gate: Gate | None = None, *, first: bool = False
+        self, config: dict[str, Any], report: Report, gate: StartBarrier | None = None, *, first: bool = False
     ) -> dict[str, str] | None:
         """Connect; send what the host lacks; have the agent running.
 
@@ -320,21 +320,21 @@ class SSHTransport:
         """
         image, python = config.get("image") or {}, config.get("interpreter")
         check_python(image, python)
-        config = config | {"image": image_elsewhere(image, python)}
+        config = config | {"image": image_for_hosts(image, python)}
         if python:
             self.python = WantedPython.of(self.python.named, Interpreter.from_json(python).for_hosts)
-        if not self.python.is_ours:
+        if not self.python.is_client_version:
             await asyncio.to_thread(bundle_for, True, self.python.minor)  # a copy may have to be made
         report("running", detail=f"connecting to {self.target.host}")
         if gate is not None and config.get("cwd"):
             # Begun now, ready when we are connected.
-            _snapshot(config["cwd"], config.get("image") or {}, gate)
-            _local_packages(config, gate)
-        self.untouched = first
+            _get_snapshot(config["cwd"], config.get("image") or {}, gate)
+            _find_local_packages(config, gate)
+        self.is_untouched = first
         SSHTransport.live.add(self)
         deadline = time.monotonic() + self.patience
         while True:
-            link = await self._connected(report, max(0.0, deadline - time.monotonic()))
+            link = await self._ensure_connected(report, max(0.0, deadline - time.monotonic()))
             report("running", detail=f"waiting for the login shell of {self.target.host}")
             try:
                 return await self._prepare(link, dict(config), report, gate)
@@ -345,8 +345,8 @@ class SSHTransport:
                     raise Unreachable(f"Host {self.target.host} cannot be prepared: {error}.") from error
                 report("running", detail=f"{error}; connecting again")
 
-    async def _connected(self, report: Report | None, patience: float) -> HostConnection:
-        async with self._linking:
+    async def _ensure_connected(self, report: Report | None, patience: float) -> HostConnection:
+        async with self._connect_lock:
             if self._link is None or self._link.lost.is_set():
 
                 def waiting(why: str, at: float) -> None:
@@ -356,14 +356,14 @@ class SSHTransport:
                 self._link = await connect(self.target, patience=patience, waiting=waiting)
             return self._link
 
-    async def channel(self, said: Said = lambda line: None, *, status: bool = False) -> CommandChannel:
+    async def channel(self, said: OnLine = lambda line: None, *, status: bool = False) -> CommandChannel:
         """A command channel on this node, connected where it was not; the caller closes it."""
-        link = await self._connected(None, self.patience)
+        link = await self._ensure_connected(None, self.patience)
         return await CommandChannel.open(link, python=self.python, folder=self.folder, said=said, status=status)
 
     async def _channel_if_up(self) -> CommandChannel:
         if not self.is_up:
-            raise link_lost(self.target.host)
+            raise link_lost_error(self.target.host)
         return await self.channel()
 
     @property
@@ -380,13 +380,13 @@ class SSHTransport:
         return str(peer[0]).partition("%")[0] if peer else None
 
     @property
-    def place(self) -> tuple[str, int] | None:
+    def ssh_address(self) -> tuple[str, int] | None:
         """Address and port at which peers reach the host's SSH server, once it has told."""
         address = self._facts.get("address")
         return (address, self._facts["port"]) if address else None
 
     async def _prepare(
-        self, link: HostConnection, config: dict[str, Any], report: Report, gate: Gate | None
+        self, link: HostConnection, config: dict[str, Any], report: Report, gate: StartBarrier | None
     ) -> dict[str, str] | None:
         phase, installed = "connected", None
         channel = await CommandChannel.open(
@@ -398,14 +398,14 @@ class SSHTransport:
         )
         try:
             facts = self._facts = channel.facts
-            self._asked = link
+            self._facts_link = link
             address = facts["address"]
-            report("connected", detail=describe(facts))
-            self._refuse_no_room(facts)
+            report("connected", detail=describe_host(facts))
+            self._check_room(facts)
             phase = "synced"
             sent = await send_bundle(channel)
             facts["bundle"] = True
-            local = _local_packages(config, gate)
+            local = _find_local_packages(config, gate)
             image = config.pop("image", None) or {}
             config.pop("interpreter", None)
             given = {part: config.get(part) or [] for part in ("path_before", "path")}
@@ -419,9 +419,9 @@ class SSHTransport:
                 report("synced", detail="; ".join([sent, detail, *details]))
                 phase = "installed"
                 config["python"] = facts["python"]
-                if installs(image):
+                if needs_install(image):
                     if gate is not None:
-                        await gate.arrive(config["node"])
+                        await gate.wait(config["node"])
                     report("installed", detail="looking at the environment")
                     env = config.get("env") or {}
                     image.pop("folders", None)  # of this machine; copies of them are on the import path
@@ -429,31 +429,31 @@ class SSHTransport:
                     config["python"], installed = made["python"], made["installed"] or None
                 else:
                     report("installed", detail="nothing to install")
-                config |= {part: moved(paths, config.get("cwd") or "", there) for part, paths in given.items()}
+                config |= {part: map_paths(paths, config.get("cwd") or "", there) for part, paths in given.items()}
                 inside = [each.entry for each in await local]
-                beside = [path for folder, copy in places.items() for path in moved(inside, folder, copy)]
-                config["path"] += [*moved(inside, config.get("cwd") or "", there), *beside]
-                config["client_cwd"] = str(resolved(config.get("cwd") or "")) if there else ""
+                beside = [path for folder, copy in places.items() for path in map_paths(inside, folder, copy)]
+                config["path"] += [*map_paths(inside, config.get("cwd") or "", there), *beside]
+                config["client_cwd"] = str(resolve_path(config.get("cwd") or "")) if there else ""
                 config["cwd"] = there
             config |= {
-                "folder": f"{pools(facts['root'])}/{self.folder}",
+                "folder": f"{pools_folder(facts['root'])}/{self.folder}",
                 "socket": facts["socket"],
                 "bundle": f"{facts['root']}/{bundle_for(facts['nvml'], self.python.minor).name}",
                 "address": config.get("address") or address or "127.0.0.1",
             }
-            self.untouched = False
+            self.is_untouched = False
             self.interpreter = config.get("python") or facts["python"]
-            with timed(_log, f"{self.target.host}: starting an agent"):
+            with log_duration(_log, f"{self.target.host}: starting an agent"):
                 started = await channel.start(config)
             facts["socket"] = started["socket"]
         finally:
             channel.close()
         if not facts["rest"]:
-            self._rest.begin()
+            self._deferred_upload.begin()
         return installed
 
     async def _send_workdir(
-        self, channel: CommandChannel, cwd: str, image: Mapping[str, Any], gate: Gate | None
+        self, channel: CommandChannel, cwd: str, image: Mapping[str, Any], gate: StartBarrier | None
     ) -> tuple[str, str]:
         there, detail, items = await send_workdir(channel, cwd, image, gate)
         self.sent = {item.path: (item.mtime, item.size) for item in items}
@@ -462,7 +462,7 @@ class SSHTransport:
     async def installed(self) -> dict[str, str] | None:
         return None  # to ask costs another Python on the host
 
-    async def send_folder(self, cwd: str, image: Mapping[str, Any], gate: Gate, said: Said) -> None:
+    async def send_folder(self, cwd: str, image: Mapping[str, Any], gate: StartBarrier, said: OnLine) -> None:
         try:
             channel = await self.channel(said)
             try:
@@ -473,7 +473,7 @@ class SSHTransport:
         except ConnectionError as error:
             raise Unreachable(f"Host {self.target.host} cannot be sent the working folder: {error}.") from error
 
-    def _refuse_no_room(self, facts: HostFacts) -> None:
+    def _check_room(self, facts: HostFacts) -> None:
         if not facts["root"]:
             tried = "; ".join(facts["unusable"])
             raise PoolError(
@@ -487,59 +487,59 @@ class SSHTransport:
         """Connect to the agent's socket, over a new SSH connection where the old one is gone."""
         SSHTransport.live.add(self)
         try:
-            link = await self._connected(None, 0)
-            await self._learn(link)
-            if self._forwards:
+            link = await self._ensure_connected(None, 0)
+            await self._update_facts(link)
+            if self._can_forward:
                 forwarded = await self._forward(link, on_data, on_lost)
                 if forwarded is not None:
                     return forwarded
-            with timed(_log, f"{self.target.host}: relay"):
+            with log_duration(_log, f"{self.target.host}: relay"):
                 return await self._relay(link, on_data, on_lost)
         except (HostKeyError, CredentialsRefused):
             raise
         except PoolError as error:
             raise ConnectionError(str(error)) from error
 
-    async def way_to(self, address: str, port: int) -> tuple[str, int]:
+    async def forward_port(self, address: str, port: int) -> tuple[str, int]:
         try:
-            link = await self._connected(None, self.patience)
+            link = await self._ensure_connected(None, self.patience)
         except PoolError as error:
             raise OSError(str(error)) from error
         try:
             listener = await link.ssh.forward_local_port("127.0.0.1", 0, address, port)
         except Exception as error:  # see failures.not_reached
-            raise link_lost(self.target.host, error) from error
+            raise link_lost_error(self.target.host, error) from error
         return "127.0.0.1", listener.get_port()
 
-    async def _learn(self, link: HostConnection) -> None:
+    async def _update_facts(self, link: HostConnection) -> None:
         """Have the host's facts; anew over each connection where others may write beside what is ours: since the last
         one the host may have been started anew, and all there be somebody else's."""
-        if not self._facts or (self._facts["shared"] and self._asked is not link):
+        if not self._facts or (self._facts["shared"] and self._facts_link is not link):
             channel = await CommandChannel.open(link, python=self.python, folder=self.folder, said=lambda line: None)
             channel.close()
-            self._refuse_no_room(channel.facts)
-            self._facts, self._asked = channel.facts, link
+            self._check_room(channel.facts)
+            self._facts, self._facts_link = channel.facts, link
             if channel.facts["bundle"] and not channel.facts["rest"]:
-                self._rest.begin()  # whoever started the agent was cut off before
+                self._deferred_upload.begin()  # whoever started the agent was cut off before
 
     async def _forward(self, link: HostConnection, on_data: OnData, on_lost: OnLost) -> Pipe | None:
-        pipe, seconds = Forwarded(on_data, on_lost), answer_timeout()
+        pipe, seconds = ForwardedSocket(on_data, on_lost), answer_timeout()
         try:
             async with asyncio.timeout(seconds):
                 await link.ssh.create_unix_connection(lambda: pipe, self._facts["socket"], window=WINDOW)
         except TimeoutError as error:
-            raise stalled(self.target.host, seconds, "its agent's socket") from error
+            raise stalled_host_error(self.target.host, seconds, "its agent's socket") from error
         except Exception as error:  # see failures.not_reached
             if isinstance(error, asyncssh.ChannelOpenError) and not await link.is_lost():
                 # OpenSSH answers alike where it forwards no sockets and where nobody listens; the relay can tell.
                 return None
-            raise no_channel(self.target.host, error, lost=await link.is_lost()) from error
+            raise channel_error(self.target.host, error, lost=await link.is_lost()) from error
         return pipe
 
-    async def _on_host(self, link: HostConnection, module: str, *arguments: str) -> str:
+    async def _module_command(self, link: HostConnection, module: str, *arguments: str) -> str:
         """The command line that runs one of the modules of ``node.boot`` on the host. Where a client of another release
         began the pool they are not there yet."""
-        async with self._sending:
+        async with self._bundle_lock:
             if not self._facts["bundle"]:
                 channel = await CommandChannel.open(
                     link, python=self.python, folder=self.folder, said=lambda line: None
@@ -555,19 +555,19 @@ class SSHTransport:
 
     async def _relay(self, link: HostConnection, on_data: OnData, on_lost: OnLost) -> Pipe:
         word = f"skyward-{secrets.token_hex(8)}"
-        command = await self._on_host(link, "socket_relay", self._facts["socket"], word)
-        pipe = Relayed(on_data, on_lost, word.encode())
+        command = await self._module_command(link, "socket_relay", self._facts["socket"], word)
+        pipe = RelayedSocket(on_data, on_lost, word.encode())
         await open_session(link, command, pipe)
         seconds = answer_timeout()
         try:
-            await pipe.within(seconds, lambda: asyncio.shield(pipe.joined))
+            await pipe.wait_within(seconds, lambda: asyncio.shield(pipe.joined))
         except BaseException as error:
             pipe.joined.cancel()
             pipe.close()
             if isinstance(error, TimeoutError):
-                raise stalled(self.target.host, seconds, "its agent's socket") from error
+                raise stalled_host_error(self.target.host, seconds, "its agent's socket") from error
             raise
-        self._forwards = False
+        self._can_forward = False
         return pipe
 
     # -- files -------------------------------------------------------------------------------------------
@@ -593,9 +593,9 @@ class SSHTransport:
 
         while True:
             try:
-                link = await self._connected(None, max(0.0, deadline - time.monotonic()))
-                await self._learn(link)
-                with timed(_log, f"{self.target.host}: incoming {name}"):
+                link = await self._ensure_connected(None, max(0.0, deadline - time.monotonic()))
+                await self._update_facts(link)
+                with log_duration(_log, f"{self.target.host}: incoming {name}"):
                     return await self._put(link, source, name, attempts, goes_on_at)
             except Unreachable as error:
                 raise ConnectionError(str(error)) from error
@@ -609,12 +609,12 @@ class SSHTransport:
         """One attempt; tells how many bytes the host had when it began."""
         size = source.stat().st_size
         word = f"skyward-{secrets.token_hex(8)}"
-        blobs = NodePaths(f"{pools(self._facts['root'])}/{self.folder}").blobs
+        blobs = NodePaths(f"{pools_folder(self._facts['root'])}/{self.folder}").blobs
         lines = CommandOutput()
-        command = await self._on_host(link, "receive_file", blobs, name, str(size), attempts, word)
+        command = await self._module_command(link, "receive_file", blobs, name, str(size), attempts, word)
         channel = await open_session(link, command, lines)
         try:
-            at = await self._said(lines, word)
+            at = await self._read_answer(lines, word)
             if at is not None:
                 goes_on_at(int(at))
                 # A command that has ended reads no more, and has said why.
@@ -622,16 +622,16 @@ class SSHTransport:
                     file.seek(int(at))
                     while data := file.read(CHUNK):
                         channel.write(data)
-                        await lines.within(answer_timeout(), lines.drain)
+                        await lines.wait_within(answer_timeout(), lines.drain)
                     channel.write_eof()
-                if await self._said(lines, word) is not None:
+                if await self._read_answer(lines, word) is not None:
                     return
         except TimeoutError as error:
-            raise stalled(self.target.host, answer_timeout(), "a transfer") from error
+            raise stalled_host_error(self.target.host, answer_timeout(), "a transfer") from error
         except SkywardError:
             raise
         except Exception as error:  # see failures.not_reached
-            raise link_lost(self.target.host) from error
+            raise link_lost_error(self.target.host) from error
         finally:
             channel.close()
         said = lines.errors.decode(errors="replace").strip()
@@ -640,9 +640,9 @@ class SSHTransport:
             raise ConnectionError(f"{refused}: the connection was lost")
         raise PoolError(f"{refused}: {said}")
 
-    async def _said(self, lines: CommandOutput, word: str) -> bytes | None:
+    async def _read_answer(self, lines: CommandOutput, word: str) -> bytes | None:
         """What a command says behind its word; None where it ends before. The rest is a login shell's noise."""
-        while (line := await lines.line(self.target.host, "a transfer")) is not None:
+        while (line := await lines.read_line(self.target.host, "a transfer")) is not None:
             if line.startswith(word.encode()):
                 return line.removeprefix(word.encode())
         return None
@@ -651,12 +651,12 @@ class SSHTransport:
         """There is no shorter way than asking the agent."""
         return False
 
-    async def settle(self) -> None:
-        await self._rest.settle()
+    async def finish_uploads(self) -> None:
+        await self._deferred_upload.finish()
 
     async def close(self) -> None:
         """Close the connection; the agent goes on."""
-        await self._rest.give_up()
+        await self._deferred_upload.cancel()
         if self._link is not None:
             await self._link.close()
             self._link = None
@@ -667,7 +667,7 @@ def module_command(python: str, folder: str, module: str, *arguments: str) -> st
     return shlex.join(["exec", python, "-I", "-S", "-c", _MODULE.format(module), folder, *arguments])
 
 
-def describe(facts: HostFacts) -> str:
+def describe_host(facts: HostFacts) -> str:
     """A host in one line, from what it said of itself."""
     version = ".".join(map(str, facts["version"]))
     parts = [f"Python {version}", f"{facts['system']} {facts['machine']}", f"{facts['cpus']} CPUs"]
@@ -681,8 +681,8 @@ def describe(facts: HostFacts) -> str:
 
 
 async def send_workdir(
-    channel: CommandChannel, cwd: str, image: Mapping[str, Any], gate: Gate | None
-) -> tuple[str, str, Sequence[Item]]:
+    channel: CommandChannel, cwd: str, image: Mapping[str, Any], gate: StartBarrier | None
+) -> tuple[str, str, Sequence[FolderItem]]:
     """Bring the host's copy of the working folder up to date: where it is there, what that took, and what it has.
 
     Raises:
@@ -691,7 +691,7 @@ async def send_workdir(
     """
     if not cwd:
         return "", "no working folder", ()
-    snapshot = _snapshot(cwd, image, gate)
+    snapshot = _get_snapshot(cwd, image, gate)
     if isinstance(snapshot, str):
         if image.get("workdir"):
             raise PoolError(f"{snapshot}, so it is not sent to the nodes: name another one with Image(workdir=...).")
@@ -699,12 +699,12 @@ async def send_workdir(
     try:
         there, detail = await _send_snapshot(channel, snapshot)
         return there, detail, (await snapshot.files())[0]
-    except (working_folder_upload.TooLarge, working_folder_upload.Unreadable) as error:
+    except (working_folder_upload.FolderTooLarge, working_folder_upload.FileUnreadable) as error:
         raise PoolError(str(error)) from error
 
 
 async def send_packages(
-    channel: CommandChannel, packages: Sequence[LocalPackage], cwd: str, gate: Gate | None
+    channel: CommandChannel, packages: Sequence[LocalPackage], cwd: str, gate: StartBarrier | None
 ) -> tuple[dict[str, str], list[str]]:
     """Bring the host's copies of packages up to date that lie here beside the working folder.
 
@@ -716,50 +716,50 @@ async def send_packages(
     """
     if not packages:
         return {}, []
-    from skyward_core.tasks.packages.package_specs import travelling  # most have none
+    from skyward_core.tasks.packages.package_specs import packages_to_send  # most have none
 
     places, details = dict[str, str](), list[str]()
-    for package in travelling(packages, cwd):
-        snapshot = _snapshot(package.folder, {}, gate)
+    for package in packages_to_send(packages, cwd):
+        snapshot = _get_snapshot(package.folder, {}, gate)
         try:
             if isinstance(snapshot, str):
-                raise working_folder_upload.TooLarge(snapshot)
+                raise working_folder_upload.FolderTooLarge(snapshot)
             places[package.folder], detail = await _send_snapshot(channel, snapshot)
-        except (working_folder_upload.TooLarge, working_folder_upload.Unreadable) as error:
-            if package.asked:
+        except (working_folder_upload.FolderTooLarge, working_folder_upload.FileUnreadable) as error:
+            if package.is_requested:
                 raise PoolError(f"Package {package.name} of {package.folder} cannot travel: {error}") from error
             detail = f"not sent, so ranks cannot import it: {error}"
         details.append(f"{package.name}: {detail}")
     return places, details
 
 
-def _local_packages(config: Mapping[str, Any], gate: Gate | None) -> asyncio.Future[list[LocalPackage]]:
+def _find_local_packages(config: Mapping[str, Any], gate: StartBarrier | None) -> asyncio.Future[list[LocalPackage]]:
     """Packages that lie on this machine alone, looked for once for all nodes of a start."""
-    python = Interpreter.from_json(config["interpreter"]) if config.get("interpreter") else own()
+    python = Interpreter.from_json(config["interpreter"]) if config.get("interpreter") else own_interpreter()
 
     def look() -> list[LocalPackage]:
-        from skyward_core.tasks.packages.package_specs import local_packages
+        from skyward_core.tasks.packages.package_specs import find_local_packages
 
-        return local_packages(config.get("image") or {}, python.prefix, python.minor)
+        return find_local_packages(config.get("image") or {}, python.prefix, python.minor)
 
     def begin() -> asyncio.Future[list[LocalPackage]]:
         return asyncio.ensure_future(asyncio.to_thread(look))
 
-    return gate.share("local packages", begin) if gate is not None else begin()
+    return gate.compute_once("local packages", begin) if gate is not None else begin()
 
 
 async def _send_snapshot(channel: CommandChannel, snapshot: working_folder_upload.Snapshot) -> tuple[str, str]:
     items, listing = await snapshot.files()
-    name = working_folder_upload.name_of(snapshot.folder)
+    name = working_folder_upload.copy_name(snapshot.folder)
     total = sum(item.size for item in items)
     much = f"; {total / 1e6:.0f} MB is much for a working folder" if total > working_folder_upload.WARNING else ""
-    much += _kept_here(snapshot.withheld) + _not_there(snapshot.unmatched)
+    much += _describe_withheld(snapshot.withheld) + _describe_unmatched(snapshot.unmatched)
     there: ManifestDone = await channel.ask("manifest", listing, name=name)
     if there.get("current"):
         return there["folder"], f"none of {len(items)} files has changed{much}"
     doubtful = dict(there["doubtful"])
-    _refuse_others(channel.link.target.host, items, there["wanted"], doubtful)
-    changed = await snapshot.differ(doubtful) if doubtful else []
+    _check_indices(channel.link.target.host, items, there["wanted"], doubtful)
+    changed = await snapshot.find_changed(doubtful) if doubtful else []
     wanted = sorted({*there["wanted"], *changed})
     with tempfile.SpooledTemporaryFile(max_size=CHUNK * 128) as contents:
         compressed = bool(wanted) and await snapshot.pack(wanted, contents)
@@ -769,7 +769,7 @@ async def _send_snapshot(channel: CommandChannel, snapshot: working_folder_uploa
     return there["folder"], f"{len(wanted)} of {len(items)} files sent ({size / 1e3:.0f} kB){much}"
 
 
-def _refuse_others(host: str, items: Sequence[Item], wanted: Sequence[int], doubtful: Mapping[int, str]) -> None:
+def _check_indices(host: str, items: Sequence[FolderItem], wanted: Sequence[int], doubtful: Mapping[int, str]) -> None:
     """Refuse to tell a host of files that are not among the items.
 
     No link is ever doubtful: what it leads to may lie outside of the folder, and whether a hash is that file's is
@@ -777,48 +777,54 @@ def _refuse_others(host: str, items: Sequence[Item], wanted: Sequence[int], doub
     """
     for index in (*wanted, *doubtful):
         if index >= len(items):
-            raise Failed(f"Host {host} asks for file {index:,} of {len(items):,} that the working folder has.")
+            raise HostCommandFailed(
+                f"Host {host} asks for file {index:,} of {len(items):,} that the working folder has."
+            )
     for index in doubtful:
         if items[index].link:
-            raise Failed(f"Host {host} asks what the link {items[index].path} leads to, which no host is told.")
+            raise HostCommandFailed(
+                f"Host {host} asks what the link {items[index].path} leads to, which no host is told."
+            )
 
 
-def _kept_here(withheld: Sequence[str]) -> str:
+def _describe_withheld(withheld: Sequence[str]) -> str:
     if not withheld:
         return ""
-    return f"; not sent, as keys have such names: {_some(withheld)} (Image(includes=...) sends what it names)"
+    return f"; not sent, as keys have such names: {_shorten(withheld)} (Image(includes=...) sends what it names)"
 
 
-def _not_there(unmatched: Sequence[str]) -> str:
-    return f"; nothing here is named by Image(includes=...): {_some(unmatched)}" if unmatched else ""
+def _describe_unmatched(unmatched: Sequence[str]) -> str:
+    return f"; nothing here is named by Image(includes=...): {_shorten(unmatched)}" if unmatched else ""
 
 
-def _some(names: Sequence[str]) -> str:
+def _shorten(names: Sequence[str]) -> str:
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
-def _snapshot(cwd: str, image: Mapping[str, Any], gate: Gate | None) -> working_folder_upload.Snapshot | str:
+def _get_snapshot(
+    cwd: str, image: Mapping[str, Any], gate: StartBarrier | None
+) -> working_folder_upload.Snapshot | str:
     """The working folder as it is now, the same for all nodes of a start; or why it cannot travel."""
-    folder = resolved(cwd)
+    folder = resolve_path(cwd)
     if unfit := why_unfit(folder) or ("" if is_dir(folder) else f"{folder} is no folder"):
         return unfit
 
     def make() -> working_folder_upload.Snapshot:
         return working_folder_upload.Snapshot(folder, image.get("includes") or (), image.get("excludes") or ())
 
-    return gate.share(folder, make) if gate is not None else make()
+    return gate.compute_once(folder, make) if gate is not None else make()
 
 
-def moved(paths: Sequence[str], cwd: str, there: str) -> list[str]:
+def map_paths(paths: Sequence[str], cwd: str, there: str) -> list[str]:
     """Those of the client's import paths that lie in its working folder, as they are on the host."""
     if not (cwd and there):
         return []
-    root = resolved(cwd)
-    inside = [path for path in map(resolved, paths) if path.is_relative_to(root)]
+    root = resolve_path(cwd)
+    inside = [path for path in map(resolve_path, paths) if path.is_relative_to(root)]
     return [str(Path(there) / path.relative_to(root)) for path in inside]
 
 
-async def channel_to_look(transport: SSHTransport) -> CommandChannel:
+async def open_inspection_channel(transport: SSHTransport) -> CommandChannel:
     """A command channel by the Python that is wanted, else by the newest that the host has; the transport is for
     that one from then on.
 
@@ -838,7 +844,7 @@ async def channel_to_look(transport: SSHTransport) -> CommandChannel:
     return await transport.channel()
 
 
-async def pythons_of(link: HostConnection) -> HostPythons:
+async def query_pythons(link: HostConnection) -> HostPythons:
     """Ask a host which Pythons it has; nothing is installed or left there.
 
     Raises:
@@ -846,13 +852,13 @@ async def pythons_of(link: HostConnection) -> HostPythons:
         ConnectionError: the link is gone.
     """
     word = f"skyward-{secrets.token_hex(8)}"
-    shell = f'{SEARCH}W=$1;{LIST}echo;echo "$W" $f'
+    shell = f'{SET_PATH}W=$1;{LIST_PYTHONS}echo;echo "$W" $f'
     said = CommandOutput()
     channel = await open_session(link, f"exec sh -c '{shell}' skyward {shlex.join([word, '', ''])}", said)
     try:
-        while (line := await said.line(link.target.host)) is not None:
+        while (line := await said.read_line(link.target.host)) is not None:
             if line.startswith(word.encode()):
-                return heard(line)
+                return parse_pythons(line)
     finally:
         channel.close()
     return HostPythons(())

@@ -13,17 +13,24 @@ from skyward_core.client.session import Session
 from skyward_core.model import errors
 from skyward_core.model.errors import PoolError, UsageError
 from skyward_core.model.stack_values import Stacks
-from skyward_core.util.terminal_safe_text import paragraph
-from skyward_core.views.stack_groups import SIGNAL, as_text, in_ranges, merged, parsed, table
+from skyward_core.util.terminal_safe_text import sanitize_paragraph
+from skyward_core.views.stack_groups import (
+    SIGNAL,
+    as_text,
+    format_ranges,
+    merge_stacks,
+    parse_profile,
+    profile_table,
+)
 from skyward_core.views.stack_groups import as_json as profile_as_json
 from skyward_core.views.stack_groups import stack_as_json as as_json
 from skyward_tui.cli.console import Console
-from skyward_tui.cli.pool_and_run_lookup import live_run, opened
+from skyward_tui.cli.pool_and_run_lookup import live_run, open_session
 from skyward_tui.cli.run_report import table as laid_out
 from skyward_tui.file_export import profile_files, save_all
 
-LOOK = 0.05  # seconds
-QUIET = 3  # answers without a word after which nothing more comes of what was typed last
+POLL_SECONDS = 0.05  # seconds
+MAX_EMPTY_REPLIES = 3  # answers without a word after which nothing more comes of what was typed last
 
 
 def debug(word: str, console: Console) -> int:
@@ -38,26 +45,26 @@ def debug(word: str, console: Console) -> int:
     """
     name, colon, number = word.rpartition(":")
     with_rank = bool(colon and name and number.isascii() and number.isdecimal())
-    with opened(console) as session:
+    with open_session(console) as session:
         pool, _ = live_run(session, name if with_rank else word)
-        visit = _Line(session, pool.key)
-        rank, said = visit.begin(int(number) if with_rank else None)
+        visit = _DebugSession(session, pool.key)
+        rank, said = visit.attach(int(number) if with_rank else None)
         console.note(f"debugging rank {rank}; Ctrl-D leaves until its next breakpoint, q for good: it goes on")
         try:
-            visit.go_on(said)
+            visit.run(said)
         except KeyboardInterrupt:
-            visit.leave()
+            visit.resume_rank()
         console.note(f"\nrank {rank} goes on")
     return errors.OK
 
 
-class _Line:
+class _DebugSession:
     def __init__(self, session: Session, pool: str) -> None:
         self._session, self._pool, self._who = session, pool, uuid4().hex
         self._rank = 0
         self._text = codecs.getincrementaldecoder("utf-8")("replace")
 
-    def begin(self, rank: int | None) -> tuple[int, bytes]:
+    def attach(self, rank: int | None) -> tuple[int, bytes]:
         """The rank, the first that waits where none is named, and what its debugger says."""
         number = 0 if rank is None else rank
         while True:
@@ -76,18 +83,18 @@ class _Line:
                 return number, said
             number += 1
 
-    def go_on(self, said: bytes) -> None:
+    def run(self, said: bytes) -> None:
         """Pass on both ways until it is over."""
         self._print(said)
         asked, quiet, typing = None, 0, True
-        while typing or quiet < QUIET:
+        while typing or quiet < MAX_EMPTY_REPLIES:
             if asked is None:
                 asked = self._session.debug(self._pool, self._rank, self._who)
-            if typing and select.select([0], [], [], LOOK)[0]:
+            if typing and select.select([0], [], [], POLL_SECONDS)[0]:
                 typed = os.read(0, 1 << 16)
                 typing = bool(typed)
                 quiet = 0
-                self._type(typed)
+                self._send(typed)
             if typing and not asked.done():
                 continue
             said, over = asked.result()
@@ -97,16 +104,16 @@ class _Line:
                 return
             quiet = 0 if said else quiet + 1
 
-    def _type(self, typed: bytes) -> None:
+    def _send(self, typed: bytes) -> None:
         text = typed.decode(errors="replace")
         self._session.debug(self._pool, self._rank, self._who, text=text, eof=not typed).result()
 
-    def leave(self) -> None:
+    def resume_rank(self) -> None:
         """Have the rank go on now."""
-        self._type(b"")
+        self._send(b"")
 
     def _print(self, said: bytes) -> None:
-        sys.stdout.write(paragraph(self._text.decode(said)))
+        sys.stdout.write(sanitize_paragraph(self._text.decode(said)))
         sys.stdout.flush()
 
 
@@ -118,32 +125,32 @@ def stacks(word: str, console: Console, *, signal: bool, threads: bool) -> int:
         signal: ranks that cannot be read may be sent a signal.
         threads: all threads, not only the one that runs the function.
     """
-    with opened(console) as session:
+    with open_session(console) as session:
         pool, run = live_run(session, word)
         found = session.stacks(pool.key, run, signal=signal).result()
-        if (ranks := found.askable) and not signal and _allowed(found, console):
-            found = merged(found, session.stacks(pool.key, run, ranks, signal=True).result())
+        if (ranks := found.askable) and not signal and _ask_signal(found, console):
+            found = merge_stacks(found, session.stacks(pool.key, run, ranks, signal=True).result())
         folder = str(pool.spec.get("cwd") or "")
     console.result(as_json(found))
     if not console.as_json:
         for line in as_text(found, (folder,), threads=threads):
-            console.say(line)
+            console.print_line(line)
     return errors.FAILED if found.unknown else errors.OK
 
 
-def _allowed(found: Stacks, console: Console) -> bool:
+def _ask_signal(found: Stacks, console: Console) -> bool:
     """Whether the person lets ranks be sent a signal."""
     ranks = found.askable
     why = next(each.why for each in found.ranks if each.rank in ranks)
-    console.note(f"{_called(ranks)} cannot be read: {why}.\n{SIGNAL}.")
+    console.note(f"{_ranks_text(ranks)} cannot be read: {why}.\n{SIGNAL}.")
     if not console.is_terminal:
         console.note("--signal allows it.")
         return False
     return console.ask("Send it? (yes)").strip().lower() == "yes"
 
 
-def _called(ranks: list[int]) -> str:
-    return f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {in_ranges(ranks)}"
+def _ranks_text(ranks: list[int]) -> str:
+    return f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {format_ranges(ranks)}"
 
 
 def profile(word: str, seconds: float, to: str | None, console: Console) -> int:
@@ -161,22 +168,22 @@ def profile(word: str, seconds: float, to: str | None, console: Console) -> int:
     if not (colon and name and number.isascii() and number.isdecimal()):
         raise UsageError(f"{word!r} names no rank: write RUN:RANK or POOL:RANK, as in {word.partition(':')[0]}:0")
     rank, folder = int(number), Path(to or ".")
-    with opened(console) as session:
+    with open_session(console) as session:
         pool, run = live_run(session, name)
         console.note(f"looking at rank {rank} for {seconds:g} s")
-        seen = parsed(_taken(session, pool.key, rank, seconds))
+        seen = parse_profile(_take_profile(session, pool.key, rank, seconds))
     called = f"{pool.name}-{run}-r{rank}" if run else f"{pool.name}-r{rank}"
     folder.mkdir(parents=True, exist_ok=True)
     paths = save_all(folder, {name: [text] for name, text in profile_files(seen, called).items()})
     console.result(profile_as_json(seen) | {"files": [str(path) for path in paths]})
     if not console.as_json:
-        for line in laid_out(table(seen)) if seen.samples else ():
-            console.say(line)
+        for line in laid_out(profile_table(seen)) if seen.samples else ():
+            console.print_line(line)
     if not seen.samples:
         console.note("it was idle each time: it waits for something, and skyward-tui stacks shows where")
     console.note(f"written: {', '.join(map(str, paths))}")
     return errors.OK
 
 
-def _taken(session: Session, pool: str, rank: int, seconds: float) -> str:
+def _take_profile(session: Session, pool: str, rank: int, seconds: float) -> str:
     return session.profile(pool, rank, seconds).result()

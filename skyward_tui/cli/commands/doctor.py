@@ -18,7 +18,7 @@ from skyward_core.model.errors import UsageError
 from skyward_core.model.machines import Check
 from skyward_tui.cli.console import Console
 from skyward_tui.cli.run_report import table
-from skyward_tui.text.error_hints import detail_of
+from skyward_tui.text.error_hints import format_detail
 from skyward_tui.text.number_format import Columns
 
 SMALLEST = (80, 24)
@@ -33,19 +33,19 @@ def doctor(console: Console) -> int:
         checks.append(c)
         if not console.as_json:
             glyph, color = _LOOKS[c.state]
-            console.say(columns.line([f"{glyph} {c.state}", c.subject, detail_of(c)]), color)
+            console.print_line(columns.line([f"{glyph} {c.state}", c.subject, format_detail(c)]), color)
     if console.as_json:
-        rows = [{"subject": c.subject, "state": c.state, "detail": detail_of(c)} for c in checks]
+        rows = [{"subject": c.subject, "state": c.state, "detail": format_detail(c)} for c in checks]
         console.result({"ok": all(c.state != "fail" for c in checks), "checks": rows})
     return errors.FAILED if any(c.state == "fail" for c in checks) else errors.OK
 
 
 def examine() -> Iterator[Check]:
     """Yield what is found of all that pools and the app need."""
-    return pools.examine(_terminal())
+    return pools.examine(_check_terminal())
 
 
-def _terminal() -> Check:
+def _check_terminal() -> Check:
     if not sys.stdout.isatty():
         return Check("terminal", "warn", "none here: the app needs one, the other commands do not")
     size = shutil.get_terminal_size()
@@ -66,18 +66,18 @@ def debug_dump(path: str | None, console: Console) -> int:
         OSError: it cannot be written.
     """
     target = Path(path or time.strftime("skyward-debug-%Y%m%d-%H%M%S.zip"))
-    _refuse_if_there(target)
-    parts = _parts()
+    _require_absent(target)
+    parts = _collect_parts()
     archive = io.BytesIO()
     with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as packed:
         for name, (_, text) in parts.items():
             packed.writestr(name, text)
     _write(target, archive.getvalue())
     sizes = {name: len(text.encode()) for name, (_, text) in parts.items()}
-    console.say(f"{target} holds:")
+    console.print_line(f"{target} holds:")
     for line in table([(name, f"{sizes[name]:,} bytes", what) for name, (what, _) in parts.items()]):
-        console.say(f"  {line}")
-    console.say(
+        console.print_line(f"  {line}")
+    console.print_line(
         "Look at it before you send it. Secrets that are known as such are blanked; names of hosts, users, folders and "
         "functions, and messages of errors, are in it."
     )
@@ -85,7 +85,7 @@ def debug_dump(path: str | None, console: Console) -> int:
     return errors.OK
 
 
-def _refuse_if_there(target: Path) -> None:
+def _require_absent(target: Path) -> None:
     if os.path.lexists(target):
         raise UsageError(f"{target} is there already and is left as it is; name another file")
 
@@ -94,7 +94,7 @@ def _write(target: Path, data: bytes) -> None:
     try:
         file = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
     except FileExistsError:
-        _refuse_if_there(target)
+        _require_absent(target)
         raise
     try:
         with open(file, "wb") as sink:
@@ -104,10 +104,10 @@ def _write(target: Path, data: bytes) -> None:
         raise
 
 
-def _parts() -> dict[str, tuple[str, str]]:
+def _collect_parts() -> dict[str, tuple[str, str]]:
     """What goes in: name -> what that is, and its text."""
-    clean = bug_report.cleaner()
-    checks = [{"subject": c.subject, "state": c.state, "detail": detail_of(c)} for c in examine()]
+    clean = bug_report.make_cleaner()
+    checks = [{"subject": c.subject, "state": c.state, "detail": format_detail(c)} for c in examine()]
     told = {
         "versions.json": (
             "Python, packages, platform; names of variables",

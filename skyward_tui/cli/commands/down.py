@@ -11,22 +11,22 @@ from skyward_core.client import run_history
 from skyward_core.client.session import Session
 from skyward_core.model import argument_checks, errors
 from skyward_core.model.errors import SkywardError, UsageError
-from skyward_core.util.byte_sizes import size_in_words
-from skyward_tui.cli.commands.leftovers import note_left
+from skyward_core.util.byte_sizes import format_size
+from skyward_tui.cli.commands.leftovers import note_leftovers
 from skyward_tui.cli.console import Console
 from skyward_tui.cli.follow_run import Follower
-from skyward_tui.cli.pool_and_run_lookup import opened, recorded, with_kept
-from skyward_tui.cli.run_report import drop_shown, keep_unshown, receipt_line
-from skyward_tui.text.error_hints import words_of
-from skyward_tui.text.receipts_and_leftovers import lines_of
+from skyward_tui.cli.pool_and_run_lookup import find_run, live_and_retained_pools, open_session
+from skyward_tui.cli.run_report import drop_receipts, queue_receipt, receipt_line
+from skyward_tui.text.error_hints import format_error
+from skyward_tui.text.receipts_and_leftovers import unfetched_lines
 
 T = TypeVar("T")
 
 
 def cancel(run: str, console: Console) -> int:
     """Stop a run on all its ranks; one that has ended stays as it is."""
-    with opened(console) as session:
-        row = recorded(session, run)
+    with open_session(console) as session:
+        row = find_run(session, run)
         state = row.state
         if state == "running":
             pool = session.ledger.pool(row.token).key
@@ -51,15 +51,17 @@ def down(
     """
     follower = Follower(console)
     status, receipts = errors.OK, dict[str, run_history.Receipt]()
-    with opened(console) as session:
-        live, ended = with_kept(session, [row.key for row in session.ledger.live()] if everything else pools)
+    with open_session(console) as session:
+        live, ended = live_and_retained_pools(
+            session, [row.key for row in session.ledger.live_pools()] if everything else pools
+        )
         if (discard or now) and not yes and not console.is_terminal:
             raise UsageError("nobody can be asked here what to give up: say --yes as well")
         if not live and not ended:
             console.note("no pools are up")
         elif not yes and console.is_terminal:
-            question = _question(session, live, ended, discard)
-            for line in () if discard or now else _files_left(session, live):
+            question = _confirmation(session, live, ended, discard)
+            for line in () if discard or now else _unfetched_files(session, live):
                 console.note(line)
             if now:
                 names = ", ".join(row.name for row in live)
@@ -68,36 +70,36 @@ def down(
             if not typed or (not now and not console.confirm(question)):
                 console.note("nothing was torn down")
                 return errors.FAILED
-        with follower.signals():
+        with follower.catch_signals():
             for row in ended:
                 for line in follower.wait(session.fetch(row.token, give_up=discard), heed=False):
                     console.note(line)
-            for row, future in [(row, session.down(row.key, give_up=discard, now=now)) for row in live]:
+            for row, future in [(row, session.tear_down(row.key, give_up=discard, now=now)) for row in live]:
                 try:
                     receipt = follower.wait(future, heed=False)
                 except Exception as error:  # noqa: BLE001  whatever it was, the others have to end
-                    console.note(f"error: pool {row.name} could not be torn down: {words_of(error)}")
+                    console.note(f"error: pool {row.name} could not be torn down: {format_error(error)}")
                     status = errors.UNVERIFIED
                     continue
-                keep_unshown(session, row.key, receipt)  # before it is printed: the client may be killed
+                queue_receipt(session, row.key, receipt)  # before it is printed: the client may be killed
                 console.note(receipt_line(receipt))
                 receipts[row.token] = receipt
                 status = status if receipt.ok else errors.UNVERIFIED
-        note_left(session, [row.spec for row in live], console)
+        note_leftovers(session, [row.spec for row in live], console)
         console.result({"receipts": [each.to_json() for each in receipts.values()]})
         if receipts and (console.shows_notes or console.shows_results):
-            drop_shown(session, receipts)
+            drop_receipts(session, receipts)
     return status
 
 
-def _question(
+def _confirmation(
     session: Session, live: Sequence[run_history.PoolRow], ended: Sequence[run_history.PoolRow], discard: bool
 ) -> str:
     """What is about to be done, with all that nobody has fetched by name."""
     keys = {row.key for row in live}
     views = [view for view in session.refresh().result() if view.key in keys and view.is_live]
     waiting = [f"run {run} of {view.name} ({size:,} bytes)" for view in views for run, size in view.unfetched.items()]
-    waiting += [f"{kept} of {row.name}" for row in ended for kept in session.ledger.unfetched(row.token)]
+    waiting += [f"{kept} of {row.name}" for row in ended for kept in session.ledger.unfetched_results(row.token)]
     said = f"tear down {', '.join(row.name for row in live)}? what runs there is stopped" if live else "go on?"
     if not waiting:
         return said
@@ -105,24 +107,24 @@ def _question(
     return f"{said}; {what}: {'; '.join(waiting)}"
 
 
-def _files_left(session: Session, live: Sequence[run_history.PoolRow]) -> Iterator[str]:
+def _unfetched_files(session: Session, live: Sequence[run_history.PoolRow]) -> Iterator[str]:
     """The files of ranks that nobody has fetched, and what becomes of them."""
     for row in live:
         try:
             left = session.unfetched_files(row.key).result()
         except SkywardError as error:
-            yield f"what the ranks of pool {row.name} wrote is not known: {words_of(error)}"
+            yield f"what the ranks of pool {row.name} wrote is not known: {format_error(error)}"
             continue
-        for line, _ in lines_of(left):
+        for line, _ in unfetched_lines(left):
             yield f"{row.name}: {line}"
-        if left.is_too_much:
+        if left.exceeds_limit:
             yield (
-                f"{row.name}: the newest {size_in_words(float(left.room))} of that come here first; "
+                f"{row.name}: the newest {format_size(float(left.room))} of that come here first; "
                 f"skyward-tui fetch {row.name} brings all"
             )
 
 
-def _read(option: str, read: Callable[[str], T], text: str) -> T:
+def _parse_option(option: str, read: Callable[[str], T], text: str) -> T:
     """What an option says.
 
     Raises:
@@ -140,10 +142,10 @@ def prune(older: str, most: str, only_look: bool, console: Console) -> int:
     Raises:
         UsageError: a limit is no time or no size.
     """
-    age = _read("--older", argument_checks.duration, older)
-    limit = _read("--most", argument_checks.size, most)
-    with opened(console) as session:
-        gone = run_history.prune(session.ledger, age=age, most=limit, only_look=only_look)
+    age = _parse_option("--older", argument_checks.duration, older)
+    limit = _parse_option("--most", argument_checks.size, most)
+    with open_session(console) as session:
+        gone = run_history.prune_pools(session.ledger, age=age, most=limit, only_look=only_look)
         unused = run_history.prune_environments(session.ledger, age=age, only_look=only_look)
         clones = run_history.prune_clones(session.ledger, only_look=only_look)
     done = "would remove" if only_look else "removed"

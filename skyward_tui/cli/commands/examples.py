@@ -7,16 +7,16 @@ from pathlib import Path
 from skyward_core.model import errors
 from skyward_core.model.errors import UsageError
 from skyward_tui.cli.console import Console
-from skyward_tui.launch_form.form import PREFIX, about, example, examples
+from skyward_tui.launch_form.form import PREFIX, example_path, example_paths, script_summary
 
 
 def listing(console: Console) -> int:
     """Name them all, with a word about each."""
-    found = [{"name": path.stem, "path": str(path), "about": about(path)} for path in examples()]
+    found = [{"name": path.stem, "path": str(path), "about": script_summary(path)} for path in example_paths()]
     if not console.as_json:
         width = max(len(each["name"]) for each in found)
         for each in found:
-            console.say(f"{each['name']:<{width}}  {each['about']}")
+            console.print_line(f"{each['name']:<{width}}  {each['about']}")
         console.note(f"run one with: skyward-tui run {PREFIX}NAME; copy it here with: skyward-tui examples NAME --copy")
     console.result({"examples": found})
     return errors.OK
@@ -28,7 +28,7 @@ def show(name: str, copy: bool, console: Console) -> int:
     Raises:
         UsageError: there is no such example, or a file of its name is here already.
     """
-    path = example(name)
+    path = example_path(name)
     text = path.read_text(encoding="utf-8")
     if copy:
         target = Path(path.name)
@@ -39,6 +39,6 @@ def show(name: str, copy: bool, console: Console) -> int:
             raise UsageError(f"{target} is here already, and is left as it is; copy in another folder") from None
         console.note(f"{target.absolute()} written")
     elif not console.as_json:
-        console.say(text.rstrip("\n"))
+        console.print_line(text.rstrip("\n"))
     console.result({"name": path.stem, "path": str(Path(path.name).absolute() if copy else path)})
     return errors.OK

@@ -14,26 +14,32 @@ from typing import TYPE_CHECKING, Any
 
 from rich.cells import cell_len
 
-from skyward_core.client.launch.launch_plan import python_of
-from skyward_core.client.launch.launch_records import KeptLaunch, ScriptState, any_kept, diff_of
+from skyward_core.client.launch.launch_plan import pool_interpreter
+from skyward_core.client.launch.launch_records import LaunchRecord, ScriptState, diff_path, load_any_record
 from skyward_core.client.launch.launch_request import LaunchRequest
 from skyward_core.client.run_comparison import ComparedRow, Comparison
-from skyward_core.client.run_history import FoundInLogs, LogSearch, PastRun, PoolRow, RunRow, RunSearch
+from skyward_core.client.run_history import LineMatch, LogSearch, PastRun, PoolRow, RunRow, RunSearch
 from skyward_core.client.session import Session
-from skyward_core.client.sweep_results import TrialSheet, gangs_of, going_on, missing_of
+from skyward_core.client.sweep_results import TrialSheet, gang_runs, missing_trials, resume_sweep
 from skyward_core.model import errors
 from skyward_core.model.errors import UsageError
-from skyward_tui.cli.commands.run import have_terminal
+from skyward_tui.cli.commands.run import require_terminal
 from skyward_tui.cli.commands.run import run as launch
 from skyward_tui.cli.console import Console
-from skyward_tui.cli.pool_and_run_lookup import fetched, meant, note_silent, opened, recorded
-from skyward_tui.cli.run_report import GLYPHS, note_of, table
+from skyward_tui.cli.pool_and_run_lookup import (
+    fetch_run,
+    find_run,
+    note_unreachable,
+    open_session,
+    resolve_run,
+)
+from skyward_tui.cli.run_report import GLYPHS, outcome_note, table
 from skyward_tui.text.json_output import run_json
-from skyward_tui.text.number_format import clip, count, duration, fit, money, one_line
-from skyward_tui.text.run_rows import ComparedLine, lines_of
+from skyward_tui.text.number_format import clip, count, duration, fit_width, money, one_line
+from skyward_tui.text.run_rows import ComparedLine, comparison_lines
 
 if TYPE_CHECKING:
-    from skyward_core.client.launch.job_records import KeptCommand, KeptJob, KeptShell
+    from skyward_core.client.launch.job_records import CommandRecord, JobRecord, ShellRecord
 
 
 SHOWN = 100  # unless all are asked for
@@ -58,30 +64,30 @@ def history(
     """
     search = RunSearch(tuple(words), failed, since)
     looked: LogSearch | None = None
-    lines: dict[str, FoundInLogs] = {}
-    with opened(console) as session:
-        note_silent(session, console)
+    lines: dict[str, LineMatch] = {}
+    with open_session(console) as session:
+        note_unreachable(session, console)
         if in_logs:
             those = session.past_runs(RunSearch((), failed, since)).result()
             looked = session.search_logs(those, words)
-            lines = _look(looked, None if everything else PATIENCE)
-            found = [run for run in those if search.wants(run) or run.run in lines]
+            lines = _search_logs(looked, None if everything else PATIENCE)
+            found = [run for run in those if search.matches(run) or run.run in lines]
         else:
             found = session.past_runs(search).result()
     shown = found if everything else found[:SHOWN]
     now = time.time()
     if console.as_json:
-        runs = [asdict(run) | {"seconds": run.seconds(now)} | _of_logs(looked, lines, run) for run in shown]
-        told = {"logs": _told(looked)} if looked is not None else {}
+        runs = [asdict(run) | {"seconds": run.seconds(now)} | _log_match_rows(looked, lines, run) for run in shown]
+        told = {"logs": _progress_json(looked)} if looked is not None else {}
         console.result({"runs": runs, "found": len(found), **told})
         return errors.OK
-    if looked is not None and looked.looked < looked.runs:
-        of = f"{looked.looked:,} of {count(looked.runs, 'run')}"
+    if looked is not None and looked.searched < looked.runs:
+        of = f"{looked.searched:,} of {count(looked.runs, 'run')}"
         console.note(f"the logs of {of} were looked through in {PATIENCE:g} s: --all looks through all")
     if looked is not None and looked.unread:
         console.note(f"the logs of {count(looked.unread, 'run')} could not be read")
     if not found:
-        console.say("no run is like that" if words or failed else "there has been no run in that time")
+        console.print_line("no run is like that" if words or failed else "there has been no run in that time")
         return errors.OK
     _show(shown, now, console, lines)
     if len(shown) < len(found):
@@ -95,8 +101,8 @@ def failures(console: Console, *, dismiss: Sequence[str], dismiss_all: bool) -> 
     Raises:
         UsageError: there is no such failure.
     """
-    with opened(console) as session:
-        note_silent(session, console)
+    with open_session(console) as session:
+        note_unreachable(session, console)
         found = session.failures().result()
         known = [run.run for run in found]
         if strange := [run for run in dismiss if run not in known]:
@@ -110,43 +116,41 @@ def failures(console: Console, *, dismiss: Sequence[str], dismiss_all: bool) -> 
     if console.as_json:
         console.result({"runs": [asdict(run) | {"seconds": run.seconds(now)} for run in found]})
     elif not found:
-        console.say("no failures")
+        console.print_line("no failures")
     else:
         _show(found, now, console)
     return errors.OK
 
 
-def _look(search: LogSearch, patience: float | None) -> dict[str, FoundInLogs]:
+def _search_logs(search: LogSearch, patience: float | None) -> dict[str, LineMatch]:
     """Look through logs until all have been, or for so many seconds."""
-    found: dict[str, FoundInLogs] = {}
+    found: dict[str, LineMatch] = {}
     end = None if patience is None else time.monotonic() + patience
     while not search.done and (end is None or time.monotonic() < end):
         found |= search.step()
     return found
 
 
-def _told(looked: LogSearch) -> dict[str, int]:
+def _progress_json(looked: LogSearch) -> dict[str, int]:
     """How far logs were looked through."""
-    return {"runs": looked.runs, "looked_through": looked.looked, "unread": looked.unread}
+    return {"runs": looked.runs, "looked_through": looked.searched, "unread": looked.unread}
 
 
-def _of_logs(looked: LogSearch | None, lines: Mapping[str, FoundInLogs], run: PastRun) -> dict[str, Any]:
+def _log_match_rows(looked: LogSearch | None, lines: Mapping[str, LineMatch], run: PastRun) -> dict[str, Any]:
     """What was found in a run's log, where somebody looked."""
     if looked is None:
         return {}
     return {"in_log": asdict(lines[run.run]) if run.run in lines else None}
 
 
-def _show(
-    shown: Sequence[PastRun], now: float, console: Console, found: Mapping[str, FoundInLogs] | None = None
-) -> None:
+def _show(shown: Sequence[PastRun], now: float, console: Console, found: Mapping[str, LineMatch] | None = None) -> None:
     heads = ("when", "run", "pool", "function", "outcome", "took", "cost", "arguments, or what failed")
     lines = table([heads, *(_row(run, now) for run in shown)])
     for line, run in zip(lines, [None, *shown], strict=True):
         codes = (1,) if run is None else (31,) if run.has_failed else ()
-        console.say(clip(line, console.width), *codes)
+        console.print_line(clip(line, console.width), *codes)
         if run is not None and found and run.run in found:
-            console.say(clip(f"    {found[run.run].note}", console.width))
+            console.print_line(clip(f"    {found[run.run].note}", console.width))
 
 
 def _row(run: PastRun, now: float) -> tuple[str, ...]:
@@ -166,14 +170,14 @@ LEAST = 12  # cells of a side, however narrow the terminal
 
 def compare(left: str, right: str, console: Console) -> int:
     """Compare two runs; each is named by its id or its pool's name, see ``pool_and_run_lookup.meant``."""
-    with opened(console) as session:
-        runs = [fetched(session, meant(session, word), console).run for word in (left, right)]
+    with open_session(console) as session:
+        runs = [fetch_run(session, resolve_run(session, word), console).run for word in (left, right)]
         found = session.compare(*runs).result()
     now = time.time()
     if console.as_json:
-        console.result(_object(found, now))
+        console.result(_run_json(found, now))
         return errors.OK
-    _show_comparison(list(lines_of(found, now, note_of)), console)
+    _show_comparison(list(comparison_lines(found, now, outcome_note)), console)
     return errors.OK
 
 
@@ -184,14 +188,14 @@ def _show_comparison(lines: list[ComparedLine], console: Console) -> None:
         sides = min(sides, max(LEAST, (console.width - names - 8) // 2))
     for line in lines:
         if line.is_heading:
-            console.say(f"\n{line.name}", 1)
+            console.print_line(f"\n{line.name}", 1)
             continue
         mark = "≠" if line.differs and line.name else " "
-        text = f"{fit(line.name, names)} {mark} {fit(line.left, sides)}  {line.right}".rstrip()
-        console.say(clip(text, console.width), *((33,) if mark == "≠" else () if line.name else (1,)))
+        text = f"{fit_width(line.name, names)} {mark} {fit_width(line.left, sides)}  {line.right}".rstrip()
+        console.print_line(clip(text, console.width), *((33,) if mark == "≠" else () if line.name else (1,)))
 
 
-def _object(found: Comparison, now: float) -> dict[str, Any]:
+def _run_json(found: Comparison, now: float) -> dict[str, Any]:
     def told(rows: list[ComparedRow]) -> dict[str, Any]:
         return {row.name: {"left": row.left, "right": row.right, "differs": row.differs} for row in rows}
 
@@ -237,48 +241,48 @@ def rerun(
         env, secrets: of a job, variables in place of those that are kept, or of those that are not.
     """
     if watch:
-        have_terminal(console, detach=detach)
+        require_terminal(console, detach=detach)
     if missing and (arguments or script_args):
         raise UsageError("--missing goes on with the same arguments: leave other ones out")
     with ExitStack() as held:
-        with opened(console) as session:
-            row, sheet = meant(session, run), None
+        with open_session(console) as session:
+            row, sheet = resolve_run(session, run), None
             if missing:
                 asked = row
-                row = held.enter_context(going_on(session.ledger, row, partial(_plan_rerun, session)))
+                row = held.enter_context(resume_sweep(session.ledger, row, partial(_sync_ledger, session)))
                 if row.run != asked.run:
                     console.note(f"run {row.run} went on with what was missing of run {asked.run}")
-                sheet = _left(session, row, console)
+                sheet = _missing_trials(session, row, console)
                 if not sheet.tasks:
                     console.note(
                         f"nothing is missing of run {row.run}: all {len(sheet.rows):,} combinations have results"
                     )
                     console.result({"run": row.run, "missing": 0})
                     return errors.OK
-            launched = any_kept(session.ledger, row)
+            launched = load_any_record(session.ledger, row)
             before = session.ledger.pool(row.token)
-            diff = diff_of(session.ledger, row)
-        if not isinstance(launched, KeptLaunch):
-            from skyward_core.client.launch.job_records import KeptCommand
+            diff = diff_path(session.ledger, row)
+        if not isinstance(launched, LaunchRecord):
+            from skyward_core.client.launch.job_records import CommandRecord
 
             if arguments or script_args:
                 raise UsageError(f"run {row.run} is of {launched.label}: give its variables by --env")
-            place = _place(row, before, pool, joined=launched.joined)
-            launched.check()
+            place = _target_pool(row, before, pool, joined=launched.joined)
+            launched.check_rerunnable()
             given = {"--env": dict(env or {}), "--secret": dict(secrets or {})}
             how = {"detach": detach, "dry_run": dry_run, "watch": watch}
-            if isinstance(launched, KeptCommand):
-                return _command(launched, place or "", console, given, **how)
-            return _job(launched, place, console, given, **how)
+            if isinstance(launched, CommandRecord):
+                return _rerun_command(launched, place or "", console, given, **how)
+            return _rerun_job(launched, place, console, given, **how)
         if env or secrets:
             raise UsageError(
                 f"run {row.run} was of a script, and --env and --secret are of job files and commands: leave them out"
             )
-        found = launched.changed_by(arguments, script_args or None)
-        place = _place(row, before, pool, joined=found.joined)
+        found = launched.with_arguments(arguments, script_args or None)
+        place = _target_pool(row, before, pool, joined=found.joined)
         request = found.request if place is None else found.request.on_pool(place)
-        _enter(found.cwd, console, _said(found.request))
-        told = ScriptState.of(Path(request.script)).since(found.source)
+        _change_folder(found.cwd, console, _command_text(found.request))
+        told = ScriptState.capture(Path(request.script)).changes_since(found.source)
         for said in told:
             console.note(f"run {row.run}: {said}")
         if told and found.source.diff:
@@ -287,21 +291,21 @@ def rerun(
         if sheet is not None:
             console.note(f"{len(sheet.tasks):,} of {count(len(sheet.rows), 'combination')} have no result and are run")
         request = replace(request, detach=detach or request.detach)
-        had = row.run, python_of(before.spec)
+        had = row.run, pool_interpreter(before.spec)
         return launch(request, console, dry_run=dry_run, watch=watch, missing=sheet, before=had)
 
 
-def _plan_rerun(session: Session, pool: str) -> None:
+def _sync_ledger(session: Session, pool: str) -> None:
     """What the nodes of a pool hold is written down."""
     session.attach(pool).result()
-    session.leave(pool).result()
+    session.detach_pool(pool).result()
 
 
-def _left(session: Session, row: RunRow, console: Console) -> TrialSheet:
+def _missing_trials(session: Session, row: RunRow, console: Console) -> TrialSheet:
     """What a sweep has no results of, once all that can be had of it is here."""
-    row = fetched(session, row, console)
+    row = fetch_run(session, row, console)
     pool = session.ledger.pool(row.token)
-    runs, client = gangs_of(session.ledger, row)
+    runs, client = gang_runs(session.ledger, row)
     if client:
         raise UsageError(f"the sweep of run {row.run} goes on: what is missing of it may still come")
     open_ones = [each for each in runs if each.state == "running"]
@@ -313,11 +317,11 @@ def _left(session: Session, row: RunRow, console: Console) -> TrialSheet:
             under_way = view is not None and any(task.state == "running" for task in view.tasks.values())
             if each.has_client or under_way:
                 raise UsageError(f"run {each.run} goes on: what is missing of it may still come")
-        session.leave(pool.key).result()  # what has come is written down
-    return missing_of(session.ledger, recorded(session, row.run))
+        session.detach_pool(pool.key).result()  # what has come is written down
+    return missing_trials(session.ledger, find_run(session, row.run))
 
 
-def _place(row: RunRow, before: PoolRow, pool: str | None, *, joined: bool) -> str | None:
+def _target_pool(row: RunRow, before: PoolRow, pool: str | None, *, joined: bool) -> str | None:
     """The pool that a run goes to again; None for a new one.
 
     Args:
@@ -335,31 +339,38 @@ def _place(row: RunRow, before: PoolRow, pool: str | None, *, joined: bool) -> s
     return None
 
 
-def _command(
-    found: KeptCommand, pool: str, console: Console, given: Given, *, detach: bool, dry_run: bool, watch: bool
+def _rerun_command(
+    found: CommandRecord,
+    pool: str,
+    console: Console,
+    given: Given,
+    *,
+    detach: bool,
+    dry_run: bool,
+    watch: bool,
 ) -> int:
     """Run a command again, on a pool that is up."""
-    from skyward_core.client.launch.job_launch import values_here
+    from skyward_core.client.launch.job_launch import resolve_variables
     from skyward_tui.cli.commands.jobs import execute
 
-    _need_no_plan(dry_run)
+    _refuse_dry_run(dry_run)
     console.note(f"exec {pool} {found.command_line}")
-    _complete(found, console, given)
+    _ask_missing_values(found, console, given)
     env, secrets = found.values(given["--env"], given["--secret"])
     return execute(
         pool,
         found.words,
         console,
-        env=values_here("--env", env),
-        secrets=values_here("--secret", secrets),
+        env=resolve_variables("--env", env),
+        secrets=resolve_variables("--secret", secrets),
         detach=detach,
         nodes=found.nodes,
         watch=watch,
     )
 
 
-def _job(
-    found: KeptJob,
+def _rerun_job(
+    found: JobRecord,
     pool: str | None,
     console: Console,
     given: Given,
@@ -378,15 +389,15 @@ def _job(
     from skyward_tui.cli.commands.jobs import launch as launch_job
 
     what = "exec" if found.run_alone else "launch"
-    _enter(found.cwd, console, f"{what} {found.path}" + ("" if found.setup else " --no-setup"))
+    _change_folder(found.cwd, console, f"{what} {found.path}" + ("" if found.setup else " --no-setup"))
     if not found.is_unchanged:
         console.note(f"{found.path} is not what it was: this runs what was kept of it")
-    _complete(found, console, given)
-    job = found.job(given["--env"], given["--secret"])
+    _ask_missing_values(found, console, given)
+    job = found.load_job(given["--env"], given["--secret"])
     if found.run_alone:
-        _need_no_plan(dry_run)
+        _refuse_dry_run(dry_run)
         return execute(pool or "", (), console, job=job, env={}, secrets={}, detach=detach, watch=watch)
-    request = found.again(job, None) if pool is None else JobRequest(job=job, pool=pool)
+    request = found.to_job_request(job, None) if pool is None else JobRequest(job=job, pool=pool)
     return launch_job(
         request,
         console,
@@ -398,14 +409,14 @@ def _job(
     )
 
 
-def _need_no_plan(dry_run: bool) -> None:
+def _refuse_dry_run(dry_run: bool) -> None:
     if dry_run:
         raise UsageError("--dry-run tells what a launch would make, and exec makes nothing: leave it out")
 
 
-def _complete(found: KeptShell, console: Console, given: Given) -> None:
+def _ask_missing_values(found: ShellRecord, console: Console, given: Given) -> None:
     """Have what it lacks typed, where there is somebody to do so; what is this shell's is told."""
-    for name, option in found.lacking(given["--env"], given["--secret"]).items():
+    for name, option in found.missing_variables(given["--env"], given["--secret"]).items():
         if not (sys.stdin.isatty() and console.is_terminal):
             break  # it says which, and how to give it
         given[option][name] = console.ask_secret(f"{name} of {found.label}, which is not kept")
@@ -414,7 +425,7 @@ def _complete(found: KeptShell, console: Console, given: Given) -> None:
             console.note(f"{name} is this shell's: no value of a secret is kept")
 
 
-def _enter(folder: Path, console: Console, what: str) -> None:
+def _change_folder(folder: Path, console: Console, what: str) -> None:
     """Go to the folder from which the launch's paths are seen."""
     try:
         os.chdir(folder)
@@ -424,7 +435,7 @@ def _enter(folder: Path, console: Console, what: str) -> None:
     console.note(f"in {folder}: {what}")
 
 
-def _said(request: LaunchRequest) -> str:
+def _command_text(request: LaunchRequest) -> str:
     try:
         return request.command_line("skyward-tui", "run")
     except UsageError:  # a file's name that only the app's form can say

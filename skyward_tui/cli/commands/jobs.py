@@ -10,22 +10,22 @@ from typing import TYPE_CHECKING
 
 from skyward_core.client.launch import job_launch
 from skyward_core.client.launch.discovery import Task
-from skyward_core.client.launch.job_launch import JobFile, JobRequest, shell_task, tasks_of, tasks_on
-from skyward_core.client.launch.job_records import KeptJob
+from skyward_core.client.launch.job_launch import JobFile, JobRequest, job_tasks, pool_job_tasks, shell_task
+from skyward_core.client.launch.job_records import JobRecord
 from skyward_core.model import errors
 from skyward_core.model.errors import UsageError
 from skyward_core.model.specs import PoolSpec
 from skyward_core.views.pool_view import PoolView
-from skyward_tui.cli.commands.run import Job, have_terminal, live_pool
+from skyward_tui.cli.commands.run import PoolCommand, live_pool, require_terminal
 from skyward_tui.cli.console import Console
-from skyward_tui.cli.pool_and_run_lookup import opened, up
+from skyward_tui.cli.pool_and_run_lookup import live_pools, open_session
 from skyward_tui.cli.run_report import table
 from skyward_tui.text.number_format import NO_RUN, clip, count, duration
-from skyward_tui.text.run_rows import as_json, numbers, queue_of, reason
+from skyward_tui.text.run_rows import format_nodes, queue_row_json, queue_rows, waiting_reason
 
 if TYPE_CHECKING:
     from skyward_core.client.launch.job_launch import JobFile
-    from skyward_core.client.launch.job_records import KeptShell
+    from skyward_core.client.launch.job_records import ShellRecord
 
 
 def execute(
@@ -48,37 +48,35 @@ def execute(
         nodes: how many of the pool's nodes run a command, or which; None for all.
     """
     if watch:
-        have_terminal(console, detach=detach)
-    with opened(console) as session:
-        (row,) = up(session, (pool,))
-        runner = StepsRun(session, console, pool, ours=False, keep=True)
+        require_terminal(console, detach=detach)
+    with open_session(console) as session:
+        (row,) = live_pools(session, (pool,))
+        runner = JobCommand(session, console, pool, ours=False, keep=True)
         if watch:
-            runner.watch()
-        with job_launch.held(job_launch.TASKS) as large, runner.follower.signals():
-            kept: KeptShell
+            runner.enable_live_status()
+        with job_launch.temporary_folder(job_launch.TASKS_FOLDER) as large, runner.follower.catch_signals():
+            kept: ShellRecord
             if job is None:
-                from skyward_core.client.launch.job_records import KeptCommand
+                from skyward_core.client.launch.job_records import CommandRecord
 
                 steps = [replace(shell_task(words, env, secrets), nodes=nodes)]
-                kept = KeptCommand.of(words, env, secrets, nodes)
+                kept = CommandRecord.from_command(words, env, secrets, nodes)
             else:
-                from skyward_core.client.launch.job_launch import (
-                    tasks_on,  # a command is there sooner without
-                )
-                from skyward_core.client.launch.job_records import KeptJob
+                from skyward_core.client.launch.job_launch import pool_job_tasks
+                from skyward_core.client.launch.job_records import JobRecord
 
-                view = session.look(row.key).result()
+                view = session.observe(row.key).result()
                 check_fits(job, view)
-                steps = tasks_on(job, view, large, run_alone=True)
-                kept = KeptJob.of(job, run_alone=True)
-            return runner.all_of(None, steps, detach=detach, kept=kept)
+                steps = pool_job_tasks(job, view, large, run_alone=True)
+                kept = JobRecord.from_job(job, run_alone=True)
+            return runner.note_waiting(None, steps, detach=detach, kept=kept)
 
 
-class StepsRun(Job):
+class JobCommand(PoolCommand):
     """The calls of a job, one after the other, on one pool."""
 
-    def all_of(
-        self, spec: PoolSpec | None, steps: Sequence[Task], *, detach: bool, kept: KeptShell | None = None
+    def note_waiting(
+        self, spec: PoolSpec | None, steps: Sequence[Task], *, detach: bool, kept: ShellRecord | None = None
     ) -> int:
         """Run them until one fails, and give its exit status, or that of the last.
 
@@ -90,13 +88,13 @@ class StepsRun(Job):
 
         def tell_of_waiting() -> None:
             view = self.session.view(self.key)
-            for row in queue_of(view):
+            for row in queue_rows(view):
                 mine = self.run is not None and row.run == self.run.id and row.run not in told
                 if mine and row.waits and (row.behind[0] or row.free < row.wants or (row.only and row.holders)):
                     told.add(row.run)
-                    self.console.note(f"run {row.run} {reason(row, time.time())}")
+                    self.console.note(f"run {row.run} {waiting_reason(row, time.time())}")
 
-        self.follower.on_queue, self.follower.prints = tell_of_waiting, self.prints
+        self.follower.on_queue, self.follower.is_output_ours = tell_of_waiting, self.is_output_ours
 
         def work() -> int:
             status, job = errors.OK, token_hex(5)
@@ -108,9 +106,11 @@ class StepsRun(Job):
                 if nodes and isinstance(task.nodes, int):
                     task = replace(task, nodes=nodes)
                 rest = ", ".join(each.name for each in steps[number:])
-                self.leaving = f"and leave it running, and what comes after it ({rest}) does not begin" if rest else ""
+                self.detach_text = (
+                    f"and leave it running, and what comes after it ({rest}) does not begin" if rest else ""
+                )
                 run = self.launch(task, stays=left, request=kept)
-                status = self.see_out(run, left)
+                status = self.wait_and_report(run, left)
                 if run.state == "cancelled":
                     self.console.note(f"run {run.id} was cancelled")
                 nodes = run.nodes
@@ -120,7 +120,7 @@ class StepsRun(Job):
                     break
             return status
 
-        return self.through(spec, work)
+        return self.run_on_pool(spec, work)
 
 
 def check_fits(job: JobFile, pool: PoolView) -> None:
@@ -147,9 +147,9 @@ def launch(
     was up before.
     """
     if watch:
-        have_terminal(console, detach=detach)
+        require_terminal(console, detach=detach)
     job = request.job
-    with opened(console) as session:
+    with open_session(console) as session:
         found = live_pool(session, request.pool)
         if found is not None:
             check_fits(job, found)
@@ -161,27 +161,29 @@ def launch(
         for note in notes:
             console.note(f"{job.path}: {note}")
         if dry_run:
-            return _tell(job, spec, found, console, setup=setup)
+            return _show_plan(job, spec, found, console, setup=setup)
         name = spec.name if spec is not None else found.name if found is not None else ""
-        runner = StepsRun(session, console, name, ours=found is None or down, keep=not down)
+        runner = JobCommand(session, console, name, ours=found is None or down, keep=not down)
         if watch:
-            runner.watch()
-        with job_launch.held(job_launch.TASKS) as folder, runner.follower.signals():
+            runner.enable_live_status()
+        with job_launch.temporary_folder(job_launch.TASKS_FOLDER) as folder, runner.follower.catch_signals():
             steps = (
-                list(tasks_of(job, folder, setup=setup)) if found is None else tasks_on(job, found, folder, setup=setup)
+                list(job_tasks(job, folder, setup=setup))
+                if found is None
+                else pool_job_tasks(job, found, folder, setup=setup)
             )
-            kept = KeptJob.of(job, request if spec is not None else None, setup=setup, down=down)
-            status = runner.all_of(spec, steps, detach=detach, kept=kept)
+            kept = JobRecord.from_job(job, request if spec is not None else None, setup=setup, down=down)
+            status = runner.note_waiting(spec, steps, detach=detach, kept=kept)
         if not job.run.strip() and status == errors.OK:
             done = "" if spec is None else f"pool {name} was made"
-            console.note(f"{job.path} has no run: {_done(job, done, setup=setup)}")
+            console.note(f"{job.path} has no run: {_result_text(job, done, setup=setup)}")
         if not down and spec is not None and runner.key and runner.error is None:
             idle = duration(spec.options.idle_timeout)
             console.note(f"pool {name} stays up, and ends itself {idle} after its last use: skyward-tui down {name}")
         return status
 
 
-def _done(job: JobFile, pool: str, *, setup: bool) -> str:
+def _result_text(job: JobFile, pool: str, *, setup: bool) -> str:
     """What came of a job without ``run``."""
     did = [pool] if pool else []
     if job.mounts:
@@ -191,7 +193,7 @@ def _done(job: JobFile, pool: str, *, setup: bool) -> str:
     return f"{', '.join(did) or 'nothing was done'}" + (", and nothing was run" if did else "")
 
 
-def _tell(job: JobFile, spec: PoolSpec | None, found: PoolView | None, console: Console, *, setup: bool) -> int:
+def _show_plan(job: JobFile, spec: PoolSpec | None, found: PoolView | None, console: Console, *, setup: bool) -> int:
     """What a launch would do."""
     told = [("job", job.name or str(job.path))]
     if found is not None:
@@ -206,7 +208,7 @@ def _tell(job: JobFile, spec: PoolSpec | None, found: PoolView | None, console: 
     if not job.run.strip():
         told.append(("run", NO_RUN))
     for line in table(told):
-        console.say(line)
+        console.print_line(line)
     console.result({"plan": [list(each) for each in told]})
     return errors.OK
 
@@ -218,23 +220,38 @@ def _commands(job: JobFile, *, setup: bool) -> dict[str, str]:
 
 def queue(pool: str, console: Console) -> int:
     """Runs of a pool that have not ended, those that have nodes first."""
-    with opened(console) as session:
-        (row,) = up(session, (pool,))
-        view = session.look(row.key).result()
-        rows, now = queue_of(view), time.time()
+    with open_session(console) as session:
+        (row,) = live_pools(session, (pool,))
+        view = session.observe(row.key).result()
+        rows, now = queue_rows(view), time.time()
     if console.as_json:
-        console.result({"pool": view.name, "nodes": len(view.nodes), "runs": [as_json(each, now) for each in rows]})
+        console.result(
+            {
+                "pool": view.name,
+                "nodes": len(view.nodes),
+                "runs": [queue_row_json(each, now) for each in rows],
+            }
+        )
         return errors.OK
     if not rows:
-        console.say(f"nothing runs or waits on pool {view.name} ({count(len(view.nodes), 'node')})")
+        console.print_line(f"nothing runs or waits on pool {view.name} ({count(len(view.nodes), 'node')})")
         return errors.OK
     told = [("run", "name", "state", "nodes", "for", "")]
     for each in rows:
         state = "◌ waiting" if each.waits else "● running"
-        nodes = numbers(each.nodes) if each.nodes else "-"
-        told.append((each.run, each.name, state, nodes, duration(max(0.0, now - each.since)), reason(each, now)))
+        nodes = format_nodes(each.nodes) if each.nodes else "-"
+        told.append(
+            (
+                each.run,
+                each.name,
+                state,
+                nodes,
+                duration(max(0.0, now - each.since)),
+                waiting_reason(each, now),
+            )
+        )
     for line in table(told):
-        console.say(clip(line, console.width))
+        console.print_line(clip(line, console.width))
     if waiting := next((each.run for each in rows if each.waits), ""):
         console.note(f"skyward-tui cancel {waiting} takes a waiting run out")
     return errors.OK

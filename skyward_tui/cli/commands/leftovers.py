@@ -6,15 +6,20 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from skyward_core.client.leftover_cleanup import Found, Sweep, sweepers
+from skyward_core.client.leftover_cleanup import JudgedLeftover, LeftoverScan, scannable_providers
 from skyward_core.client.session import Session
 from skyward_core.model import errors
 from skyward_core.model.errors import UsageError
 from skyward_tui.cli.console import Console
 from skyward_tui.cli.follow_run import Follower
-from skyward_tui.cli.pool_and_run_lookup import opened
+from skyward_tui.cli.pool_and_run_lookup import open_session
 from skyward_tui.cli.run_report import table
-from skyward_tui.text.receipts_and_leftovers import doubts_of, line_of, others_of, rows_of
+from skyward_tui.text.receipts_and_leftovers import (
+    leftovers_line,
+    leftovers_table,
+    other_ledgers_lines,
+    unchecked_line,
+)
 
 
 def sweep(
@@ -32,12 +37,12 @@ def sweep(
     """
     if settings and provider is None:
         raise UsageError("--set is of one provider: name it by --provider")
-    asked = {name: settings for name in ([provider] if provider else sweepers())}
-    with opened(console) as session:
-        found = session.sweep(asked, everywhere=everywhere, ledgers=ledgers).result()
+    asked = {name: settings for name in ([provider] if provider else scannable_providers())}
+    with open_session(console) as session:
+        found = session.scan_leftovers(asked, everywhere=everywhere, ledgers=ledgers).result()
         _show(found, console)
-        ended = bool(found.left) and _may_end(found, yes, console)
-        remains = _end(session, found, console) if ended else []
+        ended = bool(found.removable) and _confirm_deletion(found, yes, console)
+        remains = _delete(session, found, console) if ended else []
     console.result(
         {
             "found": [_row(each) for each in found.found],
@@ -53,30 +58,30 @@ def sweep(
     return errors.UNVERIFIED if remains else errors.FAILED if found.unknown else errors.OK
 
 
-def note_left(session: Session, specs: Iterable[Mapping[str, Any]], console: Console) -> None:
+def note_leftovers(session: Session, specs: Iterable[Mapping[str, Any]], console: Console) -> None:
     """After pools have ended: tell what is left of any, where their machines were rented."""
     if not any(spec.get("rents") for spec in specs):
         return
-    found = session.sweep().result()
-    for line in (line_of(found), doubts_of(found)):
+    found = session.scan_leftovers().result()
+    for line in (leftovers_line(found), unchecked_line(found)):
         if line:
             console.note(line)
 
 
-def _show(found: Sweep, console: Console) -> None:
+def _show(found: LeftoverScan, console: Console) -> None:
     if found.found:
-        head, *lines = table(rows_of(found.found))
-        console.say(head, 1)
+        head, *lines = table(leftovers_table(found.found))
+        console.print_line(head, 1)
         for line in lines:
-            console.say(line)
+            console.print_line(line)
     elif not found.unknown:
         console.note("nothing that was made from here is there")
-    for line in (*others_of(found), doubts_of(found), line_of(found)):
+    for line in (*other_ledgers_lines(found), unchecked_line(found), leftovers_line(found)):
         if line:
             console.note(line)
 
 
-def _may_end(found: Sweep, yes: bool, console: Console) -> bool:
+def _confirm_deletion(found: LeftoverScan, yes: bool, console: Console) -> bool:
     """Whether the person wants it ended."""
     if yes:
         return True
@@ -84,23 +89,23 @@ def _may_end(found: Sweep, yes: bool, console: Console) -> bool:
         console.note("nothing was ended: --yes ends what is left")
         return False
     what = "what nobody has fetched from there goes with it"
-    said = console.confirm(f"end what is left ({len(found.left)} things)? {what}")
+    said = console.confirm(f"end what is left ({len(found.removable)} things)? {what}")
     if not said:
         console.note("nothing was ended")
     return said
 
 
-def _end(session: Session, found: Sweep, console: Console) -> list[str]:
+def _delete(session: Session, found: LeftoverScan, console: Console) -> list[str]:
     """End it, and see it gone; gives what remains."""
     follower = Follower(console)
-    with follower.signals():
-        remains: list[str] = follower.wait(session.end_left(found, console.note), heed=False)
+    with follower.catch_signals():
+        remains: list[str] = follower.wait(session.remove_leftovers(found, console.note), heed=False)
     for each in remains:
         console.note(f"still there: {each}")
     if not remains:
-        console.note(f"ended, and verified gone: {len(found.left)}")
+        console.note(f"ended, and verified gone: {len(found.removable)}")
     return remains
 
 
-def _row(each: Found) -> dict[str, object]:
+def _row(each: JudgedLeftover) -> dict[str, object]:
     return asdict(each.thing) | {"state": each.verdict}

@@ -12,16 +12,16 @@ from skyward_core.model import errors
 from skyward_core.model.errors import PoolError, UsageError
 from skyward_core.model.metric_series import Curves, curve_json
 from skyward_core.util.user_files import exists
-from skyward_core.views.alert_rules import Alert, alerts_of
-from skyward_core.views.machine_metrics import MachineBook
-from skyward_core.views.metric_curves import curves_of
+from skyward_core.views.alert_rules import Alert, find_alerts
+from skyward_core.views.machine_metrics import MachineMetrics
+from skyward_core.views.metric_curves import build_curves
 from skyward_core.views.pool_view import PoolView
-from skyward_core.views.prometheus import text_of
+from skyward_core.views.prometheus import format_prometheus
 from skyward_tui.cli.console import Console
-from skyward_tui.cli.pool_and_run_lookup import meant, opened
+from skyward_tui.cli.pool_and_run_lookup import open_session, resolve_run
 from skyward_tui.cli.run_report import table
-from skyward_tui.text.error_hints import words_of
-from skyward_tui.text.hardware_cells import HEAD, quantity, rows
+from skyward_tui.text.error_hints import format_error
+from skyward_tui.text.hardware_cells import HARDWARE_COLUMNS, quantity, rows
 from skyward_tui.text.number_format import clock, number
 
 PERIOD = 1.0  # seconds between tables
@@ -30,37 +30,37 @@ ENDINGS = (".csv", ".json", ".parquet")
 
 def top(pool: str, once: bool, console: Console) -> int:
     """What a pool's machines do: a table, or an object, every second until ctrl-c, or once."""
-    with opened(console) as session, suppress(KeyboardInterrupt):
-        view = session.measure(pool).result()
+    with open_session(console) as session, suppress(KeyboardInterrupt):
+        view = session.start_sampling(pool).result()
         while True:
             _show(view, console)
-            if once or not view.is_live or console.unread:
+            if once or not view.is_live or console.has_no_reader:
                 break
             time.sleep(PERIOD)
-            session.measure(pool).result()
+            session.start_sampling(pool).result()
     return errors.OK
 
 
 def _show(view: PoolView, console: Console) -> None:
-    book, now = view.machines or MachineBook(), time.time()
+    book, now = view.machines or MachineMetrics(), time.time()
     if console.as_json:
         told = {"pool": view.name, "at": now, "nodes": [_node_json(book, node) for node in book.nodes]}
         console.result(told | {"alerts": [{"run": run} | alert.to_json() for run, alert in _alerts(view, now)]})
         return
-    for at, line in enumerate(table([HEAD, *rows(book, now)])):
-        console.say(line, *([1] if not at else []))
+    for at, line in enumerate(table([HARDWARE_COLUMNS, *rows(book, now)])):
+        console.print_line(line, *([1] if not at else []))
     for run, alert in _alerts(view, now):
-        console.say(f"! run {run}: {alert.kind}: {alert.who} since {clock(alert.since)}: {alert.words}")
-    console.say("")
+        console.print_line(f"! run {run}: {alert.kind}: {alert.who} since {clock(alert.since)}: {alert.words}")
+    console.print_line("")
 
 
 def _alerts(view: PoolView, now: float) -> list[tuple[str, Alert]]:
     """What is amiss with the runs that go on."""
     going = [run for run in list(view.runs.values()) if run.state == "running"]
-    return [(run.id, alert) for run in going for alert in alerts_of(view, run, now)]
+    return [(run.id, alert) for run in going for alert in find_alerts(view, run, now)]
 
 
-def _node_json(book: MachineBook, node: int) -> dict[str, Any]:
+def _node_json(book: MachineMetrics, node: int) -> dict[str, Any]:
     machine = book.nodes[node]
     gpus = [
         {"id": device.id, "model": device.model, "figures": dict(track.latest)}
@@ -75,40 +75,40 @@ def metrics(run: str, prometheus: bool, output: str | None, console: Console) ->
     Prometheus, or all of it as a file."""
     if output is not None and not output.endswith(ENDINGS):
         raise UsageError(f"{output} says no kind of file: end it with {' or '.join(ENDINGS)}")
-    with opened(console) as session:
-        found, labels = _found(session, run, console)
+    with open_session(console) as session:
+        found, labels = _load_curves(session, run, console)
     for note in found.notes:
         console.note(note)
     if output is not None:
         _write(found, output)
         console.note(f"{output}: {sum(map(len, found)):,} numbers of {len(found):,} curves")
     elif prometheus:
-        for line in text_of(found, labels).splitlines():
-            console.say(line)
+        for line in format_prometheus(found, labels).splitlines():
+            console.print_line(line)
     elif not console.as_json:
-        for line in table([("name", "of", "newest", "numbers"), *_newest(found)]):
-            console.say(line)
+        for line in table([("name", "of", "newest", "numbers"), *_newest_rows(found)]):
+            console.print_line(line)
     console.result(labels | {"curves": [curve_json(curve) for curve in found]})
     return errors.OK
 
 
-def _found(session: Session, word: str, console: Console) -> tuple[Curves, dict[str, str]]:
-    row = meant(session, word)
+def _load_curves(session: Session, word: str, console: Console) -> tuple[Curves, dict[str, str]]:
+    row = resolve_run(session, word)
     pool = session.ledger.pool(row.token)
     labels = {"pool": pool.name, "run": row.run}
     if pool.ended_at is None:
         try:
-            view = session.measure(pool.key).result()
-            return curves_of(view, view.runs.get(row.run)), labels
+            view = session.start_sampling(pool.key).result()
+            return build_curves(view, view.runs.get(row.run)), labels
         except PoolError as error:
-            console.note(f"{words_of(error)}; this is what was kept here")
-    view = session.recall(pool.key).result()
-    kept = curves_of(view, view.runs.get(row.run))
+            console.note(f"{format_error(error)}; this is what was kept here")
+    view = session.load_ended_pool(pool.key).result()
+    kept = build_curves(view, view.runs.get(row.run))
     kept.notes.append("what machines did is kept on them, and went with them: here is what ranks logged")
     return kept, labels
 
 
-def _newest(found: Curves) -> Sequence[tuple[str, str, str, str]]:
+def _newest_rows(found: Curves) -> Sequence[tuple[str, str, str, str]]:
     told = []
     for curve in found:
         of = f"rank {curve.rank}" if curve.rank is not None else f"node {curve.node}"

@@ -8,15 +8,22 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from skyward_core.client import offers as capacity
-from skyward_core.client.offers import blocks, listed, offered
+from skyward_core.client.offers import list_blocks, list_offers, save_listed_blocks
 from skyward_core.client.run_history import PoolCost
 from skyward_core.client.run_history import costs as add_up
 from skyward_core.model import accelerators, errors
 from skyward_core.model.errors import Unreachable, UsageError
-from skyward_core.model.offers import Block, Offer, Reservation, Wish, in_order, nearest
-from skyward_core.util.terminal_safe_text import field
+from skyward_core.model.offers import (
+    Block,
+    MachineRequirements,
+    Offer,
+    Reservation,
+    describe_nearest,
+    matching_offers,
+)
+from skyward_core.util.terminal_safe_text import sanitize_line
 from skyward_tui.cli.console import Console
-from skyward_tui.cli.pool_and_run_lookup import note_silent, opened
+from skyward_tui.cli.pool_and_run_lookup import note_unreachable, open_session
 from skyward_tui.cli.run_report import table
 from skyward_tui.text.number_format import ago, count, money
 
@@ -28,26 +35,27 @@ def buy(offering: str, price: float | None, settings: Sequence[str], console: Co
         UsageError: no price was said, or another one.
         SkywardError: it was not bought.
     """
-    texts = dict(map(_setting, settings))
-    block = capacity.offering(offering, texts)
+    texts = dict(map(_parse_setting, settings))
+    block = capacity.find_offering(offering, texts)
     console.note(
-        f"{count(block.count, 'machine')} of {field(block.instance_type)} in {field(block.zone)} for "
-        f"{block.hours} hours from {_when(block.starts_at)}: ${block.upfront:,.2f}, paid at once and not given back"
+        f"{count(block.count, 'machine')} of {sanitize_line(block.instance_type)} in {sanitize_line(block.zone)} for "
+        f"{block.hours} hours from {_format_time(block.starts_at)}: ${block.upfront:,.2f}, paid at once and not "
+        "given back"
     )
-    said = _said(block, price, console)
+    said = _ask_price(block, price, console)
     try:
         found = capacity.buy(block, said, texts)
     except Unreachable as error:  # nobody knows
-        console.fail(error)
+        console.report_error(error)
         return errors.UNVERIFIED
     console.note(f"bought: {found.id}; sky.AWS(reservation={found.id!r}) has machines of it once it has begun")
     console.result({"bought": asdict(found)})
     if not console.as_json:
-        console.say(found.id)
+        console.print_line(found.id)
     return errors.OK
 
 
-def _said(block: Block, price: float | None, console: Console) -> float:
+def _ask_price(block: Block, price: float | None, console: Console) -> float:
     """The price, as the person says it."""
     if price is not None:
         return price
@@ -67,10 +75,11 @@ def clear(offering: str, yes: bool, console: Console) -> int:
         UsageError: it was bought, may be under way, or nobody typed the word.
         SkywardError: the account cannot be asked.
     """
-    purchase = capacity.in_doubt(offering)
+    purchase = capacity.find_doubtful_purchase(offering)
     block = Block(**purchase.block)
     console.note(
-        f"{field(block.id)} ({money(block.upfront)}) was asked for {_when(purchase.asked_at)}, and the account has no "
+        f"{sanitize_line(block.id)} ({money(block.upfront)}) was asked for {_format_time(purchase.asked_at)}, "
+        "and the account has no "
         "reservation with its tag: the call was never made, as far as AWS can tell"
     )
     if not yes:
@@ -78,25 +87,26 @@ def clear(offering: str, yes: bool, console: Console) -> int:
             raise UsageError(f"nothing was changed: --yes has {offering} count as not bought")
         if console.ask("type clear to have it count as not bought").strip() != "clear":
             raise UsageError("nothing was changed")
-    capacity.clear(purchase)
-    console.note(f"{field(block.id)} counts as not bought, and may be bought again")
+    capacity.clear_purchase(purchase)
+    console.note(f"{sanitize_line(block.id)} counts as not bought, and may be bought again")
     console.result({"cleared": purchase.block})
     return errors.OK
 
 
-def ls(provider: str, settings: Sequence[str], console: Console) -> int:
+def list_offerings(provider: str, settings: Sequence[str], console: Console) -> int:
     """What was bought from here, what became of it, and all that the account holds."""
     bought = capacity.purchases()
-    held = capacity.reserved(provider, dict(map(_setting, settings)))
+    held = capacity.list_reservations(provider, dict(map(_parse_setting, settings)))
     rows: list[tuple[str, ...]] = [("id", "type", "machines", "free", "where", "from", "until", "state")]
     rows += [_row(each) for each in held]
     doubtful = [(row, why) for row, found, why in bought if found is None and row.state == "asked"]
     for row, why in doubtful:
         block = Block(**row.block)
         console.note(
-            f"{block.id} ({money(block.upfront)}) was asked for {_when(row.asked_at)}, and nobody knows whether it was "
+            f"{block.id} ({money(block.upfront)}) was asked for {_format_time(row.asked_at)}, and nobody knows "
+            "whether it was "
             f"bought: {why or 'no reservation with its tag is seen'}; `skyward-tui capacity clear "
-            f"{field(block.id)}` lets it be bought again"
+            f"{sanitize_line(block.id)}` lets it be bought again"
         )
     console.result(
         {
@@ -106,23 +116,23 @@ def ls(provider: str, settings: Sequence[str], console: Console) -> int:
     )
     if not console.as_json:
         for line in table(rows) if held else ["nothing is held for this account there"]:
-            console.say(line)
+            console.print_line(line)
     return errors.UNVERIFIED if doubtful else errors.OK
 
 
 def _row(each: Reservation) -> tuple[str, ...]:
-    until = "-" if each.ends_at is None else _when(each.ends_at)
-    kind = f"{field(each.state)}, Capacity Block" if each.is_block else field(each.state)
-    begins = _when(each.starts_at) if each.starts_at else "-"
-    names = field(each.id), field(each.instance_type)
-    return (*names, str(each.count), str(each.free), field(each.zone), begins, until, kind)
+    until = "-" if each.ends_at is None else _format_time(each.ends_at)
+    kind = f"{sanitize_line(each.state)}, Capacity Block" if each.is_block else sanitize_line(each.state)
+    begins = _format_time(each.starts_at) if each.starts_at else "-"
+    names = sanitize_line(each.id), sanitize_line(each.instance_type)
+    return (*names, str(each.count), str(each.free), sanitize_line(each.zone), begins, until, kind)
 
 
-def _when(at: float) -> str:
+def _format_time(at: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M", time.localtime(at))
 
 
-def _setting(text: str) -> tuple[str, str]:
+def _parse_setting(text: str) -> tuple[str, str]:
     name, equals, given = text.partition("=")
     if not (name and equals):
         raise UsageError(f"--set {text}: write a setting of the provider as KEY=VALUE")
@@ -135,7 +145,7 @@ def offers(
     block: int | None, nodes: int | None,
 ) -> int:  # fmt: skip
     """A table of what fits, the cheapest first; where nothing does, what comes nearest, and why it is none."""
-    wish = Wish(
+    wish = MachineRequirements(
         accelerator=accelerators.resolve(accelerator),
         any_accelerator=not (accelerator or vcpus or memory or architecture),
         vcpus=vcpus,
@@ -150,12 +160,12 @@ def offers(
     if block is not None:
         if spot:
             raise UsageError("--spot machines are not bought ahead: leave it or --block out")
-        return _blocks(console, wish, nodes or 1, block)
+        return _show_blocks(console, wish, nodes or 1, block)
     if nodes is not None:
         raise UsageError("--nodes goes with --block; other prices are of one machine")
-    found = offered(wish)
-    fitting = in_order(found.offers, wish)
-    missed = [] if fitting else nearest(found.offers, wish)
+    found = list_offers(wish)
+    fitting = matching_offers(found.offers, wish)
+    missed = [] if fitting else describe_nearest(found.offers, wish)
     for note in found.notes:
         console.note(note)
     if console.as_json:
@@ -163,38 +173,38 @@ def offers(
         console.result({"offers": rows, "nearest": missed, "notes": list(found.notes)})
     elif fitting:
         for line in table([_HEAD, *_rows(fitting)]):
-            console.say(line)
+            console.print_line(line)
     else:
-        console.say("nothing fits; what comes nearest:" if missed else "nothing fits, and nothing comes near")
+        console.print_line("nothing fits; what comes nearest:" if missed else "nothing fits, and nothing comes near")
         for line in missed:
-            console.say(f"  {field(line)}")
+            console.print_line(f"  {sanitize_line(line)}")
     return errors.OK if fitting else errors.FAILED
 
 
-def _blocks(console: Console, wish: Wish, nodes: int, hours: int) -> int:
+def _show_blocks(console: Console, wish: MachineRequirements, nodes: int, hours: int) -> int:
     """A table of what can be bought ahead."""
     # The limit is to what an hour of the block costs.
     asked = replace(wish, allocation="on-demand", max_hourly=None)
     most = wish.max_hourly
     found = [
         each
-        for each in blocks(asked, nodes, hours)
+        for each in list_blocks(asked, nodes, hours)
         if (most is None or each.hourly <= most) and (not wish.zones or each.zone in wish.zones)
     ]
     try:
-        listed(found)
+        save_listed_blocks(found)
     except OSError as error:
         console.note(f"none of these can be bought by its id, which could not be written down: {error}")
     rows = [("provider", "type", "machines", "where", "from", "hours", "all of it", "each", "id")]
     for each in found:
         begins = time.strftime("%Y-%m-%d %H:%M", time.localtime(each.starts_at))
-        kind, zone, id = field(each.instance_type), field(each.zone), field(each.id)
+        kind, zone, id = sanitize_line(each.instance_type), sanitize_line(each.zone), sanitize_line(each.id)
         price = money(each.upfront), f"{money(each.hourly)}/h"
-        rows.append((field(each.provider), kind, str(each.count), zone, begins, str(each.hours), *price, id))
+        rows.append((sanitize_line(each.provider), kind, str(each.count), zone, begins, str(each.hours), *price, id))
     console.result({"blocks": [asdict(each) | {"hourly": each.hourly} for each in found]})
     if not console.as_json:
         for line in table(rows) if found else ["nothing that fits can be bought ahead now"]:
-            console.say(line)
+            console.print_line(line)
     return errors.OK if found else errors.FAILED
 
 
@@ -228,12 +238,12 @@ def _offer_row(markets: dict[str, Offer]) -> Sequence[str]:
     lately = "–".join(money(each + spot.beside_hourly) for each in (spot and spot.lately) or ()) if spot else ""
     of_each = f" {best.memory_each_gb:.0f} GB" if best.memory_each_gb else ""
     return (
-        field(best.provider),
-        field(best.instance_type),
-        f"{best.count} × {field(best.accelerator)}{of_each}" if best.count else "-",
+        sanitize_line(best.provider),
+        sanitize_line(best.instance_type),
+        f"{best.count} × {sanitize_line(best.accelerator)}{of_each}" if best.count else "-",
         str(best.vcpus),
         f"{best.memory_gb:g} GB",
-        field(best.zone or best.region),
+        sanitize_line(best.zone or best.region),
         _price(markets.get("on-demand")),
         _price(spot),
         lately,
@@ -262,8 +272,8 @@ def _as_json(offer: Offer) -> dict[str, Any]:
 
 def costs(console: Console, *, seconds: float, by: str) -> int:
     """A table, and all of it added up."""
-    with opened(console) as session:
-        note_silent(session, console)  # a pool that has ended itself costs nothing since
+    with open_session(console) as session:
+        note_unreachable(session, console)  # a pool that has ended itself costs nothing since
     since = max(0.0, time.time() - seconds)
     found = add_up(since)
     if console.as_json:
@@ -278,30 +288,38 @@ def costs(console: Console, *, seconds: float, by: str) -> int:
         )
         return errors.OK
     if not found.pools:
-        console.say("no pool has cost anything in that time")
+        console.print_line("no pool has cost anything in that time")
         return errors.OK
     rows = {
-        "pool": lambda: _pools(found.pools),
-        "function": lambda: _sums("function", found.by_function),
-        "day": lambda: _sums("day", dict(sorted(found.by_day.items()))),
+        "pool": lambda: _pool_rows(found.pools),
+        "function": lambda: _sum_rows("function", found.by_function),
+        "day": lambda: _sum_rows("day", dict(sorted(found.by_day.items()))),
     }[by]()
     for line in table([*rows, ("all", *[""] * (len(rows[0]) - 2), money(found.dollars))]):
-        console.say(line)
+        console.print_line(line)
     unknown = sum(each.dollars is None for each in found.pools)
     if unknown:
         console.note(f"of {unknown} of these pools nobody knows what they cost")
     return errors.OK
 
 
-def _pools(pools: Sequence[PoolCost]) -> list[Sequence[str]]:
+def _pool_rows(pools: Sequence[PoolCost]) -> list[Sequence[str]]:
     rows: list[Sequence[str]] = [("pool", "provider", "made", "ran", "cost")]
     for each in pools:
         made = time.strftime("%Y-%m-%d %H:%M", time.localtime(each.since))
         cost = "$?" if each.dollars is None else money(each.dollars)
-        ran = field(", ".join(each.functions)) or "-"
-        rows.append((field(each.pool), field(each.provider), made, ran, cost + (" so far" if each.goes_on else "")))
+        ran = sanitize_line(", ".join(each.functions)) or "-"
+        rows.append(
+            (
+                sanitize_line(each.pool),
+                sanitize_line(each.provider),
+                made,
+                ran,
+                cost + (" so far" if each.goes_on else ""),
+            )
+        )
     return rows
 
 
-def _sums(head: str, sums: Mapping[str, float]) -> list[Sequence[str]]:
-    return [(head, "cost"), *((field(name) or "-", money(dollars)) for name, dollars in sums.items())]
+def _sum_rows(head: str, sums: Mapping[str, float]) -> list[Sequence[str]]:
+    return [(head, "cost"), *((sanitize_line(name) or "-", money(dollars)) for name, dollars in sums.items())]

@@ -12,42 +12,57 @@ from typing import Any, TextIO, TypeVar
 
 from skyward_core.client import ssh_hosts
 from skyward_core.client.run_history import (
+    OutputChunk,
     PoolRow,
-    Printed,
-    following,
-    locks,
-    printed,
-    printed_together,
+    follow_output,
+    installed_packages,
+    merged_output,
+    rank_output,
     run_view,
 )
 from skyward_core.client.session import Session
 from skyward_core.model import errors
 from skyward_core.model.errors import PoolError, UsageError
-from skyward_core.model.outcomes import not_fetched
-from skyward_core.util.byte_sizes import size_in_words
-from skyward_core.util.terminal_safe_text import closed, field
-from skyward_core.views.log_buffer import About, Lines
-from skyward_core.views.log_collapsing import MOMENT, Fold, Folded, HeldLine, HeldLines, members, shown
+from skyward_core.model.outcomes import list_failed_files
+from skyward_core.util.byte_sizes import format_size
+from skyward_core.util.terminal_safe_text import reset_colors, sanitize_line
+from skyward_core.views.log_buffer import LineInfo, LineSplitter
+from skyward_core.views.log_collapsing import (
+    JOIN_SECONDS,
+    FoldedLine,
+    HeldLine,
+    HeldLines,
+    LineFolder,
+    format_row,
+    list_ranks,
+)
 from skyward_core.views.pool_view import RunView
-from skyward_core.views.rank_metrics import MetricBook
-from skyward_core.views.sweep_trials import TrialBoard
+from skyward_core.views.rank_metrics import MetricStore
+from skyward_core.views.sweep_trials import TrialTableSource
 from skyward_tui.cli.commands.run import show_trials
 from skyward_tui.cli.console import Console
-from skyward_tui.cli.pool_and_run_lookup import fetched, meant, opened
-from skyward_tui.cli.run_report import drop_shown, show_difference, show_run, status_of, table, unfetched
-from skyward_tui.text.error_hints import detail_of, words_of
+from skyward_tui.cli.pool_and_run_lookup import fetch_run, open_session, resolve_run
+from skyward_tui.cli.run_report import (
+    drop_receipts,
+    exit_status,
+    show_difference,
+    show_run,
+    table,
+    unfetched_text,
+)
+from skyward_tui.text.error_hints import format_detail, format_error
 from skyward_tui.text.json_output import (
-    fetched_json,
-    kept_json,
+    fetch_json,
+    file_json,
     pool_json,
+    retained_json,
     run_json,
     trials_json,
-    written_json,
 )
 from skyward_tui.text.number_format import BROKEN_OFF, ago, count, duration, hourly
 
 
-class Collapsed:
+class CollapsedPrinter:
     """Takes what ranks printed, in the order of their clocks; prints rows: output to ours, errors to ours.
 
     Args:
@@ -57,67 +72,69 @@ class Collapsed:
     def __init__(self, console: Console, world: int) -> None:
         self._console = console
         self._world = world
-        self._fold = Fold(sys.maxsize)  # what is settled goes
-        self._held = HeldLines()
-        self._begun: dict[tuple[int, str, str], Lines] = {}
+        self._fold = LineFolder(sys.maxsize)  # what is settled goes
+        self._held_lines = HeldLines()
+        self._unfinished_lines: dict[tuple[int, str, str], LineSplitter] = {}
         self._latest = 0.0
         self._rows: list[dict[str, Any]] = []
 
-    def put(self, piece: Printed) -> None:
+    def feed(self, piece: OutputChunk) -> None:
         """Take bytes of a log file."""
-        lines = self._begun.setdefault((piece.rank, piece.file, piece.stream), Lines())
-        self._add(piece.rank, piece.stream, lines.take(piece.data), piece.at)
+        lines = self._unfinished_lines.setdefault((piece.rank, piece.file, piece.stream), LineSplitter())
+        self._hold(piece.rank, piece.stream, lines.split_lazily(piece.data), piece.at)
         if piece.at is not None:
             self._latest = piece.at
         # Nobody waits for what has been printed: so far apart may the nodes' clocks be.
-        self._take(self._held.due(self._latest - MOMENT))
-        self._give(self._fold.settled(self._latest - MOMENT))
+        self._fold_lines(self._held_lines.release_until(self._latest - JOIN_SECONDS))
+        self._print_rows(self._fold.release_settled(self._latest - JOIN_SECONDS))
 
     def finish(self, run: str) -> None:
         """Print what is left, the last lines that never ended among it."""
-        for (rank, _, stream), lines in self._begun.items():
-            self._add(rank, stream, lines.end(), self._latest or None)
-        self._take(self._held.rest())
-        self._give(self._fold.rest())
+        for (rank, _, stream), lines in self._unfinished_lines.items():
+            self._hold(rank, stream, lines.end(), self._latest or None)
+        self._fold_lines(self._held_lines.release_all())
+        self._print_rows(self._fold.release_all())
         self._console.result({"run": run, "rows": self._rows})
 
-    def _add(self, rank: int, stream: str, texts: Iterable[str], at: float | None) -> None:
+    def _hold(self, rank: int, stream: str, texts: Iterable[str], at: float | None) -> None:
         for text in texts:
-            self._held.put(rank, text, About(stream, at), self._latest if at is None else at)
+            self._held_lines.put(rank, text, LineInfo(stream, at), self._latest if at is None else at)
 
-    def _take(self, lines: Iterable[HeldLine]) -> None:
+    def _fold_lines(self, lines: Iterable[HeldLine]) -> None:
         for line in lines:
             self._fold.add(line.rank, line.text, line.about)
 
-    def _give(self, rows: Iterable[Folded]) -> None:
+    def _print_rows(self, rows: Iterable[FoldedLine]) -> None:
         for row in rows:
             if self._console.as_json:
-                ranks = members(row.ranks)
+                ranks = list_ranks(row.ranks)
                 self._rows.append({"ranks": ranks, "stream": row.about.stream, "text": row.text})
             else:
                 stream: TextIO = sys.stderr if row.about.stream == "err" else sys.stdout
-                stream.write(f"{closed(shown(row, self._world))}\n")
+                stream.write(f"{reset_colors(format_row(row, self._world))}\n")
         if not self._console.as_json:
             sys.stdout.flush()
             sys.stderr.flush()
 
 
-def ls(everything: bool, console: Console) -> int:
+def list_pools(everything: bool, console: Console) -> int:
     """The pools that are up, or whose end nobody has verified, with their runs; with ``everything`` also those that
     are over."""
-    with opened(console) as session:
+    with open_session(console) as session:
         found = session.refresh(over=everything).result()
-        kept = [(session.ledger.pool(each.token).name, each) for each in session.kept()]
+        kept = [(session.ledger.pool(each.token).name, each) for each in session.retained_results()]
         _show_receipts(session, console)
     pools = found if everything else [pool for pool in found if pool.is_live]
     for pool in found:
         if pool.state in ("unreachable", "unfinished") or (not pool.is_live and not everything):
-            said = detail_of(pool) or "it is over, as whoever made it has ended; nothing of it is left"
+            said = format_detail(pool) or "it is over, as whoever made it has ended; nothing of it is left"
             console.note(f"pool {pool.name}: {said}")
     when = "ends" if all(pool.ended_at is None for pool in pools) else "ends, or ended"
     rows = [("pool", "state", "provider", "nodes", "price", when, "runs")]
     for pool in pools:
-        runs = ", ".join(f"{run.id} {run.function} {run.state}" + unfetched(pool, run.id) for run in pool.runs.values())
+        runs = ", ".join(
+            f"{run.id} {run.function} {run.state}" + unfetched_text(pool, run.id) for run in pool.runs.values()
+        )
         ready = f"{pool.nodes_ready}/{pool.node_count}"
         left = pool.lease_left(time.time())
         ends = "" if left is None else f"in {duration(left)}"
@@ -127,24 +144,24 @@ def ls(everything: bool, console: Console) -> int:
         state = BROKEN_OFF if pool.state == "unfinished" else pool.state
         rows.append((pool.name, state, pool.provider, ready, price, ends, runs))
     if console.as_json:
-        told = [kept_json(*each) for each in kept]
+        told = [retained_json(*each) for each in kept]
         console.result({"pools": [pool_json(pool) for pool in pools], "kept": told})
     else:
         for line in table(rows) if pools else ["no pools are up"]:
-            console.say(line)
+            console.print_line(line)
         for name, each in kept:
             fetch = f"skyward-tui results {next(iter(each.runs))}"
-            console.say(f"of pool {name}, which has ended, nobody has fetched {each}; {fetch} does")
+            console.print_line(f"of pool {name}, which has ended, nobody has fetched {each}; {fetch} does")
     return errors.OK
 
 
 def _show_receipts(session: Session, console: Console) -> None:
     """Show, once, the receipts that could not be printed when their pools ended."""
-    unshown = session.ledger.unshown()
+    unshown = session.ledger.unprinted_receipts()
     for text in unshown.values():
         console.note(f"not printed when it ended: {text}")
     if unshown and console.shows_notes:
-        drop_shown(session, unshown)
+        drop_receipts(session, unshown)
 
 
 def results(run: str, console: Console, sort: str | None, diff: str | None, output: str | None) -> int:
@@ -162,44 +179,44 @@ def results(run: str, console: Console, sort: str | None, diff: str | None, outp
     if diff is not None and (sort is not None or output is not None):
         raise UsageError("--diff shows two ranks: leave --sort and --output out")
     if output is not None:
-        from skyward_tui.file_export import check
+        from skyward_tui.file_export import check_output
 
-        check(output)
-    with opened(console) as session:
-        row = fetched(session, meant(session, run), console)
+        check_output(output)
+    with open_session(console) as session:
+        row = fetch_run(session, resolve_run(session, run), console)
         pool = session.ledger.pool(row.token)
-        view, book = run_view(session.ledger, row), MetricBook()
+        view, book = run_view(session.ledger, row), MetricStore()
         runs: Mapping[str, RunView] = {}
         if row.state == "running" and pool.ended_at is None:
             # Nobody may have told the ledger what has happened since. If nobody can, its word is all there is.
             with suppress(PoolError):
-                live = session.look(pool.key).result()
+                live = session.observe(pool.key).result()
                 view, book, runs = live.runs.get(row.run, view), live.metrics, live.runs
-        board = _board_of(session, pool.key, view, sort)
+        board = _trial_board(session, pool.key, view, sort)
         if board is not None and board.sheet.gang and not runs:  # other runs of the sweep may go on
             with suppress(PoolError):
                 runs = session.view(pool.key).runs
         trials = None if board is None else board.table(view.id, view.tasks, book, runs)
         if output is not None:
-            from skyward_tui.file_export import write
+            from skyward_tui.file_export import write_results
 
-            remark = write(view, output, session.result_values)
+            remark = write_results(view, output, session.result_values)
             console.note(f"{output}: {count(len(view.tasks), 'result')}" + (f" ({remark})" if remark else ""))
     if diff is not None:
         show_difference(view, diff, console)
-        return errors.OK if view.state == "running" else status_of(view)
+        return errors.OK if view.state == "running" else exit_status(view)
     if console.as_json:
         console.result(run_json(view) | ({} if trials is None else trials_json(trials)))
-        return errors.OK if view.state == "running" else status_of(view)
+        return errors.OK if view.state == "running" else exit_status(view)
     console.note(f"run {view.id}: {view.function} on pool {view.pool}, {view.state}")
     if row.kind != "sweep":  # one of a sweep by gangs is a run like any other
         show_run(view, console)
     if trials is not None:
         show_trials(view, trials, console, sort)
-    return errors.OK if view.state == "running" else status_of(view)
+    return errors.OK if view.state == "running" else exit_status(view)
 
 
-def _board_of(session: Session, pool: str, run: RunView, sort: str | None) -> TrialBoard | None:
+def _trial_board(session: Session, pool: str, run: RunView, sort: str | None) -> TrialTableSource | None:
     """What the table of a sweep is made of; None for what is none.
 
     Raises:
@@ -224,26 +241,26 @@ def logs(run: str, rank: int | None, follow: bool, collapse: bool, console: Cons
     """
     if collapse and (follow or rank is not None):
         raise UsageError("--collapse shows all ranks' lines so far: leave --rank and --follow out")
-    with opened(console) as session:
-        ledger, row = session.ledger, fetched(session, meant(session, run), console)
+    with open_session(console) as session:
+        ledger, row = session.ledger, fetch_run(session, resolve_run(session, run), console)
         if rank is not None and row.kind == "broadcast" and row.nodes is None and rank >= row.total:
             raise UsageError(f"run {row.run} has ranks 0 to {row.total - 1}, not {rank}")
-        out: _Out | Collapsed = _Out(console, rank)
+        out: _LogOutput | CollapsedPrinter = _LogOutput(console, rank)
         pool = ledger.pool(row.token)
         if row.state == "running" and pool.ended_at is None:
-            _catch_up(session, pool, follow, console)
-            pieces = following(ledger, row.run, session.wait(pool.key, row.run) if follow else None)
+            _fetch_logs(session, pool, follow, console)
+            pieces = follow_output(ledger, row.run, session.wait(pool.key, row.run) if follow else None)
         else:
-            pieces = printed(ledger, row.run)
+            pieces = rank_output(ledger, row.run)
         if collapse:
             for _ in pieces:  # until nothing more of it comes here
                 pass
-            pieces = printed_together(ledger, row.run)
-            ranks = 1 + max(session.run_logs(row.run).parts, default=0)
-            out = Collapsed(console, row.total if row.kind == "broadcast" and row.nodes is None else ranks)
+            pieces = merged_output(ledger, row.run)
+            ranks = 1 + max(session.run_logs(row.run).ranges, default=0)
+            out = CollapsedPrinter(console, row.total if row.kind == "broadcast" and row.nodes is None else ranks)
         for piece in pieces:
-            out.put(piece)
-            if console.unread:
+            out.feed(piece)
+            if console.has_no_reader:
                 break
     out.finish(row.run)
     return errors.OK
@@ -251,46 +268,46 @@ def logs(run: str, rank: int | None, follow: bool, collapse: bool, console: Cons
 
 def lock(run: str, node: int | None, console: Console) -> int:
     """What was installed for a run: a lock on standard output."""
-    with opened(console) as session:
-        row = meant(session, run)
-        found = locks(session.ledger, row)
+    with open_session(console) as session:
+        row = resolve_run(session, run)
+        found = installed_packages(session.ledger, row)
     if not found:
         raise UsageError(
             f"nothing was installed for run {row.run}: nobody asked for packages, and its ranks had what their hosts' "
             "Python has"
         )
     if node is not None and node not in found:
-        raise UsageError(f"no lock is kept of node {node} for run {row.run}; give one of {_named(found)}")
+        raise UsageError(f"no lock is kept of node {node} for run {row.run}; give one of {_nodes_text(found)}")
     shown = min(found) if node is None else node
     if node is None and (others := [each for each in found if found[each] != found[shown]]):
-        console.note(f"this is of node {shown}; node {_named(others)} had other packages: --node shows them")
+        console.note(f"this is of node {shown}; node {_nodes_text(others)} had other packages: --node shows them")
     if console.as_json:
         console.result({"run": row.run, "node": shown, "lock": found[shown]})
     else:
         for line in found[shown].splitlines():
-            console.say(line)
+            console.print_line(line)
     return errors.OK
 
 
-def _named(nodes: Iterable[int]) -> str:
+def _nodes_text(nodes: Iterable[int]) -> str:
     return ", ".join(map(str, sorted(nodes)))
 
 
-def _catch_up(session: Session, pool: PoolRow, follow: bool, console: Console) -> None:
+def _fetch_logs(session: Session, pool: PoolRow, follow: bool, console: Console) -> None:
     """Have what a pool's ranks printed brought here. Where the pool does not answer, what is here is shown.
 
     Raises:
         PoolError: it does not answer, and its run is to be followed.
     """
     try:
-        session.look(pool.key).result()
+        session.observe(pool.key).result()
     except PoolError as error:
         if follow:
             raise
-        console.note(f"{words_of(error)}; this is what was kept here")
+        console.note(f"{format_error(error)}; this is what was kept here")
 
 
-class _Out:
+class _LogOutput:
     """Where log bytes go: to printers, or, for ``--json``, into one object."""
 
     def __init__(self, console: Console, rank: int | None) -> None:
@@ -298,11 +315,11 @@ class _Out:
         self._console = console
         self._kept: dict[int, dict[str, bytearray]] = {}
         self._printers = {
-            "out": console.logs(sys.stdout, prefix=rank is None),
-            "err": console.logs(sys.stderr, prefix=rank is None),
+            "out": console.log_printer(sys.stdout, prefix=rank is None),
+            "err": console.log_printer(sys.stderr, prefix=rank is None),
         }
 
-    def put(self, piece: Printed) -> None:
+    def feed(self, piece: OutputChunk) -> None:
         """Take bytes of a log file."""
         if self.rank not in (None, piece.rank):
             return
@@ -324,7 +341,7 @@ class _Out:
 
 
 T = TypeVar("T")
-WORD = 3.0  # seconds between two words on how far it is
+PROGRESS_SECONDS = 3.0  # seconds between two words on how far it is
 
 
 def files(word: str, patterns: Sequence[str], console: Console) -> int:
@@ -333,101 +350,101 @@ def files(word: str, patterns: Sequence[str], console: Console) -> int:
     Args:
         word: the run's id, or the pool's name.
     """
-    with opened(console) as session:
-        pool, run = _meant(session, word)
-        here = session.works_here(pool)
+    with open_session(console) as session:
+        pool, run = _resolve_pool(session, word)
+        here = session.is_working_locally(pool)
         if here:
-            console.note(f"pool {pool.name} runs on this machine: {_here(pool)}")
+            console.note(f"pool {pool.name} runs on this machine: {_local_files_text(pool)}")
         found = session.files(pool.key, run, patterns, whole=True).result()
     rows = [("node", "size", "changed", "file")]
-    rows += [(str(each.node), size_in_words(each.size), ago(each.age), field(each.path)) for each in found.files]
-    console.result({"files": [written_json(each) for each in found.files], "untold": found.untold})
+    rows += [(str(each.node), format_size(each.size), ago(each.age), sanitize_line(each.path)) for each in found.files]
+    console.result({"files": [file_json(each) for each in found.files], "untold": found.omitted_count})
     if not console.as_json:
         for line in table(rows) if found.files else ():
-            console.say(line)
+            console.print_line(line)
     if not found.files and not found.failures and not here:
         console.note("its ranks have written no such file" if patterns else "its ranks have written no files")
-    if found.untold:
-        console.note(f"{count(found.untold, 'more file')}: say which, by patterns")
+    if found.omitted_count:
+        console.note(f"{count(found.omitted_count, 'more file')}: say which, by patterns")
     for node, why in found.failures.items():
-        console.note(f"node {node} cannot be asked: {field(why)}")
+        console.note(f"node {node} cannot be asked: {sanitize_line(why)}")
     return errors.FAILED if found.failures else errors.OK
 
 
 def fetch(word: str, patterns: Sequence[str], to: str | None, console: Console) -> int:
     """Bring them here; exit status 1 where not all have come."""
-    with opened(console) as session:
-        pool, run = _meant(session, word)
-        if session.works_here(pool):
-            console.note(f"pool {pool.name} runs on this machine: {_here(pool)}")
-        far = _Far()
+    with open_session(console) as session:
+        pool, run = _resolve_pool(session, word)
+        if session.is_working_locally(pool):
+            console.note(f"pool {pool.name} runs on this machine: {_local_files_text(pool)}")
+        far = _FetchProgress()
         target = Path(to) if to is not None else None
-        haul = _told(session.fetch_files(pool.key, run, patterns, target, far.is_at), far, console)
-    console.result({"files": [fetched_json(each) for each in haul.files], "notes": haul.notes})
+        haul = _wait_with_progress(session.fetch_files(pool.key, run, patterns, target, far.update), far, console)
+    console.result({"files": [fetch_json(each) for each in haul.files], "notes": haul.notes})
     failed = [each for each in haul.files if each.error]
     for each in haul.files:
         if not console.as_json and not each.error:
-            console.say(field(str(each.target)))
+            console.print_line(sanitize_line(str(each.target)))
     new = [each for each in haul.files if each.is_new]
     there = len(haul.files) - len(new) - len(failed)
-    size = size_in_words(sum(each.file.size for each in new))
+    size = format_size(sum(each.file.size for each in new))
     console.note(f"{count(len(new), 'file')} fetched, {size}" + (f"; {there:,} here already" if there else ""))
-    for names, node, why in not_fetched(failed):
-        console.note(f"not fetched: {field(names)} of node {node}: {field(why)}")
+    for names, node, why in list_failed_files(failed):
+        console.note(f"not fetched: {sanitize_line(names)} of node {node}: {sanitize_line(why)}")
     for note in haul.notes:
-        console.note(field(note))
+        console.note(sanitize_line(note))
     return errors.FAILED if failed or haul.notes else errors.OK
 
 
-def _here(pool: PoolRow) -> str:
-    return f"what its ranks write is here already, in {field(str(pool.spec.get('cwd') or 'your own folder'))}"
+def _local_files_text(pool: PoolRow) -> str:
+    return f"what its ranks write is here already, in {sanitize_line(str(pool.spec.get('cwd') or 'your own folder'))}"
 
 
-def _meant(session: Session, word: str) -> tuple[PoolRow, str | None]:
+def _resolve_pool(session: Session, word: str) -> tuple[PoolRow, str | None]:
     """The pool that is meant, and the run, unless all of the pool is.
 
     Raises:
         UsageError: there is none such, or it has ended.
     """
-    pool, run = session.ledger.find(word), None
+    pool, run = session.ledger.find_pool(word), None
     if pool is None:
-        row = meant(session, word)
+        row = resolve_run(session, word)
         pool, run = session.ledger.pool(row.token), row.run
     if pool.ended_at is None:
         return pool, run
     when = time.strftime("%Y-%m-%d %H:%M", time.localtime(pool.ended_at))
-    if session.works_here(pool):
-        raise UsageError(f"pool {pool.name} ended at {when}, and ran on this machine: {_here(pool)}")
+    if session.is_working_locally(pool):
+        raise UsageError(f"pool {pool.name} ended at {when}, and ran on this machine: {_local_files_text(pool)}")
     receipt = pool.receipt or {}
-    left = [field(str(each)) for part in ("notes", "lost") for each in receipt.get(part, ())]
+    left = [sanitize_line(str(each)) for part in ("notes", "lost") for each in receipt.get(part, ())]
     said = f"; its receipt says: {'; '.join(left)}" if left else ""
-    copies = [f"\n  {each}" for each in _copies(session, pool, receipt.get("stays", ()))]
+    copies = [f"\n  {each}" for each in _copy_commands(session, pool, receipt.get("stays", ()))]
     how = f"\nto copy its ranks' working folders:{''.join(copies)}" if copies else ""
     raise UsageError(f"pool {pool.name} ended at {when}, and nobody gives out its files any more{said}{how}")
 
 
-def _copies(session: Session, pool: PoolRow, places: Sequence[tuple[int, str]]) -> Iterator[str]:
+def _copy_commands(session: Session, pool: PoolRow, places: Sequence[tuple[int, str]]) -> Iterator[str]:
     """The commands that bring folders which stay on hosts here."""
     for node, folder in places:
         with suppress(UsageError, OSError):  # the receipt says where they lie
-            yield field(ssh_hosts.copy_command(session.ledger, pool, node, folder))
+            yield sanitize_line(ssh_hosts.copy_command(session.ledger, pool, node, folder))
 
 
-class _Far:
+class _FetchProgress:
     """How far it is, told by another thread."""
 
     done = total = 0
 
-    def is_at(self, done: int, total: int) -> None:
+    def update(self, done: int, total: int) -> None:
         self.done, self.total = done, total
 
 
-def _told(future: Future[T], far: _Far, console: Console) -> T:
+def _wait_with_progress(future: Future[T], far: _FetchProgress, console: Console) -> T:
     """Wait, with a word now and then."""
     while True:
         try:
-            return future.result(WORD)
+            return future.result(PROGRESS_SECONDS)
         except TimeoutError:
             if future.done():
                 raise
-            console.note(f"{size_in_words(far.done)} of {size_in_words(far.total)}")
+            console.note(f"{format_size(far.done)} of {format_size(far.total)}")

@@ -6,16 +6,16 @@ import json
 import os
 from pathlib import Path
 
-from skyward_core.client.recording import pack
-from skyward_core.client.replay_session import opened as read
-from skyward_core.client.run_history import PoolRow, following
+from skyward_core.client.recording import export_recording
+from skyward_core.client.replay_session import open_recording as read
+from skyward_core.client.run_history import PoolRow, follow_output
 from skyward_core.client.session import Session
 from skyward_core.model import errors
 from skyward_core.model.errors import PoolError, UsageError
-from skyward_core.util.byte_sizes import size_in_words
+from skyward_core.util.byte_sizes import format_size
 from skyward_tui.cli.console import Console
-from skyward_tui.cli.pool_and_run_lookup import meant, opened
-from skyward_tui.text.error_hints import words_of
+from skyward_tui.cli.pool_and_run_lookup import open_session, resolve_run
+from skyward_tui.text.error_hints import format_error
 
 ENDING = ".skyrec"
 
@@ -31,22 +31,24 @@ def record(word: str, output: str | None, console: Console) -> int:
         UsageError: there is no such pool or run, nothing is kept of it, or something is at that place already.
         OSError: it cannot be written.
     """
-    with opened(console) as session:
-        pool, run = _found(session, word)
+    with open_session(console) as session:
+        pool, run = _resolve_recording(session, word)
         target = Path(output or f"{run or pool.name}{ENDING}")
         if os.path.lexists(target):
             raise UsageError(f"{target} is there already and is left as it is; name another file with -o")
         if pool.ended_at is None:
-            _catch_up(session, pool, console)
-        packed = pack(session.ledger, session.ledger.pool(pool.token), run, target)
+            _fetch_recording(session, pool, console)
+        packed = export_recording(session.ledger, session.ledger.pool(pool.token), run, target)
     what = f"run {run}" if run else f"pool {pool.name}"
-    console.say(
-        f"{target} holds {what}: {packed.entries:,} events, lines and figures in {size_in_words(packed.size)}; "
+    console.print_line(
+        f"{target} holds {what}: {packed.entries:,} events, lines and figures in {format_size(packed.size)}; "
         f"skyward-tui replay {target} plays it"
     )
     if packed.left_out:
-        console.say(f"of long logs it has the beginning and the end: {size_in_words(packed.left_out)} are left out")
-    console.say(
+        console.print_line(
+            f"of long logs it has the beginning and the end: {format_size(packed.left_out)} are left out"
+        )
+    console.print_line(
         "Look at it before you send it. Secrets that are known as such are blanked; what ranks printed, names of "
         "hosts, users, folders and functions, and messages of errors, are in it."
     )
@@ -71,29 +73,29 @@ def dump(record: Path, console: Console) -> int:
     """
     found = read(record)
     for entry in found.entries():
-        console.say(json.dumps(entry))
-    if found.cut:
+        console.print_line(json.dumps(entry))
+    if found.is_truncated:
         console.note(f"{record} was cut off: what came after is not in it")
     return errors.OK
 
 
-def _found(session: Session, word: str) -> tuple[PoolRow, str]:
+def _resolve_recording(session: Session, word: str) -> tuple[PoolRow, str]:
     """The pool that is meant, and the run of it; "" for all runs."""
-    pool = session.ledger.find(word)
+    pool = session.ledger.find_pool(word)
     if pool is not None:
         return pool, ""
-    row = meant(session, word)
+    row = resolve_run(session, word)
     pool = session.ledger.pool(row.token)
     return pool, row.run if row.run.startswith(word) else ""
 
 
-def _catch_up(session: Session, pool: PoolRow, console: Console) -> None:
+def _fetch_recording(session: Session, pool: PoolRow, console: Console) -> None:
     """Have what a pool that is up has told since brought here, as far as it answers."""
     try:
-        session.look(pool.key).result()
+        session.observe(pool.key).result()
     except PoolError as error:
-        console.note(f"{words_of(error)}; this is what was kept here")
+        console.note(f"{format_error(error)}; this is what was kept here")
         return
     for run in session.ledger.runs(pool.token)[-1:]:
-        for _ in following(session.ledger, run.run, None):  # until nothing more of it comes here
+        for _ in follow_output(session.ledger, run.run, None):  # until nothing more of it comes here
             pass

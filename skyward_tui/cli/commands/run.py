@@ -23,88 +23,95 @@ from skyward_core.client.launch.discovery import (
     Interpreter,
     Task,
     asked_python,
-    interpreter_of,
-    lacks,
+    choose_interpreter,
+    lacks_module,
     split_target,
 )
 from skyward_core.client.launch.launch_plan import LaunchPlan
-from skyward_core.client.launch.launch_request import LaunchRequest, with_hosts
+from skyward_core.client.launch.launch_request import LaunchRequest, parse_provider_settings
 from skyward_core.client.run_history import Receipt
 from skyward_core.client.session import Session
-from skyward_core.client.session_protocol import Front
+from skyward_core.client.session_protocol import SessionProtocol
 from skyward_core.model import errors
-from skyward_core.model.errors import PoolExistsError, ScriptError, SkywardError, UsageError, what_of
+from skyward_core.model.errors import PoolExistsError, ScriptError, SkywardError, UsageError, error_message
 from skyward_core.model.outcomes import Outcome
 from skyward_core.model.provider_capabilities import RunsHere
 from skyward_core.model.specs import PoolSpec
-from skyward_core.util.terminal_safe_text import paragraph
+from skyward_core.util.terminal_safe_text import sanitize_paragraph
 from skyward_core.util.user_files import is_file
 from skyward_core.views.events import PoolState, RunEnded, RunOpened
-from skyward_core.views.notification_rules import Notification, of_run
+from skyward_core.views.notification_rules import Notification, run_notification
 from skyward_core.views.pool_view import PoolView, RunView, TaskView, TrialSheet
-from skyward_core.views.rank_metrics import MetricBook, numbers_line
-from skyward_core.views.sweep_trials import TrialBoard, TrialRow, TrialTable, block_of, of_gang, steps_of
-from skyward_tui.cli.commands.leftovers import note_left
+from skyward_core.views.rank_metrics import MetricStore, format_metrics
+from skyward_core.views.sweep_trials import (
+    TrialRow,
+    TrialTable,
+    TrialTableSource,
+    ranks_of_block,
+    representative_task,
+    steps_of_job,
+)
+from skyward_tui.cli.commands.leftovers import note_leftovers
 from skyward_tui.cli.console import Console
 from skyward_tui.cli.follow_run import MUST_FINISH, Choice, Follower, Interrupted
-from skyward_tui.cli.pool_and_run_lookup import opened, up
+from skyward_tui.cli.pool_and_run_lookup import live_pools, open_session
 from skyward_tui.cli.run_report import (
     GLYPHS,
-    drop_shown,
+    drop_receipts,
+    exit_status,
     failure_lines,
-    keep_unshown,
-    note_of,
+    outcome_note,
+    queue_receipt,
     receipt_line,
     show_run,
-    status_of,
     table,
 )
-from skyward_tui.cli.shared_options import OWN_WORDS
-from skyward_tui.launch_form.form import meant
-from skyward_tui.launch_form.plan_text import lacking, rows, unfit
+from skyward_tui.cli.shared_options import SCRIPT_ARGUMENTS
+from skyward_tui.launch_form.form import suggest_example
+from skyward_tui.launch_form.plan_text import missing_packages_text, plan_rows, python_mismatch
 from skyward_tui.notifications import Notifier
 from skyward_tui.text.json_output import pool_json, run_json, trials_json
-from skyward_tui.text.number_format import between, clip, count, duration, number, took
-from skyward_tui.text.run_rows import combination, gang_words, outcome_line, ranks_cell
+from skyward_tui.text.number_format import clip, count, count_range, duration, number, precise_duration
+from skyward_tui.text.run_rows import combination_text, gang_text, ranks_cell, sweep_outcome
 
 if TYPE_CHECKING:
-    from skyward_core.client.launch.job_records import KeptShell
+    from skyward_core.client.launch.job_records import ShellRecord
     from skyward_core.views.pool_view import RunView
 
 
-class Caller:
+class RunNotifier:
     """Calls the person about one run; what of their settings cannot be used is said at once."""
 
     def __init__(self, console: Console) -> None:
-        own = settings.own_settings()
+        own = settings.load_user_settings()
         for said in own.refused:
             if "notify" in said:
                 console.note(said)
-        self._notifier = Notifier(own.notify, _ring, console.note)
-        self._began = time.monotonic()
+        self._notifier = Notifier(own.notify, _ring_terminal, console.note)
+        self._started_at = time.monotonic()
 
     def run_ended(self, run: RunView, pool: str) -> None:
         """A run has ended; returns at once."""
-        self._tell(of_run(run, pool, time.time()))
+        self._notify(run_notification(run, pool, time.time()))
 
     def start_failed(self, pool: str, why: str) -> None:
         """There is no pool, and so no run; returns at once."""
-        self._tell(Notification("failed", pool, what="the start", detail=why))
+        self._notify(Notification("failed", pool, what="the start", detail=why))
 
-    def settle(self) -> None:
+    def wait_for_command(self) -> None:
         """Wait for the person's command, which has a limit and ends with us."""
         if self._notifier.ways.command:
-            from skyward_core.client.notify_command import settle
+            from skyward_core.client.notify_command import wait_for_commands
 
-            settle()
+            wait_for_commands()
 
-    def _tell(self, told: Notification) -> None:
+    def _notify(self, told: Notification) -> None:
         # Who has waited for a pool's start has waited, however short the run was.
-        waited = time.monotonic() - self._began
-        self._notifier.tell_unless_seen(told._replace(seconds=waited), True, waited)
+        waited = time.monotonic() - self._started_at
+        self._notifier.notify_unless_seen(told._replace(seconds=waited), True, waited)
 
 
-def _ring(text: str) -> None:
+def _ring_terminal(text: str) -> None:
     if sys.stderr.isatty():
         sys.stderr.write(text)
         sys.stderr.flush()
@@ -113,41 +120,41 @@ def _ring(text: str) -> None:
 COLORS = {"returned": 32, "raised": 31, "exited": 31, "lost": 31, "collateral": 2, "waiting": 2}
 
 
-class TrialNotes:
+class TrialReporter:
     """Tells of each trial of a run as it ends."""
 
     def __init__(self, console: Console, sheet: TrialSheet) -> None:
         self._console = console
         self._sheet = sheet
-        self._ended: set[int] = set()
+        self._ended_tasks: set[int] = set()
         self._run = ""
         self._early: list[tuple[str, Outcome]] = []  # until it is known which run is the sweep's
 
-    def begin(self, run: str) -> None:
+    def set_run(self, run: str) -> None:
         """The sweep is that run."""
         self._run = run
         for of, outcome in self._early:
-            self.told(of, outcome)
+            self.on_outcome(of, outcome)
         self._early.clear()
 
-    def told(self, run: str, outcome: Outcome) -> None:
+    def on_outcome(self, run: str, outcome: Outcome) -> None:
         """A task of a run of the pool has ended."""
         if not self._run:
             self._early.append((run, outcome))
             return
-        if run != self._run or outcome.index in self._ended or outcome.index >= len(self._sheet.tasks):
+        if run != self._run or outcome.index in self._ended_tasks or outcome.index >= len(self._sheet.tasks):
             return
-        self._ended.add(outcome.index)
+        self._ended_tasks.add(outcome.index)
         task = TaskView(outcome.index, outcome.rank, outcome.node, outcome.kind, outcome=outcome)
-        said = combination(self._sheet, self._sheet.tasks[outcome.index])
-        so_far = f"{len(self._ended):,}/{len(self._sheet.tasks):,}"
-        line = f"{so_far} {said}: {outcome.kind} {note_of(task)}".rstrip()
-        ranks = block_of(self._sheet, outcome.rank)
+        said = combination_text(self._sheet, self._sheet.tasks[outcome.index])
+        so_far = f"{len(self._ended_tasks):,}/{len(self._sheet.tasks):,}"
+        line = f"{so_far} {said}: {outcome.kind} {outcome_note(task)}".rstrip()
+        ranks = ranks_of_block(self._sheet, outcome.rank)
         where = f" on ranks {ranks[0]} to {ranks[-1]}" if ranks else ""
-        self._console.note(f"{clip(line, 300)}{where} ({took(outcome.seconds)})")
+        self._console.note(f"{clip(line, 300)}{where} ({precise_duration(outcome.seconds)})")
 
 
-class GangNotes:
+class GangReporter:
     """Tells of each run of a sweep by gangs as it begins, and as it ends.
 
     Args:
@@ -158,37 +165,38 @@ class GangNotes:
         views: of the runs that have begun; a pool has those of late alone.
     """
 
-    def __init__(self, console: Console, board: TrialBoard, pool: PoolView) -> None:
+    def __init__(self, console: Console, board: TrialTableSource, pool: PoolView) -> None:
         self._console = console
         self._sheet = board.sheet
         self._rows = {run: row for row, run in board.sheet.runs.items()}
         self._pool = pool
-        self._ended = 0
+        self._ended_count = 0
         self.views: dict[str, RunView] = {}
 
-    def began(self, run: str) -> None:
+    def on_run_started(self, run: str) -> None:
         """A run of the pool has begun."""
         if run in self._rows and run not in self.views and (view := self._pool.runs.get(run)) is not None:
             self.views[run] = view
             so_far = f"{len(self.views):,}/{len(self._rows):,}"
-            self._console.note(f"run {run}: {so_far} {self._said(run)} on {count(view.total, 'rank')}")
+            self._console.note(f"run {run}: {so_far} {self._combination_text(run)} on {count(view.total, 'rank')}")
 
-    def told(self, event: RunOpened | RunEnded) -> None:
+    def on_run_event(self, event: RunOpened | RunEnded) -> None:
         """A run of the pool begins, or has ended."""
-        self.began(event.run)
+        self.on_run_started(event.run)
         if isinstance(event, RunOpened) or event.run not in self.views:
             return
-        self._ended += 1
+        self._ended_count += 1
         view = self.views[event.run]
-        stands = of_gang(view.tasks.values())
-        what = "" if stands is None or event.state == "done" else f" ({note_of(stands)})"
+        stands = representative_task(view.tasks.values())
+        what = "" if stands is None or event.state == "done" else f" ({outcome_note(stands)})"
         nodes = "node" if len(view.nodes) == 1 else "nodes"
         where = f" on {nodes} {', '.join(map(str, view.nodes))}" if view.nodes else ""
-        line = f"run {view.id}: {self._ended:,}/{len(self._rows):,} have ended, {self._said(view.id)}: {event.state}"
-        self._console.note(f"{clip(line + what, 300)}{where} ({took(event.at - view.opened_at)})")
+        progress = f"{self._ended_count:,}/{len(self._rows):,} have ended"
+        line = f"run {view.id}: {progress}, {self._combination_text(view.id)}: {event.state}"
+        self._console.note(f"{clip(line + what, 300)}{where} ({precise_duration(event.at - view.opened_at)})")
 
-    def _said(self, run: str) -> str:
-        return combination(self._sheet, self._rows[run])
+    def _combination_text(self, run: str) -> str:
+        return combination_text(self._sheet, self._rows[run])
 
 
 def show_trials(run: RunView, found: TrialTable, console: Console, sort: str | None = None) -> None:
@@ -202,10 +210,10 @@ def show_trials(run: RunView, found: TrialTable, console: Console, sort: str | N
     """
     rows = sorted_rows(found, sort)
     lines = table(trial_cells(found, rows))
-    console.say(clip(lines[0], console.width), 1)
+    console.print_line(clip(lines[0], console.width), 1)
     for line, row in zip(lines[1:], rows, strict=True):
         codes = (COLORS[row.state],) if row.state in COLORS else ()
-        console.say(clip(line, console.width), *codes)
+        console.print_line(clip(line, console.width), *codes)
     for line in failure_lines(run) if run.kind == "sweep" else ():  # by gangs it is of one trial alone
         console.note(line)
 
@@ -219,7 +227,7 @@ def sorted_rows(found: TrialTable, sort: str | None) -> list[TrialRow]:
     if sort is None:
         return list(found.rows)
     try:
-        return found.sorted(sort.removeprefix("-"), falling=sort.startswith("-"))
+        return found.sorted_rows(sort.removeprefix("-"), falling=sort.startswith("-"))
     except KeyError:
         raise UsageError(f"there is no column {sort!r} to sort by; there are {', '.join(found.columns)}") from None
 
@@ -230,9 +238,9 @@ def trial_cells(found: TrialTable, rows: list[TrialRow]) -> list[tuple[str, ...]
     for row in rows:
         numbers = (row.numbers.get(name) for name in found.numbers)
         state = f"{GLYPHS.get(row.state, '◌')} {row.state}"
-        time = "" if row.seconds is None else took(row.seconds)
+        time = "" if row.seconds is None else precise_duration(row.seconds)
         shown = ("" if each is None else number(each) for each in numbers)
-        note = "" if row.task is None else note_of(row.task)
+        note = "" if row.task is None else outcome_note(row.task)
         ranks = (ranks_cell(row.ranks),) if found.by_ranks else ()
         cells.append((str(row.place), *row.arguments, *ranks, state, time, *shown, note))
     return cells
@@ -240,7 +248,7 @@ def trial_cells(found: TrialTable, rows: list[TrialRow]) -> list[tuple[str, ...]
 
 T = TypeVar("T")
 
-NEXT_STEP = 15.0  # seconds that a job's next step may take to come; its nodes are kept for it for 10
+NEXT_STEP_SECONDS = 15.0  # seconds that a job's next step may take to come; its nodes are kept for it for 10
 
 
 def run(
@@ -263,8 +271,8 @@ def run(
         before: the run that this one is again, and the Python that it had.
     """
     if watch:
-        have_terminal(console, detach=request.detach)
-    with opened(console) as session:
+        require_terminal(console, detach=request.detach)
+    with open_session(console) as session:
         found = live_pool(session, request.pool)
         if found is not None and request.shapes_pool:
             raise UsageError(
@@ -274,34 +282,34 @@ def run(
                 "--image-set, --lock, --requirements, --project and --output to "
                 f"run on it as it is, end it (skyward-tui down {found.name}), or choose another name"
             )
-        plan = _plan(request, launching=not dry_run)
+        plan = _make_plan(request, launching=not dry_run)
         if missing is not None:
             plan = replace(plan, sheet=missing)
         if found is not None:
-            plan = plan.on(found)
+            plan = plan.on_pool(found)
         plan = plan.with_gangs()
-        if said := plan.since(before[1]):
+        if said := plan.describe_python_change(before[1]):
             console.note(f"run {before[0]}: {said}")
         if dry_run:
-            return _tell(plan, console)
-        if plan.loses_files and not console.is_terminal:
-            console.note(f"pool {plan.pool.name}: {plan.loses_files}")
+            return _show_plan(plan, console)
+        if plan.file_loss_warning and not console.is_terminal:
+            console.note(f"pool {plan.pool.name}: {plan.file_loss_warning}")
         if request.outputs and plan.spec is not None and isinstance(plan.spec.provider, RunsHere):
             console.note("ranks work in your own folder here: --output has nothing to bring")
-        if said := unfit(plan, as_options=True):
+        if said := python_mismatch(plan, as_options=True):
             console.note(said)
-        if said := lacking(plan, as_options=True):
+        if said := missing_packages_text(plan, as_options=True):
             console.note(said)
-        tasks = plan.tasks(echo=True)
-        caller = None if request.detach else Caller(console)
-        job = Job(session, console, plan.pool.name, ours=found is None, keep=plan.keep, caller=caller)
+        tasks = plan.load_tasks(echo=True)
+        caller = None if request.detach else RunNotifier(console)
+        job = PoolCommand(session, console, plan.pool.name, ours=found is None, keep=plan.keep, caller=caller)
         if watch:
-            job.watch()
-        with job.follower.signals():
+            job.enable_live_status()
+        with job.follower.catch_signals():
             return job.execute(plan.spec, tasks, request, plan.sheet)
 
 
-def have_terminal(console: Console, *, detach: bool = False) -> None:
+def require_terminal(console: Console, *, detach: bool = False) -> None:
     """See to it that there is one for what ``--watch`` draws.
 
     Raises:
@@ -313,14 +321,14 @@ def have_terminal(console: Console, *, detach: bool = False) -> None:
         raise UsageError("--watch draws on a terminal, and standard error is none")
 
 
-def _tell(plan: LaunchPlan, console: Console) -> int:
+def _show_plan(plan: LaunchPlan, console: Console) -> int:
     """What a run would do."""
-    rental = plan.rental()
-    told = rows(plan, as_options=True)
+    rental = plan.rental_plan()
+    told = plan_rows(plan, as_options=True)
     for line in table(told):
-        console.say(line)
+        console.print_line(line)
     attempts = [asdict(each) | {"billed_hourly": each.billed_hourly} for each in rental.attempts]
-    hourly = rental.hourly if rental.attempts or not plan.rents else None
+    hourly = rental.hourly if rental.attempts or not plan.has_unknown_price else None
     console.result(
         {
             "plan": [list(each) for each in told],
@@ -334,11 +342,11 @@ def _tell(plan: LaunchPlan, console: Console) -> int:
     return errors.OK
 
 
-def _plan(request: LaunchRequest, *, launching: bool) -> LaunchPlan:
+def _make_plan(request: LaunchRequest, *, launching: bool) -> LaunchPlan:
     try:
         return request.plan(launching=launching)
     except ScriptError as error:
-        if example := meant(Path(request.script)):
+        if example := suggest_example(Path(request.script)):
             raise ScriptError(f"{error}\nthere is an example of that name: run {example}") from error
         if "." in request.script and is_file(f"{request.script.replace('.', '/')}.py"):
             raise ScriptError(f"{error}; a module is run with -m: run -m {request.script}") from error
@@ -352,10 +360,10 @@ def attach(pool: str, console: Console, *, watch: bool = False) -> int:
         watch: tell how it is in a few lines, in place of all that ranks print.
     """
     if watch:
-        have_terminal(console)
-    with opened(console) as session:
-        (row,) = up(session, (pool,))
-        view = session.look(row.key).result()
+        require_terminal(console)
+    with open_session(console) as session:
+        (row,) = live_pools(session, (pool,))
+        view = session.observe(row.key).result()
         running = [run for run in view.runs.values() if run.state == "running"]
         if not running:
             console.note(f"nothing runs on pool {pool} ({view.state}, {count(len(view.nodes), 'node')})")
@@ -365,22 +373,22 @@ def attach(pool: str, console: Console, *, watch: bool = False) -> int:
             # Who only looks changes nothing, and what waits for the lost ranks would wait for ever: as the run's client
             # would, we have it stopped.
             session.attach(row.key).result()
-        caller = Caller(console)
-        job = Job(session, console, pool, ours=False, keep=True, off_terminal="detach", caller=caller)
+        caller = RunNotifier(console)
+        job = PoolCommand(session, console, pool, ours=False, keep=True, off_terminal="detach", caller=caller)
         if watch:
-            job.watch()
-        with job.follower.signals():
+            job.enable_live_status()
+        with job.follower.catch_signals():
             return job.resume(running[-1])
 
 
-def live_pool(session: Front, name: str | None) -> PoolView | None:
+def live_pool(session: SessionProtocol, name: str | None) -> PoolView | None:
     """The pool of that name that is up."""
     if name is None:
         return None
     return next((p for p in session.refresh().result() if p.name == name and p.is_live), None)
 
 
-class Job:
+class PoolCommand:
     """One run and its pool, from the first request to the receipt."""
 
     def __init__(
@@ -392,7 +400,7 @@ class Job:
         ours: bool,
         keep: bool,
         off_terminal: Choice = "cancel",
-        caller: Caller | None = None,
+        caller: RunNotifier | None = None,
     ) -> None:
         self.session = session
         self.console = console
@@ -400,16 +408,16 @@ class Job:
         self.pool = pool
         self.key = pool  # its own as soon as there is one, which no other pool ever has; "" for none
         self.begun: Future[PoolView] | None = None
-        self.ours = ours
-        self.leave = keep or not ours
+        self.is_owner = ours
+        self.leave_pool = keep or not ours
         self.off_terminal = off_terminal
-        self.caller = caller  # None where nobody waits for the run's end
+        self.notifier = caller  # None where nobody waits for the run's end
         self.run: RunView | None = None
-        self._own: set[str] = set()  # ids of all runs that this began
+        self._own_run_ids: set[str] = set()  # ids of all runs that this began
         self.error: Exception | None = None
-        self.kept: Future[None] | None = None  # what the run was launched with
-        self.leaving = ""  # what it is to leave the run, where more is to be said of that
-        self.by_gangs = False  # a sweep, of which each combination is a run
+        self.launch_saved: Future[None] | None = None  # what the run was launched with
+        self.detach_text = ""  # what it is to leave the run, where more is to be said of that
+        self.is_gang_sweep = False  # a sweep, of which each combination is a run
         self.trials: TrialTable | None = None  # of a sweep that has ended
         self._teardown: Future[Receipt] | None = None  # begun on the session's thread when the run ended
         self._is_interrupted = False  # from then on the main thread decides about the pool, not the run's end
@@ -423,31 +431,31 @@ class Job:
         and tear down where that is due."""
 
         if spec is None:
-            self.follower.prints = self.prints
+            self.follower.is_output_ours = self.is_output_ours
 
         def work() -> int:
             joined, stays = spec is None, request.detach
             if sheet is not None and sheet.gang:
-                return self._gangs(tasks, sheet, request, joined=joined)
+                return self._run_gangs(tasks, sheet, request, joined=joined)
             if sheet is not None:
                 run = self._launch_sweep(tasks, sheet, request, joined=joined, stays=stays)
             else:
                 run = self.launch(tasks[0], one=request.one, stays=stays, request=request, joined=joined)
-            self.kept = self.session.keep_launch(self.key, run.id, request, joined=joined)
-            return self.see_out(run, request.detach)
+            self.launch_saved = self.session.save_launch(self.key, run.id, request, joined=joined)
+            return self.wait_and_report(run, request.detach)
 
-        return self.through(spec, work)
+        return self.run_on_pool(spec, work)
 
-    def through(self, spec: PoolSpec | None, work: Callable[[], int]) -> int:
+    def run_on_pool(self, spec: PoolSpec | None, work: Callable[[], int]) -> int:
         """Create the pool where a spec says how, have work done on it that gives an exit status, and tear down where
         that is due."""
         up = spec is None
         try:
             if spec is not None:
-                nodes = between(spec.least_nodes, spec.most_nodes, "node")
+                nodes = count_range(spec.least_nodes, spec.most_nodes, "node")
                 self.console.note(f"pool {spec.name}: {nodes} on {spec.provider.name}")
                 self.key, self.begun = "", Future()
-                self.begun.add_done_callback(self._watch)
+                self.begun.add_done_callback(self._subscribe)
                 self.follower.wait(self.session.create(spec, begun=self.begun))
                 up = True
             else:
@@ -457,36 +465,36 @@ class Job:
             status = work()
         except (Interrupted, KeyboardInterrupt):
             status = errors.INTERRUPTED
-            self.leave &= up  # a pool half made is no use to keep
+            self.leave_pool &= up  # a pool half made is no use to keep
         except SkywardError as error:
-            self.error, status = error, errors.of_error(error)
-            self.leave &= up
-            self.leave |= isinstance(error, PoolExistsError)  # that one is somebody else's
-            if self.caller is not None and self.run is None:
-                self.caller.start_failed(self.pool, what_of(error))
+            self.error, status = error, errors.error_exit_code(error)
+            self.leave_pool &= up
+            self.leave_pool |= isinstance(error, PoolExistsError)  # that one is somebody else's
+            if self.notifier is not None and self.run is None:
+                self.notifier.start_failed(self.pool, error_message(error))
         except Exception as error:  # noqa: BLE001  a defect of this program: the pool is still torn down
             status = errors.FAILED
             self._show_defect(error)
-            self.leave &= up
+            self.leave_pool &= up
         return self._finish(status)
 
     def _show_defect(self, error: Exception) -> None:
         """Show where this program failed."""
         self.error = error
-        print(paragraph("".join(traceback.format_exception(error))), file=sys.stderr, flush=True)  # noqa: T201
+        print(sanitize_paragraph("".join(traceback.format_exception(error))), file=sys.stderr, flush=True)  # noqa: T201
 
-    def _when_over(self, ended: Future[Any]) -> None:
+    def _start_teardown(self, ended: Future[Any]) -> None:
         """Begin the teardown that is due after a run; called on the session's thread.
 
         The main thread may still be writing what the ranks printed, and may wait for a reader that has stopped reading.
         """
         with self._deciding:
             run = self.run
-            more = run is not None and run.more and status_of(run) == errors.OK
-            if not (self._is_interrupted or self.leave or more or ended.cancelled()):
-                self._teardown = self.session.down(self.key)
+            more = run is not None and run.more and exit_status(run) == errors.OK
+            if not (self._is_interrupted or self.leave_pool or more or ended.cancelled()):
+                self._teardown = self.session.tear_down(self.key)
 
-    def _may_decide(self) -> bool:
+    def _can_decide(self) -> bool:
         """Return whether a signal decides about the pool; it does not if the run's end has begun the teardown."""
         with self._deciding:
             self._is_interrupted = True
@@ -497,12 +505,12 @@ class Job:
     def _launch_sweep(
         self, tasks: Sequence[Task], sheet: TrialSheet, request: LaunchRequest, *, joined: bool, stays: bool
     ) -> RunView:
-        notes = TrialNotes(self.console, sheet)
-        self.follower.on_trial = notes.told
+        notes = TrialReporter(self.console, sheet)
+        self.follower.on_trial = notes.on_outcome
         launched = self.session.launch_sweep(self.key, tasks, sheet, request, joined=joined, stays=stays)
-        run = self._begun(launched)
+        run = self._wait_for_launch(launched)
         self.console.note(f"run {run.id}: {tasks[0].name} on {count(run.total, 'combination')}")
-        notes.begin(run.id)
+        notes.set_run(run.id)
         return run
 
     def launch(
@@ -511,7 +519,7 @@ class Job:
         *,
         one: bool = False,
         stays: bool = False,
-        request: LaunchRequest | KeptShell | None = None,
+        request: LaunchRequest | ShellRecord | None = None,
         joined: bool = False,
     ) -> RunView:
         """Start a run on the pool.
@@ -523,17 +531,17 @@ class Job:
         if self.follower.live is not None:
             self.follower.live.open()
         launched = self.session.launch(self.key, task, one=one, stays=stays, request=request, joined=joined)
-        run = self._begun(launched)
+        run = self._wait_for_launch(launched)
         self.console.note(f"run {run.id}: {task.name} on {count(run.total, 'rank')}")
         return run
 
-    def _begun(self, launched: Future[RunView]) -> RunView:
-        with self.follower.until_known():
+    def _wait_for_launch(self, launched: Future[RunView]) -> RunView:
+        with self.follower.buffer_until_known():
             self.run = run = self.follower.wait(launched)
-            self._own.add(run.id)
+            self._own_run_ids.add(run.id)
         return run
 
-    def prints(self, rank: int, of: str) -> bool | None:
+    def is_output_ours(self, rank: int, of: str) -> bool | None:
         """Whether what a rank prints is for us, on a pool where others' runs may be, too. None where only the rank's
         next news tells: it may be another run's, which was there before, or ours, of which we hear too late.
 
@@ -541,14 +549,14 @@ class Job:
             of: the run that it is of; "" where nothing tells.
         """
         if of:
-            return of in self._own
+            return of in self._own_run_ids
         if (run := self.run) is None:
             return False
-        if run.id in self.follower.queued and not self.follower.is_at(rank, run.id):
+        if run.id in self.follower.queued and not self.follower.is_running(rank, run.id):
             return None
         return not run.nodes or rank // self.session.view(self.key).ranks_per_node in run.nodes
 
-    def _watch(self, begun: Future[PoolView]) -> None:
+    def _subscribe(self, begun: Future[PoolView]) -> None:
         """There is a pool of ours: hear of it. Called on the session's thread."""
         if begun.exception() is None:
             view = begun.result()
@@ -558,15 +566,15 @@ class Job:
                 self.follower.on_event(told)
             self.session.subscribe(self.key, self.follower.on_event, self.follower.on_log)
 
-    def watch(self) -> None:
+    def enable_live_status(self) -> None:
         """Tell how the run is, in place of all that its ranks print."""
-        from skyward_tui.cli.follow_run import LiveBlock, Row, rows
+        from skyward_tui.cli.follow_run import LiveStatus, Row, status_rows
 
         def look(said: str) -> list[Row]:
             view = next(filter(self._is_ours, self.session.pools()), None)
-            return [] if view is None else rows(view, self.run, said, time.time())
+            return [] if view is None else status_rows(view, self.run, said, time.time())
 
-        self.follower.live = LiveBlock(self.console, look)
+        self.follower.live = LiveStatus(self.console, look)
 
     def resume(self, run: RunView) -> int:
         """Follow a run that is under way, and, where it is a step of somebody's job, those that follow."""
@@ -575,95 +583,95 @@ class Job:
         try:
             while True:
                 self.console.note(f"run {run.id}: {run.function} on {count(run.total, 'rank')}")
-                status = self.see_out(run)
+                status = self.wait_and_report(run)
                 if status != errors.OK or not run.more:
                     return self._finish(status)
-                if (step := self._next_step(run)) is None:
+                if (step := self._wait_for_next_step(run)) is None:
                     return self._finish(errors.FAILED)  # the job is not done
                 self.run = run = step
         except Interrupted:  # between two steps
             return self._finish(errors.INTERRUPTED)
 
-    def _next_step(self, run: RunView) -> RunView | None:
+    def _wait_for_next_step(self, run: RunView) -> RunView | None:
         """The step of a job that follows one that has ended; None where it does not come."""
 
         def found() -> RunView | None:
             view = self.session.view(self.key)
-            steps = [each for each in steps_of(view, run) if each.opened_at > run.opened_at]
+            steps = [each for each in steps_of_job(view, run) if each.opened_at > run.opened_at]
             return next(iter(steps), None)
 
         def is_over() -> bool:
             return found() is not None or not self.session.view(self.key).is_live
 
-        if not self.follower.wait_until(is_over, NEXT_STEP):
+        if not self.follower.wait_until(is_over, NEXT_STEP_SECONDS):
             self.console.note(
                 f"what follows {run.function} has not begun: its client is gone, or it waits for nodes "
                 f"(skyward-tui queue {self.pool})"
             )
         return found()
 
-    def see_out(self, run: RunView, detach: bool = False) -> int:
+    def wait_and_report(self, run: RunView, detach: bool = False) -> int:
         """Wait for the run's end, whatever signals come, and give the exit status."""
         if detach:
             # Until its ranks have begun, the run needs us.
             most = self.session.view(self.key).world_size if run.kind == "sweep" else run.total
             self.follower.wait_until(lambda: run.state != "running" or len(run.tasks) >= min(most, run.total))
-            self._part(run)
+            self._detach(run)
             return errors.OK
         ended = self.session.wait(self.key, run.id)
-        ended.add_done_callback(self._when_over)
+        ended.add_done_callback(self._start_teardown)
         try:
             self.follower.wait(ended)
         except Interrupted as interruption:
-            if self._may_decide():
-                self._interrupted(run, ended, interruption)
+            if self._can_decide():
+                self._on_interrupted(run, ended, interruption)
                 return errors.INTERRUPTED
         self._report(ended.result())
-        if self.caller is not None:
-            self.caller.run_ended(run, self.pool)
-        return status_of(run)
+        if self.notifier is not None:
+            self.notifier.run_ended(run, self.pool)
+        return exit_status(run)
 
-    def _gangs(self, tasks: Sequence[Task], sheet: TrialSheet, request: LaunchRequest, *, joined: bool) -> int:
+    def _run_gangs(self, tasks: Sequence[Task], sheet: TrialSheet, request: LaunchRequest, *, joined: bool) -> int:
         """Run each combination as a gang, as many at a time as fit; the status is that of the first that failed."""
-        self.by_gangs = True
+        self.is_gang_sweep = True
         launched = self.session.launch_sweep(self.key, tasks, sheet, request, joined=joined)
-        run = self._begun(launched)
+        run = self._wait_for_launch(launched)
         view = self.session.view(self.key)
         # Not waited for by the follower: what ranks print is shown once it is known whose runs are ours.
         board = self.session.trials(self.key, run).result()
-        self._own |= set(board.sheet.runs.values())
+        self._own_run_ids |= set(board.sheet.runs.values())
         many = count(len(tasks), "combination")
-        self.console.note(f"{tasks[0].name}: {many}, {gang_words(sheet.nodes, len(view.nodes))}")
-        notes = GangNotes(self.console, board, view)
-        notes.began(run.id)
+        self.console.note(f"{tasks[0].name}: {many}, {gang_text(sheet.nodes, len(view.nodes))}")
+        notes = GangReporter(self.console, board, view)
+        notes.on_run_started(run.id)
 
         def told(event: RunOpened | RunEnded) -> None:
-            notes.told(event)
+            notes.on_run_event(event)
             # What a live block shows: the newest of those that go on.
             going = (each for each in reversed(notes.views.values()) if each.state == "running")
             self.run = next(going, self.run)
 
         self.follower.on_run = told
-        over = self.session.sweep_over(self.key, run.id)
-        over.add_done_callback(self._when_over)
+        over = self.session.wait_for_sweep(self.key, run.id)
+        over.add_done_callback(self._start_teardown)
         try:
             self.follower.wait(over)
         except Interrupted as interruption:
-            if self._may_decide():
-                return self._interrupted_gangs(run, over, interruption)
+            if self._can_decide():
+                return self._on_sweep_interrupted(run, over, interruption)
         finally:
             begun = list(notes.views.values())
             self.run = next((each for each in begun if each.state not in ("running", "done")), begun[-1])
         self._report(self.run)
-        return status_of(self.run)
+        return exit_status(self.run)
 
-    def _interrupted_gangs(self, run: RunView, over: Future[None], interruption: Interrupted) -> int:
+    def _on_sweep_interrupted(self, run: RunView, over: Future[None], interruption: Interrupted) -> int:
         """A signal came while a sweep by gangs was awaited."""
         leaving = "and leave running what runs: the rest does not begin"
-        choice = self._chosen("the sweep", interruption, outlives_us=True, leaving=leaving)
+        choice = self._ask_choice("the sweep", interruption, outlives_us=True, leaving=leaving)
         if choice == "detach":
             over.cancel()
-            self._part(self.run or run)
+            self._detach(self.run or run)
             self.console.note(
                 f"what has not begun of the sweep does not: skyward-tui rerun {run.id} --missing runs it later"
             )
@@ -671,22 +679,24 @@ class Job:
         self.console.note("cancelling the sweep")
         try:
             self.follower.wait(self.session.cancel(self.key, run.id))
-            self.follower.wait(self.session.sweep_over(self.key, run.id))
+            self.follower.wait(self.session.wait_for_sweep(self.key, run.id))
             self._report(self.run or run)
         except Interrupted:
-            self.leave &= not self.ours  # no patience left: the teardown stops the runs as well
+            self.leave_pool &= not self.is_owner  # no patience left: the teardown stops the runs as well
         return errors.INTERRUPTED
 
-    def _interrupted(self, run: RunView, ended: Future[RunView], interruption: Interrupted) -> None:
+    def _on_interrupted(self, run: RunView, ended: Future[RunView], interruption: Interrupted) -> None:
         """A signal came while a run was awaited."""
-        choice = self._chosen(f"run {run.id}", interruption, outlives_us=None, leaving=self.leaving)
+        choice = self._ask_choice(f"run {run.id}", interruption, outlives_us=None, leaving=self.detach_text)
         if choice == "detach":
             ended.cancel()  # nobody waits any more
-            self._part(run)
+            self._detach(run)
         else:
-            self._cancel(run, ended)
+            self._cancel_run(run, ended)
 
-    def _chosen(self, what: str, interruption: Interrupted, *, outlives_us: bool | None, leaving: str = "") -> Choice:
+    def _ask_choice(
+        self, what: str, interruption: Interrupted, *, outlives_us: bool | None, leaving: str = ""
+    ) -> Choice:
         """What becomes of what is awaited, as the person says, where there is one.
 
         Args:
@@ -696,36 +706,36 @@ class Job:
         choice = self.off_terminal
         if interruption.number == SIGINT and self.console.is_terminal:
             if outlives_us is None:
-                asked = self.session.outlives_us(self.key, self.run.id if self.run is not None else "")
+                asked = self.session.survives_exit(self.key, self.run.id if self.run is not None else "")
                 outlives_us = self.follower.wait(asked, heed=False)
             with suppress(Interrupted):  # nobody is there any more
                 choice = self.follower.ask(what, outlives_us=outlives_us, leaving=leaving)
-                self.leave = choice != "down"  # whoever answers has said what becomes of the pool
+                self.leave_pool = choice != "down"  # whoever answers has said what becomes of the pool
         return choice
 
-    def _cancel(self, run: RunView, ended: Future[RunView]) -> None:
-        why = ": its output has no reader any more" if self.console.unread else ""
+    def _cancel_run(self, run: RunView, ended: Future[RunView]) -> None:
+        why = ": its output has no reader any more" if self.console.has_no_reader else ""
         self.console.note(f"cancelling run {run.id}{why}")
         try:
             self.follower.wait(self.session.cancel(self.key, run.id))
             self._report(self.follower.wait(ended))
         except Interrupted:
-            self.leave &= not self.ours  # no patience left: the teardown stops the run as well
+            self.leave_pool &= not self.is_owner  # no patience left: the teardown stops the run as well
 
     def _finish(self, status: int) -> int:
         """Tear down where that is due, say what is left to say, and give the exit status."""
         receipt: Receipt | None = None
         if self.begun is not None:  # nothing may begin to exist behind our back
             with suppress(Exception):  # it is the error of the start, too, and was handled as that
-                self._must(self.begun)
+                self._wait_uninterrupted(self.begun)
         with self._deciding:
             self._is_interrupted = True
             down = self._teardown
-        if not self.leave and any(self._is_ours(view) and view.is_live for view in self.session.pools()):
-            down = down or self.session.down(self.key)
+        if not self.leave_pool and any(self._is_ours(view) and view.is_live for view in self.session.pools()):
+            down = down or self.session.tear_down(self.key)
         if down is not None:
             try:
-                receipt = self._must(down)
+                receipt = self._wait_uninterrupted(down)
             except SkywardError as error:
                 self.error, status = error, errors.UNVERIFIED
             except Exception as error:  # noqa: BLE001  a defect of this program
@@ -734,16 +744,16 @@ class Job:
             else:
                 status = status if receipt.ok else errors.UNVERIFIED
         if receipt is not None:
-            keep_unshown(self.session, self.key, receipt)  # before it is printed: the client may be killed
+            queue_receipt(self.session, self.key, receipt)  # before it is printed: the client may be killed
         try:
-            self._tell_end(receipt)
+            self._report_end(receipt)
         except Exception as error:  # noqa: BLE001  a defect of this program
             self._show_defect(error)
         if receipt is not None and self._is_shown:
-            drop_shown(self.session, [self.key.partition(".")[2]])
+            drop_receipts(self.session, [self.key.partition(".")[2]])
         return status or (errors.OK if self.error is None else errors.FAILED)
 
-    def _must(self, future: Future[T]) -> T:
+    def _wait_uninterrupted(self, future: Future[T]) -> T:
         """Wait for what has to finish, whatever fails while its events are printed."""
         try:
             return self.follower.wait(future, heed=False)
@@ -753,30 +763,30 @@ class Job:
             self._show_defect(error)
             return future.result()
 
-    def _tell_end(self, receipt: Receipt | None) -> None:
+    def _report_end(self, receipt: Receipt | None) -> None:
         """Say what is left to say."""
         self.follower.finish()
-        self._see_kept()
+        self._check_launch_saved()
         if receipt is not None:
             self.console.note(receipt_line(receipt))
             self._is_shown = self.console.shows_notes
             ours = filter(self._is_ours, self.session.pools())
-            note_left(self.session, [view.spec for view in ours], self.console)
+            note_leftovers(self.session, [view.spec for view in ours], self.console)
         if self.error is not None:
-            self.console.fail(self.error)
+            self.console.report_error(self.error)
         if self.run is not None:
             trials = trials_json(self.trials) if self.trials is not None else {}
             self.console.result(run_json(self.run, receipt) | trials)
             self._is_shown |= self.console.shows_results
-        if self.caller is not None:
-            self.caller.settle()
+        if self.notifier is not None:
+            self.notifier.wait_for_command()
 
-    def _see_kept(self) -> None:
+    def _check_launch_saved(self) -> None:
         """The run's launch is kept, or it is told why not."""
-        if self.kept is None:
+        if self.launch_saved is None:
             return
         try:
-            self.follower.wait(self.kept, heed=False)
+            self.follower.wait(self.launch_saved, heed=False)
         except (OSError, SkywardError) as error:
             self.console.note(f"how the run was launched is not kept whole, and rerun may know nothing of it: {error}")
 
@@ -785,12 +795,12 @@ class Job:
 
     def _report(self, run: RunView) -> None:
         self.follower.finish()
-        if run.kind == "sweep" or self.by_gangs:
+        if run.kind == "sweep" or self.is_gang_sweep:
             board = self.session.trials(self.key, run).result()
             runs = self.session.view(self.key).runs
-            self.trials = board.table(run.id, run.tasks, MetricBook(), runs)
+            self.trials = board.table(run.id, run.tasks, MetricStore(), runs)
             show_trials(run, self.trials, self.console)
-            if self.by_gangs and (said := outcome_line(self.trials, run.id)):
+            if self.is_gang_sweep and (said := sweep_outcome(self.trials, run.id)):
                 self.console.note(said)
         else:
             show_run(run, self.console)
@@ -800,14 +810,14 @@ class Job:
         ranks = view.metrics.ranks(run.id) if view is not None and self.trials is None else []
         if view is not None and ranks:
             more = f" (and {count(len(ranks) - 1, 'rank')} more)" if len(ranks) > 1 else ""
-            last = numbers_line(view.metrics.latest(run.id, ranks[0]))
+            last = format_metrics(view.metrics.latest(run.id, ranks[0]))
             self.console.note(f"last numbers of rank {ranks[0]}{more}: {last}")
 
-    def _part(self, run: RunView) -> None:
+    def _detach(self, run: RunView) -> None:
         """Leave the pool as it is, and tell what became of the run."""
         was_over = run.state != "running"
-        until = next(map(_machines_end, filter(self._is_ours, self.session.pools())), "")
-        self.follower.wait(self.session.leave(self.key), heed=False)
+        until = next(map(_idle_end_text, filter(self._is_ours, self.session.pools())), "")
+        self.follower.wait(self.session.detach_pool(self.key), heed=False)
         results, end = f"skyward-tui results {run.id}", f"the pool's end: skyward-tui down {self.pool}"
         if run.state == "running":
             said = f"goes on; watch it with: skyward-tui attach {self.pool}\nits results: {results}; {end}"
@@ -818,16 +828,16 @@ class Job:
         self.console.note(f"run {run.id} {said}{until}")
 
 
-def _machines_end(view: PoolView) -> str:
+def _idle_end_text(view: PoolView) -> str:
     """When a pool that nobody uses ends, where what nobody has fetched goes with its machines; else ""."""
-    if not (view.rents or view.price_hourly):
+    if not (view.has_unknown_price or view.price_hourly):
         return ""
     seconds = float(view.spec.get("options", {}).get("idle_timeout", 0.0))
     return f"\nits machines end {duration(seconds)} after the last run, and what nobody has fetched with them"
 
 
 # Options of ours that mean something there; all else the script says itself.
-HEEDED = ("target", "arguments", "provider", "hosts", "settings", "nodes", "python", "debug")
+SUPPORTED_OPTIONS = ("target", "arguments", "provider", "hosts", "settings", "nodes", "python", "debug")
 LIBRARY = "skyward_core"
 
 
@@ -848,34 +858,34 @@ def run_command(context: click.Context, target: str, commands: Sequence[str], co
             f"run --dry-run loads nothing, and only running {path} tells which machines its commands have: "
             f"`python -m {LIBRARY} --dry-run {path}` runs it, and rents nothing"
         )
-    if unheeded := list(_unheeded(context)):
+    if unheeded := list(_ignored_options(context)):
         raise UsageError(
             f"{path} has commands of sky.app ({', '.join(commands)}), which says what machines they have: "
             f"{', '.join(unheeded)} {'is' if len(unheeded) == 1 else 'are'} not for them. --provider, --hosts, --set, "
             "--nodes and --python are"
         )
-    provider, settings = with_hosts(said["provider"], said["hosts"], said["settings"])
+    provider, settings = parse_provider_settings(said["provider"], said["hosts"], said["settings"])
     words = [] if provider is None else ["--provider", provider]
     for name, text in settings.items():
         words += ["--set", f"{name}={text}"]
     words += [] if said["nodes"] is None else ["--nodes", str(said["nodes"])]
     words += [str(path), *([] if command is None else [command])]
     words += [f"--{each}" for each in said["arguments"]]
-    words += [*context.args, *(context.meta[OWN_WORDS] or ())]
-    python = _python(str(path), said["python"], console)
+    words += [*context.args, *(context.meta[SCRIPT_ARGUMENTS] or ())]
+    python = _resolve_interpreter(str(path), said["python"], console)
     sys.stdout.flush()
     sys.stderr.flush()
     os.execv(python, [python, "-m", LIBRARY, *words])
 
 
-def _python(script: str, asked: str | None, console: Console) -> str:
+def _resolve_interpreter(script: str, asked: str | None, console: Console) -> str:
     """The interpreter that the script is for, if this library is installed there, as it makes the pool; else our own.
 
     Raises:
         UsageError: the one that was asked for has no such library.
     """
-    found = interpreter_of(split_target(script)[0], asked, ask=asked_python)
-    if not lacks(found, LIBRARY):
+    found = choose_interpreter(split_target(script)[0], asked, ask=asked_python)
+    if not lacks_module(found, LIBRARY):
         return found.path
     if asked is not None:
         raise UsageError(f"{LIBRARY} is not installed for {asked}, and has to be where the script makes a pool")
@@ -883,9 +893,9 @@ def _python(script: str, asked: str | None, console: Console) -> str:
     return sys.executable
 
 
-def _unheeded(context: click.Context) -> Iterator[str]:
+def _ignored_options(context: click.Context) -> Iterator[str]:
     """The options that were given, and are of no use."""
     for each in context.command.params:
         name = each.name or ""
-        if name not in HEEDED and context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+        if name not in SUPPORTED_OPTIONS and context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
             yield each.opts[-1]

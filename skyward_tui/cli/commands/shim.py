@@ -11,19 +11,19 @@ def install(python: str | None, console: Console) -> int:
     """Write the alias, and say where."""
     shim = skyward_alias.install(python)
     word = "now finds" if shim.changed else "finds, as before,"
-    return _told(shim, f"`import skyward` of {shim.python} {word} skyward_core, by {shim.path}", console)
+    return _report(shim, f"`import skyward` of {shim.python} {word} skyward_core, by {shim.path}", console)
 
 
 def remove(python: str | None, console: Console) -> int:
     """Take the alias away, and say where it was."""
     shim = skyward_alias.remove(python)
     word = "is gone" if shim.changed else "was not there"
-    return _told(shim, f"the alias of {shim.python}, {shim.path}, {word}", console)
+    return _report(shim, f"the alias of {shim.python}, {shim.path}, {word}", console)
 
 
-def _told(shim: skyward_alias.Shim, words: str, console: Console) -> int:
+def _report(shim: skyward_alias.AliasModule, words: str, console: Console) -> int:
     if console.as_json:
         console.result({"path": str(shim.path), "python": shim.python, "changed": shim.changed})
     else:
-        console.say(words)
+        console.print_line(words)
     return errors.OK

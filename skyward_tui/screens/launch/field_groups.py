@@ -18,34 +18,34 @@ from textual.widget import Widget
 from textual.widgets import Collapsible, Input, Label, Select, Static
 from textual.widgets.collapsible import CollapsibleTitle
 
-from skyward_core.client.launch.discovery import DEFAULT
+from skyward_core.client.launch.discovery import DEFAULT_PROVIDER
 from skyward_core.model.errors import UsageError
-from skyward_core.util.terminal_safe_text import field
+from skyward_core.util.terminal_safe_text import sanitize_line
 from skyward_tui.launch_form.form import (
     Form,
-    amiss,
-    choices_for,
-    given,
-    named,
+    package_choices,
+    parse_arguments,
     provider_choices,
-    values_of,
-    with_argument,
+    script_argument,
+    set_argument,
+    split_values,
+    value_list_error,
 )
 from skyward_tui.terminal_info import current_folder
-from skyward_tui.text.error_hints import detail_of
+from skyward_tui.text.error_hints import format_detail
 from skyward_tui.text.number_format import clip_path, one_line
 from skyward_tui.ui.actions import bindings, with_keys
-from skyward_tui.ui.style_sheets import beside
+from skyward_tui.ui.style_sheets import read_style_sheet
 from skyward_tui.widgets.form_fields import (
     Choice,
     FormFields,
-    Plugins,
+    PluginToggles,
     Toggles,
-    inner,
-    line,
-    row,
-    say,
+    field_row,
+    inline_label,
     setting_row,
+    text_field,
+    update_label,
 )
 
 if TYPE_CHECKING:
@@ -69,19 +69,19 @@ class ArgumentRow(Vertical):
 
     def __init__(self, asked: ArgumentField, id: str, text: str | None) -> None:
         super().__init__()
-        self.asked = asked
-        self.label = Label(field(asked.name))
+        self.argument = asked
+        self.label = Label(sanitize_line(asked.name))
         self._field = _field_of(asked, id, text)
         self._under = Static(classes="under", markup=False)
-        self._amiss, self._warning = "", ""
-        self._many = 0  # values that are given
+        self._problem, self._warning = "", ""
+        self._value_count = 0  # values that are given
 
     def compose(self) -> ComposeResult:
         yield Horizontal(self.label, self._field, classes="row argument")
         yield self._under
 
     def on_mount(self) -> None:
-        self._show_under()
+        self._update_hint()
 
     @property
     def own_field(self) -> Widget:
@@ -93,54 +93,54 @@ class ArgumentRow(Vertical):
         """What the field gives; None where it gives nothing."""
         if isinstance(self._field, Toggles):
             is_on = bool(self._field.chosen)
-            return None if is_on == self.asked.is_on else str(is_on).lower()
+            return None if is_on == self.argument.is_on else str(is_on).lower()
         value = self._field.value if isinstance(self._field, Input | Select) else ""
         return value if isinstance(value, str) and value else None
 
     def fill(self, text: str | None) -> None:
         """Have the field say what is given."""
         if isinstance(self._field, Toggles):
-            self._field.chosen = _chosen(self.asked, text)
+            self._field.chosen = _chosen(self.argument, text)
             self._field.refresh()
         elif isinstance(self._field, Select):
             # Before it is there, a list does not show what it is set to.
-            if self._field.is_mounted and self._field.value != (choice := _choice(self.asked, text)):
+            if self._field.is_mounted and self._field.value != (choice := _choice(self.argument, text)):
                 self._field.value = choice
         elif isinstance(self._field, Input) and (text or "") != self._field.value:
             self._field.value = text or ""
 
-    def tell(self, text: str | None, script: Path, *, sweep: bool) -> None:
+    def show_error(self, text: str | None, script: Path, *, sweep: bool) -> None:
         """Tell what is amiss with what is given; with ``sweep`` that are values between commas."""
         if text is not None and sweep:
-            self._amiss = amiss(self.asked, text)
-            values = [] if self._amiss else values_of(self.asked.name, text)
+            self._problem = value_list_error(self.argument, text)
+            values = [] if self._problem else split_values(self.argument.name, text)
         else:
-            self._amiss = "" if text is None else self.asked.amiss(text)
-            values = [] if text is None or self._amiss else [text]
-        missing = (said for value in values if (said := self.asked.missing(value, script)))
+            self._problem = "" if text is None else self.argument.validation_error(text)
+            values = [] if text is None or self._problem else [text]
+        missing = (said for value in values if (said := self.argument.missing_path_error(value, script)))
         self._warning = next(missing, "")
-        self._many = len(values)
-        self._show_under()
+        self._value_count = len(values)
+        self._update_hint()
 
     def on_descendant_focus(self) -> None:
-        self._show_under()
+        self._update_hint()
 
     def on_descendant_blur(self) -> None:
-        self._show_under()
+        self._update_hint()
 
-    def _show_under(self) -> None:
-        if self._amiss:
-            said = Content.styled(field(f"✗ {self._amiss}"), "$text-error")
+    def _update_hint(self) -> None:
+        if self._problem:
+            said = Content.styled(sanitize_line(f"✗ {self._problem}"), "$text-error")
         elif self._warning:
-            said = Content.styled(field(f"! {self._warning}"), "$text-warning")
-        elif self._many > 1:
-            said = Content.styled(f"{self._many:,} values", "$text-accent")
+            said = Content.styled(sanitize_line(f"! {self._warning}"), "$text-warning")
+        elif self._value_count > 1:
+            said = Content.styled(f"{self._value_count:,} values", "$text-accent")
         elif self._field.has_focus:
             says_itself = isinstance(self._field, Input) and not self._field.value
-            said = Content.styled(field(_about(self.asked, says_itself)), "$muted")
+            said = Content.styled(sanitize_line(_about(self.argument, says_itself)), "$muted")
         else:
             said = Content("")
-        say(self._under, said)
+        update_label(self._under, said)
         self._under.display = bool(said.plain)
 
 
@@ -151,7 +151,7 @@ class ArgumentFields(Vertical):
         prefix: what the fields' ids begin with.
     """
 
-    DEFAULT_CSS = beside(__file__, "argument_fields")
+    DEFAULT_CSS = read_style_sheet(__file__, "argument_fields")
 
     @dataclass
     class Edited(Message):
@@ -166,23 +166,23 @@ class ArgumentFields(Vertical):
     def __init__(self, *, id: str, prefix: str = "argument") -> None:
         super().__init__(id=id)
         self._prefix = prefix
-        self._asked: Sequence[ArgumentField] = ()
+        self._arguments: Sequence[ArgumentField] = ()
         self._rows: list[ArgumentRow] = []
         self._line = ""
-        self._own: list[str] = []  # lines that fields made of it, and that are still to come back
+        self._own_lines: list[str] = []  # lines that fields made of it, and that are still to come back
         self._made = 0  # times that there were other fields; ids of those that go are still taken
 
     def show(self, asked: Sequence[ArgumentField], line: str, script: Path, *, sweep: bool) -> None:
         """Have fields for these arguments, which say what the line says."""
         # Whoever types in a field is ahead of what comes back of it.
-        is_own = line in self._own
-        del self._own[: self._own.index(line) + 1 if is_own else None]
+        is_own = line in self._own_lines
+        del self._own_lines[: self._own_lines.index(line) + 1 if is_own else None]
         is_new = not is_own and line != self._line
         if is_new:
             self._line = line
-        texts: Mapping[str, str] | None = given(line)
-        if list(asked) != list(self._asked):
-            self._asked = asked
+        texts: Mapping[str, str] | None = parse_arguments(line)
+        if list(asked) != list(self._arguments):
+            self._arguments = asked
             self._made += 1
             self.remove_children()
             self._rows = [
@@ -196,14 +196,14 @@ class ArgumentFields(Vertical):
         if texts is not None:
             with self.prevent(Input.Changed, Select.Changed, Toggles.Changed):
                 for each in self._rows:
-                    text = texts.get(each.asked.name)
+                    text = texts.get(each.argument.name)
                     if is_new:
                         each.fill(text)
-                    each.tell(text, script, sweep=sweep)
+                    each.show_error(text, script, sweep=sweep)
 
     def field_of(self, name: str) -> Widget | None:
         """The field of an argument; None where it has none."""
-        return next((each.own_field for each in self._rows if each.asked.name == name), None)
+        return next((each.own_field for each in self._rows if each.argument.name == name), None)
 
     @on(Input.Changed)
     @on(Select.Changed)
@@ -213,14 +213,14 @@ class ArgumentFields(Vertical):
         changed = next((each for each in self._rows if event.control in each.walk_children()), None)
         if changed is None:
             return
-        name, text = changed.asked.name, changed.text
-        before = (given(self._line) or {}).get(name)
+        name, text = changed.argument.name, changed.text
+        before = (parse_arguments(self._line) or {}).get(name)
         if text == before or (text is None and before == ""):
             return
-        if isinstance(event.control, Select) and _choice(changed.asked, before) == (text or ""):
+        if isinstance(event.control, Select) and _choice(changed.argument, before) == (text or ""):
             return  # it only tells what it was made with
-        self._line = with_argument(self._line, name, text, [each.name for each in self._asked])
-        self._own.append(self._line)
+        self._line = set_argument(self._line, name, text, [each.name for each in self._arguments])
+        self._own_lines.append(self._line)
         self.post_message(self.Edited(self._line))
 
 
@@ -228,25 +228,25 @@ def _field_of(asked: ArgumentField, id: str, text: str | None) -> Widget:
     if asked.kind == "switch":
         return Toggles([(_ON, _ON)], _chosen(asked, text), id=id)
     if asked.kind == "choice":
-        first = "choose one" if asked.required else f"{field(asked.default or 'nothing')}, if not chosen"
-        listed = [(first, ""), *((field(each), each) for each in asked.choices)]
+        first = "choose one" if asked.required else f"{sanitize_line(asked.default or 'nothing')}, if not chosen"
+        listed = [(first, ""), *((sanitize_line(each), each) for each in asked.choices)]
         return Choice(listed, value=_choice(asked, text), allow_blank=False, id=id, compact=True)
-    return line(id, field(asked.look), value=text or "")
+    return text_field(id, sanitize_line(asked.placeholder), value=text or "")
 
 
 def _about(asked: ArgumentField, says_itself: bool) -> str:
     """What stands below a field: how the signature has it, too, unless the empty field says that itself."""
-    of = "" if says_itself else asked.look
+    of = "" if says_itself else asked.placeholder
     listed = "a list as 1,2,3" if asked.type.startswith("*") else ""
     return "  ".join(filter(None, (of, listed, asked.help)))
 
 
 def _choice(asked: ArgumentField, text: str | None) -> str:
-    return "" if text is None else asked.choice_of(text) or ""
+    return "" if text is None else asked.match_choice(text) or ""
 
 
 def _chosen(asked: ArgumentField, text: str | None) -> set[str]:
-    known = None if text is None or asked.amiss(text) else text.lower() in ("true", "yes", "on", "1")
+    known = None if text is None or asked.validation_error(text) else text.lower() in ("true", "yes", "on", "1")
     return {_ON} if (asked.is_on if known is None else known) else set()
 
 
@@ -260,7 +260,7 @@ class CallFields(Vertical):
     """That part of the form."""
 
     def compose(self) -> ComposeResult:
-        yield row("Arguments", line("arguments", ARGUMENTS))
+        yield field_row("Arguments", text_field("arguments", ARGUMENTS))
         yield Static(id="hint", markup=False)
         yield ArgumentFields(id="argument-fields")
 
@@ -277,9 +277,9 @@ class CallFields(Vertical):
         asked = [] if whole or called is None else argument_fields(called)
         said = WHOLE_SCRIPT_TEXT if whole else ""
         if called is not None and not whole:
-            said = field(one_line(called.doc) if asked else str(called))
+            said = sanitize_line(one_line(called.doc) if asked else str(called))
         hint = self.query_one("#hint", Static)
-        say(hint, Content(said))
+        update_label(hint, Content(said))
         hint.display = bool(said)
         text = self.query_one("#arguments", Input)
         text.placeholder = WORDS if whole else ARGUMENTS
@@ -288,7 +288,7 @@ class CallFields(Vertical):
     def show_variables(self, asked: Sequence[ArgumentField], file: Path) -> None:
         """Have fields for a job file's variables."""
         hint = self.query_one("#hint", Static)
-        say(hint, Content(JOB))
+        update_label(hint, Content(JOB))
         hint.display = True
         text = self.query_one("#arguments", Input)
         text.placeholder = VARIABLES
@@ -306,7 +306,7 @@ class FoldTitle(CollapsibleTitle, inherit_bindings=False):
     BINDINGS = bindings("fold")
 
 
-class FoldingPart(Collapsible):
+class FoldingSection(Collapsible):
     """That part.
 
     Args:
@@ -314,7 +314,7 @@ class FoldingPart(Collapsible):
         content: what is in it.
     """
 
-    DEFAULT_CSS = beside(__file__, "folding_part")
+    DEFAULT_CSS = read_style_sheet(__file__, "folding_part")
 
     def __init__(self, label: str, *content: Widget, id: str) -> None:
         super().__init__(*content, title=label, id=id)
@@ -327,7 +327,7 @@ class FoldingPart(Collapsible):
         self._title.focus(scroll_visible)
         return self
 
-    def tell(self, said: str, *, amiss: bool = False) -> None:
+    def set_summary(self, said: str, *, amiss: bool = False) -> None:
         """Say behind its name what is set in it."""
         self._title.label = Content.assemble(self._label, "  ", (said, "$text-error" if amiss else "$muted"))
 
@@ -335,7 +335,7 @@ class FoldingPart(Collapsible):
 LABEL = "Image and environment"
 
 
-class ImageFields(FoldingPart):
+class ImageFields(FoldingSection):
     """That part."""
 
     class ImageChanged(Message):
@@ -349,12 +349,12 @@ class ImageFields(FoldingPart):
     @property
     def text(self) -> str:
         """What is said, as texts such as ``pip=einops``; such as nobody can split where a quotation has no end."""
-        said = given(self._line) or {}
+        said = parse_arguments(self._line) or {}
         return " ".join(text for name, each in said.items() if (text := self._text_of(name, each)))
 
     def fill(self, text: str) -> None:
         """Have the fields say what such texts do."""
-        from skyward_core.client.launch.image_options import by_field
+        from skyward_core.client.launch.image_options import split_by_field
 
         try:
             texts = shlex.split(text)
@@ -362,39 +362,39 @@ class ImageFields(FoldingPart):
             texts = []
         self._texts = {}
         for each in texts:
-            (name,) = by_field([each])
+            (name,) = split_by_field([each])
             self._texts.setdefault(name, []).append(each)
-        self._line = shlex.join(f"{name}={said}" for name, said in by_field(texts).items())
+        self._line = shlex.join(f"{name}={said}" for name, said in split_by_field(texts).items())
 
-    @on(FoldingPart.Expanded)
+    @on(FoldingSection.Expanded)
     def show(self) -> None:
         """Say on the line that folds what is set, or what is wrong; once it is open, have the fields there."""
-        from skyward_core.client.launch.image_options import IMAGE_FIELDS, image_asked
+        from skyward_core.client.launch.image_options import IMAGE_FIELDS, parse_image_options
 
         if not self.collapsed:
             self.query_one(ArgumentFields).show(IMAGE_FIELDS, self._line, Path(), sweep=False)
         try:
-            image_asked(shlex.split(self.text))
+            parse_image_options(shlex.split(self.text))
         except (UsageError, ValueError) as error:
-            self.tell(f"✗ {field(one_line(str(error)))}", amiss=True)
+            self.set_summary(f"✗ {sanitize_line(one_line(str(error)))}", amiss=True)
         else:
-            self.tell(field(one_line(self.text)) if self.text else "as they are by default")
+            self.set_summary(sanitize_line(one_line(self.text)) if self.text else "as they are by default")
 
     def _text_of(self, name: str, said: str) -> str:
-        from skyward_core.client.launch.image_options import texts_of
+        from skyward_core.client.launch.image_options import field_texts
 
         if name in self._texts:  # several commands stay several
             return shlex.join(self._texts[name])
         try:
-            return shlex.join(texts_of(name, said))
+            return shlex.join(field_texts(name, said))
         except ValueError:
             return f"{name}={said}"
 
     @on(ArgumentFields.Edited)
     def _edited(self, event: ArgumentFields.Edited) -> None:
         event.stop()
-        said = given(self._line) or {}
-        self._line, now = event.line, given(event.line) or {}
+        said = parse_arguments(self._line) or {}
+        self._line, now = event.line, parse_arguments(event.line) or {}
         changed = {name for name in said.keys() | now.keys() if said.get(name) != now.get(name)}
         self._texts = {name: texts for name, texts in self._texts.items() if name not in changed}
         self.post_message(self.ImageChanged())
@@ -403,7 +403,7 @@ class ImageFields(FoldingPart):
 PLUGIN_PARAMETERS_LABEL = "Plugins' parameters"
 
 
-class PluginFields(FoldingPart):
+class PluginFields(FoldingSection):
     """That part. It is there while a plugin is on that takes something."""
 
     class ParametersChanged(Message):
@@ -414,12 +414,12 @@ class PluginFields(FoldingPart):
         self.display = False
         self._line = ""
         self._names: Sequence[str] | None = None
-        self._asked: list[ArgumentField] = []
+        self._arguments: list[ArgumentField] = []
 
     @property
     def texts(self) -> Mapping[str, str]:
         """What is given, by names such as ``torch.backend``; of plugins that are off, too."""
-        return given(self._line) or {}
+        return parse_arguments(self._line) or {}
 
     def fill(self, texts: Mapping[str, str]) -> None:
         """Have the fields say what is given."""
@@ -430,18 +430,18 @@ class PluginFields(FoldingPart):
         from skyward_core.client.launch.discovery import parameter_fields
 
         if names != self._names:  # packages are looked through for others' plugins
-            self._names, self._asked = names, parameter_fields(names)
-        asked = self._asked
+            self._names, self._arguments = names, parameter_fields(names)
+        asked = self._arguments
         self.display = bool(asked)
         self.query_one(ArgumentFields).show(asked, self._line, Path(), sweep=False)
         known = {each.name: each for each in asked}
         said = {name: text for name, text in self.texts.items() if name in known}
-        amiss = [name for name, text in said.items() if known[name].amiss(text)]
+        amiss = [name for name, text in said.items() if known[name].validation_error(text)]
         if amiss:
-            self.tell(f"✗ {field(amiss[0])} is amiss", amiss=True)
+            self.set_summary(f"✗ {sanitize_line(amiss[0])} is amiss", amiss=True)
         else:
             told = ", ".join(f"{name}={text}" for name, text in said.items())
-            self.tell(field(one_line(told)) if told else "as they are by default")
+            self.set_summary(sanitize_line(one_line(told)) if told else "as they are by default")
 
     @on(ArgumentFields.Edited)
     def _edited(self, event: ArgumentFields.Edited) -> None:
@@ -457,7 +457,7 @@ _STYLES: Mapping[str, str] = {"ok": "$muted", "warn": "$text-warning", "fail": "
 _ORDER = ("fail", "warn", "ok")
 
 
-def state_of(lines: Sequence[Check]) -> State:
+def worst_state(lines: Sequence[Check]) -> State:
     """The worst of what a check-up says."""
     found = {line.state for line in lines}
     return "fail" if "fail" in found else "warn" if "warn" in found else "ok"
@@ -504,15 +504,15 @@ class CheckLines(Static):
         """
         amiss = [line for each in _ORDER[:2] for line in lines if line.state == each]
         shown = amiss[:rows]
-        said = [(line.state, f"{_GLYPHS[line.state]} {_told(line)}") for line in shown]
+        said = [(line.state, f"{_GLYPHS[line.state]} {_check_text(line)}") for line in shown]
         if len(amiss) > len(shown):
             said.append(("warn", f"  and {len(amiss) - len(shown)} more: skyward-tui doctor tells all"))
-        self._fine = "" if amiss or rows <= 1 else "; ".join(_told(line) for line in lines)
+        self._fine = "" if amiss or rows <= 1 else "; ".join(_check_text(line) for line in lines)
         if self._fine:
             return self._show_fine()
         content = Content("\n").join(Content.styled(text, _STYLES[state]) for state, text in said)
         self.remove_class("-fine")
-        say(self, content)
+        update_label(self, content)
         self.display = bool(said)
         return None
 
@@ -520,7 +520,7 @@ class CheckLines(Static):
         """One line; where it names a folder that has no room, its end."""
         text = f"{_GLYPHS['ok']} {self._fine}"
         self.add_class("-fine")
-        say(self, Content.styled(clip_path(text, self.size.width or len(text)), _STYLES["ok"]))
+        update_label(self, Content.styled(clip_path(text, self.size.width or len(text)), _STYLES["ok"]))
         self.display = True
 
     def on_resize(self) -> None:
@@ -528,8 +528,8 @@ class CheckLines(Static):
             self._show_fine()
 
 
-def _told(line: Check) -> str:
-    return field(one_line(f"{line.subject}: {detail_of(line)}"))
+def _check_text(line: Check) -> str:
+    return sanitize_line(one_line(f"{line.subject}: {format_detail(line)}"))
 
 
 _NEW = "new pool"
@@ -584,50 +584,51 @@ class LaunchFields(FormFields):
         from skyward_core.client.launch.discovery import available_plugins as available
 
         say = partial(with_keys, keymap=self._keymap)
-        yield row("Script", line("script", say("path of a script; {launch.files} picks one")))
+        yield field_row("Script", text_field("script", say("path of a script; {launch.files} picks one")))
         functions = Choice([], prompt="its functions", id="function", compact=True)
-        python = line("python", say("its own; {launch.python} lists"))
-        yield row("Function", functions, inner("python"), python)
+        python = text_field("python", say("its own; {launch.python} lists"))
+        yield field_row("Function", functions, inline_label("python"), python)
         yield CallFields(id="call")
         used = self._used if self._used in dict(self._live).values() else ""  # it may be over by now
         pools = Choice([(_NEW, ""), *self._live], value=used, allow_blank=False, id="pool", compact=True)
-        yield row("Pool", pools, inner("name"), line("name", "from the script's name"))
+        yield field_row("Pool", pools, inline_label("name"), text_field("name", "from the script's name"))
         choices = {choice.name: choice.label for choice in provider_choices().values()}
         with Vertical(id="where"):
-            yield row("Provider", ProviderField(choices, DEFAULT, id="provider"))
+            yield field_row("Provider", ProviderField(choices, DEFAULT_PROVIDER, id="provider"))
             yield CheckLines(id="check")
-        for id, setting in settings().items():
+        for id, setting in setting_fields_by_id().items():
             yield setting_row(id, setting)
-        yield row(
+        yield field_row(
             "Nodes",
-            line("nodes", value=_USUAL_NODES),
-            inner("ranks per node"),
-            line("ranks", value="1", type="integer"),
-            inner("accelerator"),
-            line("accelerator", say("any; {launch.accelerators} lists")),
+            text_field("nodes", value=_USUAL_NODES),
+            inline_label("ranks per node"),
+            text_field("ranks", value="1", type="integer"),
+            inline_label("accelerator"),
+            text_field("accelerator", say("any; {launch.accelerators} lists")),
         )
         markets = Choice(_MARKETS, value="", allow_blank=False, id="allocation", compact=True)
         orders = Choice(_ORDERS, value="", allow_blank=False, id="selection", compact=True)
-        yield row(
-            "Market", markets, inner("at most $/h"), line("max_hourly", "any"), inner("tries"), orders,
+        yield field_row(
+            "Market", markets, inline_label("at most $/h"), text_field("max_hourly", "any"), inline_label("tries"),
+            orders,
             id="market",
         )  # fmt: skip
-        yield row(
-            "Budget $", line("budget", "none"),
-            inner("wait for machines", id="wait-label"), line("wait", "not; or 2h"), id="money",
+        yield field_row(
+            "Budget $", text_field("budget", "none"),
+            inline_label("wait for machines", id="wait-label"), text_field("wait", "not; or 2h"), id="money",
         )  # fmt: skip
-        yield row("Plugins", Plugins(available(), id="plugins"))
+        yield field_row("Plugins", PluginToggles(available(), id="plugins"))
         yield PluginFields(id="plugin-fields")
-        packages = Choice(choices_for(None, ""), value="", allow_blank=False, id="packages", compact=True)
-        yield row("Packages", packages, inner("outputs"), line("outputs", "such as out/** *.pt"))
+        packages = Choice(package_choices(None, ""), value="", allow_blank=False, id="packages", compact=True)
+        yield field_row("Packages", packages, inline_label("outputs"), text_field("outputs", "such as out/** *.pt"))
         yield ImageFields(id="image-fields")
         options = [
             ("keep", "keep the pool afterwards"), ("one", "one rank"), ("sweep", "sweep"),
         ]  # fmt: skip
-        yield row("Options", Toggles(options, {"keep"}, id="options"))
-        yield row(
+        yield field_row("Options", Toggles(options, {"keep"}, id="options"))
+        yield field_row(
             "Nodes each",
-            line("gang", "one rank each; 2 nodes, or all"),
+            text_field("gang", "one rank each; 2 nodes, or all"),
             id="gangs",
         )
 
@@ -644,8 +645,8 @@ class LaunchFields(FormFields):
             python=self.text("python"),
             pool=self._choice("pool"),
             name=self.text("name"),
-            provider=self._choice("provider") or DEFAULT,
-            settings={id: text for id in settings() if (text := self.text(id))},
+            provider=self._choice("provider") or DEFAULT_PROVIDER,
+            settings={id: text for id in setting_fields_by_id() if (text := self.text(id))},
             accelerator=self.text("accelerator"),
             allocation=self._choice("allocation"),
             max_hourly=self.text("max_hourly"),
@@ -675,7 +676,7 @@ class LaunchFields(FormFields):
         value = self.query_one(f"#{field}", Select).value
         return value if isinstance(value, str) else ""
 
-    def put(self, form: Form) -> None:
+    def fill(self, form: Form) -> None:
         """Have the fields say what a form says; but for the function and the packages, of which the script tells."""
         with self.prevent(Input.Changed, Select.Changed, Toggles.Changed):
             for field in _TEXTS:
@@ -683,11 +684,11 @@ class LaunchFields(FormFields):
             for field, listed in (("allocation", _MARKETS), ("selection", _ORDERS)):
                 known = getattr(form, field) in [value for _, value in listed]
                 self.query_one(f"#{field}", Select).value = getattr(form, field) if known else ""
-            for id in settings():
+            for id in setting_fields_by_id():
                 self.query_one(f"#{id}", Input).value = form.settings.get(id, "")
-            self.query_one("#script", Input).value = near(Path(form.script)) if form.script else ""
+            self.query_one("#script", Input).value = display_path(Path(form.script)) if form.script else ""
             self.query_one("#provider", Select).value = (
-                form.provider if form.provider in provider_choices() else DEFAULT
+                form.provider if form.provider in provider_choices() else DEFAULT_PROVIDER
             )
             self.query_one("#options", Toggles).chosen = {
                 name for name, on in (("keep", form.keep), ("one", form.one), ("sweep", form.sweep)) if on
@@ -697,9 +698,9 @@ class LaunchFields(FormFields):
             self.query_one(ImageFields).fill(form.image)
         self._show_provider(form.provider)
 
-    def hold_still(self, form: Form, *, job: bool) -> None:
+    def lock_fields(self, form: Form, *, job: bool) -> None:
         """Have nobody change what a pool that is there, or a job file, has settled."""
-        for name in (*_OF_POOL, *settings()):
+        for name in (*_OF_POOL, *setting_fields_by_id()):
             self.query_one(f"#{name}").disabled = bool(form.pool) or (job and name in _OF_FILE)
         for name in ("function", "python"):
             self.query_one(f"#{name}").disabled = job
@@ -711,7 +712,7 @@ class LaunchFields(FormFields):
         """Machines that are named are all used unless a number is given; others need one."""
         if event.value != event.select.value:
             return  # the list's first choice, which the form was filled over before the list had told of it
-        named = provider_choices()[str(event.value)].names_machines
+        named = provider_choices()[str(event.value)].has_named_machines
         self._show_provider(str(event.value))
         nodes = self.query_one("#nodes", Input)
         if named and nodes.value == _USUAL_NODES:
@@ -721,22 +722,22 @@ class LaunchFields(FormFields):
 
     def _show_provider(self, provider: str) -> None:
         choice = provider_choices().get(provider)
-        for id in settings():
+        for id in setting_fields_by_id():
             self.query_one(f"#{id}-row").display = choice is not None and id in choice.fields
         self.query_one("#market").display = choice is not None and choice.chooses
         self.query_one("#money").display = choice is not None and choice.costs
         for waits in ("#wait", "#wait-label"):
             self.query_one(waits).display = choice is not None and choice.chooses
-        named = choice is not None and choice.names_machines
+        named = choice is not None and choice.has_named_machines
         self.query_one("#nodes", Input).placeholder = "all" if named else ""
 
 
-def settings() -> dict[str, Setting]:
+def setting_fields_by_id() -> dict[str, Setting]:
     """The providers' settings that have a field, by its id."""
     return {id: setting for choice in provider_choices().values() for id, setting in choice.fields.items()}
 
 
-def near(path: Path) -> str:
+def display_path(path: Path) -> str:
     """The path from here where it is below, an example by its name, any other whole."""
     folder = current_folder()
-    return str(path.relative_to(folder)) if path.is_relative_to(folder) else named(str(path))
+    return str(path.relative_to(folder)) if path.is_relative_to(folder) else script_argument(str(path))

@@ -16,21 +16,21 @@ from textual.widgets.option_list import Option
 
 from skyward_core.client.run_history import RunSearch
 from skyward_core.model.errors import SkywardError
-from skyward_core.util.terminal_safe_text import field, paragraph
-from skyward_tui.launch_form.form import examples, is_job, named
+from skyward_core.util.terminal_safe_text import sanitize_line, sanitize_paragraph
+from skyward_tui.launch_form.form import example_paths, is_job, script_argument
 from skyward_tui.launch_form.recent_launches import (
-    RECENT,
+    MAX_SHOWN,
     example_row,
-    lacking_of_examples,
-    recent,
+    missing_packages,
+    recent_forms,
     recent_row,
 )
-from skyward_tui.shutdown import beside
+from skyward_tui.shutdown import run_in_daemon_thread
 from skyward_tui.text.number_format import ago, clip, duration, one_line
 from skyward_tui.ui.actions import first_key
-from skyward_tui.ui.app_interface import settled
-from skyward_tui.ui.themes import look
-from skyward_tui.widgets.form_fields import say
+from skyward_tui.ui.app_interface import wait_shielded
+from skyward_tui.ui.themes import state_style
+from skyward_tui.widgets.form_fields import update_label
 from skyward_tui.widgets.header_and_hints import Panel
 from skyward_tui.widgets.source_view import ScriptCode
 
@@ -52,13 +52,13 @@ class StartList(OptionList):
     def __init__(self, recent: Sequence[Form], picked: Callable[[Form | Path], None]) -> None:
         super().__init__(id="starts", compact=True)
         self._picked = picked
-        self._starts: list[Form | Path] = [*recent[:RECENT], *examples()]
+        self._starts: list[Form | Path] = [*recent[:MAX_SHOWN], *example_paths()]
 
     def on_mount(self) -> None:
-        self._list({})
-        self._look_for_packages()
+        self._fill({})
+        self._check_packages()
 
-    def _list(self, lacking: Mapping[Path, str]) -> None:
+    def _fill(self, lacking: Mapping[Path, str]) -> None:
         """List all; what examples lack is known later."""
         cursor = self.highlighted
         self.clear_options()
@@ -68,15 +68,15 @@ class StartList(OptionList):
                 heading = "packaged examples" if is_example else "recent launches"
                 self.add_option(Option(Content.styled(heading, "$muted"), disabled=True))
             row = example_row(start, lacking.get(start, "")) if isinstance(start, Path) else recent_row(start)
-            unfit = not isinstance(start, Path) and start.script != field(start.script)
+            unfit = not isinstance(start, Path) and start.script != sanitize_line(start.script)
             self.add_option(Option(row, id=str(place), disabled=unfit))
         self.highlighted = cursor
 
     @work
-    async def _look_for_packages(self) -> None:
-        lacking = await beside(lacking_of_examples)
+    async def _check_packages(self) -> None:
+        lacking = await run_in_daemon_thread(missing_packages)
         if any(lacking.values()) and self.is_attached:
-            self._list(lacking)
+            self._fill(lacking)
 
     def on_focus(self) -> None:
         if self.highlighted is None:
@@ -88,16 +88,16 @@ class StartList(OptionList):
         self._picked(self._starts[int(event.option_id or "0")])
 
 
-def earlier(runs: Sequence[PastRun], script: str, function: str) -> list[PastRun]:
+def earlier_runs(runs: Sequence[PastRun], script: str, function: str) -> list[PastRun]:
     """Those of a script's function, or of the whole script, in the order in which they are given."""
     return [run for run in runs if script and run.script == script and run.function == function]
 
 
-def rows(runs: Sequence[PastRun], now: float, width: int) -> list[Content]:
+def earlier_run_rows(runs: Sequence[PastRun], now: float, width: int) -> list[Content]:
     """A line for each."""
     made = []
     for run in runs:
-        mark = look(run.state)
+        mark = state_style(run.state)
         when, lasted = ago(now - run.opened_at), duration(run.seconds(now))
         head = f"{mark.text:<12}", mark.style
         facts = f"{lasted:>8}  {when:>8}  ", "$muted"
@@ -126,14 +126,14 @@ class PlanPanel(Panel):
         super().__init__(self._scroll, id="plan")
         self._key = key
         self._view = 0
-        self._told: Sequence[tuple[str, str]] = ()
+        self._plan_rows: Sequence[tuple[str, str]] = ()
         self._trouble = self._command = self._script = ""
         self._earlier: tuple[Sequence[PastRun], float] = ((), 0.0)
         self.fits = True  # whether all are shown at once
         self.border_title = VIEWS[0]
 
     def on_mount(self) -> None:
-        self.watch(self._scroll, "show_vertical_scrollbar", self._tell_of_more, init=False)
+        self.watch(self._scroll, "show_vertical_scrollbar", self._show_scroll_hint, init=False)
 
     def show(self, told: Sequence[tuple[str, str]], *, trouble: str, command: str, script: str) -> None:
         """Show a launch.
@@ -143,7 +143,7 @@ class PlanPanel(Panel):
             trouble: what is wrong, where it is more than the form has room for.
             command, script: the same as a command line, and as Python; of what cannot be said so, "".
         """
-        self._told, self._trouble, self._command, self._script = told, trouble, command, script
+        self._plan_rows, self._trouble, self._command, self._script = told, trouble, command, script
         self._paint()
 
     def show_earlier(self, runs: Sequence[PastRun], now: float) -> None:
@@ -152,7 +152,7 @@ class PlanPanel(Panel):
             self._earlier = runs, now
             self._paint()
 
-    def turn(self) -> None:
+    def show_next(self) -> None:
         """The next of the three."""
         self._view = (self._view + 1) % len(VIEWS)
         self._scroll.scroll_home(animate=False)
@@ -175,7 +175,7 @@ class PlanPanel(Panel):
         rows_taken = whole.get_height({}, max(1, width))
         self.fits = rows_taken <= height
         if self.fits:
-            before = self._before(width, height - rows_taken)
+            before = self._earlier_runs(width, height - rows_taken)
             shown, title = _joined([whole, before], apart), Content(VIEWS[0])
         else:
             alone = [_part("", self._command), _part("", self._script)]
@@ -183,25 +183,25 @@ class PlanPanel(Panel):
             if not shown:
                 shown = Content.styled("not before the form is complete", "$muted")
             title = Content(f"{VIEWS[self._view]} ({self._key}: {VIEWS[(self._view + 1) % len(VIEWS)]})")
-        say(self._why, shown)
-        self.retitle(title, self._more)
+        update_label(self._why, shown)
+        self.set_titles(title, self._more)
 
-    def _before(self, width: int, room: int) -> Content:
+    def _earlier_runs(self, width: int, room: int) -> Content:
         runs, now = self._earlier
         if room < _LEAST_ROWS or not runs:
             return Content("")
-        return Content("\n").join([Content.styled("before", "$muted"), *rows(runs[: room - 2], now, width)])
+        return Content("\n").join([Content.styled("before", "$muted"), *earlier_run_rows(runs[: room - 2], now, width)])
 
     _more = Content("")
 
-    def _tell_of_more(self, more: bool) -> None:
+    def _show_scroll_hint(self, more: bool) -> None:
         """No key goes to the plan by itself, as the fields have the focus."""
         self._more = Content("pgdn, pgup scroll" if more else "")
         self._paint()
 
     def _plan(self, room: int) -> Content:
         parts: list[tuple[str, str]] = []
-        for heading, text in self._told:
+        for heading, text in self._plan_rows:
             lines = ("\n" + " " * _HEADING).join(textwrap.wrap(text, room))
             parts += [(f"{heading:<{_HEADING}}", "$muted"), (f"{lines}\n", _STYLES.get(heading, ""))]
         if self._trouble:
@@ -213,7 +213,7 @@ def _part(heading: str, text: str) -> Content:
     if not text:
         return Content("")
     above = f"{heading}\n" if heading else ""
-    return Content.assemble((above, "$muted"), (f"{paragraph(text).rstrip()}\n", "$text-accent"))
+    return Content.assemble((above, "$muted"), (f"{sanitize_paragraph(text).rstrip()}\n", "$text-accent"))
 
 
 def _joined(parts: Sequence[Content], apart: str) -> Content:
@@ -225,7 +225,7 @@ _LEAST = 8  # rows of code that are worth their heading
 _LEAST_STARTS = 3  # rows of what one can begin with
 
 
-class LaunchBeside:
+class LaunchSidebar:
     """Reads the ledger once.
 
     Args:
@@ -238,10 +238,10 @@ class LaunchBeside:
         self._starts: StartList | None = None
         self._runs: list[PastRun] = []
         self._form: Form | None = None
-        self._is_read = self._asked = False
+        self._is_read = self._has_loaded = False
         self.code = ScriptCode(id="code")
 
-    def look(self, form: Form, script: Path, called: FunctionInfo | None) -> None:
+    def update(self, form: Form, script: Path, called: FunctionInfo | None) -> None:
         """Show those of what the form says.
 
         Args:
@@ -253,14 +253,14 @@ class LaunchBeside:
         self._is_read = shown and self.code.show(script, 1 if called is None else called.line)
         place = script.name if called is None else f"{called.name}  {script.name}:{called.line}"
         self.code.border_title = f" {place} "
-        self._offer(form)
-        self.share()
+        self._show_starts(form)
+        self.fit_code()
         self._show_runs()
-        if not self._asked and self._screen.app.session is not None:
-            self._asked = True
-            self._screen.run_worker(self._read(), group="before")
+        if not self._has_loaded and self._screen.app.session is not None:
+            self._has_loaded = True
+            self._screen.run_worker(self._load_runs(), group="before")
 
-    def share(self) -> None:
+    def fit_code(self) -> None:
         """Give the code what rows the fields leave."""
         form, fields, last = (self._screen.query_one(f"#{name}", Widget) for name in ("form", "fields", "last"))
         room = form.content_size.height - fields.virtual_size.height - last.outer_size.height - _GAP
@@ -271,7 +271,7 @@ class LaunchBeside:
         if self._starts is not None:
             self._starts.display = narrow or room >= _LEAST_STARTS
 
-    def _offer(self, form: Form) -> None:
+    def _show_starts(self, form: Form) -> None:
         """Have a list of what one can begin with for as long as no script is named."""
         where = "#plan" if self._screen.has_class("-narrow") else "#form"
         parent, there = self._screen.query_one(where, Widget), self._starts
@@ -280,14 +280,14 @@ class LaunchBeside:
             there.remove()
             self._starts = there = None
         if wanted and there is None:
-            self._starts = StartList(recent(), self._begin_with)
+            self._starts = StartList(recent_forms(), self._fill_from_start)
             key = first_key("launch.previous", self._screen.app.keys)
             self._starts.border_title = Content.assemble("begin with", f"  {key} goes there")
             parent.mount(self._starts)
 
-    def _begin_with(self, start: Form | Path) -> None:
+    def _fill_from_start(self, start: Form | Path) -> None:
         if isinstance(start, Path):
-            self._screen.query_one("#script", Input).value = named(str(start))
+            self._screen.query_one("#script", Input).value = script_argument(str(start))
         else:
             self._fill(start)
         self._screen.query_one("#arguments").focus()
@@ -296,15 +296,15 @@ class LaunchBeside:
         form = self._form
         if form is not None:
             function = "" if form.whole else form.function
-            found = earlier(self._runs, Path(form.script).name, function)
+            found = earlier_runs(self._runs, Path(form.script).name, function)
             self._screen.query_one(PlanPanel).show_earlier(found, self._screen.app.clock())
 
-    async def _read(self) -> None:
+    async def _load_runs(self) -> None:
         session = self._screen.app.session
         if session is None:
             return
         try:
-            self._runs = await settled(session.past_runs(RunSearch()))
+            self._runs = await wait_shielded(session.past_runs(RunSearch()))
         except (SkywardError, OSError):
             return  # the list of past runs says why
         if self._screen.is_attached and self._screen.display:

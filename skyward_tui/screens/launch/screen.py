@@ -20,10 +20,10 @@ from textual.suggester import SuggestFromList
 from textual.widget import Widget
 from textual.widgets import Button, Input, Select, Static
 
-from skyward_core.model.errors import Cancelled, PoolError, PoolGone, SkywardError, hint_of, what_of
+from skyward_core.model.errors import Cancelled, PoolError, PoolGone, SkywardError, error_hint, error_message
 from skyward_core.model.machines import Check
 from skyward_core.model.provider_capabilities import Asks
-from skyward_core.util.user_files import expanded, is_dir, resolved
+from skyward_core.util.user_files import expand_user, is_dir, resolve_path
 from skyward_core.views.pool_view import PoolView, RunView
 from skyward_tui import shutdown
 from skyward_tui.dialogs.dialog import AskScreen, ChoiceScreen
@@ -31,22 +31,22 @@ from skyward_tui.dialogs.pickers import PresetsScreen
 from skyward_tui.launch_form.form import (
     FieldError,
     Form,
-    choices_for,
+    build_request,
     command_line,
-    fields_of,
-    form_of_preset,
+    form_from_preset,
     functions_of,
     is_job,
-    mean_a_sweep,
+    is_sweep,
+    package_choices,
     path_of,
     provider_choices,
+    provider_settings,
     python_script,
-    request_of,
-    save,
-    settings_of,
+    save_preset,
+    setting_fields,
 )
-from skyward_tui.launch_form.plan_text import Planned, Planner, Wait, loaded, planned
-from skyward_tui.launch_form.recent_launches import recent, remember
+from skyward_tui.launch_form.plan_text import Planner, PlanResult, ScriptWait, compute_plan, load_tasks
+from skyward_tui.launch_form.recent_launches import add_recent, recent_forms
 from skyward_tui.screens.base_screen import BaseScreen
 from skyward_tui.screens.launch.field_groups import (
     WHOLE,
@@ -57,40 +57,40 @@ from skyward_tui.screens.launch.field_groups import (
     LaunchFields,
     PluginFields,
     ProviderField,
-    near,
-    state_of,
+    display_path,
+    worst_state,
 )
-from skyward_tui.screens.launch.preview import LaunchBeside, PlanPanel
-from skyward_tui.shutdown import beside as session_beside
+from skyward_tui.screens.launch.preview import LaunchSidebar, PlanPanel
+from skyward_tui.shutdown import run_in_daemon_thread as session_beside
 from skyward_tui.terminal_info import current_folder
-from skyward_tui.text.error_hints import words_of
+from skyward_tui.text.error_hints import format_error
 from skyward_tui.text.hardware_cells import ANY
 from skyward_tui.text.number_format import one_line
 from skyward_tui.text.receipts_and_leftovers import receipt_line
-from skyward_tui.text.run_rows import outcome_line
+from skyward_tui.text.run_rows import sweep_outcome
 from skyward_tui.ui.actions import bindings, first_key, with_keys
-from skyward_tui.ui.app_interface import AppFace, settled
-from skyward_tui.ui.style_sheets import beside
-from skyward_tui.widgets.form_fields import Choice, Toggles, say
-from skyward_tui.widgets.header_and_hints import Crumbs, Panel
+from skyward_tui.ui.app_interface import AppInterface, wait_shielded
+from skyward_tui.ui.style_sheets import read_style_sheet
+from skyward_tui.widgets.form_fields import Choice, Toggles, update_label
+from skyward_tui.widgets.header_and_hints import Breadcrumbs, Panel
 
 if TYPE_CHECKING:
     from skyward_core.client.launch.discovery import FunctionInfo, Interpreter, Task
     from skyward_core.client.launch.launch_plan import LaunchPlan
     from skyward_core.client.launch.launch_request import LaunchRequest
     from skyward_core.client.launch.presets import Preset
-    from skyward_core.client.session_protocol import Front
+    from skyward_core.client.session_protocol import SessionProtocol
     from skyward_core.model.offers import OfferList
     from skyward_tui.launch_form.form import Form
     from skyward_tui.launch_form.job_form import JobPlan
-    from skyward_tui.ui.app_interface import AppFace
+    from skyward_tui.ui.app_interface import AppInterface
 
 
 _ROWS = {"-short": 1}  # of what is amiss, where lines are few
 _ROWS_USUAL = 4
-_OURS = "{}.{}".format(*sys.version_info)
+_OWN_PYTHON = "{}.{}".format(*sys.version_info)
 
-Asked = tuple[str, tuple[tuple[str, str], ...], str]
+CheckKey = tuple[str, tuple[tuple[str, str], ...], str]
 """A provider's name, what its settings say, and the version of the script's Python where that is not ours."""
 
 
@@ -103,92 +103,92 @@ class ProviderChecks:
 
     def __init__(self, screen: BaseScreen[None]) -> None:
         self._screen = screen
-        self._asked: Asked | None = None
-        self._told: dict[Asked, list[Check]] = {}
+        self._asked: CheckKey | None = None
+        self._results: dict[CheckKey, list[Check]] = {}
         self._python: Interpreter | None = None  # another version than ours, which machines need then
-        self._of = ("", "")  # the script, and what the form says of its Python
+        self._script_and_python = ("", "")  # the script, and what the form says of its Python
 
-    def learn(self, form: Form, python: Interpreter) -> None:
+    def set_interpreter(self, form: Form, python: Interpreter) -> None:
         """Hear which Python a form's script is loaded with: machines need that one."""
-        self._of = form.script, form.python
-        self._python = python if python.minor not in ("", _OURS) else None
-        self.look(form)
+        self._script_and_python = form.script, form.python
+        self._python = python if python.minor not in ("", _OWN_PYTHON) else None
+        self.check(form)
 
-    def look(self, form: Form) -> None:
+    def check(self, form: Form) -> None:
         """Have what the form says checked where it is not yet."""
-        if self._of != (form.script, form.python):
+        if self._script_and_python != (form.script, form.python):
             self._python = None
         session = self._screen.app.session
-        own = fields_of(form.provider)
+        own = setting_fields(form.provider)
         focused = self._screen.focused
         if session is None or self._screen.app.read_only or (isinstance(focused, Input) and focused.id in own):
             return
-        given = dict(settings_of(form))
+        given = dict(provider_settings(form))
         lacks = [each.name for each in own.values() if each.required and not given.get(each.name)]
         minor = self._python.minor if self._python else ""
         asked = None if form.pool or lacks else (form.provider, tuple(sorted(given.items())), minor)
         if asked == self._asked:
             return
         self._asked = asked
-        if asked is None or asked in self._told:
+        if asked is None or asked in self._results:
             self._screen.workers.cancel_group(self._screen, "check")
             self._show(form.provider, asked)
         else:
             self._screen.query_one(ProviderField).mark(form.provider, "asked")
             self._screen.query_one(CheckLines).display = False
-            self._screen.run_worker(self._ask(asked, self._python), group="check", exclusive=True)
+            self._screen.run_worker(self._run_check(asked, self._python), group="check", exclusive=True)
 
-    async def _ask(self, asked: Asked, python: Interpreter | None) -> None:
+    async def _run_check(self, asked: CheckKey, python: Interpreter | None) -> None:
         session = self._screen.app.session
         if session is None:
             return
         name, given, _ = asked
         try:
-            self._told[asked] = await settled(session.check_provider(name, dict(given), python))
+            self._results[asked] = await wait_shielded(session.check_provider(name, dict(given), python))
         except (SkywardError, OSError) as error:
-            self._told[asked] = [Check(name, "fail", what_of(error), hint_of(error))]
+            self._results[asked] = [Check(name, "fail", error_message(error), error_hint(error))]
         if self._screen.display and self._screen.is_attached and asked == self._asked:
             self._show(name, asked)
 
-    def _show(self, provider: str, asked: Asked | None) -> None:
-        lines = [] if asked is None else self._told[asked]
-        self._screen.query_one(ProviderField).mark(provider, state_of(lines) if lines else None)
+    def _show(self, provider: str, asked: CheckKey | None) -> None:
+        lines = [] if asked is None else self._results[asked]
+        self._screen.query_one(ProviderField).mark(provider, worst_state(lines) if lines else None)
         rows = next((n for name, n in _ROWS.items() if self._screen.has_class(name)), _ROWS_USUAL)
         self._screen.query_one(CheckLines).show(lines, rows)
 
 
-async def pick(app: AppFace, filled: Callable[[Form, Sequence[str], str], None]) -> None:
+async def pick_preset(app: AppInterface, filled: Callable[[Form, Sequence[str], str], None]) -> None:
     """Have a preset picked.
 
     Args:
         filled: takes the form that it makes, what of it is not there any more, in words, and its name.
     """
-    found = await _listed(app)
+    found = await _load_presets(app)
     if found is None:
         return
     screen = PresetsScreen(found)
 
     def picked(name: str | None) -> None:
         if name is not None and name in screen.presets:
-            form, said = form_of_preset(screen.presets[name])
+            form, said = form_from_preset(screen.presets[name])
             filled(form, said, name)
 
     await app.push_screen(screen, picked)
 
 
-async def ask_to_save(app: AppFace, form: Form, name: str) -> None:
+async def ask_preset_name(app: AppInterface, form: Form, name: str) -> None:
     """Have what the form says saved under a name.
 
     Args:
         name: of the preset that the form was filled from; "" where it was not.
     """
-    found = await _listed(app)
+    found = await _load_presets(app)
     if found is None:
         return
     taken = {each.name for each in found}
 
     def save_as(typed: str) -> None:
-        app.run_worker(_save(app, typed, form), exclusive=False)
+        app.run_worker(_save_preset(app, typed, form), exclusive=False)
 
     def named(typed: str | None) -> None:
         if typed is None:
@@ -204,34 +204,34 @@ async def ask_to_save(app: AppFace, form: Form, name: str) -> None:
     await app.push_screen(AskScreen("Save as preset, in skyward.toml of this folder: its name", name), named)
 
 
-async def _listed(app: AppFace) -> list[Preset] | None:
+async def _load_presets(app: AppInterface) -> list[Preset] | None:
     """The presets that there are; None, and why is said, where they cannot be read."""
     from skyward_core.client.launch.presets import presets
 
     try:
         return await session_beside(presets)
     except (SkywardError, OSError) as error:
-        app.flash(words_of(error), "error")
+        app.flash(format_error(error), "error")
         return None
 
 
-async def _save(app: AppFace, name: str, form: Form) -> None:
+async def _save_preset(app: AppInterface, name: str, form: Form) -> None:
     try:
-        file = await session_beside(lambda: save(name, form))
+        file = await session_beside(lambda: save_preset(name, form))
     except (SkywardError, OSError) as error:
-        app.flash(f"not saved: {words_of(error)}", "error")
+        app.flash(f"not saved: {format_error(error)}", "error")
     else:
         app.flash(f"saved as preset {name} in {file.name}", "done")
 
 
-class BegunPool(NamedTuple):
+class LaunchPool(NamedTuple):
     """The pool that a launch uses: its key, and when it is up; None where it was before."""
 
     key: str
     created: Future[PoolView] | None = None
 
 
-async def create(app: AppFace, plan: LaunchPlan | JobPlan) -> BegunPool:
+async def create_pool(app: AppInterface, plan: LaunchPlan | JobPlan) -> LaunchPool:
     """Ask for the pool; returns as soon as there is one to look at.
 
     Raises:
@@ -244,16 +244,16 @@ async def create(app: AppFace, plan: LaunchPlan | JobPlan) -> BegunPool:
         used = plan.pool
         if not any(pool.key == used.key and pool.is_live for pool in session.pools()):
             raise PoolError(f"pool {used.name} is not up any more")
-        return BegunPool(used.key)
+        return LaunchPool(used.key)
     if isinstance(plan.pool.provider, Asks):
-        app.host_keys.begin(session)
+        app.host_keys.attach(session)
     begun: Future[PoolView] = Future()
     created = session.create(plan.pool, begun=begun)
-    return BegunPool((await settled(begun)).key, created)
+    return LaunchPool((await wait_shielded(begun)).key, created)
 
 
-async def follow(
-    app: AppFace, plan: LaunchPlan, tasks: Sequence[Task], begun: BegunPool, request: LaunchRequest
+async def launch_run(
+    app: AppInterface, plan: LaunchPlan, tasks: Sequence[Task], begun: LaunchPool, request: LaunchRequest
 ) -> None:
     """Launch when the pool is ready; a pool that is not to be kept is torn down when the run has ended.
 
@@ -263,7 +263,7 @@ async def follow(
     session, joined = app.session, plan.spec is None
     if session is None:
         return
-    if begun.created is not None and not await _is_up(app, plan, begun.created):
+    if begun.created is not None and not await _wait_until_up(app, plan, begun.created):
         return
     failed = ""
     try:
@@ -271,43 +271,45 @@ async def follow(
             launched = session.launch_sweep(begun.key, tasks, plan.sheet, request, joined=joined)
         else:
             launched = session.launch(begun.key, tasks[0], one=plan.one, request=request, joined=joined)
-        run = await settled(launched)
-        await _keep(app, session, begun.key, run, request, joined=joined)
+        run = await wait_shielded(launched)
+        await _save_launch(app, session, begun.key, run, request, joined=joined)
         if plan.sheet is not None and plan.sheet.gang:
-            await _see_gangs_out(app, session, begun.key, run)
+            await _wait_for_gangs(app, session, begun.key, run)
         elif plan.keep or plan.spec is None:
             return
         else:
-            await settled(session.wait(begun.key, run.id))
+            await wait_shielded(session.wait(begun.key, run.id))
     except SkywardError as error:
-        failed = one_line(words_of(error))
-    await _end(app, session, plan, begun.key, "run ended, ", failed)
+        failed = one_line(format_error(error))
+    await _tear_down(app, session, plan, begun.key, "run ended, ", failed)
 
 
-async def _see_gangs_out(app: AppFace, session: Front, pool: str, run: RunView) -> None:
+async def _wait_for_gangs(app: AppInterface, session: SessionProtocol, pool: str, run: RunView) -> None:
     """Wait for all runs of a sweep by gangs, and say how it went.
 
     Raises:
         SkywardError: why the rest of them was not begun.
     """
-    from skyward_core.views.rank_metrics import MetricBook
+    from skyward_core.views.rank_metrics import MetricStore
 
     try:
-        await settled(session.sweep_over(pool, run.id))
+        await wait_shielded(session.wait_for_sweep(pool, run.id))
     except PoolGone:  # whoever tore it down knows
         return
-    board = await settled(session.trials(pool, run))
+    board = await wait_shielded(session.trials(pool, run))
     view = next((each for each in session.pools() if each.key == pool), None)
     runs = {} if view is None else view.runs
-    found = board.table(run.id, run.tasks, MetricBook(), runs)
-    said = outcome_line(found, run.id)
+    found = board.table(run.id, run.tasks, MetricStore(), runs)
+    said = sweep_outcome(found, run.id)
     app.flash(
         said or f"all {len(found.rows):,} combinations of {run.function} have results",
         "error" if said else "done",
     )
 
 
-async def _end(app: AppFace, session: Front, plan: LaunchPlan | JobPlan, key: str, ended: str, failed: str) -> None:
+async def _tear_down(
+    app: AppInterface, session: SessionProtocol, plan: LaunchPlan | JobPlan, key: str, ended: str, failed: str
+) -> None:
     """Tear down a pool that was made for what has ended, be it by an error, and say both in one line."""
     name = plan.pool.name
     ours = plan.spec is not None and not plan.keep
@@ -317,23 +319,31 @@ async def _end(app: AppFace, session: Front, plan: LaunchPlan | JobPlan, key: st
     if not ours:
         return
     try:
-        receipt = await settled(session.down(key))
+        receipt = await wait_shielded(session.tear_down(key))
     except SkywardError as error:
-        app.flash(f"{name}: {one_line(words_of(error))}", "error")
+        app.flash(f"{name}: {one_line(format_error(error))}", "error")
         return
     said = f"{failed}; " if failed else ended
     app.flash(f"{said}{name} torn down: {receipt_line(receipt)}", "done" if receipt.ok and not failed else "error")
 
 
-async def _keep(app: AppFace, session: Front, pool: str, run: RunView, request: LaunchRequest, *, joined: bool) -> None:
+async def _save_launch(
+    app: AppInterface,
+    session: SessionProtocol,
+    pool: str,
+    run: RunView,
+    request: LaunchRequest,
+    *,
+    joined: bool,
+) -> None:
     """Keep what the run was launched with, so that it can be launched again."""
     try:
-        await settled(session.keep_launch(pool, run.id, request, joined=joined))
+        await wait_shielded(session.save_launch(pool, run.id, request, joined=joined))
     except OSError as error:
         app.flash(f"how run {run.id} was launched is not kept whole: {error}", "error")
 
 
-async def follow_job(app: AppFace, plan: JobPlan, steps: Sequence[Task], folder: Path, begun: BegunPool) -> None:
+async def launch_job(app: AppInterface, plan: JobPlan, steps: Sequence[Task], folder: Path, begun: LaunchPool) -> None:
     """Run a job's steps one by one when the pool is ready; each is a run of its own, and the first that fails is the
     last.
 
@@ -343,20 +353,20 @@ async def follow_job(app: AppFace, plan: JobPlan, steps: Sequence[Task], folder:
     session = app.session
     if session is None:
         return
-    from skyward_core.client.launch.job_records import KeptJob
+    from skyward_core.client.launch.job_records import JobRecord
 
     job, failed = token_hex(5), ""
-    kept = KeptJob.of(plan.job, plan.request, down=plan.spec is not None and not plan.keep)
+    kept = JobRecord.from_job(plan.job, plan.request, down=plan.spec is not None and not plan.keep)
     nodes: tuple[int, ...] = ()
     try:
-        if begun.created is not None and not await _is_up(app, plan, begun.created):
+        if begun.created is not None and not await _wait_until_up(app, plan, begun.created):
             return
         for number, step in enumerate(steps, 1):
             task = replace(step, job=job, more=number < len(steps))
             if nodes and isinstance(task.nodes, int):
                 task = replace(task, nodes=nodes)
-            run = await settled(session.launch(begun.key, task, request=kept))
-            await settled(session.wait(begun.key, run.id))
+            run = await wait_shielded(session.launch(begun.key, task, request=kept))
+            await wait_shielded(session.wait(begun.key, run.id))
             nodes = run.nodes
             if run.state != "done":
                 rest = ", ".join(each.name for each in steps[number:])
@@ -366,26 +376,26 @@ async def follow_job(app: AppFace, plan: JobPlan, steps: Sequence[Task], folder:
             done = "is done" if plan.job.run.strip() else "has no run: nothing was run"
             app.flash(f"job {plan.job.name or plan.job.path.name} {done}", "done")
     except SkywardError as error:
-        failed = one_line(words_of(error))
+        failed = one_line(format_error(error))
     finally:
         rmtree(folder, ignore_errors=True)
-    await _end(app, session, plan, begun.key, "", failed)
+    await _tear_down(app, session, plan, begun.key, "", failed)
 
 
-async def _is_up(app: AppFace, plan: LaunchPlan | JobPlan, created: Future[PoolView]) -> bool:
+async def _wait_until_up(app: AppInterface, plan: LaunchPlan | JobPlan, created: Future[PoolView]) -> bool:
     try:
-        await settled(created)
+        await wait_shielded(created)
     except Cancelled as error:
-        app.flash(words_of(error))
+        app.flash(format_error(error))
         return False
     except SkywardError as error:
-        _offer_another_try(app, f"Pool {plan.pool.name} did not start", words_of(error))
+        _offer_retry(app, f"Pool {plan.pool.name} did not start", format_error(error))
         return False
     app.unlaunched = None
     return True
 
 
-def _offer_another_try(app: AppFace, title: str, text: str) -> None:
+def _offer_retry(app: AppInterface, title: str, text: str) -> None:
     """Say what went wrong; the form, as it was filled in, is one key away."""
 
     def go(choice: str | None) -> None:
@@ -404,7 +414,7 @@ _EDITS = (
     "presets",
 )  # what changes the form, which a launch holds still
 TYPING = 0.3  # seconds after the last letter in which a provider is not asked yet
-ROOM = 120  # characters that fit beside the button, however narrow the form
+MAX_MESSAGE_CHARS = 120  # characters that fit beside the button, however narrow the form
 
 
 class LaunchScreen(BaseScreen[None]):
@@ -417,7 +427,7 @@ class LaunchScreen(BaseScreen[None]):
 
     SCOPE = "launch"
     BINDINGS = bindings("launch")
-    DEFAULT_CSS = beside(__file__, "launch")
+    DEFAULT_CSS = read_style_sheet(__file__, "launch")
 
     def __init__(self, pool: str = "", form: Form | None = None) -> None:
         super().__init__()
@@ -433,9 +443,9 @@ class LaunchScreen(BaseScreen[None]):
         self._swept = ""  # arguments of which the person, or we, have said whether they are those of a sweep
         self._planner = Planner()
         self._checks = ProviderChecks(self)
-        self._beside = LaunchBeside(self, self._fill)
-        self._shown: Form | None = None  # what the plan is about
-        self._wait: Wait | None = None  # for the plan, or for what a launch is at
+        self._beside = LaunchSidebar(self, self._fill)
+        self._planned_form: Form | None = None  # what the plan is about
+        self._wait: ScriptWait | None = None  # for the plan, or for what a launch is at
         self._busy = False
         self._creating = False
         self._preset = ""  # its name, where the form was filled from one
@@ -445,7 +455,7 @@ class LaunchScreen(BaseScreen[None]):
         with Container(id="sides"):
             with Panel(id="form") as form:
                 form.border_title = "launch"
-                live = [(f"{pool.name} ({pool.world_size:,} ranks, up)", pool.key) for pool in self._live()]
+                live = [(f"{pool.name} ({pool.world_size:,} ranks, up)", pool.key) for pool in self._live_pools()]
                 yield LaunchFields(live, self._pool, self.app.keys)
                 with Horizontal(id="last"):
                     yield Button("Launch", id="launch", variant="primary", compact=True)
@@ -454,38 +464,38 @@ class LaunchScreen(BaseScreen[None]):
             yield PlanPanel(first_key("launch.view", self.app.keys))
 
     def on_mount(self) -> None:
-        self._recent = recent()
-        self._suggest("script", [near(Path(form.script)) for form in self._recent])
+        self._recent = recent_forms()
+        self._suggest("script", [display_path(Path(form.script)) for form in self._recent])
         if (form := self._first or (None if self._pool else self.app.unlaunched)) is not None:
             self._fill(form)
         self.query_one("#script").focus()
         self._review()
-        self.pulse(self.app.clock())
+        self.tick(self.app.clock())
 
     @property
-    def may_leave(self) -> bool:
+    def can_leave(self) -> bool:
         return not self._creating
 
-    def shown_time(self, now: float) -> object:
+    def time_token(self, now: float) -> object:
         """Who waits is told for how long, and of what was heard."""
         return self._wait and str(self._wait)
 
-    def pulse(self, now: float) -> None:
-        self.query_one(Crumbs).show(["pools", "launch"])
+    def tick(self, now: float) -> None:
+        self.query_one(Breadcrumbs).update_trail(["pools", "launch"])
         if self._wait is not None and (text := str(self._wait)):
-            self._say(text)
-            if self._shown != (form := self.form()):
+            self._set_message(text)
+            if self._planned_form != (form := self.form()):
                 self._show_plan([], form)  # what stands there is about another
-        super().pulse(now)
+        super().tick(now)
 
     def on_descendant_blur(self) -> None:
-        self.call_after_refresh(self._left_field)
+        self.call_after_refresh(self._check_provider)
 
-    def _left_field(self) -> None:
+    def _check_provider(self) -> None:
         if self.is_attached and not self._busy:
-            self._checks.look(self.form())
+            self._checks.check(self.form())
 
-    def _live(self) -> list[PoolView]:
+    def _live_pools(self) -> list[PoolView]:
         return [pool for pool in self.app.pools() if pool.is_live and pool.state == "up"]
 
     def on_resize(self) -> None:
@@ -504,7 +514,7 @@ class LaunchScreen(BaseScreen[None]):
     def _fill(self, form: Form) -> None:
         """Have the fields say what a launch said."""
         self._carried = form
-        self._fields.put(form)
+        self._fields.fill(form)
         self._filled, self._plugins_touched = form.arguments, True
         self._script_changed(WHOLE if form.whole else form.function, form.packages)
 
@@ -512,7 +522,7 @@ class LaunchScreen(BaseScreen[None]):
     def _script_edited(self) -> None:
         self._script_changed()
         typed = self._fields.text("script").strip()
-        same = [form for form in self._recent if typed in (form.script, near(Path(form.script)))]
+        same = [form for form in self._recent if typed in (form.script, display_path(Path(form.script)))]
         same = [form for form in same if form.whole == self.form().whole]
         field = self.query_one("#arguments", Input)
         if field.value == self._filled:  # nobody has typed there since
@@ -541,7 +551,7 @@ class LaunchScreen(BaseScreen[None]):
 
     def _list_packages(self, chosen: str) -> None:
         select = self.query_one("#packages", Select)
-        listed = choices_for(path_of(self._fields.text("script")) if self._readable else None, chosen)
+        listed = package_choices(path_of(self._fields.text("script")) if self._readable else None, chosen)
         before = str(select.value)
         with self.prevent(Select.Changed):  # whoever calls looks at the whole form
             select.set_options(listed)
@@ -550,29 +560,29 @@ class LaunchScreen(BaseScreen[None]):
 
     def _choose_plugins(self) -> None:
         """Switch on what the script plainly needs, until the person has a say; a pool has those it was made with."""
-        from skyward_core.client.launch.discovery import gang_frameworks_of
-        from skyward_core.client.launch.launch_plan import plugins_of
+        from skyward_core.client.launch.discovery import find_gang_frameworks
+        from skyward_core.client.launch.launch_plan import plugin_names
 
         toggles = self.query_one("#plugins", Toggles)
         if not self._plugins_touched:
             form = self.form()
-            used = [pool for pool in self._live() if pool.key == form.pool]
+            used = [pool for pool in self._live_pools() if pool.key == form.pool]
             if used:
-                wanted = plugins_of(used[0])
+                wanted = plugin_names(used[0])
             elif self._readable:
-                wanted = gang_frameworks_of(path_of(self._fields.text("script")), whole=form.whole)
+                wanted = find_gang_frameworks(path_of(self._fields.text("script")), whole=form.whole)
             else:
                 wanted = []
             toggles.chosen = {name for name, _ in toggles.options if name in wanted}
             toggles.refresh()
 
     @on(Toggles.Changed, "#plugins")
-    def _plugins_changed(self) -> None:
+    def _mark_plugins_touched(self) -> None:
         self._plugins_touched = True
 
     @on(Select.Changed, "#pool")
     @on(Select.Changed, "#function")
-    def _what_it_needs_changed(self) -> None:
+    def _update_plugins(self) -> None:
         self._choose_plugins()
 
     @on(Input.Changed)
@@ -586,9 +596,9 @@ class LaunchScreen(BaseScreen[None]):
             return
         form = self.form()
         job = is_job(form.script)
-        self._fields.hold_still(form, job=job)
+        self._fields.lock_fields(form, job=job)
         called = next((info for info in self._functions if info.name == form.function), None)
-        if called is not None and self._begins_sweep(called, form):
+        if called is not None and self._detect_sweep(called, form):
             form = self.form()
         self.query_one("#gangs").display = form.sweep
         script = path_of(form.script) if self._readable else Path()
@@ -598,12 +608,12 @@ class LaunchScreen(BaseScreen[None]):
             self.query_one(CallFields).show_variables(variables(form.script), path_of(form.script))
         else:
             self.query_one(CallFields).show(called, script, whole=form.whole, sweep=form.sweep)
-        self._checks.look(form)
-        self._beside.look(form, script, called)
-        self._wait = self._wait or Wait("looking for the Python of the script")
-        self._plan(form)
+        self._checks.check(form)
+        self._beside.update(form, script, called)
+        self._wait = self._wait or ScriptWait("looking for the Python of the script")
+        self._update_plan(form)
 
-    def _begins_sweep(self, called: FunctionInfo, form: Form) -> bool:
+    def _detect_sweep(self, called: FunctionInfo, form: Form) -> bool:
         """Several values where one makes sense are a sweep, unless the person has said that they are none."""
         from skyward_core.client.launch.discovery import argument_fields
 
@@ -611,7 +621,7 @@ class LaunchScreen(BaseScreen[None]):
             self._swept = form.arguments
         self._sweeps = form.sweep
         is_known = form.sweep or form.arguments == self._swept
-        if is_known or not mean_a_sweep(argument_fields(called), form.arguments):
+        if is_known or not is_sweep(argument_fields(called), form.arguments):
             return False
         self._swept, self._sweeps = form.arguments, True
         options = self.query_one("#options", Toggles)
@@ -620,35 +630,35 @@ class LaunchScreen(BaseScreen[None]):
         return True
 
     @work(exclusive=True, group="plan")
-    async def _plan(self, form: Form) -> None:
+    async def _update_plan(self, form: Form) -> None:
         """The newest wins: an edit cancels this one, and what it would have shown."""
         choice = provider_choices().get(form.provider)
         if choice is not None and choice.chooses and not form.pool:
             await asyncio.sleep(TYPING)  # whoever types on cancels this, and the provider is not asked
-        found = await self._work_out(form)
+        found = await self._compute_plan(form)
         if self.display:  # it loses its widgets one by one as it is left
             self._wait = None
-            self._show(found)
+            self._show_result(found)
 
-    async def _work_out(self, form: Form, *, launching: bool = False) -> Planned:
+    async def _compute_plan(self, form: Form, *, launching: bool = False) -> PlanResult:
         pools = self.app.pools()
-        return await self._planner.work(form, lambda: planned(form, pools, launching=launching))
+        return await self._planner.run(form, lambda: compute_plan(form, pools, launching=launching))
 
-    def _show(self, found: Planned) -> None:
+    def _show_result(self, found: PlanResult) -> None:
         form, error = found.form, found.error
-        self._beside.share()
-        self._mark(error if form.script.strip() else None)
+        self._beside.fit_code()
+        self._mark_field(error if form.script.strip() else None)
         if found.plan is not None:
-            self._checks.learn(form, found.plan.interpreter)
+            self._checks.set_interpreter(form, found.plan.interpreter)
         if error is None:
-            self._say("")
-            self._show_plan(found.told, form, script=found.script)
+            self._set_message("")
+            self._show_plan(found.rows, form, script=found.script)
         else:
-            self._say(one_line(str(error)), error=bool(form.script.strip()))
-            self._show_plan([], form, str(error) if "\n" in str(error) or len(str(error)) > ROOM else "")
+            self._set_message(one_line(str(error)), error=bool(form.script.strip()))
+            self._show_plan([], form, str(error) if "\n" in str(error) or len(str(error)) > MAX_MESSAGE_CHARS else "")
 
     def _show_plan(self, told: Sequence[tuple[str, str]], form: Form, why: str = "", script: str = "") -> None:
-        self._shown = form
+        self._planned_form = form
         remarks = [("preset", remark) for remark in self._remarks]
         plan = self.query_one(PlanPanel)
         plan.show([*remarks, *told], trouble=why, command=command_line(form), script=script)
@@ -657,25 +667,25 @@ class LaunchScreen(BaseScreen[None]):
         self.query_one(PlanPanel).page(pages)
 
     def action_turn_plan(self) -> None:
-        self.query_one(PlanPanel).turn()
+        self.query_one(PlanPanel).show_next()
 
-    def _mark(self, wrong: FieldError | None) -> None:
+    def _mark_field(self, wrong: FieldError | None) -> None:
         """Have one field stand out: the message beside the button is about that."""
         for field in self.query("#form .-wrong"):
             field.remove_class("-wrong")
         if wrong is not None:
-            self._field_of(wrong).add_class("-wrong")
+            self._invalid_field(wrong).add_class("-wrong")
 
-    def _field_of(self, wrong: FieldError) -> Widget:
+    def _invalid_field(self, wrong: FieldError) -> Widget:
         """The field that is wrong; of arguments the one's own, where it has one."""
         own = self.query_one("#argument-fields", ArgumentFields).field_of(wrong.argument)
         return self.query_one(f"#{wrong.field}") if own is None else own
 
-    def _say(self, text: str, *, error: bool = False) -> None:
+    def _set_message(self, text: str, *, error: bool = False) -> None:
         message = self.query_one("#message", Static)
         message.set_class(error, "-error")
         text = with_keys(text, self.app.keys)
-        say(message, Content(f"✗ {text}" if error else text))
+        update_label(message, Content(f"✗ {text}" if error else text))
 
     # Acting
 
@@ -699,41 +709,41 @@ class LaunchScreen(BaseScreen[None]):
         """Work the form out as it is shown now, then build the task, so that a script that does not load costs no
         machine; then the pool. Nobody can change the form meanwhile."""
         before, focus = self._wait, self.focused
-        self._at_work(before or Wait("looking for the Python of the script"))
+        self._set_busy(before or ScriptWait("looking for the Python of the script"))
         try:
-            found = await self._work_out(form, launching=True)
+            found = await self._compute_plan(form, launching=True)
             if found.job is not None:
-                self._show_plan(found.told, form, script=found.script)
-                await self._begin_job(form, found.job)
+                self._show_plan(found.rows, form, script=found.script)
+                await self._start_job(form, found.job)
                 return
             if found.plan is not None:
-                self._show_plan(found.told, form, script=found.script)
-                await self._begin(form, found.plan)
+                self._show_plan(found.rows, form, script=found.script)
+                await self._start(form, found.plan)
                 return
         except (SkywardError, OSError) as error:
             if self.display:
-                self._at_work(None, focus)
-                self._say(one_line(words_of(error)), error=True)
-                self._show_plan([], form, words_of(error))
+                self._set_busy(None, focus)
+                self._set_message(one_line(format_error(error)), error=True)
+                self._show_plan([], form, format_error(error))
             return
         if self.display and found.error is not None:
-            self._at_work(None)
-            self._show(found)
-            self._say(one_line(str(found.error)), error=True)
-            self._field_of(found.error).focus()
+            self._set_busy(None)
+            self._show_result(found)
+            self._set_message(one_line(str(found.error)), error=True)
+            self._invalid_field(found.error).focus()
 
-    async def _begin(self, form: Form, plan: LaunchPlan) -> None:
-        self._wait = Wait(f"loading {plan.script.name}")
-        tasks = await loaded(plan, self._wait)
-        self._wait = Wait(f"creating pool {plan.pool.name}" if plan.spec else "launching")
+    async def _start(self, form: Form, plan: LaunchPlan) -> None:
+        self._wait = ScriptWait(f"loading {plan.script.name}")
+        tasks = await load_tasks(plan, self._wait)
+        self._wait = ScriptWait(f"creating pool {plan.pool.name}" if plan.spec else "launching")
         self._creating = True  # from here on there is something to tear down
         try:
-            with self.app.host_keys.held():
-                self._leave_for(form, plan, tasks, await create(self.app, plan))
+            with self.app.host_keys.paused():
+                self._follow_pool(form, plan, tasks, await create_pool(self.app, plan))
         finally:
             self._creating = False
 
-    async def _begin_job(self, form: Form, shown: JobPlan) -> None:
+    async def _start_job(self, form: Form, shown: JobPlan) -> None:
         """Ask for the secrets that nobody has given; then the same with a job file."""
         from skyward_core.client.launch import job_launch
         from skyward_tui.dialogs.host_key_and_secret import SecretsScreen
@@ -743,23 +753,23 @@ class LaunchScreen(BaseScreen[None]):
         if shown.lacks:
             values = await self.app.push_screen_wait(SecretsScreen(shown.lacks))
             if values is None:
-                return self._at_work(None)
-        self._wait = Wait(f"reading {shown.job.path.name}")
+                return self._set_busy(None)
+        self._wait = ScriptWait(f"reading {shown.job.path.name}")
         # Where the next process finds it, should this one be killed.
-        pools, folder = self.app.pools(), job_launch.begin(job_launch.TASKS)
+        pools, folder = self.app.pools(), job_launch.make_process_folder(job_launch.TASKS_FOLDER)
         # A name that is made up is another each time: the pool gets the one that the plan has shown.
         named = form if shown.spec is None else replace(form, name=shown.spec.name)
         try:
-            plan = await shutdown.beside(lambda: job_plan(named, pools, values, clone=True))
-            steps = await shutdown.beside(lambda: job_steps(plan, folder))
-            self._wait = Wait(f"creating pool {plan.pool.name}" if plan.spec else "launching")
+            plan = await shutdown.run_in_daemon_thread(lambda: job_plan(named, pools, values, clone=True))
+            steps = await shutdown.run_in_daemon_thread(lambda: job_steps(plan, folder))
+            self._wait = ScriptWait(f"creating pool {plan.pool.name}" if plan.spec else "launching")
             self._creating = True
-            with self.app.host_keys.held():
-                begun = await create(self.app, plan)
+            with self.app.host_keys.paused():
+                begun = await create_pool(self.app, plan)
         except FieldError as error:
             rmtree(folder, ignore_errors=True)
-            self._at_work(None)
-            self._say(one_line(str(error)), error=True)
+            self._set_busy(None)
+            self._set_message(one_line(str(error)), error=True)
             return None
         except BaseException:
             rmtree(folder, ignore_errors=True)  # all that the job brings may be in it
@@ -767,29 +777,29 @@ class LaunchScreen(BaseScreen[None]):
         finally:
             self._creating = False
         try:
-            remember(form)
+            add_recent(form)
         except OSError as error:
             self.app.flash(f"this launch is not remembered: {error}", "error")
         self.app.unlaunched = None
-        self.app.run_worker(follow_job(self.app, plan, steps, folder, begun), name="launch", exclusive=False)
+        self.app.run_worker(launch_job(self.app, plan, steps, folder, begun), name="launch", exclusive=False)
         self.app.show_pool(begun.key)
         return None
 
-    def _at_work(self, wait: Wait | None, focus: Widget | None = None) -> None:
+    def _set_busy(self, wait: ScriptWait | None, focus: Widget | None = None) -> None:
         """Hold the form still while a launch goes on, or let it be edited again."""
         self._wait, self._busy = wait, wait is not None
         self.query_one("#form").disabled = self._busy
         if focus is not None:
             focus.focus()
 
-    def _leave_for(self, form: Form, plan: LaunchPlan, tasks: Sequence[Task], begun: BegunPool) -> None:
+    def _follow_pool(self, form: Form, plan: LaunchPlan, tasks: Sequence[Task], begun: LaunchPool) -> None:
         app = self.app
         app.unlaunched = None if form.pool else form
         try:
-            remember(form)
+            add_recent(form)
         except OSError as error:
             app.flash(f"this launch is not remembered: {error}", "error")
-        app.run_worker(follow(app, plan, tasks, begun, request_of(form)), name="launch", exclusive=False)
+        app.run_worker(launch_run(app, plan, tasks, begun, build_request(form)), name="launch", exclusive=False)
         app.show_pool(begun.key)
 
     def action_files(self) -> None:
@@ -799,12 +809,12 @@ class LaunchScreen(BaseScreen[None]):
             if files.again is not None:
                 self._fill(files.again)
             elif path is not None:
-                self.query_one("#script", Input).value = near(Path(path))
+                self.query_one("#script", Input).value = display_path(Path(path))
             if path is not None:
                 self.query_one("#arguments").focus()
 
-        at = expanded(self._fields.text("script")).parent
-        files = FilesScreen(resolved(at) if is_dir(at) else current_folder(), self._recent)
+        at = expand_user(self._fields.text("script")).parent
+        files = FilesScreen(resolve_path(at) if is_dir(at) else current_folder(), self._recent)
         self.app.push_screen(files, picked)
 
     def action_pythons(self) -> None:
@@ -813,7 +823,7 @@ class LaunchScreen(BaseScreen[None]):
         def picked(path: str | None) -> None:
             if path is not None:
                 field = self.query_one("#python", Input)
-                field.value = path and near(Path(path))
+                field.value = path and display_path(Path(path))
                 field.focus()
 
         try:
@@ -836,7 +846,7 @@ class LaunchScreen(BaseScreen[None]):
 
         choice = provider_choices().get(self.form().provider)
         if not field.disabled:
-            self.app.push_screen(AcceleratorsScreen(_offered if choice and choice.chooses else None), picked)
+            self.app.push_screen(AcceleratorsScreen(_load_offers if choice and choice.chooses else None), picked)
 
     def action_copy_command(self) -> None:
         self.workers.cancel_group(self, "copy")
@@ -848,18 +858,18 @@ class LaunchScreen(BaseScreen[None]):
     @work(exclusive=True, group="copy")
     async def _copy_script(self, form: Form) -> None:
         pools = self.app.pools()
-        text = await self._planner.work(form, lambda: python_script(form, pools))
+        text = await self._planner.run(form, lambda: python_script(form, pools))
         self.app.copy(text, "the Python script")
 
     @work(exclusive=True, group="presets")
     async def action_presets(self) -> None:
-        await pick(self.app, self._fill_from)
+        await pick_preset(self.app, self._fill_from_preset)
 
     @work(exclusive=True, group="presets")
     async def action_save_preset(self) -> None:
-        await ask_to_save(self.app, self.form(), self._preset)
+        await ask_preset_name(self.app, self.form(), self._preset)
 
-    def _fill_from(self, form: Form, remarks: Sequence[str], preset: str) -> None:
+    def _fill_from_preset(self, form: Form, remarks: Sequence[str], preset: str) -> None:
         self._preset, self._remarks = preset, remarks
         with self.prevent(Select.Changed):
             self.query_one("#pool", Select).value = ""
@@ -873,8 +883,8 @@ class LaunchScreen(BaseScreen[None]):
         self.leave()
 
 
-def _offered() -> OfferList:
+def _load_offers() -> OfferList:
     """All that carries an accelerator, wherever it is."""
-    from skyward_core.client.offers import offered
+    from skyward_core.client.offers import list_offers
 
-    return offered(ANY)
+    return list_offers(ANY)
