@@ -439,9 +439,6 @@ def _collect_names(made: list[Any], spaces: list[dict[str, Any]], scripts: set[s
     return names
 
 
-_builtin_open = open  # user code may put something else in the place of what is built in
-
-
 class SourceFiles:
     """Finds them.
 

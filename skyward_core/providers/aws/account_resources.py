@@ -341,13 +341,6 @@ QUOTA_FAMILIES = {
     "Inf": ("L-1945791B", ("L-B5D1601B",)),
     "standard (A, C, D, H, I, M, R, T, Z)": ("L-1216C47A", ("L-34B43A08",)),
 }
-# Variables that say which credentials to use.
-SIGNS = (
-    "AWS_ACCESS_KEY_ID",
-    "AWS_PROFILE",
-    "AWS_WEB_IDENTITY_TOKEN_FILE",
-    "AWS_CONTAINER_CREDENTIALS_FULL_URI",
-)
 
 
 def has_credentials() -> bool:

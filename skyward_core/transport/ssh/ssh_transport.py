@@ -262,8 +262,6 @@ def _pack_rest(minor: str) -> bytes:
         return bundle_for(False, minor).rest
 
 
-_log = get_logger("ssh")
-
 PATIENCE = 30.0  # seconds; a host that a person names is expected to be up
 CLOCK_SLACK = 30.0  # seconds that a host's clock may be off before it is mentioned
 
