@@ -23,7 +23,6 @@ from skyward_core.store import debug_log, state_folder
 from skyward_core.tasks import script_loader
 from skyward_core.tasks.client_interpreter import reject_pool_in_child
 from skyward_core.transport.background_loop import submit
-from skyward_core.views.events import PoolState
 
 if TYPE_CHECKING:
     from skyward_core.api.attach import Attached
@@ -427,6 +426,8 @@ def print_rental_notice(spec: PoolSpec, pool: Pool) -> Callable[[], None]:
     print_safely(
         f"pool {spec.name}: is about to rent {number} machine{'s' * (most != 1)} of {spec.provider.name}{each}"
     )
+
+    from skyward_core.views.events import PoolState  # late: most pools rent nothing
 
     def hear(event: Event) -> None:
         # What made it fail is told by the error.

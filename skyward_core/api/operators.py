@@ -29,7 +29,6 @@ from skyward_core.api.active_pool import PoolOperand, require_call
 from skyward_core.api.older_api_methods import DeprecatedMethods
 from skyward_core.model.errors import PoolError, UsageError
 from skyward_core.model.function import Function, PendingFunction, PendingGroup
-from skyward_core.model.outcomes import RunKind
 from skyward_core.model.provider_capabilities import Rents
 from skyward_core.model.run_future import RunFuture
 from skyward_core.tasks.stdout_whole_lines import write_escaped
@@ -41,7 +40,7 @@ if TYPE_CHECKING:
     from skyward_core.model.alerts import Alert
     from skyward_core.model.function import Function
     from skyward_core.model.metric_series import Curves
-    from skyward_core.model.outcomes import WrittenFile
+    from skyward_core.model.outcomes import RunKind, WrittenFile
     from skyward_core.model.stack_values import Stacks
     from skyward_core.plugins.plugin import Plugin
     from skyward_core.plugins.redis_collections import SharedState

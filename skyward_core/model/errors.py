@@ -9,7 +9,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal
 
-from skyward_core.model.outcomes import RootCause
 from skyward_core.util.light_dataclass import Value, value
 
 if TYPE_CHECKING:

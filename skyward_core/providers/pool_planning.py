@@ -6,10 +6,9 @@ import os
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from skyward_core.model.errors import SpecError, UsageError, set_error_field
-from skyward_core.model.offers import Allocation, MachineRequirements, RentalPlan, Selection
 from skyward_core.model.provider_capabilities import (
     Foresees,
     Offers,
@@ -22,11 +21,13 @@ from skyward_core.model.provider_capabilities import (
 from skyward_core.model.specs import Image, Nodes, Options, PoolSpec, Spec, Worker, generate_pool_name
 from skyward_core.plugins.plugin import check_plugins
 from skyward_core.providers import provider_class, resolve_provider
-from skyward_core.providers.first_available_provider import MultiProvider
 from skyward_core.providers.provider import make_provider, use_cached_answers
 from skyward_core.providers.unsupported_providers import UnsupportedProvider
 from skyward_core.store import state_folder
 from skyward_core.transport.background_loop import submit
+
+if TYPE_CHECKING:  # offers load the accelerator catalog, which a start over SSH does not need
+    from skyward_core.model.offers import Allocation, MachineRequirements, RentalPlan, Selection
 
 
 def make_pool_spec(
@@ -215,6 +216,8 @@ def choose_provider(ways: Sequence[Spec], selection: str | None) -> tuple[Any, A
     wishes = [_machine_request(each, select) for each in ways]
     if len(ways) == 1:
         return providers[0], ways[0].accelerator, wishes[0]
+    from skyward_core.providers.first_available_provider import MultiProvider
+
     common = {each.accelerator for each in ways}
     return MultiProvider(providers, wishes, select), common.pop() if len(common) == 1 else None, None
 
@@ -233,6 +236,8 @@ def _configured_provider(spec: Spec) -> Any:
 
 
 def _machine_request(spec: Spec, selection: Selection) -> MachineRequirements:
+    from skyward_core.model.offers import MachineRequirements
+
     accelerator: Any = spec.accelerator
     return replace(
         MachineRequirements(accelerator=accelerator, selection=selection),
@@ -256,6 +261,8 @@ def make_plan(spec: PoolSpec, *, may_remember: bool = False) -> RentalPlan:
         UsageError: nothing fits; says what comes nearest.
         PoolError: machines that are there already cannot be had now.
     """
+    from skyward_core.model.offers import RentalPlan
+
     provider = spec.provider
     if not isinstance(provider, Plans | Foresees):
         return RentalPlan(nodes=spec.most_nodes, attempts=())

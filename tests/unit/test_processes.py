@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from skyward_core.node.agent import worker_processes
-from skyward_core.node.bootstrap import host_inspection
+from skyward_core.node.bootstrap import host_commands, host_inspection
 from tests.support.processes import descendants, exists
 from tests.support.waiting import wait_until
 
@@ -173,7 +173,7 @@ def test_a_group_is_killed_by_any_of_it_and_our_own_is_not(
 ) -> None:
     leader, inside, outside = family
     ours = subprocess.Popen(["sleep", "600"])
-    worker_processes.kill_groups([inside, ours.pid])
+    host_commands.kill_groups([inside, ours.pid])
     assert leader.wait() == ours.wait() == -signal.SIGKILL
     wait_until(lambda: not exists(inside), what="it was named")
     assert exists(outside)

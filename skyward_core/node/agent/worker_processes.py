@@ -185,19 +185,6 @@ def _children(pid: int) -> list[str]:
     return []
 
 
-def kill_groups(pids: Iterable[int]) -> None:
-    """SIGKILL to processes and to the groups that they are in."""
-    for pid in pids:
-        try:
-            group = os.getpgid(pid)
-            if group == os.getpgrp():
-                os.kill(pid, signal.SIGKILL)
-            else:
-                os.killpg(group, signal.SIGKILL)
-        except (ProcessLookupError, PermissionError):
-            continue
-
-
 def kill_all(pids: Iterable[int]) -> None:
     for pid in pids:
         try:

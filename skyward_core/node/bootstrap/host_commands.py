@@ -10,11 +10,10 @@ import json
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from skyward_core.node.agent.worker_processes import kill_groups
 from skyward_core.node.bootstrap import receive_working_folder
 from skyward_core.node.bootstrap.host_inspection import belongs_to_node, find_node_processes, is_running
 from skyward_core.protocol.node_paths import NodePaths, pools_folder, worker_socket_path
@@ -186,3 +185,16 @@ def query_nvidia_smi() -> list[str]:
     query = ["nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader"]
     said = subprocess.run(query, capture_output=True, text=True, check=False, timeout=20)
     return said.stdout.strip().splitlines() if said.returncode == 0 else [said.stdout.strip() or "nvidia-smi fails"]
+
+
+def kill_groups(pids: Iterable[int]) -> None:
+    """SIGKILL to processes and to the groups that they are in."""
+    for pid in pids:
+        try:
+            group = os.getpgid(pid)
+            if group == os.getpgrp():
+                os.kill(pid, signal.SIGKILL)
+            else:
+                os.killpg(group, signal.SIGKILL)
+        except (ProcessLookupError, PermissionError):
+            continue
