@@ -1,15 +1,24 @@
-"""docs/protocol.md, made from the tables of the protocol: ``python -m tests.protocol_page`` writes it."""
+"""``docs/protocol.md`` and the types of frames, made from the tables of the protocol.
+
+``python -m tests.protocol_page`` writes both.
+"""
 
 from __future__ import annotations
 
 import inspect
+import json
+import keyword
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
-from skyward_core.protocol import frame_schema
+from skyward_core.protocol import frame_schema, host_facts
 from skyward_core.protocol.frame_codec import VERSION
-from skyward_core.protocol.validators import Check, Checks, FrameSchema
+from skyward_core.protocol.validators import Check, Checks, FrameSchema, split_keys
 
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "protocol.md"
+ROOT = Path(__file__).resolve().parents[1]
+PAGE = ROOT / "docs" / "protocol.md"
+TYPES = ROOT / "skyward_core" / "protocol" / "frame_types.pyi"
 
 HEAD = f"""# Protocol
 
@@ -41,26 +50,33 @@ for files, on which anything but a request, or the answer to one, is the end of 
 - *place*: a rank's `InstanceInfo`, as an object.
 """
 
+# Title, prefix of the types, name of their union, table.
 TABLES = (
-    ("From a client to an agent", frame_schema.FROM_CLIENT),
-    ("From an agent to clients", frame_schema.FROM_AGENT),
-    ("From an agent to its workers", frame_schema.TO_WORKER),
-    ("From workers to their agent", frame_schema.FROM_WORKER),
-    ("Over lines for files", frame_schema.FILE_FRAMES),
-    ("Between the agents of a gang", frame_schema.PEER_FRAMES),
+    ("From a client to an agent", "Client", "FromClient", frame_schema.FROM_CLIENT),
+    ("From an agent to clients", "Agent", "FromAgent", frame_schema.FROM_AGENT),
+    ("From an agent to its workers", "ToWorker", "ToWorker", frame_schema.TO_WORKER),
+    ("From workers to their agent", "Worker", "FromWorker", frame_schema.FROM_WORKER),
+    ("Over lines for files", "File", "FileFrame", frame_schema.FILE_FRAMES),
+    ("Between the agents of a gang", "Peer", "FromPeer", frame_schema.PEER_FRAMES),
 )
-WORDS = {"some": "count", "any": "anything", "plain": "JSON"}
+WORDS = {"plain": "JSON", "integer": "whole number"}
 
 
 def page() -> str:
+    """Return the text of ``docs/protocol.md``."""
     parts = [HEAD]
-    for title, forms in TABLES:
+    for title, _, _, forms in TABLES:
         parts.append(f"\n## {title}\n")
         for kind in sorted(forms):
             parts.append(_kind(kind, forms[kind]))
     parts.append("\n## Answers\n\nWhat is under `id` in a request is in its answer, too, and these keys beside it.\n\n")
-    parts += [f"- `{asked}`: {_keys(checks, {})}\n" for asked, checks in sorted(frame_schema.ANSWERS.items())]
+    parts += [f"- `{asked}`: {_keys(checks, {})}\n" for asked, checks in sorted(answers().items())]
     return "".join(parts)
+
+
+def answers() -> dict[str, Checks]:
+    """Return the keys of answers by the kind of the request."""
+    return {kind: form.answer for kind, form in frame_schema.FROM_CLIENT.items() if form.answer}
 
 
 def _kind(kind: str, form: FrameSchema) -> str:
@@ -71,30 +87,133 @@ def _kind(kind: str, form: FrameSchema) -> str:
 
 def _keys(needs: Checks, may: Checks) -> str:
     shown = [f"`{key}` {_words(check)}" for key, check in sorted(needs.items())]
-    return ", ".join(shown + [f"`{key}?` {_words(check)}" for key, check in sorted(may.items()) if key not in needs])
+    return ", ".join(shown + [f"`{key}?` {_words(check)}" for key, check in sorted(may.items())])
+
+
+def parts_of(check: Check) -> tuple[str, dict[str, Any]]:
+    """Return the name of a validator, or of the function that made it, and what it was made of."""
+    made_by, _, made = check.__qualname__.partition(".<locals>")
+    inner = dict(inspect.getclosurevars(check).nonlocals) if made else {}
+    if made_by == "object_of":
+        inner["may"] = {key: one for key, one in inner["find"].__self__.items() if key not in inner["needs"]}
+    return made_by, inner
 
 
 def _words(check: Check) -> str:
-    """What a value may be, by the name of the function that looks at it, or of that which made the function."""
-    made_by, _, made = check.__qualname__.partition(".<locals>")
-    inner = inspect.getclosurevars(check).nonlocals if made else {}
-    match made_by:
-        case "optional":
-            return f"{_words(inner['check'])} or null"
-        case "list_of":
-            return f"[{_words(inner['check'])}]"
-        case "dict_of":
-            return f"{{{_words(inner['name'])}: {_words(inner['check'])}}}"
-        case "one_of":
-            return " or ".join(f'"{value}"' for value in inner["values"])
-        case "object_of":
-            needs, known = inner["needs"], inner["find"].__self__
-            return f"object of {', '.join(f'`{key}`' if key in needs else f'`{key}?`' for key in known)}"
-        case "<lambda>":
-            return "whole number" if "int" in inspect.getsource(check) else "anything"
-    word = made_by.removeprefix("_").removeprefix("is_").removeprefix("names_")
-    return WORDS.get(word, word)
+    """Return a description of the values that a validator accepts."""
+    match parts_of(check):
+        case "optional", {"check": inner}:
+            return f"{_words(inner)} or null"
+        case "list_of", {"check": inner}:
+            return f"[{_words(inner)}]"
+        case "dict_of", {"name": name, "check": inner}:
+            return f"{{{_words(name)}: {_words(inner)}}}"
+        case "one_of", {"values": values}:
+            return " or ".join(f'"{value}"' for value in values)
+        case "object_of", {"needs": needs, "may": may}:
+            return f"object of {', '.join([f'`{key}`' for key in needs] + [f'`{key}?`' for key in may])}"
+        case name, _:
+            word = name.removeprefix("is_")
+            return WORDS.get(word, word)
+
+
+# -- types -----------------------------------------------------------------------------------------------
+
+
+def types() -> str:
+    """Return the text of ``frame_types.pyi``."""
+    definitions = [
+        '"""Types of frames; generated by ``python -m tests.protocol_page``."""\n',
+        "from typing import Any, Literal, NotRequired, TypedDict\n",
+    ]
+    definitions += _named_types()
+    for _, prefix, union, forms in TABLES:
+        for kind, form in forms.items():
+            definitions.append(_typed_dict(f"{prefix}{kind.capitalize()}", form.needs, form.may, kind))
+        definitions.append(_union(union, [f"{prefix}{kind.capitalize()}" for kind in forms]))
+    known = frame_schema.FROM_AGENT["known"]
+    for asked, checks in answers().items():
+        definitions.append(_typed_dict(f"{asked.capitalize()}Answer", known.needs | checks, known.may, "known"))
+    conditional = host_facts.FACTS_OF_ROOT | host_facts.FACTS_OF_POOL
+    definitions.append(_typed_dict("HostFacts", host_facts.FACTS, conditional))
+    for done, checks in host_facts.DONE.items():
+        definitions.append(_typed_dict(f"{done.capitalize()}Done", *split_keys([checks])))
+    return "\n".join(definitions)
+
+
+def _named_types() -> Iterator[str]:
+    """Types of the public constants of the schema that name values or keys."""
+    for name, constant in vars(frame_schema).items():
+        if not name.isupper() or name.startswith("_"):
+            continue
+        if callable(constant):
+            made_by, inner = parts_of(constant)
+            if made_by == "object_of":
+                yield _typed_dict(_camel(name), inner["needs"], inner["may"])
+            else:
+                yield f"{_camel(name)} = {_type(constant, named=False)}\n"
+        elif isinstance(constant, dict) and all(map(callable, constant.values())):
+            yield _typed_dict(_camel(name), *split_keys([constant]))
+
+
+def _camel(constant: str) -> str:
+    return constant.title().replace("_", "")
+
+
+NAMES = {
+    check: _camel(name)
+    for name, check in vars(frame_schema).items()
+    if name.isupper() and not name.startswith("_") and callable(check)
+}
+
+
+def _typed_dict(name: str, needs: Checks, may: Checks, kind: str = "") -> str:
+    keys = {"t": f'Literal["{kind}"]'} if kind else {}
+    keys |= {key: _type(check) for key, check in needs.items()}
+    keys |= {key: f"NotRequired[{_type(check)}]" for key, check in may.items()}
+    if any(keyword.iskeyword(key) for key in keys):
+        pairs = "".join(f'        "{key}": {type},\n' for key, type in keys.items())
+        return f'{name} = TypedDict(\n    "{name}",\n    {{\n{pairs}    }},\n)\n'
+    return f"class {name}(TypedDict):\n" + "".join(f"    {key}: {type}\n" for key, type in keys.items())
+
+
+def _union(name: str, members: list[str]) -> str:
+    line = f"{name} = {' | '.join(members)}\n"
+    return line if len(line) <= 121 else f"{name} = (\n    " + "\n    | ".join(members) + "\n)\n"
+
+
+def _type(check: Check, *, named: bool = True) -> str:
+    """Return the Python type of the values that a validator accepts."""
+    if named and check in NAMES:
+        return NAMES[check]
+    match parts_of(check):
+        case "optional", {"check": inner}:
+            return f"{_type(inner)} | None"
+        case "list_of", {"check": inner}:
+            return f"list[{_type(inner)}]"
+        case "dict_of", {"check": inner}:
+            return f"dict[str, {_type(inner)}]"
+        case "one_of", {"values": values}:
+            return f"Literal[{', '.join(map(json.dumps, values))}]"
+        case "object_of", {"needs": needs, "may": may}:
+            return _type_of_object(needs, may)
+        case _:
+            accepted = check.__annotations__["return"]
+            return "Any" if accepted == "bool" else accepted.removeprefix("TypeGuard[").removesuffix("]")
+
+
+def _type_of_object(needs: Checks, may: Checks) -> str:
+    """Return the name of the group of keys, or of the kind of frame, that has these keys."""
+    for name, constant in vars(frame_schema).items():
+        if name.isupper() and isinstance(constant, dict) and split_keys([constant]) == (needs, may):
+            return _camel(name)
+    for _, prefix, _, forms in TABLES:
+        for kind, form in forms.items():
+            if "t" in needs and {"t": needs["t"], **form.checks} == {**needs, **may}:
+                return f"{prefix}{kind.capitalize()}"
+    return "dict[str, Any]"
 
 
 if __name__ == "__main__":
     PAGE.write_text(page(), encoding="utf-8")
+    TYPES.write_text(types(), encoding="utf-8")

@@ -25,26 +25,32 @@ from skyward_core.protocol.frame_codec import (
     WireError,
     encode_frame,
 )
-from skyward_core.protocol.frame_schema import PREEMPTED, validate_agent_frame
-from skyward_core.protocol.frame_schema import validate_answer as admit_answer
+from skyward_core.protocol.frame_schema import PREEMPTED, validate_agent_frame, validate_answer
 from skyward_core.store.debug_log import get_logger
 from skyward_core.transport.downloads import ResultDownload
 from skyward_core.transport.transport import Pipe, Transport
 
 if TYPE_CHECKING:
     from skyward_core.protocol.frame_types import (
+        AgentBegan,
         AgentData,
         AgentGang,
+        AgentItem,
+        AgentOutcome,
+        AgentRun,
+        AgentStale,
+        AgentWant,
         AgentWelcome,
         ClaimAnswer,
         ClientCall,
         FromAgent,
         HoldsAnswer,
-        RunFrame,
-        Timed,
+        Timestamp,
     )
     from skyward_core.tasks.pickled_call import SourceText
     from skyward_core.transport.downloads import IncomingOutput
+
+    RunFrame = AgentOutcome | AgentItem | AgentBegan | AgentStale | AgentRun | AgentWant
 
 
 @cache
@@ -355,7 +361,7 @@ class Link:
         """Have its ranks told that another node's machine is taken back, in so many seconds."""
         self.send({"t": "warn", "node": node, "left": left})
 
-    def time_of(self, header: Timed) -> float:
+    def time_of(self, header: Timestamp) -> float:
         """When it happened on the node, by our clock; now, where that is not said."""
         return self.to_client_time(float(header["at"])) if "at" in header else time.time()
 
@@ -417,7 +423,7 @@ class Link:
             case "pong" | "known" | "formed":
                 asked, waiting = self._pending_requests.get(header.get("id", -1), ("", None))
                 if waiting is not None:
-                    admit_answer(asked, header)
+                    validate_answer(asked, header)
                     del self._pending_requests[header["id"]]
                     if not waiting.done():
                         waiting.set_result((header, body))

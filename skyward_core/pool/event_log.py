@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from logging import DEBUG, INFO, WARNING
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 from weakref import ref
 
 from skyward_core.model.errors import LedgerError
@@ -29,6 +29,7 @@ from skyward_core.views.events import Event
 from skyward_core.views.pool_view import apply
 
 if TYPE_CHECKING:
+    from skyward_core.model.outcomes import RankPhase
     from skyward_core.protocol.frame_types import AgentPong, AgentWelcome, RankPhaseKeys
 
 
@@ -352,7 +353,8 @@ class EventPublisher:
         """A rank is starting, importing, joining; ages travel, as clocks of nodes may be wrong."""
         rank, at = int(header["rank"]), time.time() - header["age"]
         if rank in self._context.ranks_of(link.node):
-            self.emit(events.RankPhase(pool=self._context.name, rank=rank, phase=header["phase"], at=at))
+            phase = cast("RankPhase", header["phase"])  # a newer agent may send a phase that is not known here
+            self.emit(events.RankPhase(pool=self._context.name, rank=rank, phase=phase, at=at))
 
     def update_rank_phases(self, link: Link) -> None:
         """What an agent tells of its ranks to a client that comes; of the others nothing is known any more."""

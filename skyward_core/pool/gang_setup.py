@@ -16,15 +16,18 @@ from skyward_core.pool.agent_link import Link
 if TYPE_CHECKING:
     from skyward_core.protocol.frame_types import (
         AgentFormed,
+        AgentGranted,
+        AgentHeld,
+        AgentWanted,
         ClientGang,
         GangCallCounts,
         HoldsAnswer,
-        LockFrame,
         NumberAnswer,
         PortsAnswer,
-        RankInfo,
         WhereAnswer,
     )
+
+    LockFrame = AgentGranted | AgentHeld | AgentWanted
 
 
 NodesWanted = int | tuple[int, ...]  # how many nodes a run wants, or which
@@ -48,7 +51,7 @@ class RankSetup(ABC):
     def __init__(
         self,
         links: Sequence[Link],
-        facts: RankInfo,
+        facts: dict[str, Any],
         plugins: bytes | None,
         secrets: Sequence[str] = (),
         *,
@@ -68,7 +71,7 @@ class RankSetup(ABC):
         self._request_plugins = ask
         self._busy = asyncio.Lock()
 
-    def set_placement(self, facts: RankInfo) -> None:
+    def set_placement(self, facts: dict[str, Any]) -> None:
         """A node has another machine: peers are found elsewhere."""
         self._placement = facts
 
@@ -85,7 +88,7 @@ class RankSetup(ABC):
         """What the pool's plugins are, as one of its agents has told."""
         self._plugins, self._secrets, self._apps, self._joins = plugins, list(secrets), apps, joins
 
-    def _setup_frame(self, epoch: int, info: RankInfo, *, fresh: bool = False) -> tuple[ClientGang, bytes]:
+    def _setup_frame(self, epoch: int, info: dict[str, Any], *, fresh: bool = False) -> tuple[ClientGang, bytes]:
         """The frame that sets a node's ranks up; ``fresh``: in processes that have run nothing before."""
         header: ClientGang = {"t": "gang", "epoch": epoch, "info": info, "hooks": bool(self._plugins)}
         header["apps"], header["joins"] = self._apps, self._joins
@@ -510,7 +513,9 @@ class GangSetup(RankSetup):
                 link.epoch, link.broken, link.spent, link.members = epoch, "", False, nodes
         return epoch
 
-    async def _collect_ports(self, links: Sequence[Link]) -> tuple[list[RankInfo], int, list[tuple[int, str, int]]]:
+    async def _collect_ports(
+        self, links: Sequence[Link]
+    ) -> tuple[list[dict[str, Any]], int, list[tuple[int, str, int]]]:
         """The nodes with the ports that they keep free for their ranks; their GPUs; where they hear one another."""
         links = [link for link in links if link.up]
         answers: list[tuple[PortsAnswer, bytes] | BaseException]

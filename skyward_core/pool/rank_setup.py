@@ -18,7 +18,8 @@ from skyward_core.protocol.frame_codec import MAX_PLUGINS_BYTES
 from skyward_core.util.redaction import secret_values, url_secrets
 
 if TYPE_CHECKING:
-    from skyward_core.protocol.frame_types import LockFrame, RankInfo, SetupAnswer
+    from skyward_core.pool.gang_setup import LockFrame
+    from skyward_core.protocol.frame_types import SetupAnswer
     from skyward_core.tasks.packages.package_specs import PackageSpecs
 
 
@@ -153,10 +154,10 @@ class RankSetupManager:
             ask=known.fetch_from_nodes,
         )  # fmt: skip
 
-    def _placement(self) -> RankInfo:
+    def _placement(self) -> dict[str, Any]:
         context = self._context
         world = len(context.machines) * context.ranks_per_node
-        facts: RankInfo = {"total_nodes": len(context.machines), "world_size": world}
+        facts: dict[str, Any] = {"total_nodes": len(context.machines), "world_size": world}
         if context.is_standalone:
             return facts | {"head_addr": "", "head_port": 0, "peers": []}
         # A host may be known by a name of the client's alone; its agent knows where peers reach it.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeGuard
 
 from skyward_core.protocol.frame_codec import WireError
 from skyward_core.protocol.validators import (
@@ -20,71 +20,65 @@ from skyward_core.protocol.validators import (
     is_port,
     is_text,
     list_of,
+    object_of,
     optional,
+    split_keys,
 )
 
 MEASUREMENTS = {"gpus", "matmul", "disk", "port"}  # what a host says why it could not measure
 
 
-def _is_path(value: Any) -> bool:
+def _is_path(value: Any) -> TypeGuard[str]:
     """A whole path on a host."""
     return type(value) is str and value[:1] == "/" and len(value) <= 4096 and "\0" not in value
 
 
-def _is_object(value: Any) -> bool:
+def _is_object(value: Any) -> TypeGuard[dict[str, Any]]:
     return type(value) is dict
 
 
-def _is_indexed_hash(value: Any) -> object:
+def _is_indexed_hash(value: Any) -> TypeGuard[tuple[int, str]]:
     """Which file a host has with another time, and the hash of what it has."""
     return type(value) is list and len(value) == 2 and is_count(value[0]) and is_file_name(value[1])
 
 
-def _is_gpu(value: Any) -> object:
+def _is_gpu(value: Any) -> TypeGuard[tuple[str, float]]:
     """Its name, and its memory in MiB."""
     return type(value) is list and len(value) == 2 and is_text(value[0]) and is_number(value[1])
 
 
-def _is_gpu_process(value: Any) -> object:
-    """What has something on a GPU, as ``machines.GpuProcess`` has it."""
-    return type(value) is dict and _matches_checks(
-        value,
-        {
-            "pid": is_count,
-            "user": _is_short_text,
-            "command": _is_short_text,
-            "memory": optional(is_count),
-            "computes": is_bool,
-        },
-    )
-
-
-def _is_gpu_use(value: Any) -> object:
-    """A GPU and who uses it, as ``machines.GpuUse`` has it."""
-    return type(value) is dict and _matches_checks(
-        value,
-        {
-            "number": _is_short_text,
-            "id": _is_short_text,
-            "model": _is_short_text,
-            "used": optional(is_count),
-            "total": optional(is_count),
-            "util": optional(is_count),
-            "processes": list_of(_is_gpu_process),
-            "holder": _is_short_text,
-        },
-    )
-
-
-def _matches_checks(value: dict[str, Any], checks: Checks) -> bool:
-    return value.keys() == checks.keys() and all(check(value[key]) for key, check in checks.items())
-
-
-def _is_short_text(value: Any) -> bool:
+def _is_short_text(value: Any) -> TypeGuard[str]:
     return type(value) is str and len(value) <= 300
 
 
-def _is_reason_map(value: Any) -> bool:
+# What has something on a GPU, as ``machines.GpuProcess`` has it.
+_GPU_PROCESS = object_of(
+    {
+        "pid": is_count,
+        "user": _is_short_text,
+        "command": _is_short_text,
+        "memory": optional(is_count),
+        "computes": is_bool,
+    },
+    only=True,
+)
+# A GPU and who uses it, as ``machines.GpuUse`` has it.
+_GPU_USE = object_of(
+    {
+        "number": _is_short_text,
+        "id": _is_short_text,
+        "model": _is_short_text,
+        "used": optional(is_count),
+        "total": optional(is_count),
+        "util": optional(is_count),
+        "processes": list_of(_GPU_PROCESS),
+        "holder": _is_short_text,
+    },
+    only=True,
+)
+
+
+def _is_reason_map(value: Any) -> TypeGuard[dict[str, str]]:
     """Why something could not be measured, by what that is."""
     return (
         type(value) is dict
@@ -93,7 +87,7 @@ def _is_reason_map(value: Any) -> bool:
     )
 
 
-def _is_version_map(value: Any) -> bool:
+def _is_version_map(value: Any) -> TypeGuard[dict[str, str]]:
     """Packages by their names, each with its version, or none."""
     return type(value) is dict and all(
         type(version) is str and _PACKAGE.fullmatch(name) and _VERSION.fullmatch(version)
@@ -140,9 +134,14 @@ FACTS_OF_POOL: Checks = {
 # What it says when something was done on it, by what that was.
 DONE: Mapping[str, Checks] = {
     "environment": {"python": _is_path, "installed": _is_version_map},
-    "manifest": {"folder": _is_path, "wanted": list_of(is_count), "doubtful": list_of(_is_indexed_hash)},
+    "manifest": {
+        "folder": _is_path,
+        "wanted": list_of(is_count),
+        "doubtful": list_of(_is_indexed_hash),
+        "current?": is_bool,
+    },
     "gpus": {"gpus": list_of(is_text)},
-    "look": {"uses": list_of(_is_gpu_use), "why": is_text},
+    "look": {"uses": list_of(_GPU_USE), "why": is_text},
     "probe": {
         "gpus": list_of(_is_gpu),
         "tflops": is_number,
@@ -179,6 +178,7 @@ def validate_task_result(what: str, told: dict[str, Any]) -> None:
 
 
 def _validate(told: Mapping[str, Any], checks: Checks) -> None:
-    for key, check in checks.items():
-        if key not in told or not check(told[key]):
+    needs, may = split_keys([checks])
+    for key, check in (needs | may).items():
+        if not check(told[key]) if key in told else key in needs:
             raise WireError(f"its {key!r} cannot be {told.get(key)!r:.80}")

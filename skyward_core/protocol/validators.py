@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from math import isfinite
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from skyward_core.protocol.frame_codec import MAX_INTEGER
+
+if TYPE_CHECKING:
+    from typing import TypeGuard
 
 LOG_STREAMS = ("out", "err", "marks", "metrics")  # what of a worker has a file each
 MAX_TEXT = 4096  # of a path, as Linux has it
@@ -21,54 +24,58 @@ Check = Callable[[Any], object]
 Checks = dict[str, Check]
 
 
-def is_text(value: Any) -> bool:
+def is_text(value: Any) -> TypeGuard[str]:
     return type(value) is str
 
 
-def is_bool(value: Any) -> bool:
+def is_bool(value: Any) -> TypeGuard[bool]:
     return type(value) is bool
 
 
-def is_number(value: Any) -> bool:
+def is_number(value: Any) -> TypeGuard[float]:
     """Neither infinite nor NaN."""
     return (type(value) is float or type(value) is int) and -MAX_INTEGER < value < MAX_INTEGER
 
 
-def is_count(value: Any) -> bool:
+def is_integer(value: Any) -> TypeGuard[int]:
+    return type(value) is int
+
+
+def is_count(value: Any) -> TypeGuard[int]:
     return type(value) is int and 0 <= value < MAX_INTEGER
 
 
-def is_call_index(value: Any) -> bool:
+def is_call_index(value: Any) -> TypeGuard[int]:
     return type(value) is int and 0 <= value < CALLS
 
 
-def is_rank(value: Any) -> bool:
+def is_rank(value: Any) -> TypeGuard[int]:
     """A rank or a node; -1 where a call has none."""
     return type(value) is int and -1 <= value < RANKS
 
 
 # Nearly all names are of letters and digits only: to ask that first is quicker than to look for each letter.
-def is_run_id(value: Any) -> object:
+def is_run_id(value: Any) -> TypeGuard[str]:
     if type(value) is not str or not 0 < len(value) <= 64:
         return False
     return (value.isalnum() and value.isascii()) or not value.strip(_IN_RUN)
 
 
-def is_file_name(value: Any) -> object:
+def is_file_name(value: Any) -> TypeGuard[str]:
     """A file's name: never a path."""
     if type(value) is not str or not 0 < len(value) <= 200:
         return False
     return (value.isalnum() and value.isascii()) or (value[0] in _ALNUM and not value.strip(_IN_FILE))
 
 
-def is_relative_subpath(value: Any) -> bool:
+def is_relative_subpath(value: Any) -> TypeGuard[str]:
     """The path of a file below a folder: relative, without a way up."""
     if type(value) is not str or not 0 < len(value) <= MAX_TEXT or "\0" in value:
         return False
     return all(part not in ("", ".", "..") for part in value.split("/"))
 
 
-def is_log_name(value: Any) -> object:
+def is_log_name(value: Any) -> TypeGuard[str]:
     """A log file's name: its rank, its slot, its stream."""
     return type(value) is str and is_valid_log_name(value)
 
@@ -114,9 +121,24 @@ def dict_of(name: Callable[[str], object], check: Check) -> Check:
     return each
 
 
-def object_of(needs: Checks, may: Checks = {}, *, only: bool = False) -> Check:  # noqa: B006  never changed
-    known = {**needs, **may}
-    find = known.get
+def split_keys(groups: Iterable[Checks]) -> tuple[Checks, Checks]:
+    """Return the keys that must be there and those that may; the name of the latter ends in "?"."""
+    needs: Checks = {}
+    may: Checks = {}
+    for group in groups:
+        for key, check in group.items():
+            if key[-1] == "?":
+                may[key[:-1]] = check
+            else:
+                needs[key] = check
+    for key in needs.keys() & may.keys():
+        del may[key]
+    return needs, may
+
+
+def object_of(*groups: Checks, only: bool = False) -> Check:
+    needs, may = split_keys(groups)
+    find = {**needs, **may}.get
 
     def check(value: Any) -> bool:
         if type(value) is not dict or not value.keys() >= needs.keys():
@@ -130,26 +152,26 @@ def object_of(needs: Checks, may: Checks = {}, *, only: bool = False) -> Check: 
     return check
 
 
-def is_rank_count(ranks: Any) -> bool:
+def is_rank_count(ranks: Any) -> TypeGuard[int]:
     """How many ranks a node has; none where its agent only gives out results."""
     return type(ranks) is int and 0 <= ranks <= 4096
 
 
-def is_span(value: Any) -> bool:
+def is_span(value: Any) -> TypeGuard[list[int]]:
     if type(value) is not list or len(value) != 2:
         return False
     start, end = value
     return type(start) is int and type(end) is int and 0 <= start < MAX_INTEGER and 0 <= end < MAX_INTEGER
 
 
-def is_metric_summary(value: Any) -> bool:
+def is_metric_summary(value: Any) -> TypeGuard[list[float | None]]:
     """What is left of a name's numbers: the last, the least and the greatest; None for what is not finite."""
     if type(value) is not list or len(value) != 3:
         return False
     return all(each is None or (type(each) is float and isfinite(each)) for each in value)
 
 
-def is_stack_frame(value: Any) -> bool:
+def is_stack_frame(value: Any) -> TypeGuard[list[Any]]:
     """A function, its file and a line of it."""
     if type(value) is not list or len(value) != 3:
         return False
@@ -157,19 +179,19 @@ def is_stack_frame(value: Any) -> bool:
     return type(function) is str and type(file) is str and type(line) is int and 0 <= line < MAX_INTEGER
 
 
-def is_blob(value: Any) -> object:
+def is_blob(value: Any) -> TypeGuard[tuple[str, int]]:
     if type(value) is not list or len(value) != 2:
         return False
     name, size = value
     return type(size) is int and 0 <= size < MAX_INTEGER and is_file_name(name)
 
 
-def is_rank_info(value: Any) -> bool:
+def is_rank_info(value: Any) -> TypeGuard[dict[str, Any]]:
     """A rank's :class:`InstanceInfo`, as an object; who uses it looks into it."""
     return type(value) is dict
 
 
-def is_node_place(value: Any) -> bool:
+def is_node_place(value: Any) -> TypeGuard[tuple[int, str, int]]:
     """A node's index, its address, and a port there."""
     return (
         type(value) in (list, tuple)
@@ -180,7 +202,12 @@ def is_node_place(value: Any) -> bool:
     )
 
 
-def is_port(value: Any) -> bool:
+def is_address(value: Any) -> TypeGuard[tuple[str, int]]:
+    """A host and a port there."""
+    return type(value) in (list, tuple) and len(value) == 2 and is_text(value[0]) and is_port(value[1])
+
+
+def is_port(value: Any) -> TypeGuard[int]:
     return type(value) is int and 0 <= value < 1 << 16
 
 
@@ -194,31 +221,39 @@ def is_plain(value: Any, depth: int = 40) -> bool:
     return depth > 0 and all(is_plain(each, depth - 1) for each in value)
 
 
-is_any: Check = lambda value: True  # noqa: E731
-
-
 MAX_HEADER_BYTES = 8 << 20  # bytes of a header, unless its kind is known to need more
 
 
 class FrameSchema:
-    """What frames of one kind say; keys that must be there, keys that may, and the most bytes of body and header."""
+    """Keys, the most bytes of body and header, and the answer of one kind of frame.
 
-    __slots__ = ("body", "checks", "head", "may", "needs", "says")
+    Args:
+        says: What the frame means, for the protocol's page.
+        groups: Checks of its keys; one whose name ends in "?" may be missing.
+        answer: Keys that the answer to it has, besides those of the frame ``answered_by``.
+        may_fail: Whether the answer may be an error instead.
+    """
+
+    __slots__ = ("answer", "answered_by", "body", "checks", "head", "may", "may_fail", "needs", "says")
 
     def __init__(
         self,
         says: str,
-        needs: Checks = {},  # noqa: B006
-        may: Checks = {},  # noqa: B006
+        *groups: Checks,
         body: int = 0,
         head: int = MAX_HEADER_BYTES,
+        answer: Checks = {},  # noqa: B006  never changed
+        answered_by: str = "known",
+        may_fail: bool = False,
     ) -> None:
         self.says = says
-        self.needs = needs
-        self.may = may
-        self.checks = {**needs, **may}
+        self.needs, self.may = split_keys(groups)
+        self.checks = {**self.needs, **self.may}
         self.body = body
         self.head = head
+        self.answer = answer
+        self.answered_by = answered_by
+        self.may_fail = may_fail
 
 
 FrameSchemas = Mapping[str, FrameSchema]

@@ -15,7 +15,7 @@ from typing import Any, get_args, is_typeddict
 import pytest
 
 import skyward_core
-from skyward_core.protocol import frame_types
+from tests import protocol_page
 from tests.support.sources import nodes_of
 
 ROOT = Path(skyward_core.__file__).parent
@@ -218,18 +218,9 @@ def keys_of(made: Any) -> set[str]:
     return {key for one in get_args(made) for key in keys_of(one)}
 
 
-TYPES = {
-    name: value
-    for module in (
-        frame_types,
-        frame_types,
-        frame_types,
-        frame_types,
-        frame_types,
-        frame_types,
-    )
-    for name, value in vars(module).items()
-}
+TYPES: dict[str, Any] = {}
+# Its classes name later ones, so their annotations stay text.
+exec(compile(protocol_page.TYPES.read_text(), "frame_types.pyi", "exec", annotations.compiler_flag), TYPES)
 KEYS = {name: keys for name, made in TYPES.items() if (keys := keys_of(made))}
 
 

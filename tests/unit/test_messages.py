@@ -22,12 +22,10 @@ from skyward_core.protocol.frame_codec import (
     encode_frame,
 )
 from skyward_core.protocol.frame_schema import (
-    FROM_AGENT,
-    FROM_CLIENT,
-    FROM_WORKER,
     validate_agent_frame,
     validate_client_frame,
 )
+from tests.protocol_page import TABLES, answers, parts_of
 from tests.support.any_text import CHARACTERS
 from tests.support.sample_frames import BEGAN, LOG, OUTCOME, RECORD, SUMMARY, WELCOME
 
@@ -163,111 +161,55 @@ def test_a_body_of_four_gigabytes_is_refused_before_it_comes() -> None:
         tracemalloc.stop()
 
 
-FORMS = {
-    "agent": FROM_AGENT,
-    "client": FROM_CLIENT,
-    "worker": FROM_WORKER,
-    "to worker": frame_schema.TO_WORKER,
-    "files": frame_schema.FILE_FRAMES,
-    "peers": frame_schema.PEER_FRAMES,
-}
-ASKED, PAPERS = {"id": 1}, {"authority": "", "certificate": "", "key": ""}
-PHASE = {"rank": 0, "phase": "importing", "age": 0.5}
-ONE: dict[str, Any] = {"run": "r", "i": 0}
-# A frame of every kind, with nothing but what it must hold.
-WANT = {"arg": 0, "next": 1, "until": 9}
-FEED = {"arg": 0, "seq": 1, "part": 0}
-GOOD: dict[str, dict[str, dict[str, Any]]] = {
-    "agent": {
-        "welcome": {key: WELCOME[key] for key in FROM_AGENT["welcome"].needs},
-        "log": {"f": "r000.out", "at": 0}, "data": ASKED | {"last": True},
-        "outcome": ONE | {"rank": 0, "node": 0, "kind": "returned"},
-        "item": ONE | {"seq": 0, "summary": SUMMARY, "rank": 0}, "began": ONE | {"rank": 0, "node": 0},
-        "want": ONE | WANT, "stale": ONE, "run": {key: RECORD[key] for key in FROM_AGENT["run"].needs},
-        "gang": {"epoch": 1, "broken": ""}, "phase": PHASE,
-        "modules": {"files": {"a.py": "0f"}}, "notice": {"kind": "stop", "left": 1.5}, "metrics": {"at": 0},
-        "granted": {"unclean": False}, "held": {"by": ""}, "queue": {"waiting": []}, "turn": {"run": "r"},
-        "dropped": {"run": "r", "by": ""},
-        "pong": {"lease": None}, "known": ASKED,
-        "formed": ASKED | {"head_addr": "10.0.0.1", "head_port": 1}, "bye": {"logs": {"r000.out": 1}},
-        "wanted": {},
-        "ending": {"by": "", "why": ""}, "error": {"message": ""},
-    },
-    "client": {
-        "tail": {}, "call": {key: CALL[key] for key in FROM_CLIENT["call"].needs}, "claim": {"run": "r"},
-        "source": {"hash": "ab", "name": "train.py"}, "metrics": {},
-        "ack": {"calls": {"r": [0], "s": None}}, "credit": ONE | {"next": 1}, "stop": {"run": "r"}, "fed": ONE | FEED,
-        "fetch": ASKED | {"f": "x.result"}, "written": ASKED | {"patterns": ["out/**"]}, "output": ASKED | OUTPUT,
-        "stacks": ASKED, "profile": ASKED | {"rank": 0, "seconds": 1.5}, "peers": ASKED | PAPERS,
-        "debug": ASKED | {"rank": 0, "who": "w"}, "still": {"seconds": 1.5},
-        "pull": ASKED | {"hash": "ab", "size": 1, "from": ["10.0.0.1", 7]}, "drop": ASKED | {"blobs": ["ab"]},
-        "ports": ASKED, "setup": ASKED, "where": ASKED, "halt": ASKED, "shutdown": {},
-        "gang": {"epoch": 1, "info": {}}, "hello": {}, "use": {},
-        "warn": {"node": 1, "left": 1.5}, "ping": {}, "lock": {}, "unlock": {}, "form": ASKED, "heard": {"epoch": 1},
-        "number": ASKED | {"least": 3},
-        "holds": ASKED, "enqueue": {"run": "r", "name": "f", "nodes": 2, "only": [0, 2]}, "dequeue": {"run": "r"},
-    },
-    "worker": {
-        "hello": {"pid": 7}, "outcome": ONE | {"kind": "returned"}, "item": ONE | {"seq": 0},
-        "want": ONE | WANT,
-        "phase": {"phase": ""}, "modules": {"files": {"a.py": ""}}, "secrets": {"values": ["s"]},
-        "entering": {"plugin": "torch"}, "failed": {"error": ERROR},
-        "ready": {"epoch": 1}, "entered": {},
-    },
-    "files": {
-        "blob": {"name": "ab"}, "put": {"name": "ab", "size": 1}, "result": {"name": "r.0.result", "at": 0}, "go": {},
-        "output": OUTPUT | {"at": 0}, "whole": {"sha256": "ab" * 32},
-        "there": {}, "comes": {"size": 1}, "answer": {"error": "no such file"},
-    },
-    "peers": {
-        "failed": {"run": "r", "epoch": 1, "node": 0, "signature": "ab"}, "heard": {"kept": False},
-    },
-    "to worker": {
-        "setup": {"info": {}}, "place": {"info": {}, "own": {}}, "credit": ONE | {"next": 1}, "exit": {},
-        "fed": ONE | FEED,
-        "call": {key: CALL[key] for key in frame_schema.TO_WORKER["call"].needs},
-    },
+FORMS = {prefix: forms for _, prefix, _, forms in TABLES}
+SAMPLES: dict[validators.Check, Any] = {
+    validators.is_text: "x", validators.is_run_id: "r", validators.is_file_name: "ab", validators.is_bool: True,
+    validators.is_log_name: "r000.out", validators.is_valid_log_name: "r000.out", validators.is_plain: [1],
+    validators.is_relative_subpath: "out/a b\n.pt", validators.is_number: 1.5, validators.is_integer: 1,
+    validators.is_count: 1, validators.is_call_index: 0, validators.is_rank: 0, validators.is_rank_count: 2,
+    validators.is_port: 7, validators.is_span: [0, 1], validators.is_metric_summary: [1.0, None, 2.0],
+    validators.is_stack_frame: ["f", "a.py", 1], validators.is_blob: ["ab" * 16, 9], validators.is_rank_info: {},
+    validators.is_node_place: [0, "10.0.0.1", 7], validators.is_address: ["10.0.0.1", 7],
 }  # fmt: skip
+
+
+def sample(check: validators.Check) -> Any:
+    """Return a value that a validator accepts, with no key that may be missing."""
+    match parts_of(check):
+        case "optional", {"check": inner}:
+            return sample(inner)
+        case "list_of", {"check": inner}:
+            return [sample(inner)]
+        case "dict_of", {"name": name, "check": inner}:
+            return {sample(name): sample(inner)}
+        case "one_of", {"values": values}:
+            return values[0]
+        case "object_of", {"needs": needs}:
+            return {key: sample(each) for key, each in needs.items()}
+    return SAMPLES[check]
+
+
 NONSENSE: list[Any] = [{"\x1b[2J": [-7.5]}, [{"../x": None}], -7.5]
 
 
-@pytest.mark.parametrize(
-    ("who", "kind"), [(who, kind) for who in GOOD for kind in sorted(GOOD[who].keys() | FORMS[who])]
-)
-def test_of_every_kind_of_frame_each_key_is_looked_at(who: str, kind: str) -> None:
-    form, good = FORMS[who][kind], GOOD[who][kind] | {"t": kind}
+@pytest.mark.parametrize(("who", "kind"), [(who, kind) for who, forms in FORMS.items() for kind in sorted(forms)])
+def test_every_key_of_a_frame_is_validated(who: str, kind: str) -> None:
+    form = FORMS[who][kind]
+    good = {key: sample(check) for key, check in form.needs.items()} | {"t": kind}
     admit = partial(frame_schema.validate_header, FORMS[who])
     assert not refused(admit, good, form.body)
+    assert not refused(admit, good | {key: sample(check) for key, check in form.may.items()}, form.body)
     assert refused(admit, good, form.body + 1)
-    assert {key for key in good if refused(admit, {k: v for k, v in good.items() if k != key} | {"t": kind})} == {
-        *form.needs
-    }
-    passed = [
-        key
-        for key, check in form.checks.items()
-        if check is not validators.is_any and not any(refused(admit, good | {key: value}) for value in NONSENSE)
-    ]
+    assert all(refused(admit, {k: v for k, v in good.items() if k != key}) for key in form.needs)
+    passed = [key for key in form.checks if not any(refused(admit, good | {key: value}) for value in NONSENSE)]
     assert passed == []
 
 
-@pytest.mark.parametrize("asked", sorted(frame_schema.ANSWERS))
-def test_of_every_answer_each_key_is_looked_at(asked: str) -> None:
-    answers: dict[str, dict[str, Any]] = {
-        "claim": {"calls": [0]}, "ports": {"ports": [7], "accelerators": 1, "line": 7}, "peers": {"port": 7},
-        "number": {"epoch": 3},
-        "setup": {"env": {"A": "b"}, "known": True, "secrets": ["s"], "apps": False},
-        "written": {"files": [OUTPUT | {"size": 1, "at": 1.5}], "more": 0, "folder": "/w"},
-        "debug": {"over": True},
-        "stacks": {"ranks": [{"rank": 0, "number": 0, "at": "idle", "runs": ["r"], "threads": []}]},
-        "where": {"runs": {"r": {"calls": 1, "active": 0, "total": 2}}},
-        "holds": {
-            "epoch": 1, "broken": "", "spent": False, "members": [1],
-            "runs": {"r": {"active": 0, "ended": 1, "total": 2, "kept": ""}},
-        },
-    }  # fmt: skip
-    good = answers[asked] | {"t": "known", "id": 1}
+@pytest.mark.parametrize("asked", sorted(answers()))
+def test_every_key_of_an_answer_is_validated(asked: str) -> None:
+    good = {key: sample(check) for key, check in answers()[asked].items()} | {"t": "known", "id": 1}
     frame_schema.validate_answer(asked, good)
-    for key in frame_schema.ANSWERS[asked]:
+    for key in answers()[asked]:
         for value in NONSENSE:
             with pytest.raises(WireError, match=key):
                 frame_schema.validate_answer(asked, good | {key: value})

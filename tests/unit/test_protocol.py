@@ -6,25 +6,26 @@ import ast
 from pathlib import Path
 
 import skyward_core
-from tests.protocol_page import PAGE, TABLES, page
+from tests.protocol_page import PAGE, TABLES, TYPES, page, types
 from tests.support.sources import nodes_of
 
 ROOT = Path(skyward_core.__file__).parent
 OF_JOURNAL = {"given", "ended"}  # an agent writes them down for the one after it, and tells nobody
 
 
-def test_the_page_is_what_the_tables_say() -> None:
-    assert PAGE.read_text(encoding="utf-8") == page(), "python -m tests.protocol_page writes it anew"
+def test_generated_files_are_current() -> None:
+    for path, text in ((PAGE, page()), (TYPES, types())):
+        assert path.read_text(encoding="utf-8") == text, f"run python -m tests.protocol_page to write {path.name}"
 
 
 def test_each_kind_is_told_in_a_sentence() -> None:
-    for title, forms in TABLES:
+    for title, _, _, forms in TABLES:
         for kind, form in forms.items():
             assert form.says.endswith("."), f"{title}: {kind} says {form.says!r}"
 
 
 def test_each_kind_that_is_sent_stands_in_a_table() -> None:
-    known = {kind for _, forms in TABLES for kind in forms}
+    known = {kind for *_, forms in TABLES for kind in forms}
     assert _sent() - OF_JOURNAL == known
 
 
@@ -32,7 +33,7 @@ def _sent() -> set[str]:
     """What stands under "t" where the code makes a dictionary."""
     found = set()
     for path in ROOT.rglob("*.py"):
-        if path == ROOT / "wire" / "messages.py":
+        if path.name == "frame_schema.py":
             continue
         for node in nodes_of(path):
             if isinstance(node, ast.Dict):

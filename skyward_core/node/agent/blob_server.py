@@ -34,13 +34,30 @@ from skyward_core.protocol.tls_stream import (
 from skyward_core.util.content_hash import HASH_PATTERN, ContentHash
 
 if TYPE_CHECKING:
+    from typing import Literal, TypedDict
+
     from skyward_core.protocol.frame_types import (
+        ClientPeers,
         CredentialKeys,
+        FileBlob,
         FileComes,
-        FileRequest,
-        HelperPeers,
-        HelperPull,
+        FileOutput,
+        FilePut,
+        FileResult,
     )
+
+    class HelperPeers(ClientPeers):
+        """A client's request, with the folders and the address of the agent that passes it on."""
+
+        blobs: str
+        spool: str
+        address: str
+        work: str
+
+    HelperPull = TypedDict(
+        "HelperPull", {"t": Literal["pull"], "id": int, "hash": str, "size": int, "from": tuple[str, int]}
+    )
+
 
 IDLE_TIMEOUT = 60.0  # seconds that a client may leave a line without a request; it ends it itself before that
 MAX_UNAUTHENTICATED = 32  # connections that have not shown a certificate yet; the next one takes the oldest one's place
@@ -134,7 +151,7 @@ class BlobServer:
         except OSError:
             return  # it went away: it knows best, and its client hears of it
 
-    def _handle_request(self, line: TlsConnection, request: FileRequest) -> None:
+    def _handle_request(self, line: TlsConnection, request: FileBlob | FilePut | FileResult | FileOutput) -> None:
         kind, name = request["t"], str(request.get("name"))
         if kind == "blob" and HASH_PATTERN.fullmatch(name):
             self._send_blob(line, name)

@@ -9,7 +9,7 @@ from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from skyward_core.node.agent.connection import Connection
 from skyward_core.protocol.frame_codec import (
@@ -26,17 +26,37 @@ from skyward_core.protocol.frame_codec import (
 )
 
 if TYPE_CHECKING:
+    from typing import TypedDict
+
     from skyward_core.node.agent.worker_processes import Process
     from skyward_core.protocol.frame_types import (
         AgentBegan,
         AgentItem,
         AgentOutcome,
+        ClientAck,
         ClientCall,
         EndDetails,
-        JournalFrame,
+        LogSizes,
         WorkerOutcome,
         WorkerWant,
     )
+
+    class JournalGiven(TypedDict):
+        """A call that a worker has been given."""
+
+        t: Literal["given"]
+        slot: int
+        rank: int
+        log: LogSizes
+        call: ClientCall
+
+    class JournalPartEnded(TypedDict):
+        """The end of a part of a call that runs on a block of ranks."""
+
+        t: Literal["ended"]
+        outcome: AgentOutcome
+
+    JournalFrame = JournalGiven | JournalPartEnded | AgentOutcome | ClientAck
 
 
 COMPACT_THRESHOLD = 4 << 20  # bytes of values that were taken, before those that were not are written anew

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
         ClientCredit,
         ClientDebug,
         ClientDrop,
-        ClientFeed,
+        ClientFed,
         ClientFetch,
         ClientHalt,
         ClientHello,
@@ -384,7 +384,7 @@ class ClientRequests:
         if call is not None:
             self._lifecycle.on_values_acked(call, header["next"])
 
-    def _feed(self, connection: Connection, header: ClientFeed, body: bytes) -> None:
+    def _feed(self, connection: Connection, header: ClientFed, body: bytes) -> None:
         call = self._registry.calls.get((header["run"], header["i"]))
         if call is not None and call.owner is connection and call.worker is not None:
             call.worker.send_acknowledging(encode_json(header), body)

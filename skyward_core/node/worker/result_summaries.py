@@ -14,7 +14,7 @@ from skyward_core.protocol.frame_codec import MAX_INLINE_BYTES, NONE_SUMMARY, PI
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from skyward_core.protocol.frame_types import SummarizedResultFields, SummaryKeys
+    from skyward_core.protocol.frame_types import ResultFields, SummaryKeys
 
 _open, _os_open = open, os.open  # user code may put something else in the place of what is built in
 MAX_TEXT = 200  # characters of a summary
@@ -70,8 +70,8 @@ class PickledValue:
             with suppress(FileNotFoundError):  # its folder may have gone with the pool
                 os.unlink(self._path)  # noqa: PTH108  pathlib would be a tenth of a worker's start
 
-    def header(self) -> SummarizedResultFields:
-        header: SummarizedResultFields = {"summary": self.summary, "size": self.size}
+    def header(self) -> ResultFields:
+        header: ResultFields = {"summary": self.summary, "size": self.size}
         if self._file is not None and self._path is not None:
             header["file"] = self._path.rpartition("/")[2]
         return header

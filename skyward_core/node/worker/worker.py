@@ -38,7 +38,6 @@ from skyward_core.runtime.instance_info import import_for_call, set_phase_listen
 if TYPE_CHECKING:
     from skyward_core.protocol.frame_types import (
         PluginErrorKeys,
-        RankInfo,
         StartOptions,
         SummaryKeys,
         ToWorker,
@@ -151,7 +150,7 @@ class WorkerProcess:
         self._functions: dict[str, LoadedObject] = {}
         self._script = MainNamespaceLoader(paths.folder, (paths.sources, *orders.folders), together=capacity > 1)
         self._contexts = ExitStack()
-        self._places: dict[bool, RankInfo] = {}  # in broadcasts, and in tasks
+        self._places: dict[bool, dict[str, Any]] = {}  # in broadcasts, and in tasks
         self._infos: dict[bool, InstanceInfo] = {}
         self._current_place: bool | None = None  # which of them is known to children
         self._serves_both = False  # in a pool of several ranks

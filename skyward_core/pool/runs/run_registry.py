@@ -35,11 +35,11 @@ from skyward_core.transport.downloads import ResultDownload
 from skyward_core.views import events
 
 if TYPE_CHECKING:
+    from skyward_core.pool.agent_link import RunFrame
     from skyward_core.protocol.frame_types import (
         AgentOutcome,
         QueuedRunKeys,
         RememberedRun,
-        RunFrame,
         RunKeys,
     )
 

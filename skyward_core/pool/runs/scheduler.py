@@ -26,7 +26,7 @@ from skyward_core.tasks.pickled_call import Task
 from skyward_core.views import events
 
 if TYPE_CHECKING:
-    from skyward_core.protocol.frame_types import ClientEnqueue, QueuedRunKeys, QueueFrame
+    from skyward_core.protocol.frame_types import AgentDropped, AgentQueue, AgentTurn, ClientEnqueue, QueuedRunKeys
 
 
 POLL_INTERVAL = 5.0  # seconds after which nodes are asked again, whatever was heard of them
@@ -110,7 +110,7 @@ class ClientRunQueue:
         """Something has happened by which nodes may have become free, or a run of ours is not wanted any more."""
         self._changed.set()
 
-    def on_frame(self, link: Link, header: QueueFrame) -> str:
+    def on_frame(self, link: Link, header: AgentQueue | AgentTurn | AgentDropped) -> str:
         """The head's word. Gives the run of ours that somebody else does not want any more; "" for none."""
         if link is not self._context.links[0]:
             return ""
