@@ -132,7 +132,13 @@ def test_every_name_of_the_api_is_there() -> None:
             assert getattr(skyward_core, name) is not None
     assert set(skyward_core.__all__) <= set(dir(skyward_core))
     with pytest.raises(AttributeError, match="has no attribute 'nonsense'"):
-        skyward_core.nonsense  # noqa: B018
+        skyward_core.nonsense  # type: ignore[attr-defined]  # noqa: B018
+
+
+def test_the_stub_of_the_package_is_current() -> None:
+    from tests.public_names import STUB, stub
+
+    assert STUB.read_text() == stub(), "run python -m tests.public_names"
 
 
 def lives(process: Path) -> bool:
