@@ -56,25 +56,20 @@ class LedgerWriter:
         self._has_warned = False
         self._closed = False
         self._failing_since: float | None = None  # time of the loop, since which nothing can be written
-        self._opened: list[tuple[str, str, str, str, int, float]] = []
+        self._runs: dict[str, dict[str, Any]] = {}  # new columns of runs
         self._outcomes: list[tuple[str, Outcome, dict[str, list[int]]]] = []
-        self._ends: list[tuple[str, str, float, RootCause | None]] = []
-        self._ours: set[str] = set()  # of those that were opened
-        self._places: dict[str, tuple[int, ...]] = {}  # nodes of runs that are not on all
         self._log_ends: dict[str, dict[str, int]] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._timer_for = 0.0  # seconds that it was set for
 
     def add_run(self, run: str, function: str, kind: str, total: int, at: float, *, ours: bool = False) -> None:
         """A run was dispatched; ``ours``: by this process."""
-        if ours:
-            self._ours.add(run)
-        self._opened.append((self._token, run, function, kind, total, at))
-        self._flush_within(FLUSH_OPENED_DELAY)
+        opened = {"token": self._token, "function": function, "kind": kind, "total": total, "opened_at": at}
+        self.set_columns(run, **opened, **({"pid": os.getpid()} if ours else {}))
 
-    def add_placement(self, run: str, nodes: tuple[int, ...]) -> None:
-        """A run is on these nodes only; () for one that waits for some."""
-        self._places[run] = nodes
+    def set_columns(self, run: str, **columns: Any) -> None:
+        """Write columns of a run's row."""
+        self._runs.setdefault(run, {}).update(columns)
         self._flush_within(FLUSH_OPENED_DELAY)
 
     def add_outcome(self, run: str, outcome: Outcome, log: dict[str, list[int]]) -> None:
@@ -90,8 +85,9 @@ class LedgerWriter:
 
     def add_run_end(self, run: str, state: RunStatus, when: float, cause: RootCause | None) -> None:
         """A run ended."""
-        self._ends.append((run, state, when, cause))
-        self._ours.discard(run)
+        columns = self._runs.setdefault(run, {})
+        columns.pop("pid", None)  # nobody needs to find the process of a run that has ended
+        columns.update(state=state, ended_at=when, root_cause=cause)
         self._flush_within(FLUSH_DELAY)
 
     def add_event(self, event: Event) -> None:
@@ -112,22 +108,16 @@ class LedgerWriter:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        opened, outcomes, ends = self._opened, self._outcomes, self._ends
-        ours, self._ours = self._ours, set()
-        places, self._places = self._places, {}
-        self._opened, self._outcomes, self._ends = [], [], []
+        runs, self._runs = self._runs, {}
+        outcomes, self._outcomes = self._outcomes, []
         try:
-            if opened or outcomes or ends or places:
-                self._ledger.record_runs(
-                    opened=opened, outcomes=outcomes, ends=ends, ours=ours, places=places, patience=patience
-                )
+            if runs or outcomes:
+                self._ledger.record_runs(runs, outcomes, patience)
             self._archive.flush()
             self._failing_since = None
         except (LedgerError, OSError) as error:
-            self._opened = opened + self._opened
-            self._outcomes, self._ends = outcomes + self._outcomes, ends + self._ends
-            self._ours |= ours
-            self._places = places | self._places
+            self._runs = {run: runs.get(run, {}) | self._runs.get(run, {}) for run in runs | self._runs}
+            self._outcomes = outcomes + self._outcomes
             now = asyncio.get_running_loop().time()
             self._failing_since = now if self._failing_since is None else self._failing_since
             if now - self._failing_since >= LOCK_WARNING_DELAY or not isinstance(error, LedgerError):

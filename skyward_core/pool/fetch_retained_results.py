@@ -271,16 +271,16 @@ class NodeResultsFetcher:
         Args:
             ended: Whether the pool's agents have ended. Clients that watch a pool which is up enter the runs' ends.
         """
-        self._ledger.record_runs(outcomes=outcomes)
-        ends = []
+        self._ledger.record_runs({}, outcomes)
+        ends = {}
         for run in {run for run, _, _ in outcomes} if ended else ():
             row = self._ledger.run(run)
             known = [outcome for outcome, _ in self._ledger.outcomes(run)]
             if row is not None:
                 state, cause = summarize_outcomes(known)
                 state = state if cause or len(known) == row.total else "lost"
-                ends.append((run, state, row.ended_at or time.time(), cause))
-        self._ledger.record_runs(ends=ends)
+                ends[run] = {"state": state, "ended_at": row.ended_at or time.time(), "root_cause": cause}
+        self._ledger.record_runs(ends)
 
     async def _wait_until(self, reached: Any) -> None:
         """Wait for a condition, as long as anything comes.

@@ -14,21 +14,24 @@ import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
+from dataclasses import fields, replace
+from functools import cache
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from skyward_core.model.errors import Hint, LedgerError, PoolExistsError
 from skyward_core.model.machines import Machine
 from skyward_core.model.outcomes import Outcome, RootCause
 from skyward_core.protocol.frame_codec import make_json_encoder
-from skyward_core.store.ledger_rows import PoolRow, Purchase, Receipt, Replacement, RetainedResults, RunRow
+from skyward_core.store.ledger_rows import PoolRow, Purchase, Receipt, Replacement, RetainedResults, Row, RunRow
 from skyward_core.store.state_folder import state_home
 from skyward_core.util.user_files import MAX_OWN_BYTES, parse_json, read_text
 
+R = TypeVar("R", bound=Row)
+
 POOL_FILE = "pool.json"
-POOL_COLUMNS = {"token", "name", "provider", "spec", "state", "created_at", "ended_at", "receipt", "pid"}
 TABLE_WIDTHS = {"machines": 3, "former": 2, "kept": 3}  # tables of the ledger, and how many columns they have
 
 Rows = Sequence[Sequence[Any]]
@@ -60,7 +63,7 @@ def read_pool_files(home: Path) -> Iterator[tuple[dict[str, Any], dict[str, Rows
         except (OSError, ValueError, KeyError, TypeError):
             continue  # a crash cut it short; the one before stays until the new one is whole, so there was none
         whole = all(len(row) == TABLE_WIDTHS[table] for table, rows in tables.items() for row in rows)
-        if pool.keys() == POOL_COLUMNS and whole:
+        if set(pool) == {each.name for each in fields(PoolRow)} and whole:
             yield pool, tables
 
 
@@ -328,7 +331,7 @@ class Ledger:
 
     def _write(
         self,
-        statements: Sequence[tuple[str, tuple[Any, ...]]],
+        statements: Sequence[tuple[str, Any]],
         *,
         flush: bool = False,
         patience: float | None = None,
@@ -376,6 +379,10 @@ class Ledger:
         finally:
             self._lock.release()
 
+    def _select(self, row: type[R], where: str, values: tuple[Any, ...] = ()) -> list[R]:
+        sql = f"SELECT {row.columns()} FROM {row.table} {where}"
+        return [row.from_stored(stored) for stored in self._read(sql, values)]
+
     def _read_separately(self, sql: str, values: tuple[Any, ...]) -> list[tuple[Any, ...]]:
         """Read over a connection of its own, which makes no file where there is none."""
         place = f"{self.path.absolute().as_uri()}?mode=ro"
@@ -384,11 +391,10 @@ class Ledger:
 
     def _write_trace(self, token: str) -> None:
         """Have the pool's folder tell what this ledger knows of it, as long as anything of the pool is left."""
-        columns = "token, name, provider, spec, state, created_at, ended_at, receipt, pid"
-        rows = self._read(f"SELECT {columns} FROM pools WHERE token=?", (token,))
+        rows = self._read(f"SELECT {PoolRow.columns()} FROM pools WHERE token=?", (token,))
         if not rows:
             return
-        known = dict(zip(columns.split(", "), rows[0], strict=True))
+        known = dict(zip(PoolRow.columns().split(", "), rows[0], strict=True))
         tables = {
             table: self._read(f"SELECT * FROM {table} WHERE token=? ORDER BY rowid", (token,)) for table in TABLE_WIDTHS
         }
@@ -472,11 +478,7 @@ class Ledger:
 
     def purchases(self) -> list[Purchase]:
         """All of them, the latest first."""
-        columns = "token, provider, block, asked_at, state, told"
-        rows = self._read(f"SELECT {columns} FROM purchases ORDER BY asked_at DESC")
-        return [
-            Purchase(token, json.loads(provider), json.loads(block), *rest) for token, provider, block, *rest in rows
-        ]
+        return self._select(Purchase, "ORDER BY asked_at DESC")
 
     def release_pool(self, token: str) -> None:
         """A pool is not being made by this process any more, which may live on."""
@@ -561,15 +563,15 @@ class Ledger:
         self._write([(outcomes, (token,)), *((f"DELETE FROM {t} WHERE token IN {ended}", (token,)) for t in tables)])
 
     def pool(self, token: str) -> PoolRow:
-        return self._pools("WHERE token=?", (token,))[0]
+        return self._select(PoolRow, "WHERE token=?", (token,))[0]
 
     def find_pool(self, pool: str) -> PoolRow | None:
         """A pool by its key, or by its name: of those that have it the one that has not ended, else the latest."""
         name, _, token = pool.partition(".")
         if token:
-            rows = self._pools("WHERE name=? AND token=?", (name, token))
+            rows = self._select(PoolRow, "WHERE name=? AND token=?", (name, token))
         else:
-            rows = self._pools("WHERE name=? ORDER BY ended_at IS NOT NULL, created_at DESC LIMIT 1", (name,))
+            rows = self._select(PoolRow, "WHERE name=? ORDER BY ended_at IS NOT NULL, created_at DESC LIMIT 1", (name,))
         return rows[0] if rows else None
 
     def change_stamp(self) -> tuple[int, ...]:
@@ -583,7 +585,7 @@ class Ledger:
 
     def live_pools(self) -> list[PoolRow]:
         """Pools that have not ended, newest first."""
-        return self._pools("WHERE ended_at IS NULL ORDER BY created_at DESC")
+        return self._select(PoolRow, "WHERE ended_at IS NULL ORDER BY created_at DESC")
 
     def providers(self) -> list[dict[str, Any]]:
         """What rebuilds the providers of all pools that are known, each once."""
@@ -597,17 +599,7 @@ class Ledger:
 
     def ended_pools(self, since: float = 0.0, limit: int = 500) -> list[PoolRow]:
         """Pools that have ended, at a time or after it, the one that was made last first; no more than ``limit``."""
-        return self._pools("WHERE ended_at>=? ORDER BY created_at DESC LIMIT ?", (since, limit))
-
-    def _pools(self, where: str, values: tuple[Any, ...] = ()) -> list[PoolRow]:
-        sql = f"SELECT token, name, provider, spec, state, created_at, ended_at, receipt, pid FROM pools {where}"
-        return [
-            PoolRow(
-                token, name, json.loads(provider), json.loads(spec), state, created_at, ended_at,
-                json.loads(receipt) if receipt else None, pid,
-            )
-            for token, name, provider, spec, state, created_at, ended_at, receipt, pid in self._read(sql, values)
-        ]  # fmt: skip
+        return self._select(PoolRow, "WHERE ended_at>=? ORDER BY created_at DESC LIMIT ?", (since, limit))
 
     def machines(self, token: str) -> list[Machine]:
         rows = self._read("SELECT machine FROM machines WHERE token=? ORDER BY node", (token,))
@@ -669,8 +661,7 @@ class Ledger:
 
     def replacements(self, token: str) -> list[Replacement]:
         """Those of a pool that are not over."""
-        sql = "SELECT node, intent, owner, made FROM replacements WHERE token=? ORDER BY node"
-        return [Replacement(node, intent, owner, bool(made)) for node, intent, owner, made in self._read(sql, (token,))]
+        return self._select(Replacement, "WHERE token=? ORDER BY node", (token,))
 
     def replaced_machines(self, token: str) -> list[Machine]:
         """Machines of a pool in whose place others were put, in that order. They may still cost money."""
@@ -681,58 +672,28 @@ class Ledger:
 
     def record_runs(
         self,
-        *,
-        opened: Iterable[tuple[str, str, str, str, int, float]] = (),
+        runs: Mapping[str, Mapping[str, Any]],
         outcomes: Iterable[tuple[str, Outcome, dict[str, list[int]]]] = (),
-        ends: Iterable[tuple[str, str, float, RootCause | None]] = (),
-        ours: Iterable[str] = (),
-        places: Mapping[str, Sequence[int]] = {},
         patience: float | None = None,
     ) -> None:
         """Record what became of runs, all of it or nothing.
 
         Args:
-            opened: runs (token, run, function, kind, total, when); one that is known stays as it is.
-            outcomes: of their calls (run, outcome, log ranges).
-            ends: of runs (run, state, when, root cause).
-            ours: runs that this process has dispatched and that go on.
-            places: nodes of runs that are not on all of them, none of one that waits for some.
-            patience: seconds to wait for other processes; None for as long as other writes do.
+            runs: Run -> its new columns; with ``token``, for a run that may not be known yet.
+            outcomes: Of their calls (run, outcome, log ranges).
+            patience: Seconds to wait for other processes; None for as long as other writes do.
 
         Raises:
-            LedgerError: it cannot be written, or another process has it.
+            LedgerError: If the ledger cannot be written, or another process has it.
         """
-        begin = (
-            "INSERT OR IGNORE INTO runs (run, token, function, kind, total, state, opened_at) "
-            "VALUES (?,?,?,?,?,'running',?)"
-        )
-        put = "INSERT OR REPLACE INTO outcomes (run, idx, outcome, log) VALUES (?,?,?,?)"
-        # A client whose pool ends under its run only knows that it has lost it: another one may have seen its end.
-        end = "UPDATE runs SET state=?, ended_at=?, root_cause=? WHERE run=? AND (state='running' OR ?!='lost')"
-        # Most are over before they are written: those take one statement.
-        both = (
-            "INSERT INTO runs (run, token, function, kind, total, state, opened_at, ended_at, root_cause) "
-            "VALUES (?,?,?,?,?,?,?,?,?) ON CONFLICT (run) DO UPDATE "
-            "SET state=excluded.state, ended_at=excluded.ended_at, root_cause=excluded.root_cause "
-            "WHERE state='running' OR excluded.state!='lost'"
-        )
-        ended = {run: (state, at, json.dumps(cause.to_json()) if cause else None) for run, state, at, cause in ends}
-        statements: list[tuple[str, tuple[Any, ...]]] = []
-        for token, run, function, kind, total, when in opened:
-            row = run, token, function, kind, total
-            if run in ended:
-                state, *rest = ended.pop(run)
-                statements.append((both, (*row, state, when, *rest)))
-            else:
-                statements.append((begin, (*row, when)))
-        statements += [("UPDATE runs SET pid=? WHERE run=?", (os.getpid(), run)) for run in ours]
-        statements += [
-            ("UPDATE runs SET nodes=? WHERE run=?", (json.dumps(list(nodes)), run)) for run, nodes in places.items()
+        statements: list[tuple[str, Any]] = [
+            (_run_statement(tuple(columns)), {name: _to_stored(each) for name, each in columns.items()} | {"run": run})
+            for run, columns in runs.items()
         ]
+        put = "INSERT OR REPLACE INTO outcomes (run, idx, outcome, log) VALUES (?,?,?,?)"
         statements += [
             (put, (run, out.index, _encode_json(out.to_json()), _encode_json(log))) for run, out, log in outcomes
         ]
-        statements += [(end, (*how, run, how[0])) for run, how in ended.items()]
         self._write(statements, patience=patience)
 
     def run(self, run: str) -> RunRow | None:
@@ -759,26 +720,21 @@ class Ledger:
     def pools_without_runs(self, since: float, limit: int) -> list[PoolRow]:
         """Pools that had no run, made at a time or after it, newest first; no more than ``limit``."""
         no_run = "NOT EXISTS (SELECT 1 FROM runs WHERE runs.token=pools.token)"
-        return self._pools(f"WHERE created_at>=? AND {no_run} ORDER BY created_at DESC LIMIT ?", (since, limit))
+        return self._select(
+            PoolRow, f"WHERE created_at>=? AND {no_run} ORDER BY created_at DESC LIMIT ?", (since, limit)
+        )
 
     def runs_with_prefix(self, letters: str) -> list[RunRow]:
         """Runs whose ids begin so, newest first."""
         return self._runs("WHERE substr(run, 1, ?)=? ORDER BY opened_at DESC", (len(letters), letters))
 
     def _runs(self, where: str, values: tuple[Any, ...]) -> list[RunRow]:
-        names = "run, token, function, kind, total, state, opened_at, ended_at, root_cause, pid, nodes"
         waiting = {run for kept in self.retained_results() for run in kept.runs}
+        rows = self._select(RunRow, where, values)
         return [
-            RunRow(
-                run, token, function, kind, total,
-                "kept" if run in waiting and state in ("running", "lost") else state, opened_at, ended_at,
-                RootCause(**json.loads(cause)) if cause else None, pid,
-                None if nodes is None else tuple(json.loads(nodes)),
-            )
-            for run, token, function, kind, total, state, opened_at, ended_at, cause, pid, nodes in self._read(
-                f"SELECT {names} FROM runs {where}", values
-            )
-        ]  # fmt: skip
+            replace(row, state="kept") if row.run in waiting and row.state in ("running", "lost") else row
+            for row in rows
+        ]
 
     def outcomes(self, run: str) -> list[tuple[Outcome, dict[str, list[int]]]]:
         """Outcomes of a run by index, each with the byte ranges of its logs: file -> [start, end]."""
@@ -792,6 +748,36 @@ class Ledger:
 
 
 _encode_json = make_json_encoder(only_ascii=True)  # of what there are thousands a second
+# A run that is known keeps these columns.
+_FIXED_COLUMNS = ("token", "function", "kind", "total", "opened_at")
+# A client whose pool ends under its run only knows that it has lost it: another one may have seen its end.
+_END_COLUMNS = ("state", "ended_at", "root_cause")
+
+
+@cache
+def _run_statement(columns: tuple[str, ...]) -> str:
+    """Return the statement that writes columns of a run, and makes its row if they identify it."""
+    sees_end = "state='running' OR :state!='lost'"
+    changes = ", ".join(
+        f"{name}=CASE WHEN {sees_end} THEN :{name} ELSE {name} END" if name in _END_COLUMNS else f"{name}=:{name}"
+        for name in columns
+        if name not in _FIXED_COLUMNS
+    )
+    if "token" not in columns:
+        return f"UPDATE runs SET {changes} WHERE run=:run"
+    values = {name: f":{name}" for name in ("run", *columns)}
+    values.setdefault("state", "'running'")
+    insert = f"INSERT INTO runs ({', '.join(values)}) VALUES ({', '.join(values.values())})"
+    return f"{insert} ON CONFLICT (run) DO {f'UPDATE SET {changes}' if changes else 'NOTHING'}"
+
+
+def _to_stored(value: Any) -> Any:
+    """Return the value of a column for SQLite."""
+    if isinstance(value, RootCause):
+        value = value.to_json()
+    return json.dumps(value) if isinstance(value, dict | list | tuple) else value
+
+
 _INSERT_RETAINED = "INSERT INTO kept (token, machine, facts) VALUES (?,?,?)"
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import time
-from collections.abc import Container, Iterable, Mapping
-from dataclasses import asdict, replace
-from typing import Any
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from dataclasses import asdict, fields, replace
+from typing import Any, ClassVar, Self
 
 from skyward_core.model.machines import Machine
 from skyward_core.model.outcomes import PoolStatus, RootCause, RunKind, RunStatus
@@ -179,10 +180,40 @@ class RetainedResults(Value):
         return f"{self.describe()} until {time.strftime('%Y-%m-%d %H:%M', time.localtime(self.until))}"
 
 
+class Row(Value):
+    """A row of a table of the ledger: each field is a column.
+
+    Attributes:
+        table: Name of the table.
+        decoders: By column, the function that makes the field's value of a stored one that is not NULL.
+    """
+
+    __slots__ = ()
+    table: ClassVar[str]
+    decoders: ClassVar[Mapping[str, Callable[[Any], Any]]] = {}
+
+    @classmethod
+    def columns(cls) -> str:
+        """Return the columns for a SELECT."""
+        return ", ".join(each.name for each in fields(cls))
+
+    @classmethod
+    def from_stored(cls, stored: Sequence[Any]) -> Self:
+        """Make a row of the values of its columns."""
+        return cls(
+            *(
+                cls.decoders[each.name](found) if found is not None and each.name in cls.decoders else found
+                for each, found in zip(fields(cls), stored, strict=True)
+            )
+        )
+
+
 @value
-class PoolRow(Value):
+class PoolRow(Row):
     """A pool as the ledger knows it."""
 
+    table = "pools"
+    decoders: ClassVar = {"provider": json.loads, "spec": json.loads, "receipt": json.loads}
     token: str
     name: str
     provider: dict[str, Any]
@@ -200,7 +231,7 @@ class PoolRow(Value):
 
 
 @value
-class RunRow(Value):
+class RunRow(Row):
     """A run as the ledger knows it.
 
     Attributes:
@@ -208,6 +239,11 @@ class RunRow(Value):
         nodes: that it is on, where these are not all of the pool, none where it waits for some; None for all.
     """
 
+    table = "runs"
+    decoders: ClassVar = {
+        "root_cause": lambda stored: RootCause(**json.loads(stored)),
+        "nodes": lambda stored: tuple(json.loads(stored)),
+    }
     run: str
     token: str
     function: str
@@ -227,7 +263,7 @@ class RunRow(Value):
 
 
 @value
-class Purchase(Value):
+class Purchase(Row):
     """Something that was bought, or may have been.
 
     Attributes:
@@ -239,6 +275,8 @@ class Purchase(Value):
         told: the reservation's id, or why there is none.
     """
 
+    table = "purchases"
+    decoders: ClassVar = {"provider": json.loads, "block": json.loads}
     token: str
     provider: dict[str, Any]
     block: dict[str, Any]
@@ -248,7 +286,7 @@ class Purchase(Value):
 
 
 @value
-class Replacement(Value):
+class Replacement(Row):
     """Another machine for a node, under way.
 
     Attributes:
@@ -258,6 +296,8 @@ class Replacement(Value):
         made: whether the machine exists, and stands in the ledger as the node's.
     """
 
+    table = "replacements"
+    decoders: ClassVar = {"made": bool}
     node: int
     intent: str
     owner: str

@@ -32,6 +32,7 @@ from skyward_core.views.pool_view import PoolView
 from tests.support.child import read_line
 from tests.support.cli import Cli
 from tests.support.forked_clients import script
+from tests.support.ledger_runs import record_runs
 from tests.support.waiting import wait_until
 
 
@@ -220,7 +221,7 @@ def test_a_failure_that_belongs_to_no_call_is_reported(home: Path) -> None:
     with closing(Ledger()) as ledger:
         ledger.record_intent("t", "p", sky.Local().to_json(), {})
         opened = [("t", "abc", "f", "map", 2, 1.0)]
-        ledger.record_runs(opened=opened, ends=[("abc", "failed", 2.0, cause)])
+        record_runs(ledger, opened=opened, ends=[("abc", "failed", 2.0, cause)])
         ledger.record_teardown("t", Receipt("p", 0, (), (), 0.0))
     with pytest.raises(sky.RunError, match="f failed: its client is gone, who gave it its items"):
         sky.results("abc")

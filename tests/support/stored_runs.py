@@ -9,6 +9,7 @@ from skyward_core.model.outcomes import ErrorInfo, Outcome, Summary
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.ledger_rows import Receipt
 from skyward_core.store.state_folder import ensure_pool_folder
+from tests.support.ledger_runs import record_runs
 
 
 def stored_run(
@@ -31,7 +32,7 @@ def stored_run(
     folder.mkdir()
     for rank, data in printed.items():
         (folder / f"r{rank:03d}.out").write_bytes(data)
-    ledger.record_runs(opened=[(row.token, run, function, "broadcast", ranks, opened_at)])
+    record_runs(ledger, opened=[(row.token, run, function, "broadcast", ranks, opened_at)])
     if state == "running":
         return folder
     kind = "returned" if error is None else "raised"
@@ -40,6 +41,6 @@ def stored_run(
         (run, Outcome(rank, rank, rank, kind, 3.0, summary, error), {f"r{rank:03d}.out": [0, len(data)]})  # type: ignore[arg-type]
         for rank, data in (printed or {0: b""}).items()
     ]
-    ledger.record_runs(outcomes=outcomes, ends=[(run, state, opened_at + 60, None)])
+    record_runs(ledger, outcomes=outcomes, ends=[(run, state, opened_at + 60, None)])
     ledger.record_teardown(row.token, Receipt(row.name, ranks, tuple(range(ranks)), (), 0.0))
     return folder

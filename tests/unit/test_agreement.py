@@ -21,6 +21,7 @@ from skyward_core.store.pool_folder import PoolFolder
 from skyward_core.views.pool_view import RunView, TaskView
 from skyward_core.views.result_agreement import Difference, compare_results, find_disagreements
 from skyward_tui.cli.main import cli
+from tests.support.ledger_runs import record_runs
 
 numpy = pytest.importorskip("numpy")
 
@@ -110,7 +111,8 @@ def ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ledger]:
     row = ledger.record_intent("a", "llama", {"provider": "local", "nodes": 4}, {"provider": "local"})
     values = [{"loss": 0.5 if rank == 2 else 0.25, "n": rank, "note": "=1+1"} for rank in range(4)]
     outcomes = [Outcome(i, i, i, "returned", 1.0, summary(each)) for i, each in enumerate(values)]
-    ledger.record_runs(
+    record_runs(
+        ledger,
         opened=[("a", "r1", "train", "broadcast", 4, 100.0)],
         ends=[("r1", "done", 101.0, None)],
         outcomes=[("r1", each, {}) for each in outcomes],

@@ -20,6 +20,7 @@ from skyward_core.store.pool_folder import EventJournal, PoolFolder, node_events
 from skyward_core.store.state_folder import ensure_pool_folder
 from skyward_core.views import events
 from skyward_core.views.pool_view import MAX_NODE_DETAILS, PoolView, apply, restore_node_details
+from tests.support.ledger_runs import record_runs
 from tests.support.processes import read_log
 
 
@@ -214,15 +215,16 @@ def ledger(archive: PoolFolder) -> Iterator[Ledger]:
     archive.write_log("r001.out", 0, b"ONE\n")
     archive.write_log("r000.err", 0, b"warning\n")
     for run in ("r1", "r2"):
-        ledger.record_runs(opened=[("t1", run, "f", "broadcast", 2, 1.0)])
+        record_runs(ledger, opened=[("t1", run, "f", "broadcast", 2, 1.0)])
     first = {"r000.out": [6, 10], "r000.err": [0, 8]}
-    ledger.record_runs(
+    record_runs(
+        ledger,
         outcomes=[
             ("r1", Outcome(0, 0, 0, "returned"), first),
             ("r1", Outcome(1, 1, 1, "returned"), {"r001.out": [0, 4], "r001.err": [0, 0]}),
             ("r2", Outcome(0, 0, 0, "returned"), {"r000.out": [10, 18]}),
             ("r2", Outcome(1, 0, 0, "returned"), {"r000.out": [14, 24]}),
-        ]
+        ],
     )
     yield ledger
     ledger.close()
@@ -241,7 +243,7 @@ def test_tasks_that_ran_side_by_side_are_not_doubled(ledger: Ledger) -> None:
 
 
 def test_a_node_that_tells_of_more_than_it_sent_takes_no_memory(ledger: Ledger) -> None:
-    ledger.record_runs(outcomes=[("r2", Outcome(2, 0, 0, "returned"), {"r000.out": [10, 1 << 52]})])
+    record_runs(ledger, outcomes=[("r2", Outcome(2, 0, 0, "returned"), {"r000.out": [10, 1 << 52]})])
     assert read_log(ledger, "r2", 0) == b"two and three\n"
 
 

@@ -19,6 +19,7 @@ from skyward_core.store.ledger import Ledger
 from skyward_core.store.ledger_rows import Receipt
 from skyward_core.store.state_folder import ensure_pool_folder
 from skyward_tui.cli.main import cli
+from tests.support.ledger_runs import record_runs
 
 BEGAN = 1_800_000_000.0
 
@@ -50,7 +51,8 @@ def ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ledger]:
     }
     for place, (run, (outcomes, state, cause, rate)) in enumerate(runs.items()):
         began = BEGAN + 1000 * place
-        ledger.record_runs(
+        record_runs(
+            ledger,
             opened=[("a", run, "train", "broadcast", 2, began)],
             outcomes=[(run, each, {}) for each in outcomes],
             ends=[(run, state, began + 60, cause)],
@@ -109,13 +111,13 @@ def test_results_are_told_one_by_one_where_there_are_few(ledger: Ledger) -> None
     found = compare_runs(ledger, "first", "second")
     assert list(rows(found, "results")) == ["r0", "r1"]
     assert rows(found, "aggregate_rows")["value"][2]
-    ledger.record_runs(opened=[("a", "wide", "train", "broadcast", 256, BEGAN)])
+    record_runs(ledger, opened=[("a", "wide", "train", "broadcast", 256, BEGAN)])
     assert compare_runs(ledger, "first", "wide").results() == []
 
 
 def test_one_of_which_little_is_kept_is_compared_as_far_as_it_goes(ledger: Ledger) -> None:
     ledger.record_intent("b", "other", {"provider": "local"}, {})
-    ledger.record_runs(opened=[("b", "bare", "train", "single", 1, BEGAN)])
+    record_runs(ledger, opened=[("b", "bare", "train", "single", 1, BEGAN)])
     found = compare_runs(ledger, "first", "bare")
     assert rows(found, "arguments")["lr"] == ("0.1", None, True)
     assert rows(found, "facts")["commit"][1] == "" and rows(found, "numbers")["loss"][1] is None
@@ -129,7 +131,7 @@ def test_the_parameters_of_plugins_have_a_row_in_words_and_for_programs(ledger: 
     facts = json.loads(CliRunner().invoke(cli, ["compare", "first", "second", "--json"]).stdout)["facts"]
     told = {"left": ["torch.version=0.1"], "right": ["torch.version=0.2"], "differs": True}
     assert facts["parameters"] == told
-    ledger.record_runs(opened=[("a", "bare", "train", "single", 1, BEGAN)])
+    record_runs(ledger, opened=[("a", "bare", "train", "single", 1, BEGAN)])
     (line,) = [
         line
         for line in CliRunner().invoke(cli, ["compare", "first", "bare"]).stdout.splitlines()

@@ -21,6 +21,7 @@ from skyward_core.store.ledger import Ledger
 from skyward_core.store.ledger_rows import Bill, Receipt, machine_ended_at, make_bills
 from skyward_core.store.past_pools import set_hourly_price, unreachable_view
 from skyward_tui.cli.main import cli
+from tests.support.ledger_runs import record_runs
 from tests.support.pool_parts import World
 
 TIMES = st.floats(0, 3e9, allow_nan=False)
@@ -53,7 +54,7 @@ def pool(ledger: Ledger, name: str, machines: list[Machine], *, hours: float | N
     spec = PoolSpec(name=name, provider=world, options=Options(console=False))
     ledger.record_intent(token, name, world.to_json(), spec.describe())
     ledger.record_created(token, machines)
-    ledger.record_runs(opened=[(token, f"r-{name}", ran, "broadcast", 1, time.time())])
+    record_runs(ledger, opened=[(token, f"r-{name}", ran, "broadcast", 1, time.time())])
     if hours is not None:
         ended = {each.id: each.extra["launched"] + hours * 3600 for each in machines}
         bills = make_bills(ledger.pool(token), machines, ended, None)

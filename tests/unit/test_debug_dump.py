@@ -15,6 +15,7 @@ from skyward_core.model.outcomes import RootCause
 from skyward_core.store.ledger import Ledger
 from skyward_tui.cli.commands import doctor as debug_dump
 from skyward_tui.cli.main import cli
+from tests.support.ledger_runs import record_runs
 
 # By the place where each stands.
 SECRETS = {
@@ -57,7 +58,7 @@ def fill(home: Path) -> None:
     ledger.record_created("t0", [Machine("m0", 0, "h0", "")])
     ledger.record_replacement_intent("t0", 0, "intent", "1.word")
     cause = RootCause(0, "raised", "ValueError", f"wrong key: {SECRETS['AWS_SECRET_ACCESS_KEY']}", None)
-    ledger.record_runs(opened=[("t0", "r1", "train", "broadcast", 1, 1.0)], ends=[("r1", "failed", 2.0, cause)])
+    record_runs(ledger, opened=[("t0", "r1", "train", "broadcast", 1, 1.0)], ends=[("r1", "failed", 2.0, cause)])
     ledger.close()
     (home / "debug").mkdir(mode=0o700)
     said = " ".join(f"{name}={value}" for name, value in SECRETS.items() if name not in ("pool", "url", "named"))

@@ -19,6 +19,7 @@ from skyward_core.views import events, recorded_events
 from skyward_core.views.machine_metrics import MachineMetrics
 from skyward_core.views.pool_view import PoolView, RunView, apply
 from skyward_tui.cli.main import cli
+from tests.support.ledger_runs import record_runs
 
 GB = 1 << 30
 
@@ -101,7 +102,8 @@ def ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ledger]:
         ),
     ]
     cause = RootCause(1, "raised", "RuntimeError", "CUDA error")
-    ledger.record_runs(
+    record_runs(
+        ledger,
         opened=[("a", "r1", "train", "broadcast", 2, began)],
         ends=[("r1", "failed", began + 30, cause)],
         outcomes=[("r1", each, {}) for each in outcomes],

@@ -23,6 +23,7 @@ from skyward_core.store import ledger as module
 from skyward_core.store.ledger import MIGRATIONS, VERSION, Ledger
 from skyward_core.store.ledger_rows import PoolRow, Receipt
 from tests.support.child import child
+from tests.support.ledger_runs import record_runs
 from tests.support.ledgers import LOCAL, SPEC, all_closed
 
 
@@ -135,19 +136,20 @@ def test_a_late_state_does_not_bring_a_pool_back(ledger: Ledger) -> None:
 
 def test_runs_and_outcomes(ledger: Ledger) -> None:
     ledger.record_intent("t1", "fit", LOCAL, SPEC)
-    ledger.record_runs(opened=[("t1", "r1", "train", "broadcast", 2, 10.0)])
-    ledger.record_runs(opened=[("t1", "r1", "other", "gather", 9, 99.0)])
-    ledger.record_runs(opened=[("t1", "r0", "warm", "single", 1, 5.0)])
+    record_runs(ledger, opened=[("t1", "r1", "train", "broadcast", 2, 10.0)])
+    record_runs(ledger, opened=[("t1", "r1", "other", "gather", 9, 99.0)])
+    record_runs(ledger, opened=[("t1", "r0", "warm", "single", 1, 5.0)])
     assert [(r.run, r.function, r.total, r.state) for r in ledger.runs("t1")] == [
         ("r0", "warm", 1, "running"),
         ("r1", "train", 2, "running"),
     ]
     cause = RootCause.from_outcome(KILLED)
-    ledger.record_runs(
+    record_runs(
+        ledger,
         outcomes=[("r1", OUTCOME, {"r001.out": [0, 9]}), ("r1", KILLED, {})],
         ends=[("r1", "failed", 12.0, cause)],
     )
-    ledger.record_runs(outcomes=[("r1", OUTCOME, {"r001.out": [0, 9]})])  # told twice, recorded once
+    record_runs(ledger, outcomes=[("r1", OUTCOME, {"r001.out": [0, 9]})])  # told twice, recorded once
     run = ledger.run("r1")
     assert run is not None
     assert (run.state, run.ended_at, run.root_cause) == ("failed", 12.0, cause)
@@ -159,9 +161,10 @@ def test_runs_and_outcomes(ledger: Ledger) -> None:
 def test_a_run_that_is_known_and_told_again_with_its_end_only_ends(ledger: Ledger) -> None:
     """Another client, say, has written down that it began."""
     ledger.record_intent("t1", "fit", LOCAL, SPEC)
-    ledger.record_runs(opened=[("t1", "r1", "train", "broadcast", 2, 10.0)])
+    record_runs(ledger, opened=[("t1", "r1", "train", "broadcast", 2, 10.0)])
     cause = RootCause.from_outcome(KILLED)
-    ledger.record_runs(
+    record_runs(
+        ledger,
         opened=[("t1", "r1", "other", "gather", 9, 99.0), ("t1", "r2", "warm", "single", 1, 11.0)],
         ends=[("r1", "failed", 12.0, cause), ("r2", "done", 13.0, None)],
     )
@@ -181,8 +184,8 @@ def test_a_run_that_is_known_and_told_again_with_its_end_only_ends(ledger: Ledge
 def test_a_client_that_lost_a_run_does_not_hide_its_end(ledger: Ledger, opened: bool) -> None:
     ledger.record_intent("t1", "fit", LOCAL, SPEC)
     run = ("t1", "r", "f", "single", 1, 5.0)
-    ledger.record_runs(opened=[run], ends=[("r", "cancelled", 6.0, None)])
-    ledger.record_runs(opened=[run] if opened else [], ends=[("r", "lost", 7.0, None)])
+    record_runs(ledger, opened=[run], ends=[("r", "cancelled", 6.0, None)])
+    record_runs(ledger, opened=[run] if opened else [], ends=[("r", "lost", 7.0, None)])
     row = ledger.run("r")
     assert row is not None and (row.state, row.ended_at) == ("cancelled", 6.0)
 
@@ -190,8 +193,8 @@ def test_a_client_that_lost_a_run_does_not_hide_its_end(ledger: Ledger, opened: 
 def test_the_end_of_a_pool_ends_its_runs(ledger: Ledger) -> None:
     ledger.record_intent("t1", "fit", LOCAL, SPEC)
     for run in ("r1", "r2"):
-        ledger.record_runs(opened=[("t1", run, "train", "broadcast", 2, 10.0)])
-    ledger.record_runs(ends=[("r1", "done", 11.0, None)])
+        record_runs(ledger, opened=[("t1", run, "train", "broadcast", 2, 10.0)])
+    record_runs(ledger, ends=[("r1", "done", 11.0, None)])
     ledger.record_teardown("t1", Receipt("fit", 2, (0, 1), (), 0.1))
     assert [r.state for r in ledger.runs("t1")] == ["done", "lost"]
 
@@ -314,11 +317,11 @@ def test_each_write_waits_for_others_as_long_as_its_ledger_does_or_as_it_is_told
     said: list[str] = []
     ledger._db.set_trace_callback(said.append)
     ledger.record_intent("t0", "p", {}, {})
-    ledger.record_runs(opened=[("t0", "r", "f", "single", 1, 1.0)])
+    record_runs(ledger, opened=[("t0", "r", "f", "single", 1, 1.0)])
     assert waits() == 20
     assert not any("busy_timeout=" in statement for statement in said)
     monkeypatch.setattr(module, "LOCK_TIMEOUT", 0.07)  # of ledgers that are opened later
-    ledger.record_runs(ends=[("r", "done", 2.0, None)], patience=0.5)
+    record_runs(ledger, ends=[("r", "done", 2.0, None)], patience=0.5)
     assert [statement for statement in said if "busy_timeout=" in statement] == [
         "PRAGMA busy_timeout=500", "PRAGMA busy_timeout=20",
     ]  # fmt: skip
@@ -339,7 +342,7 @@ def test_an_older_ledger_is_brought_up_to_date_with_all_it_holds(path: Path) -> 
     assert ledger.damaged_copy is None
     assert [(p.name, p.pid) for p in ledger.live_pools()] == [("fit", 7)]
     assert ledger.machines("t1") == [Machine("h", 0, "a", "b")]
-    ledger.record_runs(opened=[("t1", "r1", "train", "broadcast", 2, 10.0)])
+    record_runs(ledger, opened=[("t1", "r1", "train", "broadcast", 2, 10.0)])
     assert [r.run for r in ledger.runs("t1")] == ["r1"]
     ledger.close()
     with closing(sqlite3.connect(path)) as db:

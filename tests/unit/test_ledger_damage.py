@@ -16,6 +16,7 @@ from skyward_core.store.ledger import Ledger
 from skyward_core.store.ledger_rows import Receipt, RetainedResults
 from skyward_core.store.past_pools import summarize_pool
 from tests.support.child import child
+from tests.support.ledger_runs import record_runs
 from tests.support.ledgers import LOCAL, SPEC, all_closed
 
 
@@ -35,7 +36,7 @@ def filled(path: Path, runs: int = 400) -> bytes:
     ledger = Ledger(path)
     ledger.record_intent("t1", "fit", LOCAL, SPEC)
     for number in range(runs):
-        ledger.record_runs(opened=[("t1", f"r{number}", "train" * 20, "broadcast", 2, float(number))])
+        record_runs(ledger, opened=[("t1", f"r{number}", "train" * 20, "broadcast", 2, float(number))])
     ledger._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     ledger.close()
     data = path.read_bytes()
@@ -89,7 +90,7 @@ def test_damage_that_shows_at_a_write_is_told_and_nothing_is_overwritten(path: P
     ledger = Ledger(path)
     with pytest.raises(LedgerError, match="is damaged"):
         for number in range(50):
-            ledger.record_runs(opened=[("t1", f"new{number}", "train", "broadcast", 2, 1.0)])
+            record_runs(ledger, opened=[("t1", f"new{number}", "train", "broadcast", 2, 1.0)])
     assert ledger.damaged_copy is not None
     assert len(ledger.damaged_copy.read_bytes()) >= len(broken)
     ledger.record_intent("t9", "fit", LOCAL, SPEC)
@@ -125,8 +126,8 @@ def test_nothing_to_fetch_is_not_told_as_something_that_is_not_fetched(path: Pat
     sizes = {"aa": 0, "bb": 0, "cc": 7, "dd": 0}
     with closing(Ledger(path)) as ledger:
         ledger.record_intent("t1", "fit", LOCAL, SPEC)
-        ledger.record_runs(opened=[("t1", run, "f", "broadcast", 1, 1.0) for run in ("aa", "bb", "cc")])
-        ledger.record_runs(ends=[("aa", "failed", 2.0, None)])  # how dd ended nobody knows, nor that it began
+        record_runs(ledger, opened=[("t1", run, "f", "broadcast", 1, 1.0) for run in ("aa", "bb", "cc")])
+        record_runs(ledger, ends=[("aa", "failed", 2.0, None)])  # how dd ended nobody knows, nor that it began
         ledger.record_teardown("t1", Receipt("fit", 1, (0,), (), 0.1), [RetainedResults("t1", machine, sizes, 9, 2e9)])
         (kept,) = ledger.unfetched_results("t1")
         assert kept.describe() == "run cc (7 bytes) and how runs bb, dd ended on node 0 (10.0.0.1)"
@@ -240,7 +241,7 @@ def test_a_full_disk_is_a_clear_error_and_damages_nothing(small_disk: Path) -> N
     kept = 0
     with pytest.raises(LedgerError, match=r"cannot be written: .*room"):
         for number in range(2000):
-            ledger.record_runs(opened=[("t1", f"r{number}", "train" * 100, "broadcast", 2, float(number))])
+            record_runs(ledger, opened=[("t1", f"r{number}", "train" * 100, "broadcast", 2, float(number))])
             kept += 1
     assert kept > 10
     assert len(ledger.runs("t1")) == kept, "what was there can still be read"

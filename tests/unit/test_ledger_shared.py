@@ -19,6 +19,7 @@ from skyward_core.model.machines import Machine
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.ledger_rows import Receipt
 from tests.support.child import Child, child
+from tests.support.ledger_runs import record_runs
 from tests.support.ledgers import LOCAL, SPEC, all_closed
 
 
@@ -50,10 +51,9 @@ ledger = Ledger(Path(sys.argv[1]))
 ledger.record_intent(name, name, {}, {})
 for i in range(count):
     run = f"{name}-{i}"
-    ledger.record_runs(opened=[(name, run, "f", "broadcast", 1, float(i))])
-    ledger.record_runs(
-        outcomes=[(run, Outcome(0, 0, 0, "returned"), {})], ends=[(run, "done", i + 0.5, None)]
-    )
+    opened = {"token": name, "function": "f", "kind": "broadcast", "total": 1, "opened_at": float(i)}
+    ledger.record_runs({run: opened})
+    ledger.record_runs({run: {"state": "done", "ended_at": i + 0.5}}, [(run, Outcome(0, 0, 0, "returned"), {})])
     assert len(ledger.live_pools()) >= 1
 """
 
@@ -81,10 +81,10 @@ def test_two_processes_share_a_ledger_and_nothing_is_lost(path: Path) -> None:
 
 def test_who_reads_does_not_wait_for_a_thread_whose_write_waits_for_another_process(ledger: Ledger) -> None:
     ledger.record_intent("t0", "p", LOCAL, SPEC)
-    ledger.record_runs(opened=[("t0", "r", "f", "single", 1, 1.0)])
+    record_runs(ledger, opened=[("t0", "r", "f", "single", 1, 1.0)])
     with closing(sqlite3.connect(ledger.path, isolation_level=None)) as holder:
         holder.execute("BEGIN IMMEDIATE")
-        writer = threading.Thread(target=ledger.record_runs, kwargs={"ends": [("r", "done", 2.0, None)]})
+        writer = threading.Thread(target=ledger.record_runs, args=({"r": {"state": "done", "ended_at": 2.0}},))
         writer.start()
         while not ledger._lock.locked() and writer.is_alive():
             threading.Event().wait(0.001)
@@ -108,7 +108,7 @@ def test_threads_share_one_ledger(ledger: Ledger) -> None:
 
     def insert(name: str) -> None:
         for i in range(50):
-            ledger.record_runs(opened=[("t1", f"{name}{i}", "f", "broadcast", 1, 0.0)])
+            record_runs(ledger, opened=[("t1", f"{name}{i}", "f", "broadcast", 1, 0.0)])
             ledger.runs("t1")
 
     threads = [threading.Thread(target=insert, args=(name,)) for name in "abcd"]

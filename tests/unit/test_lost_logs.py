@@ -11,6 +11,7 @@ from skyward_core.protocol.output_order_marks import AFTER, BEFORE, encode_mark
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.run_logs import RunLogs
 from skyward_core.store.state_folder import ensure_pool_folder
+from tests.support.ledger_runs import record_runs
 from tests.support.ledgers import LOCAL, SPEC
 
 RUN, OTHER = "1661b65609", "2661b65609"
@@ -36,7 +37,8 @@ def test_marks_tell_where_it_begins_and_ends(
     ledger = Ledger()
     row = ledger.record_intent("t", "pool", LOCAL, SPEC)
     lost = Outcome(0, 0, 0, "lost", error=ErrorInfo("NodeLost", "gone"))
-    ledger.record_runs(
+    record_runs(
+        ledger,
         opened=[("t", RUN, "f", "broadcast", 1, 1.0)],
         outcomes=[(RUN, lost, {})],
         ends=[(RUN, "failed", 2.0, None)],

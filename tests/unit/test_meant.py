@@ -16,6 +16,7 @@ from skyward_core.model.machines import Machine
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.ledger_rows import PoolRow, Receipt, RetainedResults
 from skyward_tui.cli.pool_and_run_lookup import live_and_retained_pools, live_pools, resolve_run
+from tests.support.ledger_runs import record_runs
 
 POOLS = {"t1": "train", "t2": "train", "t3": "tune", "t4": "idle"}
 RUNS = {"aa11": "t1", "aa22": "t1", "ab33": "t2", "7e44": "t3", "tr55": "t3"}
@@ -27,8 +28,8 @@ def session(tmp_path: Path) -> Iterator[Any]:
     for token, name in POOLS.items():
         ledger.record_intent(token, name, {}, {})
         ledger.record_teardown(token, Receipt(name, 0, (), (), 0.0))
-    ledger.record_runs(
-        opened=[(token, run, "f", "broadcast", 1, 100.0 + at) for at, (run, token) in enumerate(RUNS.items())]
+    record_runs(
+        ledger, opened=[(token, run, "f", "broadcast", 1, 100.0 + at) for at, (run, token) in enumerate(RUNS.items())]
     )
     done: Future[list[Any]] = Future()
     done.set_result([])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
@@ -22,6 +23,7 @@ from skyward_core.pool.runs import run_registry
 from skyward_core.protocol.frame_codec import Header
 from skyward_core.store.ledger_rows import PoolRow, RunRow
 from skyward_core.views import events
+from tests.support.ledger_runs import record_runs
 from tests.support.pool_parts import TOKEN, Client, Pipe, World, attached, intended
 from tests.support.waiting import until
 
@@ -137,7 +139,7 @@ async def test_a_run_is_over_though_a_node_that_knew_of_it_is_no_more(world: Wor
     knew = world.pipes["m1"]
     knew.say({"t": "run"} | opened(), b"")
     before.written()
-    before.client.ledger.record_runs(ours=[RUN])  # its client is there
+    before.client.ledger.record_runs({RUN: {"pid": os.getpid()}})  # its client is there
     if who == "gone":
         world.states["m1"] = "gone"
     still = await come()
@@ -308,7 +310,7 @@ async def test_what_is_written_of_a_run_that_is_over_stays(world: World, come: C
     cause = RootCause(1, "raised", "ValueError", "the first")
     head = opened(total=3)
     start = [(TOKEN, RUN, "train", "broadcast", 3, 1000.0)]
-    first.client.ledger.record_runs(opened=start, ends=[(RUN, "failed", 1005.0, cause)])
+    record_runs(first.client.ledger, opened=start, ends=[(RUN, "failed", 1005.0, cause)])
     failed = [outcome(i, i, "raised", error=BOOM) for i in range(2)]
     world.remembers["m0"] = [record(head, failed[0], outcome(2, 0))]
     world.remembers["m1"] = [record(head, failed[1])]
@@ -457,7 +459,7 @@ async def test_the_ledger_is_asked_again_after_a_loss_while_a_run_goes_on_and_ev
     book.on_node_lost()
     await until(lambda: asked >= 6)
     assert pauses[:5] == [10.0, 20.0, 40.0, 60.0, 60.0]
-    watcher.client.ledger.record_runs(ends=[(RUN, "failed", time.time(), None)])
+    record_runs(watcher.client.ledger, ends=[(RUN, "failed", time.time(), None)])
     await until(lambda: not book._is_checking)
     before = asked
     assert watcher.run.state == "failed"
@@ -487,7 +489,7 @@ async def test_of_tasks_that_a_lost_node_had_the_ledger_alone_knows(world: World
     first = await come()
     total = 1 if kind == "single" else 3
     start = [(TOKEN, RUN, "train", kind, total, 1000.0)]
-    first.client.ledger.record_runs(opened=start)
+    record_runs(first.client.ledger, opened=start)
     if kind == "gather":
         world.remembers["m0"] = [record(opened("gather", 3), returned=2)]
     world.states["m1"] = "gone"
@@ -507,7 +509,9 @@ async def test_a_run_that_may_go_on_is_not_told_as_lost(world: World, come: Come
     first = await come()
     at = time.time() if why == "young" else 1000.0
     start = [(TOKEN, RUN, "train", "single", 1, at)]
-    first.client.ledger.record_runs(opened=start, ours=[RUN] if why == "client" else [])
+    record_runs(first.client.ledger, opened=start)
+    if why == "client":
+        first.client.ledger.record_runs({RUN: {"pid": os.getpid()}})
     if why == "active":
         world.remembers["m0"] = [record(opened("single", 1), began=[began(0, 0)]) | {"active": 1}]
     world.states["m1"] = "gone"

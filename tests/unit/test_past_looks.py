@@ -16,6 +16,7 @@ from skyward_core.store.ledger import Ledger
 from skyward_core.store.run_logs import LogRange
 from skyward_core.store.state_folder import ensure_pool_folder
 from skyward_core.views.pool_view import TrialSheet
+from tests.support.ledger_runs import record_runs
 
 
 def test_of_a_long_log_the_end_is_read_of_this_run_alone(tmp_path: Path) -> None:
@@ -48,7 +49,7 @@ def test_of_a_sweep_the_trials_are_told_and_counted(tmp_path: Path, monkeypatch:
     try:
         row = ledger.record_intent("a", "grid", {"provider": "local"}, {"provider": "local"})
         ensure_pool_folder(row.key)
-        ledger.record_runs(opened=[("a", "s1", "fit", "sweep", 2, 1.0), ("a", "b1", "fit", "broadcast", 2, 2.0)])
+        record_runs(ledger, opened=[("a", "s1", "fit", "sweep", 2, 1.0), ("a", "b1", "fit", "broadcast", 2, 2.0)])
         pool_folder.save_trials(row.key, "s1", TrialSheet.new(("lr",), [("0.1",), ("0.2",)]))
         seen, other = load_preview(ledger, "s1"), load_preview(ledger, "b1")
         assert seen.trials is not None and [each.arguments for each in seen.trials.rows] == [

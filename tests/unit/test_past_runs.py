@@ -22,6 +22,7 @@ from skyward_core.store.ledger_rows import Receipt, make_bills
 from skyward_core.store.state_folder import ensure_pool_folder
 from skyward_core.views.pool_view import PoolView, RunView
 from skyward_tui.cli.main import cli
+from tests.support.ledger_runs import record_runs
 
 HOUR = 3600.0
 
@@ -44,7 +45,8 @@ def ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ledger]:
         ]
     ):
         began = now - (8 - number) * HOUR
-        ledger.record_runs(
+        record_runs(
+            ledger,
             opened=[("a", f"r{number}", "train", "broadcast", 4, began)],
             ends=[(f"r{number}", state, began + HOUR / 2, cause)],
         )
@@ -53,7 +55,7 @@ def ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ledger]:
     bills = make_bills(ledger.pool("a"), machines, {"m": now - HOUR}, None)
     ledger.record_teardown("a", Receipt("llama", 1, (0,), (), 1.0, bills=bills))
     ledger.record_intent("b", "here", {"provider": "local"}, {"provider": "local"})
-    ledger.record_runs(opened=[("b", "r9", "evaluate", "single", 1, now - 60)])
+    record_runs(ledger, opened=[("b", "r9", "evaluate", "single", 1, now - 60)])
     ledger.record_intent("c", "empty", {"provider": "local"}, {"provider": "local"})
     yield ledger
     ledger.close()
@@ -140,7 +142,7 @@ def test_the_command_tells_them_as_a_table_and_to_programs(ledger: Ledger) -> No
 
 def test_the_oldest_are_told_of_and_shown_when_asked_for(ledger: Ledger) -> None:
     many = [("b", f"s{n}", "small", "single", 1, 1000.0 + n) for n in range(150)]
-    ledger.record_runs(opened=many, ends=[(run, "done", 2000.0, None) for _, run, *_ in many])
+    record_runs(ledger, opened=many, ends=[(run, "done", 2000.0, None) for _, run, *_ in many])
     some = CliRunner().invoke(cli, ["history"])
     assert len(some.stdout.splitlines()) == 101 and "55 older runs more: --all shows them" in some.stderr
     assert len(CliRunner().invoke(cli, ["history", "--all"]).stdout.splitlines()) == 156
@@ -148,7 +150,7 @@ def test_the_oldest_are_told_of_and_shown_when_asked_for(ledger: Ledger) -> None
 
 def test_failures_of_late_are_told_until_somebody_dismisses_them(ledger: Ledger, tmp_path: Path) -> None:
     long_ago = time.time() - 40 * 24 * HOUR
-    ledger.record_runs(opened=[("b", "old", "x", "single", 1, long_ago)], ends=[("old", "failed", long_ago, None)])
+    record_runs(ledger, opened=[("b", "old", "x", "single", 1, long_ago)], ends=[("old", "failed", long_ago, None)])
     shown = CliRunner().invoke(cli, ["failures"], catch_exceptions=False).stdout.splitlines()
     assert [line.split()[2] for line in shown[1:]] == ["r1"]
     strange = CliRunner().invoke(cli, ["failures", "--dismiss", "r0"])

@@ -17,6 +17,7 @@ from skyward_core.store.ledger import Ledger
 from skyward_core.store.ledger_rows import Receipt, RetainedResults
 from skyward_core.store.pruning import prune_environments, prune_pools, prune_when_due
 from skyward_core.store.state_folder import ENVIRONMENTS_FOLDER, PRUNED_FILE, ensure_pool_folder, state_home
+from tests.support.ledger_runs import record_runs
 
 DAY = 86400.0
 
@@ -32,7 +33,8 @@ def pool(ledger: Ledger, name: str, days: float | None, *kept: RetainedResults) 
     row = ledger.record_intent(f"t-{name}", name, {"provider": "local"}, {})
     folder = ensure_pool_folder(row.key)
     (folder / "log").write_bytes(bytes(1000))
-    ledger.record_runs(
+    record_runs(
+        ledger,
         opened=[(row.token, f"run-{name}", "f", "single", 1, 0.0)],
         outcomes=[(f"run-{name}", Outcome(0, 0, 0, "returned"), {})],
     )

@@ -20,6 +20,7 @@ from skyward_core.providers.aws.instance_launch import MIN_DEADMAN_MINUTES
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.pool_folder import PoolFolder
 from skyward_core.views.events import UnfetchedNews
+from tests.support.ledger_runs import record_runs
 
 A, B = "aa", "bb"  # runs
 
@@ -180,10 +181,10 @@ async def test_what_went_with_machines_that_ended_themselves_is_named(
             last = UnfetchedNews(pool="p", runs=waiting)
             archive.add_event(last)
         archive.close()
-        ledger.record_runs(
-            opened=[("t", run, "f", "broadcast", 1, float(at)) for at, run in enumerate((A, B, "cc", "dd"))]
+        record_runs(
+            ledger, opened=[("t", run, "f", "broadcast", 1, float(at)) for at, run in enumerate((A, B, "cc", "dd"))]
         )
-        ledger.record_runs(ends=[(run, "done", 2.0, None) for run in (B, "cc", "dd")])
+        record_runs(ledger, ends=[(run, "done", 2.0, None) for run in (B, "cc", "dd")])
         receipt = await close_if_gone(row, Ended(), ledger)  # type: ignore[arg-type]
         assert ledger.pool("t").ended_at == last.at, "no machine tells when: it was heard of then"
     assert receipt is not None

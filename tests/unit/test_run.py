@@ -231,9 +231,9 @@ async def test_tasks_that_fail_together_are_written_down_in_one_go() -> None:
         writes: list[int] = []
         record = stage.ledger.record_runs
 
-        def counted(*, outcomes: Any = (), **more: Any) -> None:
+        def counted(runs: Any, outcomes: Any = (), patience: float | None = None) -> None:
             writes.append(len(outcomes))
-            record(outcomes=outcomes, **more)
+            record(runs, outcomes, patience)
 
         stage.ledger.record_runs = counted  # type: ignore[method-assign]
         stage.links[0].mark_lost()

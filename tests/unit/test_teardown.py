@@ -14,6 +14,7 @@ from skyward_core.pool import output_files, teardown
 from skyward_core.pool.output_files import FileListing
 from skyward_core.pool.pool import Pool
 from skyward_core.store.ledger import Ledger
+from tests.support.ledger_runs import record_runs
 from tests.support.pool_parts import World
 
 
@@ -65,7 +66,7 @@ async def test_a_pool_that_had_no_runs_has_lost_nothing_that_ranks_wrote(
     pool = await Pool.register(spec, ledger)
     await pool.start(spec)
     if runs:
-        ledger.record_runs(opened=[(pool.row.token, "run", "f", "broadcast", 1, 0.0)])
+        record_runs(ledger, opened=[(pool.row.token, "run", "f", "broadcast", 1, 0.0)])
     receipt = await pool.down()
     assert any("could not be asked what its ranks wrote" in each for each in receipt.lost) == bool(runs)
     ledger.close()

@@ -20,6 +20,7 @@ from skyward_tui.cli.commands.run import TrialReporter, trial_cells
 from skyward_tui.cli.console import Console
 from skyward_tui.file_export import trials_csv
 from skyward_tui.widgets.sweep_trials import TrialLines
+from tests.support.ledger_runs import record_runs
 
 SHEET = TrialSheet.from_texts([("lr=0.1", "seed=10"), ("lr=0.1", "seed=9"), ("lr=0.01", "seed=x")])
 
@@ -147,8 +148,8 @@ def test_what_goes_on_with_a_sweep_knows_what_others_before_it_have(
     for run, ends in (("a", [returned(0, 1), raised(1), raised(2)]), ("b", [returned(0, 2), raised(1)])):
         pool_folder.save_trials(row.key, run, sheet)
         opened = [("t", run, "train", "sweep", len(ends), 1.0)]
-        ledger.record_runs(
-            opened=opened, outcomes=[(run, each, {}) for each in ends], ends=[(run, "failed", 2.0, None)]
+        record_runs(
+            ledger, opened=opened, outcomes=[(run, each, {}) for each in ends], ends=[(run, "failed", 2.0, None)]
         )
         found = ledger.run(run)
         assert found is not None
@@ -160,7 +161,7 @@ def test_what_goes_on_with_a_sweep_knows_what_others_before_it_have(
     assert [(each.run, each.state, each.value) for each in shown.rows] == [
         ("a", "returned", 1), ("b", "returned", 2), ("b", "raised", None)
     ]  # fmt: skip
-    ledger.record_runs(opened=[("t", "c", "train", "broadcast", 1, 1.0)], ends=[("c", "done", 2.0, None)])
+    record_runs(ledger, opened=[("t", "c", "train", "broadcast", 1, 1.0)], ends=[("c", "done", 2.0, None)])
     other = ledger.run("c")
     assert other is not None
     with pytest.raises(UsageError, match="no sweep over arguments"):

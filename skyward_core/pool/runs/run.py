@@ -434,7 +434,7 @@ class DispatchedRun(RunResults):
                 self._send(link, index, task, how | {"nodes": list(nodes)} if nodes else how)
 
     def _emit_placed(self) -> None:
-        self._around.news.records.add_placement(self.id, self.nodes)
+        self._around.news.records.set_columns(self.id, nodes=self.nodes)
         self._around.news.emit(events.RunPlaced(pool=self.pool, run=self.id, nodes=list(self.nodes)))
 
     def _reject_new_node(self, index: int, link: Link, new: Collection[Link]) -> None:

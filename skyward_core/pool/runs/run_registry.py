@@ -329,7 +329,7 @@ class OtherClientRuns:
             return
         self._news.records.add_run(run, record["function"], record["kind"], record["total"], at)
         if nodes:
-            self._news.records.add_placement(run, nodes)
+            self._news.records.set_columns(run, nodes=nodes)
         self._add_run(
             run, record["function"], record["kind"], record["total"], at, nodes, job,
             more=more, width=record.get("width", 1),

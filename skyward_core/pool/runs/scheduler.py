@@ -398,7 +398,7 @@ class Launcher:
         now = time.time()
         self._news.records.add_run(run.id, run.name, run.kind, run.total, now, ours=True)
         if run.wanted is not None and not run.nodes:
-            self._news.records.add_placement(run.id, ())
+            self._news.records.set_columns(run.id, nodes=())
         self._news.emit(
             events.RunOpened(
                 pool=self._context.name,
