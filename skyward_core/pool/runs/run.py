@@ -11,7 +11,7 @@ from concurrent.futures import Future
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from skyward_core.model.errors import NotPicklableError, PoolError
+from skyward_core.model.errors import Cancelled, NotPicklableError, PoolError, RunError
 from skyward_core.model.outcomes import (
     ECHO_WAIT,
     ErrorInfo,
@@ -19,6 +19,7 @@ from skyward_core.model.outcomes import (
     OutcomeKind,
     RootCause,
     RunKind,
+    RunStatus,
     Summary,
     is_failure,
     is_symptom,
@@ -27,7 +28,16 @@ from skyward_core.model.outcomes import (
 from skyward_core.pool.agent_link import Link, is_notification
 from skyward_core.pool.event_log import EventPublisher
 from skyward_core.pool.pool_context import BackgroundTasks, PoolContext, PoolEnd
-from skyward_core.pool.runs.run_results import RunResults, Value, load
+from skyward_core.pool.runs.run_results import (
+    Loaded,
+    Value,
+    already_fetched_error,
+    describe_failure,
+    describe_place,
+    error_with_cause,
+    load,
+    unloadable_error,
+)
 from skyward_core.protocol.frame_codec import MAX_INLINE_BYTES, AnyHeader, Header
 from skyward_core.store.atomic_file import write_atomic
 from skyward_core.store.pool_folder import EXCEPTION_SUFFIX
@@ -312,39 +322,45 @@ class RunServices(NamedTuple):
     ended: Callable[[Any], None]
 
 
-class DispatchedRun(RunResults):
-    """See the module. Made and driven on the pool's loop."""
+class RunCompletion(Future["Run"]):
+    """A run's end, as a thread waits for it that loads large values when they land, while others still come."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._landed: queue.SimpleQueue[tuple[Run, int] | None] = queue.SimpleQueue()
+        self.add_done_callback(lambda _: self._landed.put(None))
+
+    def queue_load(self, run: Run, index: int) -> None:
+        """Have the waiting thread load a value that a file holds."""
+        self._landed.put((run, index))
+
+    def wait(self) -> Run:
+        """The run, when it has ended."""
+        while (landed := self._landed.get()) is not None:
+            run, index = landed
+            run.preload(index)
+        return self.result()
+
+
+class Run:
+    """One run: its calls out, their outcomes back. Made and driven on the pool's loop.
+
+    Its future, and the values and errors at the end, are for other threads.
+
+    Attributes:
+        pool: the pool's name.
+        state: how it is with the run.
+        outcomes: by index, as they have come.
+        values: what returned calls gave and failed ones raised, pickled, by index, until it is loaded.
+    """
 
     # There may be thousands in a second, and they have more parts than Python shares the names of.
     __slots__ = (
-        "_around",
-        "_asked",
-        "_begun",
-        "_broke",
-        "_claimed",
-        "_context",
-        "_feedings",
-        "_fetching",
-        "_flying",
-        "_ranks",
-        "_readings",
-        "_seconds",
-        "_spent",
-        "_stale",
-        "_stopping",
-        "_waiting",
-        "_where",
-        "arrivals",
-        "consumed",
-        "future",
-        "is_script",
-        "logs",
-        "nodes",
-        "sent",
-        "stays",
-        "stocked",
-        "tasks",
-        "wanted",
+        "_around", "_arrived", "_asked", "_begun", "_broke", "_claimed", "_context", "_ending", "_feedings",
+        "_fetching", "_flying", "_loaded", "_ranks", "_readings", "_seconds", "_spent", "_stale", "_stopping",
+        "_unread", "_unsent", "_waiting", "_where", "arrivals", "cancelled", "consumed", "future", "id", "is_script",
+        "kind", "logs", "name", "nodes", "outcomes", "pool", "root_cause", "sent", "state", "stays", "stocked", "tasks",
+        "total", "values", "wanted",
     )  # fmt: skip
 
     def __init__(
@@ -358,10 +374,24 @@ class DispatchedRun(RunResults):
     ) -> None:
         self._around = around
         self._context = around.context
-        super().__init__(around.context.name, run, kind, tasks[0].name, total)
+        self.pool = around.context.name
+        self.id = run
+        self.kind = kind
+        self.name = tasks[0].name
+        self.total = total
+        self.state: RunStatus = "running"
+        self.cancelled = ""  # why it was
+        self.outcomes: dict[int, Outcome] = {}
+        self.values: dict[int, Value] = {}
+        self.root_cause: RootCause | None = None
+        self._arrived: list[Outcome] = []
+        self._loaded: dict[int, Future[Loaded]] = {}
+        self._ending: PoolEnd | None = None
+        self._unread = threading.Lock()  # held from the first call of `results` on
+        self._unsent = 0  # tasks that no node had been given when this client left
         self.tasks = tasks
         self.is_script = any(task.script for task in tasks)
-        self.future: Future[Any] = future or Future()
+        self.future: Future[Run] = future or Future()
         self.logs: dict[int, dict[str, list[int]]] = {}
         self.arrivals: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self.consumed = False  # somebody iterates over a generator's values, and pays for them
@@ -571,43 +601,6 @@ class DispatchedRun(RunResults):
         else:
             header |= extra
             link.call(header, body)
-
-    if TYPE_CHECKING:  # what comes back ends calls
-
-        def mark_lost(self, index: int) -> None: ...
-
-        def reject(self, index: int, link: Link, kind: OutcomeKind, error: ErrorInfo) -> None: ...
-
-        def _fail_unsent(self, words: str, kind: str = "lost") -> None: ...
-
-
-class RunCompletion(Future["Run"]):
-    """A run's end, as a thread waits for it that loads large values when they land, while others still come."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._landed: queue.SimpleQueue[tuple[Run, int] | None] = queue.SimpleQueue()
-        self.add_done_callback(lambda _: self._landed.put(None))
-
-    def queue_load(self, run: Run, index: int) -> None:
-        """Have the waiting thread load a value that a file holds."""
-        self._landed.put((run, index))
-
-    def wait(self) -> Run:
-        """The run, when it has ended."""
-        while (landed := self._landed.get()) is not None:
-            run, index = landed
-            run.preload(index)
-        return self.result()
-
-
-class Run(DispatchedRun):
-    """See the module. Made and driven on the pool's loop; ``future``, the readers at the end, and what came of it are
-    for other threads."""
-
-    __slots__ = ()
-
-    future: Future[Run]
 
     # -- what comes back ---------------------------------------------------------------------------------
 
@@ -974,6 +967,104 @@ class Run(DispatchedRun):
         if any(reading.has_unconsumed for reading in self._readings.values()):
             self._readings.clear()
             self._acknowledge()
+
+    # -- for threads that wait for it -------------------------------------------------------------------
+
+    def value(self, index: int) -> Any:
+        """Load what a rank returned; user code may run in here, so never on the loop.
+
+        Raises:
+            RunError: it cannot be loaded here; the cause says why.
+        """
+        value, early = self.values.pop(index), self._loaded.pop(index, None)
+        loaded, failure = load(value) if early is None else early.result()
+        if failure is not None:
+            raise self._result_load_failure(index, failure) from failure
+        return loaded
+
+    def _result_load_failure(self, index: int, error: BaseException) -> RunError:
+        outcome = self.outcomes[index]
+        place = describe_place(self.kind, outcome)
+        return self._load_failure(index, outcome.rank, f"{place} returned, but", "its result", error)
+
+    def _load_failure(self, index: int, rank: int, place: str, what: str, error: BaseException) -> RunError:
+        """Return the failure of a run of which one value does not load here; values of the others are in it."""
+        ended = [(i, out.kind) for i, out in sorted(self.outcomes.items()) if i != index]
+        loaded = {i: self.preload(i) for i, kind in ended if kind == "returned" and i in self.values}
+        results = {i: value for i, (value, failure) in loaded.items() if failure is None}
+        return unloadable_error(self.id, self.name_of(index), self.outcomes, rank, place, what, error, results)
+
+    def _load_values(self) -> tuple[dict[int, Any], RunError | None]:
+        """The values that are here and load, by index, and the first failure of one that does not."""
+        values: dict[int, Any] = {}
+        failure: RunError | None = None
+        for index in sorted(self.values):
+            if self.outcomes[index].kind == "returned":
+                try:
+                    values[index] = self.value(index)
+                except RunError as error:
+                    failure = failure or error
+        return values, failure
+
+    def preload(self, index: int) -> Loaded:
+        """Load what a rank returned, once, perhaps while others still run; :meth:`value` then gives it."""
+        if (found := self._loaded.get(index)) is None:
+            found = self._loaded[index] = Future()
+            try:
+                found.set_result(load(self.values[index]))
+            except BaseException as error:  # the user's ctrl-c
+                found.set_exception(error)
+                raise
+        return found.result()
+
+    def results(self) -> list[Any]:
+        """Return all values by index, the first time.
+
+        Raises:
+            RunError, Cancelled: it did not succeed, or a value cannot be loaded here; the others are in ``results``.
+            PoolGone: the pool ended before it had.
+            PoolError: this client left the pool before it had, or another caller has got the values.
+        """
+        if not self._unread.acquire(blocking=False):
+            raise already_fetched_error(self.id)
+        if self.state != "done":
+            raise self.error()
+        values, failure = self._load_values()
+        if failure is not None:
+            failure.results = values
+            raise failure
+        return [values[index] for index in range(self.total)]
+
+    def error(self) -> Exception:
+        """The failure as an exception, the user's own one as its cause."""
+        if self._ending is not None:
+            return self._ending.error()
+        if self.state == "left":
+            goes_on = f"it goes on there, and sky.attach({self.pool!r}).wait({self.id!r}) gives its results"
+            missing = []
+            if here := len(self.outcomes) if self.kind != "broadcast" else 0:
+                missing.append(f"{here} of its {self.total} results had come here, and no node keeps those")
+            if self._unsent:
+                missing.append(f"{self._unsent} of its {self.total} tasks had been sent to no node, and are not run")
+            goes_on = "; ".join(missing) or goes_on
+            left = f"this client left pool {self.pool} while run {self.id} of {self.name} was under way"
+            return PoolError(f"{left}; {goes_on}")
+        if self.state == "cancelled" or self.root_cause is None:
+            why = f" ({self.cancelled})" if self.cancelled else ""
+            return Cancelled(f"run {self.id} of {self.name} was cancelled{why}")
+        cause = self.root_cause
+        culprit = next(o for o in self._arrived if RootCause.from_outcome(o) == cause)
+        partial, _ = self._load_values()
+        name = self.name_of(culprit.index)
+        error = RunError(
+            describe_failure(name, self.kind, self.outcomes.values(), culprit),
+            run=self.id,
+            function=name,
+            outcomes=self.outcomes,
+            root_cause=cause,
+            results=partial,
+        )
+        return error_with_cause(error, culprit, self.values.get(culprit.index))
 
     # -- for the thread that reads a generator -----------------------------------------------------------
 

@@ -1,13 +1,11 @@
-"""Values and errors of a run, for waiting threads."""
+"""Errors of failed runs, and loading of values, for waiting threads."""
 
 from __future__ import annotations
 
 import importlib
 import pickle
 import re
-import threading
 from collections.abc import Iterable, Iterator, Mapping
-from concurrent.futures import Future
 from contextlib import suppress
 from functools import lru_cache
 from types import GetSetDescriptorType, MemberDescriptorType
@@ -22,8 +20,7 @@ from skyward_core.model.errors import (
     RemoteTraceback,
     RunError,
 )
-from skyward_core.model.outcomes import ErrorInfo, Outcome, RootCause, RunKind, RunStatus
-from skyward_core.pool.pool_context import PoolEnd
+from skyward_core.model.outcomes import ErrorInfo, Outcome, RootCause
 from skyward_core.protocol.frame_codec import MAX_SHORT_TEXT
 from skyward_core.runtime.async_and_mapped_calls import VALUES_BEFORE
 from skyward_core.tasks.guarded_user_code import describe_exception, run_guarded
@@ -34,139 +31,6 @@ Loaded = tuple[Any, BaseException | None]  # a value, or what loading it raised
 GLOBAL_OPCODES = re.compile(
     rb"[\x82-\x84\x93]"
 )  # in a worker's pickles ahead of each class and function: code that may run
-
-
-class RunResults:
-    """One run's. The pool's loop fills it; it is read by other threads.
-
-    Attributes:
-        pool: the pool's name.
-        state: how it is with the run.
-        outcomes: by index, as they have come.
-        values: what returned calls gave and failed ones raised, pickled, by index, until it is loaded.
-    """
-
-    __slots__ = (
-        "_arrived", "_ending", "_loaded", "_unread", "_unsent", "cancelled", "id", "kind", "name", "outcomes", "pool",
-        "root_cause", "state", "total", "values",
-    )  # fmt: skip
-
-    def __init__(self, pool: str, run: str, kind: RunKind, name: str, total: int) -> None:
-        self.pool = pool
-        self.id = run
-        self.kind = kind
-        self.name = name
-        self.total = total
-        self.state: RunStatus = "running"
-        self.cancelled = ""  # why it was
-        self.outcomes: dict[int, Outcome] = {}
-        self.values: dict[int, Value] = {}
-        self.root_cause: RootCause | None = None
-        self._arrived: list[Outcome] = []
-        self._loaded: dict[int, Future[Loaded]] = {}
-        self._ending: PoolEnd | None = None
-        self._unread = threading.Lock()  # held from the first call of `results` on
-        self._unsent = 0  # tasks that no node had been given when this client left
-
-    def name_of(self, index: int) -> str:
-        """Of which function a call was: those of a group may be of several."""
-        return self.name
-
-    def value(self, index: int) -> Any:
-        """Load what a rank returned; user code may run in here, so never on the loop.
-
-        Raises:
-            RunError: it cannot be loaded here; the cause says why.
-        """
-        value, early = self.values.pop(index), self._loaded.pop(index, None)
-        loaded, failure = load(value) if early is None else early.result()
-        if failure is not None:
-            raise self._result_load_failure(index, failure) from failure
-        return loaded
-
-    def _result_load_failure(self, index: int, error: BaseException) -> RunError:
-        outcome = self.outcomes[index]
-        place = describe_place(self.kind, outcome)
-        return self._load_failure(index, outcome.rank, f"{place} returned, but", "its result", error)
-
-    def _load_failure(self, index: int, rank: int, place: str, what: str, error: BaseException) -> RunError:
-        """Return the failure of a run of which one value does not load here; values of the others are in it."""
-        ended = [(i, out.kind) for i, out in sorted(self.outcomes.items()) if i != index]
-        loaded = {i: self.preload(i) for i, kind in ended if kind == "returned" and i in self.values}
-        results = {i: value for i, (value, failure) in loaded.items() if failure is None}
-        return unloadable_error(self.id, self.name_of(index), self.outcomes, rank, place, what, error, results)
-
-    def _load_values(self) -> tuple[dict[int, Any], RunError | None]:
-        """The values that are here and load, by index, and the first failure of one that does not."""
-        values: dict[int, Any] = {}
-        failure: RunError | None = None
-        for index in sorted(self.values):
-            if self.outcomes[index].kind == "returned":
-                try:
-                    values[index] = self.value(index)
-                except RunError as error:
-                    failure = failure or error
-        return values, failure
-
-    def preload(self, index: int) -> Loaded:
-        """Load what a rank returned, once, perhaps while others still run; :meth:`value` then gives it."""
-        if (found := self._loaded.get(index)) is None:
-            found = self._loaded[index] = Future()
-            try:
-                found.set_result(load(self.values[index]))
-            except BaseException as error:  # the user's ctrl-c
-                found.set_exception(error)
-                raise
-        return found.result()
-
-    def results(self) -> list[Any]:
-        """Return all values by index, the first time.
-
-        Raises:
-            RunError, Cancelled: it did not succeed, or a value cannot be loaded here; the others are in ``results``.
-            PoolGone: the pool ended before it had.
-            PoolError: this client left the pool before it had, or another caller has got the values.
-        """
-        if not self._unread.acquire(blocking=False):
-            raise already_fetched_error(self.id)
-        if self.state != "done":
-            raise self.error()
-        values, failure = self._load_values()
-        if failure is not None:
-            failure.results = values
-            raise failure
-        return [values[index] for index in range(self.total)]
-
-    def error(self) -> Exception:
-        """The failure as an exception, the user's own one as its cause."""
-        if self._ending is not None:
-            return self._ending.error()
-        if self.state == "left":
-            goes_on = f"it goes on there, and sky.attach({self.pool!r}).wait({self.id!r}) gives its results"
-            missing = []
-            if here := len(self.outcomes) if self.kind != "broadcast" else 0:
-                missing.append(f"{here} of its {self.total} results had come here, and no node keeps those")
-            if self._unsent:
-                missing.append(f"{self._unsent} of its {self.total} tasks had been sent to no node, and are not run")
-            goes_on = "; ".join(missing) or goes_on
-            left = f"this client left pool {self.pool} while run {self.id} of {self.name} was under way"
-            return PoolError(f"{left}; {goes_on}")
-        if self.state == "cancelled" or self.root_cause is None:
-            why = f" ({self.cancelled})" if self.cancelled else ""
-            return Cancelled(f"run {self.id} of {self.name} was cancelled{why}")
-        cause = self.root_cause
-        culprit = next(o for o in self._arrived if RootCause.from_outcome(o) == cause)
-        partial, _ = self._load_values()
-        name = self.name_of(culprit.index)
-        error = RunError(
-            describe_failure(name, self.kind, self.outcomes.values(), culprit),
-            run=self.id,
-            function=name,
-            outcomes=self.outcomes,
-            root_cause=cause,
-            results=partial,
-        )
-        return error_with_cause(error, culprit, self.values.get(culprit.index))
 
 
 def already_fetched_error(run: str) -> PoolError:
