@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
@@ -155,6 +154,8 @@ class Curves(Sequence[Curve]):
 
     def to_csv(self, file: IO[str]) -> None:
         """Write a row for each point, below one with the columns' names; a file opened with ``newline=""``."""
+        import csv  # late: for this alone
+
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(COLUMNS)
         writer.writerows((*map(_escape_formula, row[:6]), *row[6:]) for row in self.rows())

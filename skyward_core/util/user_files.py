@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import errno
 import io
-import json
 import os
 import stat
 from contextlib import suppress
@@ -160,6 +159,8 @@ def parse_json(text: str | bytes) -> Any:
     Raises:
         ValueError: It is not JSON, or nested too deep.
     """
+    import json  # late: no start of the command line reads any
+
     try:
         return _check_depth(json.loads(text))
     except RecursionError:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import isfinite, isnan
-from statistics import median
 from typing import Any, NamedTuple
 
 from skyward_core.util.terminal_safe_text import sanitize_line as safe
@@ -262,6 +261,8 @@ def steps_by_node(steps: Sequence[RunView], now: float) -> Mapping[int, list[Ste
     Args:
         now: Unix time in seconds.
     """
+    from statistics import median  # late: it imports decimal and fractions
+
     found: dict[int, list[StepOnNode]] = {}
     for run in steps:
         tasks = sorted(list(run.tasks.values()), key=lambda task: task.index)

@@ -30,15 +30,24 @@ from skyward_core.store.pruning import (
 )
 from skyward_core.store.state_folder import state_home
 from skyward_core.tasks.function_pickling import make_task
-from skyward_core.tasks.job_files.job import JobFile, make_workdir_update, read_variables
 from skyward_core.tasks.shell_and_script_calls import resolve_variables, shell
 from skyward_core.util.redaction import MIN_SECRET_LENGTH, strip_credentials
 
 if TYPE_CHECKING:
     from skyward_core.model.function import PendingFunction
+    from skyward_core.tasks.job_files.job import JobFile, read_variables
     from skyward_core.tasks.job_files.yaml_document import WantedMachine
     from skyward_core.tasks.pickled_call import Task
     from skyward_core.views.pool_view import PoolView
+
+
+def __getattr__(name: str) -> Any:
+    """Return what job files are read by, which imports pydantic and yaml: launching a command needs neither."""
+    if name not in {"JobFile", "read_variables"}:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from skyward_core.tasks.job_files import job
+
+    return getattr(job, name)
 
 
 def shell_task(words: Sequence[str], env: Mapping[str, str], secrets: Mapping[str, str]) -> Task:
@@ -324,6 +333,7 @@ def pool_job_tasks(
 
 
 def _sync_task(work: Path, folder: Path) -> Task | None:
+    from skyward_core.tasks.job_files.job import make_workdir_update
     from skyward_core.transport.working_folder_upload import FileUnreadable, FolderTooLarge, build_manifest
 
     try:

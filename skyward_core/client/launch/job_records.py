@@ -11,15 +11,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from hashlib import blake2s
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from skyward_core.client.launch.job_launch import JobFile, JobRequest
+from skyward_core.client.launch.job_launch import JobRequest
 from skyward_core.model.errors import JobFileError, UsageError
 from skyward_core.store.atomic_file import write_atomic
 from skyward_core.store.state_folder import require_current_folder, state_home
-from skyward_core.tasks.job_files.yaml_document import strip_secrets
 from skyward_core.util.redaction import Redactor, is_secret_name, secret_values, url_secrets
 from skyward_core.util.user_files import read_text
+
+if TYPE_CHECKING:
+    from skyward_core.tasks.job_files.job import JobFile
 
 Overrides = Mapping[str, str | None]
 
@@ -249,6 +251,8 @@ class JobRecord(ShellRecord):
             joined=request is None,
             **said,
         )
+        from skyward_core.tasks.job_files.yaml_document import strip_secrets
+
         try:
             return replace(kept, text=strip_secrets(job.text, hidden, job.blanked))
         except JobFileError as error:
@@ -273,6 +277,8 @@ class JobRecord(ShellRecord):
             UsageError: its text is not kept, or a secret has no value.
             JobFileError: it cannot be used any more.
         """
+        from skyward_core.tasks.job_files.job import JobFile
+
         envs, hidden = self.values(env, secrets)
         return JobFile.from_text(self.text, Path(self.path), env=envs, secrets=hidden)
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from skyward_core.client.launch import job_launch
 from skyward_core.client.launch.discovery import Task
-from skyward_core.client.launch.job_launch import JobFile, JobRequest, job_tasks, pool_job_tasks, shell_task
+from skyward_core.client.launch.job_launch import JobRequest, job_tasks, pool_job_tasks, shell_task
 from skyward_core.client.launch.job_records import JobRecord
 from skyward_core.model import errors
 from skyward_core.model.errors import UsageError
