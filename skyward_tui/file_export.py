@@ -25,7 +25,6 @@ from skyward_core.views.stack_groups import Profile, flame_graph, speedscope
 from skyward_core.views.sweep_trials import TrialTable
 from skyward_tui.text.json_output import run_json
 from skyward_tui.text.number_format import count
-from skyward_tui.text.run_rows import ranks_cell
 
 if TYPE_CHECKING:
     from skyward_core.client.session_protocol import FetchResult
@@ -153,11 +152,9 @@ def trials_csv(found: TrialTable) -> str:
         of = {f"argument.{name}": text for name, text in zip(found.names, each.arguments, strict=True)}
         came = {"outcome": each.state} if each.task is None else _row(each.task, each.task.raw_outcome, _cell)
         numbers = {f"number.{name}": _cell(value) for name, value in each.numbers.items()}
-        ranks = {"ranks": ranks_cell(each.ranks)} if found.by_ranks else {}
-        rows.append({"trial": each.place, **of, "run": each.run, **ranks, **came, **numbers})
+        rows.append({"trial": each.place, **of, "run": each.run, **came, **numbers})
     own = ("trial", *(f"argument.{name}" for name in found.names), "run")
-    first = (*own, "ranks", *_FIXED) if found.by_ranks else (*own, *_FIXED)
-    return _format_csv(rows, first, ",")
+    return _format_csv(rows, (*own, *_FIXED), ",")
 
 
 def result_rows(run: RunView) -> list[Mapping[str, Any]]:

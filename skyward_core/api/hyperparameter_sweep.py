@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import product
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, overload
@@ -98,9 +98,8 @@ class PendingTrials:
         return PendingTrials(self.calls, self.arguments, nodes)
 
     def with_ranks(self, ranks: int | None) -> PendingTrials:
-        """The same with gangs of so many ranks. In a pool whose nodes have four each, ``sweep.with_ranks(8) @ pool`` is
-        ``sweep.with_nodes(2) @ pool``, and ``sweep.with_ranks(2) @ pool`` runs two combinations on each node, side by
-        side, each on two ranks; values are those of the first rank then. 3 are refused.
+        """Return the same sweep with gangs of so many ranks: of the nodes that have so many. In a pool whose nodes have
+        four each, ``sweep.with_ranks(8) @ pool`` is ``sweep.with_nodes(2) @ pool``, and 6 are refused.
 
         Args:
             ranks: how many; None for all.
@@ -314,21 +313,21 @@ def _start_trials(pending: PendingTrials, pool: Any, operator: str) -> Trials:
             "leave it out, or use @"
         )
     trials = Trials(pending)
-    nodes, width = (pending.nodes, 1) if pending.ranks is None else pool._gang_shape(pending.ranks)
-    if operator == "@" and (nodes or pending.ranks is None):
+    if operator == "@":
+        nodes = pending.nodes if pending.ranks is None else pool._gang_nodes(pending.ranks)
         _run_as_gangs(trials, pending, pool, nodes)
     else:
-        _run_on_ranks(trials, pending, pool, width)
+        _run_on_ranks(trials, pending, pool)
     return trials
 
 
-def _run_on_ranks(trials: Trials, pending: PendingTrials, pool: DispatchMixin, width: int) -> None:
+def _run_on_ranks(trials: Trials, pending: PendingTrials, pool: DispatchMixin) -> None:
     run_id = new_run_id()
     try:
-        pool_folder.save_trials(pool.pool.row.key, run_id, replace(_make_sheet(pending), ranks=width))
+        pool_folder.save_trials(pool.pool.row.key, run_id, _make_sheet(pending))
     except OSError as error:
         raise PoolError(f"nothing was begun, for the combinations cannot be written down: {error}") from error
-    run = pool._start_sweep(pending.calls, run_id, width)
+    run = pool._start_sweep(pending.calls, run_id)
     trials._cancel = lambda: pool._cancel(run)
 
     def fill() -> None:

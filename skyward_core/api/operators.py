@@ -607,26 +607,20 @@ class DispatchMixin(PoolHandle, PoolOperand):
         begun: MapRun = run
         return begun
 
-    def _gang_shape(self, ranks: int) -> tuple[int, int]:
-        """Of what gangs of so many ranks are made here; see ``gang_sweep.shape_with``.
+    def _gang_nodes(self, ranks: int) -> int:
+        """Return how many nodes a gang of so many ranks has here.
 
         Raises:
-            UsageError: they cannot be had.
-            PoolError: the pool is not up.
+            UsageError: No number of nodes has so many.
+            PoolError: The pool is not up.
         """
-        from skyward_core.pool.runs.gang_sweep import check_partial_gangs, gang_shape
+        from skyward_core.pool.runs.gang_sweep import gang_nodes
 
         context = self.pool.context
-        nodes, width = gang_shape(ranks, context.ranks_per_node, context.name)
-        if width > 1:
-            check_partial_gangs(self.plugins, alone=context.is_standalone)
-        return nodes, width
+        return gang_nodes(ranks, context.ranks_per_node, context.name)
 
-    def _start_sweep(self, calls: Sequence[PendingFunction[Any]], run_id: str, width: int = 1) -> Run:
+    def _start_sweep(self, calls: Sequence[PendingFunction[Any]], run_id: str) -> Run:
         """Begin calls side by side, of which none stops the others; see ``api.hyperparameter_sweep``.
-
-        Args:
-            width: on how many ranks of a node each runs.
 
         Raises:
             NotPicklableError, TypeError: an argument cannot travel, or the function does not take these.
@@ -634,8 +628,8 @@ class DispatchMixin(PoolHandle, PoolOperand):
         """
         from skyward_core.tasks.function_pickling import make_tasks
 
-        tasks = make_tasks(tuple(calls), self.plugins, self._archive_folder())
-        return self._dispatch("sweep", [replace(task, width=width) for task in tasks], run_id=run_id)
+        tasks = list(make_tasks(tuple(calls), self.plugins, self._archive_folder()))
+        return self._dispatch("sweep", tasks, run_id=run_id)
 
     def _start_gangs(
         self,

@@ -285,27 +285,6 @@ _TENSORFLOW = ("UnavailableError", "AbortedError", "CancelledError", "DeadlineEx
 _SOCKETS = ("ConnectionResetError", "ConnectionRefusedError", "ConnectionAbortedError", "BrokenPipeError")
 
 
-def consequence_rank(kind: str, number: int | None, error: tuple[str, str] | None) -> int:
-    """How far a failure is from being a cause.
-
-    Args:
-        kind: how the rank ended, as outcomes have it.
-        number: the signal that ended it.
-        error: its exception's type, and what that says.
-
-    Returns:
-        ECHO where a rank only says that it lost its peers; DOUBTFUL where that is likely, but it could have failed by
-        itself (JAX's runtime aborts a process that has lost the others; so does a failed assertion); REAL else.
-    """
-    if kind == "exited":
-        return DOUBTFUL if number == signal.SIGABRT else REAL
-    if kind != "raised" or error is None:
-        return REAL
-    if error[0] in _SOCKETS:
-        return DOUBTFUL
-    return ECHO if _is_peer_loss(*error) else REAL
-
-
 def _is_peer_loss(kind: str, message: str) -> bool:
     library, name = kind.partition(".")[0], kind.rpartition(".")[2]
     if library == "torch" and name.startswith("Dist"):
@@ -338,9 +317,20 @@ def is_symptom(outcome: Outcome) -> bool:
 
 
 def cause_rank(outcome: Outcome) -> int:
-    """How far a failure is from being a cause; see ``model.outcomes``."""
+    """Return how far a failure is from being a cause.
+
+    Returns:
+        ECHO if a rank only says that it lost its peers; DOUBTFUL if that is likely, but it could have failed by
+        itself (JAX's runtime aborts a process that has lost the others; so does a failed assertion); REAL else.
+    """
     error = outcome.error
-    return consequence_rank(outcome.kind, outcome.signal, None if error is None else (error.type, error.message))
+    if outcome.kind == "exited":
+        return DOUBTFUL if outcome.signal == signal.SIGABRT else REAL
+    if outcome.kind != "raised" or error is None:
+        return REAL
+    if error.type in _SOCKETS:
+        return DOUBTFUL
+    return ECHO if _is_peer_loss(error.type, error.message) else REAL
 
 
 def root_cause(arrived: Iterable[Outcome]) -> RootCause | None:

@@ -409,8 +409,6 @@ class Link:
             case "began":
                 self.clock.on_event(float(header.get("at", self.to_node_time(time.time()))))
             case "gang":
-                if header.get("ask"):  # what we sent before that comes before it, too
-                    self.send({"t": "heard", "epoch": header["epoch"]})
                 if header["epoch"] < self.epoch:
                     return  # news of an epoch that we have replaced meanwhile
                 self.update_gang(header)

@@ -68,7 +68,7 @@ def is_same_deadline(one: float | None, other: float | None) -> bool:
 
 
 # Requests that agents of this version may be too old for: each tells in its welcome which it knows.
-AGENT_FEATURES = ("stacks", "profile", "metrics", "debug", "still", "queue", "blocks")
+AGENT_FEATURES = ("stacks", "profile", "metrics", "debug", "still", "queue")
 MAX_RUNS_BYTES = 64 << 20  # of one that tells of all runs that an agent remembers
 
 
@@ -87,7 +87,6 @@ PLUGIN_ERROR_KEYS = object_of(
     {"type": is_text, "message": is_text, "traceback?": is_text, "plugin?": is_text}, only=True
 )
 GANG_PEERS = object_of({"key": is_text, "nodes": list_of(is_node_place)})
-LIFE_KEYS = object_of({"name": is_text, "first": is_count, "width": is_count}, only=True)
 FETCH_STATUS: Checks = {"error?": is_text, "unreachable?": is_bool}
 CREDENTIAL_KEYS: Checks = {"authority": is_text, "certificate": is_text, "key": is_text}
 TIMESTAMP: Checks = {"at?": is_number}  # Unix time in seconds, by the node's clock
@@ -117,7 +116,6 @@ RUN_KEYS: Checks = {
     "nodes?": list_of(is_rank),
     "job?": is_text,
     "more?": is_bool,
-    "width?": is_rank_count,
 }
 RANK_PHASE_KEYS: Checks = {"rank": is_rank, "phase": is_text, "age": is_number}
 NOTICE_KEYS: Checks = {"kind": NOTICE_KIND, "left": optional(is_number)}
@@ -161,7 +159,7 @@ _PLUGIN_FLAGS: Checks = {
     "alone?": is_bool,
     "secrets?": list_of(is_text),
 }
-_SET_UP: Checks = {"epoch?": is_count, "life?": LIFE_KEYS, **_PLUGIN_FLAGS}
+_SET_UP: Checks = {"epoch?": is_count, **_PLUGIN_FLAGS}
 _WANT: Checks = {**_CALL, "arg": is_count, "next": is_count, "until": is_count, "again?": is_bool}
 _CREDIT: Checks = {**_CALL, "next": is_count}
 _FED: Checks = {
@@ -212,7 +210,6 @@ _CALL_KEYS: Checks = {
     "job?": is_text,
     "more?": is_bool,
     "items?": is_count,
-    "width?": is_rank_count,
 }
 REMEMBERED_RUN = object_of(
     RUN_KEYS,
@@ -294,8 +291,8 @@ FROM_AGENT: FrameSchemas = {
     ),
     "gang": FrameSchema(
         "The gang of this epoch takes no other broadcast, and why; if it is `spent`, what it has been given goes on. "
-        "`members`: its nodes, where these are not all. Who is asked (`ask`) says that it knows.",
-        {"epoch": is_count, "broken": is_text, "spent?": is_bool, "members?": _NODES, "ask?": is_bool},
+        "`members`: its nodes, where these are not all.",
+        {"epoch": is_count, "broken": is_text, "spent?": is_bool, "members?": _NODES},
     ),
     "modules": FrameSchema(
         "The files of a script's own modules that its workers have loaded, and the hash of each as it was then.",
@@ -368,8 +365,7 @@ FROM_CLIENT: FrameSchemas = {
         "Send what the log files hold, each from this byte on, and go on as they grow.", {"cursors?": LOG_SIZES}
     ),
     "call": FrameSchema(
-        "Run a function: its blob and that of its arguments, by name and size; small ones are the body. `width`: on so "
-        "many neighbouring ranks of the node, as a gang of their own; the outcome is the first one's, or a failure.",
+        "Run a function: its blob and that of its arguments, by name and size; small ones are the body.",
         _CALL_KEYS,
         body=2 * MAX_INLINE_BYTES,
     ),
@@ -527,10 +523,6 @@ FROM_CLIENT: FrameSchemas = {
     "ping": FrameSchema("Keep the lease, and say how long it is.", {"id?": is_count}, answered_by="pong"),
     "lock": FrameSchema("Have the lock on the gang, as soon as nobody else has it."),
     "unlock": FrameSchema("Give it back; `unclean` where agents may have been left half told.", {"unclean?": is_bool}),
-    "heard": FrameSchema(
-        "The client knows that the gang of this epoch takes no other broadcast, as the agent asked: it sends none.",
-        {"epoch": is_count},
-    ),
     "form": FrameSchema(
         "On the first node of a gang: name a port for the next epoch.", _REQUEST_ID, answered_by="formed"
     ),
@@ -592,9 +584,9 @@ FROM_WORKER: FrameSchemas = {
 # What an agent says to workers, which it has started: they take it as it is.
 TO_WORKER: FrameSchemas = {
     "setup": FrameSchema(
-        "Set the process up for this epoch: its place, and the pool's plugins, which are the body. In a block of some "
-        "ranks of the node: which `life` of that, how many ranks share the machine, and the `devices` of the block. "
-        "`own`: its place in tasks; `apart`: a rank's tasks run in another process than its broadcasts.",
+        "Set the process up for this epoch: its place, and the pool's plugins, which are the body. "
+        "`own`: its place in tasks; `apart`: a rank's tasks run in another process than its broadcasts. In that one: "
+        "how many ranks are the machine's `sharers`, and the `devices` that are its rank's.",
         {
             "info": is_rank_info,
             "gang?": is_bool,

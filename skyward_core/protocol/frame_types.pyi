@@ -34,11 +34,6 @@ class GangPeers(TypedDict):
     key: str
     nodes: list[tuple[int, str, int]]
 
-class LifeKeys(TypedDict):
-    name: str
-    first: int
-    width: int
-
 class FetchStatus(TypedDict):
     error: NotRequired[str]
     unreachable: NotRequired[bool]
@@ -88,7 +83,6 @@ class RunKeys(TypedDict):
     nodes: NotRequired[list[int]]
     job: NotRequired[str]
     more: NotRequired[bool]
-    width: NotRequired[int]
 
 class RankPhaseKeys(TypedDict):
     rank: int
@@ -164,7 +158,6 @@ class RememberedRun(TypedDict):
     nodes: NotRequired[list[int]]
     job: NotRequired[str]
     more: NotRequired[bool]
-    width: NotRequired[int]
     items: NotRequired[list[AgentItem]]
     active: NotRequired[int]
 
@@ -196,7 +189,6 @@ class ClientCall(TypedDict):
     job: NotRequired[str]
     more: NotRequired[bool]
     items: NotRequired[int]
-    width: NotRequired[int]
 
 class ClientSource(TypedDict):
     t: Literal["source"]
@@ -388,10 +380,6 @@ class ClientUnlock(TypedDict):
     t: Literal["unlock"]
     unclean: NotRequired[bool]
 
-class ClientHeard(TypedDict):
-    t: Literal["heard"]
-    epoch: int
-
 class ClientForm(TypedDict):
     t: Literal["form"]
     id: int
@@ -436,7 +424,6 @@ FromClient = (
     | ClientPing
     | ClientLock
     | ClientUnlock
-    | ClientHeard
     | ClientForm
     | ClientNumber
 )
@@ -557,7 +544,6 @@ class AgentRun(TypedDict):
     nodes: NotRequired[list[int]]
     job: NotRequired[str]
     more: NotRequired[bool]
-    width: NotRequired[int]
     at: NotRequired[float]
 
 class AgentGang(TypedDict):
@@ -566,7 +552,6 @@ class AgentGang(TypedDict):
     broken: str
     spent: NotRequired[bool]
     members: NotRequired[list[int]]
-    ask: NotRequired[bool]
 
 class AgentModules(TypedDict):
     t: Literal["modules"]
@@ -686,7 +671,6 @@ class ToWorkerSetup(TypedDict):
     sharers: NotRequired[int]
     devices: NotRequired[str]
     epoch: NotRequired[int]
-    life: NotRequired[LifeKeys]
     hooks: NotRequired[bool]
     apps: NotRequired[bool]
     joins: NotRequired[bool]
@@ -722,7 +706,6 @@ class ToWorkerCall(TypedDict):
     job: NotRequired[str]
     more: NotRequired[bool]
     items: NotRequired[int]
-    width: NotRequired[int]
 
 class ToWorkerCredit(TypedDict):
     t: Literal["credit"]
@@ -756,7 +739,6 @@ class WorkerHello(TypedDict):
     wants: NotRequired[list[AgentWant]]
     env: NotRequired[dict[str, str]]
     epoch: NotRequired[int]
-    life: NotRequired[LifeKeys]
     hooks: NotRequired[bool]
     apps: NotRequired[bool]
     joins: NotRequired[bool]

@@ -56,8 +56,7 @@ class Task(Value):
     pickles a value.
     ``portable``: nothing in it is of that one alone, as of a command. ``nodes``: how many nodes run it, or which, where
     it runs on all ranks; None for all. ``job``: id of the job that it is a step of; ``more``: whether another step of
-    that follows, for which its nodes are kept a while. ``width``: on how many neighbouring ranks of a node it runs,
-    as a gang of their own, where it is one of many tasks.
+    that follows, for which its nodes are kept a while.
     """
 
     name: str
@@ -73,7 +72,6 @@ class Task(Value):
     nodes: int | tuple[int, ...] | None = None
     job: str = ""
     more: bool = False
-    width: int = 1
 
 
 def write_tasks(tasks: Sequence[Task], folder: Path) -> None:

@@ -107,7 +107,6 @@ LOADED_AT_START = (
 COMPILED = (
     *LOADED_AT_START,
     "pynvml.py",
-    "skyward_core/model/outcomes.py",
     "skyward_core/node/",
     "skyward_core/plugins/",
     "skyward_core/protocol/output_file_patterns.py",
@@ -122,7 +121,6 @@ WITH_DRIVER = ("skyward_core/node/gpu_locks.py",)
 RARELY_LOADED = (
     *WITH_DRIVER,
     "skyward_core/node/agent/output_files.py",
-    "skyward_core/node/agent/partial_gangs.py",
     "skyward_core/node/agent/preemption_notices.py",
     "skyward_core/node/agent/rank_inspection.py",
     "skyward_core/node/agent/retained_results.py",
@@ -205,7 +203,6 @@ SOURCE_SUFFIXES = (".py", ".json")  # the catalogue of accelerators is data
 SOURCELESS = (
     *LOADED_AT_START,
     "pynvml.py",
-    "skyward_core/model/outcomes.py",
     "skyward_core/node/",
     "skyward_core/plugins/",
     "skyward_core/protocol/",

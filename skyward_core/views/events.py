@@ -78,7 +78,7 @@ class NodeNotice(Event):
 @value(kw_only=True)
 class RunOpened(Event):
     """A run was dispatched. ``total``: ranks or tasks. ``job``: id of the job that it is a step of; "" for none.
-    ``more``: whether another step follows. ``width``: on how many ranks of a node each task runs."""
+    ``more``: whether another step follows."""
 
     run: str
     function: str
@@ -86,7 +86,6 @@ class RunOpened(Event):
     total: int
     job: str = ""
     more: bool = False
-    width: int = 1
 
 
 @value(kw_only=True)

@@ -58,7 +58,6 @@ class TrialSheet(Value):
         nodes: how many nodes each of its runs has; 0 for all of the pool.
         runs: which run each of its tasks' rows is: known before any of them begins.
         client: the process that begins them, one after the other; 0 where that is not known.
-        ranks: on how many ranks of a node each row runs, as a gang of their own, where they are one run.
         after: the sweep whose rest this is: the key of its pool, and the run that its sheet is kept under.
     """
 
@@ -71,7 +70,6 @@ class TrialSheet(Value):
     runs: Mapping[int, str] = field(default_factory=dict)
     client: int = 0
     after: tuple[str, str] | None = None
-    ranks: int = 1
 
     @classmethod
     def from_texts(cls, combinations: Sequence[Sequence[str]], *, gang: bool = False, nodes: int = 0) -> TrialSheet:
@@ -129,8 +127,6 @@ class TrialSheet(Value):
         told: dict[str, Any] = {"names": self.names, "rows": self.rows, "tasks": self.tasks, "before": before}
         if self.after is not None:
             told["after"] = self.after
-        if self.ranks > 1:
-            told["ranks"] = self.ranks
         if not self.gang:
             return told
         runs = [[row, run] for row, run in sorted(self.runs.items())]
@@ -149,7 +145,6 @@ class TrialSheet(Value):
             tasks = tuple(map(int, data["tasks"]))
             before = {int(row): (str(run), int(task)) for row, run, task in data["before"]}
             runs = {int(row): str(run) for row, run in data.get("runs", ())}
-            ranks = max(1, int(data.get("ranks", 1)))
             nodes, client = int(data.get("nodes", 0)), int(data.get("client", 0))
             after = None if (place := data.get("after")) is None else (str(place[0]), str(place[1]))
         except (KeyError, TypeError, ValueError, IndexError) as error:
@@ -161,7 +156,7 @@ class TrialSheet(Value):
             or (runs and runs.keys() != set(tasks))
         ):
             raise ValueError("it is no sheet of trials: its rows do not fit")
-        return cls(names, rows, tasks, before, data.get("gang") is True, nodes, runs, client, after, ranks)
+        return cls(names, rows, tasks, before, data.get("gang") is True, nodes, runs, client, after)
 
 
 PHASES: tuple[NodePhase, ...] = get_args(NodePhase)
@@ -258,7 +253,6 @@ class RunView(Value):
     )  # by node: what it was measured at before a rank of it failed
     job: str = ""  # the job that it is a step of
     more: bool = False  # whether another step follows
-    width: int = 1  # on how many ranks of a node each task runs, as a gang of their own
     version: int = 0
 
     def __post_init__(self) -> None:
@@ -555,7 +549,7 @@ def _(event: events.RunOpened, view: PoolView) -> None:
     if event.run not in view.runs:
         run = RunView(
             event.run, event.pool, event.function, event.kind, event.total, event.at,
-            job=event.job, more=event.more, width=event.width,
+            job=event.job, more=event.more,
         )  # fmt: skip
         is_newest = all(each.opened_at <= event.at for each in view.runs.values())
         kept = view.runs | {event.run: run}

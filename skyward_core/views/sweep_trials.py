@@ -11,9 +11,8 @@ from skyward_core.util.terminal_safe_text import sanitize_line as safe
 from skyward_core.views.pool_view import PoolView, RunView, TaskView, TrialSheet
 from skyward_core.views.rank_metrics import MetricStore
 
-PLACE, RANKS, STATE, TIME, RESULT = "#", "ranks", "outcome", "time", "result"
-"""Columns that tables have, of ranks where each row has some of a node's; the others are called as arguments and
-numbers are."""
+PLACE, STATE, TIME, RESULT = "#", "outcome", "time", "result"
+"""Columns that all tables have; the others have the names of arguments and numbers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +25,6 @@ class TrialRow:
         task: what came of it; None where nothing has run.
         run: the run that ran it, "" for none.
         live: the last numbers of one that goes on.
-        ranks: of a node, that ran it as a gang of their own; empty where one did, or a run of its own.
     """
 
     place: int
@@ -34,7 +32,6 @@ class TrialRow:
     task: TaskView | None = None
     run: str = ""
     live: Mapping[str, float] = field(default_factory=dict)
-    ranks: Sequence[int] = ()
 
     @property
     def state(self) -> str:
@@ -67,25 +64,22 @@ class TrialTable:
         names: of the arguments.
         numbers: names of what the trials logged, in the order in which they came.
         rows: in the order of the combinations.
-        by_ranks: whether each runs on some ranks of a node, as a gang of their own.
     """
 
     names: tuple[str, ...]
     numbers: tuple[str, ...]
     rows: Sequence[TrialRow]
-    by_ranks: bool = False
 
     @property
     def outcome_column(self) -> int:
         """How many columns stand before the outcome's."""
-        return 1 + len(self.names) + self.by_ranks
+        return 1 + len(self.names)
 
     @property
     def columns(self) -> tuple[str, ...]:
         """What it can be sorted by, as it is shown: each name once, so that none stands for an argument, too."""
         own = (PLACE, *self.names)
-        rest = [(RANKS, f"trial's {RANKS}")] if self.by_ranks else []
-        rest += [(STATE, f"trial's {STATE}"), (TIME, f"trial's {TIME}")]
+        rest = [(STATE, f"trial's {STATE}"), (TIME, f"trial's {TIME}")]
         rest += [(name, f"logged {name}") for name in self.numbers]
         rest.append((RESULT, f"trial's {RESULT}"))
         taken = set(own)
@@ -144,8 +138,7 @@ class TrialTable:
             return value.get(by) if isinstance(value, dict) else None
         first = next(iter(value.values()), None) if isinstance(value, dict) else value
         numbers = (row.numbers.get(name) for name in self.numbers)
-        ranks = (row.ranks[0] if row.ranks else None,) if self.by_ranks else ()
-        return (row.place, *row.arguments, *ranks, row.state, row.seconds, *numbers, first)[at]
+        return (row.place, *row.arguments, row.state, row.seconds, *numbers, first)[at]
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,16 +181,9 @@ class TrialTableSource:
             live = {}
             if found is not None and found.state == "running" and found.began_at is not None:
                 live = book.latest_since(of, found.rank, found.began_at)
-            ranks = () if found is None else ranks_of_block(self.sheet, found.rank)
-            rows.append(TrialRow(at, tuple(map(safe, texts)), found, of if found is not None else "", live, ranks))
+            rows.append(TrialRow(at, tuple(map(safe, texts)), found, of if found is not None else "", live))
         numbers = dict.fromkeys(name for row in rows for name in row.numbers)
-        return TrialTable(tuple(map(safe, self.sheet.names)), tuple(numbers), rows, self.sheet.ranks > 1)
-
-
-def ranks_of_block(sheet: TrialSheet, rank: int) -> Sequence[int]:
-    """The ranks that ran a row together, by one of them; none where one did by itself."""
-    first = rank // sheet.ranks * sheet.ranks
-    return range(first, first + sheet.ranks) if sheet.ranks > 1 and rank >= 0 else ()
+        return TrialTable(tuple(map(safe, self.sheet.names)), tuple(numbers), rows)
 
 
 def representative_task(tasks: Iterable[TaskView]) -> TaskView | None:

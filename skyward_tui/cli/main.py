@@ -724,7 +724,7 @@ def cli(context: click.Context, read_only: bool, demo: bool, theme: str | None, 
 )  # fmt: skip
 @click.option(
     "--gang-ranks", metavar="N", type=click.IntRange(1),
-    help="The same, said in ranks: each combination on the nodes that have N of them, or on N ranks of a node.",
+    help="The same, said in ranks: each combination on the nodes that have N of them.",
 )  # fmt: skip
 @place_options
 @click.option(

@@ -27,7 +27,7 @@ from skyward_tui.launch_form.form import (
 )
 from skyward_tui.shutdown import run_in_daemon_thread
 from skyward_tui.text.number_format import count, count_range, duration, hourly
-from skyward_tui.text.run_rows import block_text, gang_text
+from skyward_tui.text.run_rows import gang_text
 
 if TYPE_CHECKING:
     from skyward_core.client.launch.discovery import Task
@@ -267,13 +267,9 @@ def _trials_text(plan: LaunchPlan) -> str:
     if sheet is None or len(sheet.rows) == len(sheet.tasks) == 1:
         if sheet is not None and sheet.nodes:
             return f"on every rank of {count(sheet.nodes, 'node')}"
-        if sheet is not None and sheet.ranks > 1:
-            return f"on {sheet.ranks:,} ranks of a node"
         return "on every rank" if sheet is not None and sheet.gang else "on one rank"
     left = "" if len(sheet.tasks) == len(sheet.rows) else f" {len(sheet.tasks):,} of"
     many = f"and so on, as{left} {count(len(sheet.rows), 'trial')}"
-    if sheet.ranks > 1:
-        return f"{many}, {block_text(sheet.ranks)}"
     if not sheet.gang:
         return f"{many}, each on one rank"
     return f"{many}, {gang_text(sheet.nodes, plan.max_nodes)}"
@@ -283,9 +279,7 @@ def _world_size_text(plan: LaunchPlan) -> str:
     """Return how many ranks meet in each trial, or in a call on one rank."""
     sheet, spec = plan.sheet, plan.spec
     ranks = 1
-    if sheet is not None and sheet.ranks > 1:
-        ranks = sheet.ranks
-    elif sheet is not None and sheet.gang:
+    if sheet is not None and sheet.gang:
         varies = spec is not None and not sheet.nodes and spec.least_nodes < spec.most_nodes
         if varies or (spec is not None and spec.worker.ranks_per_node == "gpu"):
             return "each trial: all ranks that its nodes have then"

@@ -62,7 +62,6 @@ def trials_json(found: TrialTable) -> dict[str, Any]:
                 "arguments": dict(zip(found.names, row.arguments, strict=True)),
                 "run": row.run or None,
                 "numbers": dict(row.numbers),
-                **({"ranks": list(row.ranks)} if row.ranks else {}),
                 **(_rank_json(row.task) if row.task is not None else {"outcome": "waiting"}),
             }
             for row in found.rows

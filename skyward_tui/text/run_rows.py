@@ -177,16 +177,6 @@ def gang_text(nodes: int, has: int) -> str:
     return f"{words} ({count(left, 'node')} of {has} left over)" if left else words
 
 
-def ranks_cell(ranks: Sequence[int]) -> str:
-    """The neighbouring ranks that ran a trial, for a column of a table."""
-    return f"{ranks[0]}-{ranks[-1]}" if ranks else ""
-
-
-def block_text(ranks: int) -> str:
-    """How the combinations of a sweep share nodes by gangs of some of their ranks."""
-    return f"each on {ranks:,} ranks of a node, as many at a time as nodes have such gangs"
-
-
 def combination_text(sheet: TrialSheet, row: int) -> str:
     """A combination of arguments, in words."""
     pairs = zip(sheet.names, sheet.rows[row], strict=True)

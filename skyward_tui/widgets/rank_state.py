@@ -60,22 +60,11 @@ def rank_states(pool: PoolView, run: RunView | None, now: float, ranks: range | 
     ranks = range(pool.world_size) if ranks is None else ranks
     newest: dict[int, TaskView] = {}
     for task in list(run.tasks.values()) if run else []:
-        for rank in _ranks_of(task, run):
-            if rank not in ranks:
-                continue
-            other = newest.get(rank)
-            if other is None or (task.began_at or 0.0) >= (other.began_at or 0.0):
-                newest[rank] = task
+        other = newest.get(task.rank)
+        if task.rank in ranks and (other is None or (task.began_at or 0.0) >= (other.began_at or 0.0)):
+            newest[task.rank] = task
     per_node = pool.ranks_per_node
     return [_state(rank, pool.nodes[rank // per_node], newest.get(rank), pool, run, now) for rank in ranks]
-
-
-def _ranks_of(task: TaskView, run: RunView | None) -> Sequence[int]:
-    """The ranks that are at a task, or were: it names one of them."""
-    if run is None or run.width == 1 or task.rank < 0:
-        return (task.rank,)
-    first = task.rank // run.width * run.width
-    return range(first, first + run.width)
 
 
 def _state(

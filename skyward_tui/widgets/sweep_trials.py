@@ -15,7 +15,6 @@ from skyward_core.client.chart_points import COUNTERS
 from skyward_core.views.rank_metrics import MetricStore
 from skyward_core.views.sweep_trials import RESULT, TrialRow, TrialTable
 from skyward_tui.text.number_format import clip, count, fit_width, number, precise_duration
-from skyward_tui.text.run_rows import ranks_cell
 from skyward_tui.ui.themes import state_style
 from skyward_tui.widgets.braille_chart import Points, scaled
 from skyward_tui.widgets.result_values import task_note
@@ -239,7 +238,7 @@ class TrialLines:
     def _texts(self, row: TrialRow) -> list[str]:
         numbers = (row.numbers.get(name) for name in self._table.numbers)
         return [
-            str(row.place), *row.arguments, *((ranks_cell(row.ranks),) if self._table.by_ranks else ()),
+            str(row.place), *row.arguments,
             state_style(row.state).text, "" if row.seconds is None else precise_duration(row.seconds),
             *("" if each is None else number(each) for each in numbers),
             "" if row.task is None else task_note(row.task),

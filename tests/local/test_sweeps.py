@@ -331,8 +331,9 @@ def test_more_gangs_than_a_pool_has_in_memory_are_all_told(cli: Cli) -> None:
         ),
         (
             ["--gang-ranks", "3", "--nodes", "2", "--ranks-per-node", "2", "-a", "lr=1,2"],
-            "have 2 each, which cannot be shared out so: take 2 or 4 ranks",
+            "has 2. Take 2 or 4 ranks",
         ),
+        (["--gang-ranks", "2", "--detach", "-a", "lr=1,2"], "leave --detach out"),
         (["--gang-ranks", "2", "--ranks-per-node", "gpu", "-a", "lr=1,2"], "use a pool that is up"),
         (["-a", "lr=1,x"], "argument lr of train wants float, got 'x'"),
         (["-a", "lr=1,1"], "1 is given twice"),
@@ -349,8 +350,8 @@ def test_a_plan_says_how_many_combinations(cli: Cli) -> None:
     assert "train(lr=1.0) and so on, as 2 trials, each on one rank" in plan
     assert "each trial: 1 rank, world size 1\n" in plan
     shape = ("--nodes", 4, "--ranks-per-node", 2)
-    for gang, ranks in (("--gang", 8), ("--gang-nodes=2", 4), ("--gang-ranks=2", 2), ("--gang-ranks=1", 1)):
-        said = f"each trial: {ranks} rank{'s' * (ranks > 1)}, world size {ranks}\n"
+    for gang, ranks in (("--gang", 8), ("--gang-nodes=2", 4), ("--gang-ranks=2", 2)):
+        said = f"each trial: {ranks} ranks, world size {ranks}\n"
         assert said in cli(*sweep, *shape, gang).stdout, gang
     assert "world    1 rank, world size 1\n" in cli("run", "swept.py:train", "-a", "lr=1", "--one", "--dry-run").stdout
     assert "whole script" in cli("run", "swept.py", "--sweep", "--", "x", status=2).stderr

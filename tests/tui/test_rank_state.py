@@ -36,20 +36,6 @@ def test_the_task_that_began_last_says_it(session: FakeSession, order: Sequence[
     assert (state.state, state.seconds) == ("returned", 7.5)
 
 
-def test_all_ranks_of_a_gang_of_some_are_at_its_task(session: FakeSession) -> None:
-    view = session.pool("gangs", 1, ranks_per_node=4)
-    session.emit(view, events.RunOpened(pool="gangs", run="g", function="f", kind="sweep", total=2, width=2))
-    session.emit(view, events.RankBegan(pool="gangs", run="g", index=0, rank=2, node=0, at=session.now))
-
-    def states() -> list[str]:
-        return [each.state for each in rank_states(view, view.runs["g"], session.now)]
-
-    assert states() == ["idle", "idle", "running", "running"]
-    failed = Outcome(0, 3, 0, "exited", 7.5)  # the rank that failed
-    session.emit(view, events.RankEnded(pool="gangs", run="g", outcome=failed, at=session.now))
-    assert states() == ["idle", "idle", "exited", "exited"]
-
-
 def test_a_run_that_is_over_is_not_said_to_print_yet(session: FakeSession) -> None:
     view = session.pool("quiet", 1)
     run = session.open_run(view)

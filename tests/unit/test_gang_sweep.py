@@ -6,14 +6,12 @@ import asyncio
 import random
 from collections.abc import Callable
 from concurrent.futures import Future
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import pytest
 
 from skyward_core.model.errors import PoolError, PoolGone, UsageError
-from skyward_core.plugins.plugin import Plugin
-from skyward_core.pool.runs.gang_sweep import GangSweep, check_node_count, check_partial_gangs, gang_shape
+from skyward_core.pool.runs.gang_sweep import GangSweep, check_node_count, gang_nodes
 from skyward_core.tasks.pickled_call import EMPTY_BLOB, Task
 
 
@@ -194,35 +192,16 @@ def test_a_pool_that_is_too_small_is_named() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ranks", "each", "shape"),
+    ("ranks", "each", "nodes"),
     [
-        (1, 1, (1, 1)), (1, 4, (0, 1)), (2, 4, (0, 2)), (4, 4, (1, 1)), (8, 4, (2, 1)), (4, 8, (0, 4)), (3, 6, (0, 3)),
-        (3, 4, "2 or 4"), (6, 4, "4 or 8"), (2, 3, "1 or 3"), (5, 8, "4 or 8"), (12, 8, "8 or 16"),
+        (1, 1, 1), (4, 4, 1), (8, 4, 2),
+        (1, 4, "Take 4 ranks"), (2, 4, "Take 4 ranks"), (3, 4, "Take 4 ranks"), (6, 4, "Take 4 or 8 ranks"),
         (2, 0, "once it is up"),
     ],
 )  # fmt: skip
-def test_so_many_ranks_are_nodes_or_a_part_of_one(ranks: int, each: int, shape: tuple[int, int] | str) -> None:
-    if isinstance(shape, tuple):
-        assert gang_shape(ranks, each, "p") == shape
+def test_a_gang_has_all_ranks_of_its_nodes(ranks: int, each: int, nodes: int | str) -> None:
+    if isinstance(nodes, int):
+        assert gang_nodes(ranks, each, "p") == nodes
     else:
-        with pytest.raises(UsageError, match=shape):
-            gang_shape(ranks, each, "p")
-
-
-class AroundNode(Plugin):
-    name = "around"
-
-    def around_app(self, info: object) -> AbstractContextManager[object]:
-        return nullcontext()
-
-
-class InRanks(Plugin):
-    name = "inside"
-
-
-def test_what_gangs_of_some_ranks_cannot_have_is_refused() -> None:
-    check_partial_gangs([InRanks()], alone=False)
-    with pytest.raises(UsageError, match="plugin around is around the whole node"):
-        check_partial_gangs([InRanks(), AroundNode()], alone=False)
-    with pytest.raises(UsageError, match="ranks stand alone"):
-        check_partial_gangs([], alone=True)
+        with pytest.raises(UsageError, match=nodes):
+            gang_nodes(ranks, each, "p")

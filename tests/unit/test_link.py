@@ -181,18 +181,6 @@ def asked(run: str, index: int) -> Any:
     return {"t": "call", "run": run, "i": index}
 
 
-async def test_who_is_asked_whether_a_gang_is_known_to_be_spent_says_so_behind_what_was_sent(
-    link: Link,
-) -> None:
-    transport, _ = parts(link)
-    link.send({"t": "use"})
-    spent = {"t": "gang", "epoch": 2, "broken": "ranks run r in gangs of 2", "spent": True}
-    transport.pipe.say(spent)
-    transport.pipe.say(spent | {"ask": True})
-    assert [header for header, _ in transport.pipe.sent[-2:]] == [{"t": "use"}, {"t": "heard", "epoch": 2}]
-    assert link.spent
-
-
 async def test_times_of_the_node_are_ours_also_once_our_clock_was_set(
     link: Link, monkeypatch: pytest.MonkeyPatch
 ) -> None:

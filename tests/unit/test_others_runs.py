@@ -125,13 +125,6 @@ async def test_a_run_that_is_under_way_is_shown_with_what_was_missed(world: Worl
     assert logs == [{"r000.out": [3, 9]}, {"r001.out": [0, 2]}]
 
 
-async def test_who_comes_later_knows_on_how_many_ranks_each_task_runs(world: World, come: Come) -> None:
-    watcher = await come()
-    watcher.say(0, {"t": "run"} | opened("sweep", 4) | {"width": 2})
-    watcher.say(1, {"t": "run"} | opened("sweep", 4) | {"width": 2})
-    assert watcher.run.width == 2 and len(watcher.told(events.RunOpened)) == 1
-
-
 @pytest.mark.parametrize("who", ["gone", "new"])
 async def test_a_run_is_over_though_a_node_that_knew_of_it_is_no_more(world: World, come: Come, who: str) -> None:
     world.remembers["m0"] = [record(opened(), outcome(0, 0))]

@@ -9,7 +9,7 @@ from skyward_core.model.specs import Image, PoolSpec
 from skyward_core.plugins.built_in.torch import FLIGHT_RECORDER_VARIABLES
 from skyward_core.runtime import rendezvous
 from skyward_core.runtime.instance_info import InstanceInfo, Peer
-from skyward_core.runtime.rendezvous import find_interface, threads_per_rank
+from skyward_core.runtime.rendezvous import find_interface, limit_machine_share, threads_per_rank
 from tests.support.plugin_gang import places, run_gang
 
 GPU = "A100:8"
@@ -112,6 +112,16 @@ def test_threads_are_shared_by_the_ranks_of_one_machine(monkeypatch):
     assert threads_per_rank(InstanceInfo(ranks_per_node=4, peers=alone)) == 4
     assert threads_per_rank(InstanceInfo(ranks_per_node=4, peers=here)) == 2
     assert threads_per_rank(InstanceInfo(ranks_per_node=64, peers=here)) == 1
+
+
+def test_a_task_keeps_to_its_share_of_the_machine(monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2,3")
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    limit_machine_share(1 << 20, "2,3")
+    assert (os.environ["CUDA_VISIBLE_DEVICES"], os.environ["OMP_NUM_THREADS"]) == ("2,3", "1")
+    monkeypatch.setenv("OMP_NUM_THREADS", "7")
+    limit_machine_share(1, "")
+    assert (os.environ["CUDA_VISIBLE_DEVICES"], os.environ["OMP_NUM_THREADS"]) == ("2,3", "7")
 
 
 def test_interfaces():

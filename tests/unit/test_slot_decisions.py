@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from skyward_core.node.agent.agent_state import Gang
 from skyward_core.node.agent.call_journal import Call
 from skyward_core.node.agent.connection import Connection
-from skyward_core.node.agent.partial_gangs import RankBlock, SplitCall
-from skyward_core.node.agent.worker_processes import Process, SharedLife
+from skyward_core.node.agent.worker_processes import Process
 from skyward_core.node.agent.worker_slot import Step, decide_step
 
 CONNECTION = Connection(lambda *_: None, lambda _: None)
@@ -45,13 +44,11 @@ class Node:
         *,
         closing: bool = False,
         informed: bool = True,
-        in_blocks: bool = False,
         apart: bool = False,
     ) -> None:
         self.gang = gang
         self.has_separate_tasks = apart
         self.is_closing = closing
-        self.has_partial_gangs = in_blocks
         self.env_known, self.gpus_known = asyncio.Event(), asyncio.Event()
         self.gpus_known.set()
         if informed:
@@ -61,31 +58,6 @@ class Node:
 @dataclass
 class Apps:
     is_resolved: bool = False
-
-
-class Waits:
-    """Of a call that waits for a block, all ranks stand ready, or not."""
-
-    def __init__(self, ready: bool = True, is_next: bool = True, patience: bool = True) -> None:
-        self._ready, self._is_next, self._patience = ready, is_next, patience
-
-    def is_within_grace(self, process: Process) -> bool:
-        return self._patience
-
-    def is_next(self, team: Any) -> bool:
-        return self._is_next
-
-    def is_ready(self, team: Any) -> bool:
-        return self._ready
-
-
-def part(life: SharedLife | None = None) -> Call:
-    """A part of a call, of a block whose processes have that life."""
-    made = call(gang=True, rank=0)
-    block = RankBlock(0, ())
-    block.life = life
-    made.split_call = SplitCall(call(), block, [made], lambda *_: None, lambda *_: None)
-    return made
 
 
 def call(**header: Any) -> Call:
@@ -117,8 +89,6 @@ def place(*queue: Call, runs: int = 0, **told: Any) -> Place:
 WHOLE, BROKEN = Gang(epoch=1), Gang(epoch=1, broken="a rank died")
 HOOKED, NONE = Gang(epoch=1, broken="a rank died", hooks=True), Gang()
 APPS = Gang(epoch=2, apps=True)
-LIFE, OVER, OTHER = (SharedLife(name, 1, 0, 2) for name in "123")
-OVER.broken_reason = "a rank ended"
 HOOKS = Gang(epoch=1, hooks=True)
 LONE: dict[str, Any] = {"number": 1, "is_task_slot": True}
 SPENT, SPENT_HOOKED = Gang(epoch=1, spent="a script ran"), Gang(epoch=1, spent="a script ran", hooks=True)
@@ -199,67 +169,6 @@ ROWS: dict[str, tuple[Step, Place, Node, Apps]] = {
         "replace", place(task(), process=process(1), **LONE),
         Node(Gang(epoch=2, renewed=2), apart=True), Apps(),
     ),
-    "the same, ranks are in blocks": (
-        "set up", place(task(), process=process(None), **LONE),
-        Node(HOOKS, apart=True, in_blocks=True), Apps(),
-    ),
-}  # fmt: skip
-
-
-# Where calls wait for blocks of ranks, or ranks are in one.
-BLOCK_ROWS: dict[str, tuple[Step, Place, Node, Waits]] = {
-    "a part is next, all are ready": ("begin", place(part(), process=process(None)), Node(WHOLE), Waits()),
-    "a part is next, others are not": ("wait", place(part(), process=process(None)), Node(WHOLE), Waits(False)),
-    "a part is next, the node is at a broadcast": (
-        "wait", place(part(), process=process(1, is_ready=True)), Node(WHOLE), Waits(is_next=False),
-    ),
-    "a part is next, a call runs": ("wait", place(part(), runs=1, process=process(None)), Node(WHOLE), Waits()),
-    "a part is next, there is no process": ("start", place(part()), Node(WHOLE), Waits()),
-    "a part is next, the process is used": (
-        "replace", place(part(), process=process(None, has_run_code=True)), Node(WHOLE), Waits(),
-    ),
-    "a part is next, the process is the gang's": (
-        "replace", place(part(), process=process(1, is_ready=True)), Node(WHOLE), Waits(),
-    ),
-    "the same, it joins the gang": ("wait", place(part(), process=process(1)), Node(WHOLE), Waits()),
-    "the same, for too long": ("replace", place(part(), process=process(1)), Node(WHOLE), Waits(patience=False)),
-    "a task is next, the process joins": ("wait", place(task(), process=process(1)), Node(HOOKS), Waits()),
-    "the same, it has": ("hand over", place(task(), process=process(1, is_ready=True)), Node(HOOKS), Waits()),
-    "the same, the gang broke": ("replace", place(part(), process=process(1)), Node(BROKEN), Waits()),
-    "a part is next, nobody knows the plugins": ("wait", place(part(), process=process(None)), Node(NONE), Waits()),
-    "a part is next, the life is whole": (
-        "begin", place(part(LIFE), process=process(1, life=LIFE)), Node(SPENT), Waits(),
-    ),
-    "a part is next, the life is broken": (
-        "replace", place(part(OVER), process=process(1, life=OVER)), Node(SPENT), Waits(),
-    ),
-    "a part is next, the life is another block's": (
-        "replace", place(part(LIFE), process=process(1, life=OTHER)), Node(SPENT), Waits(),
-    ),
-    "a part is next, all processes are to be new": (
-        "replace", place(part(LIFE), process=process(1, life=LIFE)), Node(Gang(epoch=2, renewed=2)), Waits(),
-    ),
-    "nothing is next, the gang is spent": ("look around", place(process=process(1, life=LIFE)), Node(SPENT), Waits()),
-    "nothing is next, the life is broken": ("replace", place(process=process(1, life=OVER)), Node(SPENT), Waits()),
-    "nothing is next, a gang waits": ("replace", place(process=process(1, life=LIFE)), Node(WHOLE), Waits()),
-    "the same, others are in blocks": (
-        "look around", place(process=process(1, life=LIFE)), Node(WHOLE, in_blocks=True), Waits(),
-    ),
-    "the same, its rank has left that gang": (
-        "look around", place(process=process(1, life=LIFE), left_epoch=1), Node(WHOLE), Waits(),
-    ),
-    "a task is next": ("replace", place(task(), process=process(1, life=LIFE)), Node(SPENT), Waits()),
-    "a task runs, a part": ("wait", place(task(), runs=1, process=process(1, life=LIFE)), Node(SPENT), Waits()),
-    "a call of the gang is next": ("replace", place(of_gang(1), process=process(1, life=LIFE)), Node(WHOLE), Waits()),
-    "a call of a gang that it has left": (
-        "hand back", place(of_gang(1), process=process(1, life=LIFE), left_epoch=1), Node(SPENT), Waits(),
-    ),
-    "it is fresh, others are in blocks": (
-        "wait", place(process=process(None)), Node(HOOKS, in_blocks=True), Waits(),
-    ),
-    "the same, ranks join in no plugin": (
-        "set up", place(process=process(None)), Node(WHOLE, in_blocks=True), Waits(),
-    ),
 }  # fmt: skip
 
 
@@ -267,18 +176,10 @@ BLOCK_ROWS: dict[str, tuple[Step, Place, Node, Waits]] = {
 def test_table(row: str) -> None:
     step, slot, node, apps = ROWS[row]
     assert decide_step(slot, node, apps) == step
-    if step != "start":
-        assert decide_step(slot, node, apps, Waits()) == step, "whether or not there are blocks"
 
 
-@pytest.mark.parametrize("row", BLOCK_ROWS)
-def test_table_of_blocks(row: str) -> None:
-    step, slot, node, waits = BLOCK_ROWS[row]
-    assert decide_step(slot, node, Apps(), waits) == step
-
-
-def test_the_tables_have_every_step() -> None:
-    assert {row[0] for row in (*ROWS.values(), *BLOCK_ROWS.values())} == set(get_args(Step))
+def test_the_table_has_every_step() -> None:
+    assert {row[0] for row in ROWS.values()} == set(get_args(Step))
 
 
 @given(

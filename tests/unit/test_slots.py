@@ -60,6 +60,23 @@ async def test_tasks_move_to_another_process_of_the_rank_when_plugins_join_the_r
     assert late in node.slots.slots[3].queue, "of the rank with less to do"
 
 
+@pytest.mark.parametrize(
+    ("config", "devices", "accelerators"),
+    [
+        ({"accelerators": 8, "env": {"CUDA_VISIBLE_DEVICES": "0,1,2,3,8,9,10,11"}}, "8,9", 2),
+        ({"accelerators": 2}, "0", 1),
+        ({"accelerators": 1}, None, 1),
+        ({"accelerators": 4, "devices": ["a", "b", "c", "d"]}, None, 1),
+    ],
+)  # fmt: skip
+async def test_a_task_has_its_ranks_share_of_the_gpus(
+    tmp_path: Path, config: dict[str, Any], devices: str | None, accelerators: int
+) -> None:
+    state = Node(tmp_path, ranks_per_node=4, **config).state
+    assert state.machine_share(6).get("devices") == devices
+    assert state.task_info(6, 0, 1)["accelerators"] == accelerators
+
+
 async def test_an_idle_slot_takes_only_what_any_slot_can_run(node: Node) -> None:
     busy, idle = node.places[0], node.places[3]
     for call in (node.call(0, gang=True, rank=2), node.call(1, rank=2), node.call(2)):

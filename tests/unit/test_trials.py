@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,10 +15,8 @@ from skyward_core.store.ledger import Ledger
 from skyward_core.views.pool_view import RunView, TaskView, TrialSheet
 from skyward_core.views.rank_metrics import MetricStore
 from skyward_core.views.sweep_trials import TrialTable, TrialTableSource
-from skyward_tui.cli.commands.run import TrialReporter, trial_cells
+from skyward_tui.cli.commands.run import TrialReporter
 from skyward_tui.cli.console import Console
-from skyward_tui.file_export import trials_csv
-from skyward_tui.widgets.sweep_trials import TrialLines
 from tests.support.ledger_runs import record_runs
 
 SHEET = TrialSheet.from_texts([("lr=0.1", "seed=10"), ("lr=0.1", "seed=9"), ("lr=0.01", "seed=x")])
@@ -53,19 +50,6 @@ def test_a_row_for_each_combination_whether_it_has_run_or_not() -> None:
         (("0.01", "x"), "raised"),
     ]
     assert found.rows[0].numbers == {"loss": 0.5} and found.rows[0].value == 3
-
-
-def test_by_gangs_of_some_ranks_each_row_says_which() -> None:
-    tasks = {0: TaskView(0, 3, 0, "returned"), 2: TaskView(2, 0, 0, "running")}
-    found = TrialTableSource(replace(SHEET, ranks=2)).table("r", tasks, MetricStore())
-    assert found.columns == ("#", "lr", "seed", "ranks", "outcome", "time", "result")
-    assert [cells[3] for cells in trial_cells(found, list(found.rows))] == ["ranks", "2-3", "", "0-1"]
-    assert places(found, "ranks") == [2, 0, 1] and places(found, "outcome") == [0, 2, 1]
-    lines = TrialLines()
-    lines.update(found, MetricStore(), "r")
-    assert lines.head(80).plain.split()[3:5] == ["ranks", "outcome"]
-    assert [lines.row(at, 80).plain.split()[3] for at in range(3)] == ["2-3", "◌", "0-1"]
-    assert [line.split(",")[4] for line in trials_csv(found).splitlines()] == ["ranks", "2-3", "", "0-1"]
 
 
 def test_of_other_runs_on_the_pool_no_trial_is_told(capsys: pytest.CaptureFixture[str]) -> None:

@@ -133,40 +133,17 @@ class LaunchPlan:
             return self
         nodes, name = self.sheet.nodes, "gang_nodes"
         if self.gang_ranks is not None:
-            from skyward_core.pool.runs.gang_sweep import check_partial_gangs, gang_shape
+            from skyward_core.pool.runs.gang_sweep import gang_nodes
 
             name = "gang_ranks"
             with set_error_field(name):
-                nodes, width = gang_shape(self.gang_ranks, self._ranks_per_node, self.pool.name)
-                if width > 1:
-                    check_partial_gangs(self.plugins, alone=self._is_standalone)
-                if self.sheet.after is not None and self.sheet.gang != bool(nodes):
-                    raise UsageError(
-                        f"the sweep was begun in gangs of {'whole nodes' if self.sheet.gang else 'ranks of a node'}, "
-                        f"and in pool {self.pool.name} {self.gang_ranks} ranks are none: go on with it in a pool whose "
-                        "nodes have as many ranks as those of its own"
-                    )
-                if nodes and self.detach:
-                    raise UsageError(
-                        f"{self.gang_ranks} ranks are whole nodes of pool {self.pool.name}, and a sweep by "
-                        "gangs of nodes needs its client to the end: leave --detach out"
-                    )
-            if not nodes:
-                return replace(self, sheet=replace(self.sheet, gang=False, nodes=0, ranks=width))
+                nodes = gang_nodes(self.gang_ranks, self._ranks_per_node, self.pool.name)
         if nodes > self.max_nodes:
             with set_error_field(name):
                 raise UsageError(
                     f"each combination is to run on {nodes} nodes, and pool {self.pool.name} has {self.max_nodes}"
                 )
         return replace(self, sheet=replace(self.sheet, nodes=nodes))
-
-    @property
-    def _is_standalone(self) -> bool:
-        """Whether ranks of the pool know no others."""
-        if isinstance(self.pool, PoolSpec):
-            return not self.pool.options.cluster
-        options = self.pool.spec.get("options")
-        return isinstance(options, Mapping) and options.get("cluster") is False
 
     @property
     def _ranks_per_node(self) -> int:
@@ -310,8 +287,6 @@ class LaunchPlan:
             said=said,
             stop=stop,
         )
-        if sheet is not None and sheet.ranks > 1:
-            tasks = [replace(task, width=sheet.ranks) for task in tasks]
         return tasks if self.timeout is None else [replace(task, timeout=self.timeout) for task in tasks]
 
 

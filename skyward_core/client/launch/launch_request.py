@@ -78,7 +78,7 @@ def check_gang_options(said: Mapping[str, object], options: Mapping[str, str], *
             raise UsageError(f"each combination runs on a number of {of}, 1 at least, not on {many!r:.40}")
         if not sweep:
             raise UsageError(f"{what} goes with --sweep")
-        if detach and name != "gang_ranks":  # of a part of a node's they are handed to nodes beforehand
+        if detach:
             raise UsageError(f"{what} needs its client to the end: leave --detach out")
         if others:
             raise UsageError(f"{what} {options[others[0]]} on {WAYS[others[0]]}: leave one of the two out")

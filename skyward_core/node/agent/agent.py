@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from skyward_core.node.agent.agent_state import NodeState
-from skyward_core.node.agent.call_journal import Call, CallRegistry
+from skyward_core.node.agent.call_journal import Call
 from skyward_core.node.agent.call_outcomes import CallLifecycle
 from skyward_core.node.agent.client_requests import ClientRequests
 from skyward_core.node.agent.config import AgentConfig
@@ -34,7 +34,6 @@ from skyward_core.protocol.frame_codec import Header
 if TYPE_CHECKING:
     from skyward_core.node.agent.preemption_notices import PreemptionNotifier
     from skyward_core.node.agent.sampler_process import SamplerProcess
-    from skyward_core.protocol.frame_types import AgentOutcome
 
 
 POSTPONE_PARTS = 5  # it is put off this often in the time after which it ends the machine
@@ -93,17 +92,13 @@ async def recover_state(state: NodeState, slots: SlotDispatcher, desk: CallLifec
         slots.plugin_contexts.adopt(pid)
     _restore_journal(state, desk)
     for call in list(state.registry.calls.values()):
-        if call.outcome is None and call.width > 1:
-            slots.partial_gangs.adopt(call)
-        elif call.outcome is None:
+        if call.outcome is None:
             next(s for s in slots.slots if (s.rank, s.number) == (call.rank, call.slot)).adopt_call(call)
     with suppress(TimeoutError):
         async with asyncio.timeout(RECONNECT_TIMEOUT):
             while any(slot.process and not slot.process.connection for slot in slots.slots):
                 slots.worker_event.clear()
                 await slots.worker_event.wait()
-    if slots.active_partial_gangs is not None:
-        slots.active_partial_gangs.on_recovery_done()
 
 
 def _restore_journal(state: NodeState, desk: CallLifecycle) -> None:
@@ -112,17 +107,10 @@ def _restore_journal(state: NodeState, desk: CallLifecycle) -> None:
         if header["t"] == "ack":
             register.acknowledge(header["calls"])
             continue
-        if header["t"] == "ended":
-            _restore_part(register, header["outcome"], body)
-            continue
         told = header["call"] if header["t"] == "given" else header
         key = (told["run"], told["i"])
         known = register.calls.get(key)
-        if header["t"] == "given" and known is not None and header["call"].get("width", 1) > 1:
-            part = Call(*key, header["call"], b"", None, rank=header["rank"], slot=header["slot"])
-            part.started_at, part.log_start = asyncio.get_running_loop().time(), header.get("log", {})
-            known.parts.append(part)
-        elif header["t"] == "given":
+        if header["t"] == "given":
             call = Call(*key, header["call"], b"", None, rank=header["rank"], slot=header["slot"])
             call.started_at, call.log_start = asyncio.get_running_loop().time(), header.get("log", {})
             register.add(call)
@@ -130,14 +118,6 @@ def _restore_journal(state: NodeState, desk: CallLifecycle) -> None:
         elif known is not None and known.outcome is None:
             known.result = body
             register.record_outcome(known, header)
-
-
-def _restore_part(register: CallRegistry, outcome: AgentOutcome, body: bytes) -> None:
-    """A part of a block's call has ended."""
-    whole = register.calls.get((outcome["run"], outcome["i"]))
-    for part in whole.parts if whole is not None else ():
-        if part.rank == outcome["rank"]:
-            part.outcome, part.result = outcome, body
 
 
 WORKER_START_DELAY = 5.0  # seconds in which workers that another agent left have greeted

@@ -311,7 +311,6 @@ class NodeState:
         informed: set once the pool's variables and secrets are known here, as far as anybody knows them.
         gpus_known: set once it is known which GPUs the node has: ranks are told, and so wait for it.
         apart: tasks run in other processes of the ranks than the gang's, which have joined one another.
-        in_blocks: ranks run something in gangs of some of the node's ranks; see ``agent.partial_gangs``.
         closing: the agent ends; nothing is started any more.
         notices: what its provider says of the machine's end: kind, and when (by the monotonic clock), where it says so.
         is_taken_back: ranks here were told that the machine is about to be taken back.
@@ -332,7 +331,6 @@ class NodeState:
         if config.accelerators is not None:
             self.gpus_known.set()
         self.has_separate_tasks = False
-        self.has_partial_gangs = False
         self.is_closing = False
         self.notices: dict[str, float | None] = {}
         self.is_preempted = False
@@ -351,7 +349,7 @@ class NodeState:
         config = self.config
         each = config.ranks_per_node
         seen = (config.accelerators or 0) // (each if config.devices else 1)
-        gpus = len(self.devices(rank % each, 1)) or seen
+        gpus = len(self._own_devices(rank)) or seen
         place = self.rank_info(rank, worker) | {"node": 0, "total_nodes": 1, "rank": 0, "world_size": 1}
         place |= {"local_rank": 0, "ranks_per_node": 1, "pool_rank": rank}
         place |= {"accelerators": gpus, "total_accelerators": gpus}
@@ -361,22 +359,22 @@ class NodeState:
         peer = {"node": 0, "address": config.address, "ports": [port]}
         return place | {"head_addr": config.address, "head_port": port, "peers": [peer]}
 
-    def devices(self, first: int, width: int) -> list[str]:
-        """Return the share of the GPUs of some neighbouring ranks, if ranks see all that the node has; else none."""
+    def _own_devices(self, rank: int) -> list[str]:
+        """Return a rank's share of the GPUs, if ranks see all that the node has; else none."""
         config = self.config
-        count, blocks = config.accelerators or 0, config.ranks_per_node // width
-        if config.devices or count < 2 or blocks < 2:
+        count, ranks = config.accelerators or 0, config.ranks_per_node
+        if config.devices or count < 2 or ranks < 2:
             return []
         seen = (os.environ | config.env).get("CUDA_VISIBLE_DEVICES", "")
         names = [name for name in seen.split(",") if name] or [str(number) for number in range(count)]
-        at = first // width
-        if len(names) < blocks:
+        at = rank % ranks
+        if len(names) < ranks:
             return [names[at % len(names)]]
-        return names[at * len(names) // blocks : (at + 1) * len(names) // blocks]
+        return names[at * len(names) // ranks : (at + 1) * len(names) // ranks]
 
-    def machine_share(self, first: int, width: int) -> Header:
-        """Return the share of the machine of some neighbouring ranks, as a process is told when it is set up."""
-        config, devices = self.config, self.devices(first, width)
+    def machine_share(self, rank: int) -> Header:
+        """Return a rank's share of the machine, for the set-up of its process for tasks."""
+        config, devices = self.config, self._own_devices(rank)
         here = sum(each.get("address") == config.address for each in self.gang.info.get("peers", ())) or 1
         told: Header = {"sharers": here * config.ranks_per_node}
         return told | {"devices": ",".join(devices)} if devices else told
@@ -390,7 +388,7 @@ class NodeState:
         self.gang = gang
         several = self.config.nodes * self.config.ranks_per_node > 1
         # A task sees its rank's share of the GPUs; a process that has begun to use CUDA sees what it saw then.
-        self.has_separate_tasks = self.has_separate_tasks or (gang.is_joined and several) or bool(self.devices(0, 1))
+        self.has_separate_tasks = self.has_separate_tasks or (gang.is_joined and several) or bool(self._own_devices(0))
         self.epochs.save(gang.epoch)
         self.redactor.add(gang.secrets)
 

@@ -9,7 +9,7 @@ from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal
 
 from skyward_core.node.agent.connection import Connection
 from skyward_core.protocol.frame_codec import (
@@ -28,7 +28,6 @@ from skyward_core.protocol.frame_codec import (
 if TYPE_CHECKING:
     from typing import TypedDict
 
-    from skyward_core.node.agent.worker_processes import Process
     from skyward_core.protocol.frame_types import (
         AgentBegan,
         AgentItem,
@@ -50,13 +49,7 @@ if TYPE_CHECKING:
         log: LogSizes
         call: ClientCall
 
-    class JournalPartEnded(TypedDict):
-        """The end of a part of a call that runs on a block of ranks."""
-
-        t: Literal["ended"]
-        outcome: AgentOutcome
-
-    JournalFrame = JournalGiven | JournalPartEnded | AgentOutcome | ClientAck
+    JournalFrame = JournalGiven | AgentOutcome | ClientAck
 
 
 COMPACT_THRESHOLD = 4 << 20  # bytes of values that were taken, before those that were not are written anew
@@ -230,13 +223,6 @@ class Call:
         # Its outcome, told when its worker, that it has ended, is gone.
         self.pending_outcome: tuple[WorkerOutcome, bytes] | None = None
         self.order = 0  # in which it came here; all calls of a broadcast have that of the first one
-        self.parts: list[Call] = []  # where it runs on several ranks of a block; see ``agent.partial_gangs``
-        self.split_call: SplitCallParts | None = None  # that it is a part of
-
-    @property
-    def width(self) -> int:
-        """On how many ranks of the node it runs, as a small gang; 1 for all other calls."""
-        return self.header.get("width", 1)
 
     @property
     def key(self) -> Key:
@@ -260,10 +246,6 @@ class Call:
         told = {"t": "given", "slot": self.slot, "rank": self.rank, "log": self.log_start}
         return encode_frame_text(f'{encode_json(told)[:-1]},"call":{text or encode_json(self.header)}}}')
 
-    def ended_frame(self) -> bytes:
-        """What the journal says when a part of a call has ended."""
-        return encode_frame({"t": "ended", "outcome": self.outcome}, self.result)
-
     def make_outcome(self, ended: EndDetails) -> WorkerOutcome:
         """The outcome of a call that its worker tells nothing of."""
         said: AnyHeader = {
@@ -283,20 +265,6 @@ class Call:
         }
         message = reasons.get(self.stop_reason, self.stop_reason)
         return {"kind": "collateral", "error": {"type": "Stopped", "message": message}}
-
-
-class SplitCallParts(Protocol):
-    """The parts of a call that runs on a block of ranks; see ``partial_gangs.SplitCall``."""
-
-    whole: Call
-    parts: list[Call]
-    is_started: bool
-
-    def accepts_process(self, process: Process, renewed: int) -> bool: ...
-
-    def is_ready(self, renewed: int) -> bool: ...
-
-    def on_part_ended(self, part: Call) -> None: ...
 
 
 class RunRecord:
@@ -320,7 +288,6 @@ class RunRecord:
         self.nodes: list[int] = []  # that have it, where these are not all
         self.job = ""  # the job that it is a step of
         self.more = False  # whether another one follows
-        self.width = 1  # on how many ranks of a node each of its calls runs
         self.has_next_step = False  # that one has come
         self.ended_at = 0.0  # of its latest outcome, by the monotonic clock
         self.order = 0  # in which its first call came here
@@ -347,8 +314,6 @@ class RunRecord:
             "over": self.over,
         }
         more = (("nodes", self.nodes), ("job", self.job), ("more", self.more))
-        if self.width > 1:
-            told["width"] = self.width
         return told | {key: value for key, value in more if value}
 
     def count_items(self, call: Call, outcome: AgentOutcome) -> None:
@@ -372,11 +337,6 @@ class CallRegistry:
         self.active = 0  # calls without an outcome
         self._last_order = 0
 
-    def next_order(self) -> int:
-        """The order of what comes now."""
-        self._last_order += 1
-        return self._last_order
-
     def add(self, call: Call) -> bool:
         """Take a call in; says whether it is the first of its run."""
         self.calls[call.key] = call
@@ -388,14 +348,15 @@ class CallRegistry:
             record = RunRecord(call.run, head.get("name", ""), head.get("kind", ""), head.get("total", 1))
             self.records[call.run] = record
             self._evict_record()
-        came = self.next_order()
+        self._last_order += 1
+        came = self._last_order
         if first:
             record.order = came
         call.order = record.order if call.is_gang_call else came
         record.active += 1
         record.epoch, record.nodes = call.header.get("epoch", 0), call.header.get("nodes", [])
         record.job, record.more = call.header.get("job", ""), call.header.get("more", False)
-        record.has_next_step, record.width = False, call.width
+        record.has_next_step = False
         self._mark_next_step(record.job, record)
         self.active += 1
         return first
@@ -442,11 +403,6 @@ class CallRegistry:
         for call in self.calls.values():
             if call.started_at is not None:
                 yield call.given_frame()
-            for part in call.parts:
-                if part.started_at is not None:
-                    yield part.given_frame()
-                if part.outcome is not None:
-                    yield part.ended_frame()
             if call.outcome is not None:
                 yield encode_frame(call.outcome, call.result)
 

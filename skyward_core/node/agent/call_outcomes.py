@@ -150,10 +150,7 @@ class CallLifecycle:
     def on_call_started(self, call: Call, text: str) -> None:
         """A worker has been given a call, whose header is ``text``; it begins while that is written down."""
         self._state.journal.write(call.given_frame(text))
-        if call.split_call is None:
-            self._slow.add(call.rank, call)
-        elif call is call.split_call.parts[0]:
-            self._slow.add(call.rank, call.split_call.whole)
+        self._slow.add(call.rank, call)
 
     def _announce_start(self, rank: int, call: Call) -> None:
         self._clients.wake_tails()
@@ -309,20 +306,6 @@ class CallLifecycle:
             header["log"] = log = logs.range_of(call)
             ends = {name: end for name, (_, end) in log.items()}
             self._clients.flush_logs(logs.side_file_sizes() | ends)
-        call.result = body
-        if call.split_call is None:
-            self.publish_outcome(call, header, body, more=more)
-        else:
-            call.outcome = header
-            self._state.journal.write(call.ended_frame())
-            call.split_call.on_part_ended(call)
-
-    def publish_outcome(self, call: Call, header: AgentOutcome, body: bytes, *, more: bool = False) -> None:
-        """Have clients, and the journal, know what came of a call.
-
-        Args:
-            more: as of :meth:`finish`.
-        """
         call.result = body
         data = encode_frame(header, body)
         if call.owner is not None and (

@@ -354,8 +354,6 @@ class ClientRequests:
             return
         self._gang_requests.reenter_contexts()
         call = Call(header["run"], header["i"], header, body, connection)
-        if call.width > 1:
-            self._slots.partial_gangs.validate(call)
         slot = self._slots.pick_slot(call)  # before anything remembers it
         if self._registry.add(call) and len(self._clients) > 1:
             record = self._registry.records[call.run]
@@ -363,8 +361,6 @@ class ClientRequests:
         if self._registry.is_cancelled(call.run):
             call.rank, call.stop_reason = slot.rank, "cancel"
             self._lifecycle.finish_stopped(call)
-        elif call.width > 1:
-            self._slots.partial_gangs.enqueue(call)
         else:
             slot.enqueue(call)
 

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
         ClientEnqueue,
         ClientForm,
         ClientGang,
-        ClientHeard,
         ClientHolds,
         ClientLock,
         ClientNumber,
@@ -233,13 +232,11 @@ class GangRequests:
             "holds": self._send_gang_status,
             "enqueue": self._enqueue,
             "dequeue": self._dequeue,
-            "heard": self._on_gang_ack,
         }
 
     def on_client_gone(self, connection: Connection) -> None:
         """A client is gone."""
         self._lock.on_client_gone(connection)
-        self._slots.on_gang_ack(connection)
         if self._queue is not None:
             self._queue.on_client_gone(connection)
 
@@ -255,18 +252,12 @@ class GangRequests:
 
     def _enqueue(self, connection: Connection, header: ClientEnqueue, body: bytes) -> None:
         if self._queue is None:
-            pass  # few pools need it
-
             self._queue = RunQueue(self._clients)
         self._queue.add(connection, header)
 
     def _dequeue(self, connection: Connection, header: ClientDequeue, body: bytes) -> None:
         if self._queue is not None:
             self._queue.remove(header["run"], connection)
-
-    def _on_gang_ack(self, connection: Connection, header: ClientHeard, body: bytes) -> None:
-        """A client sends this gang no other broadcast."""
-        self._slots.on_gang_ack(connection, header["epoch"])
 
     def reenter_contexts(self) -> None:
         """Where ranks stand alone, have what plugins had around the node entered once more, if it is gone or failed: no

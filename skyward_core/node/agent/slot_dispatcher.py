@@ -19,10 +19,7 @@ from skyward_core.protocol.frame_codec import AnyHeader, WireError
 from skyward_core.protocol.frame_schema import validate_worker_frame
 
 if TYPE_CHECKING:
-    from skyward_core.node.agent.call_journal import SplitCallParts
-    from skyward_core.node.agent.partial_gangs import PartialGangs
-    from skyward_core.node.agent.worker_processes import SharedLife
-    from skyward_core.protocol.frame_types import FromWorker, LifeKeys, WorkerHello
+    from skyward_core.protocol.frame_types import FromWorker, WorkerHello
 
 
 EXIT_POLL = 0.01  # seconds between looks at whether those that were told to end have
@@ -40,7 +37,6 @@ class SlotDispatcher:
         self._workers: dict[Connection, Slot] = {}
         self.worker_event = asyncio.Event()
         self._pause_clock: PauseClock | None = None  # while no rank was at a breakpoint
-        self.active_partial_gangs: PartialGangs | None = None  # while no call was for a block of ranks
         self.plugin_contexts = PluginContextProcess(state, self.pump, self.break_gang)
         config = state.config
         first = config.node * config.ranks_per_node
@@ -102,13 +98,7 @@ class SlotDispatcher:
         self.reap()  # who died by itself just now is no victim of this
         if call.outcome is not None or call.stop_reason or call.pending_outcome:
             return
-        if call.parts and self.active_partial_gangs is not None:
-            self.active_partial_gangs.stop(call, reason, grace)
-            return
         call.stop_reason = reason
-        if self.active_partial_gangs is not None and self.active_partial_gangs.drop(call):
-            self._lifecycle.finish_stopped(call)
-            return
         for slot in self.slots:
             if slot.running.get(call.key) is call:
                 # Calls of other runs may end with it: nobody has cancelled those.
@@ -133,49 +123,17 @@ class SlotDispatcher:
                 self.stop(call, reason, grace)
         self.pump()
 
-    # -- blocks of ranks ---------------------------------------------------------------------------------
-
-    @property
-    def partial_gangs(self) -> PartialGangs:
-        """Gangs of some of the node's ranks."""
-        if self.active_partial_gangs is None:
-            from skyward_core.node.agent.partial_gangs import PartialGangs
-
-            self.active_partial_gangs = PartialGangs(self._state, self._lifecycle, self)
-        return self.active_partial_gangs
-
-    def start_split_call(self, team: SplitCallParts) -> None:
-        """A call begins on all ranks of a block."""
-        self.partial_gangs.start(team)
-
-    def get_shared_life(self, told: LifeKeys, epoch: int) -> SharedLife:
-        """That which a block's processes have together."""
-        return self.partial_gangs.get_shared_life(told, epoch)
-
-    def on_gang_ack(self, connection: Connection, epoch: int | None = None) -> None:
-        """A client knows that the gang of an epoch is spent, or is gone."""
-        if self.active_partial_gangs is not None:
-            self.active_partial_gangs.on_ack(connection, epoch)
+    # -- the gang ----------------------------------------------------------------------------------------
 
     def on_new_gang(self) -> None:
         """A client has formed one."""
         if self._state.has_separate_tasks:
             self.separate_tasks()
-        if self.active_partial_gangs is not None:
-            self.active_partial_gangs.requeue_unstarted()
-
-    def on_capacity_freed(self) -> None:
-        """A call or a process has ended: others may have waited for that."""
-        if self.active_partial_gangs is not None and not self._state.is_closing:
-            self.active_partial_gangs.schedule()
-            self.pump()
 
     @property
     def pause_clock(self) -> PauseClock:
         """For how long ranks stood still."""
         if self._pause_clock is None:
-            pass
-
             self._pause_clock = PauseClock()
         return self._pause_clock
 
@@ -211,14 +169,6 @@ class SlotDispatcher:
         if not gang.spent_reason and not gang.broken_reason:
             gang.spent_reason = why
             self._clients.send_to_all(gang.status_frame())
-
-    def mark_gang_spent_with_acks(self, why: str) -> list[Connection]:
-        """The same, where nobody may send it a broadcast that is on its way by then: has each client say that it knows;
-        see ``partial_gangs.PartialGangs.knows``. Gives those that were told."""
-        gang = self._state.gang
-        gang.spent_reason = gang.spent_reason or why
-        self._clients.send_to_all(gang.status_frame() | {"ask": True})
-        return self._clients.connections
 
     def processor_seconds(self) -> dict[str, float]:
         """What ranks that run something have taken of the processor so far, by rank."""

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from skyward_core.node.agent.config import AgentConfig
 from skyward_core.node.agent.connection import Connection
@@ -25,27 +25,6 @@ if TYPE_CHECKING:
 ON_SIGTERM = 128 + signal.SIGTERM  # exit status of a program that ends by it, as shells have it
 
 
-class SharedLife:
-    """The common lifetime of the processes of a block of ranks, as an epoch is the gang's; see ``agent.partial_gangs``.
-
-    Args:
-        name: that no other one has, also of an agent before this one.
-        epoch: the gang's epoch in which it began.
-        first, width: the block: its first rank among the node's, and how many it has.
-    """
-
-    def __init__(self, name: str, epoch: int, first: int, width: int) -> None:
-        self.name = name
-        self.epoch = epoch
-        self.first = first
-        self.width = width
-        self.broken_reason = ""  # why its processes take no other call
-
-    def to_json(self) -> dict[str, Any]:
-        """As its processes are told, who tell an agent that comes later."""
-        return {"name": self.name, "first": self.first, "width": self.width}
-
-
 class Process:
     """One worker process. ``epoch`` is the gang epoch it was set up for, None while it is fresh."""
 
@@ -54,9 +33,7 @@ class Process:
         self.stderr_start = 0  # where in the file of standard error its own lines begin
         self.connection: Connection | None = None
         self.epoch: int | None = None
-        self.life: SharedLife | None = None  # that it has with others of a block, in place of the gang's
         self.has_run_code = False  # it may have run user code
-        self.join_deadline = 0.0  # how long it has to join the gang, where a block of ranks waits for it
         self.has_place = False  # it knows which rank it is
         self.is_ready = False  # its plugins' contexts are entered (or failed to be)
         self.kill_reason = ""  # why we ended it, when we did

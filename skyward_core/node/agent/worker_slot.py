@@ -16,19 +16,12 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from skyward_core.node.agent.agent_state import Gang, NodeState, ReservedPorts
-from skyward_core.node.agent.call_journal import Call, Key, SplitCallParts
+from skyward_core.node.agent.call_journal import Call, Key
 from skyward_core.node.agent.call_outcomes import CallLifecycle
 from skyward_core.node.agent.connected_clients import RankPhases
 from skyward_core.node.agent.connection import Connection
 from skyward_core.node.agent.log_tailing import RankLogs
-from skyward_core.node.agent.worker_processes import (
-    Process,
-    SharedLife,
-    call_on_exit,
-    describe_exit,
-    signal_group,
-    spawn,
-)
+from skyward_core.node.agent.worker_processes import Process, call_on_exit, describe_exit, signal_group, spawn
 from skyward_core.protocol.frame_codec import Header, encode_json
 from skyward_core.protocol.node_paths import APP_LOG
 
@@ -36,7 +29,6 @@ if TYPE_CHECKING:
     from skyward_core.protocol.frame_types import (
         ErrorKeys,
         FromWorker,
-        LifeKeys,
         PluginErrorKeys,
         WorkerHello,
         WorkerOutcome,
@@ -182,7 +174,7 @@ EXIT_HANDLER_GRACE = 60.0
 SPENT_EPOCH = -1  # the epoch of a process that has left its gang, and takes no other call
 WORKER_EXIT_GRACE = 1.0  # seconds that a call's outcome waits for the end of the worker that it ended
 
-Step = Literal["wait", "start", "send away", "replace", "set up", "look around", "hand back", "hand over", "begin"]
+Step = Literal["wait", "start", "send away", "replace", "set up", "look around", "hand back", "hand over"]
 
 
 class NodeConditions(Protocol):
@@ -190,7 +182,6 @@ class NodeConditions(Protocol):
 
     is_closing: bool
     has_separate_tasks: bool
-    has_partial_gangs: bool
     gang: Gang
     env_known: Any
     gpus_known: Any
@@ -219,26 +210,8 @@ class PluginContextStatus(Protocol):
     def is_resolved(self) -> bool: ...
 
 
-class PartialGangStatus(Protocol):
-    """What it asks of the calls that wait for blocks of ranks; see ``partial_gangs.PartialGangs``."""
-
-    def is_next(self, team: SplitCallParts) -> bool: ...
-
-    def is_ready(self, team: SplitCallParts) -> bool: ...
-
-    def is_within_grace(self, process: Process) -> bool: ...
-
-
-def decide_step(
-    slot: SlotConditions,
-    node: NodeConditions,
-    apps: PluginContextStatus,
-    blocks: PartialGangStatus | None = None,
-) -> Step:
-    """What a slot does next.
-
-    Args:
-        blocks: what knows of gangs of some ranks of the node, while there are any.
+def decide_step(slot: SlotConditions, node: NodeConditions, apps: PluginContextStatus) -> Step:
+    """Return what a slot does next.
 
     Returns:
         "wait": nothing, until something happens.
@@ -249,7 +222,6 @@ def decide_step(
         "look around": take a task that waits for another slot, if there is one.
         "hand back": the first call of the queue is for a gang that is no more.
         "hand over": give the first call of the queue to the process.
-        "begin": have all ranks of a block begin the first call of their queues.
     """
     process = slot.process
     if process is None:
@@ -260,8 +232,6 @@ def decide_step(
         return "wait"
     if process.is_unusable:
         return "wait" if slot.running else "send away"
-    if blocks is not None and (process.life is not None or (slot.queue and slot.queue[0].split_call is not None)):
-        return _decide_block_step(slot, process, node, blocks)
     gang, epoch = node.gang, process.epoch
     has_left = slot.left_epoch == gang.epoch
     if epoch != gang.epoch or gang.broken_reason:
@@ -272,9 +242,8 @@ def decide_step(
         if epoch != gang.epoch and gang.epoch and fits and not has_left:
             if node.has_separate_tasks and not slot.number and not slot.queue:
                 return "wait"  # ranks join one another for a broadcast only
-            # What plugins have around the whole node comes first; and ranks that are at work in blocks would join late.
-            late = node.has_partial_gangs and gang.has_hooks and not slot.number
-            return "set up" if not late and (not gang.has_app_hooks or apps.is_resolved) else "wait"
+            # The plugins' contexts around the whole node come first.
+            return "set up" if not gang.has_app_hooks or apps.is_resolved else "wait"
     if not slot.queue:
         return "wait" if slot.running else "look around"
     if not slot.has_turn:
@@ -286,38 +255,7 @@ def decide_step(
         return "hand back"
     if gang.has_hooks and (has_left or (gang.broken_reason and slot.number == 0)):
         return "wait"  # for the next epoch, which a client forms when it hears of the break
-    joins = slot.number == 0 and epoch is not None and not process.is_ready
-    if blocks is not None and gang.has_hooks and joins and not call.is_gang_call:
-        return "wait"  # meanwhile it may be taken for a block
     return "hand over"
-
-
-def _decide_block_step(slot: SlotConditions, process: Process, node: NodeConditions, blocks: PartialGangStatus) -> Step:
-    """The same where a part of a block's call is next, or the process is in a block's life. It changes sides only
-    between two calls, and as a new process."""
-    if slot.running or (slot.queue and not slot.has_turn):
-        return "wait"
-    gang, life = node.gang, process.life
-    call = slot.queue[0] if slot.queue else None
-    if call is not None and call.split_call is not None:
-        if not blocks.is_next(call.split_call):
-            return "wait"
-        if not call.split_call.accepts_process(process, gang.renewed_epoch):
-            joins = life is None and not process.is_ready and process.epoch == gang.epoch and not gang.broken_reason
-            return "wait" if joins and blocks.is_within_grace(process) else "replace"
-        if not gang.epoch and not (call.header.get("headless") and node.gpus_known.is_set()):
-            return "wait"  # for what only a client knows: the plugins
-        return "begin" if blocks.is_ready(call.split_call) else "wait"
-    if life is None:
-        return "wait"
-    has_left = slot.left_epoch == gang.epoch
-    if call is not None:
-        return "hand back" if gang.epoch and _is_stale(call, gang, has_left) else "replace"
-    over = bool(life.broken_reason) or life.epoch < gang.renewed_epoch
-    wanted = (
-        gang.epoch and not has_left and not gang.broken_reason and not gang.spent_reason and not node.has_partial_gangs
-    )
-    return "replace" if over or wanted else "look around"
 
 
 def _is_stale(call: Call, gang: Gang, has_left: bool) -> bool:
@@ -340,15 +278,6 @@ class SlotGroup(Protocol):
     def steal_task(self, idle: Slot) -> Call | None: ...
 
     def stop(self, call: Call, reason: str, grace: float) -> None: ...
-
-    def start_split_call(self, team: SplitCallParts) -> None: ...
-
-    def get_shared_life(self, told: LifeKeys, epoch: int) -> SharedLife: ...
-
-    def on_capacity_freed(self) -> None: ...
-
-    @property
-    def active_partial_gangs(self) -> PartialGangStatus | None: ...
 
     def on_worker_exit(self) -> None: ...
 
@@ -412,31 +341,18 @@ class Slot:
     def load(self) -> int:
         return len(self.queue) + len(self.running)
 
-    @property
-    def has_part(self) -> bool:
-        """Whether a part of a block's call waits or runs here."""
-        return any(call.split_call is not None for call in (*self.running.values(), *self.queue))
-
-    @property
-    def next_call(self) -> Call | None:
-        """The first call that waits."""
-        return self.queue[0] if self.queue else None
-
     def enqueue(self, call: Call) -> None:
-        """Have a call wait for its turn: by when it came, as parts of a block's call come into the queue later. Tasks
-        that want the contexts of the whole gang give way to those parts, for which there is no gang meanwhile."""
+        """Queue a call by the order in which it came to the node: tasks may move here from another slot."""
         call.rank = self.rank
-        place, hooks = len(self.queue), self._state.gang.has_hooks and not self._state.has_separate_tasks
-        while place and _has_precedence(call, self.queue[place - 1], hooks):
+        place = len(self.queue)
+        while place and self.queue[place - 1].order > call.order:
             place -= 1
         self.queue.insert(place, call)
         self.pump()
 
     def pump(self) -> None:
         """Move on: replace the process where that is due, set it up, hand it what it can take."""
-        while (
-            step := decide_step(self, self._state, self._plugin_contexts, self._slot_group.active_partial_gangs)
-        ) != "wait":
+        while (step := decide_step(self, self._state, self._plugin_contexts)) != "wait":
             process = self.process
             connection = process.connection if process is not None else None
             if process is None:
@@ -455,12 +371,7 @@ class Slot:
                 self._set_up(process, connection)
             elif step == "hand back":
                 self._lifecycle.reject_stale(self.queue.popleft())
-            elif step == "begin":
-                if (head := self.next_call) is not None and head.split_call is not None:
-                    self._slot_group.start_split_call(head.split_call)
             elif step == "replace":
-                if self.queue and self.queue[0].split_call is not None:
-                    self._mark_gang_spent(process, "its ranks are taken for smaller gangs")
                 self.exit_process("its gang was replaced", self._state.config.grace)
             else:
                 self.exit_process(UNUSABLE, self._state.config.grace)
@@ -527,11 +438,7 @@ class Slot:
         self.set_phase(header.get("phase", ""), header.get("age", 0.0))
         if "epoch" in header and process.epoch is None:
             process.epoch, process.is_ready, process.has_place = header["epoch"], True, True
-            gang = Gang.from_header(header, plugins)
-            if "life" in header:
-                process.life = self._slot_group.get_shared_life(header["life"], header["epoch"])
-                gang.info, gang.broken_reason = {}, "its ranks are in smaller gangs"
-            self._learn_gang(gang)
+            self._learn_gang(Gang.from_header(header, plugins))
         for call in self.running.values():
             call.worker = connection
             self._lifecycle.send_credit(call)
@@ -555,21 +462,6 @@ class Slot:
         if self.number == 0 or self.is_task_slot:
             self._phases.set_phase(self.rank, phase, age)
 
-    def set_up_in_block(self, life: SharedLife, header: Header) -> None:
-        """Give the process its place among the ranks of a block."""
-        process, gang = self.process, self._state.gang
-        if process is None or process.connection is None:
-            return
-        process.epoch, process.life, process.is_ready, process.has_place = life.epoch, life, False, True
-        how = {"hooks": gang.has_hooks, "apps": gang.has_app_hooks, "secrets": gang.secrets, "alone": False}
-        process.connection.send(header | how, gang.plugins)
-
-    def start_part(self) -> None:
-        """Hand the first call over, a part of a block's."""
-        process = self.process
-        if process is not None and process.connection is not None:
-            self._hand_over(self.queue.popleft(), process, process.connection)
-
     def _set_up(self, process: Process, connection: Connection) -> None:
         gang = self._state.gang
         process.epoch = gang.epoch
@@ -578,7 +470,7 @@ class Slot:
         header = {"t": "setup", "epoch": gang.epoch, "info": info, "own": self._task_info()}
         header |= {"gang": self.number == 0, "apart": self._state.has_separate_tasks, "joins": gang.is_joined}
         if self.number and self._state.has_separate_tasks:
-            header |= self._state.machine_share(self.rank % self._state.config.ranks_per_node, 1)
+            header |= self._state.machine_share(self.rank)
         header |= {
             "hooks": gang.has_hooks,
             "apps": gang.has_app_hooks,
@@ -649,18 +541,14 @@ class Slot:
 
     def _mark_gang_broken(self, process: Process, how: str) -> None:
         """The gang lost this process. Say so before its outcome: the client may start the next run at once."""
-        if process.life is not None:
-            process.life.broken_reason = process.life.broken_reason or how or "a process of it ended"
-        elif self.number == 0 and process.epoch is not None and process.epoch == self._state.gang.epoch:
+        if self.number == 0 and process.epoch is not None and process.epoch == self._state.gang.epoch:
             self._slot_group.break_gang(f"the worker of rank {self.rank} ended" + (f": {how}" if how else ""))
 
     def _mark_gang_spent(self, process: Process, why: str) -> None:
         """A call has ended well, and left a process that takes no other. The gang goes on for ranks that have not begun
         theirs; what comes next is for another one."""
         gang = self._state.gang
-        if process.life is not None:
-            process.life.broken_reason = process.life.broken_reason or why
-        elif self.number == 0 and process.epoch is not None and process.epoch == gang.epoch and not gang.is_standalone:
+        if self.number == 0 and process.epoch is not None and process.epoch == gang.epoch and not gang.is_standalone:
             process.epoch, self.left_epoch = SPENT_EPOCH, gang.epoch
             self._slot_group.mark_gang_spent(why)
 
@@ -704,7 +592,6 @@ class Slot:
         self.pump()
         if self.twin is not None:
             self.twin.pump()
-        self._slot_group.on_capacity_freed()
 
     # -- its calls ---------------------------------------------------------------------------------------
 
@@ -795,9 +682,3 @@ class Slot:
         self._lifecycle.finish(call, header, body, self.logs, more=bool(self.queue))
         self.running.pop(call.key, None)
         self._pump_waiting()
-
-
-def _has_precedence(call: Call, before: Call, hooks: bool) -> bool:
-    """Whether a call that is put into a queue goes ahead of another one."""
-    gives_way = hooks and call.split_call is not None and before.split_call is None and not before.is_gang_call
-    return before.order > call.order or gives_way

@@ -294,9 +294,9 @@ class WorkerProcess:
             from skyward_core.runtime.rendezvous import TorchrunEnvironment
 
             self._torchrun = TorchrunEnvironment(info, own, self._paths.error_file(os.getpid()))
-        self._serves_both = gang and others and not apart and "life" not in header
+        self._serves_both = gang and others and not apart
         self._flush()
-        kept = ("epoch", "info", "secrets", "hooks", "apps", "joins", "alone", "life")
+        kept = ("epoch", "info", "secrets", "hooks", "apps", "joins", "alone")
         self._plugins = b"" if "failed" in header else body
         told: AnyHeader = header
         self._setup = {key: told[key] for key in kept if key in told}

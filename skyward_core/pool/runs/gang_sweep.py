@@ -11,21 +11,19 @@ import os
 import shutil
 import tempfile
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from skyward_core.model.errors import PoolError, UsageError
-from skyward_core.plugins.plugin import has_app_hook
 from skyward_core.pool.runs.scheduler import new_run_id
 from skyward_core.store import pool_folder
 from skyward_core.tasks.pickled_call import Task
 from skyward_core.util.content_hash import BLOB_PREFIX
 
 if TYPE_CHECKING:
-    from skyward_core.plugins.plugin import Plugin
     from skyward_core.pool.pool_context import PoolContext
     from skyward_core.pool.runs.run import Run
     from skyward_core.pool.runs.scheduler import Launcher
@@ -45,55 +43,28 @@ def check_node_count(nodes: int, has: int, pool: str) -> None:
         raise UsageError(f"each combination is to run on {nodes} nodes, and {of_pool}: nothing was begun")
 
 
-def gang_shape(ranks: int, each: int, pool: str) -> tuple[int, int]:
-    """What a gang of so many ranks is made of: how many whole nodes, or how many ranks of one node.
+def gang_nodes(ranks: int, each: int, pool: str) -> int:
+    """Return how many nodes a gang of so many ranks has. A gang has all ranks of its nodes.
 
     Args:
-        each: ranks of each node; 0 where nobody knows yet.
-
-    Returns:
-        Nodes of each gang, else 0; and neighbouring ranks of one node, else 1. (0, 1) is no gang: one rank each.
+        each: Ranks of each node; 0 if the pool is not up, and its GPUs decide.
 
     Raises:
-        UsageError: nodes have not so many, nor can they be shared out so.
+        UsageError: No number of nodes has so many ranks.
     """
     if not each:
         raise UsageError(
             f"each combination is to run on {ranks} ranks, and how many a node of pool {pool} has is known once it is "
             "up: say how many nodes each has instead, or use a pool that is up"
         )
-    if not ranks % each:
-        return ranks // each, 1
-    if not each % ranks:
-        return 0, ranks
-    low = max(many for many in range(1, ranks) if not (each % many and many % each))
-    high = min(many for many in range(ranks + 1, ranks + each + 1) if not (each % many and many % each))
-    raise UsageError(
-        f"each combination is to run on {ranks} ranks, and the nodes of pool {pool} have {each} each, which cannot be "
-        f"shared out so: take {low} or {high} ranks"
-    )
-
-
-def check_partial_gangs(plugins: Iterable[Plugin], *, alone: bool) -> None:
-    """See whether gangs of some of a node's ranks can be had in a pool.
-
-    Args:
-        plugins: those of the pool.
-        alone: whether its ranks know no others.
-
-    Raises:
-        UsageError: they cannot; says why.
-    """
-    if alone:
+    if ranks % each:
+        low = ranks - ranks % each
+        fit = f"{low} or {low + each}" if low else f"{each}"
         raise UsageError(
-            "each combination is to run on several ranks, and with Options(cluster=False) ranks stand alone: leave "
-            "that out, or have one rank each"
+            f"each combination is to run on {ranks} ranks, and a gang has all ranks of its nodes: each node of pool "
+            f"{pool} has {each}. Take {fit} ranks, or leave the number out: one rank each"
         )
-    if (named := next((plugin.name for plugin in plugins if has_app_hook([plugin])), None)) is not None:
-        raise UsageError(
-            f"plugin {named} is around the whole node, and gangs of some of its ranks cannot each have it for "
-            "themselves: take all ranks of nodes, or leave the plugin out"
-        )
+    return ranks // each
 
 
 async def begin_sweep(

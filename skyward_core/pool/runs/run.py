@@ -417,11 +417,6 @@ class Run:
         self.wanted: int | tuple[int, ...] | None = tasks[0].nodes if kind == "broadcast" else None
         self.nodes: tuple[int, ...] = ()  # that it has got, where it wants some only
 
-    @property
-    def width(self) -> int:
-        """On how many ranks of a node each of its calls runs, as a gang of their own."""
-        return self.tasks[0].width
-
     def name_of(self, index: int) -> str:
         return self.tasks[index % len(self.tasks)].name
 
@@ -520,8 +515,6 @@ class Run:
     def _most_in_flight(self) -> int:
         """How many tasks a node is given at once."""
         slots = self._context.slots_per_node
-        if self.width > 1:
-            slots = self._context.ranks_per_node // self.width
         if self.kind != "sweep":
             return slots + (MAX_QUEUED_TASKS if self._is_quick() else 1)
         # One may take hours: none waits behind it while another node is idle, as long as we are there to see to that.
@@ -582,8 +575,6 @@ class Run:
             header["fed"] = True
         if task.script:
             header["script"] = True
-        if task.width > 1:
-            header["width"] = task.width
         if task.job:
             header["job"], header["more"] = task.job, task.more
         if self._context.is_standalone:

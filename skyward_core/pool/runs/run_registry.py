@@ -330,10 +330,7 @@ class OtherClientRuns:
         self._news.records.add_run(run, record["function"], record["kind"], record["total"], at)
         if nodes:
             self._news.records.set_columns(run, nodes=nodes)
-        self._add_run(
-            run, record["function"], record["kind"], record["total"], at, nodes, job,
-            more=more, width=record.get("width", 1),
-        )  # fmt: skip
+        self._add_run(run, record["function"], record["kind"], record["total"], at, nodes, job, more=more)
 
     def on_queued(self, link: Link, queued: QueuedRunKeys) -> None:
         """A run waits for nodes, as the head tells."""
@@ -354,7 +351,6 @@ class OtherClientRuns:
         job: str = "",
         *,
         more: bool = False,
-        width: int = 1,
     ) -> None:
         self._totals[run] = total
         self._outcomes[run] = {}
@@ -370,7 +366,6 @@ class OtherClientRuns:
                 at=at,
                 job=job,
                 more=more,
-                width=width,
             )
         )
         if nodes:

@@ -271,7 +271,6 @@ class Launcher:
             raise context.external_end.error()
         try:
             context.check_interpreter(tasks)
-            self._check_width(tasks)
             wanted = self._wanted_nodes(kind, tasks)
         except UsageError:
             _delete_files(tasks)
@@ -302,30 +301,6 @@ class Launcher:
         elif not whole or large:
             self._start_or_reject(run)
         return run
-
-    def _check_width(self, tasks: Sequence[Task]) -> None:
-        """See whether each task can run on as many ranks of a node as it wants.
-
-        Raises:
-            UsageError: it cannot.
-        """
-        task, context = tasks[0], self._context
-        if task.width == 1:
-            return
-        each, asked = (
-            context.ranks_per_node,
-            f"{task.name} is to run on {task.width} ranks of a node each time",
-        )
-        if context.is_standalone or task.width >= each or each % task.width:
-            raise UsageError(f"{asked}, and pool {context.name} has {each} ranks on each that cannot be shared so")
-        if any(each.feeds or each.stream for each in tasks):
-            raise UsageError(f"{asked}, and a generator, or an argument that is one, is for one rank alone")
-        old = [link.node for link in context.links if link.welcome and "blocks" not in link.welcome.get("knows", ())]
-        if old:
-            raise UsageError(
-                f"{asked}, and the agent of node {old[0]} in pool {context.name} is of a release that knows no such "
-                "gangs: take all ranks of nodes, or make the pool anew"
-            )
 
     def _wanted_nodes(self, kind: RunKind, tasks: Sequence[Task]) -> int | tuple[int, ...] | None:
         """How many nodes a run is to have, or which; None for all.
@@ -409,7 +384,6 @@ class Launcher:
                 at=now,
                 job=run.tasks[0].job,
                 more=run.tasks[0].more,
-                width=run.width,
             )
         )
 
@@ -494,15 +468,10 @@ class Launcher:
                 self._background.spawn(self._start_gang(run))
         elif waits:
             self._background.spawn(self._start_in_turn(run))
-        elif gang is not None and not gang.is_ready and self._needs_gang(run):
+        elif gang is not None and not gang.is_ready:
             self._background.spawn(self._dispatch_with_gang(run))
         else:
             run.dispatch()
-
-    def _needs_gang(self, run: Run) -> bool:
-        """Whether a run waits for a gang of all ranks. One on small gangs does where an agent has heard of none yet,
-        and so of no plugins."""
-        return run.width == 1 or any(link.up and not link.epoch for link in self._context.links)
 
     async def _start_in_turn(self, run: Run) -> None:
         async with self._broadcast_order.hold_turn(run):
@@ -526,7 +495,7 @@ class Launcher:
     async def _reform_gang(self) -> None:
         """A gang broke: tasks that wait on nodes for the plugins' contexts need a new one to go on."""
         gang = self._setup_manager.rank_setup
-        tasks = [run for run in self._run_registry.runs.values() if run.kind != "broadcast" and self._needs_gang(run)]
+        tasks = [run for run in self._run_registry.runs.values() if run.kind != "broadcast"]
         if gang is None or not tasks or self._roster.is_replacing:  # its end is a new gang
             return
         try:

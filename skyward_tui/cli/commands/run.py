@@ -47,7 +47,6 @@ from skyward_core.views.sweep_trials import (
     TrialRow,
     TrialTable,
     TrialTableSource,
-    ranks_of_block,
     representative_task,
     steps_of_job,
 )
@@ -72,7 +71,7 @@ from skyward_tui.launch_form.plan_text import missing_packages_text, plan_rows, 
 from skyward_tui.notifications import Notifier
 from skyward_tui.text.json_output import pool_json, run_json, trials_json
 from skyward_tui.text.number_format import clip, count, count_range, duration, number, precise_duration
-from skyward_tui.text.run_rows import combination_text, gang_text, ranks_cell, sweep_outcome
+from skyward_tui.text.run_rows import combination_text, gang_text, sweep_outcome
 
 if TYPE_CHECKING:
     from skyward_core.client.launch.job_records import ShellRecord
@@ -149,9 +148,7 @@ class TrialReporter:
         said = combination_text(self._sheet, self._sheet.tasks[outcome.index])
         so_far = f"{len(self._ended_tasks):,}/{len(self._sheet.tasks):,}"
         line = f"{so_far} {said}: {outcome.kind} {outcome_note(task)}".rstrip()
-        ranks = ranks_of_block(self._sheet, outcome.rank)
-        where = f" on ranks {ranks[0]} to {ranks[-1]}" if ranks else ""
-        self._console.note(f"{clip(line, 300)}{where} ({precise_duration(outcome.seconds)})")
+        self._console.note(f"{clip(line, 300)} ({precise_duration(outcome.seconds)})")
 
 
 class GangReporter:
@@ -241,8 +238,7 @@ def trial_cells(found: TrialTable, rows: list[TrialRow]) -> list[tuple[str, ...]
         time = "" if row.seconds is None else precise_duration(row.seconds)
         shown = ("" if each is None else number(each) for each in numbers)
         note = "" if row.task is None else outcome_note(row.task)
-        ranks = (ranks_cell(row.ranks),) if found.by_ranks else ()
-        cells.append((str(row.place), *row.arguments, *ranks, state, time, *shown, note))
+        cells.append((str(row.place), *row.arguments, state, time, *shown, note))
     return cells
 
 
