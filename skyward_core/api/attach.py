@@ -105,14 +105,14 @@ class Attached(MapMixin):
         Returns:
             The proof: what is gone, and what may still run.
         """
-        self._close_engine()
+        self._close_connections()
         receipt = submit(tear_down(self.pool)).result()
         self._stack.close()
         return receipt
 
     def detach(self) -> None:
         """Leave the pool as it is."""
-        self._close_engine()
+        self._close_connections()
         if self._pool is not None and not self._pool.context.leaving:
             submit(self._pool.detach()).result()
         self._stack.close()

@@ -395,7 +395,7 @@ class Compute(MapMixin):
         pool = self.pool
         interrupted: KeyboardInterrupt | SystemExit | None = None
         try:
-            self._close_engine()
+            self._close_connections()
         except (KeyboardInterrupt, SystemExit) as again:
             interrupted = again
         self._pool = None  # an ended Compute must not keep the ledger open

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from skyward_core.model.errors import RunError, UsageError
 from skyward_core.model.function import Function, PendingFunction, check_call, function_name
@@ -71,35 +71,7 @@ class ChunkSizer:
         self._seconds = each if self._seconds is None else 0.7 * self._seconds + 0.3 * each
 
 
-class MapBackend(Protocol):
-    """How shares of items get to ranks, and what comes of them back.
-
-    Attributes:
-        places: calls that run at the same time.
-        arrivals: ("values", number of the call, what gives its values, how many, seconds that they took, their size in
-            bytes), and ("end",).
-    """
-
-    places: int
-    arrivals: queue.SimpleQueue[Any]
-
-    def start(self) -> None: ...
-
-    def submit_chunk(self, first: int, items: Sequence[Any]) -> int:
-        """Hand out the next call; gives its bytes, as far as they are known."""
-        ...
-
-    def finish(self) -> None:
-        """There are no more items."""
-
-    def failure(self) -> Exception | None:
-        """Why it ended before all was done."""
-
-    def close(self) -> None:
-        """Nobody takes any more values. Does nothing to a map that has ended."""
-
-
-class RankMapBackend:
+class MapBackend:
     """Calls of the pool itself.
 
     Args:

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from skyward_core.plugins.redis_collections import SharedState
     from skyward_core.pool.pool import Pool
     from skyward_core.pool.runs.gang_sweep import GangSweep
-    from skyward_core.pool.runs.map_run import EngineRun, MapRun
+    from skyward_core.pool.runs.map_run import MapRun
     from skyward_core.pool.runs.run import Run
     from skyward_core.store.ledger_rows import Receipt
     from skyward_core.tasks.pickled_call import Task
@@ -200,9 +200,10 @@ class PoolHandle(DeprecatedMethods):
             self._shared = connect_shared_state(pool, plugin)
         return self._shared
 
-    def _close_engine(self) -> None:
+    def _close_connections(self) -> None:
         if self._dask is not None:
             self._dask.close()
+            self._dask = None
         if self._shared is not None:
             self._shared.close()
             self._shared = None
@@ -431,18 +432,6 @@ class DispatchMixin(PoolHandle, PoolOperand):
         """
         if not group.items:
             return iter(()) if group.stream else GroupValues()
-        # Dask can stop no task, and streams no values of one.
-        own = any(item.timeout is not None or item.streams for item in group.items)
-        if not own and (engine := self._engine()) is not None:
-            from skyward_core.api.dask_collections import DaskMapBackend, make_call_runner
-            from skyward_core.api.map_and_stream import MapOperation
-
-            call = PendingFunction(make_call_runner(group.items[0].name))
-            ordered = group.ordered or not group.stream
-            values = MapOperation(
-                DaskMapBackend(engine, call), call, group.items, ordered=ordered, single=False
-            ).values()
-            return values if group.stream else GroupValues(values)
         tasks = self._tasks(group)
         if any(task.stream for task in tasks):
             return self._mixed_values(self._dispatch("gather", tasks, consumed=True))
@@ -560,7 +549,7 @@ class DispatchMixin(PoolHandle, PoolOperand):
             RunError: the cluster could not be brought up; its cause says why.
             PoolError: distributed is not installed here, the scheduler does not answer, or the pool is not up.
         """
-        engine = self._engine()
+        engine = self._dask_connection()
         if engine is None:
             raise UsageError("this pool has no Dask: give it plugins=[sky.plugins.dask()]")
         return engine.client()
@@ -572,34 +561,20 @@ class DispatchMixin(PoolHandle, PoolOperand):
             UsageError: the pool has no Dask, or it was made without a dashboard.
             PoolError: there is no way to it, or the pool is not up.
         """
-        engine = self._engine()
+        engine = self._dask_connection()
         if engine is None:
             raise UsageError("this pool has no Dask: give it plugins=[sky.plugins.dask()]")
         return engine.dashboard()
 
-    def _engine(self) -> DaskConnection | None:
-        """What hands out the pool's small calls in place of ourselves."""
+    def _dask_connection(self) -> DaskConnection | None:
+        """Return the connection to the pool's Dask cluster; None without the plugin."""
         if self._dask is None:
             plugin: Any = next((each for each in self.plugins if each.name == "dask"), None)
             if plugin is not None:
                 from skyward_core.api.dask_collections import DaskConnection
 
-                self._dask = DaskConnection(self, plugin)
+                self._dask = DaskConnection(self.pool, plugin, lambda tasks: self._run("gather", tasks))
         return self._dask
-
-    def _check_not_in_map(self) -> None:
-        """Ranks are taken until a map on Dask ends, and it ends only when this thread takes its values."""
-        if self._dask is not None and threading.get_ident() in self._dask.reading_threads:
-            raise UsageError(
-                "this thread is within a map that Dask does, which has all ranks until its end, so that the call would "
-                "never begin: take the values first, list(compute.map(...)), or call it within the map's function"
-            )
-
-    def _start_carried_run(self, task: Task, run_id: str) -> EngineRun:
-        """Begin a run whose work an engine does."""
-        run: Any = self._dispatch("map", [task], run_id=run_id, carried=True)
-        begun: EngineRun = run
-        return begun
 
     def _start_map(self, task: Task) -> MapRun:
         """Begin a map, whose calls come later; see ``api.map_and_stream``."""
@@ -648,7 +623,6 @@ class DispatchMixin(PoolHandle, PoolOperand):
         from skyward_core.tasks.function_pickling import make_tasks
 
         pool = self.pool
-        self._check_not_in_map()
         check_node_count(nodes or 0, len(pool.links), pool.name)
         tasks = list(make_tasks(tuple(calls), self.plugins, self._archive_folder()))
         return submit(begin_sweep(pool.context, pool.launcher, tasks, sheet, nodes or 0, ended)).result()
@@ -676,17 +650,13 @@ class DispatchMixin(PoolHandle, PoolOperand):
         *,
         consumed: bool = False,
         run_id: str = "",
-        carried: bool = False,
     ) -> Run:
         """Open a run and come back at once."""
         pool = self.pool
-        self._check_not_in_map()
         opened: Future[Run] = Future()
         try:
             self._run_on_loop(
-                lambda: opened.set_result(
-                    pool.launcher.open(kind, tasks, consumed=consumed, run_id=run_id, carried=carried)
-                ),
+                lambda: opened.set_result(pool.launcher.open(kind, tasks, consumed=consumed, run_id=run_id)),
                 opened,
             )
             return opened.result()
@@ -699,7 +669,6 @@ class DispatchMixin(PoolHandle, PoolOperand):
         from skyward_core.pool.runs.run import RunCompletion
 
         pool = self.pool
-        self._check_not_in_map()
         ended = RunCompletion()
         opened: list[Run] = []
         try:
@@ -858,20 +827,12 @@ class MapMixin(DispatchMixin):
             Cancelled: the run was cancelled (while values are taken).
             PoolError: the pool is not up.
         """
-        from skyward_core.api.map_and_stream import MapBackend, MapOperation, RankMapBackend, make_map_call
+        from skyward_core.api.map_and_stream import MapBackend, MapOperation, make_map_call
 
         if more:
             raise TypeError("compute.map takes one series of items: compute.map(lambda each: f(*each), zip(a, b))")
         call = make_map_call(fn, timeout)
-        way: MapBackend
-        if (engine := self._engine()) is not None and call.timeout is None:
-            from skyward_core.api.dask_collections import DaskMapBackend
-
-            way = DaskMapBackend(engine, call)
-            return MapOperation(way, call, items, ordered=ordered, single=False).values()
-        way = RankMapBackend(
-            self._start_map, self._cancel, call, self.plugins, self._archive_folder(), self.concurrency
-        )
+        way = MapBackend(self._start_map, self._cancel, call, self.plugins, self._archive_folder(), self.concurrency)
         return MapOperation(way, call, items, ordered=ordered, single=call.timeout is not None).values()
 
 

@@ -7,151 +7,17 @@ import os
 import shutil
 import tempfile
 import threading
-import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 from hmac import compare_digest
 from typing import Any, Protocol
 
 from skyward_core.plugins.server_ports_and_certificates import check_port_free
-from skyward_core.runtime.instance_info import InstanceInfo, instance_info, using
-
-CHECK_INTERVAL = 2.0  # seconds between looks at whether the client that gives the work is there
-ANSWER_TIMEOUT = 20.0  # seconds that the scheduler has to say so
-RANK = "skyward_rank"  # of an exception: where it was raised
-
-_current_worker: tuple[Any, Any, int] | None = None  # the worker in this process, its loop, and the rank
-_gates: dict[str, PlaceholderGate] = {}
-_lock = threading.Lock()
-
-
-class PlaceholderGate:
-    """One run's in this process.
-
-    Attributes:
-        begun: its call stands.
-        over: its work is done.
-    """
-
-    def __init__(self) -> None:
-        self.started, self.finished = threading.Event(), threading.Event()
-
-
-def set_worker(worker: Any, loop: Any, rank: int) -> None:
-    """A worker is in this process from now on, or (None) is no more."""
-    global _current_worker
-    _current_worker = (worker, loop, rank) if worker is not None else None
-
-
-def hold_placeholder(run: str, client: str) -> None:
-    """Last as long as a run's work does.
-
-    Args:
-        run: its id.
-        client: Dask's name of who gives the work.
-
-    Raises:
-        RuntimeError: Dask's scheduler, this rank's worker, or that client is gone.
-    """
-    gate = _get_gate(run)
-    gate.started.set()
-    try:
-        while not gate.finished.wait(CHECK_INTERVAL):
-            _check_client(client)
-    finally:
-        with _lock:
-            _gates.pop(run, None)
-
-
-def is_placeholder_running(run: str) -> bool:
-    """Whether a run's call stands in this process; asked through Dask."""
-    return _get_gate(run).started.is_set()
-
-
-def release_placeholder(run: str) -> None:
-    """A run's work is done; told through Dask, and perhaps before its call stands here."""
-    _get_gate(run).finished.set()
+from skyward_core.runtime.instance_info import InstanceInfo
 
 
 def ensure_joined() -> None:
     """Does nothing: a rank that runs it has entered its plugins, and so has its worker."""
-
-
-def list_executing() -> list[str]:
-    """Keys of what the worker in this process is at; asked through Dask."""
-    if _current_worker is None:
-        return []
-    return [str(task.key) for task in _current_worker[0].state.executing]
-
-
-def _get_gate(run: str) -> PlaceholderGate:
-    with _lock:
-        return _gates.setdefault(run, PlaceholderGate())
-
-
-def _check_client(client: str) -> None:
-    if _current_worker is None:
-        raise RuntimeError("this rank has no Dask worker any more")
-    worker, loop, _ = _current_worker
-    if worker.status.name in ("closing", "closed", "failed"):
-        raise RuntimeError("this rank's Dask worker has ended: its scheduler, on the head, is gone")
-
-    async def ask() -> bool:
-        return bool(await worker.scheduler.skyward_knows(client=client))
-
-    try:
-        knows = asyncio.run_coroutine_threadsafe(ask(), loop).result(ANSWER_TIMEOUT)
-    except (OSError, TimeoutError):
-        return  # if it does not come back, the worker ends
-    if not knows:
-        raise RuntimeError("the client that gave Dask this work is gone")
-
-
-def _call_item(fn: Callable[..., Any], item: Any) -> Any:
-    """What a function makes of an item. What would end the thread that Dask works in, and with it all others' work, is
-    an error like others; to leave by ``sys.exit(0)`` is to return None, as in any call."""
-    try:
-        return fn(item)
-    except SystemExit as error:
-        if not error.code:
-            return None
-        raise RuntimeError(f"called sys.exit({error.code!r:.200}) before it returned") from error
-    except Exception:
-        raise
-    except BaseException as error:
-        raise RuntimeError(f"raised {type(error).__name__}: {error!s:.200}") from error
-
-
-class DaskMapChunk:
-    """A function that takes one item, as Dask's workers call it with a few.
-
-    Args:
-        fn: the function.
-        run: id of the run that it is of.
-    """
-
-    def __init__(self, fn: Callable[..., Any], run: str) -> None:
-        self.fn = fn
-        self.run = run
-
-    def __call__(self, first: int, items: Sequence[Any]) -> tuple[int, list[Any], float]:
-        """Rank, values, and seconds that they took.
-
-        Args:
-            first: the number of the first item, among all of the map.
-        """
-        rank = _current_worker[2] if _current_worker is not None else 0
-        began = time.perf_counter()
-        values: list[Any] = []
-        with using(instance_info(), self.run, rank):
-            for item in items:
-                try:
-                    values.append(_call_item(self.fn, item))
-                except Exception as error:
-                    error.add_note(f"while it worked on item {first + len(values):,} of the map")
-                    setattr(error, RANK, rank)
-                    raise
-        return rank, values, time.perf_counter() - began
 
 
 START_TIMEOUT = 120.0  # seconds for the scheduler to be there
@@ -211,7 +77,6 @@ def run_scheduler(plugin: DaskOptions, address: str, port: int) -> Iterator[None
             http_prefix=f"/{plugin.token}/",
         )
         _protect_pages(made, plugin.token)
-        made.handlers["skyward_knows"] = lambda client: client in made.clients
         return await made
 
     with _settings() as settings, _run_server(start):
@@ -252,13 +117,9 @@ def run_worker(plugin: DaskOptions, info: InstanceInfo, at: str) -> Iterator[Non
         return made
 
     try:
-        with _settings() as had, _run_server(start) as (server, loop):
+        with _settings() as had, _run_server(start):
             had.set({"scheduler-address": at, **_client_settings(plugin)})
-            set_worker(server, loop, info.rank)
-            try:
-                yield
-            finally:
-                set_worker(None, None, info.rank)
+            yield
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -327,7 +188,7 @@ def _protect_pages(server: Any, token: str) -> None:
 
 
 @contextmanager
-def _run_server(start: Callable[[], Awaitable[Any]]) -> Iterator[tuple[Any, asyncio.AbstractEventLoop]]:
+def _run_server(start: Callable[[], Awaitable[Any]]) -> Iterator[None]:
     """A server, on a loop in a thread of its own."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, name="dask", daemon=True)
@@ -339,7 +200,7 @@ def _run_server(start: Callable[[], Awaitable[Any]]) -> Iterator[tuple[Any, asyn
     try:
         server = asyncio.run_coroutine_threadsafe(begin(), loop).result()
         try:
-            yield server, loop
+            yield
         finally:
             with suppress(TimeoutError):
                 asyncio.run_coroutine_threadsafe(_close_server(server), loop).result(GRACE)

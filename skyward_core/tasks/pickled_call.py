@@ -56,7 +56,7 @@ class Task(Value):
     pickles a value.
     ``portable``: nothing in it is of that one alone, as of a command. ``nodes``: how many nodes run it, or which, where
     it runs on all ranks; None for all. ``job``: id of the job that it is a step of; ``more``: whether another step of
-    that follows, for which its nodes are kept a while.
+    that follows, for which its nodes are kept a while. ``rank``: the one that runs it; None for any.
     """
 
     name: str
@@ -72,6 +72,7 @@ class Task(Value):
     nodes: int | tuple[int, ...] | None = None
     job: str = ""
     more: bool = False
+    rank: int | None = None
 
 
 def write_tasks(tasks: Sequence[Task], folder: Path) -> None:

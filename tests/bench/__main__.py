@@ -24,7 +24,6 @@ NAMES = (
     "environments",
     "aws",
     "jobs",
-    "dask",
 )
 
 

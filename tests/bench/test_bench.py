@@ -62,7 +62,6 @@ def test_the_command_lists_what_there_is() -> None:
         "environments",
         "aws",
         "jobs",
-        "dask",
     ]
     assert subprocess.run([*command, "nothing"], cwd=REPOSITORY, capture_output=True, timeout=60).returncode == 2
 

@@ -14,10 +14,9 @@ from tests.support.fewer import without
 from tests.support.pool_logs import last_run, log_of
 
 from . import Lab
-from .pools import Client, less_patience, nothing_runs, pool, ssh, until
+from .pools import less_patience, nothing_runs, pool, ssh, until
 
 LOST = 1  # the worker's host
-COUNT = 600
 
 
 def beside(lab: Lab) -> sky.SSH:
@@ -25,70 +24,16 @@ def beside(lab: Lab) -> sky.SSH:
     return ssh(lab, lab.hosts[:2], python=sys.executable)
 
 
-@sky.function
-def counted(number: int) -> int:
-    import time
-
-    print("counted", number)
-    time.sleep(0.01)
-    return number
-
-
-@pytest.mark.proof("a minute, as Dask waits so long for what it has lost")
-@pytest.mark.timeout(300)
-def test_dask_goes_on_when_a_workers_host_loses_power(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("distributed", reason="distributed is not installed")
-    less_patience(monkeypatch)
-    hosts = lab.hosts[:2]
-    plugins = [sky.plugins.dask(dashboard=False)]
-    with pool(lab, beside(lab), plugins=plugins, options={"lost_after": 2.0}) as compute:
-        assert compute.dask.scheduler.address.startswith("tls://127.0.0.1:")  # the tunnel's end
-        places = {line.split()[3].rpartition(":") for line in hosts[0].run("ss -H -tln").splitlines()}
-        assert {place for place, _, port in places if port != "22"} <= {hosts[0].address, "127.0.0.1"}
-        values = compute.map(counted, range(COUNT))
-        assert [next(values) for _ in range(20)] == list(range(20))
-        hosts[LOST].power_off()
-        try:
-            assert list(values) == list(range(20, COUNT))
-            view = compute.pool.view
-            (run,) = [each for each in view.runs.values() if each.function == "counted"]
-            until(lambda: run.state == "done", "its end")
-            assert run.counts == {"returned": 1, "lost": 1} and run.tasks[LOST].state == "lost"
-            assert f"node {LOST} is gone" in view.detail, view.detail
-            assert view.nodes[LOST].phase == "gone" and "lost" in view.nodes[LOST].detail
-            # What was under way there was done anew by the other, whose log says so.
-            assert {*range(COUNT - 100, COUNT)} <= _counted(compute, run.id, 0)
-            assert _counted(compute, run.id, LOST)  # what it had printed before is not lost
-        finally:
-            hosts[LOST].power_on()
-    nothing_runs(lab)
-
-
-def _counted(compute: sky.Compute, run: str, rank: int) -> set[int]:
-    lines = log_of(compute, run, rank).decode().splitlines()
-    return {int(line.removeprefix("counted ")) for line in lines}
-
-
 @pytest.mark.proof("5 s of a processor")
-def test_nothing_is_left_of_dask_when_its_client_dies(lab: Lab) -> None:
+def test_dask_is_reached_through_ssh_and_listens_on_private_addresses(lab: Lab) -> None:
     pytest.importorskip("distributed", reason="distributed is not installed")
-    text = """
-    import dataclasses
-    import sys
-    from tests.lab.test_engines import counted
-    ssh = dataclasses.replace(ssh, python=sys.executable)
-    options = sky.Options(**quiet, idle_timeout=3)
     plugins = [sky.plugins.dask(dashboard=False)]
-    with sky.Compute(provider=ssh, plugins=plugins, options=options, name="orphan") as compute:
-        for number in compute.map(counted, range(1_000_000)):
-            if number == 50:
-                print("under way", flush=True)
-    """
-    with Client(lab, text, hosts=lab.hosts[:2]) as client:
-        assert client.said() == "under way"
-        assert lab.hosts[LOST].processes()
-        client.kill()
-        nothing_runs(lab)  # its ranks find out that nobody gives them work, and then the lease ends
+    with pool(lab, beside(lab), plugins=plugins) as compute:
+        assert compute.dask.scheduler.address.startswith("tls://127.0.0.1:")  # the tunnel's end
+        places = {line.split()[3].rpartition(":") for line in lab.hosts[0].run("ss -H -tln").splitlines()}
+        assert {place for place, _, port in places if port != "22"} <= {lab.hosts[0].address, "127.0.0.1"}
+        assert len(compute.dask.run(abs, -1)) == 2
+    nothing_runs(lab)
 
 
 @sky.function

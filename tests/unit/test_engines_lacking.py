@@ -21,7 +21,7 @@ def on_a_node_without_ray() -> None:
 
 def at_a_client_without_dask() -> None:
     pool: Any = object()
-    DaskConnection(pool, sky.plugins.dask()).client()
+    DaskConnection(pool, sky.plugins.dask(), lambda tasks: None).client()
 
 
 def at_a_client_without_redis() -> None:

@@ -74,7 +74,8 @@ class Answering:
 
 
 def test_what_waits_for_a_slow_first_call_is_bounded() -> None:
-    ranks, got = Answering(), queue.SimpleQueue[int]()
+    ranks: Any = Answering()
+    got = queue.SimpleQueue[int]()
     values = MapOperation(ranks, PendingFunction(abs), itertools.count(), ordered=True, single=False).values()
 
     def read() -> None:

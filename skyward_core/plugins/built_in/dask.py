@@ -22,25 +22,20 @@ if TYPE_CHECKING:
     from skyward_core.model.specs import Image, PoolSpec
     from skyward_core.runtime.instance_info import InstanceInfo
 
-FIRST_PORT, PORTS = (
-    30_000,
-    2_000,
-)  # of these a pool has two neighbours, by its name; Linux gives them to nobody
+FIRST_PORT, PORTS = 30_000, 2_000  # a pool has two neighbours of these, by its name; Linux assigns them to nobody
 
 
 @dataclass(frozen=True)
 class Dask(Plugin):
     """One Dask cluster: the scheduler on node 0, a worker in each rank's process.
 
-    ``compute.dask`` is a connected ``distributed.Client``; ``compute.map`` and groups run by Dask's scheduler. In a
-    rank ``distributed.Client()`` finds it, too.
+    ``compute.dask`` is a connected ``distributed.Client``. In a rank ``distributed.Client()`` connects to it, too.
 
     Args:
         version: of distributed: "latest", a bare version to pin, or constraints such as ">=2026.1".
         dashboard: whether the scheduler has Dask's dashboard, on the head's loopback, behind a secret address.
         port: of the scheduler; the dashboard has the next one. None for one made of the pool's name.
         threads: tasks that a rank runs at the same time.
-        retries: times that a task which failed is tried again.
         memory_limit: bytes of memory from which on a rank spills to its disk, as a number or a text such as "4 GiB";
             "auto" for its share of the machine's.
 
@@ -49,7 +44,7 @@ class Dask(Plugin):
         token: part of the dashboard's address; blanked in logs, as the key is.
 
     Raises:
-        UsageError: ``port`` is no port, ``threads`` are less than 1, or ``retries`` less than 0.
+        UsageError: ``port`` is no port, or ``threads`` are less than 1.
     """
 
     name: ClassVar[str] = "dask"
@@ -62,7 +57,6 @@ class Dask(Plugin):
     )
     port: int | None = field(default=None, metadata={"help": "of the scheduler; one made of the pool's name"})
     threads: int = field(default=1, metadata={"help": "tasks that a rank runs at the same time"})
-    retries: int = field(default=0, metadata={"help": "times that a failed task is tried again"})
     memory_limit: str | int = field(default="auto", metadata={"help": "of a rank, before it spills"})
     papers: tuple[str, str, str] = field(
         default_factory=lambda: make_certificates("a pool's Dask"), init=False, repr=False, compare=False
@@ -72,8 +66,8 @@ class Dask(Plugin):
     def __post_init__(self) -> None:
         if self.port is not None and not 1024 <= self.port < 65535:
             raise UsageError(f"port must be from 1024 to 65534, not {self.port}; None takes one by the pool's name")
-        if self.threads < 1 or self.retries < 0:
-            raise UsageError(f"threads must be 1 or more, and retries 0 or more, not {self.threads} and {self.retries}")
+        if self.threads < 1:
+            raise UsageError(f"threads must be 1 or more, not {self.threads}")
 
     def secrets(self) -> Sequence[str]:
         return (self.papers[2], self.token)

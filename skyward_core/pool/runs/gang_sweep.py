@@ -154,11 +154,6 @@ class GangSweep:
         """How many of its runs the pool has room for."""
         return max(1, len(self._context.links) // self._nodes) if self._nodes else 1
 
-    @property
-    def pending_count(self) -> int:
-        """How many runs are not begun, and will be."""
-        return 0 if self._stopped else len(self._pending)
-
     def start(self, over: Callable[[], None] = lambda: None) -> None:
         """Begin.
 

@@ -481,6 +481,10 @@ class Run:
         """Hand tasks to nodes, in turns, as long as they can take more, if they are still wanted."""
         if self.state != "running":
             return
+        if self.tasks[0].rank is not None:
+            for index, task in enumerate(self.tasks):
+                self._send(self._context.link_of(task.rank or 0), index, task, {"rank": task.rank})
+            return
         self._waiting.extend(range(self.total))
         held = [link for link in self._context.links if link.cork()] if self.total > 1 else []
         try:

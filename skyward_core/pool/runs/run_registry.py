@@ -24,7 +24,7 @@ from skyward_core.pool.agent_link import Link
 from skyward_core.pool.blob_distribution import BlobCache, BlobDistributor, DirectConnections
 from skyward_core.pool.event_log import EventPublisher
 from skyward_core.pool.pool_context import BackgroundTasks, PoolContext
-from skyward_core.pool.runs.map_run import EngineRun, MapRun
+from skyward_core.pool.runs.map_run import MapRun
 from skyward_core.pool.runs.run import Run, RunServices, outcome_of
 from skyward_core.pool.runs.run_results import already_fetched_error
 from skyward_core.protocol.frame_codec import WireError
@@ -494,17 +494,14 @@ class RunRegistry:
         tasks: Sequence[Task],
         total: int,
         future: Future[Run] | None = None,
-        *,
-        carried: bool = False,
     ) -> Run:
-        """A run of ours, from now on; ``carried``: a map whose work an engine does."""
+        """Add a run of this client."""
         if kind == "map":
-            made = EngineRun if carried else MapRun
-            added: Run = made(self._services, run, tasks[0], total, self.blobs.ensure_uploaded, self.blobs.release)
+            blobs = self.blobs
+            self.runs[run] = MapRun(self._services, run, tasks[0], total, blobs.ensure_uploaded, blobs.release)
         else:
-            added = Run(self._services, run, kind, tasks, total, future)
-        self.runs[run] = added
-        return added
+            self.runs[run] = Run(self._services, run, kind, tasks, total, future)
+        return self.runs[run]
 
     async def claim(self, run: str) -> Run:
         """Take over a run whose client is gone: its results come here.

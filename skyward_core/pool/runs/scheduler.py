@@ -248,7 +248,6 @@ class Launcher:
         future: Future[Run] | None = None,
         run_id: str = "",
         stays: bool = False,
-        carried: bool = False,
     ) -> Run:
         """Dispatch a run: "broadcast" (one task to every rank), "single", "gather", "sweep", or "map" (one task, its
         function; see ``map_run.MapRun``).
@@ -257,7 +256,6 @@ class Launcher:
             run_id: what it is called, where something was written down of it before; as :func:`new_id` makes it.
             stays: its results are for whoever comes later, though they are told here. All of a sweep is handed to nodes
                 at once then, as nobody will be there to hand it out.
-            carried: of a map, that an engine does its work; see ``runs.map_run``.
             consumed: a reader takes a generator's values one by one.
             future: set when the run has ended.
 
@@ -278,7 +276,7 @@ class Launcher:
         nodes = len(context.links) if wanted is None else wanted if isinstance(wanted, int) else len(wanted)
         by_rank = kind in ("broadcast", "map")
         total = nodes * context.ranks_per_node if by_rank else len(tasks)
-        run = self._run_registry.add(run_id or new_run_id(), kind, tasks, total, future, carried=carried)
+        run = self._run_registry.add(run_id or new_run_id(), kind, tasks, total, future)
         run.wanted = wanted
         run.consumed, run.stays = consumed, stays
         leaving = kind == "broadcast" and self._roster.has_pending_preemptions
