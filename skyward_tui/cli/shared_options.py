@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -346,6 +347,20 @@ def module_file(module: str) -> Path:
     raise click.UsageError(f"-m {module}: there is neither {here}.py nor {here}/__main__.py in the current folder")
 
 
+def parse_time(option: str, text: str) -> float:
+    """Return the Unix time that lies the given duration back.
+
+    Raises:
+        click.BadParameter: It is not a duration.
+    """
+    from skyward_core.model.argument_checks import duration
+
+    try:
+        return max(0.0, time.time() - duration(text))
+    except ValueError as error:
+        raise click.BadParameter(f"it {error}", param_hint=option) from error
+
+
 json_option = click.option("--json", "as_json", is_flag=True, help="End stdout with one JSON object.")
 
 
@@ -368,6 +383,30 @@ def open_console(as_json: bool) -> Iterator[Console]:
     except OSError as error:
         console.report_error(error)
         sys.exit(errors.FAILED)
+
+
+class ConsoleCommand(click.Command):
+    """A command whose function gets a console, then its options and arguments by name, and returns the exit status.
+
+    Args:
+        callback: The function.
+        has_json: Whether there is ``--json``, which the function does not get.
+    """
+
+    def __init__(self, *args: Any, callback: Callable[..., int], has_json: bool = True, **settings: Any) -> None:
+        super().__init__(*args, callback=self._run, **settings)
+        self.function = callback
+        if has_json:
+            json_option(self)
+
+    def _run(self, *, as_json: bool = False, **given: Any) -> int:
+        with open_console(as_json) as console:
+            return self.function(console, **given)
+
+
+def command(name: str | None = None, **settings: Any) -> Callable[[Callable[..., int]], ConsoleCommand]:
+    """Return a decorator that makes a :class:`ConsoleCommand` of a function."""
+    return click.command(name, cls=ConsoleCommand, **settings)
 
 
 def _start_log(console: Console) -> None:

@@ -56,18 +56,18 @@ def states() -> list[tuple[str, str]]:
 def test_a_block_is_bought_for_its_price_alone_and_only_once(bed: Bed, capsys: pytest.CaptureFixture[str]) -> None:
     wanted = block()
     with pytest.raises(UsageError, match=r"costs \$[\d,.]+, not \$1\.00: nothing was bought"):
-        buy(wanted.id, 1.0, (), Console(True))
+        buy.function(Console(True), wanted.id, 1.0, ())
     with pytest.raises(UsageError, match=f"--price {wanted.upfront:.2f} buys it without a terminal"):
-        buy(wanted.id, None, (), Console(True))
+        buy.function(Console(True), wanted.id, None, ())
     with pytest.raises(UsageError, match="no offering cb-0 was listed here"):
-        buy("cb-0", 1.0, (), Console(True))
+        buy.function(Console(True), "cb-0", 1.0, ())
     assert bed.calls("PurchaseCapacityBlock") == [] and states() == []
-    assert buy(wanted.id, wanted.upfront, (), Console(True)) == 0
+    assert buy.function(Console(True), wanted.id, wanted.upfront, ()) == 0
     bought = told(capsys)["bought"]
     assert (bought["instance_type"], bought["count"], bought["is_block"]) == ("p5.48xlarge", 2, True)
     assert states() == [("bought", bought["id"])]
     with pytest.raises(UsageError, match=f"was bought as {bought['id']}, and is not bought again"):
-        buy(wanted.id, wanted.upfront, (), Console(True))
+        buy.function(Console(True), wanted.id, wanted.upfront, ())
     assert len(bed.calls("PurchaseCapacityBlock")) == 1
     with closing(Ledger()) as one, closing(Ledger()) as other:  # two clients at once
         assert one.record_purchase_intent("t1", {}, {"id": "cb-2"}) and not other.record_purchase_intent(
@@ -76,7 +76,7 @@ def test_a_block_is_bought_for_its_price_alone_and_only_once(bed: Bed, capsys: p
         one.record_purchase("t1", "refused", "sold out")
         assert other.record_purchase_intent("t2", {}, {"id": "cb-2"})
         other.record_purchase("t2", "refused", "sold out")
-    assert list_offerings("aws", (), Console(True)) == 0
+    assert list_offerings.function(Console(True), "aws", ()) == 0
     assert [each["id"] for each in told(capsys)["reservations"]] == [bought["id"]]
 
 
@@ -85,7 +85,7 @@ def test_a_lost_answer_is_looked_for_and_the_call_is_not_made_again(
 ) -> None:
     wanted = block()
     bed.lose_answer("PurchaseCapacityBlock")
-    assert buy(wanted.id, wanted.upfront, (), Console(True)) == 0
+    assert buy.function(Console(True), wanted.id, wanted.upfront, ()) == 0
     assert len(bed.calls("PurchaseCapacityBlock")) == 1
     assert states() == [("bought", told(capsys)["bought"]["id"])]
 
@@ -94,14 +94,14 @@ def test_what_nobody_can_tell_is_told_as_unknown_and_found_later(bed: Bed, capsy
     wanted = block()
     bed.lose_answer("PurchaseCapacityBlock")
     bed.deny("DescribeCapacityReservations")
-    assert buy(wanted.id, wanted.upfront, (), Console(True)) == 3
+    assert buy.function(Console(True), wanted.id, wanted.upfront, ()) == 3
     said = told(capsys)["error"]["message"]
     assert f"nobody knows whether {wanted.id} was bought" in said and "nobody can tell" in said
     assert states() == [("asked", "")]
     with pytest.raises(UsageError, match="nobody knows whether it was bought, and is not bought again"):
-        buy(wanted.id, wanted.upfront, (), Console(True))
+        buy.function(Console(True), wanted.id, wanted.upfront, ())
     bed.allow("DescribeCapacityReservations")
-    assert list_offerings("aws", (), Console(True)) == 0
+    assert list_offerings.function(Console(True), "aws", ()) == 0
     assert [state for state, _ in states()] == ["bought"]
     assert len(bed.calls("PurchaseCapacityBlock")) == 1
 
@@ -110,24 +110,24 @@ def test_a_refusal_is_told_and_may_be_followed_by_another_purchase(bed: Bed) -> 
     wanted = block()
     bed.deny("PurchaseCapacityBlock")
     with pytest.raises(SkywardError, match="may not do PurchaseCapacityBlock"):
-        buy(wanted.id, wanted.upfront, (), Console(True))
+        buy.function(Console(True), wanted.id, wanted.upfront, ())
     assert [state for state, _ in states()] == ["refused"] and len(bed.calls("PurchaseCapacityBlock")) == 1
     bed.allow("PurchaseCapacityBlock")
-    assert buy(wanted.id, wanted.upfront, (), Console(True)) == 0
+    assert buy.function(Console(True), wanted.id, wanted.upfront, ()) == 0
 
 
 def test_an_offering_of_an_earlier_list_is_asked_for_again(bed: Bed, capsys: pytest.CaptureFixture[str]) -> None:
     wanted = block()
     offers.save_listed_blocks(list_blocks(H100, 1, 24))
     asked = len(bed.calls("DescribeCapacityBlockOfferings"))
-    assert buy(wanted.id, wanted.upfront, (), Console(True)) == 0
+    assert buy.function(Console(True), wanted.id, wanted.upfront, ()) == 0
     assert len(bed.calls("DescribeCapacityBlockOfferings")) == asked + 1
     (state,) = states()
     assert state == ("bought", told(capsys)["bought"]["id"])
     offers.save_listed_blocks([replace(wanted, id="cb-gone")])
     offers.save_listed_blocks([wanted])
     with pytest.raises(UsageError, match="offering cb-gone is not sold any more"):
-        buy("cb-gone", 1.0, (), Console(True))
+        buy.function(Console(True), "cb-gone", 1.0, ())
 
 
 def test_a_purchase_that_was_killed_before_its_call_can_be_cleared_once_the_account_has_been_asked(
@@ -137,27 +137,27 @@ def test_a_purchase_that_was_killed_before_its_call_can_be_cleared_once_the_acco
     with closing(Ledger()) as ledger:  # and killed
         ledger.record_purchase_intent("t1", sky.AWS(region=wanted.region).to_json(), asdict(wanted))
     with pytest.raises(UsageError, match=r"was asked for \d s ago: what was bought may be invisible"):
-        clear(wanted.id, True, Console(True))
+        clear.function(Console(True), wanted.id, True)
     monkeypatch.setattr(offers, "PENDING_SECONDS", 0.0)
     bed.deny("DescribeCapacityReservations")
     with pytest.raises(SkywardError, match="nobody can tell whether"):
-        clear(wanted.id, True, Console(True))
+        clear.function(Console(True), wanted.id, True)
     bed.allow("DescribeCapacityReservations")
     with pytest.raises(UsageError, match="--yes has"):
-        clear(wanted.id, False, Console(True))
+        clear.function(Console(True), wanted.id, False)
     monkeypatch.setattr(Console, "is_terminal", True)
     for typed, state in (("no", "asked"), ("clear", "refused")):
         monkeypatch.setattr(Console, "ask", lambda self, question, typed=typed: typed)
         if typed == "no":
             with pytest.raises(UsageError, match="nothing was changed"):
-                clear(wanted.id, False, Console(True))
+                clear.function(Console(True), wanted.id, False)
         else:
-            assert clear(wanted.id, False, Console(True)) == 0
+            assert clear.function(Console(True), wanted.id, False) == 0
         assert states()[0][0] == state
     assert "no reservation had its tag" in states()[0][1]
     with pytest.raises(UsageError, match="is in doubt"):
-        clear(wanted.id, True, Console(True))
-    assert buy(wanted.id, wanted.upfront, (), Console(True)) == 0
+        clear.function(Console(True), wanted.id, True)
+    assert buy.function(Console(True), wanted.id, wanted.upfront, ()) == 0
     assert sorted(state for state, _ in states()) == ["bought", "refused"]
 
 
@@ -168,10 +168,10 @@ def test_what_the_account_shows_is_not_cleared(
     wanted = block()
     bed.lose_answer("PurchaseCapacityBlock")
     bed.deny("DescribeCapacityReservations")
-    assert buy(wanted.id, wanted.upfront, (), Console(True)) == 3
+    assert buy.function(Console(True), wanted.id, wanted.upfront, ()) == 3
     bed.allow("DescribeCapacityReservations")
     with pytest.raises(UsageError, match="was bought as cr-"):
-        clear(wanted.id, True, Console(True))
+        clear.function(Console(True), wanted.id, True)
     assert [state for state, _ in states()] == ["bought"]
 
 

@@ -151,7 +151,7 @@ def show(capsys: pytest.CaptureFixture[str], as_json: bool = False, **asked: Any
         "accelerator": None, "max_hourly": None, "spot": False, "regions": (), "zones": (), "efa": False, "vcpus": 0,
         "memory": 0.0, "architecture": None, "block": None, "nodes": None,
     }  # fmt: skip
-    status = command(Console(as_json), **given | asked)
+    status = command.function(Console(as_json), **given | asked)
     return status, *capsys.readouterr()
 
 

@@ -50,7 +50,7 @@ def test_help_and_version_import_nothing_heavy() -> None:
     code = """
 import sys
 from skyward_tui.cli.main import cli
-for arguments in (["--version"], ["--help"], *([name, "--help"] for name in cli.commands)):
+for arguments in (["--version"], ["--help"], ["run", "--help"]):
     assert cli.main(arguments, standalone_mode=False) == 0
 print(sorted({"textual", "rich", "pydantic", "asyncssh", "boto3", "cloudpickle", "asyncio"} & set(sys.modules)))
 """

@@ -20,6 +20,7 @@ from skyward_core.transport.local_transport import LocalTransport
 from skyward_tui.cli.main import cli
 from skyward_tui.launch_form.form import Form, command_line, provider_choices, python_script
 from skyward_tui.launch_form.plan_text import PlanResult, compute_plan
+from tests.support.commands import COMMANDS
 from tests.support.examples import examples
 from tests.support.ordinary_user import as_ordinary_user, close_to_users
 
@@ -153,7 +154,7 @@ def command_has_an_answer(place: str, text: str) -> None:
 def lines() -> Iterator[tuple[str, list[str | None]]]:
     """Return each place of a command line at which a user writes text, and the words; None is the place."""
     for name, (targets, more) in NAMED.items():
-        for param in cli.commands[name].params:
+        for param in COMMANDS[name].params:
             if isinstance(param, click.Argument):
                 for number in range(max(1, len(targets))):
                     words = [*targets[:number], None, *targets[number + 1 :]]

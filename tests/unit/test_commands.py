@@ -61,6 +61,7 @@ from skyward_tui.cli.main import cli
 from skyward_tui.cli.output_stream import StandardStream
 from skyward_tui.cli.run_report import aggregate_lines, failure_lines, run_table
 from skyward_tui.text.json_output import pool_json, run_json
+from tests.support.commands import COMMANDS
 
 # What is printed
 
@@ -68,7 +69,9 @@ from skyward_tui.text.json_output import pool_json, run_json
 def test_every_commands_summary_is_whole_at_80_columns() -> None:
     said = CliRunner().invoke(cli, ["--help"], terminal_width=80).output
     lines = said.partition("Commands:\n")[2].splitlines()
-    assert [line.split()[0] for line in lines] == sorted(cli.commands), "each has one line"
+    assert [line.split(maxsplit=1) for line in lines] == [
+        [name, command.get_short_help_str(80)] for name, command in sorted(COMMANDS.items())
+    ]
     for line in lines:
         assert len(line) <= 80 and line.endswith(".") and not line.endswith("..."), line
 
@@ -541,7 +544,7 @@ def test_a_pool_whose_end_the_list_itself_has_found_is_told_in_words(
         refresh=lambda **_: over, retained_results=list, ledger=SimpleNamespace(unprinted_receipts=dict)
     )
     monkeypatch.setattr(pools_and_logs, "open_session", lambda console: nullcontext(session))
-    assert pools_and_logs.list_pools(False, Console()) == errors.OK
+    assert pools_and_logs.list_pools.function(Console(), False) == errors.OK
     said = capfd.readouterr()
     assert said.err == "pool made: it is over, as whoever made it has ended; nothing of it is left\n"
     assert said.out == "no pools are up\n"
@@ -557,7 +560,7 @@ def test_down_ends_with_the_truth(
         "live_and_retained_pools",
         lambda session, pools: ([SimpleNamespace(name="p", key="p.t", token="t", spec={"rents": True})], []),
     )
-    assert manage.down(("p",), False, True, False, Console(as_json=True)) == status
+    assert manage.down.function(Console(as_json=True), ("p",), False, True, False, False) == status
     said = capfd.readouterr()
     found = json.loads(said.out)["receipts"]
     assert [r["pool"] for r in found] == (["p"] if isinstance(receipt, Receipt) else [])

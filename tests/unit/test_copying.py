@@ -35,7 +35,7 @@ def test_which_word_is_on_a_node(text: str, parts: tuple[str, str | None, str] |
 @pytest.mark.parametrize("words", [("a", "b"), ("p:a", "q:b")])
 def test_one_is_here_and_one_on_a_node(words: tuple[str, str]) -> None:
     with pytest.raises(sky.UsageError, match="one of the two is on a node"):
-        copy(*words, Console(as_json=True))
+        copy.function(Console(as_json=True), *words)
 
 
 def test_links_and_what_is_no_file_are_refused_before_anything_is_copied(tmp_path: Path) -> None:
@@ -101,4 +101,4 @@ def test_a_port_of_this_machine_that_is_in_use_is_told_before_any_page_is() -> N
         taken.listen()
         port = taken.getsockname()[1]
         with pytest.raises(sky.UsageError, match=rf"port {port} of this machine cannot be had: .*:8123$"):
-            forward("no-pool-is-asked-for", (f"{port}:8123",), Console(as_json=True))
+            forward.function(Console(as_json=True), "no-pool-is-asked-for", (f"{port}:8123",))

@@ -8,19 +8,19 @@ from pathlib import Path
 import click
 import pytest
 
-from skyward_tui.cli.main import cli
+from tests.support.commands import COMMANDS
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
-COMMANDS = (DOCS / "command-line.md").read_text("utf-8")
+PAGE = (DOCS / "command-line.md").read_text("utf-8")
 COMMON = {"--help", "--debug", "--json"}
 
 
-@pytest.mark.parametrize("name", sorted(cli.commands))
+@pytest.mark.parametrize("name", sorted(COMMANDS))
 def test_the_page_of_the_command_line_names_all(name: str) -> None:
-    assert re.search(rf"^\| `{name}[ `]", COMMANDS, re.MULTILINE), f"{name} is not in the list of commands"
-    options = {max(each.opts, key=len) for each in cli.commands[name].params if isinstance(each, click.Option)}
-    assert {option for option in options - COMMON if f"{option}" not in COMMANDS} == set()
+    assert re.search(rf"^\| `{name}[ `]", PAGE, re.MULTILINE), f"{name} is not in the list of commands"
+    options = {max(each.opts, key=len) for each in COMMANDS[name].params if isinstance(each, click.Option)}
+    assert {option for option in options - COMMON if f"{option}" not in PAGE} == set()
 
 
 def test_the_readme_leads_to_every_page() -> None:

@@ -12,6 +12,7 @@ import pytest
 from skyward_core.plugins import available
 from skyward_core.tasks.script_inspection import find_function, parse_arguments
 from skyward_tui.cli.main import cli
+from tests.support.commands import COMMANDS
 
 ROOT = Path(__file__).parents[2]
 GUIDES = ROOT / "docs" / "guides"
@@ -57,7 +58,7 @@ def commands(text: str) -> list[str]:
 def parse(command: str) -> click.Context:
     """The context of a command line, as click makes it before it runs anything."""
     _, name, *arguments = shlex.split(command)
-    found = cli.commands.get(name)
+    found = COMMANDS.get(name)
     assert found is not None, f"no command {name}"
     parent = click.Context(cli, **cli.context_settings)
     context = found.make_context(name, arguments, parent=parent)

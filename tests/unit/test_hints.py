@@ -25,8 +25,8 @@ from skyward_core.util.redaction import Redactor
 from skyward_core.views import events
 from skyward_core.views.pool_view import PoolView, apply
 from skyward_tui.cli.console import Console
-from skyward_tui.cli.main import cli
 from skyward_tui.text.error_hints import advice, format_detail, format_error
+from tests.support.commands import COMMANDS
 from tests.support.hostile_text import is_harmful
 from tests.support.sources import nodes_of
 
@@ -65,7 +65,7 @@ def not_public(text: str) -> Iterator[str]:
             said = () if more else re.findall(r"(\w+)=", words)
             yield from (f"sky.{name}({word}=)" for word in said if word not in known)
     for name, words in re.findall(r"\bskyward-tui ([a-z]+)((?: [^ ;,]+)*)", text):
-        if (command := cli.commands.get(name)) is None:
+        if (command := COMMANDS.get(name)) is None:
             yield f"skyward-tui {name}"
         else:
             said = re.findall(r"(?<![\w-])--[a-z][a-z-]*", words)
@@ -113,7 +113,7 @@ def test_the_command_line_is_told_commands_that_it_has(hint: Hint) -> None:
     words = format_error(PoolError("no.", hint=hint))
     assert words == f"no; {advice(hint)}"
     commands = re.findall(r"skyward-tui (\w+)", words)
-    assert set(commands) <= set(cli.commands)
+    assert set(commands) <= set(COMMANDS)
     assert commands or "pip install -U skyward-tui" in words
 
 

@@ -62,7 +62,7 @@ def test_a_signal_needs_a_yes_or_the_option(
     monkeypatch.setattr(Console, "ask", ask)
     if signal and session.signalled is not None:
         session.taken = session.signalled
-    status = stacks.stacks("r1", Console(), signal=signal, threads=False)
+    status = stacks.stacks.function(Console(), "r1", signal=signal, threads=False)
     out, err = capsys.readouterr()
     assert any(each[2] for each in session.asked_stacks) == sent
     assert status == (0 if sent else 1), "who is not known is no success"
@@ -80,5 +80,5 @@ def test_of_a_pool_that_is_over_there_are_none(session: FakeSession, monkeypatch
 
     monkeypatch.setattr(stacks, "live_run", over)
     with pytest.raises(UsageError, match="pool p has ended"):
-        stacks.stacks("p", Console(), signal=True, threads=False)
+        stacks.stacks.function(Console(), "p", signal=True, threads=False)
     assert not session.asked_stacks

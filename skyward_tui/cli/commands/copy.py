@@ -7,6 +7,8 @@ import time
 from dataclasses import asdict
 from pathlib import Path
 
+import click
+
 from skyward_core.client import ssh_hosts
 from skyward_core.model import errors
 from skyward_core.model.errors import UsageError
@@ -16,21 +18,19 @@ from skyward_tui.cli.commands.hosts import find_node
 from skyward_tui.cli.commands.pools_and_logs import PROGRESS_SECONDS
 from skyward_tui.cli.console import Console
 from skyward_tui.cli.pool_and_run_lookup import live_pools, open_session
+from skyward_tui.cli.shared_options import command
 from skyward_tui.text.number_format import count
 
 _NODE_PATH = re.compile(r"(?P<pool>[^/:]+):(?:(?P<rank>\d+):)?(?P<path>.*)", re.DOTALL)
 
 
-def copy(source: str, target: str, console: Console) -> int:
-    """Copy a file or a folder to a node, or from it.
+@command("cp")
+@click.argument("source", metavar="SRC")
+@click.argument("target", metavar="DST")
+def copy(console: Console, source: str, target: str) -> int:
+    """Copy files and folders to a node, or from it.
 
-    Args:
-        source: a path here, or ``POOL[:RANK]:PATH``.
-        target: the other of the two.
-
-    Raises:
-        UsageError: both are here, or both there; or as :func:`skyward_core.client.ssh_hosts.copy_to_node`.
-        PoolError: the node refuses, or the connection was lost.
+    One of SRC and DST is POOL:PATH, or POOL:RANK:PATH for the node of that rank; PATH is from the login's home.
     """
     to, of = _NODE_PATH.fullmatch(target), _NODE_PATH.fullmatch(source)
     there = to or of

@@ -9,6 +9,8 @@ import sys
 from pathlib import Path
 from uuid import uuid4
 
+import click
+
 from skyward_core.client.session import Session
 from skyward_core.model import errors
 from skyward_core.model.errors import PoolError, UsageError
@@ -27,35 +29,39 @@ from skyward_core.views.stack_groups import stack_as_json as as_json
 from skyward_tui.cli.console import Console
 from skyward_tui.cli.pool_and_run_lookup import live_run, open_session
 from skyward_tui.cli.run_report import table as laid_out
+from skyward_tui.cli.shared_options import command
 from skyward_tui.file_export import profile_files, save_all
 
 POLL_SECONDS = 0.05  # seconds
 MAX_EMPTY_REPLIES = 3  # answers without a word after which nothing more comes of what was typed last
 
 
-def debug(word: str, console: Console) -> int:
-    """Have this terminal, or what is piped here, type to the rank's pdb, and print what that says.
+@command(has_json=False)
+@click.argument("rank", metavar="RUN[:RANK]")
+def debug(console: Console, rank: str) -> int:
+    """Debug a rank that waits at a breakpoint.
 
-    Args:
-        word: ``RUN``, or ``RUN:RANK``; a pool's name does for its newest run.
-
-    Raises:
-        UsageError: there is no such run or rank.
-        PoolError: no rank waits.
+    Its pdb has this terminal, until you leave it with q or Ctrl-D: the rank goes on then.
     """
-    name, colon, number = word.rpartition(":")
-    with_rank = bool(colon and name and number.isascii() and number.isdecimal())
+    name, number = _split_rank(rank)
     with open_session(console) as session:
-        pool, _ = live_run(session, name if with_rank else word)
+        pool, _ = live_run(session, name)
         visit = _DebugSession(session, pool.key)
-        rank, said = visit.attach(int(number) if with_rank else None)
-        console.note(f"debugging rank {rank}; Ctrl-D leaves until its next breakpoint, q for good: it goes on")
+        waiting, said = visit.attach(number)
+        console.note(f"debugging rank {waiting}; Ctrl-D leaves until its next breakpoint, q for good: it goes on")
         try:
             visit.run(said)
         except KeyboardInterrupt:
             visit.resume_rank()
-        console.note(f"\nrank {rank} goes on")
+        console.note(f"\nrank {waiting} goes on")
     return errors.OK
+
+
+def _split_rank(word: str) -> tuple[str, int | None]:
+    """Return the run or pool and the rank of ``RUN:RANK``; the rank is None if the word names none."""
+    name, colon, number = word.rpartition(":")
+    with_rank = colon and name and number.isascii() and number.isdecimal()
+    return (name, int(number)) if with_rank else (word, None)
 
 
 class _DebugSession:
@@ -117,16 +123,17 @@ class _DebugSession:
         sys.stdout.flush()
 
 
-def stacks(word: str, console: Console, *, signal: bool, threads: bool) -> int:
-    """Print them, equal ones together; exit status 1 where not all are known.
+@command()
+@click.argument("run", metavar="RUN|POOL")
+@click.option("--signal", is_flag=True, help="Ask ranks that cannot be read by a signal.")
+@click.option("--threads", is_flag=True, help="Show all threads, not only those that run the function.")
+def stacks(console: Console, run: str, signal: bool, threads: bool) -> int:
+    """Show where every rank is: its Python stack.
 
-    Args:
-        word: the run's id, or the pool's name.
-        signal: ranks that cannot be read may be sent a signal.
-        threads: all threads, not only the one that runs the function.
+    Equal stacks are shown once, with their ranks, and above them who is inside which collective and who is not.
     """
     with open_session(console) as session:
-        pool, run = live_run(session, word)
+        pool, run = live_run(session, run)
         found = session.stacks(pool.key, run, signal=signal).result()
         if (ranks := found.askable) and not signal and _ask_signal(found, console):
             found = merge_stacks(found, session.stacks(pool.key, run, ranks, signal=True).result())
@@ -153,26 +160,24 @@ def _ranks_text(ranks: list[int]) -> str:
     return f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {format_ranges(ranks)}"
 
 
-def profile(word: str, seconds: float, to: str | None, console: Console) -> int:
-    """Print the hottest lines, and write a file for speedscope and a flame graph here.
+@command()
+@click.argument("rank", metavar="RUN:RANK")
+@click.option("--seconds", type=click.FloatRange(1, 600), default=10, show_default=True, help="For how long.")
+@click.option("--to", metavar="DIR", help="Where the files come to.  [default: the current folder]")
+def profile(console: Console, rank: str, seconds: float, to: str | None) -> int:
+    """Show where a rank spends its time, by py-spy.
 
-    Args:
-        word: ``RUN:RANK`` or ``POOL:RANK``.
-        to: the folder of the files; the current one without.
-
-    Raises:
-        UsageError: it is neither.
-        OSError: the files cannot be written.
+    The hottest lines, a file for speedscope.app, and a flame graph. The rank is not stopped.
     """
-    name, colon, number = word.rpartition(":")
-    if not (colon and name and number.isascii() and number.isdecimal()):
-        raise UsageError(f"{word!r} names no rank: write RUN:RANK or POOL:RANK, as in {word.partition(':')[0]}:0")
-    rank, folder = int(number), Path(to or ".")
+    name, number = _split_rank(rank)
+    if number is None:
+        raise UsageError(f"{rank!r} names no rank: write RUN:RANK or POOL:RANK, as in {rank.partition(':')[0]}:0")
+    folder = Path(to or ".")
     with open_session(console) as session:
         pool, run = live_run(session, name)
-        console.note(f"looking at rank {rank} for {seconds:g} s")
-        seen = parse_profile(_take_profile(session, pool.key, rank, seconds))
-    called = f"{pool.name}-{run}-r{rank}" if run else f"{pool.name}-r{rank}"
+        console.note(f"looking at rank {number} for {seconds:g} s")
+        seen = parse_profile(session.profile(pool.key, number, seconds).result())
+    called = f"{pool.name}-{run}-r{number}" if run else f"{pool.name}-r{number}"
     folder.mkdir(parents=True, exist_ok=True)
     paths = save_all(folder, {name: [text] for name, text in profile_files(seen, called).items()})
     console.result(profile_as_json(seen) | {"files": [str(path) for path in paths]})
@@ -183,7 +188,3 @@ def profile(word: str, seconds: float, to: str | None, console: Console) -> int:
         console.note("it was idle each time: it waits for something, and skyward-tui stacks shows where")
     console.note(f"written: {', '.join(map(str, paths))}")
     return errors.OK
-
-
-def _take_profile(session: Session, pool: str, rank: int, seconds: float) -> str:
-    return session.profile(pool, rank, seconds).result()

@@ -11,6 +11,8 @@ import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import click
+
 from skyward_core.client import bug_report
 from skyward_core.client import doctor as pools
 from skyward_core.model import errors
@@ -18,6 +20,7 @@ from skyward_core.model.errors import UsageError
 from skyward_core.model.machines import Check
 from skyward_tui.cli.console import Console
 from skyward_tui.cli.run_report import table
+from skyward_tui.cli.shared_options import command
 from skyward_tui.text.error_hints import format_detail
 from skyward_tui.text.number_format import Columns
 
@@ -26,8 +29,9 @@ SMALLEST = (80, 24)
 _LOOKS = {"ok": ("✓", 32), "warn": ("!", 33), "fail": ("✗", 31)}
 
 
+@command()
 def doctor(console: Console) -> int:
-    """Check what pools need, and print a line for each; exit status 1 where something cannot work."""
+    """Check Python, terminal, folders, ledger and providers."""
     columns, checks = Columns(len("! warn"), len("open files")), list[Check]()
     for c in examine():  # a host that does not answer is waited for last
         checks.append(c)
@@ -55,15 +59,13 @@ def _check_terminal() -> Check:
     return Check("terminal", "ok", f"{name or 'unnamed'}, {size.columns}x{size.lines}")
 
 
-def debug_dump(path: str | None, console: Console) -> int:
-    """Write the file, and say what is in it.
+@command()
+@click.argument("path", required=False)
+def debug_dump(console: Console, path: str | None) -> int:
+    """Pack log, ledger, versions and checks for a bug report.
 
-    Args:
-        path: where; a name with the time in it in the current folder when None.
-
-    Raises:
-        UsageError: something is there already.
-        OSError: it cannot be written.
+    PATH is the zip file to write, by default a new one in the current folder; overwrites nothing. Secrets that are
+    known as such are blanked; look at it before you send it.
     """
     target = Path(path or time.strftime("skyward-debug-%Y%m%d-%H%M%S.zip"))
     _require_absent(target)

@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from typing import TypeVar
 
+import click
+
 from skyward_core.client import run_history
 from skyward_core.client.session import Session
 from skyward_core.model import argument_checks, errors
@@ -17,14 +19,17 @@ from skyward_tui.cli.console import Console
 from skyward_tui.cli.follow_run import Follower
 from skyward_tui.cli.pool_and_run_lookup import find_run, live_and_retained_pools, open_session
 from skyward_tui.cli.run_report import drop_receipts, queue_receipt, receipt_line
+from skyward_tui.cli.shared_options import command
 from skyward_tui.text.error_hints import format_error
 from skyward_tui.text.receipts_and_leftovers import unfetched_lines
 
 T = TypeVar("T")
 
 
-def cancel(run: str, console: Console) -> int:
-    """Stop a run on all its ranks; one that has ended stays as it is."""
+@command()
+@click.argument("run")
+def cancel(console: Console, run: str) -> int:
+    """Stop a run on all its ranks; the pool stays up."""
     with open_session(console) as session:
         row = find_run(session, run)
         state = row.state
@@ -38,17 +43,20 @@ def cancel(run: str, console: Console) -> int:
     return errors.OK
 
 
-def down(
-    pools: Sequence[str], everything: bool, yes: bool, discard: bool, console: Console, *, now: bool = False
-) -> int:
-    """End pools and show the receipts; exit status 3 where an end could not be verified.
+@command()
+@click.argument("pools", metavar="POOL...", nargs=-1)
+@click.option("--all", "everything", is_flag=True, help="All pools that are up.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@click.option("--discard", is_flag=True, help="Give up results that nobody has fetched.")
+@click.option("--now", is_flag=True, help="End rented machines at once, with all that is on them.")
+def down(console: Console, pools: Sequence[str], everything: bool, yes: bool, discard: bool, now: bool) -> int:
+    """Tear pools down, and show the receipts.
 
-    What nobody has fetched is brought here first, also from pools that have ended before, or given up with ``discard``.
-    With ``now`` nothing is asked of machines: they are ended at once, with all that is on them.
-
-    Raises:
-        UsageError: something is to be given up, and nobody can be asked.
+    Results that nobody has fetched are brought here first, also those that a pool left which has ended before. Ends
+    with 3 where something may still be running.
     """
+    if bool(pools) == everything:
+        raise click.UsageError("name the pools to tear down, or give --all")
     follower = Follower(console)
     status, receipts = errors.OK, dict[str, run_history.Receipt]()
     with open_session(console) as session:
@@ -136,19 +144,22 @@ def _parse_option(option: str, read: Callable[[str], T], text: str) -> T:
         raise UsageError(f"{option} {error}") from error
 
 
-def prune(older: str, most: str, only_look: bool, console: Console) -> int:
-    """Make room on this machine.
+@command()
+@click.option("--older", metavar="TIME", default="90d", show_default=True, help="Pools that ended so long ago.")
+@click.option("--most", metavar="SIZE", default="20 GB", show_default=True, help="And the oldest beyond this size.")
+@click.option("-n", "--dry-run", is_flag=True, help="Only tell what would go.")
+def prune(console: Console, older: str, most: str, dry_run: bool) -> int:
+    """Remove logs, results and records of pools that are long over.
 
-    Raises:
-        UsageError: a limit is no time or no size.
+    What hosts keep that nobody has fetched stays. The same happens by itself once a day.
     """
     age = _parse_option("--older", argument_checks.duration, older)
     limit = _parse_option("--most", argument_checks.size, most)
     with open_session(console) as session:
-        gone = run_history.prune_pools(session.ledger, age=age, most=limit, only_look=only_look)
-        unused = run_history.prune_environments(session.ledger, age=age, only_look=only_look)
-        clones = run_history.prune_clones(session.ledger, only_look=only_look)
-    done = "would remove" if only_look else "removed"
+        gone = run_history.prune_pools(session.ledger, age=age, most=limit, only_look=dry_run)
+        unused = run_history.prune_environments(session.ledger, age=age, only_look=dry_run)
+        clones = run_history.prune_clones(session.ledger, only_look=dry_run)
+    done = "would remove" if dry_run else "removed"
     for each in gone:
         ended = time.strftime("%Y-%m-%d %H:%M", time.localtime(each.ended_at))
         console.note(f"{done} pool {each.pool}, ended {ended}: {each.size:,} bytes")

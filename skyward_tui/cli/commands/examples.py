@@ -4,14 +4,29 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import click
+
 from skyward_core.model import errors
 from skyward_core.model.errors import UsageError
 from skyward_tui.cli.console import Console
+from skyward_tui.cli.shared_options import command
 from skyward_tui.launch_form.form import PREFIX, example_path, example_paths, script_summary
 
 
-def listing(console: Console) -> int:
-    """Name them all, with a word about each."""
+@command()
+@click.argument("name", required=False)
+@click.option("--copy", is_flag=True, help="Copy it into the current folder; overwrites nothing.")
+def examples(console: Console, name: str | None, copy: bool) -> int:
+    """List the packaged examples, or show one.
+
+    "run example:NAME" runs it.
+    """
+    if copy and name is None:
+        raise click.UsageError("name the example to copy")
+    return _list(console) if name is None else _show(name, copy, console)
+
+
+def _list(console: Console) -> int:
     found = [{"name": path.stem, "path": str(path), "about": script_summary(path)} for path in example_paths()]
     if not console.as_json:
         width = max(len(each["name"]) for each in found)
@@ -22,7 +37,7 @@ def listing(console: Console) -> int:
     return errors.OK
 
 
-def show(name: str, copy: bool, console: Console) -> int:
+def _show(name: str, copy: bool, console: Console) -> int:
     """Print an example, or copy it into the current folder.
 
     Raises:

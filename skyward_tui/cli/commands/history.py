@@ -12,8 +12,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import click
 from rich.cells import cell_len
 
+from skyward_core.client.launch.job_launch import JobRequest, parse_variables, resolve_variables
 from skyward_core.client.launch.launch_plan import pool_interpreter
 from skyward_core.client.launch.launch_records import LaunchRecord, ScriptState, diff_path, load_any_record
 from skyward_core.client.launch.launch_request import LaunchRequest
@@ -34,6 +36,7 @@ from skyward_tui.cli.pool_and_run_lookup import (
     resolve_run,
 )
 from skyward_tui.cli.run_report import GLYPHS, outcome_note, table
+from skyward_tui.cli.shared_options import command, parse_time, variable_options, watch_option
 from skyward_tui.text.json_output import run_json
 from skyward_tui.text.number_format import clip, count, duration, fit_width, money, one_line
 from skyward_tui.text.run_rows import ComparedLine, comparison_lines
@@ -46,29 +49,32 @@ SHOWN = 100  # unless all are asked for
 PATIENCE = 30.0  # seconds for which logs are looked through, the same
 
 
+@command()
+@click.argument("words", metavar="[WORD]...", nargs=-1)
+@click.option("--failed", is_flag=True, help="Only what failed or was lost.")
+@click.option("--since", metavar="TIME", help='How far back: "12h", "7d", "4w".  [default: all]')
+@click.option("--in-logs", is_flag=True, help="Look for the words in what runs printed and gave, too.")
+@click.option("--all", "everything", is_flag=True, help="Also what is older than the newest hundred.")
 def history(
-    words: Sequence[str],
-    console: Console,
-    *,
-    failed: bool,
-    since: float,
-    everything: bool,
-    in_logs: bool = False,
+    console: Console, words: Sequence[str], failed: bool, since: str | None, in_logs: bool, everything: bool
 ) -> int:
-    """Runs that have all of some words, newest first.
+    """List every past run: outcome, duration, cost.
 
-    Args:
-        since: Unix time.
-        everything: show more than the newest hundred, and look through all logs however long that takes.
-        in_logs: look for words in what they printed and gave, too.
+    Each WORD has to be in it: in its id, its pool, its function, its script, its arguments, its outcome or its error.
+    Pools that had no run are listed, too. With --in-logs, words that are in none of these may stand together in a line
+    that a rank printed, in a result, or in what a rank failed by, as far as that is kept on this machine; the newest
+    runs come first, and after 30 seconds it tells what it has, unless --all is given.
     """
-    search = RunSearch(tuple(words), failed, since)
+    if in_logs and not words:
+        raise click.UsageError("--in-logs looks for words: give one")
+    began = 0.0 if since is None else parse_time("--since", since)
+    search = RunSearch(words, failed, began)
     looked: LogSearch | None = None
     lines: dict[str, LineMatch] = {}
     with open_session(console) as session:
         note_unreachable(session, console)
         if in_logs:
-            those = session.past_runs(RunSearch((), failed, since)).result()
+            those = session.past_runs(RunSearch((), failed, began)).result()
             looked = session.search_logs(those, words)
             lines = _search_logs(looked, None if everything else PATIENCE)
             found = [run for run in those if search.matches(run) or run.run in lines]
@@ -95,12 +101,16 @@ def history(
     return errors.OK
 
 
-def failures(console: Console, *, dismiss: Sequence[str], dismiss_all: bool) -> int:
-    """Failures of late that nobody has dismissed; some of them, by their ids, or all are dismissed first.
+@command()
+@click.option("--dismiss", metavar="RUN", multiple=True, help="Tell of this one no more; repeatable.")
+@click.option("--dismiss-all", is_flag=True, help="Tell of none of these any more.")
+def failures(console: Console, dismiss: Sequence[str], dismiss_all: bool) -> int:
+    """List failures of late that nobody has dismissed.
 
-    Raises:
-        UsageError: there is no such failure.
+    Of all pools, of the last 30 days.
     """
+    if dismiss and dismiss_all:
+        raise click.UsageError("name the failures to dismiss, or give --dismiss-all")
     with open_session(console) as session:
         note_unreachable(session, console)
         found = session.failures().result()
@@ -168,8 +178,16 @@ _OUTCOMES = {"done": "returned", "failed": "raised", "lost": "lost", "cancelled"
 LEAST = 12  # cells of a side, however narrow the terminal
 
 
-def compare(left: str, right: str, console: Console) -> int:
-    """Compare two runs; each is named by its id or its pool's name, see ``pool_and_run_lookup.meant``."""
+@command()
+@click.argument("left", metavar="RUN")
+@click.argument("right", metavar="RUN")
+def compare(console: Console, left: str, right: str) -> int:
+    """Show two runs side by side.
+
+    What they were launched with, how they went, what they logged and what they gave; what differs is marked.
+
+    RUN is a run's id or a pool's name (its latest run), or as much of one as tells it from others.
+    """
     with open_session(console) as session:
         runs = [fetch_run(session, resolve_run(session, word), console).run for word in (left, right)]
         found = session.compare(*runs).result()
@@ -215,31 +233,38 @@ def _run_json(found: Comparison, now: float) -> dict[str, Any]:
 Given = dict[str, dict[str, str | None]]  # values of variables, by the option that they are of
 
 
+@command(context_settings={"allow_interspersed_args": True})
+@click.argument("run", metavar="RUN")
+@click.argument("script_args", metavar="[-- ARGS]...", nargs=-1, type=click.UNPROCESSED)
+@click.option("-a", "--arg", "arguments", metavar="NAME=VALUE", multiple=True, help="Another argument; repeatable.")
+@click.option("--pool", metavar="NAME", help="Run on this pool, which is up, and not on its own.")
+@click.option("--missing", is_flag=True, help="Of a sweep over arguments: run what has no result yet.")
+@variable_options
+@click.option("--detach", is_flag=True, help="Leave as soon as the function runs; implies --keep.")
+@click.option("--dry-run", is_flag=True, help="Only tell what would be made and run, and what it would cost.")
+@watch_option
 def rerun(
-    run: str,
-    arguments: Sequence[str],
-    script_args: Sequence[str],
-    pool: str | None,
     console: Console,
-    *,
-    missing: bool = False,
-    detach: bool = False,
-    dry_run: bool = False,
-    watch: bool = False,
-    env: Mapping[str, str | None] | None = None,
-    secrets: Mapping[str, str | None] | None = None,
+    run: str,
+    script_args: Sequence[str],
+    arguments: Sequence[str],
+    pool: str | None,
+    missing: bool,
+    env: Sequence[str],
+    secrets: Sequence[str],
+    detach: bool,
+    dry_run: bool,
+    watch: bool,
 ) -> int:
-    """Launch a run again, in the folder in which it was launched, and give the new run's exit status.
+    """Launch a run again, as it was, or with other arguments.
 
-    It goes to its pool where that is up, else to a new one that is made as that one was.
+    On its pool where that is up, else on a new one made as that one was. What has changed of the script and its git
+    commit since is told. A job runs whole, whichever of its steps is named; values of secrets are not kept, and come
+    from --secret, this shell, or the terminal.
 
-    Args:
-        arguments: texts ``name=value``, in place of those of these names.
-        script_args: a whole script's own words, in place of what it had; none for the same.
-        pool: one that is up, to run on in place of its own.
-        missing: run of a sweep what has no result.
-        env, secrets: of a job, variables in place of those that are kept, or of those that are not.
+    RUN is a run's id or a pool's name (its latest run), or as much of one as tells it from others.
     """
+    given = {"--env": parse_variables("--env", env), "--secret": parse_variables("--secret", secrets)}
     if watch:
         require_terminal(console, detach=detach)
     if missing and (arguments or script_args):
@@ -269,7 +294,6 @@ def rerun(
                 raise UsageError(f"run {row.run} is of {launched.label}: give its variables by --env")
             place = _target_pool(row, before, pool, joined=launched.joined)
             launched.check_rerunnable()
-            given = {"--env": dict(env or {}), "--secret": dict(secrets or {})}
             how = {"detach": detach, "dry_run": dry_run, "watch": watch}
             if isinstance(launched, CommandRecord):
                 return _rerun_command(launched, place or "", console, given, **how)
@@ -350,7 +374,6 @@ def _rerun_command(
     watch: bool,
 ) -> int:
     """Run a command again, on a pool that is up."""
-    from skyward_core.client.launch.job_launch import resolve_variables
     from skyward_tui.cli.commands.jobs import execute
 
     _refuse_dry_run(dry_run)
@@ -384,7 +407,6 @@ def _rerun_job(
     Args:
         pool: one that is up; None for a new one.
     """
-    from skyward_core.client.launch.job_launch import JobRequest
     from skyward_tui.cli.commands.jobs import execute
     from skyward_tui.cli.commands.jobs import launch as launch_job
 

@@ -6,9 +6,10 @@ import os
 import shutil
 import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import click
 from rich.cells import cell_len
 
 from skyward_core.client import ssh_hosts
@@ -19,16 +20,19 @@ from skyward_core.model.errors import UsageError
 from skyward_core.util.terminal_safe_text import sanitize_line
 from skyward_tui.cli.console import Console
 from skyward_tui.cli.pool_and_run_lookup import live_pools, open_session
+from skyward_tui.cli.shared_options import command
 from skyward_tui.text.hardware_cells import free_text, memory, utilization
 from skyward_tui.text.number_format import Columns
 
 
-def trust(host: str, known_hosts: str | None, yes: bool, console: Console) -> int:
-    """Show a host's key, and write it down as known if the person says so.
+@command()
+@click.argument("host")
+@click.option("--known-hosts", metavar="FILE", help="The file to look in and write to, in place of the usual.")
+@click.option("-y", "--yes", is_flag=True, help="Accept the key without asking.")
+def trust(console: Console, host: str, known_hosts: str | None, yes: bool) -> int:
+    """Show the fingerprint of a host's key, and accept the key.
 
-    Raises:
-        HostKeyError: another key of the host is known, so this one may be a stranger's.
-        UsageError: there is nobody to ask.
+    One that differs from a key that is known is refused.
     """
     shown = ssh_hosts.fetch_host_key(host, known_hosts)
     key = shown.key
@@ -51,13 +55,12 @@ def trust(host: str, known_hosts: str | None, yes: bool, console: Console) -> in
     return errors.OK
 
 
-def shell(pool: str, node: int, include: bool, console: Console) -> int:
-    """Become ``ssh`` to a node of a pool.
-
-    Raises:
-        UsageError: no such pool is up, it has no such node, or it is not on hosts reached over SSH; or there is
-            no ``ssh`` here.
-    """
+@command("ssh", has_json=False)
+@click.argument("pool")
+@click.argument("node", type=click.IntRange(min=0), default=0)
+@click.option("--include", is_flag=True, help="Put the pools' names into ~/.ssh/config, for plain ssh.")
+def shell(console: Console, pool: str, node: int, include: bool) -> int:
+    """Open a shell on a node of a pool."""
     row, file = _ssh_target(pool, node, console)
     if include and (line := ssh_hosts.include_ssh_config()):
         console.note(f"added to ~/.ssh/config: {line}; now plain `ssh {row.name}-{node}` works too")
@@ -65,15 +68,13 @@ def shell(pool: str, node: int, include: bool, console: Console) -> int:
     os.execvp("ssh", ["ssh", "-F", str(file), f"{row.name}-{node}"])
 
 
-def forward(target: str, ports: tuple[str, ...], console: Console) -> int:
-    """Become ``ssh`` that brings ports of a node to this machine's loopback, until it is ended.
+@command(has_json=False)
+@click.argument("target", metavar="POOL[:RANK]")
+@click.argument("ports", metavar="[LOCAL:]PORT...", nargs=-1, required=True)
+def forward(console: Console, target: str, ports: Sequence[str]) -> int:
+    """Bring ports of a node to this machine, by ssh.
 
-    Args:
-        target: ``POOL`` or ``POOL:RANK``.
-        ports: ``PORT``, or ``LOCAL:PORT`` where it has another number here.
-
-    Raises:
-        UsageError: as :func:`shell`; or a port is none, or cannot be had here.
+    A tensorboard or a notebook on the head is then at http://127.0.0.1:PORT, for this machine alone, until ctrl-c.
     """
     pool, colon, rank = target.partition(":")
     if colon and not rank.isdecimal():
@@ -139,14 +140,13 @@ def _ssh_target(pool: str, node: int, console: Console) -> tuple[PoolRow, Path]:
 GREEN, RED, YELLOW = 32, 31, 33
 
 
-def hosts(names: tuple[str, ...], console: Console) -> int:
-    """Look at hosts, and print a line for each GPU; exit status 1 where one could not be looked at.
+@command()
+@click.argument("names", metavar="[GROUP|HOST]...", nargs=-1)
+def hosts(console: Console, names: Sequence[str]) -> int:
+    """Show who uses the GPUs of your hosts.
 
-    Args:
-        names: of groups or hosts; none for all groups.
-
-    Raises:
-        UsageError: there is no such group, or are none at all, or a ``skyward.toml`` cannot be used.
+    Of each GPU: whether it is free, or by whose process and with how much memory it is used. Without names those of all
+    groups of skyward.toml are shown. Nothing is left on the hosts. Ends with 1 where one does not answer.
     """
     groups = ssh_hosts.groups()
     meant = ssh_hosts.resolve_hosts(names, groups)

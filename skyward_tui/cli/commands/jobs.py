@@ -5,13 +5,16 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from secrets import token_hex
 from typing import TYPE_CHECKING
+
+import click
 
 from skyward_core.client.launch import job_launch
 from skyward_core.client.launch.discovery import Task
 from skyward_core.client.launch.job_launch import JobRequest, job_tasks, pool_job_tasks, shell_task
-from skyward_core.client.launch.job_records import JobRecord
+from skyward_core.client.launch.job_records import CommandRecord, JobRecord
 from skyward_core.model import errors
 from skyward_core.model.errors import UsageError
 from skyward_core.model.specs import PoolSpec
@@ -20,12 +23,61 @@ from skyward_tui.cli.commands.run import PoolCommand, live_pool, require_termina
 from skyward_tui.cli.console import Console
 from skyward_tui.cli.pool_and_run_lookup import live_pools, open_session
 from skyward_tui.cli.run_report import table
+from skyward_tui.cli.shared_options import NodeSelection, command, variable_options, watch_option
 from skyward_tui.text.number_format import NO_RUN, clip, count, duration
 from skyward_tui.text.run_rows import format_nodes, queue_row_json, queue_rows, waiting_reason
 
 if TYPE_CHECKING:
     from skyward_core.client.launch.job_launch import JobFile
     from skyward_core.client.launch.job_records import ShellRecord
+
+
+@command("exec", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@variable_options
+@click.option(
+    "--nodes",
+    metavar="N|LIST",
+    type=NodeSelection(),
+    help="Run a command on so many nodes, or on these (0,2); it waits until they are free.",
+)
+@click.option("--detach", is_flag=True, help="Leave as soon as it runs.")
+@watch_option
+@click.argument("pool")
+@click.argument("words", metavar="TASK.YAML | [--] COMMAND...", nargs=-1, required=True, type=click.UNPROCESSED)
+def exec_(
+    console: Console,
+    pool: str,
+    words: tuple[str, ...],
+    env: Sequence[str],
+    secrets: Sequence[str],
+    nodes: int | tuple[int, ...] | None,
+    detach: bool,
+    watch: bool,
+) -> int:
+    """Run a job file, or a command, on a pool that is up.
+
+    Of a file its working folder is brought anew, and its run is run; its setup is not. A command runs on every rank:
+    exec POOL nvidia-smi -L. Its exit status is that of the first rank that failed.
+    """
+    if words[0].startswith("-") and words[0] != "--":
+        raise click.UsageError(
+            f"options of exec stand before the pool, as in exec {words[0]} … {pool} COMMAND; "
+            f"a command of that name behind --"
+        )
+    words = words[1:] if words[:1] == ("--",) else words
+    if not words:
+        raise click.UsageError("name a job file, or a command")
+    is_file = words[0].endswith((".yaml", ".yml"))
+    if is_file and len(words) > 1:
+        raise click.UsageError(f"options of exec stand before the pool: exec {' '.join(words[1:])} {pool} {words[0]}")
+    given, hidden = job_launch.parse_variables("--env", env), job_launch.parse_variables("--secret", secrets)
+    if is_file:
+        if nodes is not None:
+            raise click.UsageError(f"{words[0]} says on how many nodes it runs, by num_nodes: leave out --nodes")
+        job = job_launch.JobFile.from_yaml(Path(words[0]), env=given, secrets=hidden)
+        return execute(pool, (), console, job=job, env={}, secrets={}, detach=detach, watch=watch)
+    given, hidden = job_launch.resolve_variables("--env", given), job_launch.resolve_variables("--secret", hidden)
+    return execute(pool, words, console, env=given, secrets=hidden, detach=detach, watch=watch, nodes=nodes)
 
 
 def execute(
@@ -57,14 +109,9 @@ def execute(
         with job_launch.temporary_folder(job_launch.TASKS_FOLDER) as large, runner.follower.catch_signals():
             kept: ShellRecord
             if job is None:
-                from skyward_core.client.launch.job_records import CommandRecord
-
                 steps = [replace(shell_task(words, env, secrets), nodes=nodes)]
                 kept = CommandRecord.from_command(words, env, secrets, nodes)
             else:
-                from skyward_core.client.launch.job_launch import pool_job_tasks
-                from skyward_core.client.launch.job_records import JobRecord
-
                 view = session.observe(row.key).result()
                 check_fits(job, view)
                 steps = pool_job_tasks(job, view, large, run_alone=True)
@@ -218,8 +265,14 @@ def _commands(job: JobFile, *, setup: bool) -> dict[str, str]:
     return {name: text for name, text in texts.items() if text.strip()}
 
 
-def queue(pool: str, console: Console) -> int:
-    """Runs of a pool that have not ended, those that have nodes first."""
+@command()
+@click.argument("pool")
+def queue(console: Console, pool: str) -> int:
+    """Show which runs have a pool's nodes, and which wait.
+
+    Of those that wait it says why. First come, first served: a run that waits is before all that came after it.
+    "cancel RUN" takes one out.
+    """
     with open_session(console) as session:
         (row,) = live_pools(session, (pool,))
         view = session.observe(row.key).result()

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+import click
+
 from skyward_core.client.leftover_cleanup import JudgedLeftover, LeftoverScan, scannable_providers
 from skyward_core.client.session import Session
 from skyward_core.model import errors
@@ -14,6 +16,7 @@ from skyward_tui.cli.console import Console
 from skyward_tui.cli.follow_run import Follower
 from skyward_tui.cli.pool_and_run_lookup import open_session
 from skyward_tui.cli.run_report import table
+from skyward_tui.cli.shared_options import command, settings_option
 from skyward_tui.text.receipts_and_leftovers import (
     leftovers_line,
     leftovers_table,
@@ -22,24 +25,31 @@ from skyward_tui.text.receipts_and_leftovers import (
 )
 
 
+@command()
+@click.option("--provider", metavar="NAME", help="Look through its account only, such as aws.")
+@settings_option
+@click.option("--all-regions", is_flag=True, help="Look in all regions, not only where pools have been.")
+@click.option("--ledger", "ledgers", metavar="ID", multiple=True, help="Also what this other ledger made; repeatable.")
+@click.option("-y", "--yes", is_flag=True, help="End what is left without asking.")
 def sweep(
+    console: Console,
     provider: str | None,
     settings: Sequence[str],
-    everywhere: bool,
+    all_regions: bool,
     ledgers: Sequence[str],
     yes: bool,
-    console: Console,
 ) -> int:
-    """Show what is there, and end what nobody needs where the person says so.
+    """Find what was rented from here and is left, and end it.
 
-    Raises:
-        UsageError: that provider has no account, or no such setting.
+    Cloud accounts are looked through, whatever the ledger says. What is left belongs to pools that are over, or that
+    no ledger here has. Nothing is ended without --yes, or a yes at the terminal. What has no tag of ours, and what
+    other ledgers made, is never touched.
     """
     if settings and provider is None:
         raise UsageError("--set is of one provider: name it by --provider")
     asked = {name: settings for name in ([provider] if provider else scannable_providers())}
     with open_session(console) as session:
-        found = session.scan_leftovers(asked, everywhere=everywhere, ledgers=ledgers).result()
+        found = session.scan_leftovers(asked, everywhere=all_regions, ledgers=ledgers).result()
         _show(found, console)
         ended = bool(found.removable) and _confirm_deletion(found, yes, console)
         remains = _delete(session, found, console) if ended else []

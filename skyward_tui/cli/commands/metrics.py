@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
+import click
+
 from skyward_core.client.session import Session
 from skyward_core.model import errors
 from skyward_core.model.errors import PoolError, UsageError
@@ -20,6 +22,7 @@ from skyward_core.views.prometheus import format_prometheus
 from skyward_tui.cli.console import Console
 from skyward_tui.cli.pool_and_run_lookup import open_session, resolve_run
 from skyward_tui.cli.run_report import table
+from skyward_tui.cli.shared_options import command
 from skyward_tui.text.error_hints import format_error
 from skyward_tui.text.hardware_cells import HARDWARE_COLUMNS, quantity, rows
 from skyward_tui.text.number_format import clock, number
@@ -28,8 +31,11 @@ PERIOD = 1.0  # seconds between tables
 ENDINGS = (".csv", ".json", ".parquet")
 
 
-def top(pool: str, once: bool, console: Console) -> int:
-    """What a pool's machines do: a table, or an object, every second until ctrl-c, or once."""
+@command()
+@click.argument("pool")
+@click.option("--once", is_flag=True, help="One table, and no more.")
+def top(console: Console, pool: str, once: bool) -> int:
+    """Show what a pool's machines do, every second."""
     with open_session(console) as session, suppress(KeyboardInterrupt):
         view = session.start_sampling(pool).result()
         while True:
@@ -70,9 +76,12 @@ def _node_json(book: MachineMetrics, node: int) -> dict[str, Any]:
     return about | ({"why": machine.why} if machine.why else {})
 
 
-def metrics(run: str, prometheus: bool, output: str | None, console: Console) -> int:
-    """What a run's ranks logged, and its machines were measured at in its time: the newest as a table or for
-    Prometheus, or all of it as a file."""
+@command()
+@click.argument("run")
+@click.option("--prometheus", is_flag=True, help="The newest, in Prometheus' text format.")
+@click.option("-o", "--output", metavar="FILE", help="Write all: .csv, .json or .parquet.")
+def metrics(console: Console, run: str, prometheus: bool, output: str | None) -> int:
+    """Show what a run's ranks logged and its machines did."""
     if output is not None and not output.endswith(ENDINGS):
         raise UsageError(f"{output} says no kind of file: end it with {' or '.join(ENDINGS)}")
     with open_session(console) as session:

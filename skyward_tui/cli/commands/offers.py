@@ -7,7 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
-from skyward_core.client import offers as capacity
+import click
+
+from skyward_core.client import offers as purchasing
 from skyward_core.client.offers import list_blocks, list_offers, save_listed_blocks
 from skyward_core.client.run_history import PoolCost
 from skyward_core.client.run_history import costs as add_up
@@ -25,18 +27,26 @@ from skyward_core.util.terminal_safe_text import sanitize_line
 from skyward_tui.cli.console import Console
 from skyward_tui.cli.pool_and_run_lookup import note_unreachable, open_session
 from skyward_tui.cli.run_report import table
+from skyward_tui.cli.shared_options import ConsoleCommand, command, offer_options, parse_time, settings_option
 from skyward_tui.text.number_format import ago, count, money
 
 
-def buy(offering: str, price: float | None, settings: Sequence[str], console: Console) -> int:
-    """Buy what was listed, once its price has been said.
+@click.group()
+def capacity() -> None:
+    """Machines that are bought ahead, or held for an account."""
 
-    Raises:
-        UsageError: no price was said, or another one.
-        SkywardError: it was not bought.
+
+@capacity.command(cls=ConsoleCommand)
+@click.argument("offering")
+@click.option("--price", metavar="$", type=float, help="What it costs, as offers --block says it.")
+@settings_option
+def buy(console: Console, offering: str, price: float | None, settings: Sequence[str]) -> int:
+    """Buy what offers --block has listed, by its id.
+
+    It is paid at once, and not given back. At a terminal the price is asked for; elsewhere --price has to say it.
     """
     texts = dict(map(_parse_setting, settings))
-    block = capacity.find_offering(offering, texts)
+    block = purchasing.find_offering(offering, texts)
     console.note(
         f"{count(block.count, 'machine')} of {sanitize_line(block.instance_type)} in {sanitize_line(block.zone)} for "
         f"{block.hours} hours from {_format_time(block.starts_at)}: ${block.upfront:,.2f}, paid at once and not "
@@ -44,7 +54,7 @@ def buy(offering: str, price: float | None, settings: Sequence[str], console: Co
     )
     said = _ask_price(block, price, console)
     try:
-        found = capacity.buy(block, said, texts)
+        found = purchasing.buy(block, said, texts)
     except Unreachable as error:  # nobody knows
         console.report_error(error)
         return errors.UNVERIFIED
@@ -68,14 +78,15 @@ def _ask_price(block: Block, price: float | None, console: Console) -> float:
         raise UsageError(f"{typed!r} is no price: nothing was bought") from None
 
 
-def clear(offering: str, yes: bool, console: Console) -> int:
-    """Let an offering be bought again of whose purchase nobody heard, once the account has been asked and a word typed.
+@capacity.command(cls=ConsoleCommand)
+@click.argument("offering")
+@click.option("-y", "--yes", is_flag=True, help="Without a word at the terminal.")
+def clear(console: Console, offering: str, yes: bool) -> int:
+    """Let an offering be bought again whose purchase nobody heard of.
 
-    Raises:
-        UsageError: it was bought, may be under way, or nobody typed the word.
-        SkywardError: the account cannot be asked.
+    The account is asked first: what it shows, or cannot tell, is not cleared.
     """
-    purchase = capacity.find_doubtful_purchase(offering)
+    purchase = purchasing.find_doubtful_purchase(offering)
     block = Block(**purchase.block)
     console.note(
         f"{sanitize_line(block.id)} ({money(block.upfront)}) was asked for {_format_time(purchase.asked_at)}, "
@@ -87,16 +98,22 @@ def clear(offering: str, yes: bool, console: Console) -> int:
             raise UsageError(f"nothing was changed: --yes has {offering} count as not bought")
         if console.ask("type clear to have it count as not bought").strip() != "clear":
             raise UsageError("nothing was changed")
-    capacity.clear_purchase(purchase)
+    purchasing.clear_purchase(purchase)
     console.note(f"{sanitize_line(block.id)} counts as not bought, and may be bought again")
     console.result({"cleared": purchase.block})
     return errors.OK
 
 
-def list_offerings(provider: str, settings: Sequence[str], console: Console) -> int:
-    """What was bought from here, what became of it, and all that the account holds."""
-    bought = capacity.purchases()
-    held = capacity.list_reservations(provider, dict(map(_parse_setting, settings)))
+@capacity.command("ls", cls=ConsoleCommand)
+@click.option("--provider", metavar="NAME", default="aws", show_default=True, help="Whose account.")
+@settings_option
+def list_offerings(console: Console, provider: str, settings: Sequence[str]) -> int:
+    """List what is held for the account, and what was bought from here.
+
+    Ends with 3 where nobody knows whether something was bought.
+    """
+    bought = purchasing.purchases()
+    held = purchasing.list_reservations(provider, dict(map(_parse_setting, settings)))
     rows: list[tuple[str, ...]] = [("id", "type", "machines", "free", "where", "from", "until", "state")]
     rows += [_row(each) for each in held]
     doubtful = [(row, why) for row, found, why in bought if found is None and row.state == "asked"]
@@ -139,12 +156,19 @@ def _parse_setting(text: str) -> tuple[str, str]:
     return name, given
 
 
+@command()
+@offer_options
 def offers(
     console: Console, *, accelerator: str | None, max_hourly: float | None, spot: bool, regions: Sequence[str],
     zones: Sequence[str], vcpus: int, memory: float, architecture: str | None, efa: bool,
     block: int | None, nodes: int | None,
 ) -> int:  # fmt: skip
-    """A table of what fits, the cheapest first; where nothing does, what comes nearest, and why it is none."""
+    """List the machines that could be rented, and their prices.
+
+    Nothing is made. Without --accelerator those with any accelerator are listed, and with --vcpus, --memory or --arch
+    those without one. A price is that of an hour of a machine with its disk and its public address. Ends with 1 where
+    nothing fits.
+    """
     wish = MachineRequirements(
         accelerator=accelerators.resolve(accelerator),
         any_accelerator=not (accelerator or vcpus or memory or architecture),
@@ -270,16 +294,23 @@ def _as_json(offer: Offer) -> dict[str, Any]:
     return asdict(offer) | {"billed_hourly": offer.billed_hourly}
 
 
-def costs(console: Console, *, seconds: float, by: str) -> int:
-    """A table, and all of it added up."""
+@command()
+@click.option("--since", metavar="TIME", default="30d", show_default=True, help='How far back: "12h", "30d", "4w".')
+@click.option("--by", type=click.Choice(["pool", "function", "day"]), default="pool", show_default=True)
+def costs(console: Console, since: str, by: str) -> int:
+    """Add up what pools have cost.
+
+    Machines are counted from when they were made to when they began to end, replaced ones too, at the prices that were
+    known when they were made. What the provider bills is what counts.
+    """
+    began = parse_time("--since", since)
     with open_session(console) as session:
         note_unreachable(session, console)  # a pool that has ended itself costs nothing since
-    since = max(0.0, time.time() - seconds)
-    found = add_up(since)
+    found = add_up(began)
     if console.as_json:
         console.result(
             {
-                "since": since,
+                "since": began,
                 "dollars": found.dollars,
                 "pools": [asdict(each) for each in found.pools],
                 "functions": dict(found.by_function),

@@ -10,6 +10,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, TextIO, TypeVar
 
+import click
+
 from skyward_core.client import ssh_hosts
 from skyward_core.client.run_history import (
     OutputChunk,
@@ -50,6 +52,7 @@ from skyward_tui.cli.run_report import (
     table,
     unfetched_text,
 )
+from skyward_tui.cli.shared_options import command
 from skyward_tui.text.error_hints import format_detail, format_error
 from skyward_tui.text.json_output import (
     fetch_json,
@@ -117,9 +120,10 @@ class CollapsedPrinter:
             sys.stderr.flush()
 
 
-def list_pools(everything: bool, console: Console) -> int:
-    """The pools that are up, or whose end nobody has verified, with their runs; with ``everything`` also those that
-    are over."""
+@command("ls")
+@click.option("--all", "everything", is_flag=True, help="Also the pools that are over.")
+def list_pools(console: Console, everything: bool) -> int:
+    """List the pools that are up, with their runs."""
     with open_session(console) as session:
         found = session.refresh(over=everything).result()
         kept = [(session.ledger.pool(each.token).name, each) for each in session.retained_results()]
@@ -164,17 +168,21 @@ def _show_receipts(session: Session, console: Console) -> None:
         drop_receipts(session, unshown)
 
 
-def results(run: str, console: Console, sort: str | None, diff: str | None, output: str | None) -> int:
-    """The outcomes of a run so far; ends with the status that the run ended with.
+@command()
+@click.argument("run")
+@click.option(
+    "--sort",
+    metavar="COLUMN",
+    help="Of a sweep over arguments: sort by this; -COLUMN for the greatest first.",
+)
+@click.option("--diff", metavar="R,R", help="Only in what two ranks' results, or tasks', differ.")
+@click.option("-o", "--output", metavar="FILE", help="Write them: .csv, .json, .parquet or .pickle.")
+def results(console: Console, run: str, sort: str | None, diff: str | None, output: str | None) -> int:
+    """Show the outcomes of a run, and end with its exit status.
 
-    Args:
-        run: its id, or its pool's name; see ``pool_and_run_lookup.meant``.
-        sort: of a sweep, the column that its table is sorted by, as ``run.show_trials`` takes it.
-        diff: two ranks, or tasks, with a comma between them: only in what these differ is told.
-        output: a file that they are written to.
+    Ranks whose numbers or arrays are not what most ranks have are named.
 
-    Raises:
-        UsageError: there is no such column or rank, it is no sweep, or the file cannot be written.
+    RUN is a run's id or a pool's name (its latest run), or as much of one as tells it from others.
     """
     if diff is not None and (sort is not None or output is not None):
         raise UsageError("--diff shows two ranks: leave --sort and --output out")
@@ -230,14 +238,18 @@ def _trial_board(session: Session, pool: str, run: RunView, sort: str | None) ->
         return None
 
 
-def logs(run: str, rank: int | None, follow: bool, collapse: bool, console: Console) -> int:
-    """What the ranks of a run printed: their standard output to ours, their standard error to ours.
+@command()
+@click.argument("run")
+@click.option("--rank", metavar="R", type=click.IntRange(min=0), help="This rank only, without prefixes.")
+@click.option("-f", "--follow", is_flag=True, help="Go on with what is still printed until the run ends.")
+@click.option("--collapse", is_flag=True, help="Equal lines of ranks as one, with who said it.")
+def logs(console: Console, run: str, rank: int | None, follow: bool, collapse: bool) -> int:
+    """Print what a run's ranks printed, also when the pool is gone.
 
-    Of one rank, lines come as they are; of all ranks, every line has its rank before it. With ``follow`` until
-    the run ends. With ``collapse`` equal lines of ranks are one, in the order of the ranks' clocks.
+    RUN is a run's id or a pool's name (its latest run), or as much of one as tells it from others.
 
-    Raises:
-        UsageError: it is to be collapsed and of one rank, or followed.
+    What they wrote to standard output is written to standard output. What they wrote to standard error is written
+    to standard error.
     """
     if collapse and (follow or rank is not None):
         raise UsageError("--collapse shows all ranks' lines so far: leave --rank and --follow out")
@@ -266,8 +278,16 @@ def logs(run: str, rank: int | None, follow: bool, collapse: bool, console: Cons
     return errors.OK
 
 
-def lock(run: str, node: int | None, console: Console) -> int:
-    """What was installed for a run: a lock on standard output."""
+@command()
+@click.argument("run")
+@click.option("--node", metavar="N", type=click.IntRange(min=0), help="Of this node, not of the first.")
+def lock(console: Console, run: str, node: int | None) -> int:
+    """Print the lock of what was installed for a run.
+
+    "run --lock FILE" installs it again.
+
+    RUN is a run's id or a pool's name (its latest run), or as much of one as tells it from others.
+    """
     with open_session(console) as session:
         row = resolve_run(session, run)
         found = installed_packages(session.ledger, row)
@@ -344,18 +364,20 @@ T = TypeVar("T")
 PROGRESS_SECONDS = 3.0  # seconds between two words on how far it is
 
 
-def files(word: str, patterns: Sequence[str], console: Console) -> int:
-    """The files that the ranks of a run, or of a pool, wrote; exit status 1 where a node could not be asked.
+@command()
+@click.argument("run", metavar="RUN|POOL")
+@click.argument("patterns", metavar="[PATTERN]...", nargs=-1)
+def files(console: Console, run: str, patterns: Sequence[str]) -> int:
+    """List the files that ranks wrote on their nodes.
 
-    Args:
-        word: the run's id, or the pool's name.
+    Of a run, or of all of a pool's time. PATTERN is a path below the working folder, or such as "out/**" or "*.pt".
     """
     with open_session(console) as session:
-        pool, run = _resolve_pool(session, word)
+        pool, of_run = _resolve_pool(session, run)
         here = session.is_working_locally(pool)
         if here:
             console.note(f"pool {pool.name} runs on this machine: {_local_files_text(pool)}")
-        found = session.files(pool.key, run, patterns, whole=True).result()
+        found = session.files(pool.key, of_run, patterns, whole=True).result()
     rows = [("node", "size", "changed", "file")]
     rows += [(str(each.node), format_size(each.size), ago(each.age), sanitize_line(each.path)) for each in found.files]
     console.result({"files": [file_json(each) for each in found.files], "untold": found.omitted_count})
@@ -371,15 +393,22 @@ def files(word: str, patterns: Sequence[str], console: Console) -> int:
     return errors.FAILED if found.failures else errors.OK
 
 
-def fetch(word: str, patterns: Sequence[str], to: str | None, console: Console) -> int:
-    """Bring them here; exit status 1 where not all have come."""
+@command()
+@click.argument("run", metavar="RUN|POOL")
+@click.argument("patterns", metavar="[PATTERN]...", nargs=-1)
+@click.option("--to", metavar="DIR", help="Where they come to.  [default: outputs/RUN, or outputs/POOL]")
+def fetch(console: Console, run: str, patterns: Sequence[str], to: str | None) -> int:
+    """Bring files here that ranks wrote on their nodes.
+
+    Each comes once, whole, and over nothing that did not come from there; what was cut off is gone on with.
+    """
     with open_session(console) as session:
-        pool, run = _resolve_pool(session, word)
+        pool, of_run = _resolve_pool(session, run)
         if session.is_working_locally(pool):
             console.note(f"pool {pool.name} runs on this machine: {_local_files_text(pool)}")
         far = _FetchProgress()
         target = Path(to) if to is not None else None
-        haul = _wait_with_progress(session.fetch_files(pool.key, run, patterns, target, far.update), far, console)
+        haul = _wait_with_progress(session.fetch_files(pool.key, of_run, patterns, target, far.update), far, console)
     console.result({"files": [fetch_json(each) for each in haul.files], "notes": haul.notes})
     failed = [each for each in haul.files if each.error]
     for each in haul.files:

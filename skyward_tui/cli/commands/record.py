@@ -6,6 +6,8 @@ import json
 import os
 from pathlib import Path
 
+import click
+
 from skyward_core.client.recording import export_recording
 from skyward_core.client.replay_session import open_recording as read
 from skyward_core.client.run_history import PoolRow, follow_output
@@ -15,24 +17,24 @@ from skyward_core.model.errors import PoolError, UsageError
 from skyward_core.util.byte_sizes import format_size
 from skyward_tui.cli.console import Console
 from skyward_tui.cli.pool_and_run_lookup import open_session, resolve_run
+from skyward_tui.cli.shared_options import command
 from skyward_tui.text.error_hints import format_error
 
 ENDING = ".skyrec"
 
 
-def record(word: str, output: str | None, console: Console) -> int:
-    """Write the record of a pool or of a run, and say what is in it.
+@command()
+@click.argument("run", metavar="RUN|POOL")
+@click.option("-o", "--output", metavar="FILE", help="The file to write; overwrites nothing.  [default: NAME.skyrec]")
+def record(console: Console, run: str, output: str | None) -> int:
+    """Pack the record of a pool or a run into one file.
 
-    Args:
-        word: a pool's name or key, or a run's id.
-        output: the file; None for one of its name in the current folder.
+    "replay FILE" plays it, on any machine. Secrets that are known as such are blanked; look at it before you send it.
 
-    Raises:
-        UsageError: there is no such pool or run, nothing is kept of it, or something is at that place already.
-        OSError: it cannot be written.
+    RUN is a run's id or a pool's name, or as much of one as tells it from others.
     """
     with open_session(console) as session:
-        pool, run = _resolve_recording(session, word)
+        pool, run = _resolve_recording(session, run)
         target = Path(output or f"{run or pool.name}{ENDING}")
         if os.path.lexists(target):
             raise UsageError(f"{target} is there already and is left as it is; name another file with -o")

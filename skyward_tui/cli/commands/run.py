@@ -65,7 +65,7 @@ from skyward_tui.cli.run_report import (
     show_run,
     table,
 )
-from skyward_tui.cli.shared_options import SCRIPT_ARGUMENTS
+from skyward_tui.cli.shared_options import SCRIPT_ARGUMENTS, command, watch_option
 from skyward_tui.launch_form.form import suggest_example
 from skyward_tui.launch_form.plan_text import missing_packages_text, plan_rows, python_mismatch
 from skyward_tui.notifications import Notifier
@@ -349,12 +349,11 @@ def _make_plan(request: LaunchRequest, *, launching: bool) -> LaunchPlan:
         raise
 
 
-def attach(pool: str, console: Console, *, watch: bool = False) -> int:
-    """Follow what runs on a pool until it ends, and give its exit status; the pool stays up.
-
-    Args:
-        watch: tell how it is in a few lines, in place of all that ranks print.
-    """
+@command()
+@click.argument("pool")
+@watch_option
+def attach(console: Console, pool: str, watch: bool) -> int:
+    """Watch what runs on a pool, until it ends."""
     if watch:
         require_terminal(console)
     with open_session(console) as session:

@@ -2,28 +2,50 @@
 
 from __future__ import annotations
 
+import click
+
 from skyward_core.client import skyward_alias
 from skyward_core.model import errors
 from skyward_tui.cli.console import Console
+from skyward_tui.cli.shared_options import ConsoleCommand
 
 
-def install(python: str | None, console: Console) -> int:
-    """Write the alias, and say where."""
-    shim = skyward_alias.install(python)
-    word = "now finds" if shim.changed else "finds, as before,"
-    return _report(shim, f"`import skyward` of {shim.python} {word} skyward_core, by {shim.path}", console)
+@click.group()
+def shim() -> None:
+    """Let plain `python script.py` find this library as `skyward`.
+
+    Scripts that skyward-tui runs need none of it.
+    """
 
 
-def remove(python: str | None, console: Console) -> int:
-    """Take the alias away, and say where it was."""
-    shim = skyward_alias.remove(python)
-    word = "is gone" if shim.changed else "was not there"
-    return _report(shim, f"the alias of {shim.python}, {shim.path}, {word}", console)
+python_option = click.option(
+    "--python",
+    metavar="PATH",
+    help="The environment's interpreter; by default the one that scripts here get.",
+)
 
 
-def _report(shim: skyward_alias.AliasModule, words: str, console: Console) -> int:
+@shim.command(cls=ConsoleCommand)
+@python_option
+def install(console: Console, python: str | None) -> int:
+    """Write the alias module into an environment; refused where another `skyward` is installed."""
+    alias = skyward_alias.install(python)
+    word = "now finds" if alias.changed else "finds, as before,"
+    return _report(alias, f"`import skyward` of {alias.python} {word} skyward_core, by {alias.path}", console)
+
+
+@shim.command(cls=ConsoleCommand)
+@python_option
+def remove(console: Console, python: str | None) -> int:
+    """Take the alias module away."""
+    alias = skyward_alias.remove(python)
+    word = "is gone" if alias.changed else "was not there"
+    return _report(alias, f"the alias of {alias.python}, {alias.path}, {word}", console)
+
+
+def _report(alias: skyward_alias.AliasModule, words: str, console: Console) -> int:
     if console.as_json:
-        console.result({"path": str(shim.path), "python": shim.python, "changed": shim.changed})
+        console.result({"path": str(alias.path), "python": alias.python, "changed": alias.changed})
     else:
         console.print_line(words)
     return errors.OK
