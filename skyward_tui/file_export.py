@@ -27,7 +27,7 @@ from skyward_tui.text.json_output import run_json
 from skyward_tui.text.number_format import count
 
 if TYPE_CHECKING:
-    from skyward_core.client.session_protocol import FetchResult
+    from skyward_core.client.session_interface import FetchResult
 
 
 _FIXED = ("index", "rank", "node", "outcome", "seconds", "error", "message")

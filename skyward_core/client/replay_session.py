@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
 from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from skyward_core.client.leftover_cleanup import LeftoverScan
+from skyward_core.client.session_interface import SessionInterface
 from skyward_core.model.errors import NoTrials, UsageError
 from skyward_core.store.recording_file import Entry, RecordingReader
 from skyward_core.util.terminal_safe_text import sanitize_line, sanitize_paragraph
@@ -19,24 +20,12 @@ from skyward_core.views.pool_view import PoolView
 from skyward_core.views.recorded_events import apply_entry, entry_time
 
 if TYPE_CHECKING:
-    from skyward_core.client.launch.job_records import ShellRecord
-    from skyward_core.client.launch.launch_records import LaunchRecord
-    from skyward_core.client.launch.launch_request import LaunchRequest
-    from skyward_core.client.run_comparison import Comparison
-    from skyward_core.client.run_history import LogSearch, PastRun, RunPreviewData, RunSearch
-    from skyward_core.client.session_protocol import Ask, FetchResult, FileListing, SessionProtocol
-    from skyward_core.model.machines import Check
-    from skyward_core.model.outcomes import Unfetched
-    from skyward_core.model.script_interpreter import Interpreter
-    from skyward_core.model.specs import PoolSpec
-    from skyward_core.model.stack_values import Stacks
-    from skyward_core.pool.dashboards import Dashboard
-    from skyward_core.store.ledger_rows import Receipt
-    from skyward_core.store.run_logs import RunLogs
-    from skyward_core.tasks.pickled_call import Task
-    from skyward_core.views.pool_view import PoolView, RunView, TrialSheet
+    from skyward_core.client.run_history import PastRun, RunSearch
+    from skyward_core.client.session_interface import FileListing
+    from skyward_core.views.pool_view import RunView
     from skyward_core.views.sweep_trials import TrialTableSource
 
+T = TypeVar("T")
 
 MIN_SPEED, MAX_SPEED = 0.25, 64.0
 FAILURE_LEAD = 2.0  # seconds by which one comes before the failure: it is to be seen happening
@@ -260,9 +249,6 @@ def _is_failure(entry: Entry) -> bool:
     return kind in ("raised", "exited", "lost") or (told.get("event") == "RunEnded" and told.get("state") == "failed")
 
 
-REFUSAL = "this is a replay of a record: there is no pool behind it, and nothing is changed"
-
-
 def open_recording(path: Path) -> RecordingReader:
     """The record in a file.
 
@@ -273,15 +259,14 @@ def open_recording(path: Path) -> RecordingReader:
     return RecordingReader.read(path)
 
 
-class Replay:
-    """All that the app asks of a session, answered of a record.
+class Replay(SessionInterface):
+    """A session that answers from a recording.
 
     Args:
-        playback: of the record; it begins to play now.
-
-    Raises (through the futures of all that needs a pool):
-        UsageError: this is a replay.
+        playback: The recording, which begins to play now.
     """
+
+    REFUSAL = "this is a replay of a record: there is no pool behind it, and nothing is changed"
 
     def __init__(self, playback: Playback) -> None:
         self._playback = playback
@@ -289,7 +274,6 @@ class Replay:
 
     @property
     def notice(self) -> str:
-        """What a person should know of the record, or ""."""
         cut = "the record was cut off: what came after is not in it" if self._playback.cut else ""
         return "; ".join(filter(None, (self._playback.note, cut)))
 
@@ -305,161 +289,37 @@ class Replay:
     def start_sampling(self, pool: str) -> Future[PoolView]:
         return _done_future(self._playback.view)
 
-    def scan_leftovers(
-        self,
-        asked: Mapping[str, Sequence[str]] | None = None,
-        *,
-        everywhere: bool = False,
-        ledgers: Sequence[str] = (),
-    ) -> Future[LeftoverScan]:
-        return _done_future(LeftoverScan())
-
-    def files(self, pool: str, run: str | None = None) -> Future[FileListing]:
-        """None: a record has no files of ranks."""
-        from skyward_core.pool.output_files import FileListing  # late: the first picture needs no pool
-
-        return _done_future(FileListing([], 0, {}, {}))
-
-    def enable_budget_prompts(self) -> None:
-        """Nothing is spent."""
-
-    def on_host_key(self, ask: Ask) -> None:
-        """Nobody is asked."""
-
-    def detach(self) -> None:
-        self._playback.close()
-
-    # What needs a pool
-
-    def run_logs(self, run: str) -> RunLogs:
-        _raise_unsupported()
-
-    def result_values(self, run: RunView) -> dict[int, Path]:
-        _raise_unsupported()
-
-    def create(self, spec: PoolSpec, *, begun: Future[PoolView] | None = None) -> Future[PoolView]:
-        if begun is not None:
-            begun.set_exception(UsageError(REFUSAL))
-        return _unsupported_future()
-
     def past_runs(self, search: RunSearch) -> Future[list[PastRun]]:
         return _done_future([])
-
-    def search_logs(self, runs: Sequence[PastRun], words: Sequence[str]) -> LogSearch:
-        _raise_unsupported()
-
-    def preview_run(self, run: str) -> Future[RunPreviewData]:
-        _raise_unsupported()
 
     def failures(self) -> Future[list[PastRun]]:
         return _done_future([])
 
-    def dismiss(self, runs: Sequence[str]) -> Future[None]:
-        return _unsupported_future()
+    def scan_leftovers(self, *args: object, **options: object) -> Future[LeftoverScan]:
+        return _done_future(LeftoverScan())
 
-    def compare(self, left: str, right: str) -> Future[Comparison]:
-        return _unsupported_future()
+    def files(self, pool: str, run: str | None = None) -> Future[FileListing]:
+        from skyward_core.pool.output_files import FileListing  # late: the first picture needs no pool
 
-    def launch(
-        self,
-        pool: str,
-        task: Task,
-        *,
-        one: bool = False,
-        stays: bool = False,
-        request: LaunchRequest | ShellRecord | None = None,
-        joined: bool = False,
-    ) -> Future[RunView]:
-        return _unsupported_future()
-
-    def launch_sweep(
-        self,
-        pool: str,
-        tasks: Sequence[Task],
-        sheet: TrialSheet,
-        request: LaunchRequest,
-        *,
-        joined: bool,
-        stays: bool = False,
-    ) -> Future[RunView]:
-        return _unsupported_future()
-
-    def wait_for_sweep(self, pool: str, run: str) -> Future[None]:
-        return _unsupported_future()
+        return _done_future(FileListing([], 0, {}, {}))
 
     def trials(self, pool: str, run: RunView) -> Future[TrialTableSource]:
-        """Of the record's own sheets; each run that it holds is in the view."""
+        """Return the recording's own sheet; each of its runs is in the view."""
         from skyward_core.views.sweep_trials import TrialTableSource  # late: few records have one
 
         sheets = self._playback.view.sheets
         found = next((each for name, each in sheets.items() if run.id in (name, *each.runs.values())), None)
-        if found is None:
-            return _failed_future(NoTrials(f"the record says of no sweep that run {run.id} is one, or of one"))
-        return _done_future(TrialTableSource(found))
+        if found is not None:
+            return _done_future(TrialTableSource(found))
+        future: Future[TrialTableSource] = Future()
+        future.set_exception(NoTrials(f"the record says of no sweep that run {run.id} is one, or of one"))
+        return future
 
-    def check_provider(
-        self, name: str, settings: Mapping[str, str], python: Interpreter | None = None
-    ) -> Future[list[Check]]:
-        return _unsupported_future()
-
-    def save_launch(self, pool: str, run: str, request: LaunchRequest, *, joined: bool) -> Future[None]:
-        return _unsupported_future()
-
-    def load_launch(self, run: str) -> Future[LaunchRecord | ShellRecord]:
-        return _unsupported_future()
-
-    def wait(self, pool: str, run: str) -> Future[RunView]:
-        return _unsupported_future()
-
-    def cancel(self, pool: str, run: str) -> Future[None]:
-        return _unsupported_future()
-
-    def stacks(
-        self, pool: str, run: str = "", ranks: Sequence[int] | None = None, *, signal: bool = False
-    ) -> Future[Stacks]:
-        return _unsupported_future()
-
-    def profile(self, pool: str, rank: int, seconds: float) -> Future[str]:
-        return _unsupported_future()
-
-    def dashboards(self, pool: str) -> Future[list[Dashboard]]:
-        return _unsupported_future()
-
-    def fetch_files(self, pool: str, run: str | None = None) -> Future[FetchResult]:
-        return _unsupported_future()
-
-    def unfetched_files(self, pool: str) -> Future[Unfetched]:
-        return _unsupported_future()
-
-    def tear_down(self, pool: str, *, keep_outputs: int | None = None) -> Future[Receipt]:
-        return _unsupported_future()
-
-    def raise_budget(self, pool: str, dollars: float) -> Future[None]:
-        return _unsupported_future()
-
-    def remove_leftovers(self, sweep: LeftoverScan) -> Future[list[str]]:
-        return _unsupported_future()
+    def detach(self) -> None:
+        self._playback.close()
 
 
-def _done_future(value: Any) -> Future[Any]:
-    future: Future[Any] = Future()
+def _done_future(value: T) -> Future[T]:
+    future: Future[T] = Future()
     future.set_result(value)
     return future
-
-
-def _raise_unsupported() -> NoReturn:
-    raise UsageError(REFUSAL)
-
-
-def _unsupported_future() -> Future[Any]:
-    return _failed_future(UsageError(REFUSAL))
-
-
-def _failed_future(error: UsageError) -> Future[Any]:
-    future: Future[Any] = Future()
-    future.set_exception(error)
-    return future
-
-
-if TYPE_CHECKING:
-    _is_a_front: type[SessionProtocol] = Replay

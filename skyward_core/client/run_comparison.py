@@ -2,23 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass, field
 from math import isfinite
 from typing import Any, NamedTuple
 
 from skyward_core.client.launch.launch_records import LaunchRecord, load_launch_record
-from skyward_core.client.run_history import (
-    LogSearches,
-    PastRun,
-    RunHistory,
-    RunPreviews,
-    load_metrics,
-    past_run,
-    run_view,
-)
+from skyward_core.client.run_history import PastRun, load_metrics, past_run, run_view
 from skyward_core.model.errors import UsageError
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.state_folder import pool_path
@@ -156,23 +146,6 @@ class Comparison:
     def aggregate_rows(self) -> list[ComparedRow]:
         """Of numeric results the statistics of both."""
         return list(_pair_rows(self.left.view.aggregate() or {}, self.right.view.aggregate() or {}))
-
-
-class RunComparisons(RunHistory, RunPreviews, LogSearches):
-    """The part of a session that compares runs, and looks at one."""
-
-    def compare(self, left: str, right: str) -> Future[Comparison]:
-        """Two runs by their ids.
-
-        Raises (through the future):
-            UsageError: there is no such run, or both are one.
-            LedgerError: the ledger cannot be read.
-        """
-
-        async def work() -> Comparison:
-            return await asyncio.to_thread(compare_runs, self.ledger, left, right)
-
-        return self._submit(work())
 
 
 def compare_runs(ledger: Ledger, left: str, right: str) -> Comparison:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import heapq
 import itertools
 import re
@@ -18,7 +17,6 @@ from typing import Any, NamedTuple
 
 from skyward_core import providers
 from skyward_core.client.launch.launch_request import WAYS
-from skyward_core.client.session_part import SessionPart
 from skyward_core.client.sweep_results import trial_table_source
 from skyward_core.model.errors import NoTrials, SkywardError, UsageError
 from skyward_core.model.outcomes import Outcome
@@ -419,8 +417,11 @@ def sorted_runs(runs: Sequence[PastRun], by: str, now: float, *, falling: bool) 
     return sorted(runs, key=keys[by], reverse=falling)
 
 
-def failures(ledger: Ledger) -> list[PastRun]:
-    """Runs of the last 30 days that failed, or were lost, and that nobody has dismissed; newest first.
+def failures(ledger: Ledger, seen: Mapping[str, RunView]) -> list[PastRun]:
+    """Return the runs of the last 30 days that failed or were lost, and are not dismissed; newest first.
+
+    Args:
+        seen: Runs of watched pools, by id. Their metrics are written down a few seconds later.
 
     Raises:
         LedgerError: the ledger cannot be read.
@@ -428,14 +429,14 @@ def failures(ledger: Ledger) -> list[PastRun]:
     known, pools = set(pool_folder.read_dismissed()), _PoolCache(ledger, {})
     rows = ledger.failed_runs(time.time() - RECENT, EVERY)
     found = ((row, pools.past_run(row)) for row in rows if row.run not in known)
-    return [_with_failure_metrics(ledger, row, run) for row, run in found if run.has_failed]
+    return [_with_failure_metrics(ledger, row, run, seen.get(row.run)) for row, run in found if run.has_failed]
 
 
-def _with_failure_metrics(ledger: Ledger, row: RunRow, run: PastRun) -> PastRun:
-    """With what its machine was at, where that was kept, which takes reading files."""
-    if row.root_cause is None or not has_metrics(pool_path(run.key)):
-        return run
-    told = run_view(ledger, row).cause_metrics
+def _with_failure_metrics(ledger: Ledger, row: RunRow, run: PastRun, view: RunView | None) -> PastRun:
+    """Return the run with the metrics of the machine of its root cause, from the view or from files."""
+    told = view.cause_metrics if view is not None else None
+    if told is None and row.root_cause is not None and has_metrics(pool_path(run.key)):
+        told = run_view(ledger, row).cause_metrics
     return run if told is None else replace(run, figures=told.to_json())
 
 
@@ -444,52 +445,6 @@ def _with_seen_end(row: RunRow, view: RunView | None) -> RunRow:
     if row.state != "running" or view is None or view.state == "running":
         return row
     return replace(row, state=view.state, ended_at=view.ended_at, root_cause=view.root_cause)
-
-
-def _with_seen_metrics(run: PastRun, view: RunView | None) -> PastRun:
-    """The same with what its machine was at, as far as that was seen: it is written down a few seconds later."""
-    told = view.cause_metrics if view is not None else None
-    return run if told is None else replace(run, figures=told.to_json())
-
-
-class RunHistory(SessionPart):
-    """The part of a session that tells of them."""
-
-    ledger: Ledger
-    _launches: dict[str, LaunchSummary]  # what runs were launched with, which never changes
-
-    def past_runs(self, search: RunSearch) -> Future[list[PastRun]]:
-        """See :func:`past_runs`; the future raises what that raises."""
-
-        async def work() -> list[PastRun]:
-            return await asyncio.to_thread(past_runs, self.ledger, search, self._launches, self._runs_seen())
-
-        return self._submit(work())
-
-    def failures(self) -> Future[list[PastRun]]:
-        """See :func:`failures`; the future raises what that raises."""
-
-        async def work() -> list[PastRun]:
-            found = await asyncio.to_thread(failures, self.ledger)
-            views = self._runs_seen()
-            return [_with_seen_metrics(run, views.get(run.run)) for run in found]
-
-        return self._submit(work())
-
-    def _runs_seen(self) -> dict[str, RunView]:
-        return {run.id: run for pool in self.pools() for run in list(pool.runs.values())}
-
-    def dismiss(self, runs: Sequence[str]) -> Future[None]:
-        """Tell of some failures no more.
-
-        Raises (through the future):
-            OSError: that cannot be written down.
-        """
-
-        async def work() -> None:
-            await asyncio.to_thread(pool_folder.add_dismissed, runs)
-
-        return self._submit(work())
 
 
 @dataclass(slots=True)
@@ -676,20 +631,6 @@ def load_metrics(
     return book
 
 
-class RunPreviews(SessionPart):
-    """The part of a session that shows them."""
-
-    ledger: Ledger
-
-    def preview_run(self, run: str) -> Future[RunPreviewData]:
-        """See :func:`past_look`; the future raises what that raises."""
-
-        async def work() -> RunPreviewData:
-            return await asyncio.to_thread(load_preview, self.ledger, run)
-
-        return self._submit(work())
-
-
 STEP_SECONDS = 0.2  # seconds of one step
 MAX_SEARCH_BYTES = 1 << 30  # bytes of one run's logs that are looked through
 MAX_MATCH_CHARS = 300  # characters of a line that are told
@@ -794,16 +735,6 @@ class LogSearch:
             except (OSError, UsageError):  # pruned or forgotten meanwhile, or no file of ours any more
                 self.unread += 1
             self.searched += 1
-
-
-class LogSearches(SessionPart):
-    """The part of a session that makes them."""
-
-    ledger: Ledger
-
-    def search_logs(self, runs: Sequence[PastRun], words: Sequence[str]) -> LogSearch:
-        """Look through what some runs printed; each step takes time."""
-        return LogSearch(self.ledger, runs, words)
 
 
 def search_run(

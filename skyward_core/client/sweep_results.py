@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from skyward_core.client.session_part import SessionPart
 from skyward_core.model.errors import NoTrials, PoolError, UsageError
 from skyward_core.model.outcomes import Outcome
 from skyward_core.pool.runs.gang_sweep import CANNOT_SAVE, GangSweep, begin_sweep
@@ -19,132 +17,41 @@ from skyward_core.store import pool_folder
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.ledger_rows import RunRow
 from skyward_core.tasks.pickled_call import Task
-from skyward_core.views.pool_view import PoolView, RunView, TaskView, TrialSheet
+from skyward_core.views.pool_view import RunView, TaskView, TrialSheet
 from skyward_core.views.sweep_trials import TrialTableSource, representative_task
 
 if TYPE_CHECKING:
     from skyward_core.client.launch.launch_request import LaunchRequest
     from skyward_core.pool.pool import Pool
 
-__all__ = ["TrialRuns", "TrialSheet", "gang_runs", "missing_trials", "resume_sweep", "trial_table_source"]
+__all__ = ["TrialSheet", "gang_runs", "launch_trials", "missing_trials", "resume_sweep", "trial_table_source"]
 
 
-class TrialRuns(SessionPart):
-    """The part of a session that runs sweeps."""
+async def launch_trials(
+    pool: Pool, tasks: Sequence[Task], sheet: TrialSheet, request: LaunchRequest, *, joined: bool, stays: bool
+) -> tuple[str, GangSweep | None]:
+    """Begin a sweep: one run, or by gangs as many runs as fit; see ``SessionInterface.launch_sweep``.
 
-    ledger: Ledger
-    _sweeps: dict[str, GangSweep]  # by gangs, of ours; by each of their runs
+    Returns:
+        The first run, and by gangs the sweep.
+    """
+    from skyward_core.client.launch.launch_records import ScriptState, save_launch_record
 
-    def wait(self, pool: str, run: str) -> Future[RunView]:
-        """Resolves when a run has ended, and its logs are here."""
-        raise NotImplementedError
+    source = ScriptState.from_file(Path(request.script))  # the state of the repository is saved later
 
-    def view(self, pool: str) -> PoolView:
-        """What a pool that this session is connected to looks like."""
-        raise NotImplementedError
+    def save(run: str) -> None:
+        save_launch_record(pool.row.key, run, request, joined=joined, source=source)
 
-    def launch_sweep(
-        self,
-        pool: str,
-        tasks: Sequence[Task],
-        sheet: TrialSheet,
-        request: LaunchRequest,
-        *,
-        joined: bool,
-        stays: bool = False,
-    ) -> Future[RunView]:
-        """Run tasks beside each other, each on one rank; or by gangs, each as a run of its own on every rank of some
-        nodes, as many at a time as there is room for: then this gives the first of these. No failure stops others. What
-        they are, and what they were launched with, is on disk before the first of them begins.
-
-        Args:
-            pool: its key.
-            sheet: says which combinations the tasks are.
-            request: what was asked for.
-            joined: whether the pool was up before.
-            stays: whether the results are for whoever comes later, though they are told here.
-
-        Raises (through the future):
-            PoolError: there is no such pool, or nothing can be written; then nothing has begun.
-            UsageError: the pool has fewer nodes than a gang is to have.
-        """
-
-        async def work() -> RunView:
-            from skyward_core.client.launch.launch_records import ScriptState, save_launch_record
-
-            source = ScriptState.from_file(Path(request.script))  # who asks git keeps the rest afterwards
-            found = await self._attach_pool(pool)
-            if sheet.gang:
-                return await self._start_gangs(found, tasks, sheet, request, joined=joined)
-            run_id = new_run_id()
-            try:
-                await asyncio.to_thread(pool_folder.save_trials, found.row.key, run_id, sheet)
-                await asyncio.to_thread(
-                    save_launch_record, found.row.key, run_id, request, joined=joined, source=source
-                )
-            except OSError as error:
-                raise PoolError(f"nothing was begun, {CANNOT_SAVE}: {error}") from error
-            run = found.launcher.open("sweep", tasks, run_id=run_id, stays=stays)
-            return found.view.runs[run.id]
-
-        return self._submit(work())
-
-    async def _start_gangs(
-        self, found: Pool, tasks: Sequence[Task], sheet: TrialSheet, request: LaunchRequest, *, joined: bool
-    ) -> RunView:
-        from skyward_core.client.launch.launch_records import ScriptState, save_launch_record
-
-        key, source = found.row.key, ScriptState.from_file(Path(request.script))
-        sweep = await begin_sweep(
-            found.context, found.launcher, tasks, sheet, sheet.nodes,
-            keep=lambda run: save_launch_record(key, run, request, joined=joined, source=source),
-        )  # fmt: skip
-        self._sweeps |= dict.fromkeys(sweep.ids, sweep)
-        return found.view.runs[sweep.begun_ids[0]]
-
-    def wait_for_sweep(self, pool: str, run: str) -> Future[None]:
-        """Resolves when all runs of a sweep by gangs have ended that this session began, and their logs are here; of
-        another run as ``session.Session.wait``.
-
-        Args:
-            run: any of them.
-
-        Raises (through the future):
-            SkywardError: why the rest of them was not begun; a sweep that is cancelled raises nothing.
-        """
-
-        async def work() -> None:
-            if (sweep := self._sweeps.get(run)) is None:
-                await asyncio.wrap_future(self.wait(pool, run))
-                return
-            try:
-                await sweep.wait()
-            finally:
-                for each in sweep.begun_ids:
-                    if each in self.view(pool).runs:  # else it ended long ago
-                        await asyncio.wrap_future(self.wait(pool, each))
-
-        return self._submit(work())
-
-    def trials(self, pool: str, run: RunView) -> Future[TrialTableSource]:
-        """What the table of a sweep is made of.
-
-        Args:
-            pool: its key.
-
-        Raises (through the future):
-            NoTrials: it is no sweep.
-            UsageError: what is kept of it cannot be read.
-            LedgerError: the ledger cannot be read.
-        """
-
-        async def work() -> TrialTableSource:
-            known: Mapping[str, RunView] = {}
-            with suppress(PoolError):  # what is over is in the ledger, which lags a moment behind
-                known = self.view(pool).runs
-            return await asyncio.to_thread(trial_table_source, self.ledger, pool, run, known)
-
-        return self._submit(work())
+    if sheet.gang:
+        sweep = await begin_sweep(pool.context, pool.launcher, tasks, sheet, sheet.nodes, keep=save)
+        return sweep.begun_ids[0], sweep
+    run_id = new_run_id()
+    try:
+        await asyncio.to_thread(pool_folder.save_trials, pool.row.key, run_id, sheet)
+        await asyncio.to_thread(save, run_id)
+    except OSError as error:
+        raise PoolError(f"nothing was begun, {CANNOT_SAVE}: {error}") from error
+    return pool.launcher.open("sweep", tasks, run_id=run_id, stays=stays).id, None
 
 
 def trial_table_source(ledger: Ledger, pool: str, run: RunView, known: Mapping[str, RunView]) -> TrialTableSource:

@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from textual.worker import Worker
 
     from skyward_core.client.run_history import LineMatch
-    from skyward_core.client.session_protocol import ServerKey, SessionProtocol
+    from skyward_core.client.session_interface import ServerKey, SessionInterface
     from skyward_core.views.pool_view import PoolView, RunView
     from skyward_tui.dialogs.confirmations import BudgetScreen
     from skyward_tui.dialogs.host_key_and_secret import HostKeyScreen
@@ -464,7 +464,7 @@ DETACH_SECONDS = 5.0
 SWITCH_INTERVAL = 0.0005  # seconds
 
 
-def _new_session() -> SessionProtocol:
+def _new_session() -> SessionInterface:
     from skyward_core.client.session import Session
 
     return Session()
@@ -498,7 +498,7 @@ class SkywardApp(CrashHandlingApp):
 
     def __init__(
         self,
-        session_factory: Callable[[], SessionProtocol] = _new_session,
+        session_factory: Callable[[], SessionInterface] = _new_session,
         clock: Callable[[], float] = time.time,
         *,
         read_only: bool = False,

@@ -10,7 +10,7 @@ from skyward_tui.app.app import SkywardApp
 from skyward_tui.ui.actions import bindings
 
 if TYPE_CHECKING:
-    from skyward_core.client.session_protocol import SessionProtocol
+    from skyward_core.client.session_interface import SessionInterface
 
 SHORT_STEP, LONG_STEP = 10.0, 60.0  # seconds of the record
 
@@ -31,7 +31,7 @@ class ReplayApp(SkywardApp):
         super().__init__(self._open, self._time_of_record, read_only=True, theme=theme, plain=plain)
         self._record = record
 
-    def _open(self) -> SessionProtocol:
+    def _open(self) -> SessionInterface:
         from skyward_core.client.replay_session import Playback, Replay, open_recording
 
         playback = Playback(open_recording(self._record))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from skyward_tui.app.garbage_collection import defer_collection, freeze_imports
 
 if TYPE_CHECKING:
-    from skyward_core.client.session_protocol import SessionProtocol
+    from skyward_core.client.session_interface import SessionInterface
     from skyward_tui.app.app import SkywardApp
 
 
@@ -21,7 +21,7 @@ def new_app(*, read_only: bool = False, theme: str = "", plain: bool = False) ->
     return SkywardApp(theme=theme, plain=plain)
 
 
-def _read_only_session() -> SessionProtocol:
+def _read_only_session() -> SessionInterface:
     """A session that changes nothing."""
     from skyward_core.client.session import ReadOnlySession
 

@@ -17,7 +17,7 @@ from skyward_tui.ui.actions import bindings
 from skyward_tui.ui.style_sheets import read_style_sheet
 
 if TYPE_CHECKING:
-    from skyward_core.client.session_protocol import ServerKey
+    from skyward_core.client.session_interface import ServerKey
 
 
 MOST_OF_SCREEN = 0.94  # that a dialog takes, as its style has it

@@ -26,7 +26,7 @@ from skyward_tui.widgets.sweep_trials import TrialLines
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
-    from skyward_core.client.session_protocol import FileListing
+    from skyward_core.client.session_interface import FileListing
     from skyward_core.views.pool_view import TrialSheet
     from skyward_core.views.sweep_trials import TrialTableSource
 

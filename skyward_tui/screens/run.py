@@ -41,7 +41,7 @@ from skyward_tui.widgets.rank_state import FAILURES, find_paused
 
 if TYPE_CHECKING:
     from skyward_core.client.run_history import LineMatch
-    from skyward_core.client.session_protocol import SessionProtocol
+    from skyward_core.client.session_interface import SessionInterface
 
 
 _SEVERE: tuple[AlertKind, ...] = ("gpu", "nan", "stall", "memory")
@@ -636,7 +636,7 @@ class RunScreen(BaseScreen[None]):
         self.app.run_worker(self._fetch(session, pool.key, run.id), name="fetch", exclusive=False)
         return None
 
-    async def _fetch(self, session: SessionProtocol, pool: str, run: str) -> None:
+    async def _fetch(self, session: SessionInterface, pool: str, run: str) -> None:
         from skyward_tui.file_export import fetch_summary
 
         try:
@@ -754,7 +754,7 @@ class RunScreen(BaseScreen[None]):
         self.run_worker(self._launch_again(session, run), group="again")
         return None
 
-    async def _launch_again(self, session: SessionProtocol, run: RunView) -> None:
+    async def _launch_again(self, session: SessionInterface, run: RunView) -> None:
         from skyward_core.client.launch.launch_records import LaunchRecord
         from skyward_tui.launch_form.form import form_from_request
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from skyward_core.client.leftover_cleanup import LeftoverScan
     from skyward_core.client.replay_session import Playback
     from skyward_core.client.run_history import LineMatch
-    from skyward_core.client.session_protocol import SessionProtocol
+    from skyward_core.client.session_interface import SessionInterface
     from skyward_core.client.settings import UserSettings
     from skyward_core.views.notification_rules import Notification
     from skyward_core.views.pool_view import PoolView, RunView
@@ -58,7 +58,7 @@ class AppInterface(App[None]):
 
     clock: Callable[[], float]
     read_only: bool
-    session: SessionProtocol | None
+    session: SessionInterface | None
     session_error: str
     unlaunched: Form | None
     keys: Mapping[str, str]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 from textual.message import Message
 
 if TYPE_CHECKING:
-    from skyward_core.client.session_protocol import ServerKey, SessionProtocol
+    from skyward_core.client.session_interface import ServerKey, SessionInterface
 
 Identity = tuple[str, str, str]
 
@@ -63,7 +63,7 @@ class HostKeyQuestions:
         self._pause_count = 0
         self._open_dialog: tuple[_Question, KeyDialog] | None = None
 
-    def attach(self, front: SessionProtocol) -> None:
+    def attach(self, front: SessionInterface) -> None:
         """Answer for its pools from now on. A pool that is launched is a new occasion: what was refused before it is
         asked again."""
         with self._lock:

@@ -108,7 +108,7 @@ def test_a_machine_whose_lease_is_over_ends_itself(cloud: Bed, tmp_path: Path) -
     options = sky.Options(idle_timeout=1.0, console=False)
     spec = sky.PoolSpec(name="short", provider=rented(ssh_from=own(cloud)), options=options)
     session = Session()
-    session.create(spec, tmp_path).result(60)
+    session.create(spec).result(60)
     session.detach()
     wait_until(lambda: len(cloud.instances("terminated")) == 1, "its end, by EC2's word")
     assert cloud.instances()[0]["reason"] == "Client.InstanceInitiatedShutdown"

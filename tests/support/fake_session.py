@@ -14,6 +14,7 @@ from skyward_core.client.launch.launch_request import LaunchRequest
 from skyward_core.client.leftover_cleanup import LeftoverScan
 from skyward_core.client.run_comparison import Comparison
 from skyward_core.client.run_history import LogSearch, PastRun, RunPreviewData, RunSearch
+from skyward_core.client.session_interface import SessionInterface
 from skyward_core.model import outcomes
 from skyward_core.model.errors import NoTrials, PoolExistsError, UsageError
 from skyward_core.model.outcomes import (
@@ -37,7 +38,7 @@ from skyward_core.views.pool_view import PoolView, RunView, TrialSheet, apply
 from skyward_core.views.sweep_trials import TrialTableSource
 
 if TYPE_CHECKING:
-    from skyward_core.client.session_protocol import Ask, SessionProtocol
+    from skyward_core.client.session_interface import Ask
     from skyward_core.model.machines import Check
     from skyward_core.model.script_interpreter import Interpreter
 
@@ -45,7 +46,7 @@ NOW = 1_800_000_000.0
 
 
 @dataclass
-class FakeSession:
+class FakeSession(SessionInterface):
     """Pools are put in by tests (:meth:`pool`), or asked for by the app and settled by tests."""
 
     views: list[PoolView] = field(default_factory=list)
@@ -398,10 +399,6 @@ class FakeSession:
         receipt = Receipt(view.name, len(view.nodes), tuple(range(len(view.nodes))), (), 0.42)
         self.emit(view, events.PoolEnded(pool=view.name, receipt=receipt.to_json(), at=self.now))
         self.downing[view.name].set_result(receipt)
-
-
-if TYPE_CHECKING:
-    _is_a_front: type[SessionProtocol] = FakeSession
 
 
 def done(value: Any) -> Future[Any]:

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import time
-from collections.abc import Coroutine, Iterator
-from concurrent.futures import Future
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
-from skyward_core.client.run_history import COLUMNS, RunHistory, RunSearch, past_runs, sorted_runs
+from skyward_core.client.run_history import COLUMNS, RunSearch, past_runs, sorted_runs
 from skyward_core.model.machines import Machine
 from skyward_core.model.outcomes import RootCause
 from skyward_core.store import pool_folder
@@ -77,28 +74,12 @@ def test_all_of_them_newest_first_with_outcome_duration_and_cost(ledger: Ledger)
     assert (done.script, done.arguments, done.provider) == ("train_0.py", ("lr=0.0",), "world")
 
 
-class Watching(RunHistory):
-    """A session that sees one pool, and writes nothing down of it."""
-
-    def __init__(self, ledger: Ledger, view: PoolView) -> None:
-        self.ledger, self._launches, self._view = ledger, {}, view
-
-    def pools(self) -> list[PoolView]:
-        return [self._view]
-
-    def _submit(self, work: Coroutine[Any, Any, Any]) -> Future[Any]:
-        done: Future[Any] = Future()
-        done.set_result(asyncio.run(work))
-        return done
-
-
 def test_one_that_was_seen_to_end_runs_no_longer(ledger: Ledger) -> None:
     view = PoolView("here", state="up", runs={"r9": RunView("r9", "here", "evaluate", "single", 1, 100.0)})
-    session = Watching(ledger, view)
-    (running,) = session.past_runs(RunSearch(["evaluate"])).result()
+    (running,) = past_runs(ledger, RunSearch(["evaluate"]), {}, view.runs)
     assert (running.state, running.ended_at, running.error) == ("running", None, "")
     view.runs["r9"].set_end("failed", running.opened_at + 7, RootCause(0, "raised", "OSError", "disk full"))
-    (failed,) = session.past_runs(RunSearch(failed=True, words=["here"])).result()
+    (failed,) = past_runs(ledger, RunSearch(["here"], failed=True), {}, view.runs)
     assert (failed.run, failed.state, failed.seconds(0.0)) == ("r9", "failed", 7.0)
     assert failed.error == "r0 OSError: disk full"
 

@@ -31,7 +31,7 @@ from skyward_core.client.launch.launch_plan import LaunchPlan
 from skyward_core.client.launch.launch_request import LaunchRequest, parse_provider_settings
 from skyward_core.client.run_history import Receipt
 from skyward_core.client.session import Session
-from skyward_core.client.session_protocol import SessionProtocol
+from skyward_core.client.session_interface import SessionInterface
 from skyward_core.model import errors
 from skyward_core.model.errors import PoolExistsError, ScriptError, SkywardError, UsageError, error_message
 from skyward_core.model.outcomes import Outcome
@@ -376,7 +376,7 @@ def attach(console: Console, pool: str, watch: bool) -> int:
             return job.resume(running[-1])
 
 
-def live_pool(session: SessionProtocol, name: str | None) -> PoolView | None:
+def live_pool(session: SessionInterface, name: str | None) -> PoolView | None:
     """The pool of that name that is up."""
     if name is None:
         return None

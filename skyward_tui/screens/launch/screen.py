@@ -79,7 +79,7 @@ if TYPE_CHECKING:
     from skyward_core.client.launch.launch_plan import LaunchPlan
     from skyward_core.client.launch.launch_request import LaunchRequest
     from skyward_core.client.launch.presets import Preset
-    from skyward_core.client.session_protocol import SessionProtocol
+    from skyward_core.client.session_interface import SessionInterface
     from skyward_core.model.offers import OfferList
     from skyward_tui.launch_form.form import Form
     from skyward_tui.launch_form.job_form import JobPlan
@@ -284,7 +284,7 @@ async def launch_run(
     await _tear_down(app, session, plan, begun.key, "run ended, ", failed)
 
 
-async def _wait_for_gangs(app: AppInterface, session: SessionProtocol, pool: str, run: RunView) -> None:
+async def _wait_for_gangs(app: AppInterface, session: SessionInterface, pool: str, run: RunView) -> None:
     """Wait for all runs of a sweep by gangs, and say how it went.
 
     Raises:
@@ -308,7 +308,7 @@ async def _wait_for_gangs(app: AppInterface, session: SessionProtocol, pool: str
 
 
 async def _tear_down(
-    app: AppInterface, session: SessionProtocol, plan: LaunchPlan | JobPlan, key: str, ended: str, failed: str
+    app: AppInterface, session: SessionInterface, plan: LaunchPlan | JobPlan, key: str, ended: str, failed: str
 ) -> None:
     """Tear down a pool that was made for what has ended, be it by an error, and say both in one line."""
     name = plan.pool.name
@@ -329,7 +329,7 @@ async def _tear_down(
 
 async def _save_launch(
     app: AppInterface,
-    session: SessionProtocol,
+    session: SessionInterface,
     pool: str,
     run: RunView,
     request: LaunchRequest,

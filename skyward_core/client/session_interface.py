@@ -1,0 +1,352 @@
+"""All that the app's screens and dialogs call in the library, and the answer of a session that does not support it."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from skyward_core.model.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from skyward_core.client.launch.job_records import ShellRecord as ShellRecord
+    from skyward_core.client.launch.launch_records import LaunchRecord as LaunchRecord
+    from skyward_core.client.launch.launch_request import LaunchRequest
+    from skyward_core.client.leftover_cleanup import LeftoverScan as LeftoverScan
+    from skyward_core.client.run_comparison import Comparison
+    from skyward_core.client.run_history import LogSearch, PastRun, RunPreviewData, RunSearch
+    from skyward_core.model.machines import Check
+    from skyward_core.model.outcomes import Unfetched
+    from skyward_core.model.script_interpreter import Interpreter
+    from skyward_core.model.specs import PoolSpec
+    from skyward_core.model.stack_values import Stacks
+    from skyward_core.pool.dashboards import Dashboard as Dashboard
+    from skyward_core.pool.output_files import FetchResult as FetchResult
+    from skyward_core.pool.output_files import FileListing as FileListing
+    from skyward_core.store.ledger_rows import Receipt
+    from skyward_core.store.run_logs import RunLogs
+    from skyward_core.tasks.pickled_call import Task
+    from skyward_core.transport.ssh.host_key_prompt import Ask as Ask
+    from skyward_core.transport.ssh.known_hosts import ServerKey as ServerKey
+    from skyward_core.views.pool_view import PoolView, RunView, TrialSheet
+    from skyward_core.views.sweep_trials import TrialTableSource
+
+
+class SessionInterface:
+    """Pools as views, verbs as futures.
+
+    A verb that a subclass does not override rejects: its future holds a ``UsageError`` with :attr:`REFUSAL`.
+    ``pool`` is a pool's key, ``run`` a run's id. A verb that takes long returns a future, which any thread may wait
+    for; its errors are raised through the future.
+    """
+
+    REFUSAL: ClassVar[str] = "this session has no pools"
+
+    def reject(self, *args: object, begun: Future[Any] | None = None, **options: object) -> Future[Any]:
+        """Return a future that holds the refusal; ``begun`` gets the refusal, too."""
+        rejected: Future[Any] = Future()
+        for each in filter(None, (rejected, begun)):
+            each.set_exception(UsageError(self.REFUSAL))
+        return rejected
+
+    @property
+    def notice(self) -> str:
+        """A warning that the user has to read first, or ""."""
+        return ""
+
+    def pools(self) -> list[PoolView]:
+        """Return the known pools: those that have not ended, newest first, then the others."""
+        return []
+
+    def refresh(self, *, over: bool = False, patient: bool = False) -> Future[list[PoolView]]:
+        """Look for pools that other processes made on this machine, and watch them.
+
+        Args:
+            over: Read the pools that have ended from the ledger, too.
+            patient: Skip pools that did not answer recently.
+        """
+        return self.reject()
+
+    def load_ended_pool(self, pool: str) -> Future[PoolView]:
+        """Load a pool that has ended, with its outcomes and logs. All of one pool at a time is in memory.
+
+        Raises:
+            PoolError: The pool does not exist.
+            LedgerError, OSError: Its files cannot be read.
+        """
+        return self.reject()
+
+    def past_runs(self, search: RunSearch) -> Future[list[PastRun]]:
+        """Return the runs that the search selects, newest first; see ``run_history.past_runs``."""
+        return self.reject()
+
+    def search_logs(self, runs: Sequence[PastRun], words: Sequence[str]) -> LogSearch:
+        """Return a search through the stored output of some runs; each step of the search takes time."""
+        raise UsageError(self.REFUSAL)
+
+    def preview_run(self, run: str) -> Future[RunPreviewData]:
+        """Load the outcomes, metrics and last lines of a run; see ``run_history.load_preview``."""
+        return self.reject()
+
+    def failures(self) -> Future[list[PastRun]]:
+        """Return the recent failures that are not dismissed, newest first; see ``run_history.failures``."""
+        return self.reject()
+
+    def dismiss(self, runs: Sequence[str]) -> Future[None]:
+        """Dismiss some failures.
+
+        Raises:
+            OSError: The dismissal cannot be written.
+        """
+        return self.reject()
+
+    def compare(self, left: str, right: str) -> Future[Comparison]:
+        """Load two runs side by side.
+
+        Raises:
+            UsageError: A run does not exist, or both are one.
+            LedgerError: The ledger cannot be read.
+        """
+        return self.reject()
+
+    def create(self, spec: PoolSpec, *, begun: Future[PoolView] | None = None) -> Future[PoolView]:
+        """Start a pool; its view moves through the phases.
+
+        Args:
+            begun: Gets the view as soon as the pool is registered, or the error. Its callbacks must not wait.
+
+        Raises:
+            PoolExistsError: The name is taken.
+            PoolError: The start failed; nothing of the pool is left.
+            Cancelled: :meth:`tear_down` or :meth:`detach` came in between.
+        """
+        return self.reject(begun=begun)
+
+    def launch(
+        self,
+        pool: str,
+        task: Task,
+        *,
+        one: bool = False,
+        stays: bool = False,
+        request: LaunchRequest | ShellRecord | None = None,
+        joined: bool = False,
+    ) -> Future[RunView]:
+        """Run a task on every rank; done when the run is opened.
+
+        Args:
+            one: Run the task on a single node.
+            stays: Keep the results for a later client, although this one gets them.
+            request: The request, or the job of which this is a step; saved before the run begins.
+            joined: Whether the pool was up before.
+        """
+        return self.reject()
+
+    def launch_sweep(
+        self,
+        pool: str,
+        tasks: Sequence[Task],
+        sheet: TrialSheet,
+        request: LaunchRequest,
+        *,
+        joined: bool,
+        stays: bool = False,
+    ) -> Future[RunView]:
+        """Run a task for each combination of arguments, each on one rank; or by gangs, each as a run of its own on
+        some nodes, as many at a time as fit. No failure stops the others. Sheet and request are on disk before the
+        first task begins.
+
+        Args:
+            sheet: The combinations.
+            request: The request.
+            joined: Whether the pool was up before.
+            stays: Keep the results for a later client, although this one gets them.
+
+        Returns:
+            The run; by gangs, the first run.
+
+        Raises:
+            PoolError: The pool does not exist, or the sheet cannot be written; nothing has begun.
+            UsageError: The pool has fewer nodes than a gang needs.
+        """
+        return self.reject()
+
+    def wait_for_sweep(self, pool: str, run: str) -> Future[None]:
+        """Wait until all runs of a sweep of this session have ended and their logs are complete.
+
+        Args:
+            run: The run; by gangs, any of the runs.
+
+        Raises:
+            SkywardError: Why the remaining runs were not begun. A cancelled sweep raises nothing.
+        """
+        return self.reject()
+
+    def trials(self, pool: str, run: RunView) -> Future[TrialTableSource]:
+        """Load the data of a sweep's table.
+
+        Raises:
+            NoTrials: The run is not a sweep.
+            UsageError: The sheet cannot be read.
+            LedgerError: The ledger cannot be read.
+        """
+        return self.reject()
+
+    def save_launch(self, pool: str, run: str, request: LaunchRequest, *, joined: bool) -> Future[None]:
+        """Save the request of a run, and the state of the script's repository, for a later launch.
+
+        Args:
+            joined: Whether the pool was up before.
+
+        Raises:
+            OSError: The record cannot be written.
+        """
+        return self.reject()
+
+    def load_launch(self, run: str) -> Future[LaunchRecord | ShellRecord]:
+        """Load the request of a run, or the job of which the run was a step.
+
+        Raises:
+            UsageError: Nothing is saved of the run.
+            LedgerError: The ledger cannot be read.
+        """
+        return self.reject()
+
+    def wait(self, pool: str, run: str) -> Future[RunView]:
+        """Wait until a run has ended and its logs are complete."""
+        return self.reject()
+
+    def cancel(self, pool: str, run: str) -> Future[None]:
+        """Stop a run of any client; with a run of a sweep by gangs, the whole sweep."""
+        return self.reject()
+
+    def start_sampling(self, pool: str) -> Future[PoolView]:
+        """Sample a pool's machines from now on; done when each node has sent a sample. Keeps no pool alive."""
+        return self.reject()
+
+    def run_logs(self, run: str) -> RunLogs:
+        """Return the places of a run's stored output.
+
+        Raises:
+            UsageError: The ledger has no such run.
+        """
+        raise UsageError(self.REFUSAL)
+
+    def result_values(self, run: RunView) -> Mapping[int, Path]:
+        """Return the files with the pickled values of a run's ranks or tasks.
+
+        Raises:
+            UsageError: Not all of them are stored here, and why.
+            LedgerError: The ledger cannot be read.
+        """
+        raise UsageError(self.REFUSAL)
+
+    def stacks(
+        self, pool: str, run: str = "", ranks: Sequence[int] | None = None, *, signal: bool = False
+    ) -> Future[Stacks]:
+        """Collect the stacks of ranks; see ``rank_inspection.collect_stacks``. Keeps no pool alive.
+
+        Args:
+            signal: Send a signal to ranks that cannot be read otherwise.
+
+        Raises:
+            PoolError: The pool does not exist, or cannot be reached.
+        """
+        return self.reject()
+
+    def profile(self, pool: str, rank: int, seconds: float) -> Future[str]:
+        """Sample a rank's stacks for the given duration; see ``stack_groups.parse_profile``. Keeps no pool alive.
+
+        Raises:
+            UsageError: The rank does not exist, or the duration is invalid.
+            PoolError: The pool does not exist, cannot be reached, or has no profiler.
+        """
+        return self.reject()
+
+    def dashboards(self, pool: str) -> Future[list[Dashboard]]:
+        """Find the web pages of a pool's head that answer, at addresses of this machine.
+
+        Raises:
+            PoolError: The pool does not exist, or its head cannot be reached.
+        """
+        return self.reject()
+
+    def files(self, pool: str, run: str | None = None) -> Future[FileListing]:
+        """List the files that ranks wrote in their working folder: in a run, or in all runs. Keeps no pool alive.
+
+        Raises:
+            PoolError: The pool does not exist, or cannot be reached.
+        """
+        return self.reject()
+
+    def fetch_files(self, pool: str, run: str | None = None) -> Future[FetchResult]:
+        """Download these files.
+
+        Raises:
+            PoolError: The pool does not exist, or none of its nodes answers.
+        """
+        return self.reject()
+
+    def unfetched_files(self, pool: str) -> Future[Unfetched]:
+        """List the unfetched files of a pool, and what a teardown would do with them. Keeps no pool alive."""
+        return self.reject()
+
+    def tear_down(self, pool: str, *, keep_outputs: int | None = None) -> Future[Receipt]:
+        """Tear a pool down, with proof. Unfetched results are downloaded, or retained on their host.
+
+        Args:
+            keep_outputs: Bytes of output files that are downloaded first; by default, what the pool's options say.
+
+        Raises:
+            PoolError: The pool does not exist.
+        """
+        return self.reject()
+
+    def enable_budget_prompts(self) -> None:
+        """Let pools whose budget is spent wait for :meth:`raise_budget`; before, they end at once."""
+
+    def raise_budget(self, pool: str, dollars: float) -> Future[None]:
+        """Raise the budget of a pool.
+
+        Raises:
+            UsageError: The pool has cost more already.
+            PoolError: The pool does not exist, or cannot be reached.
+        """
+        return self.reject()
+
+    def check_provider(
+        self, name: str, settings: Mapping[str, str], python: Interpreter | None = None
+    ) -> Future[list[Check]]:
+        """Run a provider's own checks; nothing is created. A provider that does not answer within 15 s fails.
+
+        Args:
+            settings: The provider's settings, as texts.
+            python: The interpreter of the script, which the machines need; by default the one that runs this.
+        """
+        return self.reject()
+
+    def scan_leftovers(
+        self,
+        asked: Mapping[str, Sequence[str]] | None = None,
+        *,
+        everywhere: bool = False,
+        ledgers: Sequence[str] = (),
+    ) -> Future[LeftoverScan]:
+        """Scan the accounts of former pools, or of the named providers, for leftovers; changes nothing.
+
+        Raises:
+            UsageError: A provider has no account, or no such setting.
+        """
+        return self.reject()
+
+    def remove_leftovers(self, sweep: LeftoverScan) -> Future[list[str]]:
+        """Remove the leftovers that a scan found; returns what remains, in words."""
+        return self.reject()
+
+    def on_host_key(self, ask: Ask) -> None:
+        """Let ``ask`` judge, on the session's thread, host keys that no file has; before, they are rejected."""
+
+    def detach(self) -> None:
+        """Leave all pools as they are; no verb can be called any more."""
