@@ -9,6 +9,7 @@ import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING
 
 from textual.content import Content
 
@@ -19,7 +20,10 @@ from skyward_core.util.user_files import is_file, read_bytes
 from skyward_core.views.pool_view import RunView
 from skyward_tui.terminal_info import current_folder
 from skyward_tui.text.ansi_colours import plain
-from skyward_tui.ui.app_interface import AppInterface, wait_shielded
+from skyward_tui.ui.session_futures import wait_shielded
+
+if TYPE_CHECKING:
+    from skyward_tui.app import SkywardApp
 
 # `  File "train.py", line 12`, and what compilers and linters print: `train.py:12`.
 _FRAME = re.compile(r'File "([^"\n]+)", line (\d+)')
@@ -147,7 +151,7 @@ def excerpt(source: SourceFile, rows: int) -> list[Content]:
     return made
 
 
-async def open_in_editor(app: AppInterface, run: RunView | None, lines: Sequence[str]) -> None:
+async def open_in_editor(app: SkywardApp, run: RunView | None, lines: Sequence[str]) -> None:
     """Open the file that these lines name, at its line; where that is no file of this machine, say so.
 
     Args:
@@ -171,7 +175,7 @@ async def open_in_editor(app: AppInterface, run: RunView | None, lines: Sequence
         app.flash(f"the editor cannot be started: {error}", "error")
 
 
-async def source_folders(app: AppInterface, run: RunView | None) -> list[Path]:
+async def source_folders(app: SkywardApp, run: RunView | None) -> list[Path]:
     """Where the sources of a run are: where it was launched, as far as that is known, and the current folder."""
     folder = current_folder()
     if run is None or app.session is None:

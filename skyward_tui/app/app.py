@@ -17,7 +17,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from textual import events, on, work
-from textual.app import SystemCommand
+from textual.app import App, SystemCommand
 from textual.command import CommandPalette
 from textual.filter import LineFilter, Monochrome, NoColor
 from textual.reactive import Reactive
@@ -29,20 +29,21 @@ from skyward_core.client.settings import NotifySettings, UserSettings
 from skyward_core.model.errors import SkywardError
 from skyward_core.views.notification_rules import Notification, NotificationWatch
 from skyward_tui.app.garbage_collection import collect_if_due
+from skyward_tui.app.user_questions import BudgetQuestions, HostKeyQuestions
 from skyward_tui.notifications import Notifier
 from skyward_tui.shutdown import ShutdownSignals, run_in_daemon_thread
 from skyward_tui.text.error_hints import format_error
 from skyward_tui.ui.actions import actions_in, bindings, first_key, resolve_keymap, with_keys
-from skyward_tui.ui.app_interface import AppInterface, ImmediateRepaint, wait_shielded
-from skyward_tui.ui.host_key_questions import HostKeyQuestions
+from skyward_tui.ui.refresh_timer import ImmediateRepaint
 from skyward_tui.ui.saved_state import InvalidStateFile, SavedState, ScreenState, load_state, save_state
+from skyward_tui.ui.session_futures import wait_shielded
 from skyward_tui.ui.suspend import remove_stale_logs
 from skyward_tui.ui.themes import OWN_THEMES, SKYWARD, UNCOLOURED, ensure_contrast, muted
 from skyward_tui.ui.type_ahead import KeyQueue, Palette
 from skyward_tui.widgets.header_and_hints import MIN_HEIGHT, MIN_WIDTH
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from rich.console import RenderableType
     from textual.actions import ActionParseResult
@@ -52,404 +53,20 @@ if TYPE_CHECKING:
     from textual.widget import Widget
     from textual.worker import Worker
 
+    from skyward_core.client.leftover_cleanup import LeftoverScan
+    from skyward_core.client.replay_session import Playback
     from skyward_core.client.run_history import LineMatch
     from skyward_core.client.session_interface import ServerKey, SessionInterface
     from skyward_core.views.pool_view import PoolView, RunView
-    from skyward_tui.dialogs.confirmations import BudgetScreen
     from skyward_tui.dialogs.host_key_and_secret import HostKeyScreen
     from skyward_tui.launch_form.form import Form
-    from skyward_tui.ui.saved_state import ScreenState
-
-
-class BudgetQuestions:
-    """One at a time, and none that has been answered elsewhere.
-
-    Args:
-        show: asks, and tells the answer.
-        answered: what becomes of the pool: its new budget, or None to tear it down.
-    """
-
-    def __init__(
-        self,
-        show: Callable[[PoolView, Callable[[str | None], None]], BudgetScreen],
-        answered: Callable[[PoolView, float | None], object],
-    ) -> None:
-        self._show = show
-        self._answered = answered
-        self._asked_deadlines: dict[str, float | None] = {}  # pool -> the deadline that it was asked with
-        self._open: BudgetScreen | None = None
-
-    def update(self, pools: Iterable[PoolView]) -> None:
-        """Ask where there is something to be asked; take back what somebody else has answered."""
-        waiting = [pool for pool in pools if pool.budget_state == "asked" and pool.is_live]
-        if self._open is not None:
-            # Under another dialog it waits until that is answered.
-            if self._open.pool not in waiting and self._open.is_active:
-                self._open.dismiss("later")
-            return
-        for pool in waiting:
-            if self._asked_deadlines.get(pool.key, 0.0) != pool.budget_ends_at:
-                self._asked_deadlines[pool.key] = pool.budget_ends_at
-                self.on_answer(pool)
-                return
-
-    def on_answer(self, pool: PoolView) -> None:
-        def said(answer: str | None) -> None:
-            screen, self._open = self._open, None
-            if screen is not None and answer in screen.budgets:
-                self._answered(pool, screen.budgets[answer])
-            elif answer == "down":
-                self._answered(pool, None)
-
-        self._open = self._show(pool, said)
-
-
-PATIENCE = 5.0  # seconds for the home's disk, which holds nobody up who quits
-
-
-class ThemedApp(AppInterface):
-    """An app that looks as its person wants it.
-
-    Args:
-        theme: the name of the theme of this start, whatever is set or was chosen before; "" for none.
-        plain: whether to paint nothing but ASCII, whatever is set.
-
-    Attributes:
-        own: what the person has set; the defaults before :meth:`dress`.
-        remarks: what of all that is not used, in words.
-    """
-
-    # Worn from the beginning: one that is put on later has all styles worked out twice before the first paint.
-    theme: Reactive[str] = Reactive(SKYWARD.name)
-    _current: Theme | None = None
-
-    def __init__(self, theme: str, plain: bool) -> None:
-        super().__init__()
-        self.user_settings = UserSettings()
-        self.remarks: list[str] = []
-        self._asked_theme, self._plain = theme, plain
-        self._saved_state = SavedState()
-        self._changed: dict[str, str] = {}
-        self._changed_screens: dict[str, ScreenState] = {}
-        self._write_lock = asyncio.Lock()
-        self._line_filters: list[LineFilter] = []
-        self._current_theme_name = SKYWARD.name
-        self.add_class(f"-theme-{SKYWARD.name}", update=False)  # as Textual does where a theme comes later
-
-    @property
-    def available_themes(self) -> dict[str, Theme]:
-        """Textual's, and ours."""
-        return {**super().available_themes, **{each.name: each for each in OWN_THEMES}}
-
-    @property
-    def current_theme(self) -> Theme:
-        """The one that is worn. It is asked for several times by each widget that is painted."""
-        if self._current is None or self._current.name != self.theme:
-            self._current = super().current_theme
-        return self._current
-
-    def apply_appearance(self) -> None:
-        """Look as the person wants it, before anything is painted."""
-        try:
-            self.user_settings = settings.load_user_settings()
-            self._saved_state = load_state()
-        except SkywardError:
-            pass  # there is no home, which the session says
-        except InvalidStateFile as unusable:
-            self.remarks.append(str(unusable))
-        self.remarks += self.user_settings.refused
-        self._level = self.animation_level
-        self._move_and_paint()
-        if os.environ.get("NO_COLOR") and not self._asked_theme:
-            from skyward_tui.ui.terminal_driver import ColourRemover
-
-            self._line_filters.append(ColourRemover())
-            self.theme = UNCOLOURED
-        self.no_color = self.theme == UNCOLOURED
-        if self.no_color:
-            return
-        name, wrong = self._saved_state.resolve_theme(
-            self.user_settings.theme, self._asked_theme, self.available_themes
-        )
-        self.remarks += [wrong] if wrong else []
-        self.theme = name or SKYWARD.name
-
-    def _move_and_paint(self) -> None:
-        self.animation_level = self._level if self.user_settings.motion else "none"
-        is_plain = self._plain or self.user_settings.ascii
-        if is_plain or self._line_filters:
-            from skyward_tui.ui.terminal_driver import (
-                PlainAscii,  # late: few need it, and the app is starting
-            )
-
-            self._line_filters = [each for each in self._line_filters if not isinstance(each, PlainAscii)]
-            self._line_filters += [PlainAscii()] if is_plain else []
-
-    def update_appearance(self, own: UserSettings) -> None:
-        """Look as the settings say now."""
-        before, self.user_settings = self.user_settings, own
-        self._move_and_paint()
-        if self.user_settings.ascii != before.ascii:
-            for screen in self.screen_stack:
-                for each in (screen, *screen.walk_children()):
-                    each.refresh()
-        if self.user_settings.theme != before.theme and not (self._asked_theme or self.no_color):
-            name = self.user_settings.theme or SKYWARD.name
-            if name in self.available_themes:
-                self._current_theme_name = name  # no choice of the palette's
-                self.theme = name
-
-    @property
-    def has_motion(self) -> bool:
-        return self.user_settings.motion and not self.no_color
-
-    def track_theme_choice(self) -> None:
-        """From now on another theme is the person's choice."""
-        self._current_theme_name = self.theme
-        self.theme_changed_signal.subscribe(self, self._save_theme_choice)
-
-    def _save_theme_choice(self, theme: Theme) -> None:
-        """Keep what the person has chosen, for the next start."""
-        if theme.name == self._current_theme_name:
-            return
-        if self.no_color:
-            self.theme = self._current_theme_name
-            return self.flash("NO_COLOR is set, and no theme shows; --theme NAME shows one all the same")
-        self._current_theme_name = theme.name
-        self._changed |= {"theme": theme.name, "over": self.user_settings.theme}
-        self.run_worker(self.save_state(), group="keep")
-        return None
-
-    def saved_screen_state(self, scope: str) -> ScreenState:
-        return self._saved_state.screens.get(scope, {})
-
-    def save_screen_state(self, scope: str, screen: ScreenState) -> None:
-        if screen != self.saved_screen_state(scope):
-            self._set_screen_state(scope, screen)
-            self.run_worker(self.save_state(), group="keep", exclusive=False)
-
-    async def forget_screen_state(self, scope: str) -> bool:
-        """Keep nothing of a screen any more; says whether the next start will know."""
-        self._set_screen_state(scope, {})
-        return await self.save_state()
-
-    def _set_screen_state(self, scope: str, screen: ScreenState) -> None:
-        self._saved_state = self._saved_state._replace(screens={**self._saved_state.screens, scope: screen})
-        self._changed_screens[scope] = screen
-
-    async def save_state(self) -> bool:
-        """Keep what has changed for the next start, one change after the other; another app's changes stay. Says
-        whether it is kept."""
-        async with self._write_lock:
-            changed, screens = self._changed, self._changed_screens
-            if not (changed or screens):
-                return True
-            self._changed, self._changed_screens = {}, {}
-            try:
-                await asyncio.wait_for(run_in_daemon_thread(partial(save_state, changed, screens)), PATIENCE)
-            except (OSError, TimeoutError, SkywardError) as error:
-                self.flash(f"how the app looks is not kept: {format_error(error)}", "error")
-                return False
-            return True
-
-    def get_css_variables(self) -> dict[str, str]:
-        """The theme's, in which states can be read."""
-        self.theme_variables = ensure_contrast(super().get_css_variables(), ansi=self.current_theme.ansi)
-        return self.theme_variables
-
-    def get_line_filters(self) -> Sequence[LineFilter]:
-        """Textual's, but that no colours means none, and no greys."""
-        return [*filter(_is_no_grey, super().get_line_filters()), *self._line_filters]
-
-    def get_theme_variable_defaults(self) -> dict[str, str]:
-        """What our screens need of a theme beyond Textual's own variables."""
-        theme = self.current_theme
-        return {} if "muted" in theme.variables else {"muted": muted(theme)}
-
-
-def _is_no_grey(each: LineFilter) -> bool:
-    """Whether a filter is none by which Textual has its own notion of no colours: greys, or a cursor that is lost."""
-    return not isinstance(each, Monochrome | NoColor)
-
-
-LAST = "last"  # in what is kept, beside the screens' own scopes
-
-
-class NavigationApp(ThemedApp):
-    """What one screen calls to have another one opened."""
-
-    def save_last_screen(self) -> None:
-        """Keep which screen is left, for the next start."""
-        from skyward_tui.screens.base_screen import BaseScreen
-
-        places = (screen.reopen_state for screen in reversed(self.screen_stack) if isinstance(screen, BaseScreen))
-        self.save_screen_state(LAST, next(filter(None, places), {}))
-
-    async def open_last_screen(self, still: Callable[[], bool]) -> bool:
-        """Open the screen that was left last, one step from the list of pools; says whether that is settled. It is not
-        while its pool is not listed.
-
-        The place is forgotten first, and kept again on the way out: one that makes the app fail is opened once, and not
-        at each start.
-
-        Args:
-            still: whether it is still wanted, once the place is forgotten.
-        """
-        shows = self._opener_for(self.saved_screen_state(LAST))
-        if shows is not None and self.saved_screen_state(LAST) and await self.forget_screen_state(LAST) and still():
-            shows()
-        return shows is not None
-
-    def _opener_for(self, place: ScreenState) -> Callable[[], None] | None:
-        """What opens a place; None while its pool is not listed."""
-        if place.get("screen") == "history":
-            return partial(self.show_history, inbox=place.get("inbox") is True)
-        if place.get("screen") != "run":
-            return lambda: None
-        pool, run = self.find_pool(str(place.get("pool"))), str(place.get("run", ""))
-        if pool is None:
-            return None
-        if pool.is_over and any(other.needs_confirmation and not other.is_over for other in self.pools()):
-            return lambda: None  # what goes on, and may cost money, comes before what is over
-        # A run that the pool does not know of any more; one that is over has not been asked yet.
-        return partial(self.show_run, pool.key, run if pool.is_over or run in pool.runs else "")
-
-    def show_pool(self, key: str) -> None:
-        from skyward_tui.screens.run import RunScreen
-
-        while len(self.screen_stack) > 2:
-            self.pop_screen()
-        if len(self.screen_stack) == 2:
-            self.switch_screen(RunScreen(key))
-        else:
-            self.push_screen(RunScreen(key))
-
-    def show_run(self, pool: str, run: str, found: LineMatch | None = None) -> None:
-        from skyward_tui.screens.run import RunScreen
-
-        self.push_screen(RunScreen(pool, run or None, found))
-
-    def show_comparison(self, left: str, right: str) -> None:
-        from skyward_tui.screens.compare import CompareScreen
-
-        self.push_screen(CompareScreen(left, right))
-
-    def show_history(self, *, inbox: bool = False) -> None:
-        from skyward_tui.screens.history import HistoryScreen
-
-        self.push_screen(HistoryScreen(inbox=inbox))
-
-    def show_launch(self, pool: str = "", form: Form | None = None) -> None:
-        from skyward_tui.screens.launch.screen import LaunchScreen
-
-        self.push_screen(LaunchScreen(pool, form))
-
-    def show_leftovers(self) -> None:
-        from skyward_tui.screens.leftovers import LeftoversScreen
-
-        self.push_screen(LeftoversScreen(self.leftovers))
-
-    def show_hosts(self) -> None:
-        from skyward_tui.screens.hosts import HostsScreen
-
-        self.push_screen(HostsScreen())
-
-    def show_settings(self) -> None:
-        from skyward_tui.screens.settings import SettingsScreen
-
-        self.push_screen(SettingsScreen())
-
-    def show_errors(self, run: RunView, chosen: Callable[[int | None], None]) -> None:
-        from skyward_tui.screens.errors import ErrorsScreen
-
-        self.push_screen(ErrorsScreen(run), chosen)
-
-    def show_stacks(self, pool: str, run: str, chosen: Callable[[int | None], None]) -> None:
-        from skyward_tui.screens.stacks import StacksScreen
-
-        self.push_screen(StacksScreen(pool, run), chosen)
-
-    def ask(self, question: str, offered: str, answered: Callable[[str | None], None]) -> None:
-        from skyward_tui.dialogs.dialog import AskScreen
-
-        self.push_screen(AskScreen(question, offered), answered)
-
-    def show_differences(self, title: str, lines: Sequence[str]) -> None:
-        from skyward_tui.dialogs.result_differences import DifferencesScreen
-
-        self.push_screen(DifferencesScreen(title, lines))
-
-
-class CrashHandlingApp(NavigationApp):
-    """An app that tells its person what becomes of pools where it fails.
-
-    Args:
-        theme: as :class:`ThemedApp` takes it.
-        plain: the same.
-
-    Attributes:
-        VITAL: groups of workers without which the app does not go on: the one that paints, and the one that ends it.
-    """
-
-    VITAL: ClassVar[tuple[str, ...]] = ("paint", "leave")
-
-    def __init__(self, theme: str, plain: bool) -> None:
-        super().__init__(theme, plain)
-        self._started_at = time.time()
-
-    def _handle_exception(self, error: Exception) -> None:
-        """Show in its panel what a worker failed at; Textual ends the app for anything else."""
-        try:
-            worker = get_current_worker()
-        except NoActiveWorker:
-            worker = None
-        if worker is None or worker.group in self.VITAL or not isinstance(error, WorkerFailed):
-            super()._handle_exception(error)
-        else:
-            self._show_failure(worker, error.error)
-
-    def _show_failure(self, worker: Worker[object], error: BaseException) -> None:
-        from textual.content import Content
-
-        from skyward_core.client import bug_report
-        from skyward_core.util.terminal_safe_text import sanitize_line
-        from skyward_tui.screens.base_screen import BaseScreen
-
-        bug_report.log_failure(worker.name, error)
-        what = sanitize_line(f"{type(error).__name__}: {error}")
-        if (box := _box_of(worker.node)) is not None:
-            box.border_subtitle = Content.styled(f"✗ {what}", "$text-error")
-        screen = next((each for each in worker.node.ancestors_with_self if isinstance(each, BaseScreen)), self)
-        screen.flash(f"this is a defect of skyward-tui: {what} (--debug writes its traceback to the log)", "error")
-
-    def _fatal_error(self) -> None:  # Textual calls it where nobody handles an error
-        if (error := sys.exception()) is not None:
-            from skyward_tui.app.crash_report import render_crash
-
-            self.panic(render_crash(error, self.pools(), self._started_at))
-
-    def panic(self, *renderables: RenderableType) -> None:
-        """End, and leave this on the terminal, with nothing that acts there: an error may quote what a rank said."""
-        from skyward_tui.app.crash_report import SanitizedRenderable
-
-        super().panic(*map(SanitizedRenderable, renderables))
-
-
-def _box_of(node: DOMNode) -> Widget | None:
-    """The box that a node is in: a panel, or a dialog's."""
-    from skyward_tui.dialogs.dialog import Dialog
-    from skyward_tui.widgets.header_and_hints import Panel
-
-    for each in node.ancestors_with_self:
-        if isinstance(each, Panel):
-            return each
-        if isinstance(each, Dialog):
-            return next(iter(each.query("#dialog")), None)  # none before it is composed
-    return None
 
 
 S = TypeVar("S")
 
+PATIENCE = 5.0  # seconds for the home's disk, which holds nobody up who quits
+LAST = "last"  # in what is kept, beside the screens' own scopes
+VITAL_WORKERS = ("paint", "leave")  # groups of workers without which the app ends: one paints, the other quits
 FRAMES, FRAMES_OVER_SSH = 10, 5  # paints a second
 REFRESH_SECONDS = 1.0
 LIVELY_SECONDS = 1.0  # for which a key, or work that has ended, may still change what is shown
@@ -470,18 +87,32 @@ def _new_session() -> SessionInterface:
     return Session()
 
 
-class SkywardApp(CrashHandlingApp):
+class SkywardApp(App[None]):
     """Launch, watch and tear down pools.
 
     Args:
-        session_factory: makes the session, called once in a thread; it may take its time and may raise.
+        session_factory: Makes the session; called once in a thread, may take its time and may raise.
         clock: Unix time in seconds.
-        read_only: whether it only looks at pools, and refuses what would change something.
-        theme: the name of the theme of this start, whatever is set or was chosen before; "" for none.
-        plain: whether to paint nothing but ASCII, whatever is set.
+        read_only: Whether the app only watches pools, and rejects actions that change something.
+        theme: The theme of this start, whatever the settings say; "" for theirs.
+        plain: Whether to paint nothing but ASCII, whatever the settings say.
+
+    Attributes:
+        REPLAYS: Whether a recording is played in place of pools.
+        session: The core; None until the ledger is read.
+        session_error: Why there is no session, if there will be none.
+        user_settings: The user's settings; the defaults before :meth:`apply_appearance`.
+        unlaunched: The form of the last launch, until its pool is up.
+        keys: The user's own keys, by the action's id.
+        leftovers: The last scan of accounts; None before.
+        failures: Number of recent failures that are not dismissed.
+        replay: The recording; None until it is read.
+        host_keys: Questions about unknown host keys.
+        immediate_repaint: Decides whether a screen paints before Textual's next turn.
     """
 
     TITLE = "skyward"
+    REPLAYS: ClassVar[bool] = False
     REFUSAL: ClassVar[str] = "this app only looks (--read-only), and changes nothing"
     BINDINGS = bindings("app")
     ENABLE_COMMAND_PALETTE = True
@@ -496,6 +127,10 @@ class SkywardApp(CrashHandlingApp):
     CommandPalette SearchIcon { display: none; }
     """
 
+    # Worn from the beginning: a theme that comes later makes Textual work out all styles twice before the first paint.
+    theme: Reactive[str] = Reactive(SKYWARD.name)
+    _current: Theme | None = None
+
     def __init__(
         self,
         session_factory: Callable[[], SessionInterface] = _new_session,
@@ -505,22 +140,33 @@ class SkywardApp(CrashHandlingApp):
         theme: str = "",
         plain: bool = False,
     ) -> None:
-        super().__init__(theme, plain)
+        super().__init__()
         self.read_only = read_only
         # Pools live on a thread beside this one. At the interpreter's own interval (5 ms) a flood of logs there
         # would hold up every key press here by several of them.
         sys.setswitchinterval(SWITCH_INTERVAL)
         self.clock = clock
-        self.session = None
+        self.session: SessionInterface | None = None
         self.session_error = ""
-        self.unlaunched = None
-        self.keys = {}
-        self.leftovers = None
+        self.user_settings = UserSettings()
+        self.unlaunched: Form | None = None
+        self.keys: Mapping[str, str] = {}
+        self.leftovers: LeftoverScan | None = None
         self.failures = 0
-        self.replay = None
-        self.host_keys = HostKeyQuestions(self.post_message, self._show_host_key)
-        self.budgets = BudgetQuestions(self._show_budget, self._apply_budget)
+        self.replay: Playback | None = None
+        self.host_keys = HostKeyQuestions(self)
+        self.budgets = BudgetQuestions(self)
         self.immediate_repaint = ImmediateRepaint()
+        self._started_at = time.time()
+        self._problems: list[str] = []  # settings and saved state that are not used, in words
+        self._asked_theme, self._plain = theme, plain
+        self._saved_state = SavedState()
+        self._changed: dict[str, str] = {}
+        self._changed_screens: dict[str, ScreenState] = {}
+        self._write_lock = asyncio.Lock()
+        self._line_filters: list[LineFilter] = []
+        self._current_theme_name = SKYWARD.name
+        self.add_class(f"-theme-{SKYWARD.name}", update=False)  # as Textual does where a theme comes later
         self._session_factory = session_factory
         self._refresh_error = ""
         self._shutdown_signals = ShutdownSignals()
@@ -619,16 +265,14 @@ class SkywardApp(CrashHandlingApp):
             self.post_message(events.Key("enter", "\r") if is_enter else event)
 
     async def _open_session(self) -> None:
-        from skyward_core.model.errors import SkywardError
         from skyward_core.util.terminal_safe_text import sanitize_paragraph
-        from skyward_tui.text.error_hints import format_error
 
         defect: Exception | None = None
         try:
             self.session = await asyncio.to_thread(self._session_factory)
             refused = self._apply_other_settings()
             self.session.enable_budget_prompts()
-            if said := "; ".join(filter(None, (self.session.notice, *self.remarks, *refused))):
+            if said := "; ".join(filter(None, (self.session.notice, *self._problems, *refused))):
                 self.flash(said, "error")
             await self._list_pools()
         except (SkywardError, OSError) as error:
@@ -726,9 +370,6 @@ class SkywardApp(CrashHandlingApp):
 
     async def _fetch_pools(self, *, patient: bool) -> None:
         """With ``patient`` pass those by that did not answer of late, until they are due."""
-        from skyward_core.model.errors import SkywardError
-        from skyward_tui.text.error_hints import format_error
-
         if self.session is None:
             return
         failed = ""
@@ -743,8 +384,6 @@ class SkywardApp(CrashHandlingApp):
     @work(group="failures", exclusive=True)
     async def count_failures(self) -> None:
         """Nothing waits for it; a ledger that cannot be read is told of by who needs it."""
-        from skyward_core.model.errors import SkywardError
-
         if self.session is not None:
             with suppress(SkywardError, OSError):
                 found = await wait_shielded(self.session.failures())
@@ -753,8 +392,6 @@ class SkywardApp(CrashHandlingApp):
     @work(group="leftovers", exclusive=True)
     async def scan_leftovers(self) -> None:
         """Nothing waits for it, and nothing is changed by it."""
-        from skyward_core.model.errors import SkywardError
-        from skyward_tui.text.error_hints import format_error
         from skyward_tui.text.receipts_and_leftovers import leftovers_line, unchecked_line
 
         if self.session is None:
@@ -769,18 +406,22 @@ class SkywardApp(CrashHandlingApp):
         elif doubts := unchecked_line(found):
             self.flash(doubts)
 
-    # What screens ask of it
+    # Called by screens
 
     def pools(self) -> list[PoolView]:
+        """Return all known pools, in the order in which they are listed."""
         return [] if self.session is None else self.session.pools()
 
     def wall_time(self) -> float:
+        """Return the user's time, which a recording's is not; for messages that disappear."""
         return self.clock()
 
     def find_pool(self, key: str) -> PoolView | None:
+        """Return the pool with that key."""
         return next((pool for pool in self.pools() if pool.key == key), None)
 
     def apply_settings(self, own: UserSettings) -> None:
+        """Apply the user's settings, which have changed."""
         self.update_appearance(own)
         self._apply_other_settings()
 
@@ -793,12 +434,14 @@ class SkywardApp(CrashHandlingApp):
         return refused
 
     def flash(self, text: str, kind: str = "info") -> None:
+        """Show a message on the topmost full screen: "info", "done" or "error"."""
         from skyward_tui.screens.base_screen import BaseScreen
 
         if (screen := self._topmost_screen(BaseScreen)) is not None:
             screen.flash(text, kind)
 
     def copy(self, text: str, what: str) -> None:
+        """Put text on the user's clipboard, and show whether that worked."""
         if not text:
             return self.flash(f"no {what} to copy")
         super().copy_to_clipboard(text)  # by OSC 52, which no terminal answers
@@ -820,6 +463,7 @@ class SkywardApp(CrashHandlingApp):
         return self.flash(f"{said}, {remark}" if remark else said, "done")
 
     def notify_user(self, told: Notification) -> None:
+        """Call a user who looks elsewhere, in the ways that the settings say."""
         self._notifier.notify_unless_seen(told, self.app_focus, time.monotonic() - self._last_input_at)
 
     def _command_failed(self, why: str) -> None:
@@ -833,7 +477,8 @@ class SkywardApp(CrashHandlingApp):
     def _ask_about_host_keys(self) -> None:
         self.host_keys.update_dialog()
 
-    def _show_host_key(self, key: ServerKey, judged: Callable[[bool | None], None]) -> HostKeyScreen:
+    def ask_about_host_key(self, key: ServerKey, judged: Callable[[bool | None], None]) -> HostKeyScreen:
+        """Open a dialog about an unknown host key."""
         from skyward_tui.dialogs.host_key_and_secret import HostKeyScreen
 
         screen = HostKeyScreen(key)
@@ -841,18 +486,9 @@ class SkywardApp(CrashHandlingApp):
         self.notify_user(Notification("hostkey", "", what=key.pattern))
         return screen
 
-    def _show_budget(self, pool: PoolView, said: Callable[[str | None], None]) -> BudgetScreen:
-        from skyward_tui.dialogs.confirmations import BudgetScreen
-
-        screen = BudgetScreen(pool, self.clock())
-        self.push_screen(screen, said)
-        return screen
-
     @work(group="budget")
-    async def _apply_budget(self, pool: PoolView, budget: float | None) -> None:
-        from skyward_core.model.errors import SkywardError
-        from skyward_tui.text.error_hints import format_error
-
+    async def apply_budget(self, pool: PoolView, budget: float | None) -> None:
+        """Raise the budget of a pool, or without one tear the pool down."""
         if self.session is None:
             return
         try:
@@ -866,6 +502,295 @@ class SkywardApp(CrashHandlingApp):
     def on_unmount(self) -> None:
         self.host_keys.close()
         self._shutdown_signals.restore()
+
+    # Other screens
+
+    def save_last_screen(self) -> None:
+        """Keep which screen is left, for the next start."""
+        from skyward_tui.screens.base_screen import BaseScreen
+
+        places = (screen.reopen_state for screen in reversed(self.screen_stack) if isinstance(screen, BaseScreen))
+        self.save_screen_state(LAST, next(filter(None, places), {}))
+
+    async def open_last_screen(self, still: Callable[[], bool]) -> bool:
+        """Open the screen that was left last, one step from the list of pools; says whether that is settled. It is not
+        while its pool is not listed.
+
+        The place is forgotten first, and kept again on the way out: one that makes the app fail is opened once, and not
+        at each start.
+
+        Args:
+            still: whether it is still wanted, once the place is forgotten.
+        """
+        shows = self._opener_for(self.saved_screen_state(LAST))
+        if shows is not None and self.saved_screen_state(LAST) and await self.forget_screen_state(LAST) and still():
+            shows()
+        return shows is not None
+
+    def _opener_for(self, place: ScreenState) -> Callable[[], None] | None:
+        """What opens a place; None while its pool is not listed."""
+        if place.get("screen") == "history":
+            return partial(self.show_history, inbox=place.get("inbox") is True)
+        if place.get("screen") != "run":
+            return lambda: None
+        pool, run = self.find_pool(str(place.get("pool"))), str(place.get("run", ""))
+        if pool is None:
+            return None
+        if pool.is_over and any(other.needs_confirmation and not other.is_over for other in self.pools()):
+            return lambda: None  # what goes on, and may cost money, comes before what is over
+        # A run that the pool does not know of any more; one that is over has not been asked yet.
+        return partial(self.show_run, pool.key, run if pool.is_over or run in pool.runs else "")
+
+    def show_pool(self, key: str) -> None:
+        """Watch a pool, one step from the list of pools, whatever was open."""
+        from skyward_tui.screens.run import RunScreen
+
+        while len(self.screen_stack) > 2:
+            self.pop_screen()
+        if len(self.screen_stack) == 2:
+            self.switch_screen(RunScreen(key))
+        else:
+            self.push_screen(RunScreen(key))
+
+    def show_run(self, pool: str, run: str, found: LineMatch | None = None) -> None:
+        """Show a run of a pool on top of what is open, first at a line that a search found."""
+        from skyward_tui.screens.run import RunScreen
+
+        self.push_screen(RunScreen(pool, run or None, found))
+
+    def show_comparison(self, left: str, right: str) -> None:
+        """Show two runs side by side, by their ids."""
+        from skyward_tui.screens.compare import CompareScreen
+
+        self.push_screen(CompareScreen(left, right))
+
+    def show_history(self, *, inbox: bool = False) -> None:
+        """Show every past run, or the failures that are not dismissed."""
+        from skyward_tui.screens.history import HistoryScreen
+
+        self.push_screen(HistoryScreen(inbox=inbox))
+
+    def show_launch(self, pool: str = "", form: Form | None = None) -> None:
+        """Open the launch form for a live pool, by its key, or for a new pool."""
+        from skyward_tui.screens.launch.screen import LaunchScreen
+
+        self.push_screen(LaunchScreen(pool, form))
+
+    def show_leftovers(self) -> None:
+        """Show the leftovers in cloud accounts."""
+        from skyward_tui.screens.leftovers import LeftoversScreen
+
+        self.push_screen(LeftoversScreen(self.leftovers))
+
+    def show_hosts(self) -> None:
+        """Show groups of hosts, and the users of their GPUs."""
+        from skyward_tui.screens.hosts import HostsScreen
+
+        self.push_screen(HostsScreen())
+
+    def show_settings(self) -> None:
+        """Show the user's settings."""
+        from skyward_tui.screens.settings import SettingsScreen
+
+        self.push_screen(SettingsScreen())
+
+    def show_errors(self, run: RunView, chosen: Callable[[int | None], None]) -> None:
+        """Show why a run failed; ``chosen`` gets the rank whose log is to be shown, or None."""
+        from skyward_tui.screens.errors import ErrorsScreen
+
+        self.push_screen(ErrorsScreen(run), chosen)
+
+    def show_stacks(self, pool: str, run: str, chosen: Callable[[int | None], None]) -> None:
+        """Show the stacks of the ranks of a pool, by its key; ``chosen`` as in :meth:`show_errors`."""
+        from skyward_tui.screens.stacks import StacksScreen
+
+        self.push_screen(StacksScreen(pool, run), chosen)
+
+    def ask(self, question: str, offered: str, answered: Callable[[str | None], None]) -> None:
+        """Ask for a line of text, by default ``offered``; the answer is None if the user goes back."""
+        from skyward_tui.dialogs.dialog import AskScreen
+
+        self.push_screen(AskScreen(question, offered), answered)
+
+    def show_differences(self, title: str, lines: Sequence[str]) -> None:
+        """Show a table of differences."""
+        from skyward_tui.dialogs.result_differences import DifferencesScreen
+
+        self.push_screen(DifferencesScreen(title, lines))
+
+    # Settings and appearance
+
+    @property
+    def available_themes(self) -> dict[str, Theme]:
+        """Textual's, and ours."""
+        return {**super().available_themes, **{each.name: each for each in OWN_THEMES}}
+
+    @property
+    def current_theme(self) -> Theme:
+        """The one that is worn. It is asked for several times by each widget that is painted."""
+        if self._current is None or self._current.name != self.theme:
+            self._current = super().current_theme
+        return self._current
+
+    def apply_appearance(self) -> None:
+        """Look as the person wants it, before anything is painted."""
+        try:
+            self.user_settings = settings.load_user_settings()
+            self._saved_state = load_state()
+        except SkywardError:
+            pass  # there is no home, which the session says
+        except InvalidStateFile as unusable:
+            self._problems.append(str(unusable))
+        self._problems += self.user_settings.refused
+        self._level = self.animation_level
+        self._move_and_paint()
+        if os.environ.get("NO_COLOR") and not self._asked_theme:
+            from skyward_tui.ui.terminal_driver import ColourRemover
+
+            self._line_filters.append(ColourRemover())
+            self.theme = UNCOLOURED
+        self.no_color = self.theme == UNCOLOURED
+        if self.no_color:
+            return
+        name, wrong = self._saved_state.resolve_theme(
+            self.user_settings.theme, self._asked_theme, self.available_themes
+        )
+        self._problems += [wrong] if wrong else []
+        self.theme = name or SKYWARD.name
+
+    def _move_and_paint(self) -> None:
+        self.animation_level = self._level if self.user_settings.motion else "none"
+        is_plain = self._plain or self.user_settings.ascii
+        if is_plain or self._line_filters:
+            from skyward_tui.ui.terminal_driver import (
+                PlainAscii,  # late: few need it, and the app is starting
+            )
+
+            self._line_filters = [each for each in self._line_filters if not isinstance(each, PlainAscii)]
+            self._line_filters += [PlainAscii()] if is_plain else []
+
+    def update_appearance(self, own: UserSettings) -> None:
+        """Look as the settings say now."""
+        before, self.user_settings = self.user_settings, own
+        self._move_and_paint()
+        if self.user_settings.ascii != before.ascii:
+            for screen in self.screen_stack:
+                for each in (screen, *screen.walk_children()):
+                    each.refresh()
+        if self.user_settings.theme != before.theme and not (self._asked_theme or self.no_color):
+            name = self.user_settings.theme or SKYWARD.name
+            if name in self.available_themes:
+                self._current_theme_name = name  # no choice of the palette's
+                self.theme = name
+
+    @property
+    def has_motion(self) -> bool:
+        """Whether a change may stand out for a moment."""
+        return self.user_settings.motion and not self.no_color
+
+    def track_theme_choice(self) -> None:
+        """From now on another theme is the person's choice."""
+        self._current_theme_name = self.theme
+        self.theme_changed_signal.subscribe(self, self._save_theme_choice)
+
+    def _save_theme_choice(self, theme: Theme) -> None:
+        """Keep what the person has chosen, for the next start."""
+        if theme.name == self._current_theme_name:
+            return
+        if self.no_color:
+            self.theme = self._current_theme_name
+            return self.flash("NO_COLOR is set, and no theme shows; --theme NAME shows one all the same")
+        self._current_theme_name = theme.name
+        self._changed |= {"theme": theme.name, "over": self.user_settings.theme}
+        self.run_worker(self.save_state(), group="keep")
+        return None
+
+    def saved_screen_state(self, scope: str) -> ScreenState:
+        """Return how a screen of that scope was left last, here or at an earlier start."""
+        return self._saved_state.screens.get(scope, {})
+
+    def save_screen_state(self, scope: str, screen: ScreenState) -> None:
+        """Save how a screen is left."""
+        if screen != self.saved_screen_state(scope):
+            self._set_screen_state(scope, screen)
+            self.run_worker(self.save_state(), group="keep", exclusive=False)
+
+    async def forget_screen_state(self, scope: str) -> bool:
+        """Keep nothing of a screen any more; says whether the next start will know."""
+        self._set_screen_state(scope, {})
+        return await self.save_state()
+
+    def _set_screen_state(self, scope: str, screen: ScreenState) -> None:
+        self._saved_state = self._saved_state._replace(screens={**self._saved_state.screens, scope: screen})
+        self._changed_screens[scope] = screen
+
+    async def save_state(self) -> bool:
+        """Keep what has changed for the next start, one change after the other; another app's changes stay. Says
+        whether it is kept."""
+        async with self._write_lock:
+            changed, screens = self._changed, self._changed_screens
+            if not (changed or screens):
+                return True
+            self._changed, self._changed_screens = {}, {}
+            try:
+                await asyncio.wait_for(run_in_daemon_thread(partial(save_state, changed, screens)), PATIENCE)
+            except (OSError, TimeoutError, SkywardError) as error:
+                self.flash(f"how the app looks is not kept: {format_error(error)}", "error")
+                return False
+            return True
+
+    def get_css_variables(self) -> dict[str, str]:
+        """The theme's, in which states can be read."""
+        self.theme_variables = ensure_contrast(super().get_css_variables(), ansi=self.current_theme.ansi)
+        return self.theme_variables
+
+    def get_line_filters(self) -> Sequence[LineFilter]:
+        """Textual's, but that no colours means none, and no greys."""
+        return [*filter(_is_no_grey, super().get_line_filters()), *self._line_filters]
+
+    def get_theme_variable_defaults(self) -> dict[str, str]:
+        """What our screens need of a theme beyond Textual's own variables."""
+        theme = self.current_theme
+        return {} if "muted" in theme.variables else {"muted": muted(theme)}
+
+    # Failures of the app itself
+
+    def _handle_exception(self, error: Exception) -> None:
+        """Show in its panel what a worker failed at; Textual ends the app for anything else."""
+        try:
+            worker = get_current_worker()
+        except NoActiveWorker:
+            worker = None
+        if worker is None or worker.group in VITAL_WORKERS or not isinstance(error, WorkerFailed):
+            super()._handle_exception(error)
+        else:
+            self._show_failure(worker, error.error)
+
+    def _show_failure(self, worker: Worker[object], error: BaseException) -> None:
+        from textual.content import Content
+
+        from skyward_core.client import bug_report
+        from skyward_core.util.terminal_safe_text import sanitize_line
+        from skyward_tui.screens.base_screen import BaseScreen
+
+        bug_report.log_failure(worker.name, error)
+        what = sanitize_line(f"{type(error).__name__}: {error}")
+        if (box := _box_of(worker.node)) is not None:
+            box.border_subtitle = Content.styled(f"✗ {what}", "$text-error")
+        screen = next((each for each in worker.node.ancestors_with_self if isinstance(each, BaseScreen)), self)
+        screen.flash(f"this is a defect of skyward-tui: {what} (--debug writes its traceback to the log)", "error")
+
+    def _fatal_error(self) -> None:  # Textual calls it where nobody handles an error
+        if (error := sys.exception()) is not None:
+            from skyward_tui.app.crash_report import render_crash
+
+            self.panic(render_crash(error, self.pools(), self._started_at))
+
+    def panic(self, *renderables: RenderableType) -> None:
+        """End, and leave this on the terminal, with nothing that acts there: an error may quote what a rank said."""
+        from skyward_tui.app.crash_report import SanitizedRenderable
+
+        super().panic(*map(SanitizedRenderable, renderables))
 
     # Actions
 
@@ -934,6 +859,7 @@ class SkywardApp(CrashHandlingApp):
             self._quit()
 
     def on_terminal_lost(self) -> None:
+        """Quit, because the terminal is gone; from any thread, any number of times."""
         self._shutdown_signals.trigger(signal.SIGHUP)
 
     def _quit(self, status: int = 0) -> None:
@@ -978,3 +904,21 @@ class SkywardApp(CrashHandlingApp):
 
         yield from commands(self, screen)
         yield SystemCommand("Theme", "Change the colours", self.action_change_theme)
+
+
+def _is_no_grey(each: LineFilter) -> bool:
+    """Whether a filter is none by which Textual has its own notion of no colours: greys, or a cursor that is lost."""
+    return not isinstance(each, Monochrome | NoColor)
+
+
+def _box_of(node: DOMNode) -> Widget | None:
+    """The box that a node is in: a panel, or a dialog's."""
+    from skyward_tui.dialogs.dialog import Dialog
+    from skyward_tui.widgets.header_and_hints import Panel
+
+    for each in node.ancestors_with_self:
+        if isinstance(each, Panel):
+            return each
+        if isinstance(each, Dialog):
+            return next(iter(each.query("#dialog")), None)  # none before it is composed
+    return None

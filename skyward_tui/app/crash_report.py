@@ -24,7 +24,7 @@ from skyward_core.views.pool_view import PoolView
 from skyward_tui.text.number_format import count
 
 if TYPE_CHECKING:
-    from skyward_tui.ui.app_interface import AppInterface
+    from skyward_tui.app import SkywardApp
 
 
 PACKAGES = Path(__file__).parents[1], Path(skyward_core.__file__).parent
@@ -87,7 +87,7 @@ _REPORTED_VARIABLES = (
 _CONNECTIONS = {"SSH_CONNECTION": "over ssh", "TMUX": "in tmux", "STY": "in GNU screen"}
 
 
-def system_report(app: AppInterface) -> str:
+def system_report(app: SkywardApp) -> str:
     """Lines to be read and to be copied, without secrets that are known as such."""
     pools = app.pools()
     up = sum(not pool.is_over for pool in pools)

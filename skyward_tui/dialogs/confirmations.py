@@ -21,7 +21,7 @@ from skyward_tui.text.error_hints import format_error
 from skyward_tui.text.number_format import count, duration, hourly, money
 from skyward_tui.text.receipts_and_leftovers import receipt_line, receipt_lines, total_size, unfetched_lines
 from skyward_tui.ui.actions import bindings
-from skyward_tui.ui.app_interface import wait_shielded
+from skyward_tui.ui.session_futures import wait_shielded
 from skyward_tui.ui.style_sheets import read_style_sheet
 from skyward_tui.ui.themes import node_style
 

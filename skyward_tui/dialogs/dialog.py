@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import ClassVar, TypeVar
+from typing import TYPE_CHECKING, ClassVar, TypeVar
 
-from textual import getters
 from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.content import Content
@@ -15,10 +14,12 @@ from textual.widgets import Button, Input, OptionList, Static
 from textual.widgets.option_list import Option
 
 from skyward_tui.ui.actions import bindings, first_key
-from skyward_tui.ui.app_interface import AppInterface
 from skyward_tui.ui.style_sheets import read_style_sheet
 from skyward_tui.ui.type_ahead import DismissOnceScreen
 from skyward_tui.widgets.form_fields import TextLine
+
+if TYPE_CHECKING:
+    pass
 
 Result = TypeVar("Result")
 
@@ -36,7 +37,6 @@ class Dialog(ModalScreen[Result], DismissOnceScreen[Result]):
     BINDINGS = bindings("dialog")
     BOX: ClassVar[type[Widget]] = Vertical
     DEFAULT_CSS = read_style_sheet(__file__, "base")
-    app = getters.app(AppInterface)
     heading: str = ""
 
     def compose(self) -> ComposeResult:

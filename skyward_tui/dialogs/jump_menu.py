@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
-from textual import events, getters
+from textual import events
 from textual.app import ComposeResult
 from textual.geometry import Size
 from textual.screen import ModalScreen, Screen
@@ -12,8 +13,10 @@ from textual.widget import Widget
 from textual.widgets import Label
 
 from skyward_tui.ui.actions import bindings
-from skyward_tui.ui.app_interface import AppInterface
 from skyward_tui.ui.style_sheets import read_style_sheet
+
+if TYPE_CHECKING:
+    pass
 
 LETTERS = "asdfghjklqwertyuiopzxcvbnm1234567890"
 
@@ -27,7 +30,6 @@ class JumpScreen(ModalScreen[Widget]):
 
     BINDINGS = bindings("jump")
     DEFAULT_CSS = read_style_sheet(__file__, "jump")
-    app = getters.app(AppInterface)
 
     def __init__(self, there: Iterable[Widget]) -> None:
         super().__init__()

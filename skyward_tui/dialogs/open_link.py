@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import os
 import sys
+from typing import TYPE_CHECKING
 
 from skyward_core.model.errors import SkywardError
 from skyward_core.views.pool_view import PoolView
 from skyward_tui.dialogs.dialog import ChoiceScreen
 from skyward_tui.text.error_hints import format_error
-from skyward_tui.ui.app_interface import AppInterface, wait_shielded
+from skyward_tui.ui.session_futures import wait_shielded
+
+if TYPE_CHECKING:
+    from skyward_tui.app import SkywardApp
 
 DISPLAY_VARIABLES = ("DISPLAY", "WAYLAND_DISPLAY")  # without one a browser would want this terminal
 
 
-async def open_dashboard(app: AppInterface, pool: PoolView | None) -> None:
+async def open_dashboard(app: SkywardApp, pool: PoolView | None) -> None:
     """Open the page that answers, or the one that is chosen of several, and say where it is."""
     session = app.session
     if pool is None or session is None or not pool.is_live:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import ClassVar, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
-from textual import getters
 from textual.app import ComposeResult
 from textual.widget import Widget
 
 from skyward_core.client.run_history import LineMatch
 from skyward_core.views.pool_view import PoolView, RunView
-from skyward_tui.ui.app_interface import AppInterface
 from skyward_tui.ui.panel_table import PanelSpec
 from skyward_tui.widgets.header_and_hints import Panel
+
+if TYPE_CHECKING:
+    from skyward_tui.app import SkywardApp
 
 BORDER = 2  # rows of a panel that are its border
 
@@ -53,7 +54,7 @@ class RunPanel(Panel):
         filled: whether there is anything to see; what hides is away otherwise.
     """
 
-    app = getters.app(AppInterface)
+    app: SkywardApp
     CALM: ClassVar[bool] = False
 
     def __init__(self, row: PanelSpec, show: Callable[[], None], main: Widget) -> None:

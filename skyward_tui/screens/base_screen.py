@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-from textual import getters
 from textual.app import ComposeResult, SystemCommand
 from textual.content import Content
 from textual.widgets import Input
@@ -14,7 +13,6 @@ from textual.widgets import Input
 from skyward_core.views.rank_metrics import format_metrics
 from skyward_tui.text.number_format import count, hourly, money, preemption_text, time_left
 from skyward_tui.ui.actions import GLOBAL_HINTS, HINTS, Action, actions_by_id, actions_in, first_key
-from skyward_tui.ui.app_interface import AppInterface
 from skyward_tui.ui.refresh_timer import idle_token
 from skyward_tui.ui.style_sheets import read_style_sheet
 from skyward_tui.ui.themes import state_style
@@ -25,6 +23,7 @@ if TYPE_CHECKING:
     from textual.screen import Screen
 
     from skyward_core.views.pool_view import PoolView, RunView
+    from skyward_tui.app import SkywardApp
     from skyward_tui.ui.saved_state import ScreenState
     from skyward_tui.widgets.replay_position import ReplayLine
 
@@ -40,7 +39,6 @@ class BaseScreen(DismissOnceScreen[Result]):
 
     SCOPE: ClassVar[str] = ""
     DEFAULT_CSS = read_style_sheet(__file__, "base")
-    app = getters.app(AppInterface)
 
     def __init__(self) -> None:
         super().__init__()
@@ -206,7 +204,7 @@ def pool_status(pool: PoolView, run: RunView | None, now: float) -> list[Content
     return parts
 
 
-def commands(app: AppInterface, screen: Screen[Any]) -> Iterator[SystemCommand]:
+def commands(app: SkywardApp, screen: Screen[Any]) -> Iterator[SystemCommand]:
     """Every action that the screen would take now, with its keys."""
     scopes = (screen.SCOPE, "app") if isinstance(screen, BaseScreen) else ("app",)
     if app.REPLAYS:

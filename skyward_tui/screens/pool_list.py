@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from rich.cells import cell_len
-from textual import getters
 from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical
 from textual.content import Content
@@ -34,8 +33,8 @@ from skyward_tui.text.number_format import (
 )
 from skyward_tui.text.receipts_and_leftovers import leftovers_amount
 from skyward_tui.ui.actions import Action, bindings, first_key, with_keys
-from skyward_tui.ui.app_interface import AppInterface, wait_shielded
 from skyward_tui.ui.refresh_timer import has_running_timer, refresh_token
+from skyward_tui.ui.session_futures import wait_shielded
 from skyward_tui.ui.style_sheets import read_style_sheet
 from skyward_tui.ui.themes import state_style
 from skyward_tui.widgets.header_and_hints import Breadcrumbs, Panel
@@ -44,6 +43,7 @@ from skyward_tui.widgets.virtual_list import HIGHLIGHT_STYLE, ChangeHighlight, V
 if TYPE_CHECKING:
     from skyward_core.client.run_history import PastRun
     from skyward_core.views.pool_view import PoolView, RunView
+    from skyward_tui.app import SkywardApp
     from skyward_tui.screens.base_screen import BaseScreen
     from skyward_tui.widgets.pool_preview import PoolPreview, RecentRuns
 
@@ -208,7 +208,7 @@ class PoolList(VirtualList):
         by: the column that they are sorted by; "" as they come.
     """
 
-    app = getters.app(AppInterface)
+    app: SkywardApp
 
     @dataclass
     class Opened(Message):

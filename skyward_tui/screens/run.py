@@ -31,9 +31,9 @@ from skyward_tui.terminal_info import current_folder
 from skyward_tui.text.error_hints import format_error
 from skyward_tui.text.number_format import clip, clock, failure, one_line
 from skyward_tui.ui.actions import Action, actions_by_id, bindings, first_key, with_keys
-from skyward_tui.ui.app_interface import wait_shielded
 from skyward_tui.ui.panel_table import HOME_PANEL, PANELS, STARTUP_PANEL
 from skyward_tui.ui.refresh_timer import refresh_token
+from skyward_tui.ui.session_futures import wait_shielded
 from skyward_tui.ui.style_sheets import read_style_sheet
 from skyward_tui.ui.themes import state_style
 from skyward_tui.widgets.header_and_hints import Breadcrumbs

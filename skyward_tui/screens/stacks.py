@@ -40,8 +40,8 @@ from skyward_tui.terminal_info import current_folder
 from skyward_tui.text.error_hints import format_error
 from skyward_tui.text.number_format import ago, clip, clock, count, duration, fit_width
 from skyward_tui.ui.actions import Action, bindings
-from skyward_tui.ui.app_interface import wait_shielded
 from skyward_tui.ui.refresh_timer import refresh_token
+from skyward_tui.ui.session_futures import wait_shielded
 from skyward_tui.ui.style_sheets import read_style_sheet
 from skyward_tui.ui.themes import state_style
 from skyward_tui.widgets.header_and_hints import Breadcrumbs, Panel

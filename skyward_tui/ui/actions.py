@@ -14,7 +14,7 @@ from difflib import get_close_matches
 from types import MappingProxyType
 
 from textual.binding import Binding, BindingType
-from textual.keys import Keys
+from textual.keys import Keys, format_key
 
 from skyward_tui.ui.panel_table import PANELS
 
@@ -88,42 +88,12 @@ class Action:
         Args:
             keymap: the person's own keys, by id.
         """
-        return tuple(_SHOWN.get(key, key) for key in keymap.get(self.id, self.keys).split(","))
+        return tuple(_SHOWN.get(key) or format_key(key) for key in keymap.get(self.id, self.keys).split(","))
 
 
-_SHOWN = {
-    "apostrophe": "'",
-    "question_mark": "?",
-    "colon": ":",
-    "slash": "/",
-    "vertical_line": "|",
-    "ampersand": "&",
-    "comma": ",",
-    "full_stop": ".",
-    "less_than_sign": "<",
-    "left_parenthesis": "(",
-    "right_parenthesis": ")",
-    "greater_than_sign": ">",
-    "minus": "-",
-    "plus": "+",
-    "equals_sign": "=",
-    "left_square_bracket": "[",
-    "right_square_bracket": "]",
-    "left_curly_bracket": "{",
-    "right_curly_bracket": "}",
-    "escape": "esc",
-    "up": "↑",
-    "down": "↓",
-    "left": "←",
-    "right": "→",
-    "pageup": "pgup",
-    "pagedown": "pgdn",
-    "home": "home",
-    "end": "end",
-}
+_SHOWN = {"enter": "enter", "backspace": "backspace"}  # Textual shows arrows for these
 
 PAGES = "Open a web page of the pool's head: Ray's or Dask's dashboard, a TensorBoard, a Jupyter"
-
 _SIDEWAYS = ", in the grid; the hairline of numbers; the column that trials are sorted by"
 ACTIONS: tuple[Action, ...] = (
     Action("app.help", "question_mark,f1", "app.help", "keys", "Show every key"),
@@ -137,21 +107,11 @@ ACTIONS: tuple[Action, ...] = (
     Action("replay.back", "comma", "replay_skip(-1)", "10 s", "Back by 10 s", partner="replay.on"),
     Action("replay.on", "full_stop", "replay_skip(1)", "", "On by 10 s"),
     Action(
-        "replay.far_back",
-        "less_than_sign",
-        "replay_skip_far(-1)",
-        "1 min",
-        "Back by a minute",
-        partner="replay.far_on",
+        "replay.far_back", "less_than_sign", "replay_skip_far(-1)", "1 min", "Back by a minute", partner="replay.far_on"
     ),
     Action("replay.far_on", "greater_than_sign", "replay_skip_far(1)", "", "On by a minute"),
     Action(
-        "replay.slower",
-        "minus",
-        "replay_speed(0.5)",
-        "speed",
-        "Half as fast; x0.25 at least",
-        partner="replay.faster",
+        "replay.slower", "minus", "replay_speed(0.5)", "speed", "Half as fast; x0.25 at least", partner="replay.faster"
     ),
     Action("replay.faster", "plus,equals_sign", "replay_speed(2)", "", "Twice as fast; x64 at most"),
     Action("replay.failure", "E", "replay_failure", "failure", "Stop shortly before the first failure"),
@@ -179,14 +139,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("history.turn", "t", "turn", "", "Turn the order round; ← and → choose the column"),
     Action("history.mark", "space", "mark", "mark", "Mark the run; two can be marked"),
     Action("history.compare", "c", "compare", "compare", "Compare the two runs that are marked"),
-    Action(
-        "history.dismiss",
-        "d",
-        "dismiss_chosen",
-        "dismiss",
-        "Of failures: tell of this one no more",
-        changes=True,
-    ),
+    Action("history.dismiss", "d", "dismiss_chosen", "dismiss", "Of failures: tell of this one no more", changes=True),
     Action(
         "history.dismiss_all",
         "D",
@@ -213,12 +166,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("hosts.again", "r", "again", "look again", "Look again who uses which GPU"),
     Action("hosts.check", "c", "check", "check", "Check the host: what works there, in words"),
     Action(
-        "hosts.trust",
-        "t",
-        "trust",
-        "its key",
-        "Show the host's key, and accept it where it is not known",
-        changes=True,
+        "hosts.trust", "t", "trust", "its key", "Show the host's key, and accept it where it is not known", changes=True
     ),
     Action("hosts.add", "a", "add", "add host", "Add a host to the group", changes=True),
     Action("hosts.group", "n", "group", "new group", "Begin a group of hosts", changes=True),
@@ -238,42 +186,17 @@ ACTIONS: tuple[Action, ...] = (
     Action("settings.find", "slash", "find", "find", "Show only what has some words in it; esc shows all again"),
     Action("settings.back", "escape,q", "back", "back", "Back to the pools"),
     # Launch form
-    Action(
-        "launch.launch",
-        "ctrl+r",
-        "launch",
-        "launch",
-        "Create the pool and launch",
-        priority=True,
-        changes=True,
-    ),
+    Action("launch.launch", "ctrl+r", "launch", "launch", "Create the pool and launch", priority=True, changes=True),
     Action("launch.files", "ctrl+o,o", "files", "pick a script", "Pick a script or a packaged example"),
     Action("launch.python", "ctrl+n", "pythons", "", "Pick the Python that the script is loaded with"),
-    Action(
-        "launch.accelerators",
-        "ctrl+g",
-        "accelerators",
-        "",
-        "Pick an accelerator: offers, catalogue",
-    ),
+    Action("launch.accelerators", "ctrl+g", "accelerators", "", "Pick an accelerator: offers, catalogue"),
     Action("launch.copy", "ctrl+y,y", "copy_command", "copy command", "Copy it as a command line"),
     Action("launch.script", "ctrl+t,Y", "copy_script", "", "Copy the same thing as a Python script"),
     Action("launch.presets", "f4", "presets", "presets", "Fill the form from a preset of skyward.toml"),
     Action(
-        "launch.save",
-        "f3",
-        "save_preset",
-        "",
-        "Save what the form says as a preset, in skyward.toml",
-        changes=True,
+        "launch.save", "f3", "save_preset", "", "Save what the form says as a preset, in skyward.toml", changes=True
     ),
-    Action(
-        "launch.view",
-        "f2",
-        "turn_plan",
-        "turn plan",
-        "Plan, command line or Python, where not all of it fits",
-    ),
+    Action("launch.view", "f2", "turn_plan", "turn plan", "Plan, command line or Python, where not all of it fits"),
     Action("launch.next", "down", "app.focus_next", "", "Next field (tab too)"),
     Action("launch.previous", "up", "app.focus_previous", "", "Previous field (shift+tab too)"),
     Action("launch.plan_down", "pagedown", "scroll_plan(1)", "", "Scroll the plan down"),
@@ -281,24 +204,13 @@ ACTIONS: tuple[Action, ...] = (
     Action("launch.back", "escape", "back", "back", "Back, nothing launched"),
     # Pool and run
     Action(
-        "run.previous_rank",
-        "left_square_bracket",
-        "step_rank(-1)",
-        "rank",
-        "Previous rank",
-        partner="run.next_rank",
+        "run.previous_rank", "left_square_bracket", "step_rank(-1)", "rank", "Previous rank", partner="run.next_rank"
     ),
     Action("run.next_rank", "right_square_bracket", "step_rank(1)", "", "Next rank"),
     Action("run.rank", "r", "ask_rank", "", "Go to a rank by number"),
     Action("run.merge", "a", "merge", "all ranks", "All ranks merged, or one rank again"),
     Action("run.collapse", "u", "collapse", "", "All ranks, equal lines as one, or each again"),
-    Action(
-        "run.only_failed",
-        "M",
-        "only_failed",
-        "",
-        "All ranks merged, but only those with errors; or all again",
-    ),
+    Action("run.only_failed", "M", "only_failed", "", "All ranks merged, but only those with errors; or all again"),
     Action("run.errors", "e", "errors", "errors", "Ranks with errors: root cause, tracebacks"),
     Action("run.find", "slash", "find", "find", "Find in the log; next and previous hit go on"),
     Action("run.next_hit", "n", "next_hit(1)", "", "Next hit"),
@@ -307,39 +219,20 @@ ACTIONS: tuple[Action, ...] = (
     Action("run.follow", "f", "follow", "follow", "Follow the newest line"),
     Action("run.pause", "space", "pause", "pause", "Pause or follow"),
     Action("run.zoom", "z", "zoom", "zoom", "Give the panel the whole screen, or take it back"),
-    Action(
-        "run.grow",
-        "right_parenthesis",
-        "grow(1)",
-        "",
-        "Give the panel more room; borders can be dragged, too",
-    ),
+    Action("run.grow", "right_parenthesis", "grow(1)", "", "Give the panel more room; borders can be dragged, too"),
     Action("run.shrink", "left_parenthesis", "grow(-1)", "", "Give the panel less room"),
     Action("run.even", "B", "even", "", "Give all panels their usual room"),
     Action("run.times", "t", "times", "", "Show when each line was printed, or not"),
     Action("run.wrap", "w", "wrap", "", "Wrap long lines"),
     Action("run.diff", "d", "diff", "", "Compare two ranks' results, value by value"),
     Action("run.export", "W", "export", "export", "Write the results to a CSV, JSON, Parquet or pickle file"),
-    Action(
-        "run.trials",
-        "U",
-        "turn_trials",
-        "",
-        "Of a sweep by gangs: all of its trials, or this run's own results",
-    ),
+    Action("run.trials", "U", "turn_trials", "", "Of a sweep by gangs: all of its trials, or this run's own results"),
     Action("run.time", "T", "time", "", "Go to a time in the log: 12:30, or -5m before its newest line"),
     Action("run.editor", "O", "editor", "", "Open your editor where the traceback in view, or the hit, points"),
     Action("run.pager", "vertical_line", "pager", "", "Read the whole log in your $PAGER, in this terminal"),
     Action("run.copy", "y", "copy", "copy", "Copy the selection, or what the panel shows"),
     Action("run.save", "S", "save", "save", "Save this log, and results as JSON and CSV"),
-    Action(
-        "run.fetch",
-        "o",
-        "fetch",
-        "fetch files",
-        "Fetch the files that its ranks wrote, to outputs/",
-        changes=True,
-    ),
+    Action("run.fetch", "o", "fetch", "fetch files", "Fetch the files that its ranks wrote, to outputs/", changes=True),
     Action("run.stacks", "s", "stacks", "stacks", "Where every rank is, and who has not joined a collective"),
     Action(
         "run.debug",
@@ -358,13 +251,7 @@ ACTIONS: tuple[Action, ...] = (
         changes=True,
     ),
     Action("run.dashboard", "P", "dashboard", "", PAGES),
-    Action(
-        "run.beside",
-        "v",
-        "beside",
-        "beside",
-        "Put another rank's log beside it, or take it away; four at most",
-    ),
+    Action("run.beside", "v", "beside", "beside", "Put another rank's log beside it, or take it away; four at most"),
     Action("run.alone", "V", "alone", "", "Take the log that is looked at away from the others"),
     Action("run.align", "i", "align", "", "Have all logs side by side at the same time, or each for itself"),
     Action("run.heat", "H", "heat", "colour by", "Show ranks by a figure (use, loss), or by state"),
@@ -378,13 +265,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("run.again", "A", "launch_again", "", "Launch this run again, as it was or otherwise"),
     Action("run.cancel", "C", "cancel", "cancel", "Cancel the run; the pool stays", dangerous=True),
     Action("run.down", "X", "down", "tear down", "Tear the pool down", dangerous=True),
-    Action(
-        "run.back",
-        "escape",
-        "back",
-        "close",
-        "Close what is open: find, filter, zoom; then back to the pools",
-    ),
+    Action("run.back", "escape", "back", "close", "Close what is open: find, filter, zoom; then back to the pools"),
     Action("run.leave", "q,backspace", "leave", "back", "Back to the pools"),
     # Ranks and nodes
     Action("panel.up", "up,k", "step(-1)", "", "Up; among numbers, the one above"),
@@ -396,11 +277,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("panel.first", "home,g", "edge(0)", "", "First"),
     Action("panel.last", "end,G", "edge(-1)", "", "Last"),
     Action(
-        "panel.open",
-        "enter",
-        "open",
-        "its log",
-        "Read the rank's log; what was said of a node; turn the trials round",
+        "panel.open", "enter", "open", "its log", "Read the rank's log; what was said of a node; turn the trials round"
     ),
     # Numbers
     Action("numbers.charts", "c", "charts", "charts", "A chart of each number, or of the chosen one"),
@@ -426,14 +303,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("stacks.log", "enter", "log", "log", "Read the log of that rank, or of the first one"),
     Action("stacks.again", "r", "again", "take again", "Take the stacks again"),
     Action("stacks.threads", "t", "threads", "all threads", "Show all threads, or those that run the function"),
-    Action(
-        "stacks.signal",
-        "g",
-        "signal",
-        "by a signal",
-        "Ask by a signal those that cannot be read",
-        dangerous=True,
-    ),
+    Action("stacks.signal", "g", "signal", "by a signal", "Ask by a signal those that cannot be read", dangerous=True),
     Action("stacks.profile", "p", "profile", "profile", "Where that rank spends its time: look at it for 10 s"),
     Action("stacks.copy", "y", "copy", "copy", "Copy all stacks"),
     Action("stacks.save", "S", "save", "save", "Save all stacks to a file"),
@@ -444,13 +314,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("files.back", "escape", "close", "back", "Back, nothing chosen"),
     # Presets: a picker, too
     Action(
-        "presets.delete",
-        "ctrl+x",
-        "delete",
-        "",
-        "Delete the preset under the cursor",
-        dangerous=True,
-        priority=True,
+        "presets.delete", "ctrl+x", "delete", "", "Delete the preset under the cursor", dangerous=True, priority=True
     ),
     # Lists that open
     Action("choice.open", "enter,space", "show_overlay", "", "Open the list; enter chooses, esc closes it"),
@@ -583,9 +447,12 @@ CONCURRENT_SCOPES = (
     *(("dialog", scope) for scope in ("help", "files", "teardown", "hostkey")),
 )
 # A terminal sends the same for these and for enter and tab; the last one copies, and ends nothing.
-RESERVED_KEYS = {"ctrl+j": "is enter to a terminal", "ctrl+m": "is enter to a terminal",
-         "ctrl+i": "is tab to a terminal",
-         "ctrl+c": "copies what is selected"}  # fmt: skip
+RESERVED_KEYS = {
+    "ctrl+j": "is enter to a terminal",
+    "ctrl+m": "is enter to a terminal",
+    "ctrl+i": "is tab to a terminal",
+    "ctrl+c": "copies what is selected",
+}
 _MODIFIERS = ("ctrl", "alt", "shift", "super", "meta", "hyper")
 
 
@@ -596,12 +463,11 @@ def resolve_keymap(wished: Mapping[str, str]) -> tuple[dict[str, str], list[str]
     Args:
         wished: keys in Textual's names, or as they are typed, with commas between them, by the action's id.
     """
-    by_id = {action.id: action for action in ACTIONS}
     keymap: dict[str, str] = {}
     refused: list[str] = []
     for id, text in wished.items():
-        if id not in by_id:
-            near = get_close_matches(id, by_id, 1)
+        if id not in _BY_ID:
+            near = get_close_matches(id, _BY_ID, 1)
             refused.append(f"keys.{id}: there is no such action{f'; {near[0]} is one' if near else ''}")
             continue
         # A comma alone is one of them.
@@ -611,7 +477,7 @@ def resolve_keymap(wished: Mapping[str, str]) -> tuple[dict[str, str], list[str]
             refused.append(f"keys.{id}: {wrong[0]}")
         else:
             keymap[id] = ",".join(dict.fromkeys(keys))
-    while clash := _find_clash(by_id, keymap):
+    while clash := _find_clash(keymap):
         loser, winner, key = clash
         del keymap[loser]
         refused.append(f"keys.{loser}: {winner} has {key} already")
@@ -639,19 +505,18 @@ def _key_error(key: str) -> str:
     return "" if is_key and all(each in _MODIFIERS for each in modifiers) else f"{key!r} is no key"
 
 
-def _find_clash(by_id: Mapping[str, Action], keymap: Mapping[str, str]) -> tuple[str, str, str] | None:
+def _find_clash(keymap: Mapping[str, str]) -> tuple[str, str, str] | None:
     """Two that would have one key: which of them has to do without it, the other, and the key. What the app itself has
     twice, such as q in a dialog and in the screen below, is meant so."""
-    order = list(keymap)
     holders: dict[str, list[str]] = {}
-    for id, action in by_id.items():
+    for id, action in _BY_ID.items():
         for key in keymap.get(id, action.keys).split(","):
             holders.setdefault(key, []).append(id)
-    for id in reversed(order):
+    for id in reversed(list(keymap)):
         for key in keymap[id].split(","):
             for other in holders[key]:
-                is_meant = all(key in by_id[each].keys.split(",") for each in (id, other))
-                if other != id and not is_meant and _share_screen(by_id[id], by_id[other]):
+                is_meant = all(key in _BY_ID[each].keys.split(",") for each in (id, other))
+                if other != id and not is_meant and _share_screen(_BY_ID[id], _BY_ID[other]):
                     return id, other, key
     return None
 

@@ -12,14 +12,16 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from textual.app import App
 from textual.app import SuspendNotSupported as SuspendNotSupported
 
 from skyward_tui.shutdown import run_in_daemon_thread
 from skyward_tui.text.error_hints import format_error
-from skyward_tui.ui.app_interface import AppInterface
+
+if TYPE_CHECKING:
+    from skyward_tui.app import SkywardApp
 
 # A shell waits where the program has something to complain of: the app is painted over it. It outlives ctrl+c, which is
 # the program's to hear.
@@ -58,7 +60,7 @@ FOLDER = "paged"  # of the home
 DEFAULT_PAGERS = ("less", "more")  # where $PAGER says none
 
 
-async def open_pager(app: AppInterface, name: str, lines: Iterable[str]) -> None:
+async def open_pager(app: SkywardApp, name: str, lines: Iterable[str]) -> None:
     """Have it read there, from a file that only the person can read, and that goes when the pager has ended."""
     from skyward_core.client.launch import job_launch
     from skyward_core.model.errors import SkywardError

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from textual.color import Color
 
-    from skyward_tui.ui.app_interface import AppInterface
+    from skyward_tui.app import SkywardApp
 
 
 class Output:
@@ -93,7 +93,7 @@ class TerminalDriver(LinuxDriver):
         return self._app.console.size
 
     def _report_terminal_lost(self) -> None:
-        cast("AppInterface", self._app).on_terminal_lost()
+        cast("SkywardApp", self._app).on_terminal_lost()
 
     def write(self, data: str) -> None:
         """Hand it to the writing thread, where there is one."""

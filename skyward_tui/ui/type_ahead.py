@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from textual.events import Event
     from textual.message_pump import MessagePump
 
+    from skyward_tui.app import SkywardApp
+
 
 RECENT_SECONDS = 0.5  # for which what a key does may still be under way
 PATIENCE = 1.0  # for messages to be handled; what hangs holds no key up for longer
@@ -121,6 +123,8 @@ Result = TypeVar("Result")
 
 class DismissOnceScreen(Screen[Result]):
     """What all screens and dialogs of the app are. Of several bases it is the last: the first one gives styles."""
+
+    app: SkywardApp
 
     def dismiss(self, result: Result | None = None) -> AwaitComplete:
         """Go, with a result, unless that has been done, or something lies over it."""

@@ -1,4 +1,4 @@
-"""No circle of imports anywhere in the tree, imports for types alone included."""
+"""No circle of imports anywhere in the tree, imports for types alone left out."""
 
 from __future__ import annotations
 
@@ -21,15 +21,25 @@ MODULES = {
     for package in ("skyward_core", "skyward_tui")
     for path in (ROOT / package).rglob("*.py")
 }
+GUARD = "TYPE_CHECKING"
 
 
 @cache
-def imported(name: str) -> set[str]:
-    """Modules of ours that a module imports anywhere in it."""
+def imported(name: str, *, types: bool = True) -> set[str]:
+    """Return the modules of ours that a module imports anywhere in it.
+
+    Args:
+        types: Whether imports under ``if TYPE_CHECKING`` count.
+    """
     path = MODULES[name]
     package = name.split(".") if path.name == "__init__.py" else name.split(".")[:-1]
     all_of_it: set[str] = set()
-    for node in nodes_of(path):
+    nodes = nodes_of(path)
+    guards = [] if types else [node for node in nodes if isinstance(node, ast.If) and ast.unparse(node.test) == GUARD]
+    skipped = {each for guard in guards for statement in guard.body for each in ast.walk(statement)}
+    for node in nodes:
+        if node in skipped:
+            continue
         if isinstance(node, ast.Import):
             all_of_it |= {alias.name for alias in node.names if alias.name in MODULES}
         elif isinstance(node, ast.ImportFrom):
@@ -43,7 +53,7 @@ def imported(name: str) -> set[str]:
 
 def circles() -> list[set[str]]:
     """Sets of modules of which each leads to each other (Tarjan's algorithm)."""
-    arrows = {name: {each for each in imported(name) if each in MODULES} - {name} for name in MODULES}
+    arrows = {name: {each for each in imported(name, types=False) if each in MODULES} - {name} for name in MODULES}
     index: dict[str, int] = {}
     low: dict[str, int] = {}
     stack: list[str] = []

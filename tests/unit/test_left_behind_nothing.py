@@ -14,7 +14,7 @@ import pytest
 from skyward_core.client.session import Session
 from skyward_core.model.errors import LedgerError
 from skyward_core.store.ledger import Ledger
-from skyward_tui.ui.app_interface import wait_shielded
+from skyward_tui.ui.session_futures import wait_shielded
 from tests.support.waiting import wait_until
 
 

@@ -28,7 +28,7 @@ from skyward_tui.launch_form.recent_launches import (
 from skyward_tui.shutdown import run_in_daemon_thread
 from skyward_tui.text.number_format import ago, clip, duration, one_line
 from skyward_tui.ui.actions import first_key
-from skyward_tui.ui.app_interface import wait_shielded
+from skyward_tui.ui.session_futures import wait_shielded
 from skyward_tui.ui.themes import state_style
 from skyward_tui.widgets.form_fields import update_label
 from skyward_tui.widgets.header_and_hints import Panel

@@ -69,7 +69,7 @@ from skyward_tui.text.number_format import one_line
 from skyward_tui.text.receipts_and_leftovers import receipt_line
 from skyward_tui.text.run_rows import sweep_outcome
 from skyward_tui.ui.actions import bindings, first_key, with_keys
-from skyward_tui.ui.app_interface import AppInterface, wait_shielded
+from skyward_tui.ui.session_futures import wait_shielded
 from skyward_tui.ui.style_sheets import read_style_sheet
 from skyward_tui.widgets.form_fields import Choice, Toggles, update_label
 from skyward_tui.widgets.header_and_hints import Breadcrumbs, Panel
@@ -81,9 +81,9 @@ if TYPE_CHECKING:
     from skyward_core.client.launch.presets import Preset
     from skyward_core.client.session_interface import SessionInterface
     from skyward_core.model.offers import OfferList
+    from skyward_tui.app import SkywardApp
     from skyward_tui.launch_form.form import Form
     from skyward_tui.launch_form.job_form import JobPlan
-    from skyward_tui.ui.app_interface import AppInterface
 
 
 _ROWS = {"-short": 1}  # of what is amiss, where lines are few
@@ -157,7 +157,7 @@ class ProviderChecks:
         self._screen.query_one(CheckLines).show(lines, rows)
 
 
-async def pick_preset(app: AppInterface, filled: Callable[[Form, Sequence[str], str], None]) -> None:
+async def pick_preset(app: SkywardApp, filled: Callable[[Form, Sequence[str], str], None]) -> None:
     """Have a preset picked.
 
     Args:
@@ -176,7 +176,7 @@ async def pick_preset(app: AppInterface, filled: Callable[[Form, Sequence[str], 
     await app.push_screen(screen, picked)
 
 
-async def ask_preset_name(app: AppInterface, form: Form, name: str) -> None:
+async def ask_preset_name(app: SkywardApp, form: Form, name: str) -> None:
     """Have what the form says saved under a name.
 
     Args:
@@ -204,7 +204,7 @@ async def ask_preset_name(app: AppInterface, form: Form, name: str) -> None:
     await app.push_screen(AskScreen("Save as preset, in skyward.toml of this folder: its name", name), named)
 
 
-async def _load_presets(app: AppInterface) -> list[Preset] | None:
+async def _load_presets(app: SkywardApp) -> list[Preset] | None:
     """The presets that there are; None, and why is said, where they cannot be read."""
     from skyward_core.client.launch.presets import presets
 
@@ -215,7 +215,7 @@ async def _load_presets(app: AppInterface) -> list[Preset] | None:
         return None
 
 
-async def _save_preset(app: AppInterface, name: str, form: Form) -> None:
+async def _save_preset(app: SkywardApp, name: str, form: Form) -> None:
     try:
         file = await session_beside(lambda: save_preset(name, form))
     except (SkywardError, OSError) as error:
@@ -231,7 +231,7 @@ class LaunchPool(NamedTuple):
     created: Future[PoolView] | None = None
 
 
-async def create_pool(app: AppInterface, plan: LaunchPlan | JobPlan) -> LaunchPool:
+async def create_pool(app: SkywardApp, plan: LaunchPlan | JobPlan) -> LaunchPool:
     """Ask for the pool; returns as soon as there is one to look at.
 
     Raises:
@@ -253,7 +253,7 @@ async def create_pool(app: AppInterface, plan: LaunchPlan | JobPlan) -> LaunchPo
 
 
 async def launch_run(
-    app: AppInterface, plan: LaunchPlan, tasks: Sequence[Task], begun: LaunchPool, request: LaunchRequest
+    app: SkywardApp, plan: LaunchPlan, tasks: Sequence[Task], begun: LaunchPool, request: LaunchRequest
 ) -> None:
     """Launch when the pool is ready; a pool that is not to be kept is torn down when the run has ended.
 
@@ -284,7 +284,7 @@ async def launch_run(
     await _tear_down(app, session, plan, begun.key, "run ended, ", failed)
 
 
-async def _wait_for_gangs(app: AppInterface, session: SessionInterface, pool: str, run: RunView) -> None:
+async def _wait_for_gangs(app: SkywardApp, session: SessionInterface, pool: str, run: RunView) -> None:
     """Wait for all runs of a sweep by gangs, and say how it went.
 
     Raises:
@@ -308,7 +308,7 @@ async def _wait_for_gangs(app: AppInterface, session: SessionInterface, pool: st
 
 
 async def _tear_down(
-    app: AppInterface, session: SessionInterface, plan: LaunchPlan | JobPlan, key: str, ended: str, failed: str
+    app: SkywardApp, session: SessionInterface, plan: LaunchPlan | JobPlan, key: str, ended: str, failed: str
 ) -> None:
     """Tear down a pool that was made for what has ended, be it by an error, and say both in one line."""
     name = plan.pool.name
@@ -328,7 +328,7 @@ async def _tear_down(
 
 
 async def _save_launch(
-    app: AppInterface,
+    app: SkywardApp,
     session: SessionInterface,
     pool: str,
     run: RunView,
@@ -343,7 +343,7 @@ async def _save_launch(
         app.flash(f"how run {run.id} was launched is not kept whole: {error}", "error")
 
 
-async def launch_job(app: AppInterface, plan: JobPlan, steps: Sequence[Task], folder: Path, begun: LaunchPool) -> None:
+async def launch_job(app: SkywardApp, plan: JobPlan, steps: Sequence[Task], folder: Path, begun: LaunchPool) -> None:
     """Run a job's steps one by one when the pool is ready; each is a run of its own, and the first that fails is the
     last.
 
@@ -382,7 +382,7 @@ async def launch_job(app: AppInterface, plan: JobPlan, steps: Sequence[Task], fo
     await _tear_down(app, session, plan, begun.key, "", failed)
 
 
-async def _wait_until_up(app: AppInterface, plan: LaunchPlan | JobPlan, created: Future[PoolView]) -> bool:
+async def _wait_until_up(app: SkywardApp, plan: LaunchPlan | JobPlan, created: Future[PoolView]) -> bool:
     try:
         await wait_shielded(created)
     except Cancelled as error:
@@ -395,7 +395,7 @@ async def _wait_until_up(app: AppInterface, plan: LaunchPlan | JobPlan, created:
     return True
 
 
-def _offer_retry(app: AppInterface, title: str, text: str) -> None:
+def _offer_retry(app: SkywardApp, title: str, text: str) -> None:
     """Say what went wrong; the form, as it was filled in, is one key away."""
 
     def go(choice: str | None) -> None:

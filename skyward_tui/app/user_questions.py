@@ -1,29 +1,25 @@
-"""Unknown host keys: from the thread of the pools, which waits, to the person, who is asked one at a time."""
+"""Questions that the app asks by itself: about unknown host keys, and about pools that have cost their budget."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from textual.message import Message
 
 if TYPE_CHECKING:
     from skyward_core.client.session_interface import ServerKey, SessionInterface
+    from skyward_core.views.pool_view import PoolView
+    from skyward_tui.app import SkywardApp
+    from skyward_tui.dialogs.confirmations import BudgetScreen
+    from skyward_tui.dialogs.host_key_and_secret import HostKeyScreen
 
 Identity = tuple[str, str, str]
-
-
-class KeyDialog(Protocol):
-    """A question as the person sees it; ``host_key_and_secret.HostKeyScreen`` tells more."""
-
-    more: int
-
-    def withdraw(self) -> None: ...
 
 
 @dataclass(slots=True, eq=False)
@@ -38,30 +34,21 @@ class _Question:
 class HostKeyQuestions:
     """Asks the person in front of the app about host keys that no file knows.
 
-    :meth:`ask` is what the core asks, and runs on the thread of the pools; everything else belongs to the app's
-    thread. What stands between them is a lock, a future per question, and a message to the app.
-
-    Args:
-        post: sends the app a message, from any thread.
-        put: puts a key before the person; the function that it is given hears the answer, or None.
+    The core calls :meth:`ask` on the pools' thread; everything else runs on the app's thread. Between them are a lock,
+    a future per question, and a message to the app.
     """
 
     class QuestionsChanged(Message):
         """Questions came or went; posted to the app, which calls :meth:`show`."""
 
-    def __init__(
-        self,
-        post: Callable[[Message], object],
-        put: Callable[[ServerKey, Callable[[bool | None], None]], KeyDialog],
-    ) -> None:
-        self._post = post
-        self._show_dialog = put
+    def __init__(self, app: SkywardApp) -> None:
+        self._app = app
         self._lock = threading.Lock()
         self._open: dict[Identity, _Question] = {}
         self._refused: set[Identity] = set()
         self._closed = False
         self._pause_count = 0
-        self._open_dialog: tuple[_Question, KeyDialog] | None = None
+        self._open_dialog: tuple[_Question, HostKeyScreen] | None = None
 
     def attach(self, front: SessionInterface) -> None:
         """Answer for its pools from now on. A pool that is launched is a new occasion: what was refused before it is
@@ -83,7 +70,7 @@ class HostKeyQuestions:
             question = self._open.get(identity)
             if question is None:
                 question = self._open[identity] = _Question(key)
-                self._post(self.QuestionsChanged())
+                self._app.post_message(self.QuestionsChanged())
             question.waiting += 1
         try:
             return await asyncio.shield(asyncio.wrap_future(question.answer))
@@ -95,7 +82,7 @@ class HostKeyQuestions:
                     self._open.pop(identity)
                     question.answer.cancel()
                     if not self._closed:
-                        self._post(self.QuestionsChanged())
+                        self._app.post_message(self.QuestionsChanged())
 
     def update_dialog(self) -> None:
         """Bring the screen up to date: withdraw a dialog nobody waits for, ask what is to be asked next."""
@@ -114,9 +101,9 @@ class HostKeyQuestions:
         def judged(accepted: bool | None) -> None:
             self._open_dialog = None
             self._answer(identity, question, accepted is True)
-            self._post(self.QuestionsChanged())  # and not at once: this dialog still lies on the stack
+            self._app.post_message(self.QuestionsChanged())  # and not at once: this dialog still lies on the stack
 
-        screen = self._show_dialog(question.key, judged)
+        screen = self._app.ask_about_host_key(question.key, judged)
         screen.more = len(waiting) - 1
         self._open_dialog = question, screen
 
@@ -128,7 +115,7 @@ class HostKeyQuestions:
             yield
         finally:
             self._pause_count -= 1
-            self._post(self.QuestionsChanged())
+            self._app.post_message(self.QuestionsChanged())
 
     def _answer(self, identity: Identity, question: _Question, accepted: bool) -> None:
         with self._lock:
@@ -147,3 +134,40 @@ class HostKeyQuestions:
             for question in left:
                 question.answer.set_result(False)
         return bool(left)
+
+
+class BudgetQuestions:
+    """Asks the user about pools that have cost their budget: one pool at a time, and none that has been answered
+    elsewhere."""
+
+    def __init__(self, app: SkywardApp) -> None:
+        self._app = app
+        self._asked_deadlines: dict[str, float | None] = {}  # pool -> the deadline that it was asked with
+        self._open: BudgetScreen | None = None
+
+    def update(self, pools: Iterable[PoolView]) -> None:
+        """Open a dialog if a pool waits for an answer; close it if the pool does not any more."""
+        waiting = [pool for pool in pools if pool.budget_state == "asked" and pool.is_live]
+        if self._open is not None:
+            # Under another dialog it waits until that is answered.
+            if self._open.pool not in waiting and self._open.is_active:
+                self._open.dismiss("later")
+            return
+        for pool in waiting:
+            if self._asked_deadlines.get(pool.key, 0.0) != pool.budget_ends_at:
+                self._asked_deadlines[pool.key] = pool.budget_ends_at
+                self._ask(pool)
+                return
+
+    def _ask(self, pool: PoolView) -> None:
+        from skyward_tui.dialogs.confirmations import BudgetScreen
+
+        def answered(answer: str | None) -> None:
+            self._open = None
+            if answer in screen.budgets:
+                self._app.apply_budget(pool, screen.budgets[answer])
+            elif answer == "down":
+                self._app.apply_budget(pool, None)
+
+        self._open = screen = BudgetScreen(pool, self._app.clock())
+        self._app.push_screen(screen, answered)
