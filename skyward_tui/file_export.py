@@ -21,7 +21,7 @@ from skyward_core.util.terminal_safe_text import sanitize_line
 from skyward_core.util.user_files import exists, is_dir
 from skyward_core.views.log_buffer import rank_prefix
 from skyward_core.views.pool_view import RunView, TaskView
-from skyward_core.views.stack_groups import Profile, flame_graph, speedscope
+from skyward_core.views.stack_groups import Profile, speedscope
 from skyward_core.views.sweep_trials import TrialTable
 from skyward_tui.text.json_output import run_json
 from skyward_tui.text.number_format import count
@@ -123,10 +123,7 @@ def _timed_lines(logs: RunLogs, rank: int) -> Iterator[tuple[float, int, str]]:
 
 def profile_files(seen: Profile, called: str) -> dict[str, str]:
     """What is worth keeping of a rank's profile, by the files' names."""
-    return {
-        f"profile-{called}.speedscope.json": speedscope(seen, called),
-        f"profile-{called}.svg": flame_graph(seen, called),
-    }
+    return {f"profile-{called}.speedscope.json": speedscope(seen, called)}
 
 
 def results_json(run: RunView) -> str:

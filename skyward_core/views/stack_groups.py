@@ -7,7 +7,6 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
-from html import escape
 from itertools import takewhile
 from typing import Any, NamedTuple
 
@@ -383,8 +382,6 @@ def _all_threads(stack: RankStack, folders: Collection[str]) -> list[str]:
 
 
 _FRAME = re.compile(r"(.*) \((.*):(\d+)\)")
-WIDTH, ROW, LEAST = 1200, 17, 0.5  # of the flame graph, in pixels
-COLORS = ("#e4572e", "#f0a202", "#f18805", "#d95d39", "#e08e45", "#c8553d")
 
 
 class HotLine(NamedTuple):
@@ -486,58 +483,6 @@ def speedscope(profile: Profile, name: str) -> str:
         ],
     }
     return json.dumps(made)
-
-
-class _Call:
-    """A call in the flame graph."""
-
-    __slots__ = ("calls", "count")
-
-    def __init__(self) -> None:
-        self.calls: dict[StackFrame, _Call] = {}
-        self.count = 0
-
-
-def flame_graph(profile: Profile, name: str) -> str:
-    """A picture (SVG): each call as wide as its share of the time, below it what it called."""
-    root = _Call()
-    for frames, count in profile.stacks:
-        node = root
-        node.count += count
-        for frame in reversed(frames):
-            node = node.calls.setdefault(frame, _Call())
-            node.count += count
-    scale = WIDTH / max(1, root.count)
-    boxes: list[str] = []
-    deepest = 0
-    waiting: list[tuple[_Call, float, int]] = [(root, 0.0, 1)]
-    while waiting:
-        node, left, depth = waiting.pop()
-        for frame, call in sorted(node.calls.items()):
-            width = call.count * scale
-            if width >= LEAST:
-                deepest = max(deepest, depth)
-                boxes.append(_box(frame, left, depth * ROW, width, call.count / max(1, root.count)))
-                waiting.append((call, left, depth + 1))
-            left += width
-    height = (deepest + 2) * ROW
-    head = (
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}" font-family="monospace" '
-        f'font-size="11"><rect width="100%" height="100%" fill="#fff"/>'
-        f'<text x="4" y="12">{escape(sanitize_line(name))}: {root.count:,} looks</text>'
-    )
-    return "\n".join([head, *boxes, "</svg>\n"])
-
-
-def _box(frame: StackFrame, left: float, top: int, width: float, share: float) -> str:
-    text = frame_line(frame)
-    shown = text[: int(width / 6.7)]
-    color = COLORS[sum(map(ord, frame.function)) % len(COLORS)]
-    return (
-        f'<g><title>{escape(text)} {share:.1%}</title><rect x="{left:.1f}" y="{top}" width="{width:.1f}" '
-        f'height="{ROW - 1}" fill="{color}" stroke="#fff" stroke-width="0.5"/>'
-        f'<text x="{left + 3:.1f}" y="{top + 12}">{escape(shown) if width > 20 else ""}</text></g>'
-    )
 
 
 def as_json(profile: Profile, most: int = 200) -> dict[str, Sequence[Any] | int]:

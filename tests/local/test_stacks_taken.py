@@ -200,9 +200,8 @@ def test_the_command_line_profiles_a_rank_and_files_come_home(working: str, tmp_
     said = command("profile", f"{working}:3", "--seconds", "1", "--to", str(tmp_path / "made"))
     head, hot = said.splitlines()[:2]
     assert head.split() == ["itself", "with", "calls", "line"] and "holds_gil" in hot
-    scope, flame = sorted((tmp_path / "made").iterdir())
-    assert (flame.suffix, scope.name) == (".svg", f"profile-four-{working}-r3.speedscope.json")
-    assert "holds_gil" in flame.read_text("utf-8")
+    (scope,) = (tmp_path / "made").iterdir()
+    assert scope.name == f"profile-four-{working}-r3.speedscope.json"
     frames = json.loads(scope.read_text("utf-8"))["shared"]["frames"]
     assert "holds_gil" in {frame["name"] for frame in frames}
     assert "names no rank: write RUN:RANK" in command("profile", working, status=2)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from xml.etree import ElementTree
 
 import pytest
 from hypothesis import given, settings
@@ -12,7 +11,6 @@ from hypothesis import strategies as st
 from skyward_core.node import stack_sampling
 from skyward_core.views.stack_groups import (
     as_json,
-    flame_graph,
     hottest_lines,
     parse_profile,
     profile_table,
@@ -56,20 +54,10 @@ def test_speedscope_has_the_outermost_call_first() -> None:
     assert (seen["weights"], seen["endValue"]) == ([60, 30, 10], 100)
 
 
-def test_the_flame_graph_is_as_wide_as_the_time() -> None:
-    boxes = [
-        each for each in ElementTree.fromstring(flame_graph(parse_profile(RAW), "p")).iter() if each.tag.endswith("}g")
-    ]
-    widths = {box[0].text: float(box[1].get("width", 0)) for box in boxes}
-    assert widths["forward  torch/nn/m.py:5 60.0%"] == pytest.approx(720)
-    assert widths["train  /w/a.py:4 90.0%"] == pytest.approx(1080)
-
-
 @settings(max_examples=examples(40))
 @given(st.lists(st.text() | st.sampled_from(RAW.splitlines())).map("\n".join), st.text())
 def test_whatever_a_rank_is_made_of_the_files_can_be_read(raw: str, name: str) -> None:
     profile = parse_profile(f"{raw}\n{name}\x1b]0;x\x07 (/w/<b>&\x00\x1b[2J.py:3) 7")
-    ElementTree.fromstring(flame_graph(profile, name))
     json.loads(speedscope(profile, name))
     rows = [cell for row in profile_table(profile) for cell in row]
     assert all(Acts.on(cell.encode()).done <= {"draw"} for cell in rows)
