@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 from skyward_core.model import outcomes
 from skyward_core.model.errors import Hint
-from skyward_core.model.outcomes import ErrorInfo, Outcome, RootCause, Summary, to_json_types
+from skyward_core.model.outcomes import Outcome, RootCause, Summary, to_json_types
 from skyward_core.util.light_dataclass import Value, value
 
 
@@ -25,6 +25,9 @@ class Event(Value):
     written_as: ClassVar[str] = ""  # in journals, where it is not called as the class is
     pool: str
     at: float = field(default_factory=time.time)
+
+    def __init_subclass__(cls) -> None:
+        cls.kinds[cls.written_as or cls.__name__] = cls
 
 
 @value(kw_only=True)
@@ -217,30 +220,6 @@ class PoolEnded(Event):
     receipt: dict[str, Any]
 
 
-for _kind in (
-    PoolOpened,
-    PoolState,
-    NodePhase,
-    NodeLink,
-    NodeNotice,
-    RunOpened,
-    RunPlaced,
-    QueueNews,
-    RankPhase,
-    RankBegan,
-    ItemYielded,
-    RankEnded,
-    RunEnded,
-    LeaseNews,
-    PriceNews,
-    BudgetNews,
-    UnfetchedNews,
-    OutputFetched,
-    PoolEnded,
-):
-    Event.kinds[_kind.written_as or _kind.__name__] = _kind
-
-
 def to_json(event: Event) -> dict[str, Any]:
     """The event as JSON types, with its kind under "event"."""
     data = {"event": event.written_as or type(event).__name__} | to_json_types(event)
@@ -249,30 +228,3 @@ def to_json(event: Event) -> dict[str, Any]:
     if isinstance(event, QueueNews):
         data["waiting"] = [to_json_types(each) for each in event.waiting]
     return data
-
-
-__all__ = [
-    "BudgetNews",
-    "ErrorInfo",
-    "Event",
-    "ItemYielded",
-    "LeaseNews",
-    "NodeLink",
-    "NodeNotice",
-    "NodePhase",
-    "OutputFetched",
-    "PoolEnded",
-    "PoolOpened",
-    "PoolState",
-    "PriceNews",
-    "QueueNews",
-    "QueuedRun",
-    "RankBegan",
-    "RankEnded",
-    "RankPhase",
-    "RunEnded",
-    "RunOpened",
-    "RunPlaced",
-    "UnfetchedNews",
-    "to_json",
-]
