@@ -15,7 +15,7 @@ from concurrent.futures import Future
 from contextlib import suppress
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from skyward_core import providers
 from skyward_core.client import leftover_cleanup, run_comparison, run_history, sweep_results
@@ -169,7 +169,7 @@ def verb(
     """Run a method on the session's thread; callers get a future of its result."""
 
     @wraps(method)
-    def call(session: Session, *args: P.args, **options: P.kwargs) -> Future[T]:
+    def call(session: Session, /, *args: P.args, **options: P.kwargs) -> Future[T]:
         with session.questions.set_current():
             return submit(method(session, *args, **options))
 
@@ -185,8 +185,6 @@ class Session(SessionInterface):
         UsageError: ``SKYWARD_LOG`` names no level.
         LedgerError: The ledger cannot be opened.
     """
-
-    IS_READ_ONLY: ClassVar[bool] = False
 
     def __init__(self) -> None:
         self._log_problem = debug_log.start_logging()
@@ -387,7 +385,6 @@ class Session(SessionInterface):
             except BaseException:
                 await pool.detach()
                 raise
-            pool.run_registry.is_read_only = self.IS_READ_ONLY
             self._pools[row.token] = pool
             self._unreachable.pop(row.token, None)
             self._back_off.reset(row.token)
@@ -598,8 +595,6 @@ class Session(SessionInterface):
     ) -> Stacks:
         from skyward_core.pool.rank_inspection import collect_stacks
 
-        if signal and self.IS_READ_ONLY:  # a signal can interrupt a rank's system call
-            raise UsageError(self.REFUSAL)
         return await collect_stacks((await self._observe_pool(pool)).context, run, ranks, signal=signal)
 
     @verb
@@ -797,7 +792,8 @@ class Session(SessionInterface):
             self.ledger.close()
 
     def _find(self, pool: str) -> Pool:
-        found = [each for each in self._known_pools() if pool in (each.row.key, each.name)]
+        newest_first = sorted(self._pools.values(), key=lambda each: -each.row.created_at)
+        found = [each for each in newest_first if pool in (each.row.key, each.name)]
         if not found:
             raise PoolError(f"no pool {pool!r} is known here", hint=Hint("list-all"))
         return next((each for each in found if each.view.is_live), found[0])
@@ -837,10 +833,20 @@ class ReadOnlySession(Session):
     accepted."""
 
     REFUSAL = "this only looks at pools (--read-only), and changes nothing"
-    IS_READ_ONLY = True
 
     def on_host_key(self, ask: Ask) -> None:
         """Accept no key."""
+
+    def stacks(
+        self, pool: str, run: str = "", ranks: Sequence[int] | None = None, *, signal: bool = False
+    ) -> Future[Stacks]:
+        # A signal can interrupt a rank's system call.
+        return self.reject() if signal else super().stacks(pool, run, ranks)
+
+    async def _watch(self, row: PoolRow, *, observer: bool) -> Pool:
+        pool = await super()._watch(row, observer=observer)
+        pool.run_registry.is_read_only = True
+        return pool
 
     async def _attach_pool(self, name: str) -> Pool:
         raise UsageError(self.REFUSAL)

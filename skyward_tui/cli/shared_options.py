@@ -393,14 +393,14 @@ class ConsoleCommand(click.Command):
         has_json: Whether there is ``--json``, which the function does not get.
     """
 
-    def __init__(self, *args: Any, callback: Callable[..., int], has_json: bool = True, **settings: Any) -> None:
-        super().__init__(*args, callback=self._run, **settings)
+    def __init__(self, name: str, *, callback: Callable[..., int], has_json: bool = True, **settings: Any) -> None:
+        super().__init__(name, callback=self._run, **settings)
         self.function = callback
         if has_json:
             json_option(self)
 
-    def _run(self, *, as_json: bool = False, **given: Any) -> int:
-        with open_console(as_json) as console:
+    def _run(self, **given: Any) -> int:
+        with open_console(given.pop("as_json", False)) as console:
             return self.function(console, **given)
 
 

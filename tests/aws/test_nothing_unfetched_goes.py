@@ -39,7 +39,7 @@ def run(bed: Bed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     options = sky.Options(console=False, grace=0.5)
     provider = rented(ssh_from=f"{bed.client_address()}/32")
     with session() as first:
-        first.create(sky.PoolSpec(name="left", provider=provider, nodes=2, options=options), tmp_path).result(90)
+        first.create(sky.PoolSpec(name="left", provider=provider, nodes=2, options=options)).result(90)
         begun = first.launch("left", make_task(work(*gate.getsockname()))).result(60)
         ranks = [gate.accept()[0] for _ in range(2)]
     for each in (*ranks, gate):

@@ -46,7 +46,7 @@ def _own_world(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr("skyward_tui.app.app.LIVELY_SECONDS", 3600.0)
     # What has just changed would stand out in a picture, or not any more.
     if not getattr(request.module, "MOVES", False):
-        monkeypatch.setattr("skyward_tui.app.app.ThemedApp.has_motion", False)
+        monkeypatch.setattr("skyward_tui.app.app.SkywardApp.has_motion", False)
     time.tzset()
     parse_once(monkeypatch)
     cut_anew(monkeypatch)

@@ -61,7 +61,7 @@ async def test_a_question_calls_who_is_away(app: SkywardApp, session: FakeSessio
         await until(pilot, lambda: session.ask is None and app.session is not None)
         app.post_message(events.AppBlur())
         await pilot.pause()
-        screen = app._show_host_key(shown(), lambda answer: None)
+        screen = app.ask_about_host_key(shown(), lambda answer: None)
         assert isinstance(screen, HostKeyScreen)
         (said,) = written
         assert "is unknown, and somebody has to judge it" in said

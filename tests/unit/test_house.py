@@ -158,6 +158,7 @@ NAMING = {
     "skyward_core/store/state_folder.py": "the name of a folder of the home",
     "skyward_core/transport/local_transport.py": "the name of a log",
     "skyward_tui/cli/commands/hosts.py": "the program ssh",
+    "skyward_tui/cli/main.py": "the command ssh",
     "skyward_tui/screens/run.py": "the command ssh",
 }
 
@@ -198,6 +199,7 @@ def test_nothing_is_there_for_tests_alone() -> None:
         for node in nodes_of(path)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
         if words[node.name] == 1 and node.name in tested - told and not node.name.startswith("__")
+        if not any(ast.unparse(each).startswith("command(") for each in node.decorator_list)  # found by its name
     }
     assert alone == set()
 

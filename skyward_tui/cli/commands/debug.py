@@ -167,7 +167,7 @@ def _ranks_text(ranks: list[int]) -> str:
 def profile(console: Console, rank: str, seconds: float, to: str | None) -> int:
     """Show where a rank spends its time, by py-spy.
 
-    The hottest lines, a file for speedscope.app, and a flame graph. The rank is not stopped.
+    The hottest lines, and a file for speedscope.app. The rank is not stopped.
     """
     name, number = _split_rank(rank)
     if number is None:

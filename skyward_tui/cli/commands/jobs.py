@@ -76,8 +76,9 @@ def exec_(
             raise click.UsageError(f"{words[0]} says on how many nodes it runs, by num_nodes: leave out --nodes")
         job = job_launch.JobFile.from_yaml(Path(words[0]), env=given, secrets=hidden)
         return execute(pool, (), console, job=job, env={}, secrets={}, detach=detach, watch=watch)
-    given, hidden = job_launch.resolve_variables("--env", given), job_launch.resolve_variables("--secret", hidden)
-    return execute(pool, words, console, env=given, secrets=hidden, detach=detach, watch=watch, nodes=nodes)
+    variables = job_launch.resolve_variables("--env", given)
+    blanked = job_launch.resolve_variables("--secret", hidden)
+    return execute(pool, words, console, env=variables, secrets=blanked, detach=detach, watch=watch, nodes=nodes)
 
 
 def execute(

@@ -27,16 +27,11 @@ from skyward_core.util.terminal_safe_text import sanitize_line
 from skyward_tui.cli.console import Console
 from skyward_tui.cli.pool_and_run_lookup import note_unreachable, open_session
 from skyward_tui.cli.run_report import table
-from skyward_tui.cli.shared_options import ConsoleCommand, command, offer_options, parse_time, settings_option
+from skyward_tui.cli.shared_options import command, offer_options, parse_time, settings_option
 from skyward_tui.text.number_format import ago, count, money
 
 
-@click.group()
-def capacity() -> None:
-    """Machines that are bought ahead, or held for an account."""
-
-
-@capacity.command(cls=ConsoleCommand)
+@command()
 @click.argument("offering")
 @click.option("--price", metavar="$", type=float, help="What it costs, as offers --block says it.")
 @settings_option
@@ -78,7 +73,7 @@ def _ask_price(block: Block, price: float | None, console: Console) -> float:
         raise UsageError(f"{typed!r} is no price: nothing was bought") from None
 
 
-@capacity.command(cls=ConsoleCommand)
+@command()
 @click.argument("offering")
 @click.option("-y", "--yes", is_flag=True, help="Without a word at the terminal.")
 def clear(console: Console, offering: str, yes: bool) -> int:
@@ -104,7 +99,7 @@ def clear(console: Console, offering: str, yes: bool) -> int:
     return errors.OK
 
 
-@capacity.command("ls", cls=ConsoleCommand)
+@command("ls")
 @click.option("--provider", metavar="NAME", default="aws", show_default=True, help="Whose account.")
 @settings_option
 def list_offerings(console: Console, provider: str, settings: Sequence[str]) -> int:
@@ -135,6 +130,15 @@ def list_offerings(console: Console, provider: str, settings: Sequence[str]) -> 
         for line in table(rows) if held else ["nothing is held for this account there"]:
             console.print_line(line)
     return errors.UNVERIFIED if doubtful else errors.OK
+
+
+@click.group()
+def capacity() -> None:
+    """Machines that are bought ahead, or held for an account."""
+
+
+for _each in (buy, clear, list_offerings):
+    capacity.add_command(_each)
 
 
 def _row(each: Reservation) -> tuple[str, ...]:

@@ -7,7 +7,31 @@ import click
 from skyward_core.client import skyward_alias
 from skyward_core.model import errors
 from skyward_tui.cli.console import Console
-from skyward_tui.cli.shared_options import ConsoleCommand
+from skyward_tui.cli.shared_options import command
+
+python_option = click.option(
+    "--python",
+    metavar="PATH",
+    help="The environment's interpreter; by default the one that scripts here get.",
+)
+
+
+@command()
+@python_option
+def install(console: Console, python: str | None) -> int:
+    """Write the alias module into an environment; refused where another `skyward` is installed."""
+    alias = skyward_alias.install(python)
+    word = "now finds" if alias.changed else "finds, as before,"
+    return _report(alias, f"`import skyward` of {alias.python} {word} skyward_core, by {alias.path}", console)
+
+
+@command()
+@python_option
+def remove(console: Console, python: str | None) -> int:
+    """Take the alias module away."""
+    alias = skyward_alias.remove(python)
+    word = "is gone" if alias.changed else "was not there"
+    return _report(alias, f"the alias of {alias.python}, {alias.path}, {word}", console)
 
 
 @click.group()
@@ -18,29 +42,8 @@ def shim() -> None:
     """
 
 
-python_option = click.option(
-    "--python",
-    metavar="PATH",
-    help="The environment's interpreter; by default the one that scripts here get.",
-)
-
-
-@shim.command(cls=ConsoleCommand)
-@python_option
-def install(console: Console, python: str | None) -> int:
-    """Write the alias module into an environment; refused where another `skyward` is installed."""
-    alias = skyward_alias.install(python)
-    word = "now finds" if alias.changed else "finds, as before,"
-    return _report(alias, f"`import skyward` of {alias.python} {word} skyward_core, by {alias.path}", console)
-
-
-@shim.command(cls=ConsoleCommand)
-@python_option
-def remove(console: Console, python: str | None) -> int:
-    """Take the alias module away."""
-    alias = skyward_alias.remove(python)
-    word = "is gone" if alias.changed else "was not there"
-    return _report(alias, f"the alias of {alias.python}, {alias.path}, {word}", console)
+for _each in (install, remove):
+    shim.add_command(_each)
 
 
 def _report(alias: skyward_alias.AliasModule, words: str, console: Console) -> int:
