@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
-import re
 import tomllib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from skyward_core.model.errors import UsageError
 from skyward_core.node.bootstrap.host_inspection import distrust_reason
@@ -15,6 +13,11 @@ from skyward_core.store.atomic_file import write_atomic
 from skyward_core.store.state_folder import current_paths, require_current_folder, state_home
 from skyward_core.store.user_settings import KEYS_TABLE, SETTINGS, SETTINGS_TABLES, validate
 from skyward_core.util.user_files import MAX_SETTINGS_BYTES, exists, parse_toml, read_bytes, resolve_path
+
+if TYPE_CHECKING:
+    from tomlkit import TOMLDocument
+    from tomlkit.container import Container
+    from tomlkit.items import Item
 
 SETTINGS_FILE = "skyward.toml"
 
@@ -63,336 +66,173 @@ def replace_text(path: Path, before: str, text: str) -> None:
     write_atomic(target, text.encode(), mode=mode)
 
 
-# A text of one line, a comment, or a mark: what is between the brackets of a list of texts. Texts of several lines have
-# three quotation marks, which no rule here takes.
-_TOKEN = re.compile(
-    r"""(?P<item>"(?!"")(?:[^"\\\n]|\\.)*"|'(?!'')[^'\n]*')|(?P<comment>\#[^\n]*)|(?P<mark>[\[\],])|(?P<gap>\s+)"""
-)
-
-
-def edit_list(statement: str, old: Sequence[str], new: Sequence[str], write: Callable[[str], str]) -> str | None:
-    """The statement ``name = [...]`` with another list; None where that has to be written anew.
-
-    Args:
-        statement: as it stands, with its comments.
-        old, new: what it holds, and shall hold.
-        write: gives an item as TOML.
-    """
-    spans = _item_spans(statement)
-    if spans is None or len(spans) != len(old):
-        return None
-    if len(new) == len(old):
-        edits = [(*spans[at], write(item)) for at, item in enumerate(new) if item != old[at]]
-    elif len(new) == len(old) - 1 and (gone := _removed_index(old, new)) is not None:
-        edits = [(*_removal_span(statement, spans, gone), "")]
-    elif len(new) == len(old) + 1 and list(new[:-1]) == list(old) and spans:
-        edits = [_append_edit(statement, spans, write(new[-1]))]
-    else:
-        return None
-    for begin, end, text in reversed(edits):
-        statement = statement[:begin] + text + statement[end:]
-    try:
-        told: Any = tomllib.loads(statement)
-    except ValueError:
-        return None
-    return statement if list(told.values()) == [list(new)] else None
-
-
-def _item_spans(statement: str) -> list[tuple[int, int]] | None:
-    """Where each item stands; None where the statement holds something else than a list of plain texts."""
-    start = re.match(r"""\s*(?:"[^"\n]*"|'[^'\n]*'|[A-Za-z0-9_-]+)\s*=\s*(?=\[)""", statement)
-    if start is None:
-        return None
-    at, found, depth = start.end(), list[tuple[int, int]](), 0
-    while at < len(statement):
-        token = _TOKEN.match(statement, at)
-        if token is None:
-            return None
-        if token["item"]:
-            found.append(token.span())
-        depth += {"[": 1, "]": -1}.get(token["mark"] or "", 0)
-        if depth == 0 or depth > 1:
-            return found if depth == 0 else None
-        at = token.end()
-    return None
-
-
-def _removed_index(old: Sequence[str], new: Sequence[str]) -> int | None:
-    return next((at for at in range(len(old)) if [*old[:at], *old[at + 1 :]] == list(new)), None)
-
-
-def _removal_span(statement: str, spans: Sequence[tuple[int, int]], at: int) -> tuple[int, int]:
-    """What goes with an item: its comma, and where it has a line to itself all of that."""
-    begin, end = spans[at]
-    line = statement.rfind("\n", 0, begin) + 1
-    behind = re.compile(r"[ \t]*,?[ \t]*(?:\#[^\n]*)?(?:\n|$)").match(statement, end)
-    if behind is not None and not statement[line:begin].strip():
-        return line, behind.end()
-    comma = re.compile(r"\s*,[ \t]*").match(statement, end)
-    if at + 1 < len(spans) and comma is not None:
-        return begin, comma.end()
-    before = re.search(r",[ \t]*$", statement[:begin])
-    return (before.start() if before is not None else begin), end
-
-
-def _append_edit(statement: str, spans: Sequence[tuple[int, int]], text: str) -> tuple[int, int, str]:
-    """Where one more stands, and what is written there."""
-    begin, end = spans[-1]
-    line = statement.rfind("\n", 0, begin) + 1
-    indent = statement[line:begin]
-    behind = re.compile(r"(?P<comma>[ \t]*,)?(?P<rest>[ \t]*(?:\#[^\n]*)?\r?\n)").match(statement, end)
-    if indent.strip() or behind is None or not line:
-        return end, end, f", {text}"
-    comma = behind["comma"] or ""
-    return end, behind.end(), f"{comma or ','}{behind['rest']}{indent}{text}{',' if comma else ''}\n"
-
-
-_ENTRY_PATTERN = re.compile(r"""(\s*)("[^"\n]*"|'[^'\n]*'|[A-Za-z0-9_-]+)(\s*=)""")
-_BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 _MISSING = object()
 
 TomlValue = str | bool | int | float | Sequence[str] | Mapping[str, str]
 
 
 def set_table(text: str, path: Sequence[str], values: Mapping[str, TomlValue]) -> str:
-    """The text with a table that holds these values and no others. What a person wrote in it stays as far as it says
-    the same, and its comments stay.
+    """Return the text with a table that holds these values and no others; layout and comments of the rest stay.
 
     Args:
-        text: a whole TOML document.
-        path: names of the table, outermost first.
+        text: A whole TOML document.
+        path: Names of the table, outermost first.
 
     Raises:
-        UsageError: the table is written in a way that cannot be changed, or a value cannot be written.
-        ValueError: the text is no TOML.
+        UsageError: The table is written in a way that cannot be changed, or a value cannot be written.
     """
-    tomllib.loads(text)
-    line_end = "\r\n" if "\r\n" in text else "\n"
-    lines = _split_lines(text)
-    found = _table_range(lines, path)
-    if found is None:
-        before = [*lines[:-1], _with_line_end(lines[-1], line_end)] if lines else []
-        gap = [line_end] if before and before[-1].strip() else []
-        made = [*before, *gap, *_format_table(path, values, line_end)]
-    else:
-        begin, end = found
-        made = [*lines[:begin], *_edit_table(lines[begin:end], path, values, line_end), *lines[end:]]
-    return _verify_edit("".join(made), text, path, dict(values))
+    import tomlkit
+
+    line_end = _line_end(text)
+    if text and not text.endswith("\n"):
+        text += line_end
+    document = _parse_document(text, path)
+    if found := _find_table(document, path):
+        container, index = found[-1]
+        _update_table(container.body[index][1], values, line_end)
+        return _verify_edit(document.as_string(), text, path, dict(values))
+    gap = line_end if text.strip() and text.splitlines()[-1].strip() else ""
+    header = f"[{tomlkit.key(list(path)).as_string()}]{line_end}"
+    entries = [
+        f"{tomlkit.key(name).as_string()} = {_inline_item(value).as_string()}{line_end}"
+        for name, value in values.items()
+    ]
+    return _verify_edit("".join([text, gap, header, *entries]), text, path, dict(values))
 
 
 def rename_entry(text: str, path: Sequence[str], old: str, new: str) -> str:
-    """The text with another name for one of a table's values, which stays where it is.
+    """Return the text with another name for one of a table's values, which stays in its place.
 
     Raises:
-        UsageError: as :func:`with_table`.
-        ValueError: the text is no TOML.
+        UsageError: As :func:`set_table`.
     """
-    before: Any = tomllib.loads(text)
-    lines = _split_lines(text)
-    found = _table_range(lines, path)
-    if found is None:
-        raise _edit_error(path)
-    begin, end = found
-    made = []
-    for statement in map("".join, _split_statements(lines[begin:end])):
-        key = _ENTRY_PATTERN.match(statement)
-        is_it = key is not None and list(tomllib.loads(statement)) == [old]
-        made.append(f"{key[1]}{_format_key(new)}{key[3]}{statement[key.end() :]}" if key and is_it else statement)
+    import tomlkit
+
+    document = _parse_document(text, path)
+    container, index = _require_table(document, path)[-1]
+    body = container.body[index][1].value.body
+    for at, (key, item) in enumerate(body):
+        if key is not None and key.key == old:
+            body[at] = tomlkit.key(new), item
+    values: Any = tomllib.loads(text)
     for name in path:
-        before = before[name]
-    renamed = {new if name == old else name: value for name, value in before.items()}
-    return _verify_edit("".join([*lines[:begin], *made, *lines[end:]]), text, path, renamed)
+        values = values[name]
+    renamed = {new if name == old else name: value for name, value in values.items()}
+    return _verify_edit(document.as_string(), text, path, renamed)
 
 
 def remove_table(text: str, path: Sequence[str]) -> str:
-    """The text without a table, and what stands in it.
+    """Return the text without a table and its values; comments above the next header stay.
 
     Raises:
-        UsageError: there is none, or it is written in a way that cannot be changed.
-        ValueError: the text is no TOML.
+        UsageError: The table does not exist, or is written in a way that cannot be changed.
     """
-    tomllib.loads(text)
-    lines = _split_lines(text)
-    found = _table_range(lines, path)
-    if found is None:
-        raise _edit_error(path)
-    begin, end = found
-    while begin and end == len(lines) and not lines[begin - 1].strip():
-        begin -= 1  # nothing follows that the empty lines would keep apart
-    return _verify_edit("".join(lines[:begin] + lines[end:]), text, path, _MISSING)
-
-
-# -- where things stand ------------------------------------------------------------------------------------------------
-
-
-def _split_lines(text: str) -> list[str]:
-    """Lines as TOML has them, with their ends."""
-    return re.findall(r"[^\n]*\n|[^\n]+", text)
-
-
-def _table_range(lines: Sequence[str], path: Sequence[str]) -> tuple[int, int] | None:
-    """From a table's header to the end of what is in it: comments above the next header are that one's."""
-    begin = end = None
-    for number, header in _find_headers(lines):
-        is_below = list(header[: len(path)]) == list(path)
-        if begin is None and list(header) == list(path):
-            begin = number
-        elif begin is not None and not is_below:
-            end = number
+    document = _parse_document(text, path)
+    found = _require_table(document, path)
+    trivia = _trailing_trivia(found[-1][0].body[found[-1][1]][1])
+    for container, index in reversed(found):
+        container.body[index : index + 1] = trivia
+        if any(key is not None for key, _ in container.body):
             break
-    if begin is None:
-        return None
-    if end is None:
-        return begin, len(lines)
-    while end > begin + 1 and (not (bare := lines[end - 1].strip()) or bare.startswith("#")):
-        end -= 1
-    return begin, end
+        trivia = container.body  # a table without entries would still render its header
+    rest = document.as_string().rstrip()
+    return _verify_edit(rest + _line_end(text) if rest else "", text, path, _MISSING)
 
 
-def _find_headers(lines: Sequence[str]) -> Iterator[tuple[int, tuple[str, ...]]]:
-    """Numbers of lines that begin a table, with its names; of an array of tables, its names and ``[]``."""
-    for number, line in enumerate(lines):
-        if (names := _header_names(line)) and _is_valid_toml("".join(lines[:number])):
-            yield number, names
+def _parse_document(text: str, path: Sequence[str]) -> TOMLDocument:
+    import tomlkit  # late: most commands change no settings
 
-
-def _header_names(line: str) -> tuple[str, ...]:
-    """What a header names; nothing where it is none, such as an item of a list."""
-    if not line.lstrip().startswith("["):
-        return ()
     try:
-        told: Any = tomllib.loads(line)
-    except ValueError:
-        return ()
-    names = []
-    while isinstance(told, dict) and told:
-        ((name, told),) = told.items()
-        names.append(name)
-    return (*names, "[]") if isinstance(told, list) else tuple(names)
+        return tomlkit.parse(text)
+    except ValueError as error:
+        raise _edit_error(path) from error
 
 
-def _is_valid_toml(text: str) -> bool:
-    try:
-        tomllib.loads(text)
-    except ValueError:
-        return False
-    return True
+TablePath = list[tuple["Container", int]]
+"""The container and the index of a table, behind those of the tables around it, the outermost first."""
 
 
-# -- writing -----------------------------------------------------------------------------------------------------------
+def _find_table(container: Container, path: Sequence[str]) -> TablePath:
+    """Return where a table with a header is declared; nothing if it is not."""
+    from tomlkit.items import Table
+
+    for index, (key, item) in enumerate(container.body):
+        if key is None or key.key != path[0] or key.is_dotted() or not isinstance(item, Table):
+            continue
+        if len(path) == 1:
+            return [(container, index)]
+        if found := _find_table(item.value, path[1:]):
+            return [(container, index), *found]
+    return []
 
 
-def _format_table(path: Sequence[str], values: Mapping[str, TomlValue], line_end: str) -> Iterator[str]:
-    yield f"[{'.'.join(map(_format_key, path))}]{line_end}"
+def _require_table(document: Container, path: Sequence[str]) -> TablePath:
+    if found := _find_table(document, path):
+        return found
+    raise _edit_error(path)
+
+
+def _update_table(table: Any, values: Mapping[str, TomlValue], line_end: str) -> None:
+    """Change a table in place. New values are inserted behind its last own value, before comments and tables."""
+    import tomlkit
+    from tomlkit.items import AoT, Array, Table
+
+    for name in [name for name in table if name not in values]:
+        table.remove(name)
     for name, value in values.items():
-        yield f"{_format_key(name)} = {_format_value(value)}{line_end}"
-
-
-def _edit_table(
-    block: Sequence[str], path: Sequence[str], values: Mapping[str, TomlValue], line_end: str
-) -> Iterator[str]:
-    """The lines of a table, with other values; what is new stands behind the last of its own statements."""
-    left = dict(values)
-    kept: list[str] = []
-    last = 1  # lines until behind the last statement of the table itself, not of one in it
-    inner: str | None = None  # the table in it that these lines are of
-    stays = True  # whether that says what it is to say
-    for lines in _split_statements(block):
-        statement = "".join(lines)
-        if len(lines) == 1 and (names := _header_names(statement)):
-            inner = names[len(path)] if len(names) > len(path) else None
-            stays = inner is None or values.get(inner) == _nested_value(block, path, inner)
-            if stays:
-                if inner is not None:
-                    left.pop(inner, None)
-                kept.append(_with_line_end(statement, line_end))
+        if name not in table or table[name] == value:
             continue
-        told = tomllib.loads(statement)
-        if not told or (inner is not None and stays):  # a comment, nothing, or what stays
-            kept.append(_with_line_end(statement, line_end))
-            continue
-        if inner is not None:
-            continue
-        ((name, value),) = told.items()
-        if name in left and left[name] == value:
-            kept.append(_with_line_end(statement, line_end))
-            del left[name]
-        elif name in left and (edited := _edit_list_statement(statement, value, left[name])) is not None:
-            kept.append(_with_line_end(edited, line_end))
-            del left[name]
-        elif name in left:
-            comment = _trailing_comment(statement, told)
-            written = f"{_format_key(name)} = {_format_value(left.pop(name))}{'  ' + comment if comment else ''}"
-            kept.append(written + line_end)
-        else:
-            continue
-        last = len(kept)
-    kept[last:last] = [f"{_format_key(name)} = {_format_value(value)}{line_end}" for name, value in left.items()]
-    return iter(kept)
+        if isinstance(table[name], Table) and isinstance(value, Mapping):
+            _update_table(table[name], value, line_end)
+        elif not (isinstance(table[name], Array) and isinstance(value, list) and _update_array(table[name], value)):
+            table[name] = value
+    added = [(tomlkit.key(name), _inline_item(value)) for name, value in values.items() if name not in table]
+    body = table.value.body
+    own = [at for at, (key, item) in enumerate(body, 1) if key is not None and not isinstance(item, AoT | Table)]
+    for _, item in added:
+        item.trivia.trail = line_end
+    body[(own or [0])[-1] : (own or [0])[-1]] = added
 
 
-def _edit_list_statement(statement: str, old: Any, new: TomlValue) -> str | None:
-    if not isinstance(old, list) or isinstance(new, str) or not isinstance(new, Sequence):
-        return None
-    texts = all(isinstance(each, str) for each in old)
-    return edit_list(statement, old, list(new), _format_value) if texts else None
+def _inline_item(value: TomlValue) -> Item:
+    import tomlkit
+
+    if not isinstance(value, Mapping):
+        return tomlkit.item(value)
+    table = tomlkit.inline_table()
+    table.update(value)
+    return table
 
 
-def _nested_value(block: Sequence[str], path: Sequence[str], name: str) -> object:
-    """What a table of a block holds under a name."""
-    told: Any = tomllib.loads("".join(block))
-    for each in (*path, name):
-        told = told.get(each, {})
-    return told
+def _update_array(array: Any, wanted: Any) -> bool:
+    """Replace, remove or append items of a list so that comments of the others stay; return whether it is as wanted."""
+    if len(array) == len(wanted):
+        for at, item in enumerate(wanted):
+            if array[at] != item:
+                array[at] = item
+    else:
+        for at in reversed(range(len(array))):
+            if array[at] not in wanted:
+                del array[at]
+        array.extend(wanted[len(array) :])
+    return bool(array == wanted)
 
 
-def _split_statements(block: Sequence[str]) -> Iterator[Sequence[str]]:
-    """Lines that are read together: a header, a comment, an empty line, a value that may take several."""
-    begin = 0
-    for end in range(1, len(block) + 1):
-        if _is_valid_toml("".join(block[begin:end])):
-            yield block[begin:end]
-            begin = end
+def _trailing_trivia(table: Any) -> list[Any]:
+    """Return the empty lines and comments at a table's end: they stand above the next header."""
+    body = table.value.body
+    while body and isinstance(body[-1][1], type(table)):
+        body = body[-1][1].value.body
+    own = [at for at, (key, _) in enumerate(body, 1) if key is not None]
+    return list(body[(own or [0])[-1] :])
 
 
-def _trailing_comment(statement: str, told: Mapping[str, Any]) -> str:
-    """What stands behind a value as a comment."""
-    for found in re.finditer("#", statement):
-        try:
-            if tomllib.loads(statement[: found.start()]) == told:
-                return statement[found.start() :].strip()
-        except ValueError:
-            continue
-    return ""
-
-
-def _with_line_end(line: str, line_end: str) -> str:
-    return line if line.endswith("\n") else line + line_end
-
-
-def _format_key(name: str) -> str:
-    return name if _BARE_KEY.fullmatch(name) else _format_value(name)
-
-
-def _format_value(value: TomlValue) -> str:
-    if isinstance(value, str):
-        # JSON's text is TOML's, but for one character.
-        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, int | float):
-        return repr(value)
-    if isinstance(value, Mapping):
-        inner = ", ".join(f"{_format_key(name)} = {_format_value(each)}" for name, each in value.items())
-        return f"{{ {inner} }}" if inner else "{}"
-    return f"[{', '.join(map(_format_value, value))}]"
-
-
-# -- proof -------------------------------------------------------------------------------------------------------------
+def _line_end(text: str) -> str:
+    return "\r\n" if "\r\n" in text else "\n"
 
 
 def _verify_edit(made: str, before: str, path: Sequence[str], wanted: object) -> str:
-    """What was made, if it says what was wanted, and nothing else is otherwise."""
+    """Return the edited text if it holds what was wanted, and all else is unchanged."""
     try:
         told, told_before = tomllib.loads(made), tomllib.loads(before)
         made.encode()
@@ -409,7 +249,7 @@ def _verify_edit(made: str, before: str, path: Sequence[str], wanted: object) ->
 
 
 def _pop_table(document: dict[str, Any], path: Sequence[str]) -> object:
-    """Takes a table out of a document, and tables around it that hold nothing else; gives what it held."""
+    """Remove a table from a document, and tables around it that hold nothing else; return what it held."""
     inner: Any = document
     around = []
     for name in path[:-1]:
@@ -425,10 +265,8 @@ def _pop_table(document: dict[str, Any], path: Sequence[str]) -> object:
 
 
 def _edit_error(path: Sequence[str]) -> UsageError:
-    *_, name = path
     return UsageError(
-        f"{name} is not written there as a table of its own, [{'.'.join(map(_format_key, path))}]: change it in "
-        "an editor"
+        f"{path[-1]} is not written there as a table of its own, [{'.'.join(path)}]: change it in an editor"
     )
 
 

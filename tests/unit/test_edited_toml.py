@@ -48,7 +48,7 @@ def test_a_new_table_stands_at_the_end_and_the_rest_is_as_it_was() -> None:
 
 def test_what_says_the_same_stays_as_it_was_written_and_comments_stay() -> None:
     made = set_table(THEIRS, PATH, {"script": "other.py", "arguments": ["epochs=1"], "provider": "local"})
-    assert made == THEIRS.replace('"train.py"   # ours', '"other.py"  # ours').replace(
+    assert made == THEIRS.replace('"train.py"   # ours', '"other.py"   # ours').replace(
         'nodes = 2\narguments = [\n  "epochs=1",\n]\n',
         'arguments = [\n  "epochs=1",\n]\nprovider = "local"\n',
     )
