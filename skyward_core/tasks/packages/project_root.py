@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import operator
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 from skyward_core.util.user_files import exists, expand_user, resolve_path
@@ -31,20 +30,13 @@ def folders_up_to_project(folder: Path) -> Iterator[Path]:
 
 
 MIN_PYTHON = (3, 11)  # that our own code runs on
-MAX_PATCH = 40
-_CLAUSE = re.compile(r"(===|~=|==|!=|<=|>=|<|>)\s*v?(\d+(?:\.\d+)*)(\.\*)?")
+MAX_MINOR = MAX_PATCH = 40  # of versions that may exist
 
 VersionNumbers = tuple[int, ...]
-_COMPARISONS: dict[str, Callable[[VersionNumbers, VersionNumbers], bool]] = {
-    "<": operator.lt,
-    "<=": operator.le,
-    ">": operator.gt,
-    ">=": operator.ge,
-}
 
 
 class VersionError(ValueError):
-    """What is written makes no sense; says so in words."""
+    """Text that is not a version specifier."""
 
 
 def parse_version(version: str) -> VersionNumbers:
@@ -54,43 +46,30 @@ def parse_version(version: str) -> VersionNumbers:
 
 
 def satisfies(version: str, wanted: str) -> bool:
-    """Whether a version is among those wanted.
+    """Check whether a version of Python is among those wanted.
 
     Args:
-        version: such as "3.12.1"; of one that is known in part, such as "3.12" or "", whether any is.
-        wanted: as ``requires-python`` has it: ">=3.12,<3.14"; "" for any.
+        version: Such as "3.12.1"; of one that is known in part, such as "3.12" or "", whether any is.
+        wanted: As ``requires-python`` has it: ">=3.12,<3.14"; "" for any.
 
     Raises:
-        VersionError: ``wanted`` is no such text.
+        VersionError: ``wanted`` is not a version specifier.
     """
-    clauses = [clause.strip() for clause in wanted.split(",") if clause.strip()]
-    known = parse_version(version)
-    if not known:
-        for clause in clauses:
-            _satisfies_clause(MIN_PYTHON, clause)  # refuses what is not a version
+    if not wanted.strip():
         return True
+    from packaging.specifiers import SpecifierSet  # late: most starts compare no versions
+
+    known = parse_version(version)
     possible = [known] if len(known) > 2 else [(*known, patch) for patch in range(MAX_PATCH)]
-    return any(all(_satisfies_clause(each, clause) for clause in clauses) for each in possible)
+    try:
+        specifiers = SpecifierSet(wanted)
+        found = any(specifiers.contains(".".join(map(str, each)), prereleases=True) for each in possible)
+    except ValueError as error:
+        raise VersionError(f'{wanted!r:.80} is not a version of Python; write it as in ">=3.12,<3.14"') from error
+    return found or not known
 
 
 def is_satisfiable(wanted: str) -> bool:
-    """Whether there may be a version that is wanted and that our own code runs on."""
-    minors = [*((3, minor) for minor in range(MIN_PYTHON[1], 100)), *((4, minor) for minor in range(100))]
-    return any(satisfies(f"{one}.{two}", wanted) for one, two in minors)
-
-
-def _satisfies_clause(version: VersionNumbers, clause: str) -> bool:
-    found = _CLAUSE.fullmatch(clause)
-    if found is None or (found[3] and found[1] not in ("==", "!=")) or (found[1] == "~=" and "." not in found[2]):
-        raise VersionError(f'{clause!r} is no version of Python; write it as in ">=3.12,<3.14"')
-    sign, wanted = found[1], parse_version(found[2])
-    if sign == "~=":
-        return version[: len(wanted) - 1] == wanted[:-1] and _pad(version) >= _pad(wanted)
-    if sign in ("==", "===", "!="):
-        same = version[: len(wanted)] == wanted if found[3] else _pad(version) == _pad(wanted)
-        return same is (sign != "!=")
-    return _COMPARISONS[sign](_pad(version), _pad(wanted))
-
-
-def _pad(version: VersionNumbers) -> VersionNumbers:
-    return (*version, 0, 0, 0)[: max(3, len(version))]
+    """Check whether a version of Python may exist that is wanted, and that our own code runs on."""
+    minors = [*((3, minor) for minor in range(MIN_PYTHON[1], MAX_MINOR)), *((4, minor) for minor in range(MAX_MINOR))]
+    return any(satisfies(f"{major}.{minor}", wanted) for major, minor in minors)
