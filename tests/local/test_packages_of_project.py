@@ -61,6 +61,8 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 UV_LOCK = """version = 1
+revision = 5
+requires-python = ">=3.11"
 [[package]]
 name = "train"
 source = {{ virtual = "." }}
@@ -69,7 +71,7 @@ dependencies = [{{ name = "skytiny" }}]
 name = "skytiny"
 version = "1.0"
 source = {{ registry = "https://pypi.org/simple" }}
-wheels = [{{ url = "https://x/skytiny.whl", hash = "sha256:{}" }}]
+wheels = [{{ url = "https://x/skytiny-1.0-py3-none-any.whl", hash = "sha256:{}" }}]
 """
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -154,6 +155,14 @@ def test_requirements_that_cannot_be_honoured_are_refused(project: Path, text: s
     assert re.search(why, refused(project, requirements="requirements.txt"))
 
 
+def _locked(name: str, version: str, source: str, more: str = "", file: str = "") -> str:
+    file = file or f"https://x/{name}-{version.replace('+', '%2B')}-py3-none-any.whl"
+    wheels = f'wheels = [{{ url = "{file}", hash = "{SHA}" }}]\n'
+    return f'[[package]]\nname = "{name}"\nversion = "{version}"\n{source}\n{wheels}{more}'
+
+
+COMMIT = "01" * 20
+CPU_NEEDS = """dependencies = [{ name = "sympy" }, { name = "nvidia", marker = "platform_machine == 'x86_64'" }]"""
 UV_LOCK = f"""version = 1
 requires-python = ">=3.11"
 [[package]]
@@ -169,81 +178,91 @@ dependencies = [
 docs = [{{ name = "unwanted" }}]
 [package.dev-dependencies]
 dev = [{{ name = "unwanted" }}]
-[[package]]
-name = "torch"
-version = "2.4.0"
-{PYPI}
-dependencies = [{{ name = "sympy" }}]
-[[package]]
-name = "torch"
-version = "2.4.0+cpu"
-{CPU}
-dependencies = [{{ name = "sympy" }}, {{ name = "nvidia", marker = "platform_machine == 'x86_64'" }}]
-wheels = [{{ url = "https://cpu/x.whl", hash = "{SHA}" }}]
-[[package]]
-name = "sympy"
-version = "1"
-{PYPI}
-sdist = {{ url = "https://x/s.tar.gz", hash = "{OTHER}" }}
-wheels = [{{ url = "https://x/s.whl", hash = "{SHA}" }}]
-[[package]]
-name = "nvidia"
-version = "12"
-{PYPI}
-[[package]]
-name = "jax"
-version = "0.6"
-{PYPI}
-dependencies = [{{ name = "loop" }}]
+{_locked("torch", "2.4.0", PYPI, 'dependencies = [{ name = "sympy" }]')}
+{_locked("torch", "2.4.0+cpu", CPU, CPU_NEEDS)}
+{_locked("sympy", "1", PYPI, f'sdist = {{ url = "https://x/sympy-1.tar.gz", hash = "{OTHER}" }}')}
+{_locked("nvidia", "12", PYPI)}
+{_locked("jax", "0.6", PYPI, 'dependencies = [{ name = "loop" }]')}
 [package.optional-dependencies]
 cuda = [{{ name = "nvidia" , marker = "sys_platform == 'linux'" }}]
-[[package]]
-name = "loop"
-version = "1"
-{PYPI}
-dependencies = [{{ name = "jax" }}]
+{_locked("loop", "1", PYPI, 'dependencies = [{ name = "jax" }]')}
+{_locked("direct", "1", 'source = { url = "https://x/direct-1-py3-none-any.whl" }')}
+{_locked("unwanted", "1", PYPI)}
 [[package]]
 name = "mylib"
 version = "1"
 source = {{ directory = "../mylib" }}
 [[package]]
-name = "direct"
-version = "1"
-source = {{ url = "https://x/d.whl" }}
-wheels = [{{ url = "https://x/d.whl", hash = "{SHA}" }}]
-[[package]]
 name = "git"
 version = "1"
-source = {{ git = "https://host/git?subdirectory=sub&rev=main#0123" }}
-[[package]]
-name = "unwanted"
-version = "1"
-{PYPI}
+source = {{ git = "https://host/git?subdirectory=sub&rev=main#{COMMIT}" }}
 """
 
 
-def test_a_lock_of_uv_gives_what_a_run_needs_and_where(project: Path) -> None:
-    mylib = package(project.parent / "mylib")
-    (project.parent / "mylib" / "src").mkdir()
+@pytest.fixture
+def uv_project(project: Path) -> Path:
+    """A project with a lock of uv, and a ``.venv`` whose interpreter must not be run."""
+    if shutil.which("uv") is None:
+        pytest.skip("uv is not installed here")
+    package(project.parent / "mylib")
+    (project / "pyproject.toml").write_text('[project]\nname = "train"\nversion = "0.1"\nrequires-python = ">=3.11"\n')
     (project / "uv.lock").write_text(UV_LOCK)
-    found = asked(project, lock="uv.lock")
+    python = project / ".venv" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.write_text(f"#!/bin/sh\ntouch {project}/was-run\n")
+    python.chmod(0o755)
+    (project / ".venv" / "pyvenv.cfg").touch()
+    return project
+
+
+def test_a_lock_of_uv_gives_what_a_run_needs_and_where(uv_project: Path) -> None:
+    mylib = uv_project.parent / "mylib"
+    (mylib / "src").mkdir()
+    found = asked(uv_project, lock="uv.lock")
     groups = {each["index"]: each["lines"] for each in found["pinned"]}
-    linux = "(platform_machine == 'x86_64') and (sys_platform != 'darwin')"
+    nvidia = (
+        '(platform_machine == "x86_64" and sys_platform != "darwin" and sys_platform != "linux") '
+        'or sys_platform == "linux"'
+    )
     assert groups == {
         "": [
-            f"direct @ https://x/d.whl --hash={SHA}",
-            "git @ git+https://host/git@0123#subdirectory=sub",
-            "jax==0.6",
-            "loop==1",
-            f"nvidia==12 ; ({linux}) or ((sys_platform == 'linux'))",
-            f"sympy==1 ; ((sys_platform != 'darwin')) or ((sys_platform == 'darwin')) --hash={SHA} --hash={OTHER}",
-            "torch==2.4.0 ; (sys_platform == 'darwin')",
+            f"direct @ https://x/direct-1-py3-none-any.whl --hash={SHA}",
+            f"git @ git+https://host/git@{COMMIT}#subdirectory=sub",
+            f"jax==0.6 --hash={SHA}",
+            f"loop==1 --hash={SHA}",
+            f"nvidia==12 ; {nvidia} --hash={SHA}",
+            f"sympy==1 --hash={SHA} --hash={OTHER}",
+            f'torch==2.4.0 ; sys_platform == "darwin" --hash={SHA}',
         ],
-        "https://cpu": [f"torch==2.4.0+cpu ; (sys_platform != 'darwin') --hash={SHA}"],
+        "https://cpu/": [f'torch==2.4.0+cpu ; sys_platform != "darwin" --hash={SHA}'],
     }
-    here = str(project.resolve())
-    assert found["folders"] == [[here, here], [mylib, f"{mylib}/src"]]
-    assert "is for Python >=3.11, and the script is loaded with 3.10.1" in _reason(project, "3.10.1", lock="uv.lock")
+    assert found["folders"] == [[str(mylib), f"{mylib}/src"], [str(uv_project)] * 2]
+    assert "is for Python >=3.11, and the script is loaded with 3.10.1" in _reason(uv_project, "3.10.1", lock="uv.lock")
+    assert not (uv_project / "was-run").exists()
+
+
+def test_a_lock_of_a_script_or_of_a_workspace_is_read(uv_project: Path) -> None:
+    (uv_project / "train.py").write_text("# /// script\n# dependencies = ['rich']\n# ///\n")
+    (uv_project / "train.py.lock").write_text(
+        'version = 1\nrequires-python = ">=3.11"\n[manifest]\nrequirements = [{ name = "rich" }]\n'
+        + _locked("rich", "14.0", PYPI)
+    )
+    assert asked(uv_project, lock="train.py.lock") == {"pinned": [{"index": "", "lines": [f"rich==14.0 --hash={SHA}"]}]}
+    (uv_project / "pyproject.toml").write_text('[tool.uv.workspace]\nmembers = ["member"]\n')
+    package(uv_project / "member")
+    (uv_project / "member" / "pyproject.toml").write_text('[project]\nname = "member"\nversion = "1"\n')
+    (uv_project / "uv.lock").write_text(
+        'version = 1\nrequires-python = ">=3.11"\n[manifest]\nmembers = ["member"]\n[[package]]\nname = "member"\n'
+        'version = "1"\nsource = { virtual = "member" }\ndependencies = [{ name = "rich" }]\n'
+        + _locked("rich", "14.0", PYPI)
+    )
+    assert asked(uv_project, lock="uv.lock")["pinned"] == [{"index": "", "lines": [f"rich==14.0 --hash={SHA}"]}]
+
+
+def test_a_lock_of_uv_without_uv_is_refused(uv_project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "bin")
+    monkeypatch.setattr("sys.executable", str(uv_project / "python"))
+    assert "is read by uv, which is not installed here: install it" in refused(uv_project, lock="uv.lock")
 
 
 def _reason(project: Path, version: str, /, **image: Any) -> str:
@@ -255,28 +274,31 @@ def _reason(project: Path, version: str, /, **image: Any) -> str:
 @pytest.mark.parametrize(
     ("before", "after", "why"),
     [
-        ("version = 1\n", "version = 9\n", "a lock of version 9; version 1 is known"),
-        ("version = 1\n", "version = \n", "is no TOML"),
-        ('name = "loop"\nversion', 'name = "lop"\nversion', "it needs loop and has none of that name"),
-        ('registry = "https://cpu"', 'registry = "../wheels"', "torch comes from .*wheels, a folder of this"),
-        ('url = "https://x/d.whl" }\nwheels', 'path = "d.whl" }\nwheels', "direct comes from path d.whl"),
-        ('version = "0.6"', 'version = "0.6\\n-i https://evil"', "is no package in one version"),
-        ('source = { editable = "." }', PYPI, "has no project in it"),
-        ("../mylib", "../gone", "package mylib lies in .*gone, which is no folder"),
+        ("version = 1\n", "version = 9\n", "says uv: .*version"),
+        ("version = 1\n", "version = \n", "says uv: .*TOML"),
+        ('name = "loop"\nversion', 'name = "lop"\nversion', "says uv: .*loop"),
+        ('registry = "https://cpu"', 'registry = "../wheels"', "torch comes from .*wheels.*, on this machine"),
+        (
+            'url = "https://x/direct-1-py3-none-any.whl" }\nwheels',
+            'path = "d.whl" }\nwheels',
+            "says uv|on this machine",
+        ),
+        ('version = "0.6"', 'version = "0.6\\n-i https://evil"', "says uv"),
+        ("../mylib", "../gone", "package mylib lies in .*gone, which is not a folder"),
     ],
 )
-def test_a_lock_of_uv_that_cannot_be_honoured_is_refused(project: Path, before: str, after: str, why: str) -> None:
-    package(project.parent / "mylib")
-    (project / "uv.lock").write_text(UV_LOCK.replace(before, after))
-    assert re.search(why, refused(project, lock="uv.lock"))
+def test_a_lock_of_uv_that_cannot_be_honoured_is_refused(uv_project: Path, before: str, after: str, why: str) -> None:
+    (uv_project / "uv.lock").write_text(UV_LOCK.replace(before, after))
+    assert re.search(why, refused(uv_project, lock="uv.lock"))
 
 
 def test_a_common_lock_is_read(project: Path) -> None:
     mylib = package(project / "mylib")
-    head = 'lock-version = "1.0"\n[[packages]]\nname = "a"\nversion = "1"\n'
+    head = 'lock-version = "1.0"\ncreated-by = "me"\n[[packages]]\nname = "a"\nversion = "1"\n'
+    hashes = f'hashes = {{ sha256 = "{"a" * 64}" }}'
     (project / "pylock.toml").write_text(
         head + f'marker = "os_name == \'posix\'"\nindex = "https://i"\n'
-        f'wheels = [{{ url = "https://x", hashes = {{ sha256 = "{"a" * 64}" }} }}]\n'
+        f'wheels = [{{ url = "https://x/a-1-py3-none-any.whl", {hashes} }}]\n'
         '[[packages]]\nname = "b"\n[packages.vcs]\ntype = "git"\nurl = "https://g"\ncommit-id = "01"\n'
         f'[[packages]]\nname = "c"\n[packages.archive]\nurl = "https://c"\nhashes = {{ sha256 = "{"b" * 64}" }}\n'
         '[[packages]]\nname = "mylib"\n[packages.directory]\npath = "mylib"\n'
@@ -284,19 +306,21 @@ def test_a_common_lock_is_read(project: Path) -> None:
     assert asked(project, lock="pylock.toml") == {
         "pinned": [
             {"index": "", "lines": ["b @ git+https://g@01", f"c @ https://c --hash={OTHER}"]},
-            {"index": "https://i", "lines": [f"a==1 ; os_name == 'posix' --hash={SHA}"]},
+            {"index": "https://i", "lines": [f'a==1 ; os_name == "posix" --hash={SHA}']},
         ],
         "folders": [[mylib, mylib]],
     }
+    wheel = 'wheels = [{ url = "https://x/a-1-py3-none-any.whl", '
     for more, why in (
-        ("marker = \"'x' in extras\"", "for some extras or groups only"),
-        ('wheels = [{ path = "a.whl" }]', "comes from a.whl, a file of this machine"),
-        ("wheels = 3", "wheels should be a list of tables"),
+        (f"marker = \"'x' in extras\"\n{wheel}{hashes} }}]", "for some extras or groups only"),
+        (f'wheels = [{{ path = "a-1-py3-none-any.whl", {hashes} }}]', "comes from a-1-py3-none-any.whl, on this"),
+        ('vcs = { type = "hg", url = "https://h", commit-id = "1" }', "comes from hg, and only git is known"),
+        ("wheels = 3", "is not a lock of version 1: Unexpected type"),
     ):
         (project / "pylock.toml").write_text(head + more)
         assert why in refused(project, lock="pylock.toml")
-    (project / "pylock.toml").write_text('lock-version = "2.0"')
-    assert "version '2.0'" in refused(project, lock="pylock.toml")
+    (project / "pylock.toml").write_text('lock-version = "2.0"\ncreated-by = "me"\npackages = []\n')
+    assert "version 2.0 is not supported" in refused(project, lock="pylock.toml")
 
 
 def test_a_project_s_own_file_is_read(project: Path) -> None:

@@ -1,10 +1,13 @@
-"""Uv.lock, pylock.toml, locked environments."""
+"""Reading of ``uv.lock`` and ``pylock.toml``; locks of what was installed for a pool."""
 
 from __future__ import annotations
 
+import os
 import re
-from collections import deque
+import shutil
+import sys
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,256 +17,127 @@ from skyward_core.node.bootstrap.package_indexes import (
     normalize_name,
     package_name,
 )
+from skyward_core.tasks.bounded_subprocess import QueryTimeout, run_bounded
 from skyward_core.tasks.packages.package_specs import (
     PackagesError,
     PackageSpecs,
+    check_python,
     direct_address,
     format_pin,
     format_requirement,
     group_by_index,
     package_names,
-    read_lock,
-    read_rows,
+    read_toml,
 )
-from skyward_core.util.light_dataclass import Value, value
+from skyward_core.tasks.packages.project_root import PROJECT_FILE
 from skyward_core.util.redaction import strip_credentials
-from skyward_core.util.user_files import is_dir, read_text, resolve_path
+from skyward_core.util.user_files import is_dir, is_file, parse_toml, read_text, resolve_path
 
 if TYPE_CHECKING:
+    from packaging.pylock import Package
+
     from skyward_core.model.script_interpreter import Interpreter
 
 
-Markers = frozenset[str]  # all of them have to be true
-LOCAL_SOURCES = ("editable", "directory", "virtual")
-NO_MARKERS: Markers = frozenset()
-
-
-@value
-class _PackageNode(Value):
-    """A package of the lock, by its row, or one of its extras."""
-
-    row: int
-    extra: str = ""
-
-
 def read_uv_lock(path: Path, version: str) -> PackageSpecs:
-    """What the lock has installed for the project that it lies beside.
+    """Return the packages that a ``uv.lock`` installs for the project in its folder, as uv exports them.
 
     Args:
-        version: of the Python that it is for.
+        version: Version of the Python that installs them.
 
     Raises:
-        PackagesError: it cannot be read, or holds what is not done.
+        PackagesError: uv is not installed, or refuses the lock; or as :func:`read_pylock`.
     """
-    return _UvLock(path, read_lock(path, "version", version)).packages()
+    try:
+        stamps = [each.stat() for each in (path, path.with_name(PROJECT_FILE)) if is_file(each)]
+        text = _export_uv_lock(path, tuple(number for each in stamps for number in (each.st_mtime_ns, each.st_size)))
+    except (OSError, QueryTimeout) as error:
+        raise PackagesError(f"{path} cannot be read by uv: {error}") from None
+    return _read_pylock(path, parse_toml(text), version)
 
 
-class _UvLock:
-    def __init__(self, path: Path, said: dict[str, Any]) -> None:
-        self._path = path
-        self._rows = read_rows(path, said.get("package", []), "[[package]]")
-        self._by_name: dict[str, list[int]] = {}
-        for number, row in enumerate(self._rows):
-            self._by_name.setdefault(normalize_name(str(row.get("name"))), []).append(number)
-        self._manifest: dict[str, Any] = said.get("manifest") or {}
-
-    def packages(self) -> PackageSpecs:
-        lines, folders = [], []
-        for number, ways in sorted(self._reachable().items()):
-            row = self._rows[number]
-            if any(kind in self._source(row) for kind in LOCAL_SOURCES):
-                folders += self._folder(row)
-            else:
-                lines.append(self._format_line(row, _join_markers(ways)))
-        return PackageSpecs(str(self._path), pinned=group_by_index(lines), folders=tuple(folders))
-
-    def _reachable(self) -> dict[int, set[Markers]]:
-        """The packages that the project comes to, each with the ways on which it does: the fewest markers of each."""
-        found: dict[_PackageNode, set[Markers]] = {}
-        ahead = deque(self._root_packages())
-        while ahead:
-            place, markers = ahead.popleft()
-            ways = found.setdefault(place, set())
-            if any(way <= markers for way in ways):
-                continue
-            ways -= {way for way in ways if markers < way}
-            ways.add(markers)
-            ahead += [(other, markers | more) for other, more in self._dependencies(place)]
-        packages: dict[int, set[Markers]] = {}
-        for place, ways in found.items():
-            packages.setdefault(place.row, set()).update(ways)
-        return packages
-
-    def _root_packages(self) -> Iterator[tuple[_PackageNode, Markers]]:
-        own = [number for number, row in enumerate(self._rows) if self._is_project(row, ".")]
-        members = self._manifest.get("members") or ()
-        if not own and members:  # a workspace without a project of its own: all that is in it
-            own = [number for name in members for number in self._by_name.get(normalize_name(str(name)), ())]
-        for number in own:
-            yield _PackageNode(number), NO_MARKERS
-        for row in read_rows(self._path, self._manifest.get("requirements", []), "requirements"):
-            yield from self._dependency_nodes(row)  # of a script
-        if not own and "requirements" not in self._manifest:
-            raise PackagesError(f"{self._path} has no project in it; write it anew with uv lock")
-
-    def _is_project(self, row: dict[str, Any], folder: str) -> bool:
-        source = self._source(row)
-        return any(source.get(kind) == folder for kind in LOCAL_SOURCES)
-
-    def _dependencies(self, place: _PackageNode) -> Iterator[tuple[_PackageNode, Markers]]:
-        row = self._rows[place.row]
-        given = row.get("dependencies", [])
-        if place.extra:
-            extras = row.get("optional-dependencies") or {}
-            given = next(
-                (rest for name, rest in extras.items() if normalize_name(name) == normalize_name(place.extra)),
-                [],
-            )
-        for each in read_rows(self._path, given, "dependencies"):
-            yield from self._dependency_nodes(each)
-
-    def _dependency_nodes(self, dependency: dict[str, Any]) -> Iterator[tuple[_PackageNode, Markers]]:
-        name = str(dependency.get("name"))
-        named = [
-            number
-            for number in self._by_name.get(normalize_name(name), ())
-            if all(
-                key not in dependency or dependency[key] == self._rows[number].get(key) for key in ("version", "source")
-            )
-        ]
-        if len(named) != 1:
-            kinds = "more than one" if named else "none"
-            raise PackagesError(
-                f"{self._path}: it needs {name} and has {kinds} of that name; write it anew with uv lock"
-            )
-        marker = dependency.get("marker")
-        markers = frozenset([str(marker)]) if marker else NO_MARKERS
-        extras = dependency.get("extra") or ()
-        yield _PackageNode(named[0]), markers
-        for extra in [extras] if isinstance(extras, str) else extras:
-            yield _PackageNode(named[0], str(extra)), markers
-
-    def _source(self, row: dict[str, Any]) -> dict[str, Any]:
-        source = row.get("source")
-        if not isinstance(source, dict):
-            raise PackagesError(f"{self._path}: package {row.get('name')!r:.60} says not where it comes from")
-        return source
-
-    def _folder(self, row: dict[str, Any]) -> list[str]:
-        source = self._source(row)
-        if "virtual" in source:  # no package, but what needs some
-            return []
-        given = str(source.get("editable", source.get("directory")))
-        folder = resolve_path(self._path.parent / given)
-        if not is_dir(folder):
-            raise PackagesError(f"{self._path}: package {row.get('name')} lies in {folder}, which is no folder")
-        return [str(folder)]
-
-    def _format_line(self, row: dict[str, Any], marker: str) -> tuple[str, str]:
-        """The index that a package comes from, and its line."""
-        name, source = str(row.get("name")), self._source(row)
-        files = [
-            *read_rows(self._path, row.get("wheels", []), "wheels"),
-            *([row["sdist"]] if row.get("sdist") else []),
-        ]
-        hashes = [str(each["hash"]) for each in files if each.get("hash")]
-        if registry := source.get("registry"):
-            if not str(registry).startswith(("https://", "http://")):
-                raise PackagesError(
-                    f"{self._path}: package {name} comes from {registry}, a folder of this machine: use an index"
-                )
-            return str(registry), format_pin(name, str(row.get("version")), marker, hashes)
-        if url := source.get("url"):
-            within = f"#subdirectory={source['subdirectory']}" if source.get("subdirectory") else ""
-            return "", format_requirement(f"{name} @ {url}{within}", marker, hashes)
-        if git := source.get("git"):
-            return "", format_requirement(f"{name} @ {_git_address(str(git))}", marker)
-        kind = next(iter(source), "nothing")
-        raise PackagesError(
-            f"{self._path}: package {name} comes from {kind} {source.get(kind)}, which only this machine has: use an "
-            "index"
-        )
-
-
-def _git_address(address: str) -> str:
-    """``https://host/name?subdirectory=x&rev=y#commit``, as installers take it."""
-    from urllib.parse import parse_qs, urlsplit
-
-    parts = urlsplit(address)
-    within = parse_qs(parts.query).get("subdirectory", [""])[0]
-    plain = parts._replace(query="", fragment="").geturl()
-    return f"git+{plain}@{parts.fragment}" + (f"#subdirectory={within}" if within else "")
-
-
-def _join_markers(ways: set[Markers]) -> str:
-    """One marker that is true where one of the ways is open; "" for always."""
-    if NO_MARKERS in ways:
-        return ""
-    joined = sorted(" and ".join(f"({each})" for each in sorted(way)) for way in ways)
-    return " or ".join(f"({each})" if len(joined) > 1 else each for each in joined)
+@lru_cache(maxsize=4)  # a form asks after each key
+def _export_uv_lock(path: Path, unchanged: tuple[int, ...]) -> str:
+    folders = [str(Path(sys.executable).parent), *filter(os.path.isabs, os.get_exec_path())]  # ours knows this format
+    uv = shutil.which("uv", path=os.pathsep.join(folders))
+    if uv is None:
+        raise PackagesError(f"{path} is read by uv, which is not installed here: install it (pip install uv)")
+    if path.name == "uv.lock":
+        project = path.with_name(PROJECT_FILE)
+        has_own = not is_file(project) or "project" in read_toml(project)
+        # A workspace without a project of its own: all that is in it.
+        what = [] if has_own else ["--all-packages"]
+    else:
+        what = ["--script", path.name.removesuffix(".lock")]
+    command = [
+        uv, "export", "--format", "pylock.toml", "--frozen", "--offline", "--no-config", "--no-header",
+        "--no-default-groups", "--directory", str(path.parent), *what,
+    ]  # fmt: skip
+    done = run_bounded(command, unchanged)
+    if done.returncode:
+        said = " ".join(done.stderr.decode(errors="replace").removeprefix("error: ").split())
+        raise PackagesError(f"{path} cannot be used, says uv: {said:.500}")
+    return done.stdout.decode()
 
 
 def read_pylock(path: Path, version: str) -> PackageSpecs:
-    """What the lock has installed.
+    """Return the packages that a ``pylock.toml`` installs.
 
     Args:
-        version: of the Python that it is for.
+        version: Version of the Python that installs them.
 
     Raises:
-        PackagesError: it cannot be read, or holds what is not done.
+        PackagesError: The lock cannot be read, is for another Python, or needs what only this machine has.
     """
-    said = read_lock(path, "lock-version", version)
+    return _read_pylock(path, read_toml(path), version)
+
+
+def _read_pylock(path: Path, said: dict[str, Any], version: str) -> PackageSpecs:
+    from packaging.pylock import Pylock, PylockValidationError  # late: 80 ms, and few projects have a lock
+
+    try:
+        lock = Pylock.from_dict(said)
+    except PylockValidationError as error:
+        raise PackagesError(f"{path} is not a lock of version 1: {error}") from None
+    check_python(path, lock.requires_python, version)
     lines, folders = [], []
-    for row in read_rows(path, said.get("packages", []), "[[packages]]"):
-        if "directory" in row:
-            folders.append(_pylock_folder(path, row))
-        else:
-            lines.append(_pylock_line(path, row))
+    for package in lock.packages:
+        if package.directory is None:
+            lines.append(_format_line(path, package))
+            continue
+        folder = resolve_path(path.parent / package.directory.path)
+        if not is_dir(folder):
+            raise PackagesError(f"{path}: package {package.name} lies in {folder}, which is not a folder")
+        folders.append(str(folder))
     return PackageSpecs(str(path), pinned=group_by_index(lines), folders=tuple(folders))
 
 
-def _pylock_folder(path: Path, row: dict[str, Any]) -> str:
-    folder = resolve_path(path.parent / str(row["directory"].get("path")))
-    if not is_dir(folder):
-        raise PackagesError(f"{path}: package {row.get('name')} lies in {folder}, which is no folder")
-    return str(folder)
-
-
-def _pylock_line(path: Path, row: dict[str, Any]) -> tuple[str, str]:
-    """The index that a package comes from, and its line."""
-    name, marker = str(row.get("name")), str(row.get("marker") or "")
+def _format_line(path: Path, package: Package) -> tuple[str, str]:
+    """Return the index of a package, and its line for installers."""
+    marker = str(package.marker or "")
     if "extras" in marker or "dependency_groups" in marker:
         raise PackagesError(
-            f"{path}: package {name} is for some extras or groups only ({marker}): write a lock of what a run needs"
+            f"{path}: package {package.name} is for some extras or groups only ({marker}): write a lock of what a run "
+            "needs"
         )
-    if vcs := row.get("vcs"):
-        if vcs.get("type") != "git" or not vcs.get("url"):
-            raise PackagesError(f"{path}: package {name} has no address of a git repository")
-        address = f"git+{vcs['url']}@{vcs.get('commit-id')}{_subdirectory(vcs)}"
-        return "", format_requirement(f"{name} @ {address}", marker)
-    if archive := row.get("archive"):
-        _reject_path(path, name, archive)
-        return "", format_requirement(
-            f"{name} @ {archive.get('url')}{_subdirectory(archive)}", marker, _parse_hashes(archive)
-        )
-    files = [*read_rows(path, row.get("wheels", []), "wheels"), *([row["sdist"]] if row.get("sdist") else [])]
-    for each in files:
-        _reject_path(path, name, each)
-    hashes = [text for each in files for text in _parse_hashes(each)]
-    return str(row.get("index") or ""), format_pin(name, str(row.get("version")), marker, hashes)
-
-
-def _reject_path(path: Path, name: str, file: dict[str, Any]) -> None:
-    if not file.get("url") and file.get("path"):
-        raise PackagesError(f"{path}: package {name} comes from {file['path']}, a file of this machine: use an index")
-
-
-def _parse_hashes(file: dict[str, Any]) -> list[str]:
-    return [f"{kind}:{text}" for kind, text in (file.get("hashes") or {}).items()]
-
-
-def _subdirectory(source: dict[str, Any]) -> str:
-    return f"#subdirectory={source['subdirectory']}" if source.get("subdirectory") else ""
+    direct = package.vcs or package.archive
+    files: list[Any] = [*(package.wheels or ()), *filter(None, [package.sdist, package.archive])]
+    if local := next((file.path for file in filter(None, [package.vcs, *files]) if not file.url), None):
+        raise PackagesError(f"{path}: package {package.name} comes from {local}, on this machine: use an index")
+    hashes = [f"{kind}:{text}" for file in files for kind, text in file.hashes.items()]
+    if direct is None:
+        if package.index and not package.index.startswith(("https://", "http://")):
+            raise PackagesError(
+                f"{path}: package {package.name} comes from {package.index}, on this machine: use an index"
+            )
+        return package.index or "", format_pin(package.name, str(package.version), marker, hashes)
+    address = direct.url
+    if package.vcs:
+        if package.vcs.type != "git":
+            raise PackagesError(f"{path}: package {package.name} comes from {package.vcs.type}, and only git is known")
+        address = f"git+{address}@{package.vcs.commit_id}"
+    folder = f"#subdirectory={direct.subdirectory}" if direct.subdirectory else ""
+    return "", format_requirement(f"{package.name} @ {address}{folder}", marker, hashes)
 
 
 _HEADING = re.compile(

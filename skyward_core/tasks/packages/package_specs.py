@@ -186,23 +186,6 @@ def _read_toml(path: Path, _unchanged: tuple[int, ...]) -> dict[str, Any]:
         raise PackagesError(f"{path} is no TOML: {error}") from None
 
 
-def read_lock(path: Path, key: str, version: str) -> dict[str, Any]:
-    """What is in a lock.
-
-    Args:
-        key: where it says the version of its format.
-        version: of the Python that it is for.
-
-    Raises:
-        PackagesError: it cannot be read, is of another format than the first, or for another Python.
-    """
-    said = read_toml(path)
-    if str(said.get(key, "")).partition(".")[0] != "1":
-        raise PackagesError(f"{path} is a lock of version {said.get(key)!r:.20}; version 1 is known here")
-    check_python(path, said.get("requires-python"), version)
-    return said
-
-
 def check_python(path: Path, wanted: object, version: str) -> None:
     """Refuse a Python that a file is not for.
 
@@ -223,17 +206,6 @@ def check_python(path: Path, wanted: object, version: str) -> None:
         raise PackagesError(
             f"{path} is for Python {wanted}, and the script is loaded with {version}: choose another Python for it"
         )
-
-
-def read_rows(path: Path, given: object, what: str) -> list[dict[str, Any]]:
-    """A list of tables.
-
-    Raises:
-        PackagesError: it is none.
-    """
-    if not isinstance(given, list) or not all(isinstance(each, dict) for each in given):
-        raise PackagesError(f"{path}: {what} should be a list of tables")
-    return given
 
 
 OWN_PACKAGE = "skyward_core"  # other machines have us anyway
