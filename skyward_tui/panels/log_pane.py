@@ -10,18 +10,15 @@ from __future__ import annotations
 import asyncio
 import math
 import re
-import signal
 import textwrap
 import time
 from bisect import bisect_left, bisect_right
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
-from concurrent.futures import CancelledError, Future
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
-from threading import current_thread, main_thread
-from typing import Any, ClassVar, TypeVar
+from threading import Event
+from typing import ClassVar
 
 from rich.cells import cell_len
 from rich.segment import Segment
@@ -46,52 +43,7 @@ from skyward_tui.text.number_format import count
 from skyward_tui.ui.actions import bindings
 from skyward_tui.ui.style_sheets import read_style_sheet
 
-PATIENCE = 0.5  # seconds of the processor between two looks whether another line's turn has come
-
-_watched_lines: list[Callable[[], object]] = []
-_last_line: object = None
-
-
-class SearchTimeout(Exception):
-    """It takes too long on a line."""
-
-
-def _check_progress(signum: int, frame: Any) -> None:
-    global _last_line
-    if not _watched_lines:
-        return  # it came as the watch ended
-    before, _last_line = _last_line, _watched_lines[0]()
-    if before == _last_line:
-        raise SearchTimeout
-
-
-@contextmanager
-def time_limit(line: Callable[[], object]) -> Iterator[None]:
-    """Have what is done here end where it takes too long on one line; in another thread it is not watched.
-
-    Args:
-        line: which one it is at.
-
-    Raises:
-        EndlessSearch: it does.
-    """
-    global _last_line
-    if current_thread() is not main_thread() or _watched_lines:
-        yield
-        return
-    if (
-        signal.getsignal(signal.SIGVTALRM) is not _check_progress
-    ):  # which stays: by default this signal ends the process
-        signal.signal(signal.SIGVTALRM, _check_progress)
-    _last_line = _watched_lines
-    _watched_lines.append(line)
-    try:
-        signal.setitimer(signal.ITIMER_VIRTUAL, PATIENCE, PATIENCE)
-        yield
-    finally:
-        _watched_lines.clear()
-        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
-
+PATIENCE = 0.5  # seconds of the processor for one search of a line, or of a block of lines
 
 Span = tuple[int, int, Callable[[int, int], list[Line]]]
 NEAR = 64  # lines after one of which nothing tells when it was printed, in which one with a time is looked for
@@ -99,6 +51,28 @@ NEAR = 64  # lines after one of which nothing tells when it was printed, in whic
 
 # What asks what a line does not have, where it begins or ends, or may go on from one into the next.
 _OF_ONE_LINE = re.compile(r"\(\?(?:[!>(]|<[!=]|[a-zA-Z]*[-s])|\\[AZsWDBnxuUN0-9]|\[\^|[*+?}]\+|\n")
+
+
+class Pattern:
+    """A regular expression. A search that backtracks for too long raises TimeoutError."""
+
+    def __init__(self, text: str, flags: int = 0) -> None:
+        import regex  # late: the app starts without a search
+
+        try:
+            self._compiled = regex.compile(text, flags)
+        except regex.error as error:
+            raise re.error(str(error)) from None
+        # A limit costs as much as the search of a line; without a quantifier there is nothing to limit.
+        self._limit = {"timeout": PATIENCE, "concurrent": True} if re.search(r"[*+?{]", text) else {}
+
+    def matches(self, text: str) -> bool:
+        """Check whether there is a match in a text."""
+        return self._compiled.search(text, **self._limit) is not None
+
+    def spans(self, text: str) -> list[tuple[int, int]]:
+        """Return the places of the matches that are not empty."""
+        return [found.span() for found in self._compiled.finditer(text, **self._limit) if found.end() > found.start()]
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,11 +87,11 @@ class Matcher:
     """
 
     text: str
-    pattern: re.Pattern[str]
+    pattern: Pattern
     invert: bool = False
     among: re.Pattern[str] | None = None
-    scan: re.Pattern[str] | None = None
-    small: re.Pattern[str] | None = None
+    scan: Pattern | None = None
+    small: Pattern | None = None
 
     @classmethod
     def parse(cls, text: str, *, invertible: bool = False) -> Matcher | None:
@@ -128,22 +102,21 @@ class Matcher:
             return None
         flags = re.IGNORECASE if body == body.lower() else re.NOFLAG
         try:
-            pattern = re.compile(body, flags)
-        except re.error:
-            pattern = re.compile(re.escape(body), flags)
-        if _OF_ONE_LINE.search(pattern.pattern):
+            pattern = Pattern(body, flags)
+        except (re.error, OverflowError):
+            body = re.escape(body)
+            pattern = Pattern(body, flags)
+        if _OF_ONE_LINE.search(body):
             return cls(text, pattern, invert)
-        scan = re.compile(pattern.pattern, flags | re.MULTILINE)
-        small = None
-        if flags == re.IGNORECASE and "[" not in pattern.pattern:
-            small = re.compile(pattern.pattern, re.MULTILINE)
+        scan = Pattern(body, flags | re.MULTILINE)
+        small = Pattern(body, re.MULTILINE) if flags == re.IGNORECASE and "[" not in body else None
         return cls(text, pattern, invert, scan=scan, small=small)
 
     @classmethod
     def for_ranks(cls, ranks: Iterable[int], within: Matcher | None) -> Matcher:
         """Of merged lines those of some ranks, and of these what ``within`` matches, where there is one."""
         among = re.compile("|".join(re.escape(rank_prefix(rank)) for rank in ranks) or "(?!)")
-        return replace(within or cls("", re.compile("")), among=among)
+        return replace(within or cls("", Pattern("")), among=among)
 
     def may_match(self, text: str) -> bool:
         """Whether any of many lines may match: one look at all of them, where the pattern allows that."""
@@ -153,23 +126,24 @@ class Matcher:
             if "\t" in text or not is_plain_ascii(text.encode()):
                 return True
             if self.small is not None:
-                return self.small.search(text.lower()) is not None
+                return self.small.matches(text.lower())
         elif not text.replace("\n", "").isprintable():
             return True
-        return self.scan.search(text) is not None
+        return self.scan.matches(text)
 
     def matches(self, text: str) -> bool:
         if self.among is not None and self.among.match(text) is None:
             return False
-        return (self.pattern.search(plain(text)) is not None) is not self.invert
+        return self.pattern.matches(plain(text)) is not self.invert
 
     def spans(self, shown: str) -> list[tuple[int, int]]:
         """Where it matches in a line as shown."""
         if self.invert:
             return []
-        with suppress(SearchTimeout), time_limit(lambda: shown):
-            return [m.span() for m in self.pattern.finditer(shown) if m.end() > m.start()]
-        return []
+        try:
+            return self.pattern.spans(shown)
+        except TimeoutError:
+            return []
 
 
 class MatchIndex:
@@ -194,11 +168,10 @@ class MatchIndex:
                 del self.numbers[bisect_left(self.numbers, again) :]
                 self._seen = again
         lines = window.unfiltered(max(self._seen, window.oldest), window.end)
-        with time_limit(lambda: self._seen):
-            for line in lines:
-                if self.matcher.matches(line.text):
-                    self.numbers.append(line.number)
-                self._seen = line.number + 1
+        for line in lines:
+            if self.matcher.matches(line.text):
+                self.numbers.append(line.number)
+            self._seen = line.number + 1
         gone = bisect_left(self.numbers, window.first)
         if gone > 4096 or gone > len(self.numbers) // 2:
             del self.numbers[:gone]
@@ -275,7 +248,7 @@ class LogViewport:
             try:
                 if hits is not None:
                     hits.update(self)
-            except SearchTimeout:
+            except TimeoutError:
                 self.abort_search(hits)
 
     def abort_search(self, hits: MatchIndex | None) -> None:
@@ -402,11 +375,8 @@ class LogViewport:
         return [line for number in numbers for line in self.unfiltered(number, number + 1)]
 
 
-T = TypeVar("T")
-
 SLICE_LINES = 8_192, 524_288  # lines that are searched before what was found is shown: at first, and at most
 READ_LINES = 32_768  # lines that are read at once, at most, where each of them is looked at
-AT_ONCE = 1_024  # lines that are looked at before a key is heard again
 
 
 async def search_earlier(window: LogViewport, hits: MatchIndex) -> AsyncIterator[list[int]]:
@@ -418,7 +388,7 @@ async def search_earlier(window: LogViewport, hits: MatchIndex) -> AsyncIterator
         begin = max(0, hits.begin - size)
         try:
             numbers = await search_files(stored, hits.matcher, begin, hits.begin)
-        except SearchTimeout:
+        except TimeoutError:
             window.abort_search(hits)
             return
         if hits in (window.filter, window.search):
@@ -428,78 +398,26 @@ async def search_earlier(window: LogViewport, hits: MatchIndex) -> AsyncIterator
 
 
 async def search_files(stored: StoredLines, matcher: Matcher, start: int, stop: int) -> list[int]:
-    """The numbers of the lines that match from ``start`` until below ``stop``; may take long. Who waits no longer ends
-    it.
+    """Return the numbers of matching lines in ``[start, stop)``. Cancelling the caller ends the search.
 
     Raises:
-        EndlessSearch: it would take for ever on a line.
+        TimeoutError: The search takes too long on a line.
     """
-    in_front = _LoopExecutor()
+    cancelled = Event()
     try:
         return await asyncio.to_thread(
-            _matching_numbers, stored, matcher, range(start, min(stop, stored.count)), in_front
+            _matching_numbers, stored, matcher, range(start, min(stop, stored.count)), cancelled
         )
     finally:
-        in_front.close()
+        cancelled.set()
 
 
-class _LoopExecutor:
-    """Has something done on the loop that runs now, for a thread that waits for it."""
-
-    def __init__(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._is_closed = False
-
-    def close(self) -> None:
-        """Do nothing more."""
-        self._is_closed = True
-
-    def call(self, work: Callable[[], T]) -> T:
-        """Raises what the work does.
-
-        Raises:
-            CancelledError: it is closed.
-        """
-        done: Future[T] = Future()
-
-        def act() -> None:
-            if self._is_closed:
-                done.cancel()
-                return
-            try:
-                done.set_result(work())
-            except Exception as error:  # noqa: BLE001  whoever waits gets it
-                done.set_exception(error)
-
-        self._loop.call_soon_threadsafe(act)
-        return done.result()
-
-
-def _matching_numbers(stored: StoredLines, matcher: Matcher, wanted: range, in_front: _LoopExecutor) -> list[int]:
-    def may(text: str) -> bool:
-        return in_front.call(partial(_may_match, matcher, text))
-
+def _matching_numbers(stored: StoredLines, matcher: Matcher, wanted: range, cancelled: Event) -> list[int]:
     found: list[int] = []
-    try:
-        for at in range(wanted.start, wanted.stop, READ_LINES):
-            lines = stored.read(at, min(at + READ_LINES, wanted.stop), may)
-            for first in range(0, len(lines), AT_ONCE):
-                found += in_front.call(partial(_find_matches, matcher, lines[first : first + AT_ONCE]))
-    except CancelledError:
-        return []
-    return found
-
-
-def _may_match(matcher: Matcher, text: str) -> bool:
-    with time_limit(lambda: text):
-        return matcher.may_match(text)
-
-
-def _find_matches(matcher: Matcher, lines: list[Line]) -> list[int]:
-    seen = 0
-    found = []
-    with time_limit(lambda: seen):
-        for seen, line in enumerate(lines):  # noqa: B007  the watch looks at it
+    for at in range(wanted.start, wanted.stop, READ_LINES):
+        for line in stored.read(at, min(at + READ_LINES, wanted.stop), matcher.may_match):
+            if cancelled.is_set():
+                return []
             if matcher.matches(line.text):
                 found.append(line.number)
     return found
