@@ -52,7 +52,7 @@ class Attached(MapMixin):
         self.name = pool.name
         self.plugins = plugins
         self._stack = ExitStack()
-        if pool.options.console and sys.stdout is not None:
+        if pool.context.options.console and sys.stdout is not None:
             self._console = ScriptConsole(pool.news)
             self._stack.callback(self._console.close)
 
@@ -90,14 +90,12 @@ class Attached(MapMixin):
             if not self.runs:
                 raise PoolError(f"pool {self.name} remembers no run")
             run = self.runs[-1].id
-        if run not in self.pool.runs:
+        if run not in self.pool.context.registry.runs:
             from skyward_core.pool.fetch_retained_results import is_fetched
 
             if is_fetched(self.pool.context.ledger, run):  # somebody has fetched it, and was not there to use it
-                pass
-
                 return results(run)
-        return submit(self.pool.run_registry.claim(run)).result().future.result().results()
+        return submit(self.pool.context.registry.claim(run)).result().future.result().results()
 
     def down(self) -> Receipt:
         """Tear the pool down.
@@ -167,13 +165,10 @@ def attach(name: str) -> Attached:
             up = [each.name for each in ledger.live_pools()]
             raise PoolError(f"no pool named {name!r} is up{did_you_mean(name, up) if up else ''}", hint=Hint("list"))
         pool = await Pool.attach_to(row, ledger)
-        return (
-            pool,
-            pool.setup_manager.rank_setup.plugins if pool.setup_manager.rank_setup is not None else b"",
-        )
+        return pool, pool.context.setup.plugins
 
     pool, plugins = submit(work()).result()
-    if pool.options.console and (news := pool.view.detail):
+    if pool.context.options.console and (news := pool.view.detail):
         print_safely(f"pool {name}: {news}")
     found, failure = run_guarded(lambda: pickle.loads(plugins)) if plugins else ((), None)
     if failure is not None:

@@ -431,7 +431,12 @@ def print_rental_notice(spec: PoolSpec, pool: Pool) -> Callable[[], None]:
 
     def hear(event: Event) -> None:
         # What made it fail is told by the error.
-        if isinstance(event, PoolState) and event.state == "starting" and event.detail and pool.is_starting:
+        if (
+            isinstance(event, PoolState)
+            and event.state == "starting"
+            and event.detail
+            and pool.context.startup.is_running
+        ):
             print_safely(f"pool {spec.name} starting: {event.detail}")
 
     return pool.news.subscribe(hear, None)

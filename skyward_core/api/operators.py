@@ -223,7 +223,7 @@ class PoolHandle(DeprecatedMethods):
             PoolError: the pool is not up, a node could not be asked, or there are more files than nodes name.
         """
         pool = self.pool
-        found = submit(pool.outputs.files(patterns, run)).result()
+        found = submit(pool.context.outputs.files(patterns, run)).result()
         if found.failures:
             node, why = next(iter(found.failures.items()))
             raise PoolError(_safe(f"node {node} of pool {pool.name} cannot be asked for files: {why}"))
@@ -254,7 +254,7 @@ class PoolHandle(DeprecatedMethods):
         from skyward_core.model.outcomes import list_failed_files
 
         pool = self.pool
-        haul = submit(pool.outputs.fetch(patterns, None if to is None else Path(to), run)).result()
+        haul = submit(pool.context.outputs.fetch(patterns, None if to is None else Path(to), run)).result()
         failed = [f"{names} of node {node}: {why}" for names, node, why in list_failed_files(haul.files)]
         if said := [*haul.notes, *failed]:
             raise PoolError(_safe(f"not all that ranks of pool {pool.name} wrote is here: {'; '.join(said)}"))
@@ -303,7 +303,7 @@ class PoolHandle(DeprecatedMethods):
         pool = self.pool
 
         async def work() -> Curves:
-            return await pool.metrics_collector.fetch_series(run)
+            return await pool.context.metrics.start_collector().fetch_series(run)
 
         return submit(work()).result()
 
@@ -328,7 +328,7 @@ class PoolHandle(DeprecatedMethods):
         async def work() -> list[Alert]:
             from skyward_core.views.alert_rules import find_alerts
 
-            await pool.metrics_collector.wait_for_samples()
+            await pool.context.metrics.start_collector().wait_for_samples()
             if (found := pool.view.runs.get(run)) is None:
                 raise UsageError(f"pool {pool.name} has had no run {run}, as far as is known here")
             return find_alerts(pool.view, found, time.time())
@@ -356,7 +356,7 @@ class PoolHandle(DeprecatedMethods):
         return self.pool.view
 
     async def _flush_events(self) -> None:
-        self.pool.background.run_deferred()
+        self.pool.context.background.run_deferred()
 
 
 def _safe(text: str) -> str:
@@ -625,7 +625,7 @@ class DispatchMixin(PoolHandle, PoolOperand):
         pool = self.pool
         check_node_count(nodes or 0, len(pool.links), pool.name)
         tasks = list(make_tasks(tuple(calls), self.plugins, self._archive_folder()))
-        return submit(begin_sweep(pool.context, pool.launcher, tasks, sheet, nodes or 0, ended)).result()
+        return submit(begin_sweep(pool.context, tasks, sheet, nodes or 0, ended)).result()
 
     def _task(self, pending: PendingFunction[Any]) -> Task:
         from skyward_core.tasks.function_pickling import make_task
@@ -656,7 +656,7 @@ class DispatchMixin(PoolHandle, PoolOperand):
         opened: Future[Run] = Future()
         try:
             self._run_on_loop(
-                lambda: opened.set_result(pool.launcher.open(kind, tasks, consumed=consumed, run_id=run_id)),
+                lambda: opened.set_result(pool.context.scheduler.open(kind, tasks, consumed=consumed, run_id=run_id)),
                 opened,
             )
             return opened.result()
@@ -673,7 +673,7 @@ class DispatchMixin(PoolHandle, PoolOperand):
         opened: list[Run] = []
         try:
             # A ctrl-c may come at any line, also after the calls have left and before we wait.
-            self._run_on_loop(lambda: opened.append(pool.launcher.open(kind, tasks, future=ended)), ended)
+            self._run_on_loop(lambda: opened.append(pool.context.scheduler.open(kind, tasks, future=ended)), ended)
             with nullcontext() if self._console is None else self._console.live():
                 run = ended.wait()
         except BaseException:

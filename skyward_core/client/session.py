@@ -222,7 +222,7 @@ class Session(SessionInterface):
         found = await self._attach_pool(pool)
         if dollars <= (spent := found.view.spent(time.time())):
             raise UsageError(f"pool {found.name} has cost ${spent:,.2f} already: give a larger budget")
-        found.budget.raise_to(dollars)
+        found.context.limits.budget.raise_to(dollars)
 
     # Views
 
@@ -275,7 +275,7 @@ class Session(SessionInterface):
         gone = [pool for token, pool in self._pools.items() if token not in live]
         await asyncio.gather(
             *(self._probe(row) for row in new),
-            *(self._probe_safely(pool, pool.reconnector.reconnect_lost()) for pool in known),
+            *(self._probe_safely(pool, pool.context.recovery.reconnect_lost()) for pool in known),
             *(
                 self._probe_safely(pool, self._mark_gone(pool))
                 for pool in gone
@@ -379,7 +379,7 @@ class Session(SessionInterface):
             if is_starting(row):
                 raise PoolError(f"pool {row.name} is being started by process {row.pid}")
             pool = Pool(row, providers.provider_from_json(row.provider), self.ledger, observer=observer)
-            pool.budget.prompts_user = self._is_prompting_for_budgets
+            pool.context.limits.budget.prompts_user = self._is_prompting_for_budgets
             try:
                 await pool.attach()
             except BaseException:
@@ -499,7 +499,7 @@ class Session(SessionInterface):
         if request is not None:
             save_before_launch(found.view.key, id, request, joined=joined)
         try:
-            run = found.launcher.open("single" if one else "broadcast", [task], run_id=id, stays=stays)
+            run = found.context.scheduler.open("single" if one else "broadcast", [task], run_id=id, stays=stays)
         except BaseException:
             if request is not None:
                 delete_launch_record(found.view.key, id)
@@ -579,12 +579,12 @@ class Session(SessionInterface):
         found = await self._attach_pool(pool)
         if (sweep := self._sweeps.get(run)) is not None:
             sweep.cancel()
-        found.run_registry.cancel(run)
+        found.context.registry.cancel(run)
 
     @verb
     async def survives_exit(self, pool: str, run: str) -> bool:
         """Check whether a run goes on without this session: a waiting run of ours that no node has does not."""
-        ours = self._find(pool).runs.get(run)
+        ours = self._find(pool).context.registry.runs.get(run)
         return ours is None or ours.sent
 
     # Ranks and machines
@@ -627,7 +627,7 @@ class Session(SessionInterface):
     @verb
     async def start_sampling(self, pool: str) -> PoolView:
         found = await self._observe_pool(pool)
-        await found.metrics_collector.wait_for_samples()
+        await found.context.metrics.start_collector().wait_for_samples()
         return found.view
 
     @verb
@@ -650,7 +650,7 @@ class Session(SessionInterface):
         Raises:
             UsageError: A pattern leads out of the working folder.
         """
-        return await (await self._observe_pool(pool)).outputs.files(patterns, run, whole=whole)
+        return await (await self._observe_pool(pool)).context.outputs.files(patterns, run, whole=whole)
 
     @verb
     async def fetch_files(
@@ -669,7 +669,7 @@ class Session(SessionInterface):
         Raises:
             UsageError: A pattern leads out of the working folder.
         """
-        return await (await self._attach_pool(pool)).outputs.fetch(patterns, to, run, progress)
+        return await (await self._attach_pool(pool)).context.outputs.fetch(patterns, to, run, progress)
 
     @staticmethod
     def is_working_locally(pool: PoolRow) -> bool:
@@ -681,7 +681,7 @@ class Session(SessionInterface):
 
     @verb
     async def unfetched_files(self, pool: str) -> Unfetched:
-        return await (await self._observe_pool(pool)).outputs.unfetched()
+        return await (await self._observe_pool(pool)).context.outputs.unfetched()
 
     # Start and end of pools
 
@@ -694,7 +694,7 @@ class Session(SessionInterface):
                 begun.set_exception(error)
             raise
         self._pools[pool.row.token] = pool
-        pool.budget.prompts_user = self._is_prompting_for_budgets
+        pool.context.limits.budget.prompts_user = self._is_prompting_for_budgets
         if begun is not None:
             begun.set_result(pool.view)
         starting = asyncio.current_task()
@@ -742,7 +742,7 @@ class Session(SessionInterface):
                 if not now:
                     await found.attach()
             except Exception:  # noqa: BLE001  whatever an agent said or did not say, the pool has to end
-                found.machines = self.ledger.machines(row.token)  # no agent answers: the provider must do
+                found.context.machines[:] = self.ledger.machines(row.token)  # no agent answers: the provider must do
             self._pools[row.token] = found
         return await found.down(give_up=give_up, keep_outputs=keep_outputs, now=now)
 
@@ -781,7 +781,7 @@ class Session(SessionInterface):
         if self._scans:
             await asyncio.wait(self._scans, timeout=CANCEL_TIMEOUT)
         pools = self._pools.values()
-        last = [pool.detach() if pool.view.is_live else pool.wait_recorded() for pool in pools]
+        last = [pool.detach() if pool.view.is_live else pool.context.shutdown.wait_recorded() for pool in pools]
         try:
             for failure in await asyncio.gather(*last, return_exceptions=True):
                 if failure is not None:
@@ -815,7 +815,7 @@ class Session(SessionInterface):
         if pool is None:
             pool = await self._watch(row, observer=False)
         elif pool.context.observer:
-            await pool.activate()
+            await pool.context.startup.activate()
         return pool
 
 
@@ -845,7 +845,7 @@ class ReadOnlySession(Session):
 
     async def _watch(self, row: PoolRow, *, observer: bool) -> Pool:
         pool = await super()._watch(row, observer=observer)
-        pool.run_registry.is_read_only = True
+        pool.context.registry.is_read_only = True
         return pool
 
     async def _attach_pool(self, name: str) -> Pool:

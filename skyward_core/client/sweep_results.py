@@ -43,7 +43,7 @@ async def launch_trials(
         save_launch_record(pool.row.key, run, request, joined=joined, source=source)
 
     if sheet.gang:
-        sweep = await begin_sweep(pool.context, pool.launcher, tasks, sheet, sheet.nodes, keep=save)
+        sweep = await begin_sweep(pool.context, tasks, sheet, sheet.nodes, keep=save)
         return sweep.begun_ids[0], sweep
     run_id = new_run_id()
     try:
@@ -51,7 +51,7 @@ async def launch_trials(
         await asyncio.to_thread(save, run_id)
     except OSError as error:
         raise PoolError(f"nothing was begun, {CANNOT_SAVE}: {error}") from error
-    return pool.launcher.open("sweep", tasks, run_id=run_id, stays=stays).id, None
+    return pool.context.scheduler.open("sweep", tasks, run_id=run_id, stays=stays).id, None
 
 
 def trial_table_source(ledger: Ledger, pool: str, run: RunView, known: Mapping[str, RunView]) -> TrialTableSource:

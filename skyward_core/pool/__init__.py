@@ -1,1 +1,16 @@
 """A pool's life on the client: nodes, links, runs, teardown. Asynchronous; runs on one loop."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # the parts that the pool's context leads to, for annotations
+    from skyward_core.pool.budget_and_expiry import PoolLimits as PoolLimits
+    from skyward_core.pool.machine_metrics import MetricsRecorder as MetricsRecorder
+    from skyward_core.pool.node_recovery import NodeRecovery as NodeRecovery
+    from skyward_core.pool.output_files import Outputs as Outputs
+    from skyward_core.pool.pool_context import PoolContext as PoolContext
+    from skyward_core.pool.pool_context import PoolEnd as PoolEnd
+    from skyward_core.pool.runs.scheduler import RunScheduler as RunScheduler
+    from skyward_core.pool.startup import PoolStartup as PoolStartup
+    from skyward_core.pool.teardown import PoolShutdown as PoolShutdown

@@ -21,6 +21,7 @@ from skyward_core.transport.downloads import ResultDownload
 from skyward_core.util.light_dataclass import Value, value
 
 if TYPE_CHECKING:
+    from skyward_core.pool import PoolContext
     from skyward_core.protocol.frame_types import AgentKnown, AgentWelcome, FetchStatus, PeersAnswer
     from skyward_core.transport.certificates import Authority
     from skyward_core.transport.direct_transfer import IdleStreams, Transfer
@@ -35,7 +36,6 @@ THREADS = 8
 MOST_IDLE_STREAMS = 16  # lines for files that wait for more, to all nodes together
 
 Address = tuple[str, int]
-OnTrouble = Callable[[Link, str], None]
 
 
 class _Node:
@@ -55,16 +55,10 @@ def _has_room_for(lines: int) -> bool:
 
 
 class DirectConnections:
-    """The direct lines of one pool, as one client set them up.
+    """The direct lines of one pool, as one client set them up."""
 
-    Args:
-        pool: its name.
-        trouble: told when a line cannot be used, and why.
-    """
-
-    def __init__(self, pool: str, trouble: OnTrouble) -> None:
-        self._pool = pool
-        self._on_trouble = trouble
+    def __init__(self, context: PoolContext) -> None:
+        self._context = context
         self._nodes: dict[int, _Node] = {}
         self._authority: Authority | None = None
         self._tls_context: ssl.SSLContext | None = None  # our own
@@ -165,8 +159,8 @@ class DirectConnections:
         told, node.usable = not node.usable, False
         # Else what is amiss is the link, or was, and is known.
         if link.up and link.welcome is node.welcome and not told:
-            address = link.welcome["address"]
-            self._on_trouble(link, f"large files go through SSH: no direct line to {address} ({error})")
+            why = f"no direct line to {link.welcome['address']} ({error})"
+            self._context.news.emit_node_note(link, f"large files go through SSH: {why}")
 
     async def _request_listener(self, link: Link) -> Address | None:
         from skyward_core.transport.certificates import node_name
@@ -179,7 +173,7 @@ class DirectConnections:
         except ConnectionError as failure:
             error = str(failure)
         if error:
-            self._on_trouble(link, f"nobody can bring it large files directly ({error})")
+            self._context.news.emit_node_note(link, f"nobody can bring it large files directly ({error})")
             return None
         return (link.welcome["address"], answer["port"])
 
@@ -197,7 +191,7 @@ class DirectConnections:
         if self._authority is None:
             from skyward_core.transport.certificates import Authority
 
-            self._authority = Authority(self._pool)
+            self._authority = Authority(self._context.name)
         return self._authority
 
 
@@ -214,15 +208,13 @@ class BlobDistributor:
     """The ways to and between the nodes of one pool, as one client set them up.
 
     Args:
-        cluster: whether nodes may reach each other; where they may not, they listen for the client neither.
         direct: the client's own lines to them.
-        trouble: told when a node gets blobs from the client although it should get them from a peer, and why.
     """
 
-    def __init__(self, cluster: bool, direct: DirectConnections, trouble: OnTrouble) -> None:
-        self._cluster = cluster
+    def __init__(self, context: PoolContext, direct: DirectConnections) -> None:
+        self._context = context
+        self._cluster = context.options.cluster  # else nodes listen neither for each other nor for the client
         self._direct = direct
-        self._on_trouble = trouble
         self._without_peers: dict[int, AgentWelcome] = {}  # as long as the connection lives that welcome came over
 
     async def send(self, links: Sequence[Link], parcels: Sequence[BlobFile]) -> None:
@@ -269,7 +261,7 @@ class BlobDistributor:
                 return True
             if last or answer.get("unreachable"):
                 self._without_peers[link.node] = link.welcome  # one time-out is enough
-                self._on_trouble(link, f"gets files from the client: {answer['error']}")
+                self._context.news.emit_node_note(link, f"gets files from the client: {answer['error']}")
             else:
                 await whole.wait()  # it broke off up there, or has not begun
         return False
@@ -303,15 +295,11 @@ MAX_UNUSED_BYTES = 128 << 20  # bytes of blobs that no run of ours needs now
 
 
 class BlobCache:
-    """See the module.
+    """See the module."""
 
-    Args:
-        links: gives the nodes that are there.
-    """
-
-    def __init__(self, spread: BlobDistributor, links: Callable[[], Sequence[Link]]) -> None:
-        self._distributor = spread
-        self._links = links
+    def __init__(self, context: PoolContext, direct: DirectConnections) -> None:
+        self._context = context
+        self._distributor = BlobDistributor(context, direct)
         self._sizes: dict[str, int] = {}  # by name; the latest use is last
         self._users: dict[str, set[str]] = {}
         self._drops: set[asyncio.Task[None]] = set()
@@ -328,7 +316,7 @@ class BlobCache:
             self._users.setdefault(parcel.name, set()).add(run)
         if self._drops:
             await asyncio.wait(self._drops)  # what is on its way out must not be taken for there
-        links = self._links()
+        links = self._context.present_links
         await self._distributor.send(links, parcels)
         return frozenset(links)
 
@@ -347,7 +335,7 @@ class BlobCache:
             del self._users[name]
             gone.append(name)
         if gone:
-            for link in self._links():
+            for link in self._context.present_links:
                 task = asyncio.ensure_future(_drop_blobs(link, gone))
                 self._drops.add(task)
                 task.add_done_callback(self._drops.discard)

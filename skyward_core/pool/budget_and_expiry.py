@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
 from contextlib import suppress
 
 from skyward_core.model.errors import LedgerError, SkywardError, error_message
 from skyward_core.model.outcomes import BudgetStatus
 from skyward_core.model.provider_capabilities import Dates
-from skyward_core.pool.event_log import EventPublisher
 from skyward_core.pool.pool_context import PoolContext
 from skyward_core.providers.provider import log_query
 from skyward_core.store.debug_log import get_logger
@@ -24,17 +22,13 @@ ANSWER_TIMEOUT = 600.0  # seconds in which a person who is asked should say what
 class Budget:
     """One pool's, as one client watches it.
 
-    Args:
-        end: begins to tear the pool down, for a reason in words.
-
     Attributes:
-        asks: whether a person is asked when all of it is spent.
+        prompts_user: Whether the user is asked when all of it is spent.
     """
 
-    def __init__(self, context: PoolContext, news: EventPublisher, end: Callable[[str], None]) -> None:
+    def __init__(self, context: PoolContext) -> None:
         self._context = context
-        self._news = news
-        self._end = end
+        self._news = context.news
         self._raised = asyncio.Event()
         self._least, self._counted_at = 0.0, time.monotonic()
         self.prompts_user = False
@@ -60,7 +54,7 @@ class Budget:
             if spent >= budget:
                 if not (self.prompts_user and await self._wait_raised(budget)):
                     self._emit_state("spent", budget)
-                    self._end(f"its budget of {_dollars(budget)} is spent")
+                    self._context.shutdown.begin_with_reason(f"its budget of {_dollars(budget)} is spent")
                     return
                 continue
             if spent >= WARNING_FRACTION * budget and view.budget_state == "within":
@@ -131,9 +125,8 @@ DETACH_TIMEOUT = 2.0  # seconds that it may take where this client leaves
 class Expiry:
     """One pool's, as one client keeps it that uses the pool."""
 
-    def __init__(self, context: PoolContext, news: EventPublisher) -> None:
+    def __init__(self, context: PoolContext) -> None:
         self._context = context
-        self._news = news
 
     async def renew(self) -> None:
         """Do so as long as this client is there."""
@@ -163,7 +156,7 @@ class Expiry:
             work = provider.date(context.name, context.machines, at)
             await log_query("date", context.name, work)
         except (SkywardError, OSError) as error:
-            self._news.emit_warning(
+            self._context.news.emit_warning(
                 f"what tells in the account when its machines end is not up to date: {error_message(error)}"
             )
 
@@ -174,3 +167,17 @@ def expiry_time(now: float, born: float, lease: float, ttl: float | None, second
     if ttl is not None:
         end = min(end, max(born + ttl, now + lease))
     return end + EXPIRY_MARGIN
+
+
+class PoolLimits:
+    """What ends a pool or its machines: its budget, and the expiry date of its machines."""
+
+    def __init__(self, context: PoolContext) -> None:
+        self._context = context
+        self.budget = Budget(context)
+        self.expiry = Expiry(context)
+
+    def watch(self) -> None:
+        """Watch the budget and extend the expiry date, as long as this client uses the pool."""
+        self._context.background.spawn(self.budget.watch())
+        self._context.background.spawn(self.expiry.renew())

@@ -12,14 +12,13 @@ import os
 import select
 import stat
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from operator import is_
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from skyward_core.pool.agent_link import Link
-from skyward_core.pool.event_log import EventPublisher
 from skyward_core.pool.pool_context import PoolContext
 from skyward_core.util.content_hash import hash_bytes
 
@@ -98,24 +97,11 @@ RARE_SHARE, LONGEST_WAIT = 500, 0.5
 
 
 class EditedModules:
-    """One pool's.
+    """Edited modules of one pool's scripts."""
 
-    Args:
-        folder: the working folder, here.
-        send: brings the working folder's copies on other machines up to date.
-        renew: has fresh processes take the ranks' places.
-    """
-
-    def __init__(
-        self,
-        context: PoolContext,
-        news: EventPublisher,
-        folder: str,
-        send: Callable[[], Awaitable[None]],
-        renew: Callable[[], Awaitable[None]],
-    ) -> None:
-        self._context, self._news, self._send, self._renew = context, news, send, renew
-        self._folder = folder
+    def __init__(self, context: PoolContext) -> None:
+        self._context = context
+        self._folder = context.setup.cwd  # the working folder, here
         self._loaded: dict[int, Mapping[str, str]] = {}
         self._watched: dict[str, set[str]] = {}
         self._read: dict[str, tuple[Stamp, str]] = {}
@@ -216,14 +202,14 @@ class EditedModules:
                 names = [os.path.relpath(path, self._folder) for path in edited[:MAX_NAMED_MODULES]]
                 names += [f"{len(edited) - MAX_NAMED_MODULES} more"] if len(edited) > MAX_NAMED_MODULES else []
                 verb = "was" if len(edited) == 1 else "were"
-                self._news.emit_warning(
+                self._context.news.emit_warning(
                     f"{', '.join(names)} {verb} edited: fresh processes take the ranks' places, and load the new text"
                 )
-            await self._send()
+            await self._context.startup.send_folder()
             for name in self._own.files if self._own is not None else ():
                 self._handled[name] = _stamp(self._path(name))
             if edited:
-                await self._renew()
+                await self._context.setup.restart_processes()
                 # Should ranks load something else for all that, they would again and again.
                 self._handled |= {path: self._read[path][1] for path in edited}
                 self._loaded.clear()

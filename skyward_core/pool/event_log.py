@@ -16,7 +16,6 @@ from skyward_core.model.machines import total_hourly
 from skyward_core.model.outcomes import Outcome, RootCause, RunStatus, is_failure
 from skyward_core.model.provider_capabilities import hourly_price
 from skyward_core.pool.agent_link import ClockSteps, Link
-from skyward_core.pool.pool_context import PoolContext
 from skyward_core.pool.rank_output import LiveLogs, LogReceiver, LogSink
 from skyward_core.protocol.frame_codec import WireError
 from skyward_core.store import debug_log
@@ -30,6 +29,7 @@ from skyward_core.views.pool_view import apply
 
 if TYPE_CHECKING:
     from skyward_core.model.outcomes import RankPhase
+    from skyward_core.pool import PoolContext
     from skyward_core.protocol.frame_types import AgentPong, AgentWelcome, RankPhaseKeys
 
 

@@ -6,14 +6,15 @@ import asyncio
 import time
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from skyward_core.pool.agent_link import Link
 
 if TYPE_CHECKING:
+    from skyward_core.pool import PoolContext
     from skyward_core.protocol.frame_types import (
         AgentFormed,
         AgentGranted,
@@ -34,46 +35,41 @@ NodesWanted = int | tuple[int, ...]  # how many nodes a run wants, or which
 
 
 class RankSetup(ABC):
-    """Has the ranks of a pool set up before they are given work; how, depends on whether they are a gang.
+    """Sets up the ranks of a pool before they run calls. Gangs and standalone nodes differ in how.
 
     Args:
-        links: of all nodes, by index; the pool puts others in their places.
-        facts: what is the same in every rank's place.
-        plugins: the pickled plugins; None for a client that did not make the pool and has not asked yet.
-        secrets: what the agents blank.
-        apps: whether one of the plugins has an ``around_app``.
-        joins: whether one of them makes one world of the ranks.
-        fail_fast: whether a rank's failure stops the others of its gang.
-        tell: told what runs wait for, and "" when they do not any more.
-        ask: has the nodes asked for the plugins; what they know comes by :meth:`learn`.
+        plugins: The pickled plugins. None if this client did not create the pool and has not asked the nodes yet.
+        secrets: Values that the agents redact.
+        apps: Whether a plugin has an ``around_app``.
+        joins: Whether a plugin joins the ranks to one world.
     """
 
     def __init__(
-        self,
-        links: Sequence[Link],
-        facts: dict[str, Any],
-        plugins: bytes | None,
-        secrets: Sequence[str] = (),
-        *,
-        apps: bool = False,
-        joins: bool = False,
-        fail_fast: bool = True,
-        tell: Callable[[str], None] = lambda words: None,
-        ask: Callable[[], Awaitable[None]] | None = None,
+        self, context: PoolContext, plugins: bytes | None, secrets: Sequence[str], *, apps: bool, joins: bool
     ) -> None:
-        self._links = links
-        self._placement = facts
+        self._context = context
         self._plugins = plugins
         self._secrets = list(secrets)
         self._apps, self._joins = apps, joins
-        self._fail_fast = fail_fast
-        self._on_wait = tell
-        self._request_plugins = ask
         self._busy = asyncio.Lock()
 
-    def set_placement(self, facts: dict[str, Any]) -> None:
-        """A node has another machine: peers are found elsewhere."""
-        self._placement = facts
+    @property
+    def _links(self) -> Sequence[Link]:
+        return self._context.links
+
+    def _placement(self) -> dict[str, Any]:
+        """Return the part of a rank's place that is the same for all ranks."""
+        context = self._context
+        world = len(context.machines) * context.ranks_per_node
+        facts: dict[str, Any] = {"total_nodes": len(context.machines), "world_size": world}
+        if context.is_standalone:
+            return facts | {"head_addr": "", "head_port": 0, "peers": []}
+        # A host may be known by a name of the client's alone; its agent knows where peers reach it.
+        peers = [
+            {"node": m.node, "address": m.private_address or link.welcome.get("address", "")}
+            for m, link in zip(context.machines, context.links, strict=True)
+        ]
+        return facts | {"peers": peers}
 
     @property
     def knows_plugins(self) -> bool:
@@ -104,8 +100,8 @@ class RankSetup(ABC):
         Raises:
             ConnectionError: no node that could be asked knows them.
         """
-        if self._plugins is None and self._request_plugins is not None:
-            await self._request_plugins()
+        if self._plugins is None:
+            await self._context.setup.fetch_from_nodes()
         if self._plugins is None:
             raise ConnectionError(
                 "the pool's plugins are known neither here nor on any node that answers: its agents were started "
@@ -314,18 +310,14 @@ class GangSetup(RankSetup):
         Raises:
             ConnectionError: the head cannot be reached now.
         """
-        async with self._busy:
-            await self._acquire_lock()
+        async with self._hold_lock():
             if started := self.is_complete or not busy_nodes(await self._query_nodes(), of_parts=True):
                 await self._ensure_complete()
                 send(self.epoch)
-            if self._is_lock_wanted:
-                await self._release_lock()
-            return started
+        return started
 
     async def start_on(self, wanted: NodesWanted, send: Callable[[int, tuple[int, ...]], None], job: str = "") -> bool:
-        async with self._busy:
-            await self._acquire_lock()
+        async with self._hold_lock():
             nodes = choose_nodes(wanted, await self._query_nodes(), job)
             if nodes:
                 links = [self._links[node] for node in nodes]
@@ -333,9 +325,16 @@ class GangSetup(RankSetup):
                 if any(link.epoch != epoch or link.broken or link.members != nodes for link in links):
                     epoch = await self._form_gang(nodes)
                 send(epoch, nodes)
+        return bool(nodes)
+
+    @asynccontextmanager
+    async def _hold_lock(self) -> AsyncIterator[None]:
+        """Hold the head's lock, and release it at the end if another client wants it."""
+        async with self._busy:
+            await self._acquire_lock()
+            yield
             if self._is_lock_wanted:
                 await self._release_lock()
-            return bool(nodes)
 
     async def ensure_set_up(self) -> None:
         """Have all ranks in a gang, for work that is not a gang run but needs the plugins' contexts. Gangs of some of
@@ -412,7 +411,9 @@ class GangSetup(RankSetup):
         def tell() -> None:
             nonlocal told
             told = True
-            self._on_wait(f"runs wait since {since} for their turn after those of {self._holder or 'another client'}")
+            self._context.roster.report_wait(
+                f"runs wait since {since} for their turn after those of {self._holder or 'another client'}"
+            )
 
         timer = asyncio.get_running_loop().call_later(WAIT_REPORT_DELAY, tell)
         try:
@@ -420,7 +421,7 @@ class GangSetup(RankSetup):
         finally:
             timer.cancel()
             if told:
-                self._on_wait("")
+                self._context.roster.report_wait("")
 
     async def _release_if_wanted(self) -> None:
         async with self._busy:
@@ -460,14 +461,11 @@ class GangSetup(RankSetup):
                     link.broken = link.broken or why
 
     async def restart_processes(self) -> None:
-        async with self._busy:
-            await self._acquire_lock()
+        async with self._hold_lock():
             await self._wait_idle(
                 "runs wait for broadcasts that still use modules as they were before they were edited"
             )
             await self._form_gang(fresh=True)
-            if self._is_lock_wanted:
-                await self._release_lock()
 
     async def _wait_idle(self, words: str) -> None:
         """Wait for broadcasts that are under way, and say so. No other is begun meanwhile: the lock is ours."""
@@ -479,11 +477,11 @@ class GangSetup(RankSetup):
             if not any(here["active"] for header, _ in answers for here in header["runs"].values()):
                 break
             if not told:
-                self._on_wait(words)
+                self._context.roster.report_wait(words)
             told, pause = True, min(2 * pause, 0.5)
             await asyncio.sleep(pause)
         if told:
-            self._on_wait("")
+            self._context.roster.report_wait("")
 
     async def _form_gang(self, nodes: tuple[int, ...] = (), *, fresh: bool = False) -> int:
         """Form the next epoch, of all nodes or of these, and give its number."""
@@ -499,14 +497,15 @@ class GangSetup(RankSetup):
         )
         epoch = numbered["epoch"]
         rendezvous = {"head_addr": formed["head_addr"], "head_port": formed["head_port"], "peers": peers}
-        info = self._placement | rendezvous | {"total_accelerators": gpus}
+        placement = self._placement()
+        info = placement | rendezvous | {"total_accelerators": gpus}
         if nodes:
-            each = self._placement["world_size"] // self._placement["total_nodes"]
-            info |= {"members": list(nodes), "total_nodes": len(nodes), "world_size": len(nodes) * each}
+            world = len(nodes) * self._context.ranks_per_node
+            info |= {"members": list(nodes), "total_nodes": len(nodes), "world_size": world}
             info["peers"] = [peers[node] | {"node": place} for place, node in enumerate(nodes)]
         header: ClientGang
         header, plugins = self._setup_frame(epoch, info, fresh=fresh)
-        if self._fail_fast and len(line) > 1:
+        if self._context.options.fail_fast and len(line) > 1:
             header["line"] = {"key": token_hex(), "nodes": line}
         for link in links:
             if link.send(header, plugins):
@@ -526,7 +525,7 @@ class GangSetup(RankSetup):
             if not isinstance(answer, BaseException)  # it went down just now: there will be no whole gang
         }
         ports = {node: answer["ports"] for node, answer in told.items()}
-        peers = [peer | {"ports": ports.get(peer["node"], [])} for peer in self._placement["peers"]]
+        peers = [peer | {"ports": ports.get(peer["node"], [])} for peer in self._placement()["peers"]]
         gpus = sum(answer["accelerators"] for answer in told.values())
         at = {peer["node"]: str(peer["address"]) for peer in peers}
         line = [(node, at[node], answer["line"]) for node, answer in told.items() if answer["line"]]
@@ -566,7 +565,7 @@ class StandaloneSetup(RankSetup):
     async def restart_processes(self) -> None:
         async with self._busy:
             await self._ensure_plugins()
-            header, plugins = self._setup_frame(FIRST_EPOCH, self._placement, fresh=True)
+            header, plugins = self._setup_frame(FIRST_EPOCH, self._placement(), fresh=True)
             for link in self._links:
                 # One that is down tells what it has loaded when it is there again.
                 link.send(header | {"alone": True}, plugins)
@@ -576,7 +575,7 @@ class StandaloneSetup(RankSetup):
             if self.is_complete:
                 return
             await self._ensure_plugins()
-            header, plugins = self._setup_frame(FIRST_EPOCH, self._placement)
+            header, plugins = self._setup_frame(FIRST_EPOCH, self._placement())
             for link in self._links:
                 # One that is down is set up when it is there again: its calls wait for that.
                 if not link.epoch and link.send(header | {"alone": True}, plugins):

@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING
 from skyward_core.model.errors import UsageError
 from skyward_core.model.metric_series import Curves
 from skyward_core.pool.agent_link import Link
-from skyward_core.pool.pool_context import BackgroundTasks, PoolContext
+from skyward_core.pool.pool_context import PoolContext
 from skyward_core.views import events
 from skyward_core.views.machine_metrics import MachineMetrics
 from skyward_core.views.metric_curves import build_curves
 
 if TYPE_CHECKING:
-    from skyward_core.pool.event_log import EventPublisher
     from skyward_core.protocol.frame_types import AgentMetrics, AgentPong
     from skyward_core.store.pool_folder import MetricsWriter
     from skyward_core.store.recording_file import Entry
@@ -85,22 +84,20 @@ RUN_MARGIN = 30.0  # seconds after a run's end that still belong to it
 
 
 class MetricsRecorder:
-    """One pool's, as one client has it; only the client that writes the journal records. Runs on the pool's loop.
+    """Metrics of one pool's machines, as one client has them. Runs on the pool's loop.
 
-    Args:
-        measure: has the machines measured from now on.
+    Only the client that writes the journal records metrics.
     """
 
-    def __init__(self, context: PoolContext, news: EventPublisher, measure: Callable[[], object]) -> None:
+    def __init__(self, context: PoolContext) -> None:
         self._context = context
-        self._start_collector = measure
-        self._emit_warning = news.emit_warning
+        self._collector: MetricsCollector | None = None
         self._recording_file: MetricsWriter | None = (
             None  # until there is something to keep, which most runs never have
         )
         self._timers: dict[str, asyncio.TimerHandle] = {}  # by run
         self._busy_until = 0.0
-        self._stop = news.subscribe(self._on_event, None)
+        self._stop = context.news.subscribe(self._on_event, None)
 
     def _on_event(self, event: events.Event) -> None:
         if isinstance(event, events.RunOpened):
@@ -114,7 +111,18 @@ class MetricsRecorder:
 
     def _on_long_run(self, run: str) -> None:
         self._timers.pop(run, None)
-        self._start_collector()
+        self.start_collector()
+
+    def start_collector(self) -> MetricsCollector:
+        """Return the collector of the machines' samples; the first call starts the measuring."""
+        if self._collector is None:
+            self._collector = MetricsCollector(self._context)
+        return self._collector
+
+    def on_connect(self, link: Link) -> None:
+        """Ask a node for samples, if machines are measured."""
+        if self._collector is not None:
+            self._collector.on_connect(link)
 
     @property
     def _is_recording(self) -> bool:
@@ -124,8 +132,11 @@ class MetricsRecorder:
         runs = self._context.view.runs.values()
         return time.time() < self._busy_until or any(run.state == "running" for run in runs)
 
-    def save_metrics(self, link: Link, header: AgentMetrics, body: bytes) -> None:
+    def on_frame(self, link: Link, header: AgentMetrics, body: bytes) -> None:
         """An agent sends what its machine was measured at, or why it is not."""
+        if self._collector is None:
+            return
+        self._collector.on_frame(link, header, body)
         if self._is_recording:
             from skyward_core.views import recorded_events
 
@@ -148,7 +159,7 @@ class MetricsRecorder:
         if self._recording_file is None:
             from skyward_core.store.pool_folder import MetricsWriter
 
-            self._recording_file = MetricsWriter(self._context.archive.folder, self._emit_warning)
+            self._recording_file = MetricsWriter(self._context.archive.folder, self._context.news.emit_warning)
         self._recording_file.put(entry)
 
     def close(self) -> None:
@@ -167,15 +178,15 @@ PAUSE_VALIDITY = 20.0  # for which a node believes it: this client may die
 class PauseNotifier:
     """Tells the nodes of one pool, as long as this client has a connection to them."""
 
-    def __init__(self, context: PoolContext, background: BackgroundTasks) -> None:
-        self._context, self._background = context, background
+    def __init__(self, context: PoolContext) -> None:
+        self._context = context
         self._is_notifying = False
 
     def on_phase(self) -> None:
         """A rank has come to another phase."""
         if not self._is_notifying and self._is_paused():
             self._is_notifying = True
-            self._background.spawn(self._notify())
+            self._context.background.spawn(self._notify())
 
     def _is_paused(self) -> bool:
         return self._context.view.activity.is_paused

@@ -6,7 +6,7 @@ import asyncio
 import random
 import secrets
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 
@@ -14,14 +14,10 @@ from skyward_core.model.errors import LedgerError, PoolError, SkywardError, Usag
 from skyward_core.model.machines import Machine
 from skyward_core.model.provider_capabilities import notice_program
 from skyward_core.pool.agent_link import Link
-from skyward_core.pool.event_log import EventPublisher
-from skyward_core.pool.node_roster import NodeRoster, describe_preemption
-from skyward_core.pool.pool_context import BackgroundTasks, PoolContext, PoolEnd
+from skyward_core.pool.node_roster import describe_preemption
+from skyward_core.pool.pool_context import PoolContext, PoolEnd
 from skyward_core.pool.reconciliation import with_python
-from skyward_core.pool.runs.run_registry import RunRegistry
-from skyward_core.pool.startup import NodeStartup
-from skyward_core.pool.teardown import ExternalTeardown
-from skyward_core.providers.provider import log_call, log_query, progress_listener
+from skyward_core.providers.provider import log_call, progress_listener
 from skyward_core.store.debug_log import get_logger
 from skyward_core.store.ledger_rows import Replacement
 from skyward_core.store.pool_folder import parse_rank
@@ -31,7 +27,6 @@ REPLACEMENT_PAUSES = (1.0, 30.0)  # seconds before the second attempt, and at mo
 POLL_INTERVAL = 0.5  # seconds between looks at what another client makes of it
 MACHINE_STATE_TIMEOUT = 30.0  # seconds for a provider to say how it is with a machine
 TERMINATE_TIMEOUT = 60.0  # seconds for it to end one that is of no use; the teardown has it ended again
-CANCEL_TIMEOUT = 5.0  # seconds that an attempt may take to be broken off
 
 
 class _PoolTornDown(Exception):
@@ -39,25 +34,12 @@ class _PoolTornDown(Exception):
 
 
 class NodeReplacements:
-    """Those of one pool, as one client sees to them.
+    """Replacements of lost machines of one pool, as one client performs them."""
 
-    Args:
-        renewed: called when a node is back on another machine, with whether this client brought it up.
-    """
-
-    def __init__(
-        self,
-        context: PoolContext,
-        news: EventPublisher,
-        roster: NodeRoster,
-        startup: NodeStartup,
-        renewed: Callable[[bool], Awaitable[None]],
-    ) -> None:
+    def __init__(self, context: PoolContext) -> None:
         self._context = context
-        self._news = news
-        self._roster = roster
-        self._startup = startup
-        self._on_node_replaced = renewed
+        self._news = context.news
+        self._roster = context.roster
 
     def begin(self, node: int) -> None:
         """Have another machine take a node's place, where the pool's options ask for that."""
@@ -75,14 +57,6 @@ class NodeReplacements:
         for link in context.links:
             if link.gone:
                 self.begin(link.node)
-
-    async def stop(self) -> None:
-        """Break off what is under way; the ledger keeps how far it came."""
-        tasks = list(self._roster.replacement_tasks.values())
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            await asyncio.wait(tasks, timeout=CANCEL_TIMEOUT)
 
     # -- one node ----------------------------------------------------------------------------------------
 
@@ -157,7 +131,7 @@ class NodeReplacements:
         try:
             async with limit:
                 await self._acquire_machine(node, found)
-                await self._startup.move_node(pool.machines[node])
+                await self._context.startup.move_node(pool.machines[node])
         except (PoolError, UsageError, OSError) as error:
             # Providers and the system have time limits, too: only our own limit gets our message. An error without a
             # message is still a failure.
@@ -192,7 +166,7 @@ class NodeReplacements:
             pool.machines[node] = machines[node]
             return
         # First, as long as nothing is paid: nobody could make use of a machine that cannot be told what it is for.
-        await self._startup.fetch_setup()
+        await pool.setup.fetch_from_nodes()
         self._emit_progress(node, "another machine is asked for")
         others = [machine for machine in machines if machine.node != node]
         former = [*pool.ledger.replaced_machines(token), machines[node]]
@@ -222,7 +196,7 @@ class NodeReplacements:
         pool, before = self._context, self._context.machines[node]
         machine = pool.ledger.machines(pool.token)[node]
         try:
-            await self._startup.join_machine(machine)
+            await self._context.startup.join_machine(machine)
         except (PoolError, UsageError, OSError) as error:
             self._emit_progress(node, error_message(error), time.time() + POLL_INTERVAL)
             # Of a machine that is there we are only cut off; another one is put in the place of one that is not.
@@ -246,7 +220,7 @@ class NodeReplacements:
         another machine although it has one that works."""
         self._roster.replacement_tasks.pop(node, None)
         try:
-            await self._on_node_replaced(brought)
+            await self._context.setup.on_node_replaced(brought)
         except LedgerError as error:
             self._news.emit_node_note(self._context.links[node], f"that it is back is not written down: {error}")
             self._roster.emit_state()
@@ -362,32 +336,28 @@ def _clock(at: float) -> str:
 _log = get_logger("node")
 
 DESCRIBE_TIMEOUT = 10.0  # seconds for a provider to say why a machine ended
+RECONNECT_PAUSES = (1.0, 30.0)  # seconds before the second look, and at most between later ones
 RETRY_DELAY = 1.0  # seconds before a node that could not be examined is examined once more
 
 
-class NodeFailureHandler:
-    """Over the nodes of one pool.
+class NodeRecovery:
+    """Recovery of the nodes of one pool: suspicion, new agents, replacements, reconnection.
 
     Attributes:
-        suspicion: of those that are silent; told of those that answer.
+        suspects: Nodes that do not answer.
+        replacements: Replacements of lost machines.
     """
 
-    def __init__(
-        self, context: PoolContext, news: EventPublisher, background: BackgroundTasks, roster: NodeRoster,
-        book: RunRegistry,
-        endings: ExternalTeardown, startup: NodeStartup, replacements: NodeReplacements,
-    ) -> None:  # fmt: skip
+    def __init__(self, context: PoolContext) -> None:
         self._context = context
-        self._news = news
-        self._background = background
-        self._roster = roster
-        self._run_registry = book
-        self._external_teardown = endings
-        self._startup = startup
-        self._replacements = replacements
+        self._news = context.news
         self._restart_limiter = RestartLimiter()
         self._diagnosing: set[int] = set()
         self.suspects = SuspectedNodes(context.options.lost_after, self._on_suspicion_timeout)
+        self.replacements = NodeReplacements(context)
+        self._reconnect_pause = RECONNECT_PAUSES[0]
+        self._reconnect_at = 0.0
+        self._is_reconnecting = False
 
     def on_disconnect(self, link: Link, detail: str) -> str:
         """A link is down: gives what is to be said of it, with until when it is waited for."""
@@ -398,14 +368,14 @@ class NodeFailureHandler:
 
     def diagnose(self, link: Link) -> None:
         """Have it found out what became of a node, and done what that asks for."""
-        self._background.spawn(self._diagnose(link))
+        self._context.background.spawn(self._diagnose(link))
 
     async def _diagnose(self, link: Link) -> None:
         if link.node in self._diagnosing:
             return
         self._diagnosing.add(link.node)
         try:
-            async with self._roster.decision_lock(link.node) as decided:
+            async with self._context.roster.decision_lock(link.node) as decided:
                 await self._handle_failure(link, decided)
         except (SkywardError, OSError) as error:
             self._news.emit_node_note(
@@ -427,24 +397,24 @@ class NodeFailureHandler:
         if decided:
             self._mark_lost(link, "another client sees to another machine in its place")
             return
-        if await self._external_teardown.check_ended(wait=link.finished):
+        if await self._context.shutdown.check_ended(wait=link.finished):
             return
         if link.finished:
             taken = await self._find_preemption(link)
             self._mark_lost(link, taken or "its agent was ended on its machine", taken_back=bool(taken))
             return
         machine = context.machines[link.node]
-        (seen,) = await log_query("describe", context.name, context.provider.describe(context.name, [machine]))
+        (seen,) = await context.describe([machine])
         # "unreachable" is a link that is down: a network cut ends no healthy machine.
         # So is "lost" where nodes do not reach each other: that peers get no answer either says nothing.
         alive = ("running", "unreachable", "lost") if context.is_standalone else ("running", "unreachable")
         if seen.state in alive or link.up or context.leaving or context.external_end is not None:
             return
-        if await self._external_teardown.check_ended(wait=True):
+        if await self._context.shutdown.check_ended(wait=True):
             return
         if (why := seen.extra.get("why")) and not any(other.up for other in context.links):
             words = why.removeprefix("the node ended itself: ")
-            self._external_teardown.on_external_end(PoolEnd.from_expiry(context.name, words))
+            self._context.shutdown.on_external_end(PoolEnd.from_expiry(context.name, words))
             return
         why = f"its machine is {seen.state}"
         if seen.state == "orphaned":
@@ -457,7 +427,7 @@ class NodeFailureHandler:
             why = f"{why}: {said}"
         taken = self._describe_preemption(link.node, seen)
         self._mark_lost(link, taken or why, taken_back=bool(taken))
-        await log_query("terminate", context.name, context.provider.terminate(context.name, [machine]))
+        await context.terminate(machine)
 
     async def _find_preemption(self, link: Link) -> str:
         """That the machine of an agent which was ended was taken back, in words; "" where nobody knows of it."""
@@ -468,7 +438,7 @@ class NodeFailureHandler:
             return ""
         try:
             async with asyncio.timeout(DESCRIBE_TIMEOUT):
-                (seen,) = await log_query("describe", context.name, context.provider.describe(context.name, [machine]))
+                (seen,) = await context.describe([machine])
         except (SkywardError, OSError):  # the log tells of it; that it is gone is known
             return ""
         return self._describe_preemption(link.node, seen)
@@ -482,7 +452,7 @@ class NodeFailureHandler:
         Where that fails the link goes on trying, and each of its attempts has the node examined again.
         """
         try:
-            report = await self._startup.prepare(link)
+            report = await self._context.startup.prepare(link)
         except PoolError as error:
             why = self._news.redactor.redact_text(error_message(error))
             self._restart_limiter.add_failure(link.node, why)
@@ -503,80 +473,53 @@ class NodeFailureHandler:
         self.suspects.clear(link)
         link.mark_lost(why, taken_back=taken_back)
         self._news.emit(events.NodePhase(pool=context.name, node=link.node, phase="gone", detail=why))
-        left = [other for other in context.links if not other.gone]
         try:
             if context.ledger.pool(context.token).state != "stopping":
-                context.ledger.set_pool_state(context.token, "degraded" if left else "failed")
+                context.ledger.set_pool_state(context.token, "degraded" if context.present_links else "failed")
         except LedgerError as error:  # what waits for the node must end all the same
             self._news.emit_node_note(link, f"that is not written down: {error}")
         said = f"node {link.node} is gone: {why}"
         self._news.emit(events.PoolState(pool=context.name, state="degraded", detail=said))
-        self._replacements.begin(link.node)
-        self._run_registry.on_node_lost()
-        self._run_registry.drop_link(link)
+        self.replacements.begin(link.node)
+        self._context.registry.on_node_lost()
+        self._context.registry.drop_link(link)
 
-
-RECONNECT_PAUSES = (1.0, 30.0)  # seconds before the second look, and at most between later ones
-
-
-class NodeReconnector:
-    """One pool's. Nothing is started, and no call that ended comes back: the client only goes where the nodes are.
-
-    Args:
-        renewed: as :class:`NodeReplacements` has it.
-    """
-
-    def __init__(
-        self,
-        context: PoolContext,
-        news: EventPublisher,
-        roster: NodeRoster,
-        startup: NodeStartup,
-        renewed: Callable[[bool], Awaitable[None]],
-    ) -> None:
-        self._context = context
-        self._news = news
-        self._roster = roster
-        self._startup = startup
-        self._on_node_replaced = renewed
-        self._pause = RECONNECT_PAUSES[0]
-        self._next = 0.0
-        self._is_running = False
+    # -- nodes that are there after all ------------------------------------------------------------------
 
     async def reconnect_lost(self) -> None:
         """Come to nodes that are there after all, and have the pool's state say what is true."""
         pool = self._context
-        if self._is_running or pool.leaving or pool.view.state not in ("up", "degraded"):
+        if self._is_reconnecting or pool.leaving or pool.view.state not in ("up", "degraded"):
             return
-        self._is_running = True
+        self._is_reconnecting = True
         try:
-            away = [link for link in self._roster.disconnected_links() if not self._roster.may_return(link.node)]
-            if away and self._is_due():
+            away = [link for link in pool.roster.disconnected_links() if not pool.roster.may_return(link.node)]
+            if away and self._is_reconnection_due():
                 for link in away:
                     await self._try_join(link)
-            if not pool.leaving and (state := self._roster.state()[0]) != pool.view.state:
-                self._roster.emit_state()
+            if not pool.leaving and (state := pool.roster.state()[0]) != pool.view.state:
+                pool.roster.emit_state()
                 if state == "up":
-                    self._pause = RECONNECT_PAUSES[0]
+                    self._reconnect_pause = RECONNECT_PAUSES[0]
         finally:
-            self._is_running = False
+            self._is_reconnecting = False
 
-    def _is_due(self) -> bool:
+    def _is_reconnection_due(self) -> bool:
         now = asyncio.get_running_loop().time()
-        if now < self._next:
+        if now < self._reconnect_at:
             return False
-        self._next = now + self._pause
-        self._pause = min(RECONNECT_PAUSES[1], self._pause * 2)
+        self._reconnect_at = now + self._reconnect_pause
+        self._reconnect_pause = min(RECONNECT_PAUSES[1], self._reconnect_pause * 2)
         return True
 
     async def _try_join(self, link: Link) -> None:
         pool = self._context
         machine = pool.ledger.machines(pool.token)[link.node]
         try:
-            (seen,) = await log_query("describe", pool.name, pool.provider.describe(pool.name, [machine]))
+            (seen,) = await pool.describe([machine])
             if seen.state != "running" or pool.leaving or pool.links[link.node] is not link:
                 return
-            await self._startup.join_machine(machine)
-            await self._on_node_replaced(False)
+            await pool.startup.join_machine(machine)
+            await pool.setup.on_node_replaced(False)
         except (PoolError, OSError) as error:
             self._news.emit(events.NodeLink(pool=pool.name, node=link.node, up=False, detail=error_message(error)))

@@ -14,17 +14,17 @@ from typing import TYPE_CHECKING
 from skyward_core.model.machines import Machine
 from skyward_core.model.outcomes import PoolStatus
 from skyward_core.pool.agent_link import Link
-from skyward_core.pool.event_log import EventPublisher
-from skyward_core.pool.pool_context import PoolContext
 from skyward_core.protocol.frame_schema import LONGEST_NOTICE, is_same_deadline
 from skyward_core.store.ledger_rows import Replacement
 from skyward_core.views import events
 from skyward_core.views.pool_view import NodeView
 
 if TYPE_CHECKING:
+    from skyward_core.pool import PoolContext
     from skyward_core.protocol.frame_types import NoticeKeys
 
 
+CANCEL_TIMEOUT = 5.0  # seconds that a replacement may take to be cancelled
 POLL_INTERVAL = 0.02  # seconds between looks at whether another client has decided about a node
 PREEMPTION_MARGIN = 30.0  # seconds after which a machine that was to be taken back is not expected to be
 MAX_NAMED_NODES = 3  # nodes that the pool's state names; the others are counted
@@ -39,9 +39,8 @@ class NodeRoster:
         given_up: node -> why it got none.
     """
 
-    def __init__(self, context: PoolContext, news: EventPublisher) -> None:
+    def __init__(self, context: PoolContext) -> None:
         self._context = context
-        self._news = news
         self.owner = f"{os.getpid()}.{secrets.token_hex(4)}"
         self.replacement_tasks: dict[int, asyncio.Task[None]] = {}
         self.failures: dict[int, str] = {}
@@ -68,7 +67,14 @@ class NodeRoster:
     def emit_state(self) -> None:
         """Say that the pool is up, or what of it is not there."""
         state, detail = self.state()
-        self._news.emit(events.PoolState(pool=self._context.name, state=state, detail=detail))
+        self._context.news.emit(events.PoolState(pool=self._context.name, state=state, detail=detail))
+
+    def report_wait(self, words: str) -> None:
+        """Show what runs wait for; "" if they no longer wait."""
+        if words:
+            self._context.news.emit_warning(words)
+        else:
+            self.emit_state()
 
     def save_state(self) -> None:
         """Say so, and write it down."""
@@ -96,6 +102,14 @@ class NodeRoster:
     def has_pending_preemptions(self) -> bool:
         """Whether machines are about to be taken back, and others will be in their places."""
         return self._context.options.on_loss == "replace" and any(map(_is_being_preempted, self._context.view.nodes))
+
+    async def stop_replacing(self) -> None:
+        """Stop the replacements that are in progress; the ledger keeps how far they came."""
+        tasks = list(self.replacement_tasks.values())
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks, timeout=CANCEL_TIMEOUT)
 
     async def wait_replacements(self) -> None:
         """Wait until nothing is under way any more."""
@@ -150,9 +164,8 @@ def _is_being_preempted(node: NodeView) -> bool:
 class PreemptionNotices:
     """Those of one pool, as one client hears of them."""
 
-    def __init__(self, context: PoolContext, news: EventPublisher) -> None:
+    def __init__(self, context: PoolContext) -> None:
         self._context = context
-        self._news = news
 
     def on_connect(self, link: Link) -> None:
         """An agent greets us: it may have been told while we were not there, and so may have others."""
@@ -169,8 +182,8 @@ class PreemptionNotices:
         ends_at = None if left is None else time.time() + min(LONGEST_NOTICE, max(0.0, left))
         if node.notice == kind and is_same_deadline(node.notice_ends_at, ends_at):
             return
-        self._news.emit(events.NodeNotice(pool=context.name, node=link.node, kind=kind, ends_at=ends_at))
-        self._news.emit_warning(describe_notice(link.node, told))
+        self._context.news.emit(events.NodeNotice(pool=context.name, node=link.node, kind=kind, ends_at=ends_at))
+        self._context.news.emit_warning(describe_notice(link.node, told))
         if kind == "rebalance":
             return
         for other in context.links:

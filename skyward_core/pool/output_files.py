@@ -19,12 +19,9 @@ from typing import TYPE_CHECKING, NamedTuple
 from skyward_core.model.errors import LedgerError, PoolError, UsageError
 from skyward_core.model.outcomes import FetchedFile, Unfetched, WrittenFile
 from skyward_core.pool.agent_link import Link
-from skyward_core.pool.blob_distribution import DirectConnections
-from skyward_core.pool.event_log import EventPublisher
-from skyward_core.pool.pool_context import PoolContext
-from skyward_core.pool.runs.run_registry import RunRegistry
 from skyward_core.protocol.frame_codec import WireError
 from skyward_core.protocol.output_file_patterns import CHANGED_MESSAGE, matches, normalize_pattern
+from skyward_core.store.ledger_rows import RemainingFiles
 from skyward_core.transport.downloads import PARTS, DownloadInProgress, IncomingOutput, check_folder_owner
 from skyward_core.util.byte_sizes import format_size
 from skyward_core.util.light_dataclass import Value, value
@@ -32,6 +29,7 @@ from skyward_core.util.terminal_safe_text import sanitize_line as safe
 from skyward_core.views import events
 
 if TYPE_CHECKING:
+    from skyward_core.pool import PoolContext
     from skyward_core.protocol.frame_types import WrittenAnswer, WrittenKeys
 
 
@@ -311,11 +309,8 @@ class OutputFetcher:
         tries: how often a file is begun that changes while it is read.
     """
 
-    def __init__(
-        self, context: PoolContext, direct: DirectConnections, record: OutputRecord, *, tries: int = 3
-    ) -> None:
+    def __init__(self, context: PoolContext, record: OutputRecord, *, tries: int = 3) -> None:
         self._context = context
-        self._direct = direct
         self._record = record
         self._tries = tries
         self._downloads: dict[WrittenFile, IncomingOutput] = {}
@@ -506,7 +501,8 @@ class OutputFetcher:
 
     async def _download(self, link: Link, path: str, incoming: IncomingOutput) -> None:
         # Standalone nodes listen nowhere.
-        if self._context.is_standalone or not await self._direct.download_output(link, path, incoming):
+        direct = self._context.registry.direct
+        if self._context.is_standalone or not await direct.download_output(link, path, incoming):
             await link.fetch_output(path, incoming)
 
     def _store(self, file: WrittenFile, target: Path, incoming: IncomingOutput) -> bool:
@@ -563,27 +559,12 @@ class FetchResult(NamedTuple):
     notes: list[str]
 
 
-class RemainingFiles(NamedTuple):
-    """What is left on the nodes of a pool that ends.
-
-    Attributes:
-        notes: where it lies, in words.
-        lost: what goes with its machines, in words.
-        stays: nodes on which it stays, and the folder there.
-    """
-
-    notes: Sequence[str] = ()
-    lost: Sequence[str] = ()
-    stays: Sequence[tuple[int, str]] = ()
-
-
 class Outputs:
     """One pool's, as one client has it."""
 
-    def __init__(self, context: PoolContext, news: EventPublisher, book: RunRegistry) -> None:
+    def __init__(self, context: PoolContext) -> None:
         self._context = context
-        self._news = news
-        self._run_registry = book
+        self._news = context.news
         self._record = OutputRecord(context.archive.folder / "outputs.jsonl")
         self._base = Path.cwd() / FOLDER
         self._patterns: Sequence[str] = context.row.spec.get("image", {}).get("outputs") or ()
@@ -663,7 +644,7 @@ class Outputs:
         if not self._is_running(run):
             aim = aim._replace(alone=found.single_node_paths)
         async with self._fetch_lock:
-            fetching = OutputFetcher(self._context, self._run_registry.direct, self._record, tries=tries)
+            fetching = OutputFetcher(self._context, self._record, tries=tries)
             got = await fetching.fetch(files, aim, progress)
         for each in got:
             if each.is_new or (each.error and tries > 1):
@@ -724,8 +705,8 @@ class Outputs:
     def _active_runs(self) -> list[str]:
         runs = self._context.view.runs
         return [
-            *self._run_registry.runs,
-            *(run for run in runs if run not in self._run_registry.runs and self._is_running(run)),
+            *self._context.registry.runs,
+            *(run for run in runs if run not in self._context.registry.runs and self._is_running(run)),
         ]
 
     async def _fetch_in_background(self) -> None:
@@ -771,7 +752,7 @@ class Outputs:
         """
         context = self._context
         if self._fetch_task is not None:
-            if give_up or self._run_registry.runs:  # some that do not end: their nodes do not answer
+            if give_up or self._context.registry.runs:  # some that do not end: their nodes do not answer
                 self._fetch_task.cancel()
             await asyncio.wait([self._fetch_task])
         if not await asyncio.to_thread(self._had_runs):

@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Callable, Container, Coroutine, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from skyward_core.model.errors import PoolGone
@@ -14,8 +15,12 @@ from skyward_core.model.provider_capabilities import HasHosts, RunsHere, TakesBa
 from skyward_core.model.script_interpreter import Interpreter
 from skyward_core.model.specs import Options
 from skyward_core.pool.agent_link import Link
+from skyward_core.pool.event_log import EventPublisher
+from skyward_core.pool.node_roster import NodeRoster
+from skyward_core.pool.rank_setup import RankSetupManager
+from skyward_core.pool.runs.run_registry import RunRegistry
 from skyward_core.protocol.frame_codec import WireError
-from skyward_core.providers.provider import Provider
+from skyward_core.providers.provider import Provider, log_query
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.ledger_rows import PoolRow
 from skyward_core.store.pool_folder import PoolFolder, parse_rank
@@ -24,6 +29,16 @@ from skyward_core.tasks.pickled_call import Task
 from skyward_core.views.pool_view import PoolView
 
 if TYPE_CHECKING:
+    from skyward_core.pool import (
+        MetricsRecorder,
+        NodeRecovery,
+        Outputs,
+        PoolLimits,
+        PoolShutdown,
+        PoolStartup,
+        RunScheduler,
+    )
+    from skyward_core.pool.agent_link import Listener
     from skyward_core.protocol.frame_types import AgentEnding
 
 
@@ -63,19 +78,35 @@ class PoolEnd(NamedTuple):
 
 
 class PoolContext:
-    """One pool's, as one client has it.
+    """State of one pool that the parts of one client share, and the way from part to part.
 
     Attributes:
-        links: of its nodes, by index; one that is put in another's place takes its index.
-        machines: that its nodes are on, by index.
-        view: what it looks like now; only ``event_log.EventPublisher`` writes to it.
-        observer: whether this client only looks, and changes nothing.
-        ending: how the pool ended, where it was not this client that ended it.
-        why_ended: why this client ends it, where nobody told it to; else "".
-        leaving: whether this client tears it down, or has left it.
-        detached: whether this client has left it.
-        runs_here: whether its ranks work in this machine's own folders.
+        links: Links to the nodes, by index. A replaced node keeps its index.
+        machines: Machines of the nodes, by index.
+        view: The pool as screens show it. Only the event publisher writes to it.
+        observer: Whether this client only watches the pool.
+        external_end: How the pool ended, if another client or its own limits ended it.
+        end_reason: Why this client ends the pool, if no user asked for it; else "".
+        leaving: Whether this client tears the pool down, or has left it.
+        detached: Whether this client has left the pool.
+        is_local: Whether the ranks work in this machine's own folders.
+        news: Publisher of all events of the pool.
+        background: Work that no caller waits for.
+        roster: Which nodes are missing, and which may return.
+        setup: Configuration and setup of the ranks.
+        registry: Runs by id.
+        listener: Receiver of what agents send.
+        metrics: Metrics of the machines.
+        startup, scheduler, recovery, limits, shutdown: The actors; ``pool.Pool`` creates them.
     """
+
+    listener: Listener
+    startup: PoolStartup
+    scheduler: RunScheduler
+    recovery: NodeRecovery
+    limits: PoolLimits
+    metrics: MetricsRecorder
+    shutdown: PoolShutdown
 
     def __init__(self, row: PoolRow, provider: Provider, ledger: Ledger, *, observer: bool) -> None:
         self.row = row
@@ -100,6 +131,26 @@ class PoolContext:
         self._interpreter = Interpreter.from_json(python) if python else None
         self.is_local = isinstance(provider, RunsHere)
         self._turn = -1  # the node that had the last
+        self.background = BackgroundTasks()
+        self.news = EventPublisher(self)
+        self.roster = NodeRoster(self)
+        self.setup = RankSetupManager(self)
+        self.registry = RunRegistry(self)
+
+    @cached_property
+    def outputs(self) -> Outputs:
+        """Files that the ranks write. Most pools start without importing this."""
+        from skyward_core.pool.output_files import Outputs
+
+        return Outputs(self)
+
+    async def describe(self, machines: Sequence[Machine]) -> list[Machine]:
+        """Return machines as the provider has them now."""
+        return await log_query("describe", self.name, self.provider.describe(self.name, machines))
+
+    async def terminate(self, machine: Machine) -> None:
+        """Terminate one machine."""
+        await log_query("terminate", self.name, self.provider.terminate(self.name, [machine]))
 
     @property
     def is_standalone(self) -> bool:
@@ -125,6 +176,11 @@ class PoolContext:
         for task in tasks:
             if not task.portable:
                 require_compatible(task.name, self.name, task.interpreter, self._interpreter, here=self.is_local)
+
+    @property
+    def present_links(self) -> list[Link]:
+        """Links to the nodes that are not gone for good."""
+        return [link for link in self.links if not link.gone]
 
     def link_of(self, rank: int) -> Link:
         """The link to the node that a rank is on."""

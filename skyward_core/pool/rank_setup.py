@@ -10,20 +10,18 @@ from skyward_core.model.script_interpreter import Interpreter
 from skyward_core.model.specs import Image
 from skyward_core.plugins.plugin import has_app_hook
 from skyward_core.pool.agent_link import Link
-from skyward_core.pool.event_log import EventPublisher
 from skyward_core.pool.gang_setup import GangSetup, RankSetup, StandaloneSetup
-from skyward_core.pool.node_roster import NodeRoster
-from skyward_core.pool.pool_context import PoolContext
 from skyward_core.protocol.frame_codec import MAX_PLUGINS_BYTES
 from skyward_core.util.redaction import secret_values, url_secrets
 
 if TYPE_CHECKING:
+    from skyward_core.pool import PoolContext
     from skyward_core.pool.gang_setup import LockFrame
     from skyward_core.protocol.frame_types import SetupAnswer
     from skyward_core.tasks.packages.package_specs import PackageSpecs
 
 
-class SetupConfig:
+class RankSetupManager:
     """One pool's.
 
     Attributes:
@@ -37,9 +35,9 @@ class SetupConfig:
         keeper: of the ranks' plugins, once there is one.
     """
 
-    def __init__(self, context: PoolContext, news: EventPublisher) -> None:
+    def __init__(self, context: PoolContext) -> None:
         self._context = context
-        self._news = news
+        self._news = context.news
         self._has_warned = False
         self.env: dict[str, str] = {}
         self.is_env_known = False
@@ -70,6 +68,11 @@ class SetupConfig:
         self.env, self.is_env_known = env, True
         self._news.add_secrets(secret_values(env))
 
+    @property
+    def plugins(self) -> bytes:
+        """The pickled plugins, as far as they are known here."""
+        return b"" if self.rank_setup is None else self.rank_setup.plugins
+
     async def has_plugins(self) -> bool:
         """Whether plugins enter contexts in the pool's ranks.
 
@@ -77,7 +80,7 @@ class SetupConfig:
             ConnectionError: only another node can tell, and none is there.
         """
         await self.fetch_from_nodes()
-        return self.rank_setup is not None and bool(self.rank_setup.plugins)
+        return bool(self.plugins)
 
     async def fetch_from_nodes(self) -> None:
         """Have nodes tell what only the client knows that made the pool.
@@ -114,21 +117,6 @@ class SetupConfig:
     def _is_complete(self) -> bool:
         return self.is_env_known and (self.rank_setup is None or self.rank_setup.knows_plugins)
 
-
-class RankSetupManager:
-    """Of one pool's ranks.
-
-    Attributes:
-        keeper: None until the pool is up.
-    """
-
-    def __init__(self, context: PoolContext, news: EventPublisher, knowledge: SetupConfig, roster: NodeRoster) -> None:
-        self._context = context
-        self._news = news
-        self._setup_config = knowledge
-        self._roster = roster
-        self.rank_setup: RankSetup | None = None
-
     def create(self, plugins: Sequence[Any] | None) -> None:
         """Make the keeper.
 
@@ -143,29 +131,10 @@ class RankSetupManager:
             limit = f"{MAX_PLUGINS_BYTES:,} can travel"
             said = f"the pool's plugins take {len(blob):,} bytes when they are pickled, and {limit}: "
             raise UsageError(f"{said}have them load on the nodes, in around_process, what is large")
-        known = self._setup_config
-        values = known.credentials + [value for plugin in plugins or () for value in plugin.secrets()]
+        values = self.credentials + [value for plugin in plugins or () for value in plugin.secrets()]
         kind = StandaloneSetup if self._context.is_standalone else GangSetup
-        self.rank_setup = known.rank_setup = kind(
-            self._context.links, self._placement(), blob, values, apps=has_app_hook(plugins or ()),
-            joins=any(plugin.joins for plugin in plugins or ()),
-            fail_fast=self._context.options.fail_fast,
-            tell=lambda words: self._news.emit_warning(words) if words else self._roster.emit_state(),
-            ask=known.fetch_from_nodes,
-        )  # fmt: skip
-
-    def _placement(self) -> dict[str, Any]:
-        context = self._context
-        world = len(context.machines) * context.ranks_per_node
-        facts: dict[str, Any] = {"total_nodes": len(context.machines), "world_size": world}
-        if context.is_standalone:
-            return facts | {"head_addr": "", "head_port": 0, "peers": []}
-        # A host may be known by a name of the client's alone; its agent knows where peers reach it.
-        peers = [
-            {"node": m.node, "address": m.private_address or link.welcome.get("address", "")}
-            for m, link in zip(context.machines, context.links, strict=True)
-        ]
-        return facts | {"peers": peers}
+        joins = any(plugin.joins for plugin in plugins or ())
+        self.rank_setup = kind(self._context, blob, values, apps=has_app_hook(plugins or ()), joins=joins)
 
     def on_frame(self, link: Link, header: LockFrame) -> None:
         """What an agent tells of the gang's lock."""
@@ -178,11 +147,9 @@ class RankSetupManager:
 
     async def on_node_replaced(self, form: bool) -> None:
         """A node lives on another machine now. ``form``: have a gang with it, if no other node is gone."""
-        if self.rank_setup is not None:
-            self.rank_setup.set_placement(self._placement())
-            if form and (self._context.is_standalone or not any(link.gone for link in self._context.links)):
-                await self.ensure_set_up()
-        self._roster.save_state()
+        if form and (self._context.is_standalone or not any(link.gone for link in self._context.links)):
+            await self.ensure_set_up()
+        self._context.roster.save_state()
 
     async def restart_processes(self) -> None:
         """Have fresh processes take the ranks' places.

@@ -7,6 +7,7 @@ import os
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -37,19 +38,18 @@ from skyward_core.model.provider_capabilities import RunsHere, Sells, Warns, not
 from skyward_core.model.script_interpreter import Interpreter
 from skyward_core.model.specs import Image, PoolSpec
 from skyward_core.plugins.plugin import bootstrap_steps, check_standalone, transform_image
-from skyward_core.pool.agent_link import Link, Listener
-from skyward_core.pool.event_log import EventPublisher
-from skyward_core.pool.node_roster import NodeRoster, describe_preemption
-from skyward_core.pool.pool_context import BackgroundTasks, PoolContext
-from skyward_core.pool.rank_setup import SetupConfig
+from skyward_core.pool.agent_link import Link
+from skyward_core.pool.node_roster import describe_preemption
+from skyward_core.pool.pool_context import PoolContext, PoolEnd
 from skyward_core.pool.reconciliation import close_if_gone, describe_end, save_unknown_machines, with_python
 from skyward_core.protocol.frame_codec import WireError
 from skyward_core.providers import provider_from_json
-from skyward_core.providers.provider import Provider, log_call, log_query, progress_listener
+from skyward_core.providers.provider import Provider, log_call, progress_listener
+from skyward_core.store import pool_folder
 from skyward_core.store.debug_log import get_logger
 from skyward_core.store.ledger import Ledger
-from skyward_core.store.ledger_rows import Receipt
-from skyward_core.store.state_folder import resolve_workdir
+from skyward_core.store.pool_folder import node_events
+from skyward_core.store.state_folder import prune_is_due, resolve_workdir
 from skyward_core.tasks import client_interpreter
 from skyward_core.tasks.client_interpreter import own_interpreter
 from skyward_core.transport.transport import (
@@ -64,6 +64,7 @@ from skyward_core.util.light_dataclass import Value, value
 from skyward_core.util.redaction import make_sanitizer, map_strings
 from skyward_core.util.terminal_safe_text import sanitize_line as safe
 from skyward_core.views import events
+from skyward_core.views.pool_view import restore_node_details
 
 if TYPE_CHECKING:
     from skyward_core.protocol.frame_types import ProbeDone, SendDone
@@ -72,83 +73,9 @@ if TYPE_CHECKING:
     from skyward_core.transport.transport import HostCommands
 
 
-class StartupTask:
-    """One pool's.
-
-    Args:
-        bring_up: what is to be done, one way or another.
-        down: tears down what has come of it.
-    """
-
-    def __init__(
-        self,
-        context: PoolContext,
-        news: EventPublisher,
-        bring_up: Callable[[PoolSpec], Coroutine[Any, Any, None]],
-        down: Callable[[], Awaitable[Receipt]],
-    ) -> None:
-        self._context = context
-        self._news = news
-        self._bring_up = bring_up
-        self._down = down
-        self._task: asyncio.Task[None] | None = None
-
-    async def start(self, spec: PoolSpec) -> None:
-        """Bring the pool up.
-
-        Raises:
-            PoolError: says which node failed, at what, and what to do.
-            Cancelled: :meth:`stop` came in between.
-        """
-        context = self._context
-        self._task = asyncio.create_task(self._bring_up(spec))
-        patience = spec.options.start_timeout + float(spec.options.wait_for_capacity)
-        limit = asyncio.timeout(patience)
-        try:
-            async with limit:
-                await self._task
-        except BaseException as error:
-            if limit.expired() and isinstance(error, TimeoutError):  # and not one of a provider's own
-                waiting = [
-                    f"node {n.index} {n.phase} ({n.detail or context.view.detail})"
-                    for n in context.view.nodes
-                    if n.phase != "ready"
-                ]
-                await self._tear_down()
-                said = f"pool {context.name} was not up after {patience:g} s: {'; '.join(waiting)}"
-                raise PoolError(said) from error
-            if context.detached and isinstance(error, asyncio.CancelledError):
-                raise Cancelled(f"pool {context.name} was left while it was starting") from error
-            if context.leaving and isinstance(error, asyncio.CancelledError):
-                await self._tear_down()
-                raise Cancelled(f"pool {context.name} was torn down while it was starting") from error
-            told = events.PoolState(
-                pool=context.name, state="starting", detail=error_message(error), hint=error_hint(error)
-            )
-            self._news.emit(told)
-            await self._tear_down()
-            raise
-
-    async def _tear_down(self) -> None:
-        receipt = await asyncio.shield(self._down())
-        if not receipt.ok:
-            raise PoolError(f"the pool {self._context.name} did not start, and its teardown is not complete: {receipt}")
-
-    @property
-    def is_running(self) -> bool:
-        """Whether it has begun, and has neither ended nor failed."""
-        return self._task is not None and not self._task.done()
-
-    async def stop(self) -> bool:
-        """Break it off, and wait until nothing more comes up; says whether there was anything to break off."""
-        if self._task is None or self._task.done():
-            return False
-        self._task.cancel()
-        await asyncio.wait([self._task])
-        return True
-
-
 _log = get_logger("pool")
+
+LOCK_DELAY = 1.0  # seconds after a start in which nothing is done that can wait
 
 ALONE, TOTAL_PROBE_TIMEOUT = (
     11.0,
@@ -161,10 +88,9 @@ MoveNode = Callable[[Machine], Awaitable[Any]]
 class MachineVerifier:
     """One pool's."""
 
-    def __init__(self, context: PoolContext, news: EventPublisher, roster: NodeRoster) -> None:
+    def __init__(self, context: PoolContext) -> None:
         self._context = context
-        self._news = news
-        self._owner = roster.owner
+        self._news = context.news
 
     def purchase_of(self, node: int) -> OrderedHardware | None:
         """What was bought of a node's machine; None where that is not to be looked at."""
@@ -310,7 +236,7 @@ class MachineVerifier:
         liar = context.machines[node]
         self._news.emit_warning(f"{self._describe(node)} is not what was bought: {why}; another one is asked for")
         self._emit_phase(node, "requested", f"{liar.id} is not what was bought: {why}; another machine is asked for")
-        entry = ledger.record_replacement_intent(token, node, secrets.token_hex(8), self._owner)
+        entry = ledger.record_replacement_intent(token, node, secrets.token_hex(8), context.roster.owner)
         if entry is None:
             raise PoolError(f"another client has taken over pool {context.name} while it was starting")
         others = [each for each in context.machines if each.node != node]
@@ -325,11 +251,11 @@ class MachineVerifier:
             ) from error
         machine = with_python(machine, context.row)
         if not ledger.record_replacement(token, machine):
-            await log_query("terminate", context.name, context.provider.terminate(context.name, [machine]))
+            await context.terminate(machine)
             raise PoolError(f"pool {context.name} was torn down by another client while it was starting")
         self._mark_unused(liar)
         context.links[node].mark_lost()  # nobody shall look for what ends now
-        await log_query("terminate", context.name, context.provider.terminate(context.name, [liar]))
+        await context.terminate(liar)
         await take_over(machine)
         ledger.end_replacement(token, node)
 
@@ -367,7 +293,7 @@ def _parse_probe(told: ProbeDone, begun: float, bought: OrderedHardware) -> Meas
 PAUSES = (10.0, 300.0)  # seconds between two tries, at first and at most
 
 
-async def create_machines(context: PoolContext, news: EventPublisher, spec: PoolSpec) -> list[Machine]:
+async def create_machines(context: PoolContext, spec: PoolSpec) -> list[Machine]:
     """The machines of a pool that begins; what is asked for was written down under the pool's token, so that asking
     again makes nothing twice.
 
@@ -387,28 +313,28 @@ async def create_machines(context: PoolContext, news: EventPublisher, spec: Pool
             if left <= 0:
                 raise
             wait = min(pause, left)
-            _report_no_capacity(context, news, error_message(error), wait, left)
+            _report_no_capacity(context, error_message(error), wait, left)
             await asyncio.sleep(wait)
             pause = min(pause * 1.5, PAUSES[1])
 
 
-def _report_no_capacity(context: PoolContext, news: EventPublisher, why: str, wait: float, left: float) -> None:
+def _report_no_capacity(context: PoolContext, why: str, wait: float, left: float) -> None:
     now = time.time()
     last = time.strftime("%Y-%m-%d %H:%M", time.localtime(now + left))
-    news.emit_warning(f"{why}; tried again until {last}")
+    context.news.emit_warning(f"{why}; tried again until {last}")
     for node in range(len(context.view.nodes)):
         told = events.NodePhase(
             pool=context.name, node=node, phase="requested", detail="none to be had", retry_at=now + wait
         )
-        news.emit(told)
+        context.news.emit(told)
 
 
 class EnvironmentLocks:
     """Of the nodes that this client has brought up."""
 
-    def __init__(self, context: PoolContext, news: EventPublisher) -> None:
+    def __init__(self, context: PoolContext) -> None:
         self._context = context
-        self._news = news
+        self._news = context.news
         self._remaining: dict[int, tuple[Link, Mapping[str, Any]]] = {}
         self._lock = asyncio.Lock()
 
@@ -447,7 +373,6 @@ class EnvironmentLocks:
     def _write(
         self, node: int, config: Mapping[str, Any], installed: Mapping[str, str], *, was_installed: bool
     ) -> None:
-        from skyward_core.store import pool_folder
         from skyward_core.tasks.packages.lock_files import format_lock, lock_heading
 
         heading = lock_heading(self._context.name, _interpreter(config), installed=was_installed)
@@ -463,33 +388,97 @@ def _interpreter(config: Mapping[str, Any]) -> Interpreter:
     return Interpreter.from_json(config["interpreter"]) if config["interpreter"] else own_interpreter()
 
 
-class NodeStartup:
-    """Has agents running on a pool's nodes, and connects to them.
-
-    Args:
-        listener: hears of what comes over the links.
-        drop: told of a link over which nothing comes any more.
+class PoolStartup:
+    """The start of one pool, or this client's attachment to it: agents run on the nodes, and links lead to them.
 
     Attributes:
-        locks: what the nodes' ranks have.
+        locks: Packages that the nodes' ranks have.
     """
 
-    def __init__(
-        self, context: PoolContext, news: EventPublisher, background: BackgroundTasks, knowledge: SetupConfig,
-        roster: NodeRoster,
-        listener: Listener, drop: Callable[[Link], None],
-    ) -> None:  # fmt: skip
+    def __init__(self, context: PoolContext) -> None:
         self._context = context
-        self._news = news
-        self._background = background
-        self._setup_config = knowledge
-        self._roster = roster
-        self._listener = listener
-        self._drop_link = drop
-        self.locks = EnvironmentLocks(context, news)
-        self._verifier = MachineVerifier(context, news, roster)
+        self._news = context.news
+        self.locks = EnvironmentLocks(context)
+        self._verifier = MachineVerifier(context)
+        self._task: asyncio.Task[None] | None = None
+
+    # -- a new pool --------------------------------------------------------------------------------------
 
     async def start(self, spec: PoolSpec) -> None:
+        """Create the machines and bring every node to ready; after a failure nothing of the pool is left.
+
+        Raises:
+            PoolError: says which node failed, at what, and what to do.
+            Cancelled: :meth:`stop` came in between.
+        """
+        context = self._context
+        self._task = asyncio.create_task(self._bring_up(spec))
+        patience = spec.options.start_timeout + float(spec.options.wait_for_capacity)
+        limit = asyncio.timeout(patience)
+        try:
+            async with limit:
+                await self._task
+        except BaseException as error:
+            if limit.expired() and isinstance(error, TimeoutError):  # and not one of a provider's own
+                waiting = [
+                    f"node {n.index} {n.phase} ({n.detail or context.view.detail})"
+                    for n in context.view.nodes
+                    if n.phase != "ready"
+                ]
+                await self._tear_down()
+                said = f"pool {context.name} was not up after {patience:g} s: {'; '.join(waiting)}"
+                raise PoolError(said) from error
+            if context.detached and isinstance(error, asyncio.CancelledError):
+                raise Cancelled(f"pool {context.name} was left while it was starting") from error
+            if context.leaving and isinstance(error, asyncio.CancelledError):
+                await self._tear_down()
+                raise Cancelled(f"pool {context.name} was torn down while it was starting") from error
+            told = events.PoolState(
+                pool=context.name, state="starting", detail=error_message(error), hint=error_hint(error)
+            )
+            self._news.emit(told)
+            await self._tear_down()
+            raise
+
+    async def _tear_down(self) -> None:
+        receipt = await asyncio.shield(self._context.shutdown.begin(False, None))
+        if not receipt.ok:
+            raise PoolError(f"the pool {self._context.name} did not start, and its teardown is not complete: {receipt}")
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it has begun, and has neither ended nor failed."""
+        return self._task is not None and not self._task.done()
+
+    async def stop(self) -> bool:
+        """Break it off, and wait until nothing more comes up; says whether there was anything to break off."""
+        if self._task is None or self._task.done():
+            return False
+        self._task.cancel()
+        await asyncio.wait([self._task])
+        return True
+
+    async def _bring_up(self, spec: PoolSpec) -> None:
+        context = self._context
+        await self.start_nodes(spec)
+        context.setup.create(spec.plugins)
+        with suppress(OSError):  # then other clients do not find them
+            pool_folder.save_dashboards(context.row.key, context.name, spec.plugins)
+        if context.setup.rank_setup is not None:
+            await context.setup.rank_setup.ensure_set_up()
+        context.roster.save_state()
+        context.background.spawn(self._save_locks())
+        context.limits.watch()
+        if prune_is_due():
+            from skyward_core.store.pruning import prune_when_due
+
+            context.background.spawn(asyncio.to_thread(prune_when_due, context.ledger))
+
+    async def _save_locks(self) -> None:
+        await asyncio.sleep(LOCK_DELAY)
+        await self.locks.save_remaining()
+
+    async def start_nodes(self, spec: PoolSpec) -> None:
         """Create the machines and bring every node to ready.
 
         Raises:
@@ -499,12 +488,12 @@ class NodeStartup:
         for node in range(spec.most_nodes):
             self._news.emit(events.NodePhase(pool=context.name, node=node, phase="requested"))
         with progress_listener(self._news.emit_warning):
-            context.machines[:] = await create_machines(context, self._news, spec)
+            context.machines[:] = await create_machines(context, spec)
         context.ledger.record_created(context.token, context.machines)
         self._update_node_count()
         self._news.update_price()
         self._check_not_ended()
-        self._setup_config.add_secrets(
+        context.setup.add_secrets(
             [*spec.options.secrets, *(each for plugin in spec.plugins for each in plugin.secrets())]
         )
         context.links[:] = [self._link(machine) for machine in context.machines]
@@ -530,7 +519,61 @@ class NodeStartup:
         if row.state == "stopping" or row.ended_at is not None:
             raise PoolError(f"pool {self._context.name} was torn down by another client while it was starting")
 
+    # -- a pool that is there ----------------------------------------------------------------------------
+
     async def attach(self) -> None:
+        """Connect to a pool that the ledger has as up, and close it there if its provider says that it has ended.
+
+        Raises:
+            PoolGone: The pool has ended.
+            PoolError: No node of the pool can be reached.
+        """
+        context = self._context
+        came = time.time()
+        try:
+            await self.attach_nodes()
+        except PoolError:
+            # Nobody may have been there to write down its end, by its lease for example.
+            row = context.ledger.pool(context.token)
+            with suppress(SkywardError, OSError):  # then nothing is known but that no node answers
+                await close_if_gone(row, context.provider, context.ledger)
+            if (row := context.ledger.pool(context.token)).ended_at is None:
+                raise
+            raise PoolEnd.from_ledger(row).error() from None
+        context.background.spawn(self._replay_node_messages(came))
+        context.setup.create(None)
+        context.roster.save_state()
+        context.recovery.replacements.resume()
+        if not context.observer:
+            context.limits.watch()
+        try:
+            # Now: later the agents that know may be gone, and this the only client.
+            await context.setup.fetch_from_nodes()
+        except OSError as error:
+            self._news.emit_node_note(context.links[0], f"{error}; asked again when it is needed")
+
+    async def _replay_node_messages(self, before: float) -> None:
+        """Restore the nodes' start-up messages: only the pool's maker received them, and has saved them if it ran on
+        this machine."""
+        said = await asyncio.to_thread(lambda: list(node_events(self._context.archive.folder, before)))
+        restore_node_details(self._context.view, said)
+
+    async def activate(self) -> None:
+        """Turn an observer into a client that keeps the pool alive and completes a start that its maker left.
+
+        Raises:
+            PoolError: The pool was never up; a machine is not what was bought, and could not be exchanged.
+        """
+        context = self._context
+        context.observer = False
+        context.limits.watch()
+        for link in context.links:
+            link.activate()
+        context.registry.check_orphaned()
+        await self._finish()
+        context.roster.save_state()
+
+    async def attach_nodes(self) -> None:
         """Connect to the nodes that are there.
 
         Raises:
@@ -548,7 +591,7 @@ class NodeStartup:
             pool.machines[:] = pool.ledger.machines(pool.token)
             self._update_node_count()
             self._news.update_price()
-        seen = await log_query("describe", pool.name, pool.provider.describe(pool.name, pool.machines))
+        seen = await pool.describe(pool.machines)
         self._check_finished(seen)
         coming = any(each.is_owner_alive for each in replaced.values())
         if not seen or (all(machine.state == "gone" for machine in seen) and not coming):
@@ -571,7 +614,7 @@ class NodeStartup:
         results = await asyncio.gather(*(link.connect() for link in there), return_exceptions=True)
         if orphans:
             if any(link.up for link in there):
-                await self._setup_config.fetch_from_nodes()  # a new agent should know what the one before it did
+                await self._context.setup.fetch_from_nodes()  # a new agent should know what the one before it did
             results += await asyncio.gather(*map(self._restart_agent, orphans), return_exceptions=True)
         failures = [
             (link, error)
@@ -590,14 +633,14 @@ class NodeStartup:
             if pool.observer or not self._is_unfinished or self._verifier.purchase_of(link.node) is None:
                 self._emit_phase(link, "ready", address=pool.machines[link.node].address)
         if not pool.observer:
-            await self.finish()
+            await self._finish()
 
     @property
     def _is_unfinished(self) -> bool:
         """Whether who made the pool was gone before its machines were measured."""
         return self._context.ledger.pool(self._context.token).state == "starting"
 
-    async def finish(self) -> None:
+    async def _finish(self) -> None:
         """Measure the machines of a pool that was never up.
 
         Raises:
@@ -637,7 +680,7 @@ class NodeStartup:
             )
 
     async def _restart_agent(self, link: Link) -> None:
-        async with self._roster.decision_lock(link.node) as decided:
+        async with self._context.roster.decision_lock(link.node) as decided:
             if decided:
                 link.mark_lost()
                 self._emit_phase(link, "requested", "another machine is on its way")
@@ -645,13 +688,7 @@ class NodeStartup:
             await self.prepare(link)
         await link.connect()
 
-    async def fetch_setup(self) -> None:
-        """Know what a new agent has to be told.
-
-        Raises:
-            OSError: another node has to be asked for it, and none can be now.
-        """
-        await self._setup_config.fetch_from_nodes()
+    # -- one node ----------------------------------------------------------------------------------------
 
     async def move_node(self, machine: Machine, *, ready: bool = True) -> None:
         """Bring a node up on another machine than it had.
@@ -665,7 +702,7 @@ class NodeStartup:
             OSError: another node has to be asked for the environment, and none can be now.
         """
         pool, node = self._context, machine.node
-        await self._setup_config.fetch_from_nodes()
+        await self._context.setup.fetch_from_nodes()
         pool.machines[node] = machine
         self._news.update_price()
         link = self._link(machine)
@@ -676,8 +713,8 @@ class NodeStartup:
             if ready:
                 await self._verifier.verify_replacement(node)
         except BaseException:
-            self._drop_link(link)
-            self._background.spawn(link.close())
+            self._context.registry.drop_link(link)
+            self._context.background.spawn(link.close())
             raise
 
     async def join_machine(self, machine: Machine) -> None:
@@ -692,17 +729,17 @@ class NodeStartup:
         link = self._link(machine)
         try:
             await self._replace_link(link)
-            await self._setup_config.fetch_from_nodes()  # of this node, where no other is there
+            await self._context.setup.fetch_from_nodes()  # of this node, where no other is there
         except BaseException:
-            self._drop_link(link)
-            self._background.spawn(link.close())
+            self._context.registry.drop_link(link)
+            self._context.background.spawn(link.close())
             raise
         self._emit_phase(link, "ready", address=machine.address)
 
     async def _replace_link(self, link: Link) -> None:
         """Put a new link in the place of one that is gone."""
         links = self._context.links
-        self._background.spawn(links[link.node].close())
+        self._context.background.spawn(links[link.node].close())
         links[link.node] = link
         await self._connect(link)
 
@@ -733,8 +770,8 @@ class NodeStartup:
         Raises:
             PoolError: it cannot travel, or a host cannot be reached.
         """
-        links = [link for link in self._context.links if not link.gone]
-        gate, known = StartBarrier(len(links)), self._setup_config
+        links = self._context.present_links
+        gate, known = StartBarrier(len(links)), self._context.setup
 
         def said(link: Link) -> Callable[[str], None]:
             return lambda line: self._news.emit_warning(f"node {link.node}: {line}")
@@ -757,7 +794,7 @@ class NodeStartup:
 
     def _agent_config(self, node: int) -> dict[str, Any]:
         """What the agent of a node is told; see ``agent.config``."""
-        pool, known = self._context, self._setup_config
+        pool, known = self._context, self._context.setup
         worker = pool.row.spec["worker"]
         before, behind = client_interpreter.import_path_entries()
         local = [entry for _, entry in known.image.get("folders") or ()]
@@ -795,7 +832,7 @@ class NodeStartup:
         return Link(
             machine.node,
             pool.provider.transport(pool.name, machine),
-            self._listener,
+            pool.listener,
             observer=pool.observer,
             logs_from=machine.logs_from,
             pool=pool.name,

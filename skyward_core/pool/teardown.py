@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -14,18 +14,15 @@ from skyward_core.model.machines import Machine
 from skyward_core.model.provider_capabilities import EndsNow, hourly_price
 from skyward_core.node.agent.retained_results import MIN_RETENTION
 from skyward_core.pool.agent_link import Link, describe_client
-from skyward_core.pool.event_log import EventPublisher
-from skyward_core.pool.pool_context import BackgroundTasks, PoolContext, PoolEnd
-from skyward_core.pool.rank_output import LogReceiver
+from skyward_core.pool.pool_context import PoolContext, PoolEnd
 from skyward_core.pool.reconciliation import close_if_gone, save_unknown_machines
-from skyward_core.pool.runs.run_registry import RunRegistry
 from skyward_core.protocol.frame_codec import WireError
 from skyward_core.providers.provider import ProviderTimeout, log_query
-from skyward_core.store.ledger_rows import Receipt, RetainedResults, machine_ended_at, make_bills
+from skyward_core.store import debug_log
+from skyward_core.store.ledger_rows import Receipt, RemainingFiles, RetainedResults, machine_ended_at, make_bills
 from skyward_core.views import events
 
 if TYPE_CHECKING:
-    from skyward_core.pool.output_files import RemainingFiles
     from skyward_core.providers.provider import Provider
 
 
@@ -36,81 +33,222 @@ RENTED = 600.0  # the same for machines that end with their pool: a provider may
 SILENCE = 10.0  # the same where none of those that are left can be reached
 WRITE = 5.0  # seconds in which a ledger that takes nothing is tried again
 AGAIN = 0.2  # seconds between two tries
+RECEIPT = 3.0  # seconds that the client which ended a pool may take to write so once its nodes are gone
+ACKNOWLEDGE_TIMEOUT = 2.0  # seconds for an agent to say that it has heard our last word
 
 
-async def tear_down(
-    context: PoolContext,
-    news: EventPublisher,
-    background: BackgroundTasks,
-    book: RunRegistry,
-    stop_replacing: Callable[[], Awaitable[None]],
-    save: Callable[[], Awaitable[RemainingFiles]],
-    leave: Callable[[], Awaitable[None]],
-    *,
-    give_up: bool,
-    now: bool = False,
-) -> Receipt:
-    """End a pool: its runs, its workers, its agents, its machines; nothing is called gone before its provider
-    says so. What cannot be verified stays in the ledger as not ended.
+class PoolShutdown:
+    """The end of one pool: by this client, by another client, or by its limits."""
 
-    A ledger that cannot be written keeps nothing from being ended: the receipt then says that it is not written down,
-    and whoever looks at the pool next finds that nothing of it is left.
+    def __init__(self, context: PoolContext) -> None:
+        self._context = context
+        self._news = context.news
+        self._task: asyncio.Task[Receipt] | None = None
 
-    Args:
-        stop_replacing: breaks off what brings nodes other machines.
-        save: brings home what ranks wrote and would go with their machines; tells what is left.
-        leave: closes what this client has open of the pool.
-        give_up: nobody wants what has not been fetched.
-        now: ask nothing of its machines, and have them ended first of all; the provider can do that.
-    """
-    started = time.monotonic()
-    news.emit(events.PoolState(pool=context.name, state="stopping"))
-    # From now on no client puts a machine in another's place.
-    marked = asyncio.create_task(_write_ledger(lambda: context.ledger.set_pool_state(context.token, "stopping")))
-    for run in list(book.runs.values()):
-        run.cancel("the pool is torn down")
-    await stop_replacing()
-    background.run_deferred()
-    rest, trouble_with = await (_abandon_nodes(context) if now else _shut_down_agents(context, news, book, save))
-    said = [*([context.end_reason] if context.end_reason else []), *rest.notes, *trouble_with.values()]
-    await marked
-    unfound = await _find_unknown_machines(context)
-    machines, unknown = await asyncio.to_thread(_all_machines, context)
-    unknown += unfound
-    rescued, lost = ([], []) if now else await _fetch_remaining(context, news, machines, trouble_with, give_up=give_up)
-    said += rescued
-    ended: dict[str, float] = {}
-    left, kept, trouble = await _verify_gone(context, news, machines, ended, now=now)
-    said += trouble
-    if not left and not unknown:
-        notes, unknown = await _clean_up(context)
-        said += notes
-    receipt = Receipt(
-        context.name,
-        len(machines),
-        tuple(sorted(machine.node for machine in machines if machine not in left)),
-        (*(m.id for m in left), *unknown),
-        round(time.monotonic() - started, 3),
-        tuple(said),
-        by=context.external_end.by if context.external_end else describe_client(),
-        kept=tuple(map(str, kept)),
-        lost=(*rest.lost, *lost),
-        stays=tuple(rest.stays),
-        bills=make_bills(context.row, machines, ended, hourly_price(context.provider)),
-    )
-    for link in context.links:
-        book.mark_calls_lost(link)
-    background.run_deferred()
-    at = time.time()
-    with suppress(LedgerError):  # another client may have seen it end before
-        at = context.ledger.pool(context.token).ended_at or at
-    news.emit(events.PoolEnded(pool=context.name, receipt=receipt.to_json(), at=at))
-    news.records.flush()
-    if why := await _write_ledger(lambda: context.ledger.record_teardown(context.token, receipt, kept, at), WRITE):
-        receipt = replace(receipt, unwritten=why)
-    await leave()
-    context.archive.remove_stale_arguments()
-    return receipt
+    def begin(self, give_up: bool, keep_outputs: int | None, *, now: bool = False) -> asyncio.Task[Receipt]:
+        """Tear the pool down, or return the teardown in progress; one that failed starts again."""
+        if self._task is None or (self._task.done() and not self._has_succeeded(self._task)):
+            self._context.leaving = True
+            self._task = asyncio.create_task(self._run(give_up, keep_outputs, now))
+        return self._task
+
+    def begin_with_reason(self, why: str) -> None:
+        """Tear the pool down without a request by the user; its runs and its receipt state the reason."""
+        context = self._context
+        context.end_reason = why
+        for run in list(context.registry.runs.values()):
+            run.cancel(f"pool {context.name} ends: {why}")
+        self.begin(False, None)
+
+    async def wait_recorded(self) -> None:
+        """Wait for the end of a teardown whose receipt is known, but not yet in the ledger."""
+        if self._task is not None:
+            await asyncio.wait([self._task])
+
+    @staticmethod
+    def _has_succeeded(task: asyncio.Task[Receipt]) -> bool:
+        return task.exception() is None and task.result().ok
+
+    async def _run(self, give_up: bool, keep_outputs: int | None, now: bool) -> Receipt:
+        context = self._context
+        debug_log.pool.set(context.name)
+        # Nothing may come up behind the back of a teardown that has verified that nothing is there.
+        await context.startup.stop()
+        locks = asyncio.create_task(context.startup.locks.save_remaining())  # while nodes end: nobody waits for it
+        receipt = await self._tear_down(give_up, keep_outputs, now)
+        await locks
+        if not receipt.kept:
+            return receipt
+        from skyward_core.pool.fetch_retained_results import fetch_after_teardown
+
+        return await fetch_after_teardown(context.row, context.ledger, receipt, give_up=give_up)
+
+    async def _tear_down(self, give_up: bool, keep_outputs: int | None, now: bool) -> Receipt:
+        """End the pool's runs, workers, agents and machines. Nothing counts as gone before its provider says so. What
+        cannot be verified stays in the ledger as not ended.
+
+        A ledger that cannot be written stops nothing: the receipt then says that it is not written down, and the next
+        client finds that nothing of the pool is left.
+
+        Args:
+            give_up: Do not save unfetched results.
+            keep_outputs: Bytes of output files that are fetched first; None for the pool's option.
+            now: Ask nothing of the machines, and end them first. The provider supports that.
+        """
+        context, news = self._context, self._news
+        started = time.monotonic()
+        news.emit(events.PoolState(pool=context.name, state="stopping"))
+        # From now on no client puts a machine in another's place.
+        marked = asyncio.create_task(_write_ledger(lambda: context.ledger.set_pool_state(context.token, "stopping")))
+        for run in list(context.registry.runs.values()):
+            run.cancel("the pool is torn down")
+        await context.roster.stop_replacing()
+        context.background.run_deferred()
+        rest, trouble_with = await (_abandon_nodes(context) if now else self._shut_down_agents(give_up, keep_outputs))
+        said = [*([context.end_reason] if context.end_reason else []), *rest.notes, *trouble_with.values()]
+        await marked
+        unfound = await _find_unknown_machines(context)
+        machines, unknown = await asyncio.to_thread(_all_machines, context)
+        unknown += unfound
+        rescued, lost = ([], []) if now else await _fetch_remaining(context, machines, trouble_with, give_up=give_up)
+        said += rescued
+        ended: dict[str, float] = {}
+        left, kept, trouble = await _verify_gone(context, machines, ended, now=now)
+        said += trouble
+        if not left and not unknown:
+            notes, unknown = await _clean_up(context)
+            said += notes
+        receipt = Receipt(
+            context.name,
+            len(machines),
+            tuple(sorted(machine.node for machine in machines if machine not in left)),
+            (*(m.id for m in left), *unknown),
+            round(time.monotonic() - started, 3),
+            tuple(said),
+            by=context.external_end.by if context.external_end else describe_client(),
+            kept=tuple(map(str, kept)),
+            lost=(*rest.lost, *lost),
+            stays=tuple(rest.stays),
+            bills=make_bills(context.row, machines, ended, hourly_price(context.provider)),
+        )
+        for link in context.links:
+            context.registry.mark_calls_lost(link)
+        context.background.run_deferred()
+        at = time.time()
+        with suppress(LedgerError):  # another client may have seen it end before
+            at = context.ledger.pool(context.token).ended_at or at
+        news.emit(events.PoolEnded(pool=context.name, receipt=receipt.to_json(), at=at))
+        news.records.flush()
+        if why := await _write_ledger(lambda: context.ledger.record_teardown(context.token, receipt, kept, at), WRITE):
+            receipt = replace(receipt, unwritten=why)
+        await self.detach()
+        context.archive.remove_stale_arguments()
+        return receipt
+
+    async def _shut_down_agents(self, give_up: bool, keep_outputs: int | None) -> tuple[RemainingFiles, dict[int, str]]:
+        """Shut the agents down; return what becomes of files that ranks wrote, and the problems by node."""
+        context = self._context
+        rest = await self._save_outputs(give_up, keep_outputs)
+        goodbyes = (_shut_down_agent(context, link) for link in context.links)
+        said = zip(context.links, await asyncio.gather(*goodbyes), strict=True)
+        return rest, {link.node: words for link, words in said if words}
+
+    async def _save_outputs(self, give_up: bool, keep_outputs: int | None) -> RemainingFiles:
+        """Save the files that ranks wrote, of all clients' runs, once the ranks have stopped. Failures do not stop the
+        teardown."""
+        context = self._context
+        nothing = RemainingFiles()
+        if context.is_local or not any(link.up for link in context.links):
+            return nothing
+        await asyncio.gather(*(_stop_ranks(link, context.options.grace + GOODBYE) for link in context.links if link.up))
+        ends = [asyncio.wrap_future(run.future) for run in context.registry.runs.values()]
+        if ends:
+            await asyncio.wait(ends, timeout=context.options.grace + AGAIN)
+        try:
+            return await context.outputs.save(give_up=give_up, most=keep_outputs)
+        except (OSError, PoolError) as error:
+            return nothing._replace(notes=[f"what ranks wrote could not be seen to: {error}"])
+
+    # -- by others ---------------------------------------------------------------------------------------
+
+    def on_external_end(self, ending: PoolEnd) -> None:
+        """The pool has ended, or is about to, and not by us: nothing waits on it any longer."""
+        context = self._context
+        if context.external_end is not None or context.leaving:
+            return
+        context.external_end = ending
+        self._news.emit(events.PoolState(pool=context.name, state="stopping", detail=str(ending.error())))
+        for run in list(context.registry.runs.values()):
+            run.pool_ended(ending)
+        context.background.spawn(self._wait_closed())
+
+    async def check_ended(self, *, wait: bool) -> bool:
+        """Whether another client has ended the pool, as the ledger tells. ``wait``: for one that is just doing so."""
+        context = self._context
+        until = time.monotonic() + (RECEIPT if wait else 0.0)
+        row = context.ledger.pool(context.token)
+        while row.state == "stopping" and time.monotonic() < until:
+            await asyncio.sleep(0.05)
+            row = context.ledger.pool(context.token)
+        if row.ended_at is None and not (wait and row.state == "stopping"):
+            return False
+        self.on_external_end(PoolEnd.from_ledger(row))
+        return True
+
+    async def _wait_closed(self) -> None:
+        """Wait for the receipt of who ended it; where nobody writes one, do so."""
+        context = self._context
+        soon = time.monotonic() + context.options.grace + GOODBYE
+        while not context.leaving:
+            row = context.ledger.pool(context.token)
+            if row.receipt is not None:
+                at = time.time() if row.ended_at is None else row.ended_at
+                self._news.emit(events.PoolEnded(pool=context.name, receipt=row.receipt, at=at))
+                return
+            await close_if_gone(row, context.provider, context.ledger)
+            await asyncio.sleep(0.05 if time.monotonic() < soon else 1.0)
+
+    # -- without an end ----------------------------------------------------------------------------------
+
+    @staticmethod
+    async def _acknowledge(link: Link) -> None:
+        """Have an agent hear which results are here, and written down. A host may drop what it has not handed on when
+        the connection ends: so its answer to what comes behind that is waited for."""
+        if link.flush_acknowledgements() and link.up:
+            with suppress(ConnectionError, TimeoutError):  # then they stay there
+                async with asyncio.timeout(ACKNOWLEDGE_TIMEOUT):
+                    await link.ask({"t": "ping"})
+
+    async def detach(self) -> None:
+        """Leave the pool as it is; see :meth:`Run.detach` for what becomes of runs. A pool that is still starting stays
+        half made, as if this process had died: the next client continues from there."""
+        context, news = self._context, self._news
+        context.detached = context.leaving = True
+        if await context.startup.stop():
+            with suppress(LedgerError):  # who comes next then waits until this process is gone
+                context.ledger.release_pool(context.token)
+        await context.startup.locks.save_remaining()
+        if self._task is None:
+            await asyncio.gather(*(link.transport.finish_uploads() for link in context.links))
+        for run in list(context.registry.runs.values()):
+            run.detach()
+        if "outputs" in vars(context):
+            context.outputs.stop_fetching()
+        if not context.observer:
+            await context.limits.expiry.extend_for_runs()
+        context.background.run_deferred()
+        await context.roster.stop_replacing()
+        context.recovery.suspects.stop()
+        news.log_receiver.stop()
+        news.records.flush()
+        await asyncio.gather(*map(self._acknowledge, context.links))
+        for link in context.links:
+            await link.close()
+        await context.background.stop()
+        context.registry.direct.close()
+        context.scheduler.modules.close()
+        context.metrics.close()
+        news.close()
 
 
 async def check_can_end_now(provider: Provider) -> None:
@@ -127,23 +265,8 @@ async def check_can_end_now(provider: Provider) -> None:
         raise UsageError(f"its machines cannot be ended at once: {why}; tear it down as usual")
 
 
-async def _shut_down_agents(
-    context: PoolContext,
-    news: EventPublisher,
-    book: RunRegistry,
-    save: Callable[[], Awaitable[RemainingFiles]],
-) -> tuple[RemainingFiles, dict[int, str]]:
-    """Have agents end themselves; gives what becomes of files that ranks wrote, and what is amiss, by node."""
-    rest = await _save_outputs(context, book, save)
-    goodbyes = (_shut_down_agent(context, news.log_receiver, book.runs, link) for link in context.links)
-    said = zip(context.links, await asyncio.gather(*goodbyes), strict=True)
-    return rest, {link.node: words for link, words in said if words}
-
-
 async def _abandon_nodes(context: PoolContext) -> tuple[RemainingFiles, dict[int, str]]:
     """Ask nothing of machines that are ended at once; names what goes with them."""
-    from skyward_core.pool.output_files import RemainingFiles
-
     for link in context.links:
         link.finished = True
     known = [f"run {run} ({size:,} bytes)" for run, size in context.view.unfetched.items()]
@@ -151,33 +274,8 @@ async def _abandon_nodes(context: PoolContext) -> tuple[RemainingFiles, dict[int
     return RemainingFiles(notes=["its machines were ended at once, as that was asked for"], lost=lost), {}
 
 
-async def _save_outputs(
-    context: PoolContext, book: RunRegistry, save: Callable[[], Awaitable[RemainingFiles]]
-) -> RemainingFiles:
-    """See to what ranks wrote, of whichever client's runs, once they write no more; whatever goes wrong there, the pool
-    ends."""
-    from skyward_core.pool.output_files import RemainingFiles  # pools of this machine have none
-
-    nothing = RemainingFiles()
-    if context.is_local or not any(link.up for link in context.links):
-        return nothing
-    await asyncio.gather(*(_stop_ranks(link, context.options.grace + GOODBYE) for link in context.links if link.up))
-    ends = [asyncio.wrap_future(run.future) for run in book.runs.values()]
-    if ends:
-        await asyncio.wait(ends, timeout=context.options.grace + AGAIN)
-    try:
-        return await save()
-    except (OSError, PoolError) as error:
-        return nothing._replace(notes=[f"what ranks wrote could not be seen to: {error}"])
-
-
 async def _fetch_remaining(
-    context: PoolContext,
-    news: EventPublisher,
-    machines: Sequence[Machine],
-    troubled: Collection[int],
-    *,
-    give_up: bool,
+    context: PoolContext, machines: Sequence[Machine], troubled: Collection[int], *, give_up: bool
 ) -> tuple[list[str], list[str]]:
     """Bring home what nobody has fetched and would go with the machines; whatever goes wrong there, the pool ends."""
     if not context.ends_machines:
@@ -188,7 +286,7 @@ async def _fetch_remaining(
 
     def say(detail: str) -> None:
         if context.view.detail != detail:
-            news.emit(events.PoolState(pool=context.name, state="stopping", detail=detail))
+            context.news.emit(events.PoolState(pool=context.name, state="stopping", detail=detail))
 
     try:
         return await fetch_remaining(context, machines, troubled, say, give_up=give_up)
@@ -259,12 +357,13 @@ async def _clean_up(pool: PoolContext) -> tuple[list[str], list[str]]:
     return [], []
 
 
-async def _shut_down_agent(pool: PoolContext, intake: LogReceiver, runs: Iterable[str], link: Link) -> str:
+async def _shut_down_agent(pool: PoolContext, link: Link) -> str:
     """Have an agent end itself, after its last log byte is here."""
+    intake = pool.news.log_receiver
     link.flush_acknowledgements()
     if intake.has_unwritten:
         link.request_logs()  # once more what our disk did not take
-    if not link.send({"t": "shutdown", "drop": list(runs), "keep": MIN_RETENTION}):
+    if not link.send({"t": "shutdown", "drop": list(pool.registry.runs), "keep": MIN_RETENTION}):
         link.finished = True
         return ""
     deadline = time.monotonic() + pool.options.grace + GOODBYE
@@ -291,12 +390,7 @@ async def _shut_down_agent(pool: PoolContext, intake: LogReceiver, runs: Iterabl
 
 
 async def _verify_gone(
-    pool: PoolContext,
-    news: EventPublisher,
-    machines: Sequence[Machine],
-    ended: dict[str, float],
-    *,
-    now: bool,
+    pool: PoolContext, machines: Sequence[Machine], ended: dict[str, float], *, now: bool
 ) -> tuple[list[Machine], list[RetainedResults], list[str]]:
     """Wait until the provider says that machines are gone; gives those of which it does not, what others keep, and why
     it said nothing at the end. ``ended``: gets when each has ended. ``now``: have them ended at once."""
@@ -314,17 +408,17 @@ async def _verify_gone(
     while True:
         silent = False
         try:
-            seen = await log_query("describe", pool.name, pool.provider.describe(pool.name, left))
+            seen = await pool.describe(left)
         except (PoolError, UsageError, OSError) as error:
             trouble = [error_message(error)]
-            news.emit(events.PoolState(pool=pool.name, state="stopping", detail=error_message(error)))
+            pool.news.emit(events.PoolState(pool=pool.name, state="stopping", detail=error_message(error)))
             delay = max(delay, AGAIN)  # nobody saw them end by themselves
             silent = not isinstance(error, ProviderTimeout)
         else:
             trouble = []
             there = {machine.node for machine in seen if machine.state != "gone"}
             for node in {machine.node for machine in left} - there:
-                news.emit(events.NodePhase(pool=pool.name, node=node, phase="gone", detail="verified"))
+                pool.news.emit(events.NodePhase(pool=pool.name, node=node, phase="gone", detail="verified"))
             ended |= {now.id: machine_ended_at(now, machines) for now in seen if now.state == "gone"}
             kept += filter(None, (RetainedResults.from_machine(pool.token, now) for now in seen if now.state == "gone"))
             left = [machine for machine, now in zip(left, seen, strict=True) if now.state != "gone"]
@@ -348,55 +442,3 @@ async def _terminate(pool: PoolContext, machines: Sequence[Machine], *, now: boo
     except (PoolError, UsageError, OSError) as error:
         return [error_message(error)]
     return []
-
-
-RECEIPT = 3.0  # seconds that the client which ended a pool may take to write so once its nodes are gone
-
-
-class ExternalTeardown:
-    """One pool's."""
-
-    def __init__(
-        self, context: PoolContext, news: EventPublisher, background: BackgroundTasks, book: RunRegistry
-    ) -> None:
-        self._context = context
-        self._news = news
-        self._background = background
-        self._run_registry = book
-
-    def on_external_end(self, ending: PoolEnd) -> None:
-        """The pool has ended, or is about to, and not by us: nothing waits on it any longer."""
-        context = self._context
-        if context.external_end is not None or context.leaving:
-            return
-        context.external_end = ending
-        self._news.emit(events.PoolState(pool=context.name, state="stopping", detail=str(ending.error())))
-        for run in list(self._run_registry.runs.values()):
-            run.pool_ended(ending)
-        self._background.spawn(self._wait_closed())
-
-    async def check_ended(self, *, wait: bool) -> bool:
-        """Whether another client has ended the pool, as the ledger tells. ``wait``: for one that is just doing so."""
-        context = self._context
-        until = time.monotonic() + (RECEIPT if wait else 0.0)
-        row = context.ledger.pool(context.token)
-        while row.state == "stopping" and time.monotonic() < until:
-            await asyncio.sleep(0.05)
-            row = context.ledger.pool(context.token)
-        if row.ended_at is None and not (wait and row.state == "stopping"):
-            return False
-        self.on_external_end(PoolEnd.from_ledger(row))
-        return True
-
-    async def _wait_closed(self) -> None:
-        """Wait for the receipt of who ended it; where nobody writes one, do so."""
-        context = self._context
-        soon = time.monotonic() + context.options.grace + GOODBYE
-        while not context.leaving:
-            row = context.ledger.pool(context.token)
-            if row.receipt is not None:
-                at = time.time() if row.ended_at is None else row.ended_at
-                self._news.emit(events.PoolEnded(pool=context.name, receipt=row.receipt, at=at))
-                return
-            await close_if_gone(row, context.provider, context.ledger)
-            await asyncio.sleep(0.05 if time.monotonic() < soon else 1.0)

@@ -8,7 +8,7 @@ import re
 import time
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import asdict, fields, replace
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 from skyward_core.model.machines import Machine
 from skyward_core.model.outcomes import PoolStatus, RootCause, RunKind, RunStatus
@@ -318,3 +318,17 @@ def is_process_alive(pid: int) -> bool:
     except PermissionError:
         return True
     return pid > 0
+
+
+class RemainingFiles(NamedTuple):
+    """What is left on the nodes of a pool that ends.
+
+    Attributes:
+        notes: where it lies, in words.
+        lost: what goes with its machines, in words.
+        stays: nodes on which it stays, and the folder there.
+    """
+
+    notes: Sequence[str] = ()
+    lost: Sequence[str] = ()
+    stays: Sequence[tuple[int, str]] = ()

@@ -136,7 +136,7 @@ def test_a_machine_that_is_not_what_was_bought_is_named_and_exchanged_before_it_
         assert sorted(rank for rank, _, _ in where() @ compute) == [0, 1]
         journal = home.pool_path(compute.pool.row.key)
         running = {each["id"] for each in cloud.instances("running")}
-        assert {each.id for each in compute.pool.machines} == running
+        assert {each.id for each in compute.pool.context.machines} == running
         assert len(running) == 2 and len(cloud.instances()) == 3
     assert compute.receipt and (compute.receipt.created, compute.receipt.ok) == (3, True)
     assert left(cloud) == []

@@ -114,8 +114,8 @@ def first_results(environment: dict[str, str], own: str) -> dict[str, float]:
             raise BenchError("a rank gave another answer")
         taken = {"aws": perf_counter() - begun}
         (folder,) = LaunchJournal.find_all("rented")
-        hosts = [each.address for each in compute.pool.machines]
-        user = compute.pool.machines[0].extra["user"]
+        hosts = [each.address for each in compute.pool.context.machines]
+        user = compute.pool.context.machines[0].extra["user"]
         known_hosts = str(folder.path.parent / "known_hosts")  # the machines have made themselves keys of their own
         ssh = sky.SSH(
             hosts,

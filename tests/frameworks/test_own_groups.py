@@ -115,7 +115,7 @@ def test_a_rank_that_is_ahead_does_not_meet_the_group_of_the_broadcast_before(ba
         calls = [stays_in_its_group(str(tmp_path), number) for number in range(3)]
         running = [beside.submit(bare.run_all, call) for call in calls]
         # One that is sent once a rank has left its group is for the next gang.
-        wait_until(lambda: sum(run.sent for run in list(bare.pool.runs.values())) == len(running))
+        wait_until(lambda: sum(run.sent for run in list(bare.pool.context.registry.runs.values())) == len(running))
         (tmp_path / "go").touch()
         wait_until(lambda: len(list(tmp_path.glob("1.*"))) == len(running))
         (tmp_path / "1.last").touch()  # nothing follows the last one

@@ -112,7 +112,7 @@ def test_a_host_that_is_back_takes_its_own_place_where_there_is_no_spare(make_la
         victim.power_on()
         assert place() @ compute == [(head.name, 0, 43), (victim.name, 1, 43)]
         assert view.nodes[1].address == victim.address
-        folders = {machine.extra["folder"] for machine in compute.pool.machines}
+        folders = {machine.extra["folder"] for machine in compute.pool.context.machines}
         assert len(folders) == 2 and all(host.processes() for host in lab.hosts)
     assert compute.receipt is not None
     assert (compute.receipt.created, compute.receipt.gone, compute.receipt.ok) == (3, (0, 1, 1), True)

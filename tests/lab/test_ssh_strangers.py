@@ -67,7 +67,7 @@ def test_a_stranger_s_folder_is_neither_believed_nor_run(make_lab: MakeLab) -> N
     host.run(f"setpriv --reuid {STRANGER} --regid {STRANGER} --clear-groups mkdir -m 777 {THEIRS}; chmod 1777 /tmp")
     with pool(lab) as compute:
         assert rank() @ compute == [0]
-        folder = compute.pool.machines[0].extra["folder"]
+        folder = compute.pool.context.machines[0].extra["folder"]
         assert host.run(f"ls /tmp/skyward-0/pools/{folder}")
         as_stranger(host, PLANT, THEIRS, folder, bundle().name, *modules())
     # What the stranger holds says that the pool lives on, and who believed it would run the stranger's code to end it.
@@ -102,7 +102,7 @@ def test_a_stranger_that_takes_the_pool_s_place_after_a_start_of_the_host_hears_
     with pool(lab) as compute:
         assert rank() @ compute == [0]
         (link,) = compute.pool.links
-        folder = compute.pool.machines[0].extra["folder"]
+        folder = compute.pool.context.machines[0].extra["folder"]
         assert host.run(f"ls {THEIRS}/pools/{folder}"), "ours, this time"
         lab.client.unplug()
         host.power_off()
@@ -127,7 +127,7 @@ def test_a_stranger_s_process_that_names_the_pool_s_socket_is_in_nobody_s_way(ma
     with pool(lab) as compute:
         assert rank() @ compute == [0]
         facts = compute.pool.links[0].transport._facts  # type: ignore[attr-defined]
-        place = f"{facts['root']}/pools/{compute.pool.machines[0].extra['folder']}"
+        place = f"{facts['root']}/pools/{compute.pool.context.machines[0].extra['folder']}"
         as_stranger(host, HOLD, facts["socket"] + ".w", "0", "0", env=f"{NODE_VARIABLE}={place}")
     assert compute.receipt is not None and compute.receipt.ok
     assert compute.receipt.seconds < 30, "nobody waited for the stranger"

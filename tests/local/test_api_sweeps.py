@@ -119,7 +119,7 @@ def test_a_record_has_the_table(pool: sky.Compute, tmp_path: Path, nodes: int) -
     trials = sweep.with_nodes(nodes) @ pool if nodes else sweep >> pool
     runs = pool.pool.view.runs
     wait_until(lambda: all(runs[each.run].state in ("done", "failed") for each in trials))
-    pool.pool.background.run_deferred()
+    pool.pool.context.background.run_deferred()
     pool.pool.news.records.flush()
     export_recording(pool.pool.ledger, pool.pool.row, "", tmp_path / "it")
     playback = Playback(open_recording(tmp_path / "it"))

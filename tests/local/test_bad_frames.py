@@ -136,8 +136,8 @@ def test_no_key_of_no_frame_upsets_the_clients_loop(
 ) -> None:
     ours = tmp_path / "ours"
     running = wait_for(str(ours)) > pool
-    wait_until(lambda: pool.pool.runs)
-    link, run = pool.pool.links[0], next(iter(pool.pool.runs))
+    wait_until(lambda: pool.pool.context.registry.runs)
+    link, run = pool.pool.links[0], next(iter(pool.pool.context.registry.runs))
     upset: list[tuple[dict[str, Any], str]] = []
 
     def say(header: dict[str, Any]) -> None:
@@ -150,12 +150,12 @@ def test_no_key_of_no_frame_upsets_the_clients_loop(
 
     def not_begun(work: Coroutine[Any, Any, None]) -> None:
         work.close()
-        pool.pool.runs[run]._fetching.clear()
+        pool.pool.context.registry.runs[run]._fetching.clear()
 
     def say_all() -> None:
         with monkeypatch.context() as patch:
             patch.setattr(link, "_pipe", Deaf())
-            patch.setattr(pool.pool.background, "spawn", not_begun)
+            patch.setattr(pool.pool.context.background, "spawn", not_begun)
             for name in ("_on_call_end", "_check_end", "_stop"):  # what is no nonsense ends nothing here
                 patch.setattr(Run, name, lambda *_, **__: None)
             for good in GOOD:
@@ -165,7 +165,7 @@ def test_no_key_of_no_frame_upsets_the_clients_loop(
                         for value in NO_VALUES:
                             say(base | {key: value})
                         say({name: value for name, value in base.items() if name != key})
-        mine = pool.pool.runs[run]
+        mine = pool.pool.context.registry.runs[run]
         mine._stale.clear()
         mine.values.clear()
         link._pending_requests.clear()
@@ -182,9 +182,9 @@ def test_a_node_ends_no_call_of_another(pool: sky.Compute, tmp_path: Path) -> No
     ours = tmp_path / "ours"
     with ThreadPoolExecutor(1) as thread:
         running = thread.submit(lambda: wait_for(str(ours)) @ pool)
-        wait_until(lambda: pool.pool.runs)
-        run = next(iter(pool.pool.runs))
-        wait_until(lambda: len(pool.pool.runs[run]._where) == 2)
+        wait_until(lambda: pool.pool.context.registry.runs)
+        run = next(iter(pool.pool.context.registry.runs))
+        wait_until(lambda: len(pool.pool.context.registry.runs[run]._where) == 2)
         header = {"t": "outcome", "run": run, "i": 0, "rank": 1, "node": 1, "kind": "returned"}
         on_loop(lambda: pool.pool.links[1]._on_data(encode_frame(header, pickle.dumps("forged"))))
         wait_until(lambda: pool.pool.links[1].up)

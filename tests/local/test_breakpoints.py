@@ -216,7 +216,7 @@ def test_a_person_looks_changes_a_value_and_leaves(waiting: sky.Compute) -> None
     run = Running(waiting, sky.function(stops)(1))
     says(waiting, f"debug {run.id}:1", 1)
     wait_until(lambda: waiting.pool.view.rank_phases.get(1, ("",))[0] == "paused", what="that it stands still")
-    sockets = list(Path(waiting.pool.machines[1].extra["folder"]).glob("debug.*"))
+    sockets = list(Path(waiting.pool.context.machines[1].extra["folder"]).glob("debug.*"))
     assert [each.stat().st_mode & 0o777 for each in sockets] == [0o600]
     assert sockets[0].parent.stat().st_mode & 0o77 == 0
     done = debugged(run.id, "p value + 41\n!value = 5\n")  # the rank that waits is found

@@ -84,7 +84,7 @@ def test_who_was_stopped_for_another_runs_sake_is_not_called_cancelled(home: Pat
         running = sky.function(wait)(str(tmp_path / "there")) > pool
         wait_until((tmp_path / "there").exists, what="its beginning")
         link, why = pool.pool.links[0], "the gang broke: rank 5 ended"
-        stop = {"t": "stop", "run": next(iter(pool.pool.runs)), "why": why, "grace": 1}
+        stop = {"t": "stop", "run": next(iter(pool.pool.context.registry.runs)), "why": why, "grace": 1}
         link.loop.call_soon_threadsafe(link.send, stop)
         with pytest.raises(sky.RunError, match="the gang broke: rank 5 ended"):
             running.result(30)
@@ -93,7 +93,7 @@ def test_who_was_stopped_for_another_runs_sake_is_not_called_cancelled(home: Pat
 def test_after_an_agents_death_a_run_has_its_own_lines_only(home: Path) -> None:
     with pool_of(1) as pool:
         sky.function(lambda: print("of an earlier run"))() @ pool
-        wait_until(lambda: not pool.pool.runs, what="the end of the first run")
+        wait_until(lambda: not pool.pool.context.registry.runs, what="the end of the first run")
         (agent,) = agent_pids(pool)
         os.kill(agent, signal.SIGKILL)
         wait_until(lambda: agent not in agent_pids(pool), what="another agent")
@@ -111,7 +111,7 @@ def test_a_run_during_which_its_agent_dies_has_its_own_lines_only(home: Path) ->
 
     with pool_of(1) as pool, ThreadPoolExecutor() as beside:
         sky.function(lambda: print("of an earlier run"))() @ pool
-        wait_until(lambda: not pool.pool.runs, what="the end of the first run")
+        wait_until(lambda: not pool.pool.context.registry.runs, what="the end of the first run")
         running = beside.submit(lambda: sky.function(slow)(home / "go") @ pool)
         wait_until(lambda: pool.pool.view.logs.rank(0).end == 2, what="the first line")
         (agent,) = agent_pids(pool)

@@ -35,7 +35,7 @@ def full_disk() -> Iterator[None]:
 
 def test_logs_that_a_full_disk_did_not_take_are_fetched_again(home: Path) -> None:
     with sky.Compute(nodes=1, options=sky.Options(console=False)) as compute:
-        spool = Path(compute.pool.machines[0].extra["folder"], "spool", "r000.out")
+        spool = Path(compute.pool.context.machines[0].extra["folder"], "spool", "r000.out")
         kept = compute.pool.archive.logs / "r000.out"
         with full_disk():
             chatter(20_000) >> compute

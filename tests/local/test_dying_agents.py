@@ -34,7 +34,7 @@ def test_an_agent_whose_folder_is_removed_ends(home: Path) -> None:
         home,
         """
         with sky.Compute(nodes=1, options=sky.Options(console=False)) as c:
-            print(c.pool.links[0].welcome["pid"], c.pool.machines[0].extra["folder"], flush=True)
+            print(c.pool.links[0].welcome["pid"], c.pool.context.machines[0].extra["folder"], flush=True)
             time.sleep(600)
         """,
     )

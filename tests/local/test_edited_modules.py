@@ -175,6 +175,6 @@ def test_an_edit_among_many_calls_is_used_by_the_next_one(folder: Path, monkeypa
                 assert version == str(turn - 1)
             (folder / "often.py").write_text(TEXT.format(version=str(turn)))
             os.utime(folder / "often.py", ns=(0, SECOND + next(EDITS)))
-        assert compute.pool._modules._check_count < 60, "files were looked at for each of 75 calls"
+        assert compute.pool.context.scheduler.modules._check_count < 60, "files were looked at for each of 75 calls"
         ((version, _),) = version_of("often") @ compute
         assert version == "3"

@@ -211,7 +211,7 @@ def test_nothing_is_lost_when_an_agent_dies_meanwhile(pool: sky.Compute, tmp_pat
 
     future = total(source()) > pool
     wait_until(lambda: pool.pool.view.runs[future.run].tasks, what="it has begun")
-    node = next(iter(pool.pool.run_registry.runs[future.run]._where.values())).node
+    node = next(iter(pool.pool.context.registry.runs[future.run]._where.values())).node
     os.kill(agent_pids(pool)[node], signal.SIGKILL)
     gate.set()
     assert future.result(timeout=60) == sum(range(200))

@@ -134,7 +134,7 @@ def test_a_pool_of_another_release_is_refused_in_words_and_can_be_ended(
 WIDE = """
 import asyncio, pathlib, sys
 import skyward_core as sky
-from skyward_core.pool.startup import NodeStartup as Startup
+from skyward_core.pool.startup import PoolStartup as Startup
 
 start_node = Startup._start_node
 

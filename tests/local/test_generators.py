@@ -52,7 +52,7 @@ def test_values_come_once_and_in_order_over_links_that_drop(home: Path) -> None:
             if len(got) % 12 == 5:
                 drop_link(compute)
         assert got == list(range(COUNT))
-        spool = Path(compute.pool.machines[0].extra["folder"], "spool")
+        spool = Path(compute.pool.context.machines[0].extra["folder"], "spool")
         wait_until(lambda: not [*spool.glob("*.item"), *spool.glob("*.yields")], what="the spool's end of it")
 
 

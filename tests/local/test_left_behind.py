@@ -182,7 +182,7 @@ def test_who_greets_as_a_worker_is_known_by_the_kernel(shared: dict[str, sky.Com
     pid = sky.function(os.getpid)() >> compute
     with socket.socket(socket.AF_UNIX) as line:
         line.settimeout(30)
-        line.connect(compute.pool.machines[0].extra["socket"] + ".w")
+        line.connect(compute.pool.context.machines[0].extra["socket"] + ".w")
         line.sendall(encode_frame({"t": "hello", "pid": pid}))
         heard = b""
         while data := line.recv(1 << 16):
@@ -190,7 +190,7 @@ def test_who_greets_as_a_worker_is_known_by_the_kernel(shared: dict[str, sky.Com
     assert [header["t"] for header, _ in Decoder().feed(heard)] == ["exit"]
     with socket.socket(socket.AF_UNIX) as line:
         line.settimeout(30)
-        line.connect(compute.pool.machines[0].extra["socket"] + ".w")
+        line.connect(compute.pool.context.machines[0].extra["socket"] + ".w")
         line.sendall(encode_frame({"t": "outcome", "run": "x", "i": 0, "kind": "returned"}))
         assert line.recv(1 << 16) == b"", "who has not greeted is not heard"
     assert sky.function(os.getpid)() >> compute == pid
@@ -210,7 +210,7 @@ def bystander(*arguments: str, uid: int = 0, env: dict[str, str] | None = None) 
 
 def beside(compute: sky.Compute) -> tuple[list[str], dict[str, str]]:
     """The arguments and the environment of a worker."""
-    extra = compute.pool.machines[0].extra
+    extra = compute.pool.context.machines[0].extra
     return [extra["socket"] + ".w", extra["folder"], "0", "0"], os.environ | {NODE_VARIABLE: extra["folder"]}
 
 
@@ -267,7 +267,7 @@ def test_a_rank_s_environment_names_its_node(shared: dict[str, sky.Compute]) -> 
 
 
 def compute_folder(compute: sky.Compute) -> str:
-    return str(compute.pool.machines[0].extra["folder"])
+    return str(compute.pool.context.machines[0].extra["folder"])
 
 
 # An agent that is just starting: it holds its folder, and has not said so.

@@ -319,7 +319,7 @@ def test_a_node_that_vanishes_is_lost_and_degrades_the_pool(home: Path) -> None:
 
         future = sky.function(hang)() > compute
         victim = compute.pool.links[_node_of_the_only_task(compute)]
-        remove(compute.pool.machines[victim.node].extra["folder"])
+        remove(compute.pool.context.machines[victim.node].extra["folder"])
         os.kill(victim.welcome["pid"], signal.SIGKILL)
         with pytest.raises(sky.RunError) as caught:
             future.result(90)

@@ -26,7 +26,7 @@ def test_what_is_printed_beyond_the_limit_is_dropped_with_a_word_and_no_other_ru
         pool.news.subscribe(lambda event: told.append(event.detail) if isinstance(event, NodeLink) else None, None)
         for lines, word in ((10, "before"), (60_000, "flood"), (10, "after"), (60_000, "again")):
             sky.function(prints)(lines, word) >> compute
-        on_loop(pool.background.run_deferred)
+        on_loop(pool.context.background.run_deferred)
         runs = list(pool.view.runs)
         for run in runs:
             submit(pool.news.wait_logs_complete(run)).result(60)

@@ -67,7 +67,7 @@ def test_a_node_that_answers_in_time_is_suspected_no_longer(home: Path) -> None:
         wait_until(lambda: node.link_up, what="the link")
         assert "suspected" not in node.link_detail
         on_loop(lambda: None)
-        assert not compute.pool.failure_handler.suspects._since
+        assert not compute.pool.context.recovery.suspects._since
         assert rank() >> compute == 0
 
 

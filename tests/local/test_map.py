@@ -76,7 +76,7 @@ def test_a_map_that_another_client_cancels_ends(home: Path, tmp_path: Path) -> N
     with ThreadPoolExecutor(1) as beside, sky.Compute(provider=sky.Local(), nodes=2) as compute:
         values = beside.submit(lambda: list(compute.map(marks_and_waits, marks)))
         wait_until(lambda: any(tmp_path.glob("*.begun")))
-        (run,) = compute.pool.runs
+        (run,) = compute.pool.context.registry.runs
         session = Session()
         try:
             session.attach(compute.name).result(30)
@@ -101,7 +101,7 @@ def test_a_map_that_is_cancelled_between_two_items_ends(home: Path) -> None:
         try:
             view = compute.pool.view
             wait_until(lambda: any(task.items for run in view.runs.values() for task in run.tasks.values()))
-            (run,) = compute.pool.runs
+            (run,) = compute.pool.context.registry.runs
             session = Session()
             try:
                 session.attach(compute.name).result(30)

@@ -116,7 +116,8 @@ def test_tasks_with_large_arguments_go_to_nodes_that_have_them(
         wait_for(compute, "degraded")
         tasks = [sky.function(weigh)(b"x" * 300_000, index) for index in range(200)]
         running = beside.submit(lambda: list(sky.gather(*tasks) >> compute))
-        wait_until(lambda: compute.pool.runs and next(iter(compute.pool.runs.values())).sent, 60, "a call")
+        runs = compute.pool.context.registry.runs
+        wait_until(lambda: runs and next(iter(runs.values())).sent, 60, "a call")
         provider.refuses = False
         wait_for(compute, "up")
         (tmp_path / "go").touch()

@@ -132,7 +132,7 @@ def test_files_come_once_whole_and_over_nothing_else(pool: sky.Compute, tmp_path
     )
     assert (target / "r1/f/shared").read_bytes() == content(10, 1)
     assert not (target / PARTS).exists()
-    haul = submit(pool.pool.outputs.fetch(["f/**"], target)).result()
+    haul = submit(pool.pool.context.outputs.fetch(["f/**"], target)).result()
     assert not any(each.is_new or each.error for each in haul.files)  # none came a second time
 
     pool.fetch("f/**", to=tmp_path)  # what was put into a folder below is left there
@@ -205,7 +205,7 @@ def test_more_files_than_one_answer_names_are_all_named(pool: sky.Compute) -> No
 
     scatter(10_001) >> pool
     assert sorted(int(file.path[5:]) for file in pool.files("many/**")) == list(range(10_001))
-    left = submit(pool.pool.outputs.unfetched()).result()
+    left = submit(pool.pool.context.outputs.unfetched()).result()
     assert not left.untold and len(left.others) >= 10_001
     clear() @ pool
 

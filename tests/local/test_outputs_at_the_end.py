@@ -69,7 +69,7 @@ def test_what_goes_with_its_machine_is_fetched_or_named(
     ) as compute:
         checkpoint_at_the_end() >> compute
         key = compute.pool.row.key
-        left = submit(compute.pool.outputs.unfetched()).result()
+        left = submit(compute.pool.context.outputs.unfetched()).result()
         assert {file.path: file.size for file in left.others} == {
             "end/small": 500_000,
             "end/large": 3_000_000,

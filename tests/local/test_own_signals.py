@@ -47,7 +47,7 @@ def stopped(pool: sky.Compute, folder: Path, work: Callable[[Callable[[], None]]
 
 def said(pool: sky.Compute) -> str:
     """What rank 0, and the agent about it, have written to its standard error."""
-    return (Path(pool.pool.machines[0].extra["folder"]) / "spool" / "r000.err").read_text()
+    return (Path(pool.pool.context.machines[0].extra["folder"]) / "spool" / "r000.err").read_text()
 
 
 def by_flag(begun: Callable[[], None]) -> str:

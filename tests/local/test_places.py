@@ -45,7 +45,7 @@ def test_a_task_after_a_death_knows_its_rank(home: Path, agents: bool) -> None:
         links = compute.pool.links
         wait_until(lambda: any(link.broken or not link.up for link in links), what="the news of it")
         found = sky.gather(*[task_place() for _ in range(60)]) >> compute
-        on_loop(compute.pool.background.run_deferred)
+        on_loop(compute.pool.context.background.run_deferred)
         run = list(compute.pool.view.runs.values())[-1]
         told = [outcome.rank for outcome in run.outcomes()]
         assert [rank for rank, *_ in found] == told

@@ -60,7 +60,7 @@ def test_what_waits_on_a_pool_that_another_process_ends_is_told_who_did(home: Pa
             threads.submit(lambda: next(values)),
             forever() > compute,
         ]
-        wait_until(lambda: len(compute.pool.runs) == 5, what="five runs")
+        wait_until(lambda: len(compute.pool.context.registry.runs) == 5, what="five runs")
         pid = end_from_elsewhere("shared")
         told = [wait.exception(30) for wait in waits]
         assert [type(error) for error in told] == [sky.PoolGone] * 5

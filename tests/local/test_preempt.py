@@ -53,7 +53,7 @@ class Lends(sky.Local):
 
 def says(compute: sky.Compute, node: int, kind: str = "terminate", left: float | None = 60.0) -> None:
     """The machine's provider does."""
-    with open(f"{compute.pool.machines[node].id}.says", "a") as file:
+    with open(f"{compute.pool.context.machines[node].id}.says", "a") as file:
         file.write(json.dumps({"kind": kind, "left": left}) + "\n")
 
 
@@ -91,7 +91,7 @@ def steps(tmp_path: Path) -> Steps:
 
 
 def err(compute: sky.Compute, rank: int) -> str:
-    return (Path(compute.pool.machines[rank].extra["folder"]) / "spool" / f"r{rank:03d}.err").read_text()
+    return (Path(compute.pool.context.machines[rank].extra["folder"]) / "spool" / f"r{rank:03d}.err").read_text()
 
 
 def test_callbacks_run_on_all_ranks_and_results_in_time_count(pool: sky.Compute, steps: Steps) -> None:
@@ -287,7 +287,7 @@ def test_an_agent_that_follows_one_that_died_tells_ranks_nothing_twice(pool: sky
         steps.wait("begun", [0, 1])
         says(pool, 1)
         steps.wait("told", [0, 1])
-        told = Path(pool.pool.machines[1].extra["folder"], "notices.json")
+        told = Path(pool.pool.context.machines[1].extra["folder"], "notices.json")
         words = told.read_text()
         link = pool.pool.links[1]
         before = link.welcome["pid"]
@@ -321,13 +321,13 @@ def test_what_was_taken_back_without_a_notice_is_lost_to_that_too(pool: sky.Comp
     with ThreadPoolExecutor(1) as beside:
         running = beside.submit(lambda: sky.function(train)() @ pool)
         steps.wait("begun", [0, 1])
-        Path(f"{pool.pool.machines[1].id}.taken").touch()
+        Path(f"{pool.pool.context.machines[1].id}.taken").touch()
         os.kill(pool.pool.links[1].welcome["pid"], signal.SIGTERM)
         with pytest.raises(sky.RunError) as caught:
             running.result(30)
     said = "preempted: the machine of node 1 was taken back by its provider: it says so"
     assert (caught.value.root_cause.type, caught.value.root_cause.message) == ("Preempted", said)
-    wait_until(lambda: pool.pool.runs == {} and pool.pool.view.nodes[1].phase == "gone")
+    wait_until(lambda: pool.pool.context.registry.runs == {} and pool.pool.view.nodes[1].phase == "gone")
 
 
 def test_a_run_is_stopped_after_a_notice_as_before(pool: sky.Compute, steps: Steps) -> None:

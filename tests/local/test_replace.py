@@ -55,7 +55,7 @@ def test_a_run_ends_as_lost_and_the_next_has_all_ranks(home: Path, tmp_path: Pat
         time.sleep(600)
 
     with sky.Compute(nodes=2, options=REPLACE) as compute:
-        before = compute.pool.machines[1]
+        before = compute.pool.context.machines[1]
         with ThreadPoolExecutor(1) as beside:
             running = beside.submit(lambda: sky.function(hang)() @ compute)
             wait_until(lambda: len(list(tmp_path.glob("hangs-*"))) == 2)
@@ -65,10 +65,10 @@ def test_a_run_ends_as_lost_and_the_next_has_all_ranks(home: Path, tmp_path: Pat
         assert {i: out.kind for i, out in caught.value.outcomes.items()} == {0: "collateral", 1: "lost"}
         assert rank() @ compute == [0, 1]  # waits for the other machine
         wait_for(compute, "up")
-        assert compute.pool.machines[1].id != before.id
+        assert compute.pool.context.machines[1].id != before.id
         assert compute.pool.view.nodes[1].phase == "ready"
         ledger = Ledger()
-        assert ledger.machines(compute.pool.row.token) == compute.pool.machines
+        assert ledger.machines(compute.pool.row.token) == compute.pool.context.machines
         assert ledger.replaced_machines(compute.pool.row.token) == [before]
         assert ledger.replacements(compute.pool.row.token) == []
     assert compute.receipt is not None
@@ -169,7 +169,7 @@ def test_a_teardown_does_not_wait_for_a_machine(home: Path, monkeypatch: pytest.
             lose(compute, 1)
             wait_until(lambda: compute.pool.view.nodes[1].retry_at is not None)
             running = beside.submit(lambda: rank() @ compute)
-            wait_until(lambda: len(compute.pool.runs) == 1)
+            wait_until(lambda: len(compute.pool.context.registry.runs) == 1)
         with pytest.raises(sky.Cancelled, match="torn down"):
             running.result(30)
     assert compute.receipt is not None
@@ -221,12 +221,12 @@ def test_a_run_that_waits_is_cancelled_when_its_client_leaves(home: Path, monkey
     with sky.Compute(nodes=2, options=REPLACE) as compute, ThreadPoolExecutor(2) as beside:
         other = sky.attach(compute.name)
         lose(compute, 1)
-        wait_until(lambda: other.pool.roster.is_replacing and compute.pool.roster.is_replacing)
+        wait_until(lambda: other.pool.context.roster.is_replacing and compute.pool.context.roster.is_replacing)
         waits = beside.submit(lambda: rank() @ other)
-        wait_until(lambda: len(other.pool.runs) == 1)
-        (run,) = other.pool.runs
+        wait_until(lambda: len(other.pool.context.registry.runs) == 1)
+        (run,) = other.pool.context.registry.runs
         ours = beside.submit(lambda: rank() @ compute)
-        wait_until(lambda: len(compute.pool.runs) == 1)
+        wait_until(lambda: len(compute.pool.context.registry.runs) == 1)
         other.detach()
         with pytest.raises(sky.Cancelled, match="left the pool before it was started; it was sent to no node"):
             waits.result(30)
@@ -250,9 +250,9 @@ def test_a_client_that_leaves_is_told_where_its_run_goes_on(home: Path, tmp_path
         other = sky.attach(compute.name)
         running = beside.submit(lambda: wait_for_it() @ other)
         wait_until(lambda: len(list(tmp_path.glob("here-*"))) == 2)
-        (run,) = other.pool.runs
+        (run,) = other.pool.context.registry.runs
         many = beside.submit(lambda: sky.gather(*[wait_for_it() for _ in range(99)]) >> other)
-        wait_until(lambda: len(other.pool.runs) == 2)
+        wait_until(lambda: len(other.pool.context.registry.runs) == 2)
         other.detach()
         with pytest.raises(PoolError, match=rf"it goes on there, and sky.attach\(.*\).wait\('{run}'\) gives"):
             running.result(30)
@@ -324,11 +324,15 @@ def test_two_clients_of_different_minds_end_up_with_one_machine(home: Path, monk
 
     with sky.Compute(nodes=2, options=REPLACE) as compute, sky.attach(compute.name) as other:
         which() @ compute
-        (second,) = {other.pool.provider} - {compute.pool.provider}
+        (second,) = {other.pool.context.provider} - {compute.pool.context.provider}
 
         async def describe(local: sky.Local, pool: str, known: Sequence[Machine]) -> list[Machine]:
             seen = await real(local, pool, known)
-            if len(known) > 1 or seen[0].id != compute.pool.machines[1].id or (asked.is_set() and gone.is_set()):
+            if (
+                len(known) > 1
+                or seen[0].id != compute.pool.context.machines[1].id
+                or (asked.is_set() and gone.is_set())
+            ):
                 return seen
             if local is second:
                 asked.set()
@@ -360,7 +364,7 @@ def test_two_clients_of_different_minds_end_up_with_one_machine(home: Path, monk
             wait_until(agreed, what="the same nodes, on the old machine or on another one")
         assert which() @ compute == which() @ other == [0, 1]
         assert agent_pids(compute) == agent_pids(other), "and they stay so"  # type: ignore[arg-type]
-        assert other.pool.machines == compute.pool.machines == Ledger().machines(compute.pool.row.token)
+        assert other.pool.context.machines == compute.pool.context.machines == Ledger().machines(compute.pool.row.token)
         lines = ["one of two clients"] * 3
         for pool in (compute.pool, other.pool):
             wait_until(lambda pool=pool: pool.view.logs.rank(1).lines(0, 9) == lines)  # type: ignore[misc]
@@ -382,7 +386,7 @@ KILLED_HALF_WAY = """
         WHERE = die
         agent = compute.pool.links[1].welcome["pid"]
         below = descendants(agent)
-        remove(compute.pool.machines[1].extra["folder"])
+        remove(compute.pool.context.machines[1].extra["folder"])
         for pid in (agent, *below):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)

@@ -116,7 +116,7 @@ def functions(stacks: Stacks) -> dict[int, list[str]]:
 
 
 def processes(ranks: sky.Compute, stacks: Stacks) -> dict[int, RankProcess]:
-    folder = ranks.pool.machines[0].extra["folder"]
+    folder = ranks.pool.context.machines[0].extra["folder"]
     return {each.rank: RankProcess(each.pid, f"{folder}/stacks.{each.rank}.0", PLACES) for each in stacks.ranks}
 
 
@@ -168,7 +168,7 @@ def test_where_a_rank_spends_its_time(ranks: sky.Compute, session: Session, work
     assert hottest_lines(seen)[0].frame.function == "holds_gil"
     with pytest.raises(UsageError, match="has ranks 0 to 3, and no rank 4"):
         session.profile("four", 4, 1).result(60)
-    folder = Path(ranks.pool.machines[0].extra["folder"])
+    folder = Path(ranks.pool.context.machines[0].extra["folder"])
     assert list(folder.glob("profile.*")) == []
 
 
@@ -263,7 +263,7 @@ def test_a_process_that_would_end_by_the_signal_is_not_sent_it(tmp_path: Path) -
 @pytest.mark.proof("2 s of a processor")
 def test_who_has_closed_the_file_is_not_sent_the_signal(home: Path) -> None:
     with sky.Compute(options=sky.Options(console=False)) as compute:
-        folder = compute.pool.machines[0].extra["folder"]
+        folder = compute.pool.context.machines[0].extra["folder"]
         pid, refusals = (closes(f"{folder}/stacks.0.0") @ compute)[0]
         assert refusals == ["", "its code has taken the signal, or closed the file of the answer"]
         pid, caught = (takes_it() @ compute)[0]

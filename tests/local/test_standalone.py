@@ -95,7 +95,7 @@ def test_a_rank_that_dies_takes_no_other_with_it(pool: sky.Compute, tmp_path: Pa
         wait_until(here(tmp_path, 4), what="all ranks")
         # This one waits behind the first on the three that live.
         second = beside.submit(lambda: who() @ pool)
-        wait_until(lambda: len(pool.pool.runs) == 2)
+        wait_until(lambda: len(pool.pool.context.registry.runs) == 2)
         (tmp_path / "go").touch()
         with pytest.raises(sky.RunError) as caught:
             first.result(60)
@@ -143,7 +143,7 @@ def test_calls_that_a_dead_agent_had_not_begun_wait_until_its_ranks_are_set_up(
         first = beside.submit(lambda: meet(tmp_path) @ pool)
         wait_until(here(tmp_path, 4), what="all ranks")
         second = beside.submit(lambda: place() @ pool)
-        wait_until(lambda: len(pool.pool.runs) == 2)
+        wait_until(lambda: len(pool.pool.context.registry.runs) == 2)
         os.kill(agent, signal.SIGSTOP)  # it must not see the end of its workers
         mine = [pid for pid in below if exists(pid) and parent(pid) == agent]
         for pid in (*mine, agent):

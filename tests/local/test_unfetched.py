@@ -230,7 +230,9 @@ def test_a_pool_that_its_own_client_leaves_keeps_nothing(home: Path) -> None:
             pool = compute.pool
             assert sky.function(slow)(Path("/")) @ compute == [1, 1]
             waiting = threads.submit(lambda: sky.function(slow)(home / "never") @ compute)
-            wait_until(lambda: any(len(run.outcomes) == 1 for run in pool.runs.values()), what="rank 0's end")
+            wait_until(
+                lambda: any(len(run.outcomes) == 1 for run in pool.context.registry.runs.values()), what="rank 0's end"
+            )
         with pytest.raises(sky.Cancelled):
             waiting.result(60)
     assert compute.receipt is not None

@@ -28,7 +28,7 @@ def lose(compute: sky.Compute, node: int) -> set[int]:
     """A node is gone for good, with all that ran there; gives the pids."""
     agent = compute.pool.links[node].welcome["pid"]
     below = descendants(agent)
-    folder = Path(compute.pool.machines[node].extra["folder"])
+    folder = Path(compute.pool.context.machines[node].extra["folder"])
 
     def is_removed() -> bool:
         shutil.rmtree(folder, ignore_errors=True)  # who lives yet may write there meanwhile

@@ -24,8 +24,8 @@ def last_run(pool: sky.Compute) -> str:
 
 def settled(pool: sky.Compute) -> None:
     """Wait until the client has every byte that the nodes have, and has kept its books."""
-    on_loop(pool.pool.background.run_deferred)
-    spools = [Path(machine.extra["folder"]) / "spool" for machine in pool.pool.machines]
+    on_loop(pool.pool.context.background.run_deferred)
+    spools = [Path(machine.extra["folder"]) / "spool" for machine in pool.pool.context.machines]
 
     def complete() -> bool:
         sizes = {f.name: f.stat().st_size for spool in spools for f in spool.glob("r*.*")}

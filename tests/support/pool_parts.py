@@ -13,13 +13,9 @@ from skyward_core.model.machines import Machine
 from skyward_core.model.outcomes import MachineStatus
 from skyward_core.model.specs import Image, Options, PoolSpec
 from skyward_core.pool.agent_link import Link
-from skyward_core.pool.event_log import EventPublisher
 from skyward_core.pool.node_recovery import NodeReplacements
-from skyward_core.pool.node_roster import NodeRoster
-from skyward_core.pool.pool_context import BackgroundTasks, PoolContext
-from skyward_core.pool.rank_setup import SetupConfig
-from skyward_core.pool.runs.run_registry import RunRegistry
-from skyward_core.pool.startup import NodeStartup
+from skyward_core.pool.pool_context import PoolContext
+from skyward_core.pool.startup import PoolStartup
 from skyward_core.protocol.frame_codec import VERSION, Decoder, Header, encode_frame
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.ledger_rows import PoolRow
@@ -208,36 +204,36 @@ class Client:
         self.world = world
         self.ledger = Ledger()
         self.context = context = PoolContext(row, world, self.ledger, observer=observer)  # type: ignore[arg-type]
-        self.news = EventPublisher(context)
+        self.news, self.roster, self.setup = context.news, context.roster, context.setup
         self.news.emit_opened()
-        self.background = BackgroundTasks()
-        self.knowledge = SetupConfig(context, self.news)
-        self.roster = NodeRoster(context, self.news)
         self.renewed: list[bool] = []
         self.on_renewed: Callable[[], Awaitable[None]] = nothing
         self.dropped: list[int] = []
         self.greeted: list[int] = []
-        self.run_registry = RunRegistry(context, self.news, self.background, lambda run: None)
-        self.startup = NodeStartup(context, self.news, self.background, self.knowledge, self.roster, self, self._drop)
-        self.replacements = NodeReplacements(context, self.news, self.roster, self.startup, self._renewed)
+        context.listener = self
+        self._drop_link = context.registry.drop_link
+        context.registry.drop_link = self._drop  # type: ignore[method-assign]
+        context.setup.on_node_replaced = self._renewed  # type: ignore[method-assign]
+        self.startup = context.startup = PoolStartup(context)
+        self.replacements = NodeReplacements(context)
 
-    async def _renewed(self, brought: bool) -> None:
-        self.renewed.append(brought)
+    async def _renewed(self, form: bool) -> None:
+        self.renewed.append(form)
         await self.on_renewed()
 
     def _drop(self, link: Link) -> None:
         self.dropped.append(link.node)
-        link.mark_lost()
+        self._drop_link(link)
 
     # -- as a listener --
 
     def on_frame(self, link: Link, header: Any, body: bytes) -> None:
         if header["t"] in ("outcome", "item", "began", "run"):
-            self.run_registry.on_frame(link, header, body)
+            self.context.registry.on_frame(link, header, body)
 
     def on_link(self, link: Link, up: bool, detail: str) -> None:
         if up:
-            self.run_registry.sync_from_agent(link)
+            self.context.registry.sync_from_agent(link)
             self.greeted.append(link.node)
 
     def cursors(self, node: int) -> dict[str, int]:
@@ -254,10 +250,10 @@ class Client:
         return [node.phase for node in self.context.view.nodes]
 
     async def close(self) -> None:
-        await self.replacements.stop()
+        await self.roster.stop_replacing()
         for link in self.context.links:
             await link.close()
-        await self.background.stop()
+        await self.context.background.stop()
         self.news.close()
         self.ledger.close()
 
@@ -276,7 +272,7 @@ def intended(world: World, nodes: int = 2, **options: Any) -> tuple[PoolSpec, Po
 async def attached(world: World, row: PoolRow, *, observer: bool = False) -> Client:
     """A client that has come to a pool."""
     client = Client(world, row, observer=observer)
-    client.knowledge.set_image(Image())
-    await client.startup.attach()
+    client.setup.set_image(Image())
+    await client.startup.attach_nodes()
     client.roster.save_state()
     return client

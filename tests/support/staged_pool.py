@@ -13,14 +13,9 @@ from typing import Any
 from skyward_core.model.outcomes import Outcome, RunKind
 from skyward_core.model.specs import Options
 from skyward_core.pool.agent_link import Link
-from skyward_core.pool.edited_modules import EditedModules
-from skyward_core.pool.event_log import EventPublisher
-from skyward_core.pool.node_roster import NodeRoster
-from skyward_core.pool.pool_context import BackgroundTasks, PoolContext
-from skyward_core.pool.rank_setup import RankSetupManager, SetupConfig
+from skyward_core.pool.pool_context import PoolContext
 from skyward_core.pool.runs.run import Run
-from skyward_core.pool.runs.run_registry import RunRegistry
-from skyward_core.pool.runs.scheduler import Launcher
+from skyward_core.pool.runs.scheduler import RunScheduler
 from skyward_core.protocol.frame_codec import VERSION, Decoder, Header, encode_frame
 from skyward_core.store.ledger_rows import PoolRow
 from skyward_core.tasks.pickled_call import EMPTY_BLOB, Blob, Task
@@ -230,24 +225,15 @@ class Stage:
         row = PoolRow(f"t{next(_tokens)}", "p", {}, spec, "up", 0.0, None, None, None)
         self.ledger = Ledger()
         self.context = context = PoolContext(row, None, self.ledger, observer=False)  # type: ignore[arg-type]
-        self.news = news = EventPublisher(context)
-        self.background = background = BackgroundTasks()
-        self.run_registry = RunRegistry(context, news, background, lambda run: self.launcher.restart(run))
-        self.roster = roster = NodeRoster(context, news)
-        knowledge = SetupConfig(context, news)
-        knowledge.is_env_known = True
-        upkeep = RankSetupManager(context, news, knowledge, roster)
+        self.news = news = context.news
+        self.background, self.registry, self.roster = context.background, context.registry, context.roster
+        context.setup.is_env_known = True
         self.keeper = Keeper()
-        upkeep.rank_setup = knowledge.rank_setup = self.keeper  # type: ignore[assignment]
-        modules = EditedModules(context, news, "", self._nothing, self._nothing)
-        self.launcher = Launcher(context, news, background, self.run_registry, roster, upkeep, knowledge, modules)
+        context.setup.rank_setup = self.keeper  # type: ignore[assignment]
+        self.scheduler = context.scheduler = RunScheduler(context)
         self.events: list[events.Event] = []
         news.emit_opened()
         news.subscribe(self._heard, None)
-
-    @staticmethod
-    async def _nothing() -> None:
-        """Ranks here load no modules that anybody could edit."""
 
     @property
     def links(self) -> list[Link]:
@@ -270,20 +256,20 @@ class Stage:
 
     def on_link(self, link: Link, up: bool, detail: str) -> None:
         if up and not link.epoch:
-            self.launcher.on_new_agent()
+            self.scheduler.on_new_agent()
 
     def on_frame(self, link: Link, header: Any, body: bytes) -> None:
         if header["t"] == "gang":
-            self.launcher.on_gang_broken()
+            self.scheduler.on_gang_broken()
         else:
-            self.run_registry.on_frame(link, header, body)
+            self.registry.on_frame(link, header, body)
 
     # -- for tests --
 
     def add(self, kind: RunKind, *tasks: Task, consumed: bool = False) -> Run:
         """A run that nobody has started yet."""
         total = len(self.nodes) * self.context.ranks_per_node if kind == "broadcast" else len(tasks)
-        run = self.run_registry.add(f"r{next(_tokens)}", kind, tasks, total)
+        run = self.registry.add(f"r{next(_tokens)}", kind, tasks, total)
         run.consumed = consumed
         return run
 
@@ -327,5 +313,5 @@ async def staged(nodes: int = 2, *, ranks: int = 1, concurrency: int = 1, **opti
         for link in stage.links:
             await link.close()
         await stage.background.stop()
-        stage.run_registry.direct.close()
+        stage.registry.direct.close()
         stage.news.close()

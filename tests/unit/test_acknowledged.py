@@ -41,9 +41,9 @@ def run_on(links: Sequence[FakeLink]) -> tuple[Run, Any]:
         job="",
         width=1,
     )
-    context = SimpleNamespace(name="p", links=links, is_standalone=True)
-    around = SimpleNamespace(context=context, ended=lambda run: None)
-    return Run(around, "r1", "gather", [task], 3), task  # type: ignore[arg-type, list-item]
+    registry = SimpleNamespace(on_run_end=lambda run: None)
+    context = SimpleNamespace(name="p", links=links, is_standalone=True, registry=registry)
+    return Run(context, "r1", "gather", [task], 3), task  # type: ignore[arg-type, list-item]
 
 
 def test_the_nodes_that_had_calls_of_it_are_told_and_no_others() -> None:

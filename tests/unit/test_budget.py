@@ -70,7 +70,7 @@ async def started(world: Dear, dollars: float | None, *, asks: bool = False) -> 
     ledger = Ledger()
     pool = await Pool.register(spec, ledger)
     watched = Watched(pool)
-    pool.budget.prompts_user = asks
+    pool.context.limits.budget.prompts_user = asks
     await pool.start(spec)
     yield watched
     assert (await pool.down()).ok
@@ -92,7 +92,7 @@ async def test_who_is_asked_may_raise_it(world: Dear) -> None:
     async with started(world, 1.0, asks=True) as watched:
         await until(lambda: "asked" in watched.states)
         assert watched.pool.view.budget_ends_at is not None and not world.ended
-        watched.pool.budget.raise_to(1e6)
+        watched.pool.context.limits.budget.raise_to(1e6)
         await until(lambda: watched.states[-1] == "within")
         assert watched.pool.view.budget == 1e6 and watched.pool.view.budget_ends_at is None
         assert not world.ended and not watched.pool.context.leaving
@@ -125,7 +125,7 @@ async def test_what_cannot_be_written_down_is_not_allowed(world: Dear, monkeypat
 
         monkeypatch.setattr(watched.pool.context.ledger, "set_budget", full)
         with pytest.raises(LedgerError):
-            watched.pool.budget.raise_to(2e6)
+            watched.pool.context.limits.budget.raise_to(2e6)
         assert watched.pool.view.budget == 1e6
 
 
@@ -163,7 +163,7 @@ async def test_a_price_that_nobody_knows_is_said(world: Dear) -> None:
 async def test_without_a_budget_nobody_looks(world: Dear, hourly: float | None) -> None:
     world.hourly = hourly
     async with started(world, None) as watched:
-        await asyncio.wait_for(watched.pool.budget.watch(), 10)  # it has nothing to wait for
+        await asyncio.wait_for(watched.pool.context.limits.budget.watch(), 10)  # it has nothing to wait for
         assert watched.states == [] and not any("budget" in each for each in watched.to_argv)
 
 
@@ -171,7 +171,7 @@ async def test_a_price_may_come_to_nothing(world: Dear) -> None:
     async with started(world, 1e6) as watched:
         view = watched.pool.view
         view.spent_before, view.price_hourly = 0.9e6, 0.0
-        watching = asyncio.create_task(watched.pool.budget.watch())
+        watching = asyncio.create_task(watched.pool.context.limits.budget.watch())
         await until(lambda: watched.states == ["near"] or watching.done())
         watching.cancel()
         assert any(each.endswith("of its budget of $1,000,000.00") for each in watched.to_argv)

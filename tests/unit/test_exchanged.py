@@ -222,10 +222,10 @@ async def test_who_looked_first_and_then_uses_it_goes_on_with_the_exchange_that_
     pool = await came_to(shop, ledger, 1, observer=True, cut_off="abcd")
     assert len(ledger.replacements("t1")) == 1, "who only looks forgets nothing"
     ledger.record_discovered("t1", [machine(1, "new-abcd")])  # by its tags: it was made, and nobody had heard of it
-    await pool.activate()
+    await pool.context.startup.activate()
     assert shop.asked == ["abcd"] and shop.ended == ["m1"] and ledger.replacements("t1") == []
     assert ledger.pool("t1").state == "up"
-    await pool.activate()
+    await pool.context.startup.activate()
     assert shop.asked == ["abcd"]
     assert [each.id for each in ledger.replaced_machines("t1")] == ["m1"]
     receipt = await pool.down()

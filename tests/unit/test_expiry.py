@@ -52,9 +52,9 @@ def of(provider: Any, run: str = "done") -> tuple[Expiry, list[str]]:
         name="p", provider=provider, machines=[], row=SimpleNamespace(created_at=1000.0),
         options=SimpleNamespace(idle_timeout=600.0, ttl=None),
         view=SimpleNamespace(is_live=True, runs={"r": SimpleNamespace(state=run)}),
+        news=SimpleNamespace(emit_warning=said.append),
     )  # fmt: skip
-    news: Any = SimpleNamespace(emit_warning=said.append)
-    return Expiry(context, news), said
+    return Expiry(context), said
 
 
 async def test_it_is_moved_again_and_again_and_a_refusal_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -44,6 +44,7 @@ class Stage:
 
     def __init__(self, nodes: int) -> None:
         self.links = [object()] * nodes
+        self.scheduler = self
         self.leaving = False
         self.name = "p"
         self.external_end: End | None = None
@@ -70,7 +71,7 @@ class Stage:
 
     def sweep(self, rows: int, nodes: int, prepared: Callable[[int], Task] | None = None) -> GangSweep:
         made: Any = GangSweep(
-            self, self, [f"{place:02x}" for place in range(rows)], nodes,  # type: ignore[arg-type]
+            self, [f"{place:02x}" for place in range(rows)], nodes,  # type: ignore[arg-type]
             prepared or (lambda place: Task(f"t{place}", EMPTY_BLOB, EMPTY_BLOB)),
             lambda place, run: self.ended.append((place, run.state)),
         )  # fmt: skip

@@ -52,7 +52,7 @@ async def test_calls_leave_before_anything_else_is_done(
     kind: RunKind, tasks: int, placed: list[tuple[int, int]]
 ) -> None:
     async with staged(2, ranks=2) as stage:
-        run = stage.launcher.open(kind, [task(number) for number in range(tasks)])
+        run = stage.scheduler.open(kind, [task(number) for number in range(tasks)])
         assert stage.placed == placed
         (opened,) = stage.told(events.RunOpened)
         assert stage.log[-1] is opened, "the nodes work while it is written down"
@@ -66,7 +66,7 @@ async def test_a_broadcast_waits_for_its_gang() -> None:
     async with staged(2) as stage:
         stage.keeper.is_complete = False
         stage.keeper.opened.clear()
-        run = stage.launcher.open("broadcast", [task()])
+        run = stage.scheduler.open("broadcast", [task()])
         await until(lambda: stage.keeper.asked == ["start"])
         assert stage.placed == []
         stage.keeper.opened.set()
@@ -80,7 +80,7 @@ async def test_one_that_is_cancelled_while_it_waits_for_a_gang_is_sent_to_no_nod
     async with staged(2) as stage:
         stage.keeper.is_complete = False
         stage.keeper.opened.clear()
-        run = stage.launcher.open(kind, [task()])
+        run = stage.scheduler.open(kind, [task()])
         await until(lambda: stage.keeper.asked)
         run.cancel("asked for")
         assert run.state == "cancelled"
@@ -95,7 +95,7 @@ async def test_a_gang_that_cannot_be_formed_fails_the_run(kind: RunKind) -> None
     async with staged(2) as stage:
         stage.keeper.is_complete = False
         stage.keeper.failures = [ConnectionError("nobody knows the plugins")]
-        run = stage.launcher.open(kind, [task(), task(1)][: 1 if kind == "broadcast" else 2])
+        run = stage.scheduler.open(kind, [task(), task(1)][: 1 if kind == "broadcast" else 2])
         await ended(run)
         assert (run.state, stage.placed, len(run.outcomes)) == ("failed", [], 2)
         with pytest.raises(RunError, match="the gang could not be formed: nobody knows the plugins"):
@@ -111,7 +111,7 @@ async def test_a_gang_that_could_not_be_formed_for_a_dropped_link_is_formed_when
         stage.nodes[1].drop()
         stage.keeper.is_complete = False
         stage.keeper.failures = [ConnectionError("the link is down")] * 2
-        run = stage.launcher.open(kind, [task(), task(1)][: 1 if kind == "broadcast" else 2])
+        run = stage.scheduler.open(kind, [task(), task(1)][: 1 if kind == "broadcast" else 2])
         await until(lambda: len(stage.keeper.failures) == 1)
         await settle()
         assert (run.state, len(stage.keeper.asked)) == ("running", 1), "not again before the link is up"
@@ -126,8 +126,8 @@ async def test_a_pool_that_has_ended_takes_no_run_and_keeps_no_file(tmp_path: Pa
     async with staged(1) as stage:
         stage.context.external_end = PoolEnd("p", "somebody else", "", 0.0)
         with pytest.raises(PoolGone, match="somebody else"):
-            stage.launcher.open("single", [large_task(tmp_path / "args")])
-        assert (list(tmp_path.iterdir()), stage.run_registry.runs, stage.told(events.RunOpened)) == (
+            stage.scheduler.open("single", [large_task(tmp_path / "args")])
+        assert (list(tmp_path.iterdir()), stage.registry.runs, stage.told(events.RunOpened)) == (
             [],
             {},
             [],
@@ -154,7 +154,7 @@ async def test_what_needs_a_node_that_comes_back_waits_for_it(
         for node in gone:
             stage.links[node].mark_lost()
         over = [stage.replacing(node) for node in replacing]
-        run = stage.launcher.open(kind, [task()])
+        run = stage.scheduler.open(kind, [task()])
         await settle()
         assert (run.state == "running" and stage.placed == []) == waits
         if not waits:
@@ -175,7 +175,7 @@ async def test_one_that_is_cancelled_while_it_waits_for_a_node_is_sent_to_none()
     async with staged(2) as stage:
         stage.links[1].mark_lost()
         over = stage.replacing(1)
-        run = stage.launcher.open("broadcast", [task()])
+        run = stage.scheduler.open("broadcast", [task()])
         run.cancel("asked for")
         assert run.state == "cancelled"
         over.set()
@@ -190,7 +190,7 @@ async def test_who_leaves_while_a_run_waits_for_a_node_takes_it_along() -> None:
     async with staged(2) as stage:
         stage.links[1].mark_lost()
         over = stage.replacing(1)
-        run = stage.launcher.open("broadcast", [task()])
+        run = stage.scheduler.open("broadcast", [task()])
         run.detach()
         over.set()
         await until(lambda: not stage.roster.replacement_tasks)
@@ -208,7 +208,7 @@ async def test_a_broadcast_goes_without_a_node_only_where_ranks_stand_alone(
     async with staged(2, cluster=cluster, fail_fast=fail_fast) as stage:
         stage.links[1].mark_lost()
         stage.roster.failures[1] = "no machine is to be had"
-        run = stage.launcher.open("broadcast", [task()])
+        run = stage.scheduler.open("broadcast", [task()])
         if not refused:
             assert stage.placed == [(0, 0)]
             stage.nodes[0].ends(run, 0)
@@ -224,12 +224,12 @@ async def test_tasks_wait_for_a_gang_only_where_plugins_enter_contexts() -> None
     async with staged(2) as stage:
         stage.links[1].mark_lost()
         stage.keeper.is_complete = False
-        plain = stage.launcher.open("single", [task()])
+        plain = stage.scheduler.open("single", [task()])
         await until(lambda: plain.sent)
         assert stage.keeper.asked == []
         stage.keeper.plugins = b"plugins"
         over = stage.replacing(1)
-        hooked = stage.launcher.open("single", [task()])
+        hooked = stage.scheduler.open("single", [task()])
         await settle()
         assert (hooked.sent, stage.keeper.asked) == (False, []), "a gang lacks that node"
         over.set()
@@ -243,7 +243,7 @@ async def test_tasks_wait_for_a_gang_only_where_plugins_enter_contexts() -> None
 async def test_files_are_on_all_nodes_before_the_calls_and_then_gone_from_here(tmp_path: Path) -> None:
     async with staged(3) as stage:
         stage.links[2].mark_lost()
-        run = stage.launcher.open("gather", [large_task(tmp_path / "args"), task(1)])
+        run = stage.scheduler.open("gather", [large_task(tmp_path / "args"), task(1)])
         assert stage.placed == [], "a file takes its time"
         await until(lambda: run.sent)
         kinds = [(each[0], each[1]["t"]) for each in stage.log if isinstance(each, tuple)]
@@ -257,7 +257,7 @@ async def test_files_are_on_all_nodes_before_the_calls_and_then_gone_from_here(t
 async def test_files_that_no_node_takes_fail_the_run(tmp_path: Path) -> None:
     async with staged(2) as stage:
         stage.nodes[1].full = OSError("no space left on node 1")
-        run = stage.launcher.open("broadcast", [large_task(tmp_path / "args")])
+        run = stage.scheduler.open("broadcast", [large_task(tmp_path / "args")])
         await ended(run)
         with pytest.raises(RunError, match="could not be sent to the nodes: no space left on node 1"):
             run.results()
@@ -266,7 +266,7 @@ async def test_files_that_no_node_takes_fail_the_run(tmp_path: Path) -> None:
 
 async def test_one_that_is_cancelled_while_its_files_are_on_their_way_is_not_started(tmp_path: Path) -> None:
     async with staged(2) as stage:
-        run = stage.launcher.open("broadcast", [large_task(tmp_path / "args")])
+        run = stage.scheduler.open("broadcast", [large_task(tmp_path / "args")])
         run.cancel("asked for")
         await until(lambda: not list(tmp_path.iterdir()))
         await settle()
@@ -280,7 +280,7 @@ async def test_files_of_a_run_that_is_never_sent_are_not_kept(tmp_path: Path, wh
         over = stage.replacing(1)
         if why == "refused":
             del stage.roster.replacement_tasks[1]
-        run = stage.launcher.open("broadcast", [large_task(tmp_path / "args")])
+        run = stage.scheduler.open("broadcast", [large_task(tmp_path / "args")])
         await settle()
         if why == "cancelled":
             run.cancel("asked for")
@@ -307,7 +307,7 @@ def broken(stage: Stage, node: int) -> None:
 async def test_a_gang_that_broke_is_formed_anew_for_tasks_that_need_it(kind: RunKind, formed: list[str]) -> None:
     async with staged(2) as stage:
         if kind:
-            stage.launcher.open(kind, [task()])
+            stage.scheduler.open(kind, [task()])
         stage.nodes[0].say({"t": "gang", "epoch": 1, "broken": ""})
         await settle()
         assert stage.keeper.asked == [], "it is whole"
@@ -318,7 +318,7 @@ async def test_a_gang_that_broke_is_formed_anew_for_tasks_that_need_it(kind: Run
 
 async def test_it_is_not_formed_while_a_node_gets_another_machine() -> None:
     async with staged(2) as stage:
-        stage.launcher.open("gather", [task()])
+        stage.scheduler.open("gather", [task()])
         over = stage.replacing(1)
         broken(stage, 1)
         await settle()
@@ -330,7 +330,7 @@ async def test_it_is_not_formed_while_a_node_gets_another_machine() -> None:
 
 async def test_tasks_of_an_agent_without_a_gang_end_where_none_can_be_formed() -> None:
     async with staged(2, fail_fast=False) as stage:
-        run = stage.launcher.open("gather", [task(), task(1)])
+        run = stage.scheduler.open("gather", [task(), task(1)])
         stage.nodes[1].epoch = 0  # its agent is another one
         stage.keeper.is_complete = False
         stage.keeper.failures = [ConnectionError("nobody knows the plugins")]
@@ -347,7 +347,7 @@ async def test_tasks_of_an_agent_without_a_gang_end_where_none_can_be_formed() -
 @pytest.mark.parametrize("cluster", [True, False])
 async def test_a_new_agent_has_its_ranks_set_up(cluster: bool) -> None:
     async with staged(2, cluster=cluster) as stage:
-        run: Any = stage.launcher.open("gather", [task(), task(1)]) if cluster else None
+        run: Any = stage.scheduler.open("gather", [task(), task(1)]) if cluster else None
         stage.nodes[1].epoch = 0
         stage.nodes[1].drop()
         await until(lambda: stage.keeper.asked)

@@ -65,7 +65,7 @@ async def test_a_file_of_a_disk_that_nodes_share_gives_way_to_its_next_state_whi
         target, record = tmp_path / file.path, OutputRecord(tmp_path / "outputs.jsonl")
         target.write_text("as it was when the second node named it first")
         record.add(WrittenFile(file.path, 2, 0.0, 1, "earlier"), target)
-        fetching = OutputFetcher(stage.context, None, record)  # type: ignore[arg-type]
+        fetching = OutputFetcher(stage.context, record)
         assert fetching._may_replace(file, target)
         with pytest.raises(OSError, match="did not come from this file"):
             fetching._may_replace(replace(file, also=()), target)

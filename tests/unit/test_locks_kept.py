@@ -19,10 +19,10 @@ async def test_one_that_is_called_off_leaves_it_to_the_next(tmp_path: Path) -> N
         await told.wait()
         return {"numpy": "2.0"}
 
-    context: Any = SimpleNamespace(name="p", is_local=True, archive=SimpleNamespace(folder=tmp_path))
-    news: Any = SimpleNamespace(redactor=Redactor())
+    archive, news = SimpleNamespace(folder=tmp_path), SimpleNamespace(redactor=Redactor())
+    context: Any = SimpleNamespace(name="p", is_local=True, archive=archive, news=news)
     link: Any = SimpleNamespace(node=0, transport=SimpleNamespace(installed=installed))
-    locks = EnvironmentLocks(context, news)
+    locks = EnvironmentLocks(context)
     locks.save(link, {"image": {"pip": []}, "interpreter": None}, None)
     a_while_after_the_start = asyncio.create_task(locks.save_remaining())
     await asyncio.wait_for(asked.wait(), 10)

@@ -29,8 +29,9 @@ class Project:
         transport = SimpleNamespace(sent=self.as_it_is(), shares_files=False)
         there = {"cwd": f"/there/{copy_name(folder)}"}
         self.link = SimpleNamespace(node=0, gone=False, transport=transport, welcome=there)
-        context: Any = SimpleNamespace(links=[self.link])
-        self.modules = EditedModules(context, context, str(folder), self.nothing, self.nothing)
+        startup, setup = SimpleNamespace(send_folder=self.nothing), SimpleNamespace(cwd=str(folder))
+        context: Any = SimpleNamespace(links=[self.link], startup=startup, setup=setup)
+        self.modules = EditedModules(context)
         link: Any = self.link
         self.modules.update_loaded(link, {})
 

@@ -202,16 +202,16 @@ async def test_a_run_that_we_took_over_is_told_of_by_it_alone(world: World, come
     world.remembers["m0"] = [record(opened(), began=[began(0, 0)])]
     world.remembers["m1"] = [record(opened(), began=[began(1, 1)])]
     watcher = await come()
-    run = await watcher.client.run_registry.claim(RUN)
+    run = await watcher.client.context.registry.claim(RUN)
     world.remembers["m0"] = [record(opened(), outcome(0, 0))]
     await watcher.reconnect(0)
-    watcher.client.background.run_deferred()
+    watcher.client.context.background.run_deferred()
     assert watcher.told(events.RankEnded) == [], "its value is still to come"
     watcher.say(0, outcome(0, 0), b"value")
     watcher.say(0, outcome(0, 0), b"value")  # asked for once more, as the claim is
     watcher.say(1, outcome(1, 1), b"value")
     await until(lambda: watcher.told(events.RunEnded))
-    watcher.client.background.run_deferred()
+    watcher.client.context.background.run_deferred()
     assert run.state == watcher.run.state == "done"
     assert len(watcher.told(events.RunEnded)) == 1
     assert sorted(event.outcome.index for event in watcher.told(events.RankEnded)) == [0, 1]
@@ -222,7 +222,7 @@ async def test_a_run_of_ours_that_is_over_is_not_told_of_again(world: World, com
     """An agent that has not heard that the outcomes are here tells them once more."""
     world.remembers["m0"] = [record(opened())]
     watcher = await come()
-    run = await watcher.client.run_registry.claim(RUN)
+    run = await watcher.client.context.registry.claim(RUN)
     watcher.say(0, outcome(0, 0, "lost", error=BOOM))
     watcher.say(1, outcome(1, 1), b"value")
     await until(lambda: watcher.told(events.RunEnded))
@@ -243,7 +243,7 @@ async def test_a_run_of_ours_that_is_over_is_not_told_of_again(world: World, com
 async def test_what_ranks_came_to_is_told_after_the_pool_was_ended_under_a_run(world: World, come: Come) -> None:
     world.remembers["m0"] = [record(opened())]
     watcher = await come()
-    run = await watcher.client.run_registry.claim(RUN)
+    run = await watcher.client.context.registry.claim(RUN)
     run.pool_ended(PoolEnd("p", "somebody else", "", 0.0))
     await until(lambda: watcher.told(events.RunEnded))
     watcher.say(1, outcome(1, 1, "collateral", error={"type": "Stopped", "message": "the pool is torn down"}))
@@ -254,12 +254,12 @@ async def test_a_run_of_which_results_are_missing_is_not_taken_over(world: World
     world.remembers["m0"] = [record(opened("gather", 3), returned=2)]
     watcher = await come()
     with pytest.raises(PoolError) as caught:
-        await watcher.client.run_registry.claim(RUN)
+        await watcher.client.context.registry.claim(RUN)
     said = (
         f"of run {RUN} the nodes have 2 of 3 results: the others have been fetched before, or their tasks had been "
         "sent to no node when the run's client left"
     )
-    assert (caught.value.what, RUN in watcher.client.run_registry.runs) == (said, False)
+    assert (caught.value.what, RUN in watcher.client.context.registry.runs) == (said, False)
 
 
 async def test_agents_do_not_take_who_is_refused_a_run_for_its_owner(
@@ -270,7 +270,7 @@ async def test_agents_do_not_take_who_is_refused_a_run_for_its_owner(
     closed: list[str] = []
     monkeypatch.setattr(Pipe, "close", lambda pipe: closed.append(pipe._way.machine.id))
     with pytest.raises(PoolError):
-        await watcher.client.run_registry.claim(RUN)
+        await watcher.client.context.registry.claim(RUN)
     assert sorted(closed) == ["m0", "m1"], "an agent takes us for the owner for as long as the connection lasts"
     asked = world.questions.count(("m0", "claim"))
     await watcher.reconnect(0)
@@ -335,7 +335,7 @@ async def test_what_was_lost_while_nobody_was_there_is_told_and_its_peers_are_st
         world.ended_as["m1"] = {"preempted": "Server.SpotInstanceTermination"}
     watcher = await come()
     watcher.written()
-    watcher.client.run_registry.sync_from_agent(watcher.client.context.links[0])
+    watcher.client.context.registry.sync_from_agent(watcher.client.context.links[0])
     lost = watcher.run.tasks[1]
     assert (lost.state, watcher.run.state) == ("lost", "running"), "the other one is still at it"
     assert ("m0", "stop") in world.questions
@@ -363,7 +363,7 @@ async def test_who_takes_over_a_run_that_lost_a_node_before_hears_of_that(world:
     world.remembers["m0"] = [record(opened(), began=[began(0, 0)]) | {"active": 1}]
     world.states["m1"] = "gone"
     watcher = await come()
-    run = await watcher.client.run_registry.claim(RUN)
+    run = await watcher.client.context.registry.claim(RUN)
     assert ("m0", "stop") in world.questions and run.outcomes[1].kind == "lost"
     watcher.say(0, outcome(0, 0, "collateral", error={"type": "Stopped", "message": "another rank failed"}))
     await until(lambda: run.state == "failed")
@@ -377,10 +377,10 @@ async def test_who_looked_first_stops_the_peers_of_lost_ranks_once_it_uses_the_p
     watcher.written()
     context = watcher.client.context
     context.observer = True
-    watcher.client.run_registry.sync_from_agent(context.links[0])
+    watcher.client.context.registry.sync_from_agent(context.links[0])
     assert watcher.run.tasks[1].state == "lost" and ("m0", "stop") not in world.questions
     context.observer = False
-    watcher.client.run_registry.check_orphaned()
+    watcher.client.context.registry.check_orphaned()
     assert ("m0", "stop") in world.questions
 
 
@@ -406,7 +406,7 @@ async def test_who_saw_the_node_go_stops_the_peers_though_it_only_looks(
     world.remembers["m1"] = [record(opened(), began=[began(1, 1)]) | {"active": 1}]
     watcher = await come()
     watcher.written()
-    context, book = watcher.client.context, watcher.client.run_registry
+    context, book = watcher.client.context, watcher.client.context.registry
     context.observer, book.is_read_only = True, how == "reads only"
     if how == "has a client":
         monkeypatch.setattr(run_registry, "CHECK_INTERVAL", 0.01)
@@ -430,7 +430,7 @@ async def test_the_ledger_is_asked_again_after_a_loss_while_a_run_goes_on_and_ev
     watcher = await come()
     watcher.written()
     monkeypatch.setattr(RunRow, "has_client", True)
-    context, book = watcher.client.context, watcher.client.run_registry
+    context, book = watcher.client.context, watcher.client.context.registry
     context.observer = True
     asked, ask, pauses = 0, book._others.check_ledger, []
 
@@ -466,14 +466,14 @@ async def test_a_session_that_reads_only_has_no_ranks_stopped_of_whatever_it_see
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def watch(self: Session, row: Any, *, observer: bool) -> Any:
-        return SimpleNamespace(run_registry=SimpleNamespace(is_read_only=False))
+        return SimpleNamespace(context=SimpleNamespace(registry=SimpleNamespace(is_read_only=False)))
 
     monkeypatch.setenv("SKYWARD_HOME", str(tmp_path))
     monkeypatch.setattr(Session, "_watch", watch)
     for kind, only_looks in ((Session, False), (ReadOnlySession, True)):
         session = kind()
         found: Any = await session._watch(Any, observer=True)  # type: ignore[arg-type]
-        assert found.run_registry.is_read_only is only_looks
+        assert found.context.registry.is_read_only is only_looks
         session.detach()
 
 
@@ -489,7 +489,7 @@ async def test_of_tasks_that_a_lost_node_had_the_ledger_alone_knows(world: World
     late = await come()
     if kind == "gather":
         late.written()
-        late.client.run_registry.sync_from_agent(late.client.context.links[0])
+        late.client.context.registry.sync_from_agent(late.client.context.links[0])
     row = late.written()
     assert (late.run.state, row.state, row.root_cause.message) == (
         "failed", "failed", "node 1 is gone: its machine was gone when somebody came",
@@ -511,7 +511,7 @@ async def test_a_run_that_may_go_on_is_not_told_as_lost(world: World, come: Come
     if why == "unfetched":
         world.unfetched["m0"] = {RUN: 12}
     late = await come()
-    late.client.run_registry.sync_from_agent(late.client.context.links[0])
+    late.client.context.registry.sync_from_agent(late.client.context.links[0])
     assert late.written().state == "running"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -59,8 +60,13 @@ class Gang:
     def __init__(self, nodes: int = 3, plugins: bytes | None = b"plugins", *, kind: Any = GangSetup) -> None:
         self.log: list[tuple[int, str]] = []
         self.links: Any = [FakeLink(node, self.log) for node in range(nodes)]
-        facts = {"peers": [{"node": node, "address": f"10.0.0.{node}"} for node in range(nodes)]}
-        self.keeper = kind(self.links, facts, plugins, ["hush"], ask=self.ask)
+        machines = [SimpleNamespace(node=node, private_address=f"10.0.0.{node}") for node in range(nodes)]
+        context = SimpleNamespace(
+            links=self.links, machines=machines, ranks_per_node=1, is_standalone=kind is StandaloneSetup,
+            options=SimpleNamespace(fail_fast=True), setup=SimpleNamespace(fetch_from_nodes=self.ask),
+            roster=SimpleNamespace(report_wait=lambda words: None),
+        )  # fmt: skip
+        self.keeper = kind(context, plugins, ["hush"], apps=False, joins=False)
         self.started: list[int] = []
         self.told = b""
         self.asked = 0
@@ -123,6 +129,7 @@ async def test_a_broken_gang_is_formed_anew_before_the_start(gang: Gang) -> None
     await gang.start()
     peers = [{"node": node, "address": f"10.0.0.{node}", "ports": [100 + node]} for node in range(3)]
     info = {"head_addr": "a", "head_port": 99, "peers": peers, "total_accelerators": 0}
+    info |= {"total_nodes": 3, "world_size": 3}
     for link in gang.links:
         (header,) = link.of("gang")
         hooks = {"hooks": True, "apps": False, "joins": False, "secrets": ["hush"]}

@@ -23,11 +23,11 @@ class Stage:
         self.said: list[str] = []
         self.links = [self.link(node) for node in range(4)]
         self.links[3].up = False
+        news = SimpleNamespace(emit=lambda event: apply(self.view, event), emit_warning=self.said.append)
         context: Any = SimpleNamespace(
-            name="p", view=self.view, links=self.links, observer=observer, is_standalone=alone
+            name="p", view=self.view, links=self.links, observer=observer, is_standalone=alone, news=news
         )
-        news: Any = SimpleNamespace(emit=lambda event: apply(self.view, event), emit_warning=self.said.append)
-        self.notices = PreemptionNotices(context, news)
+        self.notices = PreemptionNotices(context)
 
     def link(self, node: int) -> Any:
         def warn(about: int, left: float) -> None:

@@ -43,7 +43,7 @@ async def make(world: World) -> AsyncIterator[Callable[..., Client]]:
     def make(nodes: int, **options: Any) -> Client:
         _, row = intended(world, nodes, **options)
         clients.append(Client(world, row))
-        clients[-1].knowledge.set_image(Image())
+        clients[-1].setup.set_image(Image())
         return clients[-1]
 
     yield make
@@ -75,7 +75,7 @@ async def test_nodes_come_up_together_and_none_installs_before_all_are_there(
         passed.append(machine.node)
 
     world.on_prepare = prepare
-    starting = asyncio.create_task(client.startup.start(spec(world, 3)))
+    starting = asyncio.create_task(client.startup.start_nodes(spec(world, 3)))
     await until(lambda: len(shared) == 3)
     assert (passed, world.pipes) == ([], {})
     assert written() == [machine(node) for node in range(3)], "who dies now leaves word of them"
@@ -126,7 +126,7 @@ async def test_an_agent_that_does_not_answer_is_named(
     world.refuses["m1"] = refused
     said = rf"the agent of node 1 \(host-m1\) does not answer: {refused}"
     with pytest.raises(PoolError, match=said) as caught:
-        await client.startup.start(spec(world, 2))
+        await client.startup.start_nodes(spec(world, 2))
     assert type(caught.value) is kind
 
 
@@ -136,7 +136,7 @@ async def test_nodes_with_different_numbers_of_ranks_are_refused_by_name(
     client = make(3)
     world.ranks = {"m1": 4, "m2": 2, "m0": 4}
     with pytest.raises(PoolError, match="node 0 4, node 1 4, node 2 2; give the number: ranks_per_node=2"):
-        await client.startup.start(spec(world, 3))
+        await client.startup.start_nodes(spec(world, 3))
 
 
 async def test_who_leaves_says_at_last_what_has_come_here(world: World) -> None:
@@ -152,7 +152,7 @@ async def test_who_leaves_says_at_last_what_has_come_here(world: World) -> None:
 async def test_only_what_takes_room_counts_as_not_fetched(world: World, make: Callable[..., Client]) -> None:
     world.unfetched = {"m0": {"r1": 0, "r2": 3}, "m1": {"r1": 0, "r2": 4}}
     client = make(2)
-    await client.startup.start(spec(world, 2))
+    await client.startup.start_nodes(spec(world, 2))
     for link in client.context.links:
         client.news.update_retained_results(link, link.welcome)
     assert client.context.view.unfetched == {"r2": 7}
@@ -231,7 +231,7 @@ async def come(world: World) -> AsyncIterator[Come]:
         ledger.close()
         client = Client(world, row)
         clients.append(client)
-        await client.startup.attach()
+        await client.startup.attach_nodes()
         return client
 
     yield come

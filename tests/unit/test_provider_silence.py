@@ -83,7 +83,7 @@ async def test_who_comes_to_a_pool_is_told(world: Silent) -> None:
     client = Client(world, row)
     async with asyncio.timeout(60):
         with pytest.raises(PoolError, match=MESSAGE):
-            await client.startup.attach()
+            await client.startup.attach_nodes()
         with pytest.raises(PoolError, match=MESSAGE):
             await close_if_gone(ledger.pool(row.token), cast(Any, world), ledger)
     await client.close()
@@ -100,7 +100,7 @@ async def test_a_node_that_is_away_is_not_waited_for_without_words(world: Silent
     world.unanswered = {"describe"}
     pool.links[1].mark_lost("for a test")
     async with asyncio.timeout(60):
-        await pool.reconnector.reconnect_lost()
+        await pool.context.recovery.reconnect_lost()
     assert any("has not answered within 0.05 s (describe)" in each for each in said)
     world.unanswered = set()
     assert (await pool.down()).ok

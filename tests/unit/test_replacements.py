@@ -154,7 +154,7 @@ async def test_who_comes_next_goes_on_where_a_client_stopped(world: World, come:
         client.ledger.release_replacement = lambda *_: None  # type: ignore[method-assign]
     lose(client)
     await until(lambda: held.begun)
-    await client.replacements.stop()
+    await client.roster.stop_replacing()
     assert held.cancelled
     ((entry,), _, _) = written()
     assert (entry.intent, entry.made, entry.is_owner_alive) == (world.asked[0], step == "prepare", False)
@@ -201,14 +201,14 @@ async def test_who_comes_while_the_only_node_is_replaced_joins_and_learns_from_i
         first.context.links[0].mark_lost("its machine is gone")
         first.replacements.begin(0)
         await until(lambda: world.on_replace.begun)  # type: ignore[attr-defined]
-        await second.startup.attach()
+        await second.startup.attach_nodes()
         second.replacements.resume()
         await until(lambda: second.roster.is_replacing)
         world.on_replace.go.set()  # type: ignore[attr-defined]
         for client in (first, second):
             await settled(client)
         assert (first.renewed, second.renewed, len(world.asked)) == ([True], [False], 1)
-        assert (second.context.links[0].up, second.knowledge.env) == (True, {"WORD": "told"})
+        assert (second.context.links[0].up, second.setup.env) == (True, {"WORD": "told"})
     finally:
         for client in (first, second):
             await client.close()
@@ -236,7 +236,7 @@ async def test_who_only_looks_asks_for_nothing(world: World, come: Come) -> None
     observer.ledger.machines = lambda token: looks()  # type: ignore[method-assign]
     lose(observer)
     await until(lambda: len(described) > 3)
-    await observer.replacements.stop()
+    await observer.roster.stop_replacing()
     assert (world.asked, written()[0]) == ([], [])
 
 
@@ -416,7 +416,7 @@ async def test_where_nobody_can_tell_a_new_machine_what_it_is_for_none_is_asked_
     ledger = Ledger()
     ledger.record_replacement_intent(TOKEN, 0, "intent", "1.word")
     client = Client(world, row)
-    await client.startup.attach()
+    await client.startup.attach_nodes()
     client.replacements.resume()
     ledger._write([("UPDATE replacements SET owner=?", (f"{dead_process()}.word",))])
     ledger.close()

@@ -133,7 +133,7 @@ async def test_tasks_do_not_go_to_a_node_that_came_after_their_arguments() -> No
         run.dispatch()
         assert [node.calls for node in stage.nodes] == [[0, 1], [], []]
         stage.nodes[0].ends(run, 0, value="kept")
-        stage.run_registry.drop_link(stage.links[0])
+        stage.registry.drop_link(stage.links[0])
         assert (run.state, kinds(run)) == ("failed", ["returned", *["lost"] * 4])
         with pytest.raises(RunError) as caught:
             run.results()
@@ -176,7 +176,7 @@ async def test_a_node_that_was_gone_before_the_arguments_came_is_told_as_gone() 
 async def test_what_a_lost_node_had_is_lost_and_the_others_do_the_rest() -> None:
     async with staged(2, fail_fast=False) as stage:
         run = gather(stage, 6)
-        stage.run_registry.drop_link(stage.links[0])
+        stage.registry.drop_link(stage.links[0])
         assert sorted(index for node, index in stage.placed if node == 0) == [0, 2]
         for index in (1, 3, 4, 5):
             stage.nodes[1].ends(run, index)
@@ -188,7 +188,7 @@ async def test_a_lost_task_is_of_the_rank_that_had_begun_it() -> None:
         run = gather(stage, 4)
         at = max(index for node, index in stage.placed if node == 1)
         stage.nodes[1].say({"t": "began", "run": run.id, "i": at, "rank": 3, "node": 1})
-        stage.run_registry.drop_link(stage.links[1])
+        stage.registry.drop_link(stage.links[1])
         assert run.outcomes[at].rank == 3
         assert {each.rank for each in run.outcomes.values()} == {2, 3}, "of the others nothing is known"
 
@@ -293,7 +293,7 @@ def test_any_order_and_repetition_gives_the_same_results(
             assert [event.state for event in stage.told(events.RunEnded)] == [run.state]
             stage.news.records.flush()
             assert sorted(outcome.index for _, outcome in stage.ledger.outcomes) == list(range(total))
-            assert stage.run_registry.runs == {}
+            assert stage.registry.runs == {}
             for index in range(total):
                 tell("end", index)  # once more when it is over
             expected = {index: f"value {index}" for index in range(total) if index not in raised}

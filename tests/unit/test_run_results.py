@@ -140,7 +140,7 @@ async def test_a_large_result_of_a_run_that_somebody_waits_for_is_loaded_as_it_l
     async with staged(1) as stage:
         (node,) = stage.nodes
         ending = RunCompletion()
-        run = stage.run_registry.add("waited", "gather", [task(), task(1)], 2, ending)
+        run = stage.registry.add("waited", "gather", [task(), task(1)], 2, ending)
         run.dispatch()
         body = pickle.dumps("large")
         waiting = asyncio.create_task(asyncio.to_thread(ending.wait))
@@ -167,7 +167,7 @@ async def test_a_large_result_that_cannot_be_had_is_lost(trouble: str, why: str)
             node.say({"t": "data", "id": node.of("fetch")[0]["id"], "last": True, "error": "No such file"})
         else:
             node.drop()
-            stage.run_registry.drop_link(stage.links[0])
+            stage.registry.drop_link(stage.links[0])
         await until(lambda: run.state == "failed")
         with pytest.raises(RunError, match=rf"^f failed: task 0 was lost: [^\[]*{why}[^\[]*$"):
             run.results()

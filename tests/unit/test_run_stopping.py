@@ -202,7 +202,7 @@ async def test_one_whose_node_is_lost_is_not_begun_anew() -> None:
     async with staged(2) as stage:
         run = broadcast(stage)
         stage.nodes[0].stale(run, 0)
-        stage.run_registry.drop_link(stage.links[1])
+        stage.registry.drop_link(stage.links[1])
         assert (run.state, kinds(run), stage.keeper.asked) == ("failed", ["lost", "lost"], [])
 
 
@@ -214,7 +214,7 @@ async def test_one_that_waits_for_its_new_gang_has_no_call_that_a_lost_node_coul
         for rank in (0, 1):
             stage.nodes[rank].stale(run, rank)
         await until(lambda: stage.keeper.asked)
-        stage.run_registry.drop_link(stage.links[1])
+        stage.registry.drop_link(stage.links[1])
         stage.keeper.opened.set()
         await until(lambda: 1 in run.outcomes)
         told = [header["t"] for header, _ in stage.nodes[0].pipes[-1].sent]

@@ -19,12 +19,10 @@ def book_of() -> RunRegistry:
     links: Any = [SimpleNamespace(node=node, gone=False) for node in range(2)]
     context: Any = SimpleNamespace(
         name="p", links=links, link_of=lambda rank: links[rank], ranks_per_node=1,
-        options=SimpleNamespace(cluster=True),
+        options=SimpleNamespace(cluster=True), news=SimpleNamespace(emit_node_note=None),
     )  # fmt: skip
     context.check_rank = lambda *told: PoolContext.check_rank(context, *told)
-    news: Any = SimpleNamespace(emit_node_note=None)
-    book = RunRegistry(context, news, None, lambda run: None)  # type: ignore[arg-type]
-    return book
+    return RunRegistry(context)
 
 
 def claimed(kind: RunKind, total: int) -> tuple[RunRegistry, Run]:

@@ -43,11 +43,11 @@ class FakeLink:
 async def test_a_goodbye_is_the_last_that_is_waited_for(monkeypatch: pytest.MonkeyPatch, here: int, told: str) -> None:
     monkeypatch.setattr(teardown, "GOODBYE", 3600.0)
     archive, options = SimpleNamespace(cursors={"r000.out": here}), SimpleNamespace(grace=1.0)
-    intake: Any = SimpleNamespace(has_unwritten=False)
-    context: Any = SimpleNamespace(archive=archive, options=options)
+    news, registry = SimpleNamespace(log_receiver=SimpleNamespace(has_unwritten=False)), SimpleNamespace(runs=["ours"])
+    context: Any = SimpleNamespace(archive=archive, options=options, news=news, registry=registry)
     link: Any = FakeLink()
     async with asyncio.timeout(60):
-        assert await teardown._shut_down_agent(context, intake, ["ours"], link) == told
+        assert await teardown._shut_down_agent(context, link) == told
     assert link.told == ("ack", "shutdown", "ours")  # what is here, or of no use, is kept by nobody
 
 

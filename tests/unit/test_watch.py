@@ -10,7 +10,8 @@ import pytest
 from skyward_core.model.errors import LedgerError, PoolError
 from skyward_core.model.machines import Machine
 from skyward_core.model.outcomes import MachineStatus
-from skyward_core.pool.node_recovery import MAX_FAILURES, NodeFailureHandler
+from skyward_core.pool.node_recovery import MAX_FAILURES, NodeRecovery
+from skyward_core.pool.pool_context import PoolContext
 
 
 class Stage:
@@ -65,22 +66,23 @@ class Stage:
             name="p", token="t", links=self.links, machines=[None, self.machine], provider=Provider(),
             is_standalone=alone,
             view=view, leaving=False, external_end=None, observer=False, options=SimpleNamespace(lost_after=None),
-            ledger=SimpleNamespace(pool=written, set_pool_state=written),
+            ledger=SimpleNamespace(pool=written, set_pool_state=written), present_links=self.links, roster=None,
+            news=SimpleNamespace(
+                emit=self.told.append, emit_node_note=lambda link, words: self.told.append(words),
+                redactor=SimpleNamespace(redact_text=lambda text: text),
+            ),
+            shutdown=SimpleNamespace(
+                check_ended=have_come, on_external_end=lambda ending: self.done.append(f"ended: {ending.why}")
+            ),
+            startup=SimpleNamespace(prepare=prepare),
+            registry=SimpleNamespace(
+                on_node_lost=lambda: self.done.append("seen"), drop_link=lambda link: self.done.append("dropped")
+            ),
         )  # fmt: skip
-        news: Any = SimpleNamespace(
-            emit=self.told.append, emit_node_note=lambda link, words: self.told.append(words),
-            redactor=SimpleNamespace(redact_text=lambda text: text),
-        )  # fmt: skip
-        endings: Any = SimpleNamespace(
-            check_ended=have_come, on_external_end=lambda ending: self.done.append(f"ended: {ending.why}")
-        )
-        startup: Any = SimpleNamespace(prepare=prepare)
-        replacements: Any = SimpleNamespace(begin=lambda node: self.done.append("replacing"))
-        book: Any = SimpleNamespace(
-            on_node_lost=lambda: self.done.append("seen"), drop_link=lambda link: self.done.append("dropped")
-        )
-        nobody: Any = None
-        self.failure_handler = NodeFailureHandler(context, news, nobody, nobody, book, endings, startup, replacements)
+        context.describe = lambda machines: PoolContext.describe(context, machines)
+        context.terminate = lambda machine: PoolContext.terminate(context, machine)
+        self.recovery = NodeRecovery(context)
+        self.recovery.replacements.begin = lambda node: self.done.append("replacing")  # type: ignore[method-assign]
 
     def link(self, node: int, *, up: bool) -> Any:
         link = SimpleNamespace(node=node, up=up, gone=False, finished=False, lost_reason="")
@@ -92,7 +94,7 @@ class Stage:
         return link
 
     async def decide(self, *, decided: bool = False) -> list[str]:
-        await self.failure_handler._handle_failure(self.links[1], decided)
+        await self.recovery._handle_failure(self.links[1], decided)
         return self.done
 
 
@@ -145,7 +147,7 @@ async def test_a_start_that_fails_is_no_loss_before_it_has_failed_often(
 ) -> None:
     stage = Stage("orphaned")
     stage.start_fails = "no room"
-    monkeypatch.setattr(stage.failure_handler._restart_limiter, "is_due", lambda node: True)
+    monkeypatch.setattr(stage.recovery._restart_limiter, "is_due", lambda node: True)
     for _ in range(MAX_FAILURES):
         assert await stage.decide() == []
     assert await stage.decide() == [*LOST, "terminated"]

@@ -26,7 +26,6 @@ from skyward_core.util.content_hash import BLOB_PREFIX
 if TYPE_CHECKING:
     from skyward_core.pool.pool_context import PoolContext
     from skyward_core.pool.runs.run import Run
-    from skyward_core.pool.runs.scheduler import Launcher
     from skyward_core.views.pool_view import TrialSheet
 
 CANNOT_SAVE = "for what the combinations are cannot be written down"
@@ -68,7 +67,7 @@ def gang_nodes(ranks: int, each: int, pool: str) -> int:
 
 
 async def begin_sweep(
-    context: PoolContext, launch: Launcher, tasks: Sequence[Task], sheet: TrialSheet, nodes: int,
+    context: PoolContext, tasks: Sequence[Task], sheet: TrialSheet, nodes: int,
     ended: Callable[[int, Run], None] = lambda place, run: None,
     keep: Callable[[str], None] = lambda run: None,
 ) -> GangSweep:  # fmt: skip
@@ -107,7 +106,7 @@ async def begin_sweep(
             discard_files(task)
         pool_folder.mark_sweep_finished(key, begun.name)
 
-    sweep = GangSweep(context, launch, ids, nodes, prepared, ended)
+    sweep = GangSweep(context, ids, nodes, prepared, ended)
     sweep.start(over)
     await sweep.first_run
     return sweep
@@ -131,11 +130,10 @@ class GangSweep:
     """
 
     def __init__(
-        self, context: PoolContext, launch: Launcher, ids: Sequence[str], nodes: int,
+        self, context: PoolContext, ids: Sequence[str], nodes: int,
         prepared: Callable[[int], Task], ended: Callable[[int, Run], None] = lambda place, run: None,
     ) -> None:  # fmt: skip
         self._context = context
-        self._launch = launch
         self.ids = ids
         self._nodes = nodes
         self._prepared = prepared
@@ -215,7 +213,7 @@ class GangSweep:
                     discard_files(task)
                     return
                 task = replace(task, nodes=self._nodes or None)
-                run = self._launch.open("broadcast", [task], run_id=self.ids[place])
+                run = self._context.scheduler.open("broadcast", [task], run_id=self.ids[place])
             except Exception as error:  # noqa: BLE001  told to who waits for the sweep; what is under way goes on
                 self._fail(error)
                 return

@@ -6,7 +6,7 @@ each rank, which counts the items that it has done.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from skyward_core.model.errors import RunError
@@ -21,21 +21,16 @@ from skyward_core.model.outcomes import (
 )
 from skyward_core.pool.agent_link import Link
 from skyward_core.pool.blob_distribution import BlobFile
-from skyward_core.pool.runs.run import Run, RunServices
+from skyward_core.pool.runs.run import Run
 from skyward_core.pool.runs.run_results import Value, load
 from skyward_core.protocol.frame_codec import AnyHeader
 from skyward_core.tasks.pickled_call import Task
 from skyward_core.views import events
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from skyward_core.pool.runs.run_results import Value
+    from skyward_core.pool import PoolContext
     from skyward_core.protocol.frame_types import AgentOutcome
 
-
-UploadBlobs = Callable[[str, Sequence[BlobFile]], Awaitable[frozenset[Link]]]
-ReleaseBlobs = Callable[[str], None]
 
 EXTRA_CALLS = 2  # calls that a rank is given besides the one that it is at
 
@@ -103,23 +98,12 @@ class MapRun(Run):
     Args:
         task: its function, without arguments.
         ranks: of the pool.
-        bring: has large arguments on all nodes that are there, under a name.
-        release: makes room where such a name is needed no more.
     """
 
-    __slots__ = ("_bring_all", "_failed", "_fed", "_given", "_last_call", "_release", "_shares", "_tallies")
+    __slots__ = ("_failed", "_fed", "_given", "_last_call", "_shares", "_tallies")
 
-    def __init__(
-        self,
-        around: RunServices,
-        run: str,
-        task: Task,
-        ranks: int,
-        bring: UploadBlobs,
-        release: ReleaseBlobs,
-    ) -> None:
-        super().__init__(around, run, "map", [task], ranks)
-        self._bring_all, self._release = bring, release
+    def __init__(self, context: PoolContext, run: str, task: Task, ranks: int) -> None:
+        super().__init__(context, run, "map", [task], ranks)
         self._shares: dict[int, MapChunk] = {}
         self._tallies: dict[int, RankProgress] = {}
         self._failed: dict[int, Outcome] = {}  # by rank
@@ -151,7 +135,7 @@ class MapRun(Run):
         self._shares[number] = MapChunk(task, items)
         if task.args.path is not None:
             parcel = BlobFile(task.args.hash, task.args.path, task.args.size)
-            self._around.background.spawn(self._upload_arguments(number, [parcel]))
+            self._context.background.spawn(self._upload_arguments(number, [parcel]))
         else:
             self._enqueue(number)
 
@@ -163,7 +147,7 @@ class MapRun(Run):
     async def _upload_arguments(self, number: int, parcels: Sequence[BlobFile]) -> None:
         share = self._shares[number]
         try:
-            stock = await self._bring_all(f"{self.id}.{number}", parcels)
+            stock = await self._context.registry.blobs.ensure_uploaded(f"{self.id}.{number}", parcels)
         except OSError as error:
             words = f"its arguments could not be sent to the nodes: {error}"
             self.reject(number, self._context.links[0], "lost", ErrorInfo("PoolError", words))
@@ -242,7 +226,7 @@ class MapRun(Run):
             self._flying[link.node] = max(0, self._flying.get(link.node, 0) - 1)
             link.acknowledge(self.id, number)
         if share.stock is not None:
-            self._release(f"{self.id}.{number}")
+            self._context.registry.blobs.release(f"{self.id}.{number}")
         value, log = self.values.pop(number, b""), self.logs.pop(number, {})
         tally = self._tallies.setdefault(outcome.rank, RankProgress())
         tally.add(share.items, outcome, log)
@@ -263,7 +247,7 @@ class MapRun(Run):
 
     def _emit_progress(self, rank: int, tally: RankProgress) -> None:
         if tally.items and tally.last is not None:
-            self._around.news.emit(
+            self._context.news.emit(
                 events.ItemYielded(
                     pool=self.pool,
                     run=self.id,
@@ -321,7 +305,7 @@ class MapRun(Run):
         self.state, self.root_cause = summarize_outcomes(self._arrived)
         if self.cancelled:
             self.state = "cancelled"
-        self._around.background.defer(self._save_rows)
+        self._context.background.defer(self._save_rows)
         self._notify_waiters()
 
     def _save_rows(self) -> None:
@@ -329,10 +313,10 @@ class MapRun(Run):
         for rank in range(self.total):
             tally = self._tallies.get(rank, RankProgress())
             row = self._row(rank, tally)
-            self._around.news.emit(events.RankEnded(pool=self.pool, run=self.id, outcome=row))
-            self._around.news.records.add_outcome(self.id, row, tally.log)
+            self._context.news.emit(events.RankEnded(pool=self.pool, run=self.id, outcome=row))
+            self._context.news.records.add_outcome(self.id, row, tally.log)
         for rank in sorted(self._failed.keys() - range(self.total)):  # no node had got it
-            self._around.news.records.add_outcome(self.id, self._failed[rank], {})
+            self._context.news.records.add_outcome(self.id, self._failed[rank], {})
         self._finalize()
 
     def _row(self, rank: int, tally: RankProgress) -> Outcome:

@@ -6,7 +6,7 @@ import asyncio
 import queue
 import threading
 from collections import deque
-from collections.abc import Awaitable, Callable, Collection, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -26,8 +26,6 @@ from skyward_core.model.outcomes import (
     root_cause,
 )
 from skyward_core.pool.agent_link import Link, is_notification
-from skyward_core.pool.event_log import EventPublisher
-from skyward_core.pool.pool_context import BackgroundTasks, PoolContext, PoolEnd
 from skyward_core.pool.runs.run_results import (
     Loaded,
     Value,
@@ -46,6 +44,7 @@ from skyward_core.transport.downloads import ResultDownload
 from skyward_core.views import events
 
 if TYPE_CHECKING:
+    from skyward_core.pool import PoolContext, PoolEnd
     from skyward_core.protocol.frame_types import AgentItem, AgentOutcome, AgentWant, ClientCall
 
 
@@ -305,23 +304,6 @@ MAX_QUEUED_TASKS = 32  # tasks in flight per node while they are quick
 QUICK_TASK = 0.02  # seconds of a task below which it is quick
 
 
-class RunServices(NamedTuple):
-    """What all runs of a pool have in common, as one client has them.
-
-    Attributes:
-        fetch: brings a file of a node's spool to where it lands; see ``run_registry.RunRegistry.fetch``.
-        start_anew: has a broadcast of which no rank has begun started by a whole gang.
-        ended: told of a run that is over.
-    """
-
-    context: PoolContext
-    news: EventPublisher
-    background: BackgroundTasks
-    fetch: Callable[[Link, str, ResultDownload], Awaitable[None]]
-    start_anew: Callable[[Any], None]
-    ended: Callable[[Any], None]
-
-
 class RunCompletion(Future["Run"]):
     """A run's end, as a thread waits for it that loads large values when they land, while others still come."""
 
@@ -356,7 +338,7 @@ class Run:
 
     # There may be thousands in a second, and they have more parts than Python shares the names of.
     __slots__ = (
-        "_around", "_arrived", "_asked", "_begun", "_broke", "_claimed", "_context", "_ending", "_feedings",
+        "_arrived", "_asked", "_begun", "_broke", "_claimed", "_context", "_ending", "_feedings",
         "_fetching", "_flying", "_loaded", "_ranks", "_readings", "_seconds", "_spent", "_stale", "_stopping",
         "_unread", "_unsent", "_waiting", "_where", "arrivals", "cancelled", "consumed", "future", "id", "is_script",
         "kind", "logs", "name", "nodes", "outcomes", "pool", "root_cause", "sent", "state", "stays", "stocked", "tasks",
@@ -365,16 +347,15 @@ class Run:
 
     def __init__(
         self,
-        around: RunServices,
+        context: PoolContext,
         run: str,
         kind: RunKind,
         tasks: Sequence[Task],
         total: int,
         future: Future[Any] | None = None,
     ) -> None:
-        self._around = around
-        self._context = around.context
-        self.pool = around.context.name
+        self._context = context
+        self.pool = context.name
         self.id = run
         self.kind = kind
         self.name = tasks[0].name
@@ -459,8 +440,8 @@ class Run:
                 self._send(link, index, task, how | {"nodes": list(nodes)} if nodes else how)
 
     def _emit_placed(self) -> None:
-        self._around.news.records.set_columns(self.id, nodes=self.nodes)
-        self._around.news.emit(events.RunPlaced(pool=self.pool, run=self.id, nodes=list(self.nodes)))
+        self._context.news.records.set_columns(self.id, nodes=self.nodes)
+        self._context.news.emit(events.RunPlaced(pool=self.pool, run=self.id, nodes=list(self.nodes)))
 
     def _reject_new_node(self, index: int, link: Link, new: Collection[Link]) -> None:
         """A broadcast's arguments are on no node that came after them, and here neither any more."""
@@ -610,7 +591,7 @@ class Run:
         if reading.is_new(header["seq"]):
             reading.next = header["seq"] + 1
             if (summary := Summary.from_wire(header["summary"])) is not None:
-                self._around.news.emit(
+                self._context.news.emit(
                     events.ItemYielded(
                         pool=self.pool, run=self.id, index=index, rank=header["rank"], seq=header["seq"],
                         summary=summary,
@@ -707,7 +688,7 @@ class Run:
             self._on_call_end(link, outcome)
         else:
             self._fetching.add(index)
-            self._around.background.spawn(self._fetch(link, outcome, name, header["size"]))
+            self._context.background.spawn(self._fetch(link, outcome, name, header["size"]))
 
     async def _fetch(self, link: Link, outcome: Outcome, name: str, size: int) -> None:
         awaited = isinstance(self.future, RunCompletion) and outcome.kind == "returned"
@@ -734,7 +715,7 @@ class Run:
         """
         while True:
             try:
-                return await self._around.fetch(link, name, landing)
+                return await self._context.registry.fetch(link, name, landing)
             except ConnectionError as error:
                 if link.gone or self._context.leaving or self._ending is not None:
                     raise OSError(str(error)) from error
@@ -795,7 +776,7 @@ class Run:
         """The pool has ended under it: nothing more comes, and what its agents hold is left there as it is."""
         if self.state == "running":
             self.state, self._ending = "lost", ending
-            self._around.background.defer(self._around.ended, self)
+            self._context.background.defer(self._context.registry.on_run_end, self)
             self._notify_waiters()
 
     def _stop(self, why: str, *, breaks: bool = True) -> None:
@@ -887,7 +868,7 @@ class Run:
             self._broke = ""
             for link in self.links:
                 link.send({"t": "ack", "calls": {self.id: None}})  # else the agent answers from memory
-            self._around.start_anew(self)
+            self._context.scheduler.restart(self)
             return
         for index in self._stale - self.outcomes.keys():
             why = f": {self._broke}" if self._broke else ""
@@ -907,7 +888,7 @@ class Run:
             self.state = "cancelled"
         else:
             self.state = "failed"
-        self._around.background.defer(self._finalize)
+        self._context.background.defer(self._finalize)
         self._notify_waiters()
 
     def _notify_waiters(self) -> None:
@@ -926,17 +907,17 @@ class Run:
         self._arrived.append(outcome)
         for feeding in self._feedings.values():
             feeding.on_call_end(outcome.index)
-        self._around.background.defer(self._save_outcome, outcome)
+        self._context.background.defer(self._save_outcome, outcome)
 
     def _save_outcome(self, outcome: Outcome) -> None:
-        self._around.news.emit(events.RankEnded(pool=self.pool, run=self.id, outcome=outcome))
-        self._around.news.records.add_outcome(self.id, outcome, self.logs[outcome.index])
+        self._context.news.emit(events.RankEnded(pool=self.pool, run=self.id, outcome=outcome))
+        self._context.news.records.add_outcome(self.id, outcome, self.logs[outcome.index])
 
     def _finalize(self) -> None:
         if self.state == "failed":
             self._save_cause()
         self._acknowledge()
-        self._around.ended(self)
+        self._context.registry.on_run_end(self)
 
     def _save_cause(self) -> None:
         """Save the exception behind a failure: its rank's node forgets it, and scripts may ask for it later."""
@@ -946,7 +927,7 @@ class Run:
             try:
                 write_atomic(self._context.archive.results / f"{self.id}{EXCEPTION_SUFFIX}", value)
             except OSError as error:
-                self._around.news.records.warn_write_failed("exceptions", error)
+                self._context.news.records.warn_write_failed("exceptions", error)
 
     def _acknowledge(self) -> None:
         """What nodes keep of it is not needed any more, once large values that were yielded have been fetched, too."""

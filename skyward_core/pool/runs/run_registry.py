@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Container, Iterator, Sequence
+from collections.abc import Collection, Container, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -21,11 +21,9 @@ from skyward_core.model.outcomes import (
     summarize_outcomes,
 )
 from skyward_core.pool.agent_link import Link
-from skyward_core.pool.blob_distribution import BlobCache, BlobDistributor, DirectConnections
-from skyward_core.pool.event_log import EventPublisher
-from skyward_core.pool.pool_context import BackgroundTasks, PoolContext
+from skyward_core.pool.blob_distribution import BlobCache, DirectConnections
 from skyward_core.pool.runs.map_run import MapRun
-from skyward_core.pool.runs.run import Run, RunServices, outcome_of
+from skyward_core.pool.runs.run import Run, outcome_of
 from skyward_core.pool.runs.run_results import already_fetched_error
 from skyward_core.protocol.frame_codec import WireError
 from skyward_core.protocol.validators import CALLS
@@ -35,6 +33,7 @@ from skyward_core.transport.downloads import ResultDownload
 from skyward_core.views import events
 
 if TYPE_CHECKING:
+    from skyward_core.pool import PoolContext
     from skyward_core.pool.agent_link import RunFrame
     from skyward_core.protocol.frame_types import (
         AgentOutcome,
@@ -168,10 +167,10 @@ class OtherClientRuns:
         stops: whether ranks that wait for lost ones are stopped, though this client may only look.
     """
 
-    def __init__(self, context: PoolContext, news: EventPublisher) -> None:
+    def __init__(self, context: PoolContext) -> None:
         self._context = context
         self._pool = context.name
-        self._news = news
+        self._news = context.news
         self._totals: dict[str, int] = {}
         self._outcomes: dict[str, dict[int, Outcome]] = {}
         self._returned: dict[
@@ -455,10 +454,7 @@ MAX_ENDED_RUNS = 16_384  # runs: more than end between two words to an agent
 
 
 class RunRegistry:
-    """One pool's, as one client has it.
-
-    Args:
-        start_anew: has a broadcast of which no rank has begun started by a whole gang.
+    """Runs of one pool, as one client has them.
 
     Attributes:
         runs: those that have not ended, by id.
@@ -467,25 +463,16 @@ class RunRegistry:
         only_looks: whether nothing is to be changed from here, whatever is seen.
     """
 
-    def __init__(
-        self,
-        context: PoolContext,
-        news: EventPublisher,
-        background: BackgroundTasks,
-        start_anew: Callable[[Run], None],
-    ) -> None:
+    def __init__(self, context: PoolContext) -> None:
         self._context = context
-        self._news = news
-        self._others = OtherClientRuns(context, news)
-        self._background = background
+        self._news = context.news
+        self._others = OtherClientRuns(context)
         self.is_read_only = self._is_checking = False
         self.runs: dict[str, Run] = {}
         # Ended ones that agents may tell of once more, until they hear that the outcomes are here; in order.
         self._ended_runs: OrderedDict[str, None] = OrderedDict()
-        self.direct = DirectConnections(context.name, news.emit_node_note)
-        spread = BlobDistributor(context.options.cluster, self.direct, news.emit_node_note)
-        self.blobs = BlobCache(spread, lambda: [link for link in context.links if not link.gone])
-        self._services = RunServices(context, news, background, self.fetch, start_anew, self._on_run_end)
+        self.direct = DirectConnections(context)
+        self.blobs = BlobCache(context, self.direct)
 
     def add(
         self,
@@ -497,10 +484,9 @@ class RunRegistry:
     ) -> Run:
         """Add a run of this client."""
         if kind == "map":
-            blobs = self.blobs
-            self.runs[run] = MapRun(self._services, run, tasks[0], total, blobs.ensure_uploaded, blobs.release)
+            self.runs[run] = MapRun(self._context, run, tasks[0], total)
         else:
-            self.runs[run] = Run(self._services, run, kind, tasks, total, future)
+            self.runs[run] = Run(self._context, run, kind, tasks, total, future)
         return self.runs[run]
 
     async def claim(self, run: str) -> Run:
@@ -627,7 +613,7 @@ class RunRegistry:
         self._others.may_stop_ranks = not self.is_read_only
         if not self._is_checking:
             self._is_checking = True
-            self._background.spawn(self._check_orphaned_loop())
+            self._context.background.spawn(self._check_orphaned_loop())
 
     async def _check_orphaned_loop(self) -> None:
         """Until no run goes on that may have lost something: one that begins later knows which nodes there are."""
@@ -669,7 +655,7 @@ class RunRegistry:
         if self._context.is_standalone or not await self.direct.download_result(link, name, landing):
             await link.fetch(name, landing)
 
-    def _on_run_end(self, run: Run) -> None:
+    def on_run_end(self, run: Run) -> None:
         """A run of ours is over."""
         self.runs.pop(run.id, None)
         if run.state != "lost":  # of one that its pool ended under more may be heard

@@ -15,13 +15,9 @@ from skyward_core.model.outcomes import ErrorInfo, OutcomeKind, RunKind
 from skyward_core.pool.agent_link import Link
 from skyward_core.pool.blob_distribution import BlobFile
 from skyward_core.pool.edited_modules import EditedModules
-from skyward_core.pool.event_log import EventPublisher
 from skyward_core.pool.gang_setup import RankSetup
-from skyward_core.pool.node_roster import NodeRoster
-from skyward_core.pool.pool_context import BackgroundTasks, PoolContext
-from skyward_core.pool.rank_setup import RankSetupManager, SetupConfig
+from skyward_core.pool.pool_context import PoolContext
 from skyward_core.pool.runs.run import Run
-from skyward_core.pool.runs.run_registry import RunRegistry
 from skyward_core.tasks.pickled_call import Task
 from skyward_core.views import events
 
@@ -39,13 +35,8 @@ class ClientRunQueue:
         is_empty: whether nobody's run waits, as far as is known here.
     """
 
-    def __init__(
-        self, context: PoolContext, news: EventPublisher, background: BackgroundTasks, book: RunRegistry
-    ) -> None:
+    def __init__(self, context: PoolContext) -> None:
         self._context = context
-        self._news = news
-        self._background = background
-        self._run_registry = book
         self._turn = ""  # the run of ours that is the first of all
         self._ours: dict[str, ClientEnqueue] = {}
         self._queue: list[QueuedRunKeys] = []
@@ -89,8 +80,8 @@ class ClientRunQueue:
             if self._turn == run.id:
                 self._turn = ""
             if run.state != "running":  # who sees it leave the queue finds in the ledger what became of it
-                self._background.run_deferred()
-                self._news.records.flush()
+                self._context.background.run_deferred()
+                self._context.news.records.flush()
             head.send({"t": "dequeue", "run": run.id})
 
     @staticmethod
@@ -140,10 +131,10 @@ class ClientRunQueue:
             if (asked := self._ours.get(each["run"])) is not None:
                 asked["since"] = each["since"]
         for each in self._queue:
-            if each["run"] not in self._run_registry.runs:
-                self._run_registry.on_other_run_queued(link, each)
+            if each["run"] not in self._context.registry.runs:
+                self._context.registry.on_other_run_queued(link, each)
         if {each["run"] for each in before} - {each["run"] for each in self._queue}:
-            self._run_registry.check_orphaned()
+            self._context.registry.check_orphaned()
         if before or self._queue:
             told = [
                 events.QueuedRun(
@@ -156,7 +147,7 @@ class ClientRunQueue:
                 )
                 for each in self._queue
             ]
-            self._news.emit(events.QueueNews(pool=self._context.name, waiting=told))
+            self._context.news.emit(events.QueueNews(pool=self._context.name, waiting=told))
 
 
 TURN_POLL_INTERVAL = 0.02  # seconds between looks
@@ -164,16 +155,10 @@ WAITING_FOR_SCRIPTS = "broadcasts wait for scripts that leave no process for the
 
 
 class BroadcastOrder:
-    """Those of one client's runs on a pool.
+    """Order of one client's broadcasts and scripts on a pool."""
 
-    Args:
-        tell: told what broadcasts wait for, and "" when they do not any more.
-    """
-
-    def __init__(self, context: PoolContext, book: RunRegistry, tell: Callable[[str], None]) -> None:
+    def __init__(self, context: PoolContext) -> None:
         self._context = context
-        self._run_registry = book
-        self._on_wait = tell
         self._pending: list[Run] = []  # broadcasts that are not sent yet
 
     def must_wait(self, run: Run) -> bool:
@@ -183,7 +168,7 @@ class BroadcastOrder:
         if run.kind == "broadcast":
             return any(
                 each.is_script and each.kind != "broadcast" and each.sent and each.state == "running"
-                for each in self._run_registry.runs.values()
+                for each in self._context.registry.runs.values()
             )
         return run.is_script and bool(self._pending)
 
@@ -197,9 +182,9 @@ class BroadcastOrder:
         self._pending.append(run)
         try:
             if self.must_wait(run):
-                self._on_wait(WAITING_FOR_SCRIPTS)
+                self._context.roster.report_wait(WAITING_FOR_SCRIPTS)
                 await self._wait_turn(run)
-                self._on_wait("")
+                self._context.roster.report_wait("")
             yield
         finally:
             self._pending.remove(run)
@@ -214,30 +199,19 @@ def new_run_id() -> str:
     return secrets.token_hex(5)
 
 
-class Launcher:
-    """Sends the runs of one pool, as one client dispatches them, on their way.
+class RunScheduler:
+    """Starts the runs that one client dispatches to a pool.
 
     Attributes:
-        line: those that wait for nodes.
+        queue: Runs that wait for nodes.
+        modules: Modules that the user edits while ranks have them loaded.
     """
 
-    def __init__(
-        self, context: PoolContext, news: EventPublisher, background: BackgroundTasks, book: RunRegistry,
-        roster: NodeRoster,
-        upkeep: RankSetupManager, knowledge: SetupConfig, modules: EditedModules,
-    ) -> None:  # fmt: skip
+    def __init__(self, context: PoolContext) -> None:
         self._context = context
-        self._news = news
-        self._background = background
-        self._run_registry = book
-        self._roster = roster
-        self._setup_manager = upkeep
-        self._setup_config = knowledge
-        self._modules = modules
-        self.queue = ClientRunQueue(context, news, background, book)
-        self._broadcast_order = BroadcastOrder(
-            context, book, lambda words: news.emit_warning(words) if words else roster.emit_state()
-        )
+        self.modules = EditedModules(context)
+        self.queue = ClientRunQueue(context)
+        self._broadcast_order = BroadcastOrder(context)
 
     def open(
         self,
@@ -276,26 +250,26 @@ class Launcher:
         nodes = len(context.links) if wanted is None else wanted if isinstance(wanted, int) else len(wanted)
         by_rank = kind in ("broadcast", "map")
         total = nodes * context.ranks_per_node if by_rank else len(tasks)
-        run = self._run_registry.add(run_id or new_run_id(), kind, tasks, total, future)
+        run = self._context.registry.add(run_id or new_run_id(), kind, tasks, total, future)
         run.wanted = wanted
         run.consumed, run.stays = consumed, stays
-        leaving = kind == "broadcast" and self._roster.has_pending_preemptions
+        leaving = kind == "broadcast" and self._context.roster.has_pending_preemptions
         parts = wanted is not None and not context.links[0].gone and self._has_enough_nodes(wanted)
-        whole = parts or not (self._roster.is_replacing or leaving or any(link.gone for link in context.links))
+        whole = parts or not (self._context.roster.is_replacing or leaving or any(link.gone for link in context.links))
         large = any(blob.path for task in tasks for blob in (task.fn, task.args))
-        edited = self._modules.has_edits
+        edited = self.modules.has_edits
         if whole and not large and not edited:
             # The calls leave first, the records are written while the nodes work: should we die between the two,
             # the agents still know the run, and whoever comes next enters it.
             self._start(run)
         self._save_opened(run)
-        self._background.run_deferred()
+        self._context.background.run_deferred()
         if not whole and self._needs_lost_nodes(run):
             run.mark_waiting()
-            self._background.spawn(self._start_when_complete(run))
+            self._context.background.spawn(self._start_when_complete(run))
         elif edited:
             run.mark_waiting()
-            self._background.spawn(self._start_after_reload(run))
+            self._context.background.spawn(self._start_after_reload(run))
         elif not whole or large:
             self._start_or_reject(run)
         return run
@@ -327,29 +301,29 @@ class Launcher:
     def _has_enough_nodes(self, wanted: int | tuple[int, ...]) -> bool:
         """Whether there are as many nodes as a run wants, or may be again."""
         links = self._context.links
-        there = {link.node for link in links if not link.gone or self._roster.may_return(link.node)}
+        there = {link.node for link in links if not link.gone or self._context.roster.may_return(link.node)}
         return len(there) >= wanted if isinstance(wanted, int) else there.issuperset(wanted)
 
     def restart(self, run: Run) -> None:
         """Have a broadcast of which no rank has begun handed to a whole gang."""
-        self._background.spawn(self._start_gang(run))
+        self._context.background.spawn(self._start_gang(run))
 
     def on_gang_broken(self) -> None:
         """A worker died. Work that waits for the plugins' contexts needs a new epoch to go on."""
-        context, gang = self._context, self._setup_manager.rank_setup
+        context, gang = self._context, self._context.setup.rank_setup
         self.queue.notify()
-        idle = gang is None or gang.is_ready or not self._run_registry.runs
+        idle = gang is None or gang.is_ready or not self._context.registry.runs
         if not idle and context.external_end is None and not context.observer:
-            self._background.spawn(self._reform_gang())
+            self._context.background.spawn(self._reform_gang())
 
     def on_new_agent(self) -> None:
         """An agent knows no epoch yet; calls that were sent again wait for one."""
-        self._background.spawn(
-            self._setup_manager.ensure_set_up() if self._context.is_standalone else self._reform_gang()
+        self._context.background.spawn(
+            self._context.setup.ensure_set_up() if self._context.is_standalone else self._reform_gang()
         )
 
     async def _start_gang(self, run: Run) -> None:
-        gang = self._setup_manager.rank_setup
+        gang = self._context.setup.rank_setup
         if gang is None:
             raise PoolError(f"pool {self._context.name} is not up")
         try:
@@ -369,10 +343,10 @@ class Launcher:
 
     def _save_opened(self, run: Run) -> None:
         now = time.time()
-        self._news.records.add_run(run.id, run.name, run.kind, run.total, now, ours=True)
+        self._context.news.records.add_run(run.id, run.name, run.kind, run.total, now, ours=True)
         if run.wanted is not None and not run.nodes:
-            self._news.records.set_columns(run.id, nodes=())
-        self._news.emit(
+            self._context.news.records.set_columns(run.id, nodes=())
+        self._context.news.emit(
             events.RunOpened(
                 pool=self._context.name,
                 run=run.id,
@@ -392,21 +366,21 @@ class Launcher:
         links = self._context.links
         gone = [link.node for link in links if link.gone]
         if run.wanted is not None:
-            return self._has_enough_nodes(run.wanted) and self._roster.may_return(0)
-        if not all(self._roster.may_return(node) for node in gone):
+            return self._has_enough_nodes(run.wanted) and self._context.roster.may_return(0)
+        if not all(self._context.roster.may_return(node) for node in gone):
             return False
         return run.kind == "broadcast" or len(gone) == len(links)
 
     async def _start_when_complete(self, run: Run) -> None:
         async def whole() -> None:
-            await self._roster.wait_replacements()
-            if self._modules.has_edits:  # since it was opened, perhaps long ago
-                await self._retry_on_reconnect([run], self._modules.reload)
+            await self._context.roster.wait_replacements()
+            if self.modules.has_edits:  # since it was opened, perhaps long ago
+                await self._retry_on_reconnect([run], self.modules.reload)
 
         await self._start_after(run, whole)
 
     async def _start_after_reload(self, run: Run) -> None:
-        await self._start_after(run, lambda: self._retry_on_reconnect([run], self._modules.reload))
+        await self._start_after(run, lambda: self._retry_on_reconnect([run], self.modules.reload))
 
     async def _start_after(self, run: Run, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         try:
@@ -435,10 +409,10 @@ class Launcher:
         gone = [link.node for link in context.links if link.gone]
         parts = run.wanted is not None and 0 not in gone and self._has_enough_nodes(run.wanted)
         if run.kind == "broadcast" and gone and not parts and (context.options.fail_fast or not context.is_standalone):
-            why = self._roster.replacement_failure(gone[0])
+            why = self._context.roster.replacement_failure(gone[0])
             self._reject(run, f"node {gone[0]} of the pool is gone" + (f": {why}" if why else ""))
         elif any(blob.path for task in run.tasks for blob in (task.fn, task.args)):
-            self._background.spawn(self._upload_and_start(run))
+            self._context.background.spawn(self._upload_and_start(run))
         else:
             self._start(run)
 
@@ -448,7 +422,7 @@ class Launcher:
         blobs = {blob.hash: blob for task in run.tasks for blob in (task.fn, task.args)}
         parcels = [BlobFile(b.hash, b.path, b.size) for b in blobs.values() if b.path is not None]
         try:
-            links = await self._run_registry.blobs.ensure_uploaded(run.id, parcels)
+            links = await self._context.registry.blobs.ensure_uploaded(run.id, parcels)
         except (SkywardError, OSError) as error:
             self._fail(run, f"its arguments could not be sent to the nodes: {error}")
             return
@@ -458,16 +432,16 @@ class Launcher:
         self._start(run)
 
     def _start(self, run: Run) -> None:
-        gang = self._setup_manager.rank_setup
+        gang = self._context.setup.rank_setup
         waits = self._broadcast_order.must_wait(run)
         if run.kind == "broadcast":
             parts = run.wanted is not None or not self.queue.is_empty
             if gang is None or waits or parts or not gang.try_start(run.send_broadcast):
-                self._background.spawn(self._start_gang(run))
+                self._context.background.spawn(self._start_gang(run))
         elif waits:
-            self._background.spawn(self._start_in_turn(run))
+            self._context.background.spawn(self._start_in_turn(run))
         elif gang is not None and not gang.is_ready:
-            self._background.spawn(self._dispatch_with_gang(run))
+            self._context.background.spawn(self._dispatch_with_gang(run))
         else:
             run.dispatch()
 
@@ -476,13 +450,13 @@ class Launcher:
             self._start(run)
 
     async def _dispatch_with_gang(self, run: Run) -> None:
-        context, gang = self._context, self._setup_manager.rank_setup
+        context, gang = self._context, self._context.setup.rank_setup
         try:
             if not context.is_standalone:
-                if any(link.gone for link in context.links) and not await self._setup_config.has_plugins():
+                if any(link.gone for link in context.links) and not await self._context.setup.has_plugins():
                     run.dispatch()  # no contexts are to be entered, so there is no need of a gang
                     return
-                await self._roster.wait_replacements()
+                await self._context.roster.wait_replacements()
             if gang is not None:
                 await self._retry_on_reconnect([run], gang.ensure_set_up)
         except OSError as error:
@@ -492,15 +466,15 @@ class Launcher:
 
     async def _reform_gang(self) -> None:
         """A gang broke: tasks that wait on nodes for the plugins' contexts need a new one to go on."""
-        gang = self._setup_manager.rank_setup
-        tasks = [run for run in self._run_registry.runs.values() if run.kind != "broadcast"]
-        if gang is None or not tasks or self._roster.is_replacing:  # its end is a new gang
+        gang = self._context.setup.rank_setup
+        tasks = [run for run in self._context.registry.runs.values() if run.kind != "broadcast"]
+        if gang is None or not tasks or self._context.roster.is_replacing:  # its end is a new gang
             return
         try:
             await self._retry_on_reconnect(tasks, gang.ensure_set_up)
         except OSError as error:
             why = f"the gang broke, and could not be formed anew: {error}"
-            self._news.emit_warning(why)
+            self._context.news.emit_warning(why)
             for link in self._context.links:
                 if link.up and not link.epoch:  # its agent waits for that with what it was asked
                     for run in tasks:
