@@ -90,11 +90,8 @@ class Attached(MapMixin):
             if not self.runs:
                 raise PoolError(f"pool {self.name} remembers no run")
             run = self.runs[-1].id
-        if run not in self.pool.context.registry.runs:
-            from skyward_core.pool.fetch_retained_results import is_fetched
-
-            if is_fetched(self.pool.context.ledger, run):  # somebody has fetched it, and was not there to use it
-                return results(run)
+        if run not in self.pool.context.registry.runs and is_fetched(self.pool.context.ledger, run):
+            return results(run)  # fetched by a client that could not use it
         return submit(self.pool.context.registry.claim(run)).result().future.result().results()
 
     def down(self) -> Receipt:

@@ -319,8 +319,6 @@ class Compute(MapMixin):
             shown.follow(self._pool.view, self._pool.news)
         stop: Callable[[], None] | None = None
         if costs_money(self.spec.provider):
-            pass
-
             stop = print_rental_notice(self.spec, self._pool)
         try:
             await self._pool.start(self.spec)

@@ -22,7 +22,7 @@ from skyward_core.tasks.source_annotations import default_type
 if TYPE_CHECKING:
     from skyward_core.api.compute import Compute
     from skyward_core.model.accelerators import Factory
-    from skyward_core.model.specs import Image, Worker
+    from skyward_core.model.specs import Worker
     from skyward_core.model.type_aliases import AcceleratorLike
 
 
@@ -76,7 +76,7 @@ def ComputePool(
     """
     from skyward_core.api.compute import Compute
     from skyward_core.model.accelerators import resolve
-    from skyward_core.model.specs import Image, Options, Worker
+    from skyward_core.model.specs import Options, Worker
     from skyward_core.plugins import mig
 
     _warn_renamed("ComputePool", "sky.Compute")

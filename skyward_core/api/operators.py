@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from skyward_core.api.dask_collections import DaskConnection
     from skyward_core.api.script_console import ScriptConsole
     from skyward_core.model.alerts import Alert
-    from skyward_core.model.function import Function
     from skyward_core.model.metric_series import Curves
     from skyward_core.model.outcomes import RunKind, WrittenFile
     from skyward_core.model.stack_values import Stacks

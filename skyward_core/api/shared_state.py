@@ -26,7 +26,6 @@ if TYPE_CHECKING:
         SharedLock,
         SharedQueue,
         SharedSet,
-        SharedState,
     )
     from skyward_core.pool.pool import Pool
 

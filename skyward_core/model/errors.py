@@ -38,7 +38,7 @@ class SkywardError(Exception):
         return _safe(Exception.__str__(self))  # a run's error may be of another type, too, that has its own
 
     def __str__(self) -> str:
-        return self.what if self.hint is None else message_with_hint(self.what, _python_hint(self.hint))
+        return self.what if self.hint is None else message_with_hint(self.what, python_hint(self.hint))
 
     def __reduce__(self) -> tuple[Any, ...]:
         # The usual way would call __init__ with what it passed on, not with what it was called with.
@@ -49,12 +49,6 @@ def _safe(text: str) -> str:
     from skyward_core.util.terminal_safe_text import sanitize_paragraph
 
     return sanitize_paragraph(text)
-
-
-def _python_hint(hint: Hint) -> str:
-    pass  # late: the same
-
-    return python_hint(hint)
 
 
 def message_with_hint(what: str, advice: str) -> str:

@@ -91,7 +91,6 @@ def check_function_options(given: dict[str, Any]) -> None:
     Raises:
         TypeError: no generation has such an option.
     """
-    pass  # few scripts have such options
 
     check_unknown_arguments("sky.function", given, ["timeout", *_FUNCTION_RULES])
     apply_rules("sky.function", _FUNCTION_RULES, given)

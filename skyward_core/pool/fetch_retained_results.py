@@ -36,7 +36,6 @@ from skyward_core.util.byte_sizes import format_size
 from skyward_core.util.terminal_safe_text import sanitize_line as safe
 
 if TYPE_CHECKING:
-    from skyward_core.pool.agent_link import Link
     from skyward_core.protocol.frame_types import AgentItem, AgentOutcome, FromAgent
 
 

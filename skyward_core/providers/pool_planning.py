@@ -70,7 +70,7 @@ def make_pool_spec(
     counts = {each for each in said_nodes if each is not None}
     if len(counts) > 1:
         raise SpecError("all specs of a pool have as many, and these differ", "nodes")
-    provider, accelerator, wish = _choose_provider(ways, selection)
+    provider, accelerator, wish = choose_provider(ways, selection)
     if not counts:
         counts = {default_nodes(provider)}
     worker = _resolve_concurrency(worker or Worker(), provider, accelerator, ways[0].vcpus)
@@ -181,16 +181,6 @@ def _resolve_spec(spec: Spec, allocation: str | None) -> Spec:
     return replace(spec, provider=provider, accelerator=accelerator, allocation=spec.allocation or allocation)
 
 
-def _choose_provider(ways: Sequence[Spec], selection: str | None) -> tuple[Any, Any, Any]:
-    """The provider that has the machines in one of these ways, their accelerator, and what else is wished."""
-    chosen = selection is not None or len(ways) > 1 or any(each.chooses for each in ways)
-    if not chosen:
-        return ways[0].provider, ways[0].accelerator, None
-    pass
-
-    return choose_provider(ways, selection)
-
-
 SELECTIONS: tuple[Selection, ...] = ("cheapest", "first")
 
 
@@ -200,6 +190,8 @@ def choose_provider(ways: Sequence[Spec], selection: str | None) -> tuple[Any, A
     Raises:
         UsageError: a provider cannot choose so.
     """
+    if selection is None and len(ways) == 1 and not ways[0].chooses:
+        return ways[0].provider, ways[0].accelerator, None
     select = next((each for each in SELECTIONS if each == (selection or "cheapest")), None)
     if select is None:
         raise SpecError(f"should be 'cheapest' or 'first' (got {selection!r:.60})", "selection")

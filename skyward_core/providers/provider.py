@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from contextlib import AbstractContextManager
 
-    from skyward_core.model.machines import Check, Machine
+    from skyward_core.model.machines import Check
     from skyward_core.model.specs import PoolSpec
     from skyward_core.transport.ssh.host_address import Target
     from skyward_core.transport.transport import Transport

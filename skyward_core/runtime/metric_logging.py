@@ -100,8 +100,6 @@ class _Writer:
         key = run, seq is not None
         with self._lock:
             if self.summaries is None:
-                pass
-
                 self.summaries = MetricSummaries()
             self.summaries.add(run, call, numbers)
             if self._thread is None:

@@ -66,7 +66,6 @@ def patch_jax_initialize(distributed: Any, place: Callable[[], Mapping[str, Any]
         distributed: the module ``jax.distributed``.
         place: gives all arguments that make a rank of this pool.
     """
-    import functools
     import inspect
 
     global _shared

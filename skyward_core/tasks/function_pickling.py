@@ -669,7 +669,6 @@ def _find_unpicklable(pending: PendingFunction[Any]) -> str | None:
 
 def _parameter_names(pending: PendingFunction[Any]) -> list[str]:
     """What to call each positional argument."""
-    import inspect
 
     names: list[str] = []
     try:

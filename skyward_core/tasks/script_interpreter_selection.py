@@ -428,7 +428,6 @@ def make_interpreter(
         source: what asks for it, in words.
         notes: what was passed over on the way, and why.
     """
-    from skyward_core.node.bootstrap import image_environment as environment  # most scripts have none
 
     image = {**asked, "alone": True}
     key = environment.environment_key(image, base.path, parse_version(base.version)[:2])

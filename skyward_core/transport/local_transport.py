@@ -279,9 +279,6 @@ def _query_packages(python: str, root: str, _changed: int) -> dict[str, str]:
 
 def _query_import_path(python: str) -> tuple[str, ...]:
     """What an interpreter itself has on its import path, as text."""
-    import json
-    import subprocess
-
     command = [python, "-I", "-c", "import json, sys; print(json.dumps(sys.path))"]
     done = subprocess.run(command, capture_output=True, check=False)
     try:
@@ -417,7 +414,6 @@ class LocalTransport:
         self, there: RankEnvironment, config: dict[str, Any], report: Report, gate: StartBarrier | None
     ) -> tuple[str, str, dict[str, str] | None]:
         """The same for all nodes of a start."""
-        pass
 
         async def work() -> tuple[str, str, dict[str, str] | None]:
             image, cwd = config["image"], config.get("cwd") or str(Path.cwd())

@@ -179,7 +179,6 @@ class PreparedProcess:
             # What both of us need is imported once.
             import contextlib  # noqa: F401
             import pathlib  # noqa: F401
-            import signal  # noqa: F401
         told, self._pipe = os.pipe()
         self._child = os.fork()
         if not self._child:

@@ -47,8 +47,6 @@ def _check_with_packaging(requirements: Sequence[str]) -> set[str]:
 
 def _is_met(text: str) -> bool | None:
     """Whether that is so; None where only such a package can tell."""
-    pass  # only a lock has many
-
     plain, _, marker = text.partition(";")
     if marker and (needed := is_marker_true(marker)) is not True:
         return True if needed is False else None

@@ -317,7 +317,6 @@ def _find_driver() -> Driver | None:
         import pynvml
     except ImportError:  # hosts without a driver are not sent it
         return _find_amd()
-    pass
 
     try:
         nvidia = NvidiaGpus(pynvml)

@@ -389,8 +389,6 @@ def _unpickle(file: Any) -> tuple[Any, list[Any], dict[str, tuple[str, str, str]
 
 def _set_file_names(made: list[Any], defined_in: dict[str, tuple[str, str, str]], files: SourcePaths) -> dict[str, str]:
     """Have functions say that they are of the node's own files; gives these, by the client's names."""
-    pass  # most ranks see the client's
-
     own = SourceFiles(*files)
     found = own.find(defined_in)
     for fn in made:

@@ -82,8 +82,6 @@ class Shared(Plugin):
 
     @contextmanager
     def around_app(self, info: InstanceInfo) -> Iterator[None]:
-        pass
-
         if info.node:
             yield
             return

@@ -63,8 +63,6 @@ def describe_place(kind: str, outcome: Outcome) -> str:
 
 def error_with_cause(error: RunError, culprit: Outcome, value: Value | None) -> RunError:
     """A run's error with its cause, as what the culprit raised where that can be: it may be caught as that."""
-    pass  # few runs fail
-
     cause = load_exception(culprit, value)
     error.results |= run_guarded(lambda: _pop_partial_values(cause))[0] or {}
     made, _ = run_guarded(lambda: error_of_cause_type(error, cause))

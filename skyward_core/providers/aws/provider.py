@@ -58,7 +58,6 @@ from skyward_core.transport.ssh.host_address import Target
 
 if TYPE_CHECKING:
     from skyward_core.model.machines import Inventory, Leftover
-    from skyward_core.model.provider_settings import Setting
     from skyward_core.transport.ssh.ssh_transport import SSHTransport
 
 

@@ -41,7 +41,6 @@ from skyward_core.providers.ssh_machines import end_machine, gather_bounded, upd
 from skyward_core.transport.ssh.host_address import Policy, Target
 
 if TYPE_CHECKING:
-    from skyward_core.model.provider_settings import Setting
     from skyward_core.transport.ssh.ssh_transport import SSHTransport
 
 

@@ -40,7 +40,6 @@ from skyward_core.transport.ssh.host_address import HostPythons, Policy, Target,
 from skyward_core.util.light_dataclass import Value, value
 
 if TYPE_CHECKING:
-    from skyward_core.model.provider_settings import Setting
     from skyward_core.protocol.frame_types import GpusDone
     from skyward_core.providers.ssh.shared_hosts import HostGpuUsage
     from skyward_core.transport.ssh.host_address import WantedPython

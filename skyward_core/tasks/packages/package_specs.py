@@ -307,7 +307,6 @@ def _import_entries(packages: Path, name: str, folder: Path) -> list[str]:
     inside = [each for each in found if Path(each).is_relative_to(folder)]
     if inside:
         return inside
-    pass
 
     return [import_entry(folder)]
 

@@ -77,7 +77,6 @@ from skyward_core.util.user_files import is_dir, resolve_path
 if TYPE_CHECKING:
     from skyward_core.protocol.frame_types import EnvironmentDone, HostFacts, ManifestDone
     from skyward_core.tasks.packages.package_specs import LocalPackage
-    from skyward_core.transport.ssh.connection import HostConnection
 
 
 async def send_bundle(channel: CommandChannel) -> str:
