@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, ClassVar, TypeAlias, TypeVar
 
 from skyward_core.model.errors import PoolError, UsageError
 from skyward_core.runtime.instance_info import instance_info
@@ -193,6 +193,34 @@ def poll_in_slices(take: Callable[[float], T | None], timeout: float | None, lon
             return found
 
 
+class SharedObject:
+    """A named object on the server."""
+
+    def __init__(self, way: SharedStateConnection, key: str) -> None:
+        self._connection, self._key = way, key
+
+    def _call(self, command: str, *arguments: Any, **options: Any) -> Any:
+        """Run a command of the server on this object."""
+        with wrap_redis_errors(self._connection) as redis:
+            return getattr(redis, command)(self._key, *arguments, **options)
+
+    def __repr__(self) -> str:
+        return f"<shared {self._key}>"
+
+
+class SharedCollection(SharedObject):
+    """A shared object that holds several values."""
+
+    length_command: ClassVar[str]
+
+    def clear(self) -> None:
+        """Remove all values."""
+        self._call("delete")
+
+    def __len__(self) -> int:
+        return int(self._call(self.length_command))
+
+
 LOCK_TTL_MS = 30_000  # a lock whose holder died is free so long after its last sign
 RENEW_INTERVAL = 10.0  # seconds between the signs of a holder
 LOOK = 1.0  # seconds after which who waits for a lock looks by itself
@@ -226,14 +254,15 @@ return 1
 """
 
 
-class SharedLock:
+class SharedLock(SharedObject):
     """A lock that one holder has at a time, of all ranks and the client; ``with`` takes and frees it.
 
     A holder that dies frees it within 30 s. It is not taken twice by one holder.
     """
 
     def __init__(self, way: SharedStateConnection, key: str, timeout: float | None) -> None:
-        self._connection, self._key, self._timeout = way, key, timeout
+        super().__init__(way, key)
+        self._timeout = timeout
         self._held = ""
         self._signs = threading.Event()
 
@@ -292,8 +321,7 @@ class SharedLock:
 
     def locked(self) -> bool:
         """Whether anybody holds it now."""
-        with wrap_redis_errors(self._connection) as redis:
-            return bool(redis.exists(self._key))
+        return bool(self._call("exists"))
 
     def __enter__(self) -> SharedLock:
         if not self.acquire(self._timeout):
@@ -305,15 +333,13 @@ class SharedLock:
     ) -> None:
         self.release()
 
-    def __repr__(self) -> str:
-        return f"<shared {self._key}>"
 
-
-class SharedBarrier:
+class SharedBarrier(SharedObject):
     """Where ranks of a run wait until all of them have come; it can be met at again and again."""
 
     def __init__(self, way: SharedStateConnection, key: str, parties: int) -> None:
-        self._connection, self._key, self.parties = way, key, parties
+        super().__init__(way, key)
+        self.parties = parties
 
     def wait(self, timeout: float | None = None) -> None:
         """Come there, and wait for the others.
@@ -517,15 +543,14 @@ class SharedState:
         self._connection.close()
 
 
-class SharedDict:
+class SharedDict(SharedCollection):
     """A dict that all ranks and the client see.
 
     Keys are plain values (texts, numbers, None, tuples of these), told apart by their types, too. Values are whatever
     can be pickled, and travel as copies: a change to one is seen by others once it is put back.
     """
 
-    def __init__(self, way: SharedStateConnection, key: str) -> None:
-        self._connection, self._key = way, key
+    length_command = "hlen"
 
     def __getitem__(self, key: Key) -> Any:
         found = self.get(key, _MISSING)
@@ -535,8 +560,7 @@ class SharedDict:
 
     def get(self, key: Key, default: Any = None) -> Any:
         """The value of a key; ``default`` where there is none."""
-        with wrap_redis_errors(self._connection) as redis:
-            data = redis.hget(self._key, pack_key(key))
+        data = self._call("hget", pack_key(key))
         return default if data is None else unpack_value(data)
 
     def __setitem__(self, key: Key, value: Any) -> None:
@@ -546,8 +570,7 @@ class SharedDict:
         """Put several there; nobody sees a part of them only."""
         if values:
             packed = {pack_key(key): pack_value(value) for key, value in values.items()}
-            with wrap_redis_errors(self._connection) as redis:
-                redis.hset(self._key, mapping=packed)
+            self._call("hset", mapping=packed)
 
     def setdefault(self, key: Key, default: Any = None) -> Any:
         """The value of a key, which becomes ``default`` where there is none. Of several that come at once one wins."""
@@ -570,68 +593,47 @@ class SharedDict:
         return default
 
     def __delitem__(self, key: Key) -> None:
-        with wrap_redis_errors(self._connection) as redis:
-            gone = redis.hdel(self._key, pack_key(key))
-        if not gone:
+        if not self._call("hdel", pack_key(key)):
             raise KeyError(key)
 
     def __contains__(self, key: Key) -> bool:
-        with wrap_redis_errors(self._connection) as redis:
-            return bool(redis.hexists(self._key, pack_key(key)))
-
-    def __len__(self) -> int:
-        with wrap_redis_errors(self._connection) as redis:
-            return int(redis.hlen(self._key))
+        return bool(self._call("hexists", pack_key(key)))
 
     def keys(self) -> list[Key]:
         """All keys, as they are now."""
-        with wrap_redis_errors(self._connection) as redis:
-            return [unpack_key(data) for data in redis.hkeys(self._key)]
+        return [unpack_key(data) for data in self._call("hkeys")]
 
     def __iter__(self) -> Iterator[Key]:
         return iter(self.keys())
 
     def items(self) -> list[tuple[Key, Any]]:
         """All keys with their values, as they are now."""
-        with wrap_redis_errors(self._connection) as redis:
-            return [(unpack_key(key), unpack_value(data)) for key, data in redis.hgetall(self._key).items()]
+        return [(unpack_key(key), unpack_value(data)) for key, data in self._call("hgetall").items()]
 
     def values(self) -> list[Any]:
         """All values, as they are now."""
         return [value for _, value in self.items()]
 
-    def clear(self) -> None:
-        """Have it empty."""
-        with wrap_redis_errors(self._connection) as redis:
-            redis.delete(self._key)
 
-    def __repr__(self) -> str:
-        return f"<shared {self._key}>"
-
-
-class SharedSet:
+class SharedSet(SharedCollection):
     """A set of plain values (texts, numbers, None, tuples of these) that all ranks and the client see."""
 
-    def __init__(self, way: SharedStateConnection, key: str) -> None:
-        self._connection, self._key = way, key
+    length_command = "scard"
 
     def add(self, value: Key) -> bool:
         """Add a value: whether it was not there. Of several that add it at once, one is told so."""
-        with wrap_redis_errors(self._connection) as redis:
-            return bool(redis.sadd(self._key, pack_key(value)))
+        return bool(self._call("sadd", pack_key(value)))
 
     def update(self, values: Iterable[Key]) -> int:
         """Add several: how many were not there."""
         packed = [pack_key(value) for value in values]
         if not packed:
             return 0
-        with wrap_redis_errors(self._connection) as redis:
-            return int(redis.sadd(self._key, *packed))
+        return int(self._call("sadd", *packed))
 
     def discard(self, value: Key) -> bool:
         """Take a value out: whether it was there."""
-        with wrap_redis_errors(self._connection) as redis:
-            return bool(redis.srem(self._key, pack_key(value)))
+        return bool(self._call("srem", pack_key(value)))
 
     def remove(self, value: Key) -> None:
         """Take a value out.
@@ -648,39 +650,20 @@ class SharedSet:
         Raises:
             KeyError: the set is empty.
         """
-        with wrap_redis_errors(self._connection) as redis:
-            data = redis.spop(self._key)
+        data = self._call("spop")
         if data is None:
             raise KeyError("the set is empty")
         return unpack_key(data)
 
     def __contains__(self, value: Key) -> bool:
-        with wrap_redis_errors(self._connection) as redis:
-            return bool(redis.sismember(self._key, pack_key(value)))
-
-    def __len__(self) -> int:
-        with wrap_redis_errors(self._connection) as redis:
-            return int(redis.scard(self._key))
+        return bool(self._call("sismember", pack_key(value)))
 
     def __iter__(self) -> Iterator[Key]:
-        with wrap_redis_errors(self._connection) as redis:
-            found = redis.smembers(self._key)
-        return iter([unpack_key(data) for data in found])
-
-    def clear(self) -> None:
-        """Have it empty."""
-        with wrap_redis_errors(self._connection) as redis:
-            redis.delete(self._key)
-
-    def __repr__(self) -> str:
-        return f"<shared {self._key}>"
+        return iter([unpack_key(data) for data in self._call("smembers")])
 
 
-class SharedCounter:
+class SharedCounter(SharedObject):
     """A whole number that all ranks and the client count with, within 64 bits."""
-
-    def __init__(self, way: SharedStateConnection, key: str) -> None:
-        self._connection, self._key = way, key
 
     def increment(self, by: int = 1) -> int:
         """Add to it: what it is then, which no two callers are told of one step.
@@ -688,8 +671,7 @@ class SharedCounter:
         Raises:
             PoolError: it would leave 64 bits; it stays as it was.
         """
-        with wrap_redis_errors(self._connection) as redis:
-            return int(redis.incrby(self._key, check_integer(by)))
+        return int(self._call("incrby", check_integer(by)))
 
     def decrement(self, by: int = 1) -> int:
         """Take from it; see :meth:`increment`."""
@@ -698,27 +680,21 @@ class SharedCounter:
     @property
     def value(self) -> int:
         """What it is now."""
-        with wrap_redis_errors(self._connection) as redis:
-            return int(redis.get(self._key) or 0)
+        return int(self._call("get") or 0)
 
     def reset(self, value: int = 0) -> None:
         """Have it begin anew at ``value``."""
-        with wrap_redis_errors(self._connection) as redis:
-            redis.set(self._key, check_integer(value))
+        self._call("set", check_integer(value))
 
     def __int__(self) -> int:
         return self.value
 
-    def __repr__(self) -> str:
-        return f"<shared {self._key}>"
 
-
-class SharedQueue:
+class SharedQueue(SharedCollection):
     """First in, first out, for all ranks and the client: each item goes to one of those who get. An item that was given
     to a rank which ends right then is gone with it."""
 
-    def __init__(self, way: SharedStateConnection, key: str) -> None:
-        self._connection, self._key = way, key
+    length_command = "llen"
 
     def put(self, *items: Any) -> int:
         """Put items at its end, in order: how many are there then.
@@ -732,8 +708,7 @@ class SharedQueue:
         if any(item is None for item in items):
             raise UsageError("a queue holds no None: it is what get gives where nothing came in time")
         packed = [pack_value(item) for item in items]
-        with wrap_redis_errors(self._connection) as redis:
-            return int(redis.rpush(self._key, *packed) if packed else redis.llen(self._key))
+        return int(self._call("rpush", *packed)) if packed else len(self)
 
     def get(self, timeout: float | None = None) -> Any:
         """Take the first item out, which nobody else gets.
@@ -754,15 +729,3 @@ class SharedQueue:
 
         data = poll_in_slices(take, timeout)
         return None if data is None else unpack_value(data)
-
-    def __len__(self) -> int:
-        with wrap_redis_errors(self._connection) as redis:
-            return int(redis.llen(self._key))
-
-    def clear(self) -> None:
-        """Have it empty."""
-        with wrap_redis_errors(self._connection) as redis:
-            redis.delete(self._key)
-
-    def __repr__(self) -> str:
-        return f"<shared {self._key}>"
