@@ -27,7 +27,8 @@ class Event(Value):
     at: float = field(default_factory=time.time)
 
     def __init_subclass__(cls) -> None:
-        cls.kinds[cls.written_as or cls.__name__] = cls
+        # A class with slots is made twice; the second one, which is used, replaces the first.
+        Event.kinds[cls.written_as or cls.__name__] = cls
 
 
 @value(kw_only=True)
