@@ -14,7 +14,6 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 Check = Callable[[Any], Any]
-Checks = Mapping[str, Check]  # by field
 
 
 def anything(value: Any) -> Any:

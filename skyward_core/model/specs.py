@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, field, fields, replace
+from dataclasses import asdict, fields, replace
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from skyward_core.model import argument_checks
-from skyward_core.model.argument_checks import Checks
+from skyward_core.model import argument_checks as checks
 from skyward_core.model.errors import SpecError
 from skyward_core.model.older_api_arguments import (
     AcceptsDeprecatedArguments,
@@ -23,7 +22,7 @@ from skyward_core.model.older_api_arguments import (
 )
 from skyward_core.model.provider_capabilities import Rents
 from skyward_core.model.script_interpreter import Interpreter
-from skyward_core.util.light_dataclass import Value, value
+from skyward_core.util.light_dataclass import Value, checked, value
 from skyward_core.util.redaction import MIN_SECRET_LENGTH, make_sanitizer, map_strings
 
 if TYPE_CHECKING:
@@ -34,7 +33,6 @@ if TYPE_CHECKING:
 class ValidatedValue(Value, metaclass=AcceptsDeprecatedArguments):
     """Values that are checked when they are made; ``dataclasses.replace`` makes changed ones."""
 
-    _checks: ClassVar[Checks]
     _older: ClassVar[Rules] = {}  # older words for its arguments
     _in_order: ClassVar[Sequence[str]] = ()  # arguments that older generations take by position
     _more: ClassVar[Sequence[str]] = ()  # other words, which a class of it knows what to do with
@@ -63,11 +61,12 @@ class ValidatedValue(Value, metaclass=AcceptsDeprecatedArguments):
         return given
 
     def __post_init__(self) -> None:
-        for name, check in self._checks.items():
+        for each in fields(self):
             try:
-                object.__setattr__(self, name, check(getattr(self, name)))
+                if check := each.metadata.get("check"):
+                    object.__setattr__(self, each.name, check(getattr(self, each.name)))
             except ValueError as error:
-                raise SpecError(str(error), name) from None
+                raise SpecError(str(error), each.name) from None
 
 
 @value(kw_only=True, frozen=True)
@@ -85,8 +84,8 @@ class Nodes(ValidatedValue):
         SpecError: a value makes no sense.
     """
 
-    min: int
-    max: int
+    min: int = checked(checks.integer_between(1, 1024))
+    max: int = checked(checks.integer_between(1, 1024))
 
     if TYPE_CHECKING:
 
@@ -94,10 +93,6 @@ class Nodes(ValidatedValue):
 
     _in_order: ClassVar[Sequence[str]] = ("initial",)
     _more: ClassVar[Sequence[str]] = ("desired",)
-    _checks: ClassVar[Checks] = {
-        "min": argument_checks.integer_between(1, 1024),
-        "max": argument_checks.integer_between(1, 1024),
-    }
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -156,7 +151,7 @@ def _parse_count(text: str) -> int:
     return int(text)
 
 
-_check_node_count: Callable[[Any], int] = argument_checks.integer_between(1, 1024)
+_check_node_count: Callable[[Any], int] = checks.integer_between(1, 1024)
 
 
 NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,46}[a-z0-9])?")
@@ -200,13 +195,8 @@ class PipIndex(ValidatedValue):
         SpecError: a value makes no sense; as of all that is made here.
     """
 
-    url: str
-    packages: Sequence[str] = ()
-
-    _checks: ClassVar[Checks] = {
-        "url": argument_checks.text,
-        "packages": argument_checks.tuple_of(argument_checks.text),
-    }
+    url: str = checked(checks.text)
+    packages: Sequence[str] = checked(checks.tuple_of(checks.text), default=())
 
 
 @value(kw_only=True, frozen=True)
@@ -237,19 +227,19 @@ class Image(ValidatedValue):
         SpecError: a value makes no sense.
     """
 
-    python: str | None = None
-    pip: Sequence[str] = ()
-    pip_indexes: Sequence[PipIndex] = ()
-    lock: str | os.PathLike[str] | None = None
-    requirements: str | os.PathLike[str] | None = None
-    project: bool = False
-    apt: Sequence[str] = ()
-    env: dict[str, str] = field(default_factory=dict, repr=False)  # may hold secrets
-    setup: Sequence[str] = ()
-    workdir: str | os.PathLike[str] | None = None
-    includes: Sequence[str] = ()
-    excludes: Sequence[str] = ()
-    outputs: Sequence[str] = ()
+    python: str | None = checked(checks.optional(checks.python_version), default=None)
+    pip: Sequence[str] = checked(checks.tuple_of(checks.text), default=())
+    pip_indexes: Sequence[PipIndex] = checked(checks.tuple_of(checks.instance(PipIndex)), default=())
+    lock: str | os.PathLike[str] | None = checked(checks.optional(checks.path), default=None)
+    requirements: str | os.PathLike[str] | None = checked(checks.optional(checks.path), default=None)
+    project: bool = checked(checks.flag, default=False)
+    apt: Sequence[str] = checked(checks.tuple_of(checks.text), default=())
+    env: dict[str, str] = checked(checks.variables, default_factory=dict, repr=False)  # may hold secrets
+    setup: Sequence[str] = checked(checks.tuple_of(checks.text), default=())
+    workdir: str | os.PathLike[str] | None = checked(checks.optional(checks.path), default=None)
+    includes: Sequence[str] = checked(checks.tuple_of(checks.upload_pattern), default=())
+    excludes: Sequence[str] = checked(checks.tuple_of(checks.upload_pattern), default=())
+    outputs: Sequence[str] = checked(checks.tuple_of(checks.output_pattern), default=())
 
     _older: ClassVar[Rules] = {
         "base": rejected("nodes have the machine image of their provider, such as sky.AWS(ami=...)"),
@@ -260,21 +250,6 @@ class Image(ValidatedValue):
         "bootstrap_timeout": ignored("sky.Options(start_timeout=...) bounds the whole start", 300, 900),
         "warm": ignored("no machine image is made", False),
         "mutable": ignored("a pool keeps its image", False),
-    }
-    _checks: ClassVar[Checks] = {
-        "python": argument_checks.optional(argument_checks.python_version),
-        "pip": argument_checks.tuple_of(argument_checks.text),
-        "pip_indexes": argument_checks.tuple_of(argument_checks.instance(PipIndex)),
-        "lock": argument_checks.optional(argument_checks.path),
-        "requirements": argument_checks.optional(argument_checks.path),
-        "project": argument_checks.flag,
-        "apt": argument_checks.tuple_of(argument_checks.text),
-        "env": argument_checks.variables,
-        "setup": argument_checks.tuple_of(argument_checks.text),
-        "workdir": argument_checks.optional(argument_checks.path),
-        "includes": argument_checks.tuple_of(argument_checks.upload_pattern),
-        "excludes": argument_checks.tuple_of(argument_checks.upload_pattern),
-        "outputs": argument_checks.tuple_of(argument_checks.output_pattern),
     }
 
     def __post_init__(self) -> None:
@@ -313,18 +288,13 @@ class Worker(ValidatedValue):
         SpecError: a value makes no sense.
     """
 
-    concurrency: int | Literal["auto"] = 1
-    executor: Literal["process", "thread"] = "process"
-    ranks_per_node: int | Literal["gpu"] = 1
+    concurrency: int | Literal["auto"] = checked(checks.word_or("auto", checks.integer_between(1, 256)), default=1)
+    executor: Literal["process", "thread"] = checked(checks.executor, default="process")
+    ranks_per_node: int | Literal["gpu"] = checked(checks.word_or("gpu", checks.integer_between(1, 64)), default=1)
 
     _older: ClassVar[Rules] = {
         "buffer": ignored("a rank has its next call as soon as the one before ends", 0),
         "reuse_processes": ignored("a rank's processes stay from call to call", True),
-    }
-    _checks: ClassVar[Checks] = {
-        "concurrency": argument_checks.word_or("auto", argument_checks.integer_between(1, 256)),
-        "executor": argument_checks.executor,
-        "ranks_per_node": argument_checks.word_or("gpu", argument_checks.integer_between(1, 64)),
     }
 
 
@@ -381,27 +351,27 @@ class Options(ValidatedValue):
         SpecError: a value makes no sense.
     """
 
-    fail_fast: bool = True
-    grace: float = 5.0
-    console: bool = True
-    idle_timeout: float = 600.0
-    ttl: float | None = None
-    budget: float | None = None
-    log_limit: int | str = "10 GB"
-    keep_results: float | str = "7d"
-    keep_outputs: int | str = "1 GB"
-    start_timeout: float = 300.0
-    wait_for_capacity: float | str = 0.0
-    on_loss: Literal["fail", "replace"] = "fail"
-    lost_after: float | None = 60.0
-    cluster: bool = True
-    rendezvous: bool = True
-    debug_wait: float | str = 0.0
-    nice: int = 0
-    allow_apt: bool = False
-    secrets: Sequence[str] = field(default=(), repr=False)
-    worker: Worker | None = None
-    selection: str | None = None
+    fail_fast: bool = checked(checks.flag, default=True)
+    grace: float = checked(checks.seconds(least=0, most=3600), default=5.0)
+    console: bool = checked(checks.console, default=True)
+    idle_timeout: float = checked(checks.seconds(), default=600.0)
+    ttl: float | None = checked(checks.optional(checks.seconds()), default=None)
+    budget: float | None = checked(checks.optional(checks.dollars), default=None)
+    log_limit: int | str = checked(checks.size, default="10 GB")
+    keep_results: float | str = checked(checks.duration, default="7d")
+    keep_outputs: int | str = checked(checks.size, default="1 GB")
+    start_timeout: float = checked(checks.seconds(), default=300.0)
+    wait_for_capacity: float | str = checked(checks.duration, default=0.0)
+    on_loss: Literal["fail", "replace"] = checked(checks.one_of("fail", "replace"), default="fail")
+    lost_after: float | None = checked(checks.optional(checks.seconds()), default=60.0)
+    cluster: bool = checked(checks.default_if_none(True, checks.flag), default=True)
+    rendezvous: bool = checked(checks.flag, default=True)
+    debug_wait: float | str = checked(checks.duration, default=0.0)
+    nice: int = checked(checks.integer_between(0, 19), default=0)
+    allow_apt: bool = checked(checks.flag, default=False)
+    secrets: Sequence[str] = checked(checks.tuple_of(_check_secret), default=(), repr=False)
+    worker: Worker | None = checked(checks.optional(checks.instance(Worker)), default=None)
+    selection: str | None = checked(checks.optional(checks.text), default=None)
 
     _older: ClassVar[Rules] = {
         "ready_timeout": renamed("start_timeout"),
@@ -425,29 +395,6 @@ class Options(ValidatedValue):
         "health_failures": ignored(_IS_HEALTHY),
         "strict_version": ignored("nodes have this client's own release, always", True, False),
         "logging": ignored("the variable SKYWARD_LOG has a log written, and says of what", True, False),
-    }
-    _checks: ClassVar[Checks] = {
-        "worker": argument_checks.optional(argument_checks.instance(Worker)),
-        "selection": argument_checks.optional(argument_checks.text),
-        "fail_fast": argument_checks.flag,
-        "grace": argument_checks.seconds(least=0, most=3600),
-        "console": argument_checks.console,
-        "idle_timeout": argument_checks.seconds(),
-        "ttl": argument_checks.optional(argument_checks.seconds()),
-        "budget": argument_checks.optional(argument_checks.dollars),
-        "log_limit": argument_checks.size,
-        "keep_results": argument_checks.duration,
-        "keep_outputs": argument_checks.size,
-        "start_timeout": argument_checks.seconds(),
-        "wait_for_capacity": argument_checks.duration,
-        "on_loss": argument_checks.one_of("fail", "replace"),
-        "lost_after": argument_checks.optional(argument_checks.seconds()),
-        "cluster": argument_checks.default_if_none(True, argument_checks.flag),
-        "rendezvous": argument_checks.flag,
-        "debug_wait": argument_checks.duration,
-        "nice": argument_checks.integer_between(0, 19),
-        "allow_apt": argument_checks.flag,
-        "secrets": argument_checks.tuple_of(_check_secret),
     }
 
     @classmethod
@@ -514,37 +461,24 @@ class Spec(ValidatedValue):
 
     provider: ProviderLike | None = None
     accelerator: AcceleratorLike | None = None
-    nodes: int | Nodes | str | None = None
-    vcpus: float | None = None
-    memory_gb: float | None = None
-    architecture: str | None = None
-    region: str | Sequence[str] | None = None
-    max_hourly_cost: float | None = None
-    allocation: str | None = None
-    disk_gb: int | None = None
-    image: Image | None = None
-    plugins: Sequence[HasHooks] = ()
-    ttl: float | None = None
+    nodes: int | Nodes | str | None = checked(checks.optional(parse_node_count), default=None)
+    vcpus: float | None = checked(checks.optional(checks.threads), default=None)
+    memory_gb: float | None = checked(checks.optional(checks.positive_number), default=None)
+    architecture: str | None = checked(checks.optional(checks.one_of("x86_64", "arm64")), default=None)
+    region: str | Sequence[str] | None = checked(checks.optional(checks.one_or_tuple_of(checks.text)), default=None)
+    max_hourly_cost: float | None = checked(checks.optional(checks.positive_number), default=None)
+    allocation: str | None = checked(
+        checks.optional(checks.one_of_words("on-demand", "spot", "spot-if-available", "cheapest")), default=None
+    )
+    disk_gb: int | None = checked(checks.optional(checks.integer_between(1, 65536)), default=None)
+    image: Image | None = checked(checks.optional(checks.instance(Image)), default=None)
+    plugins: Sequence[HasHooks] = checked(checks.tuple_of(checks.anything), default=())
+    ttl: float | None = checked(checks.optional(checks.seconds(least=0)), default=None)
 
     _in_order: ClassVar[Sequence[str]] = ("provider", "accelerator", "vcpus", "memory_gb", "region")
     _older: ClassVar[Rules] = {
         "cpus": renamed("vcpus"),
         "volumes": rejected(NO_VOLUMES, (), []),
-    }
-    _checks: ClassVar[Checks] = {
-        "disk_gb": argument_checks.optional(argument_checks.integer_between(1, 65536)),
-        "image": argument_checks.optional(argument_checks.instance(Image)),
-        "plugins": argument_checks.tuple_of(argument_checks.anything),
-        "ttl": argument_checks.optional(argument_checks.seconds(least=0)),
-        "nodes": argument_checks.optional(parse_node_count),
-        "vcpus": argument_checks.optional(argument_checks.threads),
-        "memory_gb": argument_checks.optional(argument_checks.positive_number),
-        "architecture": argument_checks.optional(argument_checks.one_of("x86_64", "arm64")),
-        "region": argument_checks.optional(argument_checks.one_or_tuple_of(argument_checks.text)),
-        "max_hourly_cost": argument_checks.optional(argument_checks.positive_number),
-        "allocation": argument_checks.optional(
-            argument_checks.one_of_words("on-demand", "spot", "spot-if-available", "cheapest")
-        ),
     }
 
     @property
@@ -574,26 +508,16 @@ class PoolSpec(ValidatedValue):
         SpecError: a value makes no sense.
     """
 
-    name: str
+    name: str = checked(_check_pool_name)
     provider: Any
-    nodes: int | Nodes = 1
+    nodes: int | Nodes = checked(parse_node_count, default=1)
     accelerator: Any = None
     wish: MachineRequirements | None = None
-    image: Image = field(default_factory=Image)
-    plugins: Sequence[Any] = ()
-    worker: Worker = field(default_factory=Worker)
-    options: Options = field(default_factory=Options)
-    interpreter: Interpreter | None = None
-
-    _checks: ClassVar[Checks] = {
-        "name": _check_pool_name,
-        "nodes": parse_node_count,
-        "image": argument_checks.instance(Image),
-        "plugins": argument_checks.tuple_of(argument_checks.anything),
-        "worker": argument_checks.instance(Worker),
-        "options": argument_checks.instance(Options),
-        "interpreter": argument_checks.optional(argument_checks.instance(Interpreter)),
-    }
+    image: Image = checked(checks.instance(Image), default_factory=Image)
+    plugins: Sequence[Any] = checked(checks.tuple_of(checks.anything), default=())
+    worker: Worker = checked(checks.instance(Worker), default_factory=Worker)
+    options: Options = checked(checks.instance(Options), default_factory=Options)
+    interpreter: Interpreter | None = checked(checks.optional(checks.instance(Interpreter)), default=None)
 
     @property
     def needs(self) -> MachineRequirements:

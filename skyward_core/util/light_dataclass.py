@@ -12,6 +12,13 @@ from typing import Any, ClassVar, TypeVar, dataclass_transform, overload
 T = TypeVar("T")
 
 
+def checked(
+    check: Callable[[Any], Any], *, default: Any = MISSING, default_factory: Any = MISSING, repr: bool = True
+) -> Any:
+    """Declare a field whose class passes each value through ``check``."""
+    return field(default=default, default_factory=default_factory, repr=repr, metadata={"check": check})
+
+
 @overload
 def value(cls: type[T], /) -> type[T]: ...
 
@@ -20,7 +27,7 @@ def value(cls: type[T], /) -> type[T]: ...
 def value(*, kw_only: bool = False, frozen: bool = False) -> Callable[[type[T]], type[T]]: ...
 
 
-@dataclass_transform(frozen_default=True, field_specifiers=(field,))
+@dataclass_transform(frozen_default=True, field_specifiers=(field, checked))
 def value(cls: Any = None, /, *, kw_only: bool = False, frozen: bool = False) -> Any:
     """Make a dataclass of a :class:`Value`, with slots. That nobody changes one is for the type checker to see: what
     ``dataclass`` refuses it with takes longer to compile than all the rest. What takes the rest is ``__init__``: it is
