@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Any
 
 from skyward_core.api.active_pool import push_pool, remove_pool
-from skyward_core.api.operators import MapMixin, print_safely, run_in_thread, tear_down
+from skyward_core.api.operators import PoolOperations, print_safely, run_in_thread, tear_down
 from skyward_core.api.script_console import ScriptConsole
 from skyward_core.model.errors import Hint, PoolError, PoolGone, RunError, UsageError
 from skyward_core.model.older_api_arguments import did_you_mean
@@ -36,7 +36,7 @@ from skyward_core.transport.background_loop import submit
 from skyward_core.views.pool_view import PoolView, RunView
 
 
-class Attached(MapMixin):
+class Attached(PoolOperations):
     """A pool that somebody else brought up, as ``sky.attach`` gives it; works with the same operators as ``Compute``.
 
     Leaving the block, or ``detach``, leaves the pool as it is.

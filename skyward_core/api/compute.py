@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 from skyward_core.api.active_pool import push_pool, remove_pool
 from skyward_core.api.notebook_display import StartupProgress, default_pool_name, is_notebook
 from skyward_core.api.older_api_methods import DeprecatedArguments, translate_arguments
-from skyward_core.api.operators import MapMixin, print_safely, run_in_thread, tear_down
+from skyward_core.api.operators import PoolOperations, print_safely, run_in_thread, tear_down
 from skyward_core.model.errors import Cancelled, Hint, LedgerError, PoolError, TeardownError, UsageError
 from skyward_core.model.older_api_arguments import apply_rules, check_unknown_arguments
 from skyward_core.model.provider_capabilities import RunsHere, ServedByAnother, costs_money, hourly_price
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from skyward_core.views.events import Event
 
 
-class Compute(MapMixin):
+class Compute(PoolOperations):
     """A pool that is up inside the ``with`` block and gone after it.
 
         with sky.Compute(provider=sky.Local(), nodes=4) as compute:

@@ -28,7 +28,7 @@ from skyward_core.transport.background_loop import background_loop
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from skyward_core.api.operators import DispatchMixin
+    from skyward_core.api.operators import PoolOperations
     from skyward_core.pool.runs.map_run import MapRun, MapValues
 
 P = ParamSpec("P")
@@ -72,7 +72,7 @@ class Executor(_Executor):
                 **{name: value for name, value in apply_rules("sky.Executor", rules, said).items() if value is not None}
             )
 
-    def __init__(self, pool: DispatchMixin) -> None:
+    def __init__(self, pool: PoolOperations) -> None:
         self._work = _CallDispatcher(pool, pool.concurrency)
         self._ends = weakref.finalize(self, self._work.close)  # nobody can submit any more
 
@@ -168,7 +168,7 @@ class _PendingCall:
 class _CallDispatcher:
     """The calls of an executor, and the thread that hands them out; lives as long as one of them has not ended."""
 
-    def __init__(self, pool: DispatchMixin, places: int) -> None:
+    def __init__(self, pool: PoolOperations, places: int) -> None:
         self._pool = pool
         self._max_dispatched = places * (1 + EXTRA_CALLS)
         self._shared = make_map_function(capture_call, "executor", pool.plugins, pool._archive_folder())

@@ -9,7 +9,7 @@ from itertools import product
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, overload
 
-from skyward_core.api.operators import DispatchMixin
+from skyward_core.api.operators import PoolOperations
 from skyward_core.model.errors import Cancelled, PoolError, RunError, UsageError
 from skyward_core.model.function import Function, PendingFunction
 from skyward_core.pool.runs.run_results import load_exception
@@ -113,16 +113,16 @@ class PendingTrials:
     def __len__(self) -> int:
         return len(self.calls)
 
-    def __rshift__(self, pool: DispatchMixin) -> Trials:
+    def __rshift__(self, pool: PoolOperations) -> Trials:
         return _start_trials(self, pool, ">>").wait()
 
-    def __gt__(self, pool: DispatchMixin) -> Trials:
+    def __gt__(self, pool: PoolOperations) -> Trials:
         return _start_trials(self, pool, ">")
 
-    def __matmul__(self, pool: DispatchMixin) -> Trials:
+    def __matmul__(self, pool: PoolOperations) -> Trials:
         return _start_trials(self, pool, "@").wait()
 
-    def on_all(self, pool: DispatchMixin) -> Trials:
+    def on_all(self, pool: PoolOperations) -> Trials:
         """Begin what ``@`` runs, and wait for nothing: the trials are filled as they come.
 
         Args:
@@ -304,7 +304,7 @@ class Trials(Sequence[Trial]):
 
 
 def _start_trials(pending: PendingTrials, pool: Any, operator: str) -> Trials:
-    if not isinstance(pool, DispatchMixin):
+    if not isinstance(pool, PoolOperations):
         raise TypeError(f"right of {operator} stands a pool (with sky.Compute(...) as pool), not {pool!r:.80}")
     if (pending.nodes is not None or pending.ranks is not None) and operator != "@":
         what = "nodes" if pending.ranks is None else "ranks"
@@ -321,7 +321,7 @@ def _start_trials(pending: PendingTrials, pool: Any, operator: str) -> Trials:
     return trials
 
 
-def _run_on_ranks(trials: Trials, pending: PendingTrials, pool: DispatchMixin) -> None:
+def _run_on_ranks(trials: Trials, pending: PendingTrials, pool: PoolOperations) -> None:
     run_id = new_run_id()
     try:
         pool_folder.save_trials(pool.pool.row.key, run_id, _make_sheet(pending))
@@ -356,7 +356,7 @@ def _make_sheet(pending: PendingTrials) -> TrialSheet:
     return TrialSheet.new(names, [[_text(each[name]) for name in names] for each in pending.arguments])
 
 
-def _run_as_gangs(trials: Trials, pending: PendingTrials, pool: DispatchMixin, nodes: int | None) -> None:
+def _run_as_gangs(trials: Trials, pending: PendingTrials, pool: PoolOperations, nodes: int | None) -> None:
     arrived: SimpleQueue[tuple[int, Run] | None] = SimpleQueue()
     sweep = pool._start_gangs(pending.calls, _make_sheet(pending), nodes, lambda *ended: arrived.put(ended))
     over = submit(sweep.wait())

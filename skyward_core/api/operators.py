@@ -103,8 +103,18 @@ def _register_jax_pytree() -> None:
     register(GroupValues, lambda values: (tuple(values), None), lambda _, parts: GroupValues(parts))
 
 
-class PoolHandle(DeprecatedMethods):
-    """See the module. Safe to use from any thread.
+T = TypeVar("T")
+
+
+class MapOptions(TypedDict, total=False):
+    """What ``map`` takes beside a function and items; it says what each is."""
+
+    ordered: bool
+    timeout: float | None
+
+
+class PoolOperations(DeprecatedMethods, PoolOperand):
+    """Operations of ``Compute`` and of an attached pool. Safe to use from any thread.
 
     Attributes:
         plugins: frameworks that are set up, in order of entry.
@@ -356,20 +366,6 @@ class PoolHandle(DeprecatedMethods):
 
     async def _flush_events(self) -> None:
         self.pool.context.background.run_deferred()
-
-
-def _safe(text: str) -> str:
-    """A rank's names may hold anything, and most who see an error see it on a terminal."""
-    from skyward_core.util.terminal_safe_text import sanitize_line  # few scripts see such an error
-
-    return sanitize_line(text)
-
-
-T = TypeVar("T")
-
-
-class DispatchMixin(PoolHandle, PoolOperand):
-    """What ``Compute`` and an attached pool share. Safe to use from any thread."""
 
     # -- operators ---------------------------------------------------------------------------------------
 
@@ -754,30 +750,7 @@ class DispatchMixin(PoolHandle, PoolOperand):
         finally:
             self._cancel(run)
 
-
-def _check_no_generator(pending: PendingFunction[Any], operator: str) -> None:
-    """Raise UsageError for a generator function's call: its values come one by one."""
-    if pending.streams:
-        raise UsageError(
-            f"{pending.name} is a generator function, and a future has one value: iterate over {pending.name}(...) "
-            f"{operator} compute"
-        )
-
-
-def _wait_for(future: Future[Run]) -> Future[Run]:
-    future.exception()
-    return future
-
-
-class MapOptions(TypedDict, total=False):
-    """What ``map`` takes beside a function and items; it says what each is."""
-
-    ordered: bool
-    timeout: float | None
-
-
-class MapMixin(DispatchMixin):
-    """What sends calls to a pool, with ``map``. Safe to use from any thread."""
+    # -- map ---------------------------------------------------------------------------------------------
 
     @overload
     def map(
@@ -833,6 +806,27 @@ class MapMixin(DispatchMixin):
         call = make_map_call(fn, timeout)
         way = MapBackend(self._start_map, self._cancel, call, self.plugins, self._archive_folder(), self.concurrency)
         return MapOperation(way, call, items, ordered=ordered, single=call.timeout is not None).values()
+
+
+def _safe(text: str) -> str:
+    """A rank's names may hold anything, and most who see an error see it on a terminal."""
+    from skyward_core.util.terminal_safe_text import sanitize_line  # few scripts see such an error
+
+    return sanitize_line(text)
+
+
+def _check_no_generator(pending: PendingFunction[Any], operator: str) -> None:
+    """Raise UsageError for a generator function's call: its values come one by one."""
+    if pending.streams:
+        raise UsageError(
+            f"{pending.name} is a generator function, and a future has one value: iterate over {pending.name}(...) "
+            f"{operator} compute"
+        )
+
+
+def _wait_for(future: Future[Run]) -> Future[Run]:
+    future.exception()
+    return future
 
 
 async def run_in_thread(work: Callable[[], T], *, cancel: Callable[[], None] | None = None) -> T:

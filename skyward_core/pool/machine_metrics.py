@@ -53,7 +53,7 @@ class MetricsCollector:
             self._book.set_silence_reason(link.node, header["why"])
 
     async def fetch_series(self, run: str | None) -> Curves:
-        """What is known after the next sample of each node; see ``operators.DispatchMixin.metrics``.
+        """What is known after the next sample of each node; see ``operators.PoolOperations.metrics``.
 
         Raises:
             UsageError: the pool's view has no such run.
