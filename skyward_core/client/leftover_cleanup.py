@@ -72,12 +72,17 @@ def find_accounts(ledger: Ledger, asked: Mapping[str, Sequence[str]] | None = No
             raise UsageError(
                 f"provider {name!r} has no account to look through; {', '.join(scannable_providers())} has"
             )
-        named[name] = [make_provider(kind, dict(map(_setting, settings)))]
+        named[name] = [make_provider(kind, dict(map(parse_setting, settings)))]
     # Where settings say which account is meant, those of pools are not.
     return leftovers.accounts_of([row for row in rows if not asked.get(row["provider"], True)], named)
 
 
-def _setting(text: str) -> tuple[str, str]:
+def parse_setting(text: str) -> tuple[str, str]:
+    """Return the name and the value of a provider's setting, ``KEY=VALUE``.
+
+    Raises:
+        UsageError: It is not written like that.
+    """
     name, equals, given = text.partition("=")
     if not (name and equals):
         raise UsageError(f"--set {text}: write a setting of the provider as KEY=VALUE")

@@ -811,21 +811,6 @@ def _make_match(rank: int, number: int | None, line: str, words: Sequence[str]) 
 
 
 __all__ = [
-    "OutputChunk",
-    "PoolRow",
-    "Receipt",
-    "RetainedResults",
-    "RunLogs",
-    "RunRow",
-    "StoredLines",
-    "follow_output",
-    "installed_packages",
-    "merged_output",
-    "prune_clones",
-    "prune_environments",
-    "prune_pools",
-    "rank_output",
-    "result_pickles",
-    "ring_tail",
-    "run_view",
-]
+    "PoolRow", "Receipt", "RetainedResults", "RunLogs", "RunRow", "StoredLines", "prune_clones", "prune_environments",
+    "prune_pools", "ring_tail",
+]  # fmt: skip

@@ -4,40 +4,18 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from skyward_core.model.metric_series import GPU_METRIC_DEFINITIONS, NODE_METRIC_DEFINITIONS, Curve, Curves
 from skyward_core.views.outliers import Trace
 
 if TYPE_CHECKING:
     from skyward_core.views.machine_metrics import MachineMetrics
+    from skyward_core.views.pool_view import PoolView, RunView
     from skyward_core.views.rank_metrics import MetricStore
 
 
-class HasNumbers(Protocol):
-    """Where the numbers are."""
-
-    @property
-    def metrics(self) -> MetricStore: ...
-
-    @property
-    def machines(self) -> MachineMetrics | None: ...
-
-
-class TimeOfRun(Protocol):
-    """A run's id and times."""
-
-    @property
-    def id(self) -> str: ...
-
-    @property
-    def opened_at(self) -> float: ...
-
-    @property
-    def ended_at(self) -> float | None: ...
-
-
-def build_curves(pool: HasNumbers, run: TimeOfRun | None = None) -> Curves:
+def build_curves(pool: PoolView, run: RunView | None = None) -> Curves:
     """What a pool's view has: of one run what its ranks logged, and its machines in the time of that run; of none the
     machines only."""
     found = [] if run is None else list(_rank_curves(pool.metrics, run.id))

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from textual import events, on, work
 from textual.app import App, SystemCommand
@@ -31,6 +31,8 @@ from skyward_core.views.notification_rules import Notification, NotificationWatc
 from skyward_tui.app.garbage_collection import collect_if_due
 from skyward_tui.app.user_questions import BudgetQuestions, HostKeyQuestions
 from skyward_tui.notifications import Notifier
+from skyward_tui.screens.base_screen import BaseScreen, commands
+from skyward_tui.screens.pool_list import PoolsScreen
 from skyward_tui.shutdown import ShutdownSignals, run_in_daemon_thread
 from skyward_tui.text.error_hints import format_error
 from skyward_tui.ui.actions import actions_in, bindings, first_key, resolve_keymap, with_keys
@@ -61,8 +63,6 @@ if TYPE_CHECKING:
     from skyward_tui.dialogs.host_key_and_secret import HostKeyScreen
     from skyward_tui.launch_form.form import Form
 
-
-S = TypeVar("S")
 
 PATIENCE = 5.0  # seconds for the home's disk, which holds nobody up who quits
 LAST = "last"  # in what is kept, beside the screens' own scopes
@@ -215,8 +215,6 @@ class SkywardApp(App[None]):
         self.apply_appearance()
 
     def get_default_screen(self) -> Screen[Any]:
-        from skyward_tui.screens.pool_list import PoolsScreen
-
         return PoolsScreen()
 
     def on_mount(self) -> None:
@@ -314,9 +312,7 @@ class SkywardApp(App[None]):
     def _refresh_screen(self) -> None:
         """Give the screen in front its pulse where something has come, or time has changed what it tells. An app that
         nobody touches costs next to nothing."""
-        from skyward_tui.screens.base_screen import BaseScreen
-
-        screen, pools, clock = self._topmost_screen(BaseScreen), self.pools(), self.clock()
+        screen, pools, clock = self._front_screen, self.pools(), self.clock()
         beat = None if screen is None else screen.refresh_token(clock)
         state = [(pool.key, pool.state, pool.changes) for pool in pools], id(screen), beat
         now, (before, since) = time.monotonic(), self._last_refresh
@@ -336,9 +332,10 @@ class SkywardApp(App[None]):
         for told in self._notification_watch.check(pools, clock):
             self.notify_user(told)
 
-    def _topmost_screen(self, kind: type[S]) -> S | None:
-        """The topmost screen of a kind; dialogs may lie over it."""
-        return next((screen for screen in reversed(self.screen_stack) if isinstance(screen, kind)), None)
+    @property
+    def _front_screen(self) -> BaseScreen[Any] | None:
+        """The topmost full screen; dialogs may lie over it."""
+        return next((screen for screen in reversed(self.screen_stack) if isinstance(screen, BaseScreen)), None)
 
     async def _poll_pools(self) -> None:
         """Look for pools once a second. One that does not answer holds nobody up: the next look passes it by."""
@@ -435,9 +432,7 @@ class SkywardApp(App[None]):
 
     def flash(self, text: str, kind: str = "info") -> None:
         """Show a message on the topmost full screen: "info", "done" or "error"."""
-        from skyward_tui.screens.base_screen import BaseScreen
-
-        if (screen := self._topmost_screen(BaseScreen)) is not None:
+        if (screen := self._front_screen) is not None:
             screen.flash(text, kind)
 
     def copy(self, text: str, what: str) -> None:
@@ -507,8 +502,6 @@ class SkywardApp(App[None]):
 
     def save_last_screen(self) -> None:
         """Keep which screen is left, for the next start."""
-        from skyward_tui.screens.base_screen import BaseScreen
-
         places = (screen.reopen_state for screen in reversed(self.screen_stack) if isinstance(screen, BaseScreen))
         self.save_screen_state(LAST, next(filter(None, places), {}))
 
@@ -771,7 +764,6 @@ class SkywardApp(App[None]):
 
         from skyward_core.client import bug_report
         from skyward_core.util.terminal_safe_text import sanitize_line
-        from skyward_tui.screens.base_screen import BaseScreen
 
         bug_report.log_failure(worker.name, error)
         what = sanitize_line(f"{type(error).__name__}: {error}")
@@ -796,10 +788,9 @@ class SkywardApp(App[None]):
 
     def action_help(self) -> None:
         from skyward_tui.dialogs.help import HelpScreen
-        from skyward_tui.screens.base_screen import BaseScreen
 
         if not isinstance(self.screen, HelpScreen):
-            below = self._topmost_screen(BaseScreen)
+            below = self._front_screen
             self.push_screen(HelpScreen("" if below is None else below.SCOPE))
 
     def action_about(self) -> None:
@@ -886,8 +877,6 @@ class SkywardApp(App[None]):
         self.exit(return_code=status)
 
     def _save_screens(self) -> None:
-        from skyward_tui.screens.base_screen import BaseScreen
-
         for screen in self.screen_stack:
             if isinstance(screen, BaseScreen) and screen.is_mounted and (kept := screen.saved_state()):
                 self.save_screen_state(screen.SCOPE, kept)
@@ -900,8 +889,6 @@ class SkywardApp(App[None]):
 
     def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:  # Textual calls get_system_commands
         """The palette: every action of this screen, then Textual's theme choice."""
-        from skyward_tui.screens.base_screen import commands
-
         yield from commands(self, screen)
         yield SystemCommand("Theme", "Change the colours", self.action_change_theme)
 

@@ -15,7 +15,6 @@ def new_app(*, read_only: bool = False, theme: str = "", plain: bool = False) ->
     """The app on this machine's pools; see ``app.SkywardApp``."""
     with freeze_imports():
         from skyward_tui.app.app import SkywardApp
-        from skyward_tui.screens import pool_list  # noqa: F401  the first one
     if read_only:
         return SkywardApp(_read_only_session, read_only=True, theme=theme, plain=plain)
     return SkywardApp(theme=theme, plain=plain)

@@ -24,6 +24,7 @@ from skyward_core.model.metric_series import (
 )
 from skyward_core.views.machine_metrics import MAX_POINTS, MachineMetrics, MetricHistory
 from skyward_core.views.metric_curves import build_curves
+from skyward_core.views.pool_view import PoolView
 from skyward_core.views.prometheus import format_prometheus
 from skyward_core.views.rank_metrics import MetricStore
 from tests.support.prometheus_parser import parsed
@@ -121,7 +122,7 @@ def test_of_a_run_come_its_ranks_numbers_and_its_machines_of_its_time() -> None:
     assert (util.node, util.gpu, util.unit, list(util.at)) == (0, 0, "%", [10.5, 12.0])
     assert found.notes == ["node 1: its agent is of an older release"]
     assert [len(each) for each in build_curves(pool())] == [4, 4, 4], "of no run all of the time, and machines only"
-    assert len(build_curves(SimpleNamespace(metrics=MetricStore(), machines=None), RUN)) == 0
+    assert len(build_curves(PoolView("p"), RUN)) == 0
 
 
 def test_as_files() -> None:

@@ -28,7 +28,7 @@ from skyward_core.views.stack_groups import as_json as profile_as_json
 from skyward_core.views.stack_groups import stack_as_json as as_json
 from skyward_tui.cli.console import Console
 from skyward_tui.cli.pool_and_run_lookup import live_run, open_session
-from skyward_tui.cli.run_report import table as laid_out
+from skyward_tui.cli.run_report import table
 from skyward_tui.cli.shared_options import command
 from skyward_tui.file_export import profile_files, save_all
 
@@ -181,9 +181,8 @@ def profile(console: Console, rank: str, seconds: float, to: str | None) -> int:
     folder.mkdir(parents=True, exist_ok=True)
     paths = save_all(folder, {name: [text] for name, text in profile_files(seen, called).items()})
     console.result(profile_as_json(seen) | {"files": [str(path) for path in paths]})
-    if not console.as_json:
-        for line in laid_out(profile_table(seen)) if seen.samples else ():
-            console.print_line(line)
+    if seen.samples and not console.as_json:
+        console.print_line("\n".join(table(profile_table(seen))))
     if not seen.samples:
         console.note("it was idle each time: it waits for something, and skyward-tui stacks shows where")
     console.note(f"written: {', '.join(map(str, paths))}")

@@ -255,8 +255,7 @@ def _show_plan(job: JobFile, spec: PoolSpec | None, found: PoolView | None, cons
     told += [(name, f"{len(text.splitlines())} lines") for name, text in _commands(job, setup=setup).items()]
     if not job.run.strip():
         told.append(("run", NO_RUN))
-    for line in table(told):
-        console.print_line(line)
+    console.print_line("\n".join(table(told)))
     console.result({"plan": [list(each) for each in told]})
     return errors.OK
 
@@ -279,13 +278,8 @@ def queue(console: Console, pool: str) -> int:
         view = session.observe(row.key).result()
         rows, now = queue_rows(view), time.time()
     if console.as_json:
-        console.result(
-            {
-                "pool": view.name,
-                "nodes": len(view.nodes),
-                "runs": [queue_row_json(each, now) for each in rows],
-            }
-        )
+        runs = [queue_row_json(each, now) for each in rows]
+        console.result({"pool": view.name, "nodes": len(view.nodes), "runs": runs})
         return errors.OK
     if not rows:
         console.print_line(f"nothing runs or waits on pool {view.name} ({count(len(view.nodes), 'node')})")
@@ -294,16 +288,8 @@ def queue(console: Console, pool: str) -> int:
     for each in rows:
         state = "◌ waiting" if each.waits else "● running"
         nodes = format_nodes(each.nodes) if each.nodes else "-"
-        told.append(
-            (
-                each.run,
-                each.name,
-                state,
-                nodes,
-                duration(max(0.0, now - each.since)),
-                waiting_reason(each, now),
-            )
-        )
+        since = duration(max(0.0, now - each.since))
+        told.append((each.run, each.name, state, nodes, since, waiting_reason(each, now)))
     for line in table(told):
         console.print_line(clip(line, console.width))
     if waiting := next((each.run for each in rows if each.waits), ""):

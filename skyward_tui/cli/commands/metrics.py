@@ -95,8 +95,7 @@ def metrics(console: Console, run: str, prometheus: bool, output: str | None) ->
         for line in format_prometheus(found, labels).splitlines():
             console.print_line(line)
     elif not console.as_json:
-        for line in table([("name", "of", "newest", "numbers"), *_newest_rows(found)]):
-            console.print_line(line)
+        console.print_line("\n".join(table([("name", "of", "newest", "numbers"), *_newest_rows(found)])))
     console.result(labels | {"curves": [curve_json(curve) for curve in found]})
     return errors.OK
 

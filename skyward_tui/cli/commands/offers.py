@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
-from typing import Any
 
 import click
 
 from skyward_core.client import offers as purchasing
+from skyward_core.client.leftover_cleanup import parse_setting
 from skyward_core.client.offers import list_blocks, list_offers, save_listed_blocks
 from skyward_core.client.run_history import PoolCost
 from skyward_core.client.run_history import costs as add_up
@@ -40,7 +40,7 @@ def buy(console: Console, offering: str, price: float | None, settings: Sequence
 
     It is paid at once, and not given back. At a terminal the price is asked for; elsewhere --price has to say it.
     """
-    texts = dict(map(_parse_setting, settings))
+    texts = dict(map(parse_setting, settings))
     block = purchasing.find_offering(offering, texts)
     console.note(
         f"{count(block.count, 'machine')} of {sanitize_line(block.instance_type)} in {sanitize_line(block.zone)} for "
@@ -108,7 +108,7 @@ def list_offerings(console: Console, provider: str, settings: Sequence[str]) -> 
     Ends with 3 where nobody knows whether something was bought.
     """
     bought = purchasing.purchases()
-    held = purchasing.list_reservations(provider, dict(map(_parse_setting, settings)))
+    held = purchasing.list_reservations(provider, dict(map(parse_setting, settings)))
     rows: list[tuple[str, ...]] = [("id", "type", "machines", "free", "where", "from", "until", "state")]
     rows += [_row(each) for each in held]
     doubtful = [(row, why) for row, found, why in bought if found is None and row.state == "asked"]
@@ -127,8 +127,7 @@ def list_offerings(console: Console, provider: str, settings: Sequence[str]) -> 
         }
     )
     if not console.as_json:
-        for line in table(rows) if held else ["nothing is held for this account there"]:
-            console.print_line(line)
+        console.print_line("\n".join(table(rows)) if held else "nothing is held for this account there")
     return errors.UNVERIFIED if doubtful else errors.OK
 
 
@@ -151,13 +150,6 @@ def _row(each: Reservation) -> tuple[str, ...]:
 
 def _format_time(at: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M", time.localtime(at))
-
-
-def _parse_setting(text: str) -> tuple[str, str]:
-    name, equals, given = text.partition("=")
-    if not (name and equals):
-        raise UsageError(f"--set {text}: write a setting of the provider as KEY=VALUE")
-    return name, given
 
 
 @command()
@@ -197,11 +189,10 @@ def offers(
     for note in found.notes:
         console.note(note)
     if console.as_json:
-        rows = [_as_json(each) for each in fitting]
+        rows = [asdict(each) | {"billed_hourly": each.billed_hourly} for each in fitting]
         console.result({"offers": rows, "nearest": missed, "notes": list(found.notes)})
     elif fitting:
-        for line in table([_HEAD, *_rows(fitting)]):
-            console.print_line(line)
+        console.print_line("\n".join(table([_HEAD, *_rows(fitting)])))
     else:
         console.print_line("nothing fits; what comes nearest:" if missed else "nothing fits, and nothing comes near")
         for line in missed:
@@ -225,29 +216,18 @@ def _show_blocks(console: Console, wish: MachineRequirements, nodes: int, hours:
         console.note(f"none of these can be bought by its id, which could not be written down: {error}")
     rows = [("provider", "type", "machines", "where", "from", "hours", "all of it", "each", "id")]
     for each in found:
-        begins = time.strftime("%Y-%m-%d %H:%M", time.localtime(each.starts_at))
-        kind, zone, id = sanitize_line(each.instance_type), sanitize_line(each.zone), sanitize_line(each.id)
-        price = money(each.upfront), f"{money(each.hourly)}/h"
-        rows.append((sanitize_line(each.provider), kind, str(each.count), zone, begins, str(each.hours), *price, id))
+        names = sanitize_line(each.provider), sanitize_line(each.instance_type), str(each.count)
+        place = sanitize_line(each.zone), _format_time(each.starts_at), str(each.hours)
+        rows.append((*names, *place, money(each.upfront), f"{money(each.hourly)}/h", sanitize_line(each.id)))
     console.result({"blocks": [asdict(each) | {"hourly": each.hourly} for each in found]})
     if not console.as_json:
-        for line in table(rows) if found else ["nothing that fits can be bought ahead now"]:
-            console.print_line(line)
+        console.print_line("\n".join(table(rows)) if found else "nothing that fits can be bought ahead now")
     return errors.OK if found else errors.FAILED
 
 
 _HEAD = (
-    "provider",
-    "type",
-    "accelerator",
-    "vCPUs",
-    "memory",
-    "where",
-    "on demand",
-    "spot",
-    "3 days",
-    "price of",
-)
+    "provider", "type", "accelerator", "vCPUs", "memory", "where", "on demand", "spot", "3 days", "price of",
+)  # fmt: skip
 
 
 def _rows(fitting: Sequence[Offer]) -> list[Sequence[str]]:
@@ -294,10 +274,6 @@ def _age(offer: Offer) -> str:
     return ago(time.time() - offer.priced_at)
 
 
-def _as_json(offer: Offer) -> dict[str, Any]:
-    return asdict(offer) | {"billed_hourly": offer.billed_hourly}
-
-
 @command()
 @click.option("--since", metavar="TIME", default="30d", show_default=True, help='How far back: "12h", "30d", "4w".')
 @click.option("--by", type=click.Choice(["pool", "function", "day"]), default="pool", show_default=True)
@@ -312,26 +288,19 @@ def costs(console: Console, since: str, by: str) -> int:
         note_unreachable(session, console)  # a pool that has ended itself costs nothing since
     found = add_up(began)
     if console.as_json:
-        console.result(
-            {
-                "since": began,
-                "dollars": found.dollars,
-                "pools": [asdict(each) for each in found.pools],
-                "functions": dict(found.by_function),
-                "days": dict(found.by_day),
-            }
-        )
+        sums = {"functions": dict(found.by_function), "days": dict(found.by_day)}
+        pools = [asdict(each) for each in found.pools]
+        console.result({"since": began, "dollars": found.dollars, "pools": pools} | sums)
         return errors.OK
     if not found.pools:
         console.print_line("no pool has cost anything in that time")
         return errors.OK
     rows = {
-        "pool": lambda: _pool_rows(found.pools),
-        "function": lambda: _sum_rows("function", found.by_function),
-        "day": lambda: _sum_rows("day", dict(sorted(found.by_day.items()))),
-    }[by]()
-    for line in table([*rows, ("all", *[""] * (len(rows[0]) - 2), money(found.dollars))]):
-        console.print_line(line)
+        "pool": _pool_rows(found.pools),
+        "function": _sum_rows("function", found.by_function),
+        "day": _sum_rows("day", dict(sorted(found.by_day.items()))),
+    }[by]
+    console.print_line("\n".join(table([*rows, ("all", *[""] * (len(rows[0]) - 2), money(found.dollars))])))
     unknown = sum(each.dollars is None for each in found.pools)
     if unknown:
         console.note(f"of {unknown} of these pools nobody knows what they cost")
@@ -341,18 +310,9 @@ def costs(console: Console, since: str, by: str) -> int:
 def _pool_rows(pools: Sequence[PoolCost]) -> list[Sequence[str]]:
     rows: list[Sequence[str]] = [("pool", "provider", "made", "ran", "cost")]
     for each in pools:
-        made = time.strftime("%Y-%m-%d %H:%M", time.localtime(each.since))
-        cost = "$?" if each.dollars is None else money(each.dollars)
-        ran = sanitize_line(", ".join(each.functions)) or "-"
-        rows.append(
-            (
-                sanitize_line(each.pool),
-                sanitize_line(each.provider),
-                made,
-                ran,
-                cost + (" so far" if each.goes_on else ""),
-            )
-        )
+        cost = ("$?" if each.dollars is None else money(each.dollars)) + (" so far" if each.goes_on else "")
+        pool, provider, ran = map(sanitize_line, (each.pool, each.provider, ", ".join(each.functions)))
+        rows.append((pool, provider, _format_time(each.since), ran or "-", cost))
     return rows
 
 

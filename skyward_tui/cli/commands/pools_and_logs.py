@@ -12,7 +12,6 @@ from typing import Any, TextIO, TypeVar
 
 import click
 
-from skyward_core.client import ssh_hosts
 from skyward_core.client.run_history import (
     OutputChunk,
     PoolRow,
@@ -151,8 +150,7 @@ def list_pools(console: Console, everything: bool) -> int:
         told = [retained_json(*each) for each in kept]
         console.result({"pools": [pool_json(pool) for pool in pools], "kept": told})
     else:
-        for line in table(rows) if pools else ["no pools are up"]:
-            console.print_line(line)
+        console.print_line("\n".join(table(rows)) if pools else "no pools are up")
         for name, each in kept:
             fetch = f"skyward-tui results {next(iter(each.runs))}"
             console.print_line(f"of pool {name}, which has ended, nobody has fetched {each}; {fetch} does")
@@ -304,8 +302,7 @@ def lock(console: Console, run: str, node: int | None) -> int:
     if console.as_json:
         console.result({"run": row.run, "node": shown, "lock": found[shown]})
     else:
-        for line in found[shown].splitlines():
-            console.print_line(line)
+        console.print_line(found[shown].rstrip("\n"))
     return errors.OK
 
 
@@ -381,9 +378,8 @@ def files(console: Console, run: str, patterns: Sequence[str]) -> int:
     rows = [("node", "size", "changed", "file")]
     rows += [(str(each.node), format_size(each.size), ago(each.age), sanitize_line(each.path)) for each in found.files]
     console.result({"files": [file_json(each) for each in found.files], "untold": found.omitted_count})
-    if not console.as_json:
-        for line in table(rows) if found.files else ():
-            console.print_line(line)
+    if found.files and not console.as_json:
+        console.print_line("\n".join(table(rows)))
     if not found.files and not found.failures and not here:
         console.note("its ranks have written no such file" if patterns else "its ranks have written no files")
     if found.omitted_count:
@@ -454,6 +450,8 @@ def _resolve_pool(session: Session, word: str) -> tuple[PoolRow, str | None]:
 
 def _copy_commands(session: Session, pool: PoolRow, places: Sequence[tuple[int, str]]) -> Iterator[str]:
     """The commands that bring folders which stay on hosts here."""
+    from skyward_core.client import ssh_hosts  # late: it imports asyncssh
+
     for node, folder in places:
         with suppress(UsageError, OSError):  # the receipt says where they lie
             yield sanitize_line(ssh_hosts.copy_command(session.ledger, pool, node, folder))

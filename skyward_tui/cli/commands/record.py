@@ -54,15 +54,8 @@ def record(console: Console, run: str, output: str | None) -> int:
         "Look at it before you send it. Secrets that are known as such are blanked; what ranks printed, names of "
         "hosts, users, folders and functions, and messages of errors, are in it."
     )
-    console.result(
-        {
-            "path": str(target),
-            "pool": pool.name,
-            "run": run,
-            "bytes": packed.size,
-            "left_out": packed.left_out,
-        }
-    )
+    about = {"pool": pool.name, "run": run, "bytes": packed.size, "left_out": packed.left_out}
+    console.result({"path": str(target)} | about)
     return errors.OK
 
 

@@ -321,8 +321,7 @@ def _show_plan(plan: LaunchPlan, console: Console) -> int:
     """What a run would do."""
     rental = plan.rental_plan()
     told = plan_rows(plan, as_options=True)
-    for line in table(told):
-        console.print_line(line)
+    console.print_line("\n".join(table(told)))
     attempts = [asdict(each) | {"billed_hourly": each.billed_hourly} for each in rental.attempts]
     hourly = rental.hourly if rental.attempts or not plan.has_unknown_price else None
     console.result(
