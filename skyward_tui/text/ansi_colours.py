@@ -6,9 +6,8 @@ Other control sequences are removed by :mod:`skyward_core.util.terminal_safe_tex
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from rich.color import Color
 from rich.style import Style
@@ -28,21 +27,13 @@ class ParsedLine(NamedTuple):
     spans: tuple[tuple[int, int, Style], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class _SgrState:
-    foreground: Color | None = None
-    background: Color | None = None
-    bold: bool = False
-    dim: bool = False
-    italic: bool = False
-    underline: bool = False
-    reverse: bool = False
-    strike: bool = False
-
-
-_DEFAULT_SGR = _SgrState()
+_Pen = tuple[tuple[str, Any], ...]
+"""Arguments of a style: what SGR sequences have switched on so far."""
 _ON = {1: "bold", 2: "dim", 3: "italic", 4: "underline", 7: "reverse", 9: "strike"}
-_OFF = {22: ("bold", "dim"), 23: ("italic",), 24: ("underline",), 27: ("reverse",), 29: ("strike",)}
+_OFF = {
+    22: ("bold", "dim"), 23: ("italic",), 24: ("underline",), 27: ("reverse",), 29: ("strike",),
+    39: ("color",), 49: ("bgcolor",),
+}  # fmt: skip
 
 
 def plain(text: str) -> str:
@@ -56,13 +47,14 @@ def parse(text: str) -> ParsedLine:
         return ParsedLine(text[:CELL_LIMIT], ())
     pieces: list[str] = []
     spans: list[tuple[int, int, Style]] = []
-    pen, length = _DEFAULT_SGR, 0
+    pen: _Pen = ()
+    length = 0
     # Text and the parameters of SGR sequences, in turn.
     for place, part in enumerate(_SGR.split(sanitize_colored(text[:_RAW_LIMIT]).expandtabs(8))):
         if place % 2:
             pen = _apply_sgr(pen, part)
         elif part:
-            if pen != _DEFAULT_SGR:
+            if pen:
                 spans.append((length, length + len(part), _style(pen)))
             pieces.append(part)
             length += len(part)
@@ -73,30 +65,26 @@ def parse(text: str) -> ParsedLine:
 
 
 @lru_cache(maxsize=1024)
-def _apply_sgr(pen: _SgrState, parameters: str) -> _SgrState:
+def _apply_sgr(pen: _Pen, parameters: str) -> _Pen:
     """The pen after one SGR sequence; parameters it does not know change nothing."""
-    state = {name: getattr(pen, name) for name in _SgrState.__slots__}
+    state = dict(pen)
     codes = [int(code) if code else 0 for code in re.split("[;:]", parameters)]
     while codes:
         code = codes.pop(0)
         if code == 0:
-            state = {name: getattr(_DEFAULT_SGR, name) for name in _SgrState.__slots__}
+            state.clear()
         elif code in _ON:
             state[_ON[code]] = True
         elif code in _OFF:
-            state |= dict.fromkeys(_OFF[code], False)
+            for name in _OFF[code]:
+                state.pop(name, None)
         elif 30 <= code <= 37 or 90 <= code <= 97:
-            state["foreground"] = Color.from_ansi(code - 30 if code < 90 else code - 82)
+            state["color"] = Color.from_ansi(code - 30 if code < 90 else code - 82)
         elif 40 <= code <= 47 or 100 <= code <= 107:
-            state["background"] = Color.from_ansi(code - 40 if code < 100 else code - 92)
+            state["bgcolor"] = Color.from_ansi(code - 40 if code < 100 else code - 92)
         elif code in (38, 48):
-            color, codes = _parse_extended_colour(codes)
-            state["foreground" if code == 38 else "background"] = color
-        elif code == 39:
-            state["foreground"] = None
-        elif code == 49:
-            state["background"] = None
-    return _SgrState(**state)
+            state["color" if code == 38 else "bgcolor"], codes = _parse_extended_colour(codes)
+    return tuple(item for item in state.items() if item[1])
 
 
 def _parse_extended_colour(codes: list[int]) -> tuple[Color | None, list[int]]:
@@ -110,14 +98,5 @@ def _parse_extended_colour(codes: list[int]) -> tuple[Color | None, list[int]]:
 
 
 @lru_cache(maxsize=1024)
-def _style(pen: _SgrState) -> Style:
-    return Style(
-        color=pen.foreground,
-        bgcolor=pen.background,
-        bold=pen.bold or None,
-        dim=pen.dim or None,
-        italic=pen.italic or None,
-        underline=pen.underline or None,
-        reverse=pen.reverse or None,
-        strike=pen.strike or None,
-    )
+def _style(pen: _Pen) -> Style:
+    return Style(**dict(pen))
