@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterable, Iterator
-from functools import cached_property
 from typing import TYPE_CHECKING
 
 from textual import work
@@ -27,6 +26,7 @@ from skyward_tui.ui.themes import node_style
 
 if TYPE_CHECKING:
     from skyward_core.client.run_history import Receipt
+    from skyward_core.client.session_interface import SessionInterface
     from skyward_core.model.outcomes import Unfetched
 
 
@@ -63,21 +63,15 @@ class TeardownScreen(TypedConfirmation[bool]):
         self._unfetched: dict[str, Unfetched | str] = {}  # by pool; or why it cannot be told
         self._has_unfetched = False  # whether all of them have told
         self._waits = False  # whether the person has confirmed, and waits for that
-        self._has_started = False
 
     @property
     def _views(self) -> list[PoolView]:
         found = (self.app.find_pool(key) for key in self._keys)
         return [view for view in found if view is not None]
 
-    @cached_property
-    def word(self) -> str:
-        """What must be typed, whatever becomes of the pools meanwhile; empty where a press of the button is enough."""
-        if not any(view.needs_confirmation for view in self._views):
-            return ""
-        return _name(self._keys[0]) if len(self._keys) == 1 else str(len(self._keys))
-
     def body(self) -> ComposeResult:
+        if any(view.needs_confirmation for view in self._views):  # whatever becomes of the pools meanwhile
+            self.word = _name(self._keys[0]) if len(self._keys) == 1 else str(len(self._keys))
         yield self.facts(self._question())
         yield from self.field()
 
@@ -94,7 +88,7 @@ class TeardownScreen(TypedConfirmation[bool]):
             lines.append(Content.styled("  asking their nodes what nobody has fetched …", "$muted"))
         if self._waits:
             lines.append(Content.styled("  Tear down again does not wait for that.", "$text-warning"))
-        if self._must_choose:
+        if self._over_limit:
             lines.append(Content.styled("\nHow much of that is fetched before it is gone?", "bold"))
         if word := self.word:
             what = "the pool's name" if len(self._keys) == 1 else "the number of pools"
@@ -102,9 +96,9 @@ class TeardownScreen(TypedConfirmation[bool]):
         return Content("\n").join(lines)
 
     @property
-    def _must_choose(self) -> bool:
-        """Whether files would be lost that somebody may want."""
-        return any(not isinstance(left, str) and left.exceeds_limit for left in self._unfetched.values())
+    def _over_limit(self) -> list[Unfetched]:
+        """What pools have of which files would be lost that somebody may want."""
+        return [left for left in self._unfetched.values() if not isinstance(left, str) and left.exceeds_limit]
 
     def _facts(self, view: PoolView, now: float) -> Content:
         nodes = view.node_count
@@ -135,8 +129,8 @@ class TeardownScreen(TypedConfirmation[bool]):
     @work
     async def _ask_nodes(self) -> None:
         session = self.app.session
-        asked = [view.key for view in self._views if view.state in _ASKABLE_STATES] if session is not None else []
-        futures = {key: session.unfetched_files(key) for key in asked} if session is not None else {}
+        asked = [view.key for view in self._views if view.state in _ASKABLE_STATES]
+        futures = {} if session is None else {key: session.unfetched_files(key) for key in asked}
         for key, future in futures.items():
             try:
                 left: Unfetched = await wait_shielded(future)
@@ -144,27 +138,26 @@ class TeardownScreen(TypedConfirmation[bool]):
             except (SkywardError, OSError) as error:
                 self._unfetched[key] = format_error(error)
         self._has_unfetched = True
-        if self._has_started or not self.is_attached:
+        if self.has_started or not self.is_attached:
             return
         self._show_question()
         if self._waits:
             self._waits = False
-            self._on_confirmed()
+            self.confirm()
 
     def _show_question(self, more: Content | None = None) -> None:
         shown = [self._question(), *([] if more is None else [more])]
         self.show_facts(Content("\n").join(shown))
-        if self._must_choose and not self._has_started:
+        if self._over_limit and not self.has_started:
             self._offer_fetch()
 
     def _offer_fetch(self) -> None:
         """Ask by buttons how much is fetched."""
-        much = [left for left in self._unfetched.values() if not isinstance(left, str) and left.exceeds_limit]
+        much = self._over_limit
         self.query_one("#all", Button).label = f"Fetch all {total_size([f for left in much for f in left.others])}"
         self.query_one("#some", Button).label = f"Up to {format_size(float(sum(left.room for left in much)))}"
         before = self.query_one("#down")
-        for button in self.query(".fetch"):
-            button.remove_class("hidden")
+        self.query(".fetch").remove_class("hidden")
         if before.has_focus:
             self.query_one("#all").focus()
         before.add_class("hidden")
@@ -174,10 +167,7 @@ class TeardownScreen(TypedConfirmation[bool]):
     def on_mount(self) -> None:
         self._ask_nodes()
         if self._is_confirmed and not self.word:
-            self._on_confirmed()
-
-    def confirm(self) -> None:
-        self._on_confirmed()
+            self.confirm()
 
     def reject(self, said: str) -> None:
         hint = Content.styled(f"✗ not torn down: {said}. {self.key_of('dialog.close')} closes", "$text-error")
@@ -186,7 +176,7 @@ class TeardownScreen(TypedConfirmation[bool]):
     def on_button_pressed(self, event: Button.Pressed) -> None:
         match event.button.id:
             case "down":
-                self._on_confirmed()
+                self.confirm()
             case "all":
                 self._start(EVERYTHING)
             case "some":
@@ -198,19 +188,19 @@ class TeardownScreen(TypedConfirmation[bool]):
 
     def action_close(self) -> None:
         """Closing does not stop a teardown that has begun; it goes on and says how it ended."""
-        if not self._has_started:
+        if not self.has_started:
             names = ", ".join(_name(key) for key in self._keys)
             self.app.flash(f"not torn down: {names}")
-        self.dismiss(self._has_started and self._is_finished and self._all_gone)
+        self.dismiss(self._all_gone)
 
     # Going down
 
-    def _on_confirmed(self) -> None:
-        """The person has confirmed: go on, or ask what is left to ask."""
+    def confirm(self) -> None:
+        """Go on, or ask what is left to ask."""
         if not self._has_unfetched and not self._waits:
             self._waits = True
             self._show_question()
-        elif self._must_choose and not self._has_started:
+        elif self._over_limit and not self.has_started:
             self._offer_fetch()
             self.query_one("#all").focus()
         else:
@@ -222,26 +212,10 @@ class TeardownScreen(TypedConfirmation[bool]):
         Args:
             keep_outputs: bytes of files that are brought here before; None for what the pools' options say.
         """
-        if self._has_started or self.app.session is None:
-            return
-        self._has_started = True
-        self.box.border_title = "Tearing down"
-        for answer in self.query("#answer"):
-            answer.add_class("hidden")
-        for button in self.query(self.CONFIRMS):
-            button.add_class("hidden")
-        close = self.query_one("#cancel", Button)
-        close.label = "Hide"
-        close.focus()
-        # The app's worker and not this screen's: the teardown goes on when the screen is closed.
-        self.app.run_worker(self._tear_down(keep_outputs), name="teardown", exclusive=False)
-        self.set_interval(0.2, self._show_progress)
-        self._show_progress()
+        if not self.has_started and (session := self.app.session) is not None:
+            self.start("Tearing down", self._tear_down(session, keep_outputs))
 
-    async def _tear_down(self, keep_outputs: int | None) -> None:
-        session = self.app.session
-        if session is None:
-            return
+    async def _tear_down(self, session: SessionInterface, keep_outputs: int | None) -> None:
         futures = {key: session.tear_down(key, keep_outputs=keep_outputs) for key in self._keys}
         for key, future in futures.items():
             try:
@@ -254,29 +228,20 @@ class TeardownScreen(TypedConfirmation[bool]):
         if any(view.has_unknown_price or view.price_hourly for view in self._views):
             self.app.scan_leftovers()
         if self.is_attached:
-            self._show_progress()
-            self.query_one("#cancel", Button).label = "Close"
-
-    @property
-    def _is_finished(self) -> bool:
-        return len(self._receipts) == len(self._keys)
+            self.show_progress()
+            title = "Torn down" if any(map(_has_details, self._receipts.values())) else "Torn down, nothing left"
+            self.finish(title if self._all_gone else "Something may be left", gone=self._all_gone)
 
     @property
     def _all_gone(self) -> bool:
-        return all(_is_gone(receipt) for receipt in self._receipts.values())
+        return len(self._receipts) == len(self._keys) and all(map(_is_gone, self._receipts.values()))
 
-    def _show_progress(self) -> None:
+    def show_progress(self) -> None:
         blocks = [_progress(_name(key), self.app.find_pool(key), self._receipts.get(key)) for key in self._keys]
         if any(not isinstance(each, str) and each.unaccounted for each in self._receipts.values()):
             again = f"\n{self.key_of('pools.down')} tears down once more, where what is unaccounted can be reached"
             blocks.append(Content.styled(again, "$text-warning"))
         self.show_facts(Content("\n").join(blocks))
-        if self._is_finished:
-            title = "Something may be left"
-            if self._all_gone:
-                title = "Torn down" if any(map(_has_details, self._receipts.values())) else "Torn down, nothing left"
-            self.box.border_title = title
-            self.box.set_class(self._all_gone, "-gone")
 
 
 def _name(key: str) -> str:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, ClassVar, TypeVar
+from collections.abc import Coroutine, Iterable
+from typing import Any, ClassVar, TypeVar
 
 from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical, VerticalScroll
@@ -16,10 +16,7 @@ from textual.widgets.option_list import Option
 from skyward_tui.ui.actions import bindings, first_key
 from skyward_tui.ui.style_sheets import read_style_sheet
 from skyward_tui.ui.type_ahead import DismissOnceScreen
-from skyward_tui.widgets.form_fields import TextLine
-
-if TYPE_CHECKING:
-    pass
+from skyward_tui.widgets.header_and_hints import TextLine
 
 Result = TypeVar("Result")
 
@@ -110,43 +107,77 @@ class Picker(Dialog[str | None]):
     DEFAULT_CSS = read_style_sheet(__file__, "picker")
 
     def body(self) -> ComposeResult:
-        narrow = TextLine(placeholder=self.PLACEHOLDER, compact=True)
-        narrow.cursor_blink = False
-        yield narrow
+        yield TextLine(placeholder=self.PLACEHOLDER, compact=True)
         yield OptionList(compact=True)
 
     def hint(self) -> str:
         return f"enter {self.ENTER}, type to narrow, {self.key_of('files.back')} back"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._values: list[Any] = []  # of the options that can be picked, whose ids are their places
 
     def on_mount(self) -> None:
         self.fill("")
 
     def fill(self, typed: str) -> None:
         """List what fits to what was typed."""
+        self._values.clear()
+        self._listed.clear_options()
+        self.list_options(typed.strip())
+        self._listed.action_first()
+
+    def refill(self) -> None:
+        """List anew, unless the dialog is being closed."""
+        if self.is_attached and self.display:
+            self.fill(self.query_one(Input).value)
+
+    def list_options(self, typed: str) -> None:
+        """Add the options that fit to what was typed."""
         raise NotImplementedError
 
-    def accept(self, picked: str) -> None:
-        """Do what is to be done with the option of this id."""
-        raise NotImplementedError
+    def accept(self, value: Any) -> None:
+        """Handle the value that was picked."""
+        self.dismiss(value)
 
-    def add_note(self, text: str) -> None:
-        """Stand a line in the list that cannot be picked."""
-        self.query_one(OptionList).add_option(Option(Content.styled(text, "$muted"), disabled=True))
+    @property
+    def _listed(self) -> OptionList:
+        return self.query_one(OptionList)
+
+    def add(self, value: Any, row: Content, *, disabled: bool = False) -> None:
+        """Add an option."""
+        self._listed.add_option(Option(row, id=str(len(self._values)), disabled=disabled))
+        self._values.append(value)
+
+    def add_note(self, text: str, style: str = "$muted") -> None:
+        """Add a line that cannot be picked."""
+        self._listed.add_option(Option(Content.styled(text, style), disabled=True))
+
+    def replace(self, value: Any, row: Content | None) -> None:
+        """Show another row for a value, or none, if it is listed and the dialog is not being closed."""
+        if self.display and value in self._values:
+            id = str(self._values.index(value))
+            if row is None:
+                self._listed.remove_option(id)
+            else:
+                self._listed.replace_option_prompt(id, row)
 
     def on_input_changed(self, event: Input.Changed) -> None:
         self.fill(event.value)
 
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        self._listed.action_select()
+
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
         # The second half of a double click may arrive after the list was refilled.
         if event.option in event.option_list.options:
-            self.accept(event.option_id or "")
+            self.accept(self._values[int(event.option_id or 0)])
 
     def action_step(self, step: int) -> None:
-        listed = self.query_one(OptionList)
         if step > 0:
-            listed.action_cursor_down()
+            self._listed.action_cursor_down()
         else:
-            listed.action_cursor_up()
+            self._listed.action_cursor_up()
 
 
 class AskScreen(Dialog[str | None]):
@@ -162,9 +193,7 @@ class AskScreen(Dialog[str | None]):
         self._value = value
 
     def body(self) -> ComposeResult:
-        answer = TextLine(self._value, compact=True)
-        answer.cursor_blink = False
-        yield answer
+        yield TextLine(self._value, compact=True)
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         self.dismiss(event.value.strip() or None)
@@ -199,19 +228,20 @@ class ChoiceScreen(Dialog[str]):
 
 
 class TypedConfirmation(Dialog[Result]):
-    """Its body has the facts, ``#text`` in ``#facts``, and below them the field.
+    """A question that is confirmed by a typed word, and then shows how what it began goes on.
+
+    Its body has the facts, ``#text`` in ``#facts``, and below them the field.
 
     Attributes:
         CONFIRMS: the buttons that wait for the word.
+        has_started: Whether it was confirmed.
+        word: What must be typed; "" if a press of a button is enough.
     """
 
     DEFAULT_CSS = read_style_sheet(__file__, "typed_word")
     CONFIRMS: ClassVar[str] = ""
-
-    @property
-    def word(self) -> str:
-        """What must be typed; "" where a press of a button is enough."""
-        raise NotImplementedError
+    has_started = False
+    word = ""
 
     def confirm(self) -> None:
         """The word was typed."""
@@ -224,14 +254,34 @@ class TypedConfirmation(Dialog[Result]):
     def field(self) -> Iterable[Input]:
         """Where the word is typed: empty, so that nobody confirms what was not read."""
         if self.word:
-            answer = TextLine(compact=True, id="answer")
-            answer.cursor_blink = False
-            yield answer
+            yield TextLine(compact=True, id="answer")
 
     def show_facts(self, text: Content) -> None:
         """Other facts."""
         self.query_one("#text", Static).update(text)
         self.call_after_refresh(self.fit_to_screen)
+
+    def show_progress(self) -> None:
+        """Show how far it is."""
+        raise NotImplementedError
+
+    def start(self, title: str, work: Coroutine[Any, Any, None]) -> None:
+        """Show progress in place of the question, while the app does the work, also after the dialog is closed."""
+        self.has_started = True
+        self.box.border_title = title
+        self.query(f"#answer, #ask, {self.CONFIRMS}").add_class("hidden")
+        close = self.query_one("#cancel", Button)
+        close.label = "Hide"
+        close.focus()
+        self.app.run_worker(work, exclusive=False)
+        self.progress_timer = self.set_interval(0.2, self.show_progress)
+        self.show_progress()
+
+    def finish(self, title: str, *, gone: bool) -> None:
+        """Show the end of the work; ``gone``: whether it is verified that nothing is left."""
+        self.box.border_title = title
+        self.box.set_class(gone, "-gone")
+        self.query_one("#cancel", Button).label = "Close"
 
     def on_input_changed(self, event: Input.Changed) -> None:
         for button in self.query(self.CONFIRMS).results(Button):

@@ -54,7 +54,6 @@ class HelpScreen(Dialog[None]):
         yield Static()
 
     def on_resize(self) -> None:
-        super().on_resize()
         self.call_after_refresh(self._show)
 
     def _show(self) -> None:

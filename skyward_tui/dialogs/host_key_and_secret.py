@@ -15,6 +15,7 @@ from skyward_tui.dialogs.dialog import Dialog
 from skyward_tui.text.number_format import count
 from skyward_tui.ui.actions import bindings
 from skyward_tui.ui.style_sheets import read_style_sheet
+from skyward_tui.widgets.header_and_hints import TextLine
 
 if TYPE_CHECKING:
     from skyward_core.client.session_interface import ServerKey
@@ -52,7 +53,6 @@ class HostKeyScreen(Dialog[bool]):
         self.key = key
         self._starts = starts
         self._withdrawn = False
-        self._answered = False
 
     def body(self) -> ComposeResult:
         yield self.facts(self._question())
@@ -67,7 +67,6 @@ class HostKeyScreen(Dialog[bool]):
 
     def on_resize(self) -> None:
         self._fit_rows()
-        super().on_resize()
 
     def _fit_rows(self) -> None:
         """However few lines there are, the fingerprint is above the buttons, and these below it."""
@@ -105,24 +104,17 @@ class HostKeyScreen(Dialog[bool]):
     def withdraw(self) -> None:
         """Close without an answer; under another dialog, as soon as that one has closed."""
         self._withdrawn = True
-        if self.app.screen is self:  # a dialog below others counts as "current", too
-            self._answer_once(False)
+        self.dismiss(False)
 
     def on_screen_resume(self) -> None:
         if self._withdrawn:
-            self._answer_once(False)
+            self.dismiss(False)
 
     def on_button_pressed(self, event: Button.Pressed) -> None:
-        self._answer_once(event.button.id == "accept")
+        self.dismiss(event.button.id == "accept")
 
     def action_answer(self, accepted: bool) -> None:
-        self._answer_once(accepted)
-
-    def _answer_once(self, accepted: bool) -> None:
-        # A person's answer and a withdrawal may come at the same time.
-        if not self._answered:
-            self._answered = True
-            self.dismiss(accepted)
+        self.dismiss(accepted)
 
 
 class SecretsScreen(Dialog[dict[str, str] | None]):
@@ -137,9 +129,7 @@ class SecretsScreen(Dialog[dict[str, str] | None]):
     def body(self) -> ComposeResult:
         for number, name in enumerate(self._names):
             yield Label(name, markup=False)
-            answer = Input(compact=True, password=True, id=f"secret-{number}")
-            answer.cursor_blink = False
-            yield answer
+            yield TextLine(compact=True, password=True, id=f"secret-{number}")
 
     def buttons(self) -> Iterable[Button]:
         yield Button("Cancel", id="cancel", compact=True)
@@ -153,17 +143,11 @@ class SecretsScreen(Dialog[dict[str, str] | None]):
         if empty:
             empty[0].focus()
         else:
-            self._submit()
+            values = (each.value for each in self.query(Input))
+            self.dismiss(dict(zip(self._names, values, strict=True)))
 
     def on_button_pressed(self, event: Button.Pressed) -> None:
         if event.button.id == "go":
             self.on_input_submitted()
         else:
             self.dismiss(None)
-
-    def _submit(self) -> None:
-        values = (each.value for each in self.query(Input))
-        self.dismiss(dict(zip(self._names, values, strict=True)))
-
-    def action_close(self) -> None:
-        self.dismiss(None)

@@ -14,6 +14,7 @@ from textual.widgets import Label
 
 from skyward_tui.ui.actions import bindings
 from skyward_tui.ui.style_sheets import read_style_sheet
+from skyward_tui.ui.type_ahead import DismissOnceScreen
 
 if TYPE_CHECKING:
     pass
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 LETTERS = "asdfghjklqwertyuiopzxcvbnm1234567890"
 
 
-class JumpScreen(ModalScreen[Widget]):
+class JumpScreen(ModalScreen[Widget], DismissOnceScreen[Widget]):
     """Lies over a screen, and ends with what was chosen there; any other key leaves all as it is.
 
     Args:
@@ -35,7 +36,6 @@ class JumpScreen(ModalScreen[Widget]):
         super().__init__()
         self._targets = dict(zip(LETTERS, there, strict=False))
         self._laid_out_for: Size | None = None
-        self._is_dismissed = False
 
     def compose(self) -> ComposeResult:
         for letter, widget in self._targets.items():
@@ -49,24 +49,18 @@ class JumpScreen(ModalScreen[Widget]):
             return
         event.stop()
         event.prevent_default()
-        self._dismiss_once(self._targets.get(event.character or ""))
+        self.dismiss(self._targets.get(event.character or ""))
 
     def on_click(self) -> None:
-        self._dismiss_once()
+        self.dismiss()
 
     def on_resize(self, event: events.Resize) -> None:
         self._laid_out_for = self._laid_out_for or event.size
         if event.size != self._laid_out_for:  # the letters would lie elsewhere
-            self._dismiss_once()
+            self.dismiss()
 
     def action_close(self) -> None:
-        self._dismiss_once()
-
-    def _dismiss_once(self, chosen: Widget | None = None) -> None:
-        """Once, however many keys come before it is gone."""
-        if not self._is_dismissed:
-            self._is_dismissed = True
-            self.dismiss(chosen)
+        self.dismiss()
 
 
 def jump_targets(screen: Screen[object]) -> list[Widget]:

@@ -13,8 +13,7 @@ from rich.cells import cell_len
 from textual import events, work
 from textual.app import ComposeResult
 from textual.content import Content
-from textual.widgets import Input, OptionList, Static
-from textual.widgets.option_list import Option
+from textual.widgets import Input, Static
 
 from skyward_core import accelerators
 from skyward_core.client.launch.discovery import (
@@ -38,6 +37,7 @@ from skyward_tui.text.hardware_cells import OFFERS_HEAD as HEAD
 from skyward_tui.text.hardware_cells import OfferRow, offer_rows
 from skyward_tui.text.number_format import fit_width, one_line
 from skyward_tui.ui.actions import bindings
+from skyward_tui.ui.session_futures import flash_errors
 
 if TYPE_CHECKING:
     from skyward_core.client.launch.presets import Preset
@@ -59,7 +59,6 @@ class AcceleratorsScreen(Picker):
         self._ask = ask
         self._offers: Sequence[OfferRow] = ()
         self._notes: Sequence[str] = ()
-        self._option_values: list[str] = []  # of the rows, in their order
 
     def on_mount(self) -> None:
         if self._ask is not None:
@@ -74,41 +73,26 @@ class AcceleratorsScreen(Picker):
             self._notes = (format_error(error),)
         else:
             self._offers, self._notes = offer_rows(found.offers), found.notes
-        if self.is_attached:
-            self.fill(self.query_one(Input).value)
+        self.refill()
 
-    def fill(self, typed: str) -> None:
-        listed = self.query_one(OptionList)
-        listed.clear_options()
-        self._option_values = []
+    def list_options(self, typed: str) -> None:
         found = [row for row in self._offers if row.matches(typed)]
-        if not typed.strip() and (usual := next(filter(lambda row: row.is_usual, found), None)):
+        if not typed and (usual := next(filter(lambda row: row.is_usual, found), None)):
             self.add_note("the cheapest 8 × 80 GB")
-            self._add(usual.accelerator, Content(f"  {usual.label}"))
+            self.add(usual.accelerator, Content(f"  {usual.label}"))
         for note in self._notes:
             self.add_note(one_line(sanitize_line(note)))
         if found:
             self.add_note(f"  {HEAD}")
         for row in found:
-            self._add(row.accelerator, Content(f"  {row.label}"))
+            self.add(row.accelerator, Content(f"  {row.label}"))
         entries = accelerators.search(typed)
         if self._ask is not None and entries:
             self.add_note("of the catalogue, whether it is offered or not")
         for entry in entries:
-            self._add(entry.name, _row(entry))
-        if not self._option_values:
-            self.add_note(f"no accelerator of the catalogue fits {typed.strip()!r}")
-        listed.action_first()
-
-    def _add(self, wanted: str, row: Content) -> None:
-        self.query_one(OptionList).add_option(Option(row, id=str(len(self._option_values))))
-        self._option_values.append(wanted)
-
-    def on_input_submitted(self) -> None:
-        self.query_one(OptionList).action_select()
-
-    def accept(self, picked: str) -> None:
-        self.dismiss(self._option_values[int(picked)])
+            self.add(entry.name, _row(entry))
+        if not self._values:
+            self.add_note(f"no accelerator of the catalogue fits {typed!r}")
 
 
 def _row(entry: accelerators.Entry) -> Content:
@@ -144,8 +128,6 @@ class FilesScreen(Picker):
         self._folder = folder
         self._recent = recent
         self._walks = False  # whether the person has opened a folder: what lies there is what is looked for
-        self._launches: dict[str, Form] = {}
-        self._entries: dict[str, Path] = {}
         self._lacking: dict[Path, str] = {}
 
     def on_mount(self) -> None:
@@ -155,19 +137,13 @@ class FilesScreen(Picker):
     async def _look_for_packages(self) -> None:
         """Say what examples need and cannot find here; a Python that hangs is not waited for with the list."""
         self._lacking = await in_thread(missing_packages)
-        for key, path in self._entries.items():
-            if self._lacking.get(path) and self.display:
-                self.query_one(OptionList).replace_option_prompt(key, self._example(path))
+        for path in filter(self._lacking.get, example_paths()):
+            self.replace(path, self._example(path))
 
     def _example(self, path: Path) -> Content:
         return example_row(path, self._lacking.get(path, ""))
 
-    def fill(self, typed: str) -> None:
-        listed = self.query_one(OptionList)
-        listed.clear_options()
-        self._entries.clear()
-        self._launches.clear()
-        typed = typed.strip()
+    def list_options(self, typed: str) -> None:
         folder, part = self._folder, typed
         if "/" in typed or typed.startswith("~"):
             path = expand_user(typed)
@@ -184,7 +160,7 @@ class FilesScreen(Picker):
         try:
             found = sorted(list_entries(folder), key=lambda path: (is_file(path), path.name.lower()))
         except OSError as error:
-            listed.add_option(Option(Content.styled(f"  {error.strerror or error}", "$text-error"), disabled=True))
+            self.add_note(f"  {error.strerror or error}", "$text-error")
             found = []
         if not part:
             self._add(folder.parent, Content("  ../"))
@@ -193,38 +169,33 @@ class FilesScreen(Picker):
             wanted = is_folder or path.suffix in (".py", ".yaml", ".yml")
             if wanted and not path.name.startswith((".", "__")) and part.lower() in path.name.lower():
                 self._add(path, Content(f"  {sanitize_line(path.name)}{'/' if is_folder else ''}"))
-        if part and not self._entries and is_dir(folder):
+        if part and not self._values and is_dir(folder):
             self.add_note(f"  no script or folder has {part!r} in its name")
-        listed.action_first()
 
     def _list_recent(self, part: str) -> None:
         found = [form for form in self._recent if part.lower() in Path(form.script).name.lower()][:MAX_SHOWN]
         if found:
             self.add_note("recent launches")
         for form in found:
-            self._launches[str(len(self._entries))] = form
-            self._add(Path(form.script), recent_row(form))
+            self.add(form, recent_row(form), disabled=form.script != sanitize_line(form.script))
 
     def _add(self, path: Path, label: Content) -> None:
-        key = str(len(self._entries))
-        self._entries[key] = path
         # A field of the form holds its text as it is, and hands it to the terminal so.
-        unfit = str(path) != sanitize_line(str(path))
-        self.query_one(OptionList).add_option(Option(label, id=key, disabled=unfit))
+        self.add(path, label, disabled=str(path) != sanitize_line(str(path)))
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
-        typed = expand_user(event.value.strip())
-        if event.value.strip() and is_file(self._folder / typed):
-            self.dismiss(str(self._folder / typed))
-        else:
-            self.query_one(OptionList).action_select()
+        typed = self._folder / expand_user(event.value.strip())
+        if event.value.strip() and is_file(typed):
+            event.prevent_default()
+            self.dismiss(str(typed))
 
-    def accept(self, picked: str) -> None:
-        path, self.again = self._entries[picked], self._launches.get(picked)
-        if not is_dir(path):
-            self.dismiss(str(path))
+    def accept(self, value: Path | Form) -> None:
+        if not isinstance(value, Path):
+            self.again, value = value, Path(value.script)
+        if not is_dir(value):
+            self.dismiss(str(value))
             return
-        self._folder, self._walks = resolve_path(path), True
+        self._folder, self._walks = resolve_path(value), True
         narrow = self.query_one(Input)
         narrow.focus()
         if narrow.value:
@@ -269,8 +240,7 @@ class PythonsScreen(Picker):
     @work
     async def _find_interpreters(self) -> None:
         self._offered += await in_thread(lambda: list_interpreters(self._script, os.environ))
-        if self.display:
-            self.fill(self.query_one(Input).value)
+        self.refill()
         await asyncio.gather(*map(self._inspect, self._offered))
 
     async def _inspect(self, each: InterpreterOption) -> None:
@@ -280,27 +250,15 @@ class PythonsScreen(Picker):
             )
         if told.problem and not each.source:
             self._offered.remove(each)  # it is too old, as a rule, and nobody thinks of it
-        if not self.display:  # it is being closed
-            return
-        listed = self.query_one(OptionList)
-        if each.path not in (option.id for option in listed.options):
-            return
-        if each in self._offered:
-            listed.replace_option_prompt(each.path, self._row(each))
-        else:
-            listed.remove_option(each.path)
+        self.replace(each.path, self._row(each) if each in self._offered else None)
 
-    def fill(self, typed: str) -> None:
-        listed = self.query_one(OptionList)
-        listed.clear_options()
-        typed = typed.strip()
+    def list_options(self, typed: str) -> None:
         for each in self._offered:
             row = self._row(each)
             if typed.lower() in row.plain.lower():
-                listed.add_option(Option(row, id=each.path))
-        if not listed.option_count:
-            listed.add_option(Option(Content(f"  {typed}"), id=str(expand_user(typed))))
-        listed.action_first()
+                self.add(each.path, row)
+        if not self._values:
+            self.add(str(expand_user(typed)), Content(f"  {typed}"))
 
     def _row(self, each: InterpreterOption) -> Content:
         told = self._interpreter_info.get(each.path, _InterpreterInfo("…"))
@@ -311,12 +269,8 @@ class PythonsScreen(Picker):
     def on_input_submitted(self, event: Input.Submitted) -> None:
         typed = expand_user(event.value.strip())
         if event.value.strip() and is_file(typed):
+            event.prevent_default()
             self.dismiss(str(typed))
-        else:
-            self.query_one(OptionList).action_select()
-
-    def accept(self, picked: str) -> None:
-        self.dismiss(picked)
 
 
 def _inspect_interpreter(script: Path | None, path: str) -> _InterpreterInfo:
@@ -354,56 +308,36 @@ class PresetsScreen(Picker):
     def __init__(self, presets: Sequence[Preset]) -> None:
         super().__init__()
         self.presets = {each.name: each for each in presets}
-        self._listed: list[str] = []
 
     def hint(self) -> str:
         return f"{super().hint()}, {self.key_of('presets.delete')} delete"
 
-    def fill(self, typed: str) -> None:
-        listed = self.query_one(OptionList)
-        listed.clear_options()
-        self._listed = [name for name in self.presets if typed.strip().lower() in name.lower()]
-        for number, name in enumerate(self._listed):
-            listed.add_option(Option(_preset_row(self.presets[name]), id=str(number)))
+    def list_options(self, typed: str) -> None:
+        for name, preset in self.presets.items():
+            if typed.lower() in name.lower():
+                self.add(name, _preset_row(preset))
         if not self.presets:
             self.add_note(f"none yet: {self.key_of('launch.save')} in the form saves what it says")
-        elif not self._listed:
-            self.add_note(f"no preset has {typed.strip()!r} in its name")
-        listed.action_first()
-
-    def on_input_submitted(self) -> None:
-        self.query_one(OptionList).action_select()
-
-    def accept(self, picked: str) -> None:
-        self.dismiss(self._listed[int(picked)])
-
-    def action_delete(self) -> None:
-        cursor = self.query_one(OptionList).highlighted
-        if cursor is None or cursor >= len(self._listed):
-            return
-        preset = self.presets[self._listed[cursor]]
-        self.app.push_screen(_question(preset), self._on_delete_answer(preset))
-
-    def _on_delete_answer(self, preset: Preset) -> Callable[[str | None], None]:
-        def answered(choice: str | None) -> None:
-            if choice == "delete":
-                self._delete(preset)
-
-        return answered
+        elif not self._values:
+            self.add_note(f"no preset has {typed!r} in its name")
 
     @work
+    async def action_delete(self) -> None:
+        cursor = self._listed.highlighted
+        if cursor is None or cursor >= len(self._values):
+            return
+        preset = self.presets[self._values[cursor]]
+        if await self.app.push_screen_wait(_question(preset)) == "delete":
+            await self._delete(preset)
+
     async def _delete(self, preset: Preset) -> None:
         from skyward_core.client.launch.presets import delete
 
-        try:
+        with flash_errors(self.app, "not deleted: "):
             await in_thread(lambda: delete(preset))
-        except (SkywardError, OSError) as error:
-            self.app.flash(f"not deleted: {format_error(error)}", "error")
-            return
-        self.app.flash(f"deleted preset {preset.name} of {_relative_path(preset.file)}", "done")
-        self.presets.pop(preset.name, None)
-        if self.display:
-            self.fill(self.query_one(Input).value)
+            self.app.flash(f"deleted preset {preset.name} of {_relative_path(preset.file)}", "done")
+            self.presets.pop(preset.name, None)
+            self.refill()
 
 
 def _question(preset: Preset) -> ChoiceScreen:
@@ -445,20 +379,16 @@ class ThemePicker(Picker):
         self._names, self._now = names, now
 
     def fill(self, typed: str) -> None:
-        listed = self.query_one(OptionList)
-        listed.clear_options()
-        fitting = [name for name in self._names if typed.strip().casefold() in name.casefold()]
-        listed.add_options(Option(name, id=name) for name in fitting)
-        if not fitting:
-            self.add_note(f"no theme has {typed.strip()} in its name")
-        else:
-            listed.highlighted = fitting.index(self._now) if self._now in fitting else 0
+        super().fill(typed)
+        if self._now in self._values:
+            self._listed.highlighted = self._values.index(self._now)
 
-    def on_input_submitted(self) -> None:
-        self.query_one(OptionList).action_select()
-
-    def accept(self, picked: str) -> None:
-        self.dismiss(picked)
+    def list_options(self, typed: str) -> None:
+        for name in self._names:
+            if typed.casefold() in name.casefold():
+                self.add(name, Content(name))
+        if not self._values:
+            self.add_note(f"no theme has {typed} in its name")
 
 
 class _KeyPrompt(Static, can_focus=True):
@@ -477,7 +407,6 @@ class KeyScreen(Dialog[str | None]):
     def __init__(self, doing: str) -> None:
         super().__init__()
         self._doing = doing
-        self._is_dismissed = False
 
     def body(self) -> ComposeResult:
         yield _KeyPrompt(f"{self._doing}\n\nPress the key that is to do that; esc leaves it as it is.", markup=False)
@@ -485,7 +414,4 @@ class KeyScreen(Dialog[str | None]):
     def on_key(self, event: events.Key) -> None:
         event.stop()
         event.prevent_default()
-        if self._is_dismissed:  # several keys may come before it is gone
-            return
-        self._is_dismissed = True
         self.dismiss(None if event.key == "escape" else event.key)

@@ -31,8 +31,7 @@ from skyward_tui.ui.panel_table import PanelSpec
 from skyward_tui.ui.style_sheets import read_style_sheet
 from skyward_tui.ui.suspend import open_pager
 from skyward_tui.ui.themes import state_style
-from skyward_tui.ui.themes import state_style as look_of
-from skyward_tui.widgets.form_fields import TextLine
+from skyward_tui.widgets.header_and_hints import TextLine
 from skyward_tui.widgets.rank_state import FAILURES, link_note, no_output_reason, rank_states
 
 _TIME_OF_DAY = re.compile(r"(?:(\d{4}-\d\d-\d\d)[ T])?(\d{1,2}):(\d\d)(?::(\d\d(?:\.\d+)?))?")
@@ -144,7 +143,7 @@ class LogColumn(Vertical):
 
     def head(self, said: Content) -> None:
         """What stands above it, where there are others."""
-        if self._said is None or said.plain != self._said.plain or said.spans != self._said.spans:
+        if self._said is None or not said.is_same(self._said):
             self._said = said
             self._head.update(said, layout=False)
 
@@ -236,7 +235,7 @@ _MAX_NAMED_RANKS = 6  # ranks with errors that the title names
 _TRACEBACK = "Traceback (most recent call last)"
 
 
-class LogPanel(RunPanel):
+class LogPanel(RunPanel[LogPane]):
     """Logs with their title and a prompt below them; what keys do is done to the one that is looked at."""
 
     DEFAULT_CSS = read_style_sheet(__file__, "log")
@@ -260,9 +259,6 @@ class LogPanel(RunPanel):
         yield self.panes
         yield self.cause
         yield self.prompt
-
-    def on_mount(self) -> None:
-        self.prompt.cursor_blink = False
 
     @property
     def pane(self) -> LogPane:
@@ -362,7 +358,7 @@ class LogPanel(RunPanel):
                 subject += f"  of {len(self.panes.columns)} side by side"
                 subject += ", aligned by time" if self._aligned else ""
         if not pool.is_live:
-            subject += f"  pool {look_of(pool.state).word}"
+            subject += f"  pool {state_style(pool.state).word}"
         return subject
 
     def _stored_lines(self, run: RunView, rank: int) -> Files | None:

@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from statistics import fmean
 from time import monotonic
 from typing import ClassVar, NamedTuple
 
 from rich.segment import Segment
 from rich.style import Style
-from textual import events
 from textual.content import Content
-from textual.geometry import Region, Size
 from textual.strip import Strip
-from textual.widget import Widget
 
 from skyward_core.model.metric_series import Unit
 from skyward_core.views.machine_metrics import MachineMetrics, MachineView, MetricHistory
 from skyward_core.views.outliers import Trace
 from skyward_core.views.pool_view import PoolView, RunView
-from skyward_tui.panels.panel import BORDER, RunPanel, RunSelection
+from skyward_tui.panels.panel import RunPanel, RunSelection
 from skyward_tui.text.hardware_cells import (
     GPU_METRICS,
     MetricScale,
@@ -32,10 +29,9 @@ from skyward_tui.text.hardware_cells import (
     share,
 )
 from skyward_tui.text.number_format import duration
-from skyward_tui.ui.actions import bindings
-from skyward_tui.ui.panel_table import PanelSpec
 from skyward_tui.ui.style_sheets import read_style_sheet
 from skyward_tui.widgets.braille_chart import Canvas
+from skyward_tui.widgets.virtual_list import PaintedLines
 
 _BARS = " ▁▂▃▄▅▆▇█"
 FULL = 100.0
@@ -161,10 +157,9 @@ class _NodeRow(NamedTuple):
     odd: dict[int | None, list[str]]
 
 
-class MachineGrid(Widget, can_focus=True):
+class MachineGrid(PaintedLines):
     """One line a node; its figures are painted anew when they are."""
 
-    BINDINGS = bindings("panel")
     COMPONENT_CLASSES: ClassVar[set[str]] = {
         *(f"grid--{heat}" for heat in HEAT_NAMES), "grid--muted", "grid--amiss", "grid--curve"
     }  # fmt: skip
@@ -180,10 +175,8 @@ class MachineGrid(Widget, can_focus=True):
         self._top = 0
         self._metric_index = 0  # its place in SHOWN, or in HOST_SHOWN
         self._scale: MetricScale | None = None  # of what is shown of GPUs
-        self._rows: list[Strip] | None = None
         self._outliers: dict[Place, list[str]] = {}  # what is far from all others, when figures came last
         self._remarks = 0  # nodes with which something is amiss, then
-        self._painted_for = Size(0, 0)  # which may be another size than that of which it has heard
         self._curves: dict[int, tuple[object, list[list[Segment]]]] = {}
 
     def update(self, book: MachineMetrics, now: float) -> bool:
@@ -202,11 +195,11 @@ class MachineGrid(Widget, can_focus=True):
             self._scale_of(book).update(book)
         self._outliers = outlier_metrics(book)
         self._remarks = sum(self._has_problem(*each) for each in book.nodes.items())
-        self._repaint()
+        self.refresh_if_changed()
         return True
 
     @property
-    def all_rows(self) -> int:
+    def total_rows(self) -> int:
         """How many there are, with the head, and a few to see curves of where nodes are few."""
         if self._book is None:
             return 1
@@ -265,7 +258,7 @@ class MachineGrid(Widget, can_focus=True):
     def action_step(self, step: int) -> None:
         most = max(0, len(self._book.nodes if self._book else ()) - self._room)
         self._top = min(max(0, self._top + step), most)
-        self._repaint()
+        self.refresh_if_changed()
 
     def action_page(self, pages: int) -> None:
         self.action_step(pages * self._room)
@@ -283,18 +276,7 @@ class MachineGrid(Widget, can_focus=True):
         if self._has_gpus:
             self._scale_of(self._book)
         self._seen = None  # the title says which
-        self._repaint()
-
-    def action_open(self) -> None:
-        """Nothing to open."""
-
-    def _on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
-        event.stop()
-        self.action_step(-1)
-
-    def _on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
-        event.stop()
-        self.action_step(1)
+        self.refresh_if_changed()
 
     # Painting
 
@@ -302,33 +284,7 @@ class MachineGrid(Widget, can_focus=True):
     def _room(self) -> int:
         return max(1, self.size.height - 1)
 
-    def _repaint(self) -> None:
-        """Paint those rows that are others; a terminal gets nothing else."""
-        before, (width, height) = self._rows, self.size
-        if before is None or not self.is_on_screen or self._painted_for != self.size:
-            self._rows = None
-            self.refresh()
-            return
-        self._rows = now = self._paint(width, height)
-        if len(now) != len(before):
-            self.refresh()
-        elif changed := [y for y, (one, other) in enumerate(zip(before, now, strict=True)) if one != other]:
-            self.refresh(*(Region(0, y, width, 1) for y in changed))
-
-    def notify_style_update(self) -> None:
-        self._rows = None
-        super().notify_style_update()
-
-    def on_resize(self) -> None:
-        self._rows = None
-        self.refresh()
-
-    def render_line(self, y: int) -> Strip:
-        if self._rows is None or self._painted_for != self.size:
-            self._rows, self._painted_for = self._paint(*self.size), self.size
-        return self._rows[y] if y < len(self._rows) else Strip.blank(self.size.width, self.rich_style)
-
-    def _paint(self, width: int, height: int) -> list[Strip]:
+    def paint(self, width: int, height: int) -> list[Strip]:
         book = self._book
         if book is None or not width or not height:
             return []
@@ -509,26 +465,19 @@ def _clipped(row: list[Segment], width: int) -> list[Segment]:
     return told
 
 
-class MachinesPanel(RunPanel):
+class MachinesPanel(RunPanel[MachineGrid]):
     """All machines of the pool, measured once somebody looks at a run there: before, a start is under way."""
 
     DEFAULT_CSS = read_style_sheet(__file__, "machines")
     CALM = True
+    FITS_ROWS = True
     SCOPED_CSS = False  # where machines are measured, the grid is another one
-
-    def __init__(self, row: PanelSpec, show: Callable[[], None]) -> None:
-        grid = MachineGrid(id=row.id)
-        super().__init__(row, show, grid)
-        self._grid = grid
-        self._measured_pool = ""
+    MAIN = MachineGrid
+    _measured_pool = ""
 
     @property
     def needs_polling(self) -> bool:
-        return self._grid.has_fresh_data
-
-    @property
-    def preferred_rows(self) -> int | None:
-        return self._grid.all_rows + BORDER
+        return self.main.has_fresh_data
 
     def update_view(self, pool: PoolView, run: RunView | None, now: float, chosen: RunSelection) -> bool:
         book, session = pool.machines, self.app.session
@@ -539,7 +488,7 @@ class MachinesPanel(RunPanel):
         changed = there != self.has_content
         self.has_content = there
         if book is not None and there:
-            changed |= self._grid.update(book, now)
+            changed |= self.main.update(book, now)
             if changed:
-                self.set_titles(Content(f"{self.heading}  {self._grid.subject}".rstrip()))
+                self.set_titles(Content(f"{self.heading}  {self.main.subject}".rstrip()))
         return changed

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from textual import events
 from textual.content import Content
 
 from skyward_core.views.pool_view import PHASES, NodeView, PoolView, RunView
 from skyward_core.views.sweep_trials import StepOnNode, failure_lines, steps_by_node, steps_of_job
-from skyward_tui.panels.panel import BORDER, RunPanel, RunSelection
+from skyward_tui.panels.panel import RunPanel, RunSelection
 from skyward_tui.text.error_hints import format_detail
 from skyward_tui.text.number_format import age, clip, clock, duration, precise_duration, preemption_text
-from skyward_tui.ui.panel_table import PanelSpec
 from skyward_tui.ui.refresh_timer import refresh_token
 from skyward_tui.ui.themes import node_style, state_style
 from skyward_tui.widgets.rank_state import FAILURES, link_note
@@ -29,7 +28,7 @@ _CURSOR = "$block-cursor-foreground on $block-cursor-background bold"
 _LABEL = 5  # cells of a node's name
 
 
-class PhaseBoard(VirtualList):
+class PhaseBoard(VirtualList[NodeView]):
     """One row per node, with a cursor; the ones that are not ready come first where there are many."""
 
     def __init__(self, *, id: str | None = None) -> None:
@@ -81,9 +80,8 @@ class PhaseBoard(VirtualList):
     def _rows_of(self, node: NodeView, now: float) -> Iterator[tuple[int, Content]]:
         yield node.index, self._node(node, now)
         if node.index in self._open:
-            most = min(
-                MAX_DETAIL_LINES, max(_LEAST, self.size.height - len(self._head) - 1)
-            )  # the last one stays in sight
+            room = max(_LEAST, self.size.height - len(self._head) - 1)
+            most = min(MAX_DETAIL_LINES, room)  # the last one stays in sight
             nothing = _NOTHING_HERE if node.phase == "ready" else "nothing was said of it so far"
             for at, _, line in node.said[-most:] or [(node.since, "", nothing)]:
                 yield node.index, Content.styled(f"      {clock(at)}  {line}", "$muted")
@@ -183,17 +181,11 @@ def _phase_time(node: NodeView, now: float) -> str:
     return (age if node.phase in ("ready", "gone") else duration)(now - node.since)
 
 
-class NodesPanel(RunPanel):
+class NodesPanel(RunPanel[PhaseBoard]):
     """The nodes, phase by phase."""
 
-    def __init__(self, row: PanelSpec, show: Callable[[], None]) -> None:
-        board = PhaseBoard(id=row.id)
-        super().__init__(row, show, board)
-        self._board = board
-
-    @property
-    def preferred_rows(self) -> int | None:
-        return self._board.total_rows + BORDER
+    MAIN = PhaseBoard
+    FITS_ROWS = True
 
     def update_view(self, pool: PoolView, run: RunView | None, now: float, chosen: RunSelection) -> bool:
-        return self._board.update(pool, now, run)
+        return self.main.update(pool, now, run)

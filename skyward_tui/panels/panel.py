@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, TypeVar
 
 from textual.app import ComposeResult
 from textual.widget import Widget
@@ -15,6 +15,8 @@ from skyward_tui.widgets.header_and_hints import Panel
 
 if TYPE_CHECKING:
     from skyward_tui.app import SkywardApp
+
+Main = TypeVar("Main", bound=Widget)
 
 BORDER = 2  # rows of a panel that are its border
 
@@ -41,27 +43,31 @@ class PanelExport(NamedTuple):
     remark: str = ""
 
 
-class RunPanel(Panel):
-    """One panel of the run screen. A subclass is made with its row and ``show``, and hands on its main widget.
+class RunPanel(Panel, Generic[Main]):
+    """One panel of the run screen.
 
     Args:
         row: of the table.
         show: has the screen give this panel a place, as if it had the focus.
-        main: what takes the focus.
+        main: The widget that takes the focus; without it a ``MAIN``.
 
     Attributes:
+        MAIN: Type of the widget that takes the focus.
+        FITS_ROWS: Whether the panel has no use for more rows than its main widget has.
         CALM: whether what it awaits is looked at more seldom where nothing goes on in the pool.
         filled: whether there is anything to see; what hides is away otherwise.
     """
 
     app: SkywardApp
     CALM: ClassVar[bool] = False
+    FITS_ROWS: ClassVar[bool] = False
+    MAIN: ClassVar[Callable[..., Any]]
 
-    def __init__(self, row: PanelSpec, show: Callable[[], None], main: Widget) -> None:
+    def __init__(self, row: PanelSpec, show: Callable[[], None], main: Main | None = None) -> None:
         super().__init__(id=f"panel-{row.id}", classes="panel")
         self.row = row
         self.show = show
-        self.main = main
+        self.main: Main = self.MAIN(id=row.id) if main is None else main
         self.has_content = not row.hides
         self.border_title = self.heading
 
@@ -87,7 +93,8 @@ class RunPanel(Panel):
     @property
     def preferred_rows(self) -> int | None:
         """Rows that all that it has takes, its border among them; None where it has a use for any number."""
-        return None
+        main: Any = self.main
+        return main.total_rows + BORDER if self.FITS_ROWS else None
 
     @property
     def heading(self) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from math import isfinite
 from time import monotonic
 from typing import ClassVar
@@ -12,9 +12,7 @@ from rich.segment import Segment
 from rich.style import Style
 from textual import events
 from textual.content import Content
-from textual.geometry import Size
 from textual.strip import Strip
-from textual.widget import Widget
 
 from skyward_core.client.chart_points import (
     Chart,
@@ -31,9 +29,9 @@ from skyward_core.views.rank_metrics import MetricStore
 from skyward_tui.panels.panel import RunPanel, RunSelection
 from skyward_tui.text.number_format import clip, duration, fit_width, number
 from skyward_tui.ui.actions import bindings
-from skyward_tui.ui.panel_table import PanelSpec
 from skyward_tui.ui.style_sheets import read_style_sheet
 from skyward_tui.widgets.braille_chart import Canvas, bounds, spark
+from skyward_tui.widgets.virtual_list import PaintedLines
 
 REPAINT_SECONDS = 0.5  # between two looks at numbers that keep coming
 MANY_RANKS = 128  # ranks of which all are looked at half as often
@@ -45,7 +43,7 @@ _OTHERS, _CHOSEN, _HAIR = 1, 2, 3
 _LEAST_WIDTH, _LEAST_HEIGHT = 40, 6  # cells of one of many charts
 
 
-class MetricsPane(Widget, can_focus=True):
+class MetricsPane(PaintedLines):
     """What a run's ranks sent, looked at no more than twice a second however fast they send."""
 
     BINDINGS = [*bindings("panel"), *bindings("numbers")]  # noqa: RUF012
@@ -67,8 +65,6 @@ class MetricsPane(Widget, can_focus=True):
         self._rank: int | None = 0
         self._seen: object = None
         self._looked_at = 0.0
-        self._rows: list[Strip] | None = None
-        self._painted_for = Size(0, 0)  # which may be another size than that of which it has heard
         self.log_scale = self.smooth = False
         self.all = False  # whether there is a chart of each name
         self.instant: float | None = None  # Unix time of the hairline
@@ -102,10 +98,7 @@ class MetricsPane(Widget, can_focus=True):
         self.names = (telling + self.counters)[:NAMES_SHOWN]
         if not self._chosen_name and self.names:
             self.name_shown = self.names[0]
-        if self.is_on_screen:
-            self._repaint()
-        else:
-            self._rows = None
+        self.refresh_if_changed()
         return True
 
     @property
@@ -133,7 +126,7 @@ class MetricsPane(Widget, can_focus=True):
             place = self.names.index(self.name_shown) + step
             self.name_shown = self.names[min(max(0, place), len(self.names) - 1)]
             self._chosen_name = True
-            self._repaint()
+            self.refresh_if_changed()
 
     def action_page(self, pages: int) -> None:
         self.action_step(pages * max(1, self._list_height()))
@@ -162,7 +155,7 @@ class MetricsPane(Widget, can_focus=True):
     def _force_repaint(self) -> None:
         """Have the title say what is shown now, too."""
         self._seen = None
-        self._repaint()
+        self.refresh_if_changed()
 
     def action_scale(self) -> None:
         self.log_scale = not self.log_scale
@@ -175,9 +168,6 @@ class MetricsPane(Widget, can_focus=True):
     def action_charts(self) -> None:
         self.all = not self.all
         self._force_repaint()
-
-    def action_open(self) -> None:
-        """Nothing to open."""
 
     def on_mouse_down(self, event: events.MouseDown) -> None:
         self._on_pointer(event)
@@ -194,44 +184,19 @@ class MetricsPane(Widget, can_focus=True):
         if left is not None and event.x - left < self._columns:
             self._show_hairline(event.x - left)
 
-    def _on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
-        event.stop()
-        self.action_step(-1)
-
-    def _on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
-        event.stop()
-        self.action_step(1)
-
     # Painting
 
-    def _repaint(self) -> None:
-        self._rows = None
-        self.refresh()
-
-    def notify_style_update(self) -> None:
-        self._rows = None
-        super().notify_style_update()
-
-    def on_resize(self) -> None:
-        self._rows = None
-        self.refresh()
-
     def on_focus(self) -> None:
-        self._rows = None
+        self.refresh()
 
     def on_blur(self) -> None:
-        self._rows = None
-
-    def render_line(self, y: int) -> Strip:
-        if self._rows is None or self._painted_for != self.size:
-            self._rows, self._painted_for = self._paint(*self.size), self.size
-        return self._rows[y] if y < len(self._rows) else Strip.blank(self.size.width, self.rich_style)
+        self.refresh()
 
     def _list_height(self) -> int:
         """Rows for the names: half of the pane at most, and none where there is one name and little room."""
         return min(len(self.names), max(1, self.size.height // 2))
 
-    def _paint(self, width: int, height: int) -> list[Strip]:
+    def paint(self, width: int, height: int) -> list[Strip]:
         book = self._book
         if book is None or not self.names or not width:
             return []
@@ -370,34 +335,30 @@ class MetricsPane(Widget, can_focus=True):
         return f"{10**value if self.log_scale else value:.3g}"
 
 
-class MetricsPanel(RunPanel):
+class MetricsPanel(RunPanel[MetricsPane]):
     """The numbers of the chosen rank, or of all."""
 
     DEFAULT_CSS = read_style_sheet(__file__, "numbers")
     SCOPED_CSS = False  # where there are numbers, the grid is another one
-
-    def __init__(self, row: PanelSpec, show: Callable[[], None]) -> None:
-        pane = MetricsPane(id=row.id)
-        super().__init__(row, show, pane)
-        self._pane = pane
+    MAIN = MetricsPane
 
     def saved_state(self) -> Mapping[str, str | bool]:
-        pane = self._pane
+        pane = self.main
         return {"log_scale": pane.log_scale, "smooth": pane.smooth, "charts": pane.all}
 
     def restore(self, kept: Mapping[str, str | bool]) -> None:
-        pane = self._pane
+        pane = self.main
         pane.log_scale, pane.smooth, pane.all = (kept.get(name) is True for name in ("log_scale", "smooth", "charts"))
 
     def close_one(self) -> bool:
-        return self._pane.hide_hairline()
+        return self.main.hide_hairline()
 
     def update_view(self, pool: PoolView, run: RunView | None, now: float, chosen: RunSelection) -> bool:
         rank = None if chosen.merged else chosen.rank
-        changed = run is not None and self._pane.update(pool.metrics, run.id, rank)
-        there = run is not None and bool(self._pane.names)
+        changed = run is not None and self.main.update(pool.metrics, run.id, rank)
+        there = run is not None and bool(self.main.names)
         changed |= there != self.has_content
         self.has_content = there
         if there:
-            self.set_titles(Content(f"{self.heading}  {self._pane.subject}"))
+            self.set_titles(Content(f"{self.heading}  {self.main.subject}"))
         return changed

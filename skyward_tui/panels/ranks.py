@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import isfinite
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from textual import events
 from textual.content import Content
@@ -35,10 +35,6 @@ from skyward_tui.ui.style_sheets import read_style_sheet
 from skyward_tui.ui.themes import state_style
 from skyward_tui.widgets.rank_state import FAILURES, SHADE_STYLE, STARTUP_TEXTS, RankState, rank_states
 from skyward_tui.widgets.virtual_list import HIGHLIGHT_STYLE, ChangeHighlight, VirtualList
-
-if TYPE_CHECKING:
-    pass
-
 
 STATE = "state"
 SHADES = "░▒▓█"
@@ -148,7 +144,7 @@ class RankChosen(Message):
     opened: bool
 
 
-class RankList(VirtualList):
+class RankList(VirtualList[RankState]):
     """Every rank's state, and a cursor on the chosen one. All of it is one widget, however many ranks."""
 
     selected: var[int] = var(0, always_update=True)
@@ -374,17 +370,16 @@ def _time(state: RankState) -> str:
     return duration(state.seconds) if state.state in ("running", *STARTUP_TEXTS) else precise_duration(state.seconds)
 
 
-class RanksPanel(RunPanel):
+class RanksPanel(RunPanel[RankList]):
     """All ranks, with how many are in which state, by that or by a figure; one line of them above, where one panel has
     the whole screen."""
 
     DEFAULT_CSS = read_style_sheet(__file__, "ranks")
     SCOPED_CSS = False  # the line above is not within this panel
+    MAIN = RankList
 
     def __init__(self, row: PanelSpec, show: Callable[[], None]) -> None:
-        board = RankList(id=row.id)
-        super().__init__(row, show, board)
-        self._board = board
+        super().__init__(row, show)
         self._line = RankList(id="strip")
         self._line.can_focus = False
         self._state: object = None
@@ -413,9 +408,9 @@ class RanksPanel(RunPanel):
         yield self._line
 
     def update_view(self, pool: PoolView, run: RunView | None, now: float, chosen: RunSelection) -> bool:
-        turned = self._board.selected != chosen.rank
+        turned = self.main.selected != chosen.rank
         if turned:
-            self._board.selected = self._line.selected = chosen.rank
+            self.main.selected = self._line.selected = chosen.rank
         # What a rank printed last shows in its card: once a second, while it prints, is enough to read it.
         state = (pool.version, run and (run.id, run.version), refresh_token([pool], now))
         if state == self._state:
@@ -430,10 +425,10 @@ class RanksPanel(RunPanel):
         ]
         if not self.app.read_only:
             states = [self._with_breakpoint_hint(each) if each.state == "paused" else each for each in states]
-        self._board.update(states, moves=self.app.has_motion)
+        self.main.update(states, moves=self.app.has_motion)
         self._line.update(states, _preemption_warning(pool, now))
         legend = f"{self._heat_metric} {heat.legend} " if heat.legend else ""
-        self.set_titles(Content.assemble(f"{self.heading} ", (legend, "$text-accent"), self._board.tally()))
+        self.set_titles(Content.assemble(f"{self.heading} ", (legend, "$text-accent"), self.main.tally()))
         self._notify_quiet_ranks("" if run is None else run.id, states)
         return True
 

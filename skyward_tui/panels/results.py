@@ -13,7 +13,7 @@ from skyward_core.util.user_files import expand_user
 from skyward_core.views.pool_view import PoolView, RunView
 from skyward_core.views.rank_metrics import MetricStore
 from skyward_core.views.result_agreement import compare_results, find_disagreements
-from skyward_tui.panels.panel import BORDER, PanelExport, RunPanel, RunSelection
+from skyward_tui.panels.panel import PanelExport, RunPanel, RunSelection
 from skyward_tui.text.error_hints import format_error
 from skyward_tui.text.number_format import count
 from skyward_tui.text.run_rows import difference_table, parse_rank_pair
@@ -33,36 +33,31 @@ if TYPE_CHECKING:
 LISTING_SECONDS = 5.0  # seconds between two looks at what ranks have written
 
 
-class ResultsPanel(RunPanel):
+class ResultsPanel(RunPanel[ResultsPane]):
     """The results, with how many there are and how many ranks have failed."""
 
+    MAIN = ResultsPane
+    FITS_ROWS = True
+
     def __init__(self, row: PanelSpec, show: Callable[[], None]) -> None:
-        pane = ResultsPane(id=row.id)
-        super().__init__(row, show, pane)
-        self._pane = pane
+        super().__init__(row, show)
         self._listing: Future[FileListing] | None = None
         self._about: tuple[str, str] | None = None  # the run that was asked about, and how it was with it
         self._listed_at = 0.0
-        self._boards: dict[
-            str, Future[TrialTableSource]
-        ] = {}  # of the run that is looked at, where it is one of a sweep
+        self._boards: dict[str, Future[TrialTableSource]] = {}  # of the run that is shown, if it is one of a sweep
         self._trials, self._seen = TrialLines(), ("", 0, 0)
         self._shows_own_results = False  # of a sweep by gangs, the run's own results are shown
 
-    @property
-    def preferred_rows(self) -> int | None:
-        return self._pane.total_rows + BORDER
-
     def update_view(self, pool: PoolView, run: RunView | None, now: float, chosen: RunSelection) -> bool:
-        changed = self._pane.update(run)
+        changed = self.main.update(run)
         changed |= self._update_trials(pool, run, now)
         changed |= self._update_files(pool, run, now)
         if changed and run is not None:
             failed = sum(run.counts.get(kind, 0) for kind in FAILURES)
-            ended, total = (run.ended, run.total) if self._pane.trials is None else self._trials.progress_text
+            ended, total = (run.ended, run.total) if self.main.trials is None else self._trials.progress_text
             parts: list[tuple[str, str]] = [(f"{self.heading}  {ended:,}/{total:,}", "")]
             keys = self.app.keys
-            if self._pane.trials is not None:
+            if self.main.trials is not None:
                 left, right, turn = (first_key(f"panel.{each}", keys) for each in ("left", "right", "open"))
                 parts.append((f"  {left} {right} sort, {turn} turns", "$muted"))
             if (sheet := self._sheet(run)) is not None and sheet.gang:
@@ -97,7 +92,7 @@ class ResultsPanel(RunPanel):
         # What they log meanwhile is looked at once a second.
         goes_on = any(each.state == "running" for each in runs)
         seen = run.id, len(runs) + sum(each.version for each in runs), int(now) if goes_on else 0
-        if self._pane.trials is not None and self._seen == seen:
+        if self.main.trials is not None and self._seen == seen:
             return False
         self._seen = seen
         try:
@@ -111,8 +106,8 @@ class ResultsPanel(RunPanel):
         here = run.id if board.sheet.gang else ""
         table = board.table(run.id, run.tasks, pool.metrics, pool.runs)
         self._trials.update(table, pool.metrics, run.id, here)
-        self._pane.trials = self._trials
-        self._pane.refresh()
+        self.main.trials = self._trials
+        self.main.refresh()
         return True
 
     @staticmethod
@@ -129,12 +124,12 @@ class ResultsPanel(RunPanel):
         return asked.result().sheet if asked and asked.done() and not asked.exception() else None
 
     def action_turn_trials(self) -> None:
-        run = self._pane.run
+        run = self.main.run
         sheet = None if run is None else self._sheet(run)
         if sheet is None or not sheet.gang:
             return self.app.flash("this run is none of a sweep by gangs: its results are all that there is")
         self._shows_own_results = not self._shows_own_results
-        self._pane.show_trials(None if self._shows_own_results else self._trials)
+        self.main.show_trials(None if self._shows_own_results else self._trials)
         self._seen = ("", 0, 0)
         return None
 
@@ -155,12 +150,12 @@ class ResultsPanel(RunPanel):
             except (SkywardError, OSError) as error:
                 files, trouble = [], format_error(error)
             key = first_key("run.fetch", self.app.keys)
-            return self._about is not None and self._pane.show_files(self._about[0], files, trouble, key)
+            return self._about is not None and self.main.show_files(self._about[0], files, trouble, key)
         session = self.app.session
         if pool.is_over and self._about is not None:  # so are its nodes, and what was on them
             run_id, self._about = self._about[0], None
-            return self._pane.show_files(run_id, [], "", "")
-        if session is None or run is None or not pool.is_live or not self._pane.size.height:
+            return self.main.show_files(run_id, [], "", "")
+        if session is None or run is None or not pool.is_live or not self.main.size.height:
             return False
         about = run.id, run.state
         if about != self._about or (run.state == "running" and now > self._listed_at + LISTING_SECONDS):
@@ -169,7 +164,7 @@ class ResultsPanel(RunPanel):
         return False
 
     def action_diff(self) -> None:
-        run = self._pane.run
+        run = self.main.run
         if run is None or len(run.outcomes()) < 2:
             return self.app.flash("there are no two results yet that could be compared")
         ranks = sorted(run.tasks)
@@ -180,7 +175,7 @@ class ResultsPanel(RunPanel):
         return None
 
     def _show_diff(self, answer: str | None) -> None:
-        run = self._pane.run
+        run = self.main.run
         if answer is None or run is None:
             return
         try:
@@ -195,7 +190,7 @@ class ResultsPanel(RunPanel):
     def action_export(self) -> None:
         from skyward_tui.file_export import ENDINGS
 
-        run = self._pane.run
+        run = self.main.run
         if run is None or not run.ended:
             return self.app.flash("there is no result yet that could be written")
         kinds = f"{', '.join(ENDINGS[:-1])} or {ENDINGS[-1]}"
@@ -203,7 +198,7 @@ class ResultsPanel(RunPanel):
         return None
 
     def _export(self, answer: str | None) -> None:
-        if answer is not None and (run := self._pane.run) is not None:
+        if answer is not None and (run := self.main.run) is not None:
             self.run_worker(self._write_export(run, answer), exclusive=True, group="export")
 
     async def _write_export(self, run: RunView, name: str) -> None:
@@ -232,13 +227,13 @@ class ResultsPanel(RunPanel):
 
     def offers(self, action: str) -> bool:
         if action == "run.export":
-            return self._pane.run is not None and bool(self._pane.run.ended)
-        return action != "run.fetch" or self._pane.has_files
+            return self.main.run is not None and bool(self.main.run.ended)
+        return action != "run.fetch" or self.main.has_files
 
     def clipboard_text(self) -> tuple[str, str] | None:
         from skyward_tui.file_export import results_text
 
-        return None if self._pane.run is None else (results_text(self._pane.run), "results")
+        return None if self.main.run is None else (results_text(self.main.run), "results")
 
     async def exported_files(self, run: RunView | None, chosen: RunSelection) -> PanelExport:
         from skyward_tui.file_export import results_csv, results_json, trials_csv

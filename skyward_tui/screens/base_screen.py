@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import asyncio
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from textual.app import ComposeResult, SystemCommand
 from textual.content import Content
 from textual.widgets import Input
 
+from skyward_core.util.terminal_safe_text import sanitize_line
 from skyward_core.views.rank_metrics import format_metrics
+from skyward_tui.terminal_info import current_folder
 from skyward_tui.text.number_format import count, hourly, money, preemption_text, time_left
 from skyward_tui.ui.actions import GLOBAL_HINTS, HINTS, Action, actions_by_id, actions_in, first_key
 from skyward_tui.ui.refresh_timer import idle_token
 from skyward_tui.ui.style_sheets import read_style_sheet
 from skyward_tui.ui.themes import state_style
 from skyward_tui.ui.type_ahead import DismissOnceScreen
-from skyward_tui.widgets.header_and_hints import FLASH_SECONDS, Breadcrumbs, Hint, HintBar, TooSmall
+from skyward_tui.widgets.header_and_hints import FLASH_SECONDS, Breadcrumbs, Hint, HintBar, TextLine, TooSmall
+from skyward_tui.widgets.virtual_list import CursorList
 
 if TYPE_CHECKING:
     from textual.screen import Screen
@@ -29,6 +34,7 @@ if TYPE_CHECKING:
 
 
 Result = TypeVar("Result")
+Rows = TypeVar("Rows", bound=CursorList[Any])
 
 _EDITING = ("enter", "space", "backspace", "home", "end")  # keys that a field takes for itself
 NUMBERS = 3  # of what the first rank logged, in the header
@@ -78,6 +84,10 @@ class BaseScreen(DismissOnceScreen[Result]):
         """What has the focus stays in sight."""
         if self.focused is not None:
             self.call_after_refresh(self.focused.scroll_visible, animate=False)
+
+    def action_back(self) -> None:
+        """Go back to the screen below."""
+        self.dismiss()
 
     @property
     def can_leave(self) -> bool:
@@ -152,18 +162,78 @@ class BaseScreen(DismissOnceScreen[Result]):
 
     def flash(self, text: str, kind: str = "info") -> None:
         """Show a message in the hint line, safe to show whatever is in it: "info", "done" or "error"."""
-        from skyward_core.util.terminal_safe_text import sanitize_line  # late: the app is starting
-
         now = self.app.wall_time()
         self._hint_bar.flash(sanitize_line(text), kind, now + FLASH_SECONDS)
         if self._hint_bar.is_attached:
             self._hint_bar.show((), (), now)
 
+    async def save_files(self, files: Mapping[str, Iterable[str]], remark: str = "") -> None:
+        """Write files into the current folder, all or none; show their names, or why they cannot be written."""
+        from skyward_tui.file_export import brace_names, save_all, save_error_text
+
+        folder = current_folder()
+        try:
+            paths = await asyncio.to_thread(save_all, Path(), files)
+        except OSError as error:
+            return self.flash(save_error_text(error, folder), "error")
+        self.flash(f"saved {brace_names(paths)} in {folder}{remark}", "done")
+
+
+class ListScreen(BaseScreen[None], Generic[Rows]):
+    """A screen about the rows of one list, which has the focus.
+
+    Attributes:
+        listed: The list.
+        WORDS: Placeholder of the line whose words filter the list; "" for none.
+    """
+
+    WORDS: ClassVar[str] = ""
+
+    def __init__(self, listed: Rows) -> None:
+        super().__init__()
+        self.listed = listed
+
+    def words_line(self) -> Input:
+        return TextLine(id="words", compact=True, placeholder=self.WORDS)
+
+    @property
+    def context(self) -> str:
+        return f"{self.SCOPE}.words" if self.WORDS and isinstance(self.focused, Input) else self.SCOPE
+
+    def on_mount(self) -> None:
+        self.listed.focus()
+        self.tick(self.app.clock())
+
+    def action_find(self) -> object:
+        self.add_class("-finding")
+        return self.query_one("#words", Input).focus()
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        self.listed.focus()
+        self.set_class(bool(event.value.strip()), "-finding")
+
+    def stop_finding(self) -> bool:
+        """Close the line of words, and show all rows again; return whether it was open."""
+        if finding := self.has_class("-finding"):
+            self.remove_class("-finding")
+            self.query_one("#words", Input).value = ""
+            self.listed.focus()
+        return finding
+
+    def action_mark(self) -> None:
+        self._change_list(self.listed.toggle_mark)
+
+    def action_turn(self) -> None:
+        self._change_list(self.listed.reverse_sort)
+
+    def _change_list(self, change: Callable[[], None]) -> None:
+        change()
+        self.tick(self.app.clock())
+
 
 def newest_run(pool: PoolView) -> RunView | None:
     """The run opened last."""
-    runs = list(pool.runs.values())
-    return runs[-1] if runs else None
+    return next(reversed(list(pool.runs.values())), None)
 
 
 def pool_status(pool: PoolView, run: RunView | None, now: float) -> list[Content]:

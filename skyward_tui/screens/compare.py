@@ -12,13 +12,11 @@ from textual.content import Content
 from textual.widget import Widget
 
 from skyward_core.client.chart_points import COUNTERS
-from skyward_core.model.errors import SkywardError
 from skyward_tui.screens.base_screen import BaseScreen
-from skyward_tui.text.error_hints import format_error
 from skyward_tui.text.number_format import clip, fit_width, number
 from skyward_tui.text.run_rows import ComparedLine, comparison_lines
 from skyward_tui.ui.actions import bindings
-from skyward_tui.ui.session_futures import wait_shielded
+from skyward_tui.ui.session_futures import flash_errors, wait_shielded
 from skyward_tui.ui.style_sheets import read_style_sheet
 from skyward_tui.widgets.braille_chart import Points, scaled
 from skyward_tui.widgets.header_and_hints import Breadcrumbs, Panel
@@ -33,18 +31,17 @@ LEFT, RIGHT = 1, 2  # who owns a cell of the chart
 STYLES = ("", "$text-accent", "$text-warning")
 
 
-class ComparisonList(VirtualList):
+class ComparisonList(VirtualList[ComparedLine]):
     """The rows; what differs is marked. Which number is drawn goes by ``name_shown``."""
 
     def __init__(self) -> None:
         super().__init__(id="rows")
-        self.lines: list[ComparedLine] = []
         self.names: list[str] = []
         self.name_shown = ""
 
     def update(self, lines: Sequence[ComparedLine], names: Sequence[str]) -> None:
         """Take rows, and the numbers that there are curves of."""
-        self.lines, self.names = list(lines), list(names)
+        self.rows, self.names = list(lines), list(names)
         if self.name_shown not in self.names:
             curves = (name for name in self.names if name.lower() not in COUNTERS)
             self.name_shown = next(curves, next(iter(names), ""))
@@ -57,14 +54,11 @@ class ComparisonList(VirtualList):
             self.name_shown = self.names[at]
             self.refresh()
 
-    def row_count(self, width: int) -> int:
-        return len(self.lines)
-
     def row(self, index: int, width: int) -> Content:
-        line = self.lines[index]
+        line = self.rows[index]
         if line.is_heading:
             return Content.styled(clip(f" {line.name}", width), "bold $text-accent")
-        name = min(18, max(cell_len(each.name) for each in self.lines if not each.is_heading))
+        name = min(18, max(cell_len(each.name) for each in self.rows if not each.is_heading))
         side = max(8, (width - name - 6) // 2)
         mark = "≠" if line.differs and line.name else " "
         drawn = line.name == self.name_shown and line.name in self.names
@@ -121,12 +115,8 @@ class CompareScreen(BaseScreen[None]):
         self._comparison: Comparison | None = None
 
     def body(self) -> ComposeResult:
-        rows = Panel(ComparisonList(), id="both")
-        rows.border_title = "two runs"
-        yield rows
-        curves = Panel(CurveComparison(), id="chart")
-        curves.border_title = "numbers"
-        yield curves
+        yield Panel(ComparisonList(), id="both", title="two runs")
+        yield Panel(CurveComparison(), id="chart", title="numbers")
 
     def on_mount(self) -> None:
         self.query_one(ComparisonList).focus()
@@ -145,13 +135,10 @@ class CompareScreen(BaseScreen[None]):
         session = self.app.session
         if session is None:
             return self.flash(self.app.session_error or "the ledger is not read yet", "error")
-        try:
+        with flash_errors(self.app):
             self._comparison = await wait_shielded(session.compare(*self._ids))
-        except (SkywardError, OSError) as error:
-            return self.flash(format_error(error), "error")
-        if self.is_attached:
-            self._show()
-        return None
+            if self.is_attached:
+                self._show()
 
     def _show(self) -> None:
         found = self._comparison
@@ -182,6 +169,3 @@ class CompareScreen(BaseScreen[None]):
             return
         lines = comparison_lines(self._comparison, self.app.clock(), task_note)
         self.app.copy("\n".join("\t".join((line.name, line.left, line.right)) for line in lines), "comparison")
-
-    def action_back(self) -> None:
-        self.dismiss(None)

@@ -181,16 +181,11 @@ class ErrorsScreen(BaseScreen[int | None]):
         self._shown_report = ""
 
     def body(self) -> ComposeResult:
-        listed = Panel(OptionList(*self._options(), compact=True), id="failed")
-        listed.border_title = "failures"
-        yield listed
+        yield Panel(OptionList(*self._options(), compact=True), id="failed", title="failures")
         self._code = StackCode(id="code")
-        trace = Panel(VerticalScroll(Static(id="traceback")), self._code, id="trace")
-        trace.border_title = "traceback"
+        trace = Panel(VerticalScroll(Static(id="traceback")), self._code, id="trace", title="traceback")
         self._before = FailureContextView()
-        before = Panel(self._before, id="before")
-        before.border_title = "before it"
-        yield Horizontal(trace, before, id="sides")
+        yield Horizontal(trace, Panel(self._before, id="before", title="before it"), id="sides")
 
     def _options(self) -> list[Option]:
         return [Option(self._row(outcome, first=i == 0), id=str(i)) for i, outcome in enumerate(self._outcomes)]
@@ -217,7 +212,6 @@ class ErrorsScreen(BaseScreen[int | None]):
 
     def on_resize(self) -> None:
         self.set_class(self.size.width >= _BESIDE, "-beside")
-        super().on_resize()
 
     def tick(self, now: float) -> None:
         counts = [
@@ -284,6 +278,3 @@ class ErrorsScreen(BaseScreen[int | None]):
     def action_editor(self) -> None:
         lines = self._failure_report(self._chosen).splitlines()
         self.run_worker(open_in_editor(self.app, self._run, lines), group="editor", exclusive=True)
-
-    def action_back(self) -> None:
-        self.dismiss(None)

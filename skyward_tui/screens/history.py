@@ -6,13 +6,12 @@ import asyncio
 import textwrap
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from textual import work
 from textual.app import ComposeResult
 from textual.content import Content
-from textual.message import Message
 from textual.widget import Widget
 from textual.widgets import Input
 
@@ -27,25 +26,24 @@ from skyward_core.client.run_history import (
 from skyward_core.model.errors import SkywardError
 from skyward_core.util.terminal_safe_text import sanitize_line
 from skyward_core.views.pool_view import RunView
-from skyward_tui.screens.base_screen import BaseScreen
+from skyward_tui.screens.base_screen import BaseScreen, ListScreen
 from skyward_tui.text.ansi_colours import plain
 from skyward_tui.text.error_hints import format_error
-from skyward_tui.text.number_format import ago, clip, count, duration, fit_width, money, number, one_line
+from skyward_tui.text.number_format import ago, clip, count, duration, money, number, one_line
 from skyward_tui.ui.actions import bindings, first_key, with_keys
-from skyward_tui.ui.session_futures import wait_shielded
+from skyward_tui.ui.session_futures import flash_errors, wait_shielded
 from skyward_tui.ui.style_sheets import read_style_sheet
 from skyward_tui.ui.themes import state_style
 from skyward_tui.widgets.braille_chart import MetricsChart
-from skyward_tui.widgets.form_fields import TextLine
 from skyward_tui.widgets.header_and_hints import Breadcrumbs, Panel
 from skyward_tui.widgets.result_values import task_note
 from skyward_tui.widgets.sweep_trials import TrialLines
-from skyward_tui.widgets.virtual_list import VirtualList
+from skyward_tui.widgets.virtual_list import CursorList, Part
 
 if TYPE_CHECKING:
     from textual.timer import Timer
 
-    from skyward_core.client.run_history import LineMatch, LogSearch
+    from skyward_core.client.run_history import LogSearch
     from skyward_tui.ui.saved_state import ScreenState
 
 
@@ -137,29 +135,24 @@ class LogSearcher:
 _ROOMY = 120  # columns from which all facts of a run are shown
 
 
-class PastRunList(VirtualList):
+class PastRunList(CursorList[PastRun]):
     """All runs that are found, in the order that is chosen."""
 
-    @dataclass
-    class PastRunOpened(Message):
-        """Enter was pressed, or a row double-clicked."""
-
-        run: PastRun
+    TITLES = MappingProxyType({"what": "ARGUMENTS, OR WHAT FAILED"})
+    SORT_COLUMNS = COLUMNS
+    LARGEST_FIRST = ("when", "took", "cost")
+    MARGIN = 4
+    sort_column, is_descending = "when", True
 
     def __init__(self) -> None:
         super().__init__(id="list")
-        self.rows: list[PastRun] = []
         self.marked: list[str] = []  # ids of runs, in the order in which they were marked
-        self.cursor = 0
-        self.sort_column, self.is_descending = "when", True
         self._found: Sequence[PastRun] = ()
-        self._note = ""
         self._now = 0.0
         self._in_logs: Mapping[str, LineMatch] = {}
 
-    @property
-    def chosen(self) -> PastRun | None:
-        return self.rows[self.cursor] if self.rows else None
+    def row_id(self, row: PastRun) -> tuple[str, str]:
+        return row.run, row.key
 
     def update(
         self,
@@ -174,8 +167,8 @@ class PastRunList(VirtualList):
             note: what stands there where that is nothing.
             in_logs: where in the logs of some of them, by id.
         """
-        self._found, self._note, self._now, self._in_logs = found, note, now, in_logs or {}
-        self._sort()
+        self._found, self.note, self._now, self._in_logs = found, note, now, in_logs or {}
+        self._sort_again()
 
     def tick(self, now: float) -> None:
         """Time goes on, which is shown of what goes on: once a second."""
@@ -184,15 +177,11 @@ class PastRunList(VirtualList):
             if any(run.ended_at is None for run in self.rows):
                 self.refresh()
 
-    def _sort(self) -> None:
-        chosen = self.chosen
-        self.rows = sorted_runs(self._found, self.sort_column, self._now, falling=self.is_descending)
-        places = [at for at, run in enumerate(self.rows) if chosen and (run.run, run.key) == (chosen.run, chosen.key)]
-        self.cursor = places[0] if places else min(self.cursor, max(0, len(self.rows) - 1))
-        self.refresh()
+    def sort(self) -> None:
+        self.set_rows(sorted_runs(self._found, self.sort_column, self._now, falling=self.is_descending))
 
     def toggle_mark(self) -> None:
-        """Mark the chosen run, or unmark it; of more than two the one that was marked first is unmarked."""
+        # Two can be compared: of more, the one that was marked first is unmarked.
         if (run := self.chosen) is None or not run.run:
             return
         if run.run in self.marked:
@@ -201,103 +190,37 @@ class PastRunList(VirtualList):
             self.marked = [*self.marked, run.run][-2:]
         self.action_step(1)
 
-    def reverse_sort(self) -> None:
-        """Sort the other way round."""
-        self.is_descending = not self.is_descending
-        self._sort()
-
-    def action_sideways(self, steps: int) -> None:
-        self.sort_column = COLUMNS[(COLUMNS.index(self.sort_column) + steps) % len(COLUMNS)]
-        self.is_descending = self.sort_column in ("when", "took", "cost")  # what is wanted first
-        self._sort()
-
-    def visible_rows(self) -> list[Content]:
-        return super().visible_rows() if self.rows else [self.empty_text(self._note)]
-
-    def _columns(self, width: int) -> list[tuple[str, int]]:
-        """Name and width of each; below 0 is right-aligned, 0 takes what is left."""
+    def columns(self, width: int) -> Sequence[tuple[str, int | None]]:
         pool = max(4, min(max((len(run.pool) for run in self.rows), default=4), 20 if width >= _ROOMY else 12))
         function = max(8, min(max((len(run.function) for run in self.rows), default=8), 20 if width >= _ROOMY else 9))
         if width >= _ROOMY:
             return [
                 ("when", 16), ("run", 10), ("pool", pool), ("function", function), ("outcome", 11), ("took", -9),
-                ("cost", -9), ("script", 14), ("what", 0),
+                ("cost", -9), ("script", 14), ("what", None),
             ]  # fmt: skip
         return [
-            ("when", -8),
-            ("pool", pool),
-            ("function", function),
-            ("outcome", 11),
-            ("took", -8),
-            ("what", 0),
-        ]
+            ("when", -8), ("pool", pool), ("function", function), ("outcome", 11), ("took", -8), ("what", None)
+        ]  # fmt: skip
 
-    def head(self, width: int) -> list[Content]:
-        parts: list[tuple[str, str]] = [("    ", "")]
-        for name, room in self._columns(width):
-            sorts = name == self.sort_column
-            title = "ARGUMENTS, OR WHAT FAILED" if name == "what" else name.upper()
-            text = f"{title}{'▼' if self.is_descending else '▲'}" if sorts else title
-            parts.append((_fit(text, room), "bold $text-accent" if sorts else "$muted"))
-        return [Content.assemble(*parts)]
-
-    def row_count(self, width: int) -> int:
-        return len(self.rows)
-
-    def required_range(self) -> range:
-        return range(self.cursor, self.cursor + 1)
-
-    def row(self, index: int, width: int) -> Content:
-        run, here = self.rows[index], index == self.cursor
-        in_log = self._in_logs.get(run.run)
-        mark = state_style(run.state)
-        roomy = width >= _ROOMY
-        when = time.strftime("%Y-%m-%d %H:%M", time.localtime(run.opened_at))
+    def parts(self, row: PastRun, width: int) -> Iterator[Part]:
+        in_log, mark = self._in_logs.get(row.run), state_style(row.state)
+        when = time.strftime("%Y-%m-%d %H:%M", time.localtime(row.opened_at))
+        note = one_line(row.note) if in_log is None else in_log.note
+        what = _join_halves(note, row.figures_note if in_log is None else "", self.last_width(width))
         cells = {
-            "when": when if roomy else ago(self._now - run.opened_at),
-            "run": run.run,
-            "pool": run.pool,
-            "function": run.function or "(no run)",
-            "outcome": mark.text,
-            "took": duration(run.seconds(self._now)),
-            "cost": "$?" if run.dollars is None else money(run.dollars) if run.dollars else "",
-            "script": run.script,
-            "what": one_line(run.note) if in_log is None else in_log.note,
+            "when": (when if width >= _ROOMY else ago(self._now - row.opened_at), "$muted"),
+            "run": (row.run, "$muted"),
+            "pool": (row.pool, ""),
+            "function": (row.function or "(no run)", "bold"),
+            "outcome": (mark.text, mark.style),
+            "took": (duration(row.seconds(self._now)), ""),
+            "cost": ("$?" if row.dollars is None else money(row.dollars) if row.dollars else "", "$muted"),
+            "script": (row.script, "$muted"),
+            "what": (what, mark.style if row.error and in_log is None else ""),
         }
-        parts = [
-            ("▶ " if here else "  ", "$text-accent"),
-            ("◆ " if run.run in self.marked else "  ", "$text-accent"),
-        ]
-        left = width - 4
-        for name, room in self._columns(width):
-            figures = run.figures_note if in_log is None else ""
-            text = _fit(cells[name], room) if room else _join_halves(cells[name], figures, max(0, left))
-            left -= abs(room) + 1
-            found = name == "what" and in_log is not None
-            parts.append((text, "" if found else self._style(name, run, mark.style)))
-        line = Content.assemble(*parts)
-        if here:
-            line = line.pad_right(max(0, width - line.cell_length)).stylize_before("on $block-cursor-background")
-        return line
-
-    @staticmethod
-    def _style(name: str, run: PastRun, style: str) -> str:
-        if name == "outcome":
-            return style
-        if name == "function":
-            return "bold"
-        return style if name == "what" and run.error else "$muted" if name in ("when", "run", "script", "cost") else ""
-
-    def action_step(self, rows: int) -> None:
-        self.cursor = min(max(0, self.cursor + rows), max(0, len(self.rows) - 1))
-        self.refresh()
-
-    def action_edge(self, end: int) -> None:
-        self.action_step(len(self.rows) if end else -len(self.rows))
-
-    def action_open(self) -> None:
-        if self.chosen is not None:
-            self.post_message(self.PastRunOpened(self.chosen))
+        yield " ", ""
+        yield "◆ " if row.run in self.marked else "  ", "$text-accent"
+        yield from self.cells(cells, width)
 
 
 def _join_halves(what: str, figures: str, room: int) -> str:
@@ -307,19 +230,12 @@ def _join_halves(what: str, figures: str, room: int) -> str:
     return clip(f"{clip(what, max(room // 2, room - len(figures) - 3))} · {figures}", room)
 
 
-def _fit(text: str, room: int) -> str:
-    """A text in so many cells, on the right where that is below 0, and one more cell behind it."""
-    return f"{fit_width(text, room)} " if room else text
-
-
 _CHART = 6  # rows of a curve
 _RESULTS = 8  # of which each has a line
 _ERROR = 6  # lines of a root cause
 _LEFT = 0.4  # of the width
 _BESIDE = 90  # columns from which lines and curves stand beside what it is, else below
 _TOGETHER = ("mean", "min", "max")  # of all results that are numbers
-
-Part = tuple[str, str]
 
 
 class RunPreview(Widget, can_focus=False):
@@ -459,7 +375,7 @@ _TALL, _WIDE, _PART = 30, 100, 0.45  # where both have their part, however long 
 REFRESH_SECONDS = 2.0  # seconds between two looks at the ledger, where runs begin and end
 
 
-class HistoryScreen(BaseScreen[None]):
+class HistoryScreen(ListScreen[PastRunList]):
     """Reads the ledger when it opens, and again when a run has begun or ended.
 
     Args:
@@ -469,9 +385,10 @@ class HistoryScreen(BaseScreen[None]):
     SCOPE = "history"
     BINDINGS = bindings("history")
     DEFAULT_CSS = read_style_sheet(__file__, "history")
+    WORDS = "words: pool, function, script, argument, error, log"
 
     def __init__(self, *, inbox: bool = False) -> None:
-        super().__init__()
+        super().__init__(PastRunList())
         self._shows_failures = inbox
         self._runs: list[PastRun] = []
         self._search = RunSearch()
@@ -481,32 +398,18 @@ class HistoryScreen(BaseScreen[None]):
         self._seen: object = None  # what went on when the ledger was read
         self._log_searcher = LogSearcher(self)
         self._previews: dict[str, RunPreviewData] = {}  # of runs, as far as they were read
-        self._stands_on: tuple[PastRun | None, float] = (
-            None,
-            0.0,
-        )  # the run under the cursor, and since when
+        self._stands_on: tuple[PastRun | None, float] = (None, 0.0)  # the run under the cursor, and since when
         self._reads = ""  # the run that is read just now
-        self._shared: tuple[bool, int | None] = (
-            False,
-            None,
-        )  # whether that is shown, and the list's height then
+        self._shared: tuple[bool, int | None] = (False, None)  # whether that is shown, and the list's height then
 
     def body(self) -> ComposeResult:
-        panel = Panel(PastRunList(), id="runs")
-        panel.border_title = self._title
-        yield panel
+        yield Panel(self.listed, id="runs", title=self._title)
         self._preview_pane = RunPreview()
-        chosen = Panel(self._preview_pane, id="look")
-        chosen.border_title = "chosen"
-        yield chosen
-        words = TextLine(id="words", compact=True, placeholder="words: pool, function, script, argument, error, log")
-        words.cursor_blink = False
-        yield words
+        yield Panel(self._preview_pane, id="look", title="chosen")
+        yield self.words_line()
 
     def on_mount(self) -> None:
-        self.query_one(PastRunList).focus()
         self._read()
-        self.tick(self.app.clock())
 
     @property
     def _title(self) -> str:
@@ -516,17 +419,13 @@ class HistoryScreen(BaseScreen[None]):
     def reopen_state(self) -> ScreenState:
         return {"screen": self.SCOPE, "inbox": self._shows_failures}
 
-    @property
-    def context(self) -> str:
-        return "history.words" if isinstance(self.focused, Input) else self.SCOPE
-
     def time_token(self, now: float) -> object:
         """What goes on is timed; and what has begun or ended is read a moment later."""
         going = any(run.ended_at is None for run in self._runs) or self._runs_token() != self._seen
         return int(now) if going else super().time_token(now)
 
     def tick(self, now: float) -> None:
-        listed = self.query_one(PastRunList)
+        listed = self.listed
         if self._read_at is not None and now - self._read_at > REFRESH_SECONDS and self._runs_token() != self._seen:
             self._read()
         logs = self._log_searcher
@@ -582,16 +481,14 @@ class HistoryScreen(BaseScreen[None]):
         session = self.app.session
         if session is None:
             return
-        try:
-            seen = await wait_shielded(session.preview_run(run))
-        except (SkywardError, OSError) as error:
-            return self.flash(format_error(error), "error")
-        finally:
-            self._reads = ""
-        self._previews = {**dict(list(self._previews.items())[-MAX_PREVIEWS:]), run: seen}
-        if self.is_attached:
-            self.tick(self.app.clock())
-        return None
+        with flash_errors(self.app):
+            try:
+                seen = await wait_shielded(session.preview_run(run))
+            finally:
+                self._reads = ""
+            self._previews = {**dict(list(self._previews.items())[-MAX_PREVIEWS:]), run: seen}
+            if self.is_attached:
+                self.tick(self.app.clock())
 
     def _status(self, shown: int) -> list[Content]:
         parts = [Content.styled(f"{shown:,} of {count(len(self._runs), 'run')}", "$muted")]
@@ -642,11 +539,6 @@ class HistoryScreen(BaseScreen[None]):
 
     # Finding
 
-    def action_find(self) -> None:
-        words = self.query_one("#words", Input)
-        self.add_class("-finding")
-        words.focus()
-
     def on_input_changed(self, event: Input.Changed) -> None:
         self._search = RunSearch(tuple(event.value.split()), self._search.failed)
         self._log_searcher.schedule_search(self._search_logs)
@@ -661,17 +553,9 @@ class HistoryScreen(BaseScreen[None]):
     def on_unmount(self) -> None:
         self._log_searcher.reset()
 
-    def on_input_submitted(self) -> None:
-        self.query_one(PastRunList).focus()
-        if not self._search.words:
-            self.remove_class("-finding")
-
     def action_failed(self) -> None:
         self._search = RunSearch(self._search.words, not self._search.failed)
         self.tick(self.app.clock())
-
-    def action_turn(self) -> None:
-        self.query_one(PastRunList).reverse_sort()
 
     # Acting
 
@@ -683,44 +567,34 @@ class HistoryScreen(BaseScreen[None]):
         if action in ("find", "failed", "compare", "turn") and not self._runs:
             return False
         if action in ("open", "mark", "dismiss_chosen", "dismiss_all"):
-            return self.is_mounted and self.query_one(PastRunList).chosen is not None
+            return self.listed.chosen is not None
         return True
 
-    def action_mark(self) -> None:
-        self.query_one(PastRunList).toggle_mark()
-
     def action_compare(self) -> None:
-        marked = self.query_one(PastRunList).marked
+        marked = self.listed.marked
         if len(marked) < 2:
             return self.flash(f"mark two runs with {first_key('history.mark', self.app.keys)}, then compare them")
         self.app.show_comparison(*marked)
-        return None
-
-    def on_past_run_list_past_run_opened(self, event: PastRunList.PastRunOpened) -> None:
-        self.app.show_run(event.run.key, event.run.run, self._log_searcher.matches.get(event.run.run))
 
     def action_dismiss_chosen(self) -> None:
-        if (chosen := self.query_one(PastRunList).chosen) is not None:
+        if (chosen := self.listed.chosen) is not None:
             self._dismiss([chosen.run])
 
     def action_dismiss_all(self) -> None:
-        self._dismiss([run.run for run in self.query_one(PastRunList).rows])
+        self._dismiss([run.run for run in self.listed.rows])
 
     @work(group="dismiss")
     async def _dismiss(self, runs: list[str]) -> None:
         session = self.app.session
-        if session is None:
-            return
-        try:
-            await wait_shielded(session.dismiss(runs))
-        except (SkywardError, OSError) as error:
-            return self.flash(f"could not dismiss it: {format_error(error)}", "error")
-        self._read()
-        self.app.count_failures()
-        return None
+        with flash_errors(self.app, "could not dismiss it: "):
+            if session is not None:
+                await wait_shielded(session.dismiss(runs))
+                self._read()
+                self.app.count_failures()
 
     def action_open(self) -> None:
-        self.query_one(PastRunList).action_open()
+        if (chosen := self.listed.chosen) is not None:
+            self.app.show_run(chosen.key, chosen.run, self._log_searcher.matches.get(chosen.run))
 
     def action_again(self) -> None:
         self._read(again=True)
@@ -728,9 +602,5 @@ class HistoryScreen(BaseScreen[None]):
 
     def action_back(self) -> None:
         """The words first, then the screen."""
-        if self.has_class("-finding"):
-            self.remove_class("-finding")
-            self.query_one("#words", Input).value = ""
-            self.query_one(PastRunList).focus()
-        else:
-            self.dismiss(None)
+        if not self.stop_finding():
+            self.dismiss()

@@ -19,16 +19,18 @@ from skyward_core.client import ssh_hosts
 from skyward_core.client.ssh_hosts import HostGpuUsage
 from skyward_core.model.errors import SkywardError
 from skyward_core.util.terminal_safe_text import sanitize_line
-from skyward_tui.screens.base_screen import BaseScreen
+from skyward_tui.dialogs.dialog import AskScreen, ChoiceScreen
+from skyward_tui.screens.base_screen import ListScreen
 from skyward_tui.shutdown import run_in_daemon_thread as in_thread
 from skyward_tui.text.error_hints import format_detail, format_error
 from skyward_tui.text.hardware_cells import free_text, memory, usage_by_user, utilization
 from skyward_tui.text.number_format import ago, clip, count
-from skyward_tui.ui.actions import bindings
+from skyward_tui.ui.actions import bindings, with_keys
+from skyward_tui.ui.session_futures import flash_errors
 from skyward_tui.ui.style_sheets import read_style_sheet
 from skyward_tui.ui.themes import state_style
 from skyward_tui.widgets.header_and_hints import Breadcrumbs, Panel
-from skyward_tui.widgets.virtual_list import VirtualList
+from skyward_tui.widgets.virtual_list import CursorList, Part
 
 if TYPE_CHECKING:
     from skyward_core.client.ssh_hosts import GpuUse, HostGpuUsage, HostGroup
@@ -46,24 +48,16 @@ class HostRow:
     host: str = ""
     gpu: GpuUse | None = None
 
-    @property
-    def id(self) -> tuple[str, str, str]:
-        return self.group.name, self.host, self.gpu.id if self.gpu else ""
 
-
-class HostList(VirtualList):
+class HostList(CursorList[HostRow]):
     """Groups in the order of their files."""
 
     def __init__(self) -> None:
         super().__init__(id="list")
-        self.rows: list[HostRow] = []
-        self.cursor = 0
-        self._note = ""
         self._seen: Mapping[str, HostGpuUsage] = {}
 
-    @property
-    def chosen(self) -> HostRow | None:
-        return self.rows[self.cursor] if self.rows else None
+    def row_id(self, row: HostRow) -> tuple[str, str, str]:
+        return row.group.name, row.host, row.gpu.id if row.gpu else ""
 
     def update(self, groups: Sequence[HostGroup], seen: Mapping[str, HostGpuUsage], note: str) -> None:
         """Show what is known now.
@@ -72,31 +66,14 @@ class HostList(VirtualList):
             seen: by host; of one that is not there nothing is known yet.
             note: what stands there where there is no group.
         """
-        chosen = self.chosen.id if self.chosen else ()
-        self._seen, self._note = seen, note
-        self.rows = list(_rows(groups, seen))
-        places = [index for index, row in enumerate(self.rows) if row.id == chosen]
-        self.cursor = places[0] if places else min(self.cursor, max(0, len(self.rows) - 1))
+        self._seen, self.note = seen, note
+        self.set_rows(list(_rows(groups, seen)))
         self.refresh()
 
-    def visible_rows(self) -> list[Content]:
-        return super().visible_rows() if self.rows else [self.empty_text(self._note)]
+    def parts(self, row: HostRow, width: int) -> list[Part]:
+        return [(" ", ""), *self._parts(row, width - 2)]
 
-    def row_count(self, width: int) -> int:
-        return len(self.rows)
-
-    def required_range(self) -> range:
-        return range(self.cursor, self.cursor + 1)
-
-    def row(self, index: int, width: int) -> Content:
-        row, here = self.rows[index], index == self.cursor
-        mark = ("▶ " if here else "  ", "$text-accent")
-        line = Content.assemble(mark, *self._parts(row, width - 2))
-        if here:
-            line = line.pad_right(max(0, width - line.cell_length)).stylize_before("on $block-cursor-background")
-        return line
-
-    def _parts(self, row: HostRow, width: int) -> list[tuple[str, str]]:
+    def _parts(self, row: HostRow, width: int) -> list[Part]:
         if not row.host:
             where = f"  {count(len(row.group.hosts), 'host')}, {sanitize_line(str(row.group.file))}"
             name = sanitize_line(row.group.name)
@@ -123,13 +100,6 @@ class HostList(VirtualList):
             return seen.why or "no GPU that our user may use", "$muted"
         return free_text(seen), "$text-success" if any(gpu.is_free for gpu in seen.gpus) else "$text-warning"
 
-    def action_step(self, rows: int) -> None:
-        self.cursor = min(max(0, self.cursor + rows), max(0, len(self.rows) - 1))
-        self.refresh()
-
-    def action_edge(self, end: int) -> None:
-        self.action_step(len(self.rows) if end else -len(self.rows))
-
 
 def _rows(groups: Sequence[HostGroup], seen: Mapping[str, HostGpuUsage]) -> Iterator[HostRow]:
     for group in groups:
@@ -143,7 +113,7 @@ def _rows(groups: Sequence[HostGroup], seen: Mapping[str, HostGpuUsage]) -> Iter
 _NONE = "No groups of hosts yet: {hosts.group} begins one, in the skyward.toml of the state folder."
 
 
-class HostsScreen(BaseScreen[None]):
+class HostsScreen(ListScreen[HostList]):
     """It looks at the hosts when it opens, and again when it is told to: each look is a login."""
 
     SCOPE = "hosts"
@@ -151,7 +121,7 @@ class HostsScreen(BaseScreen[None]):
     DEFAULT_CSS = read_style_sheet(__file__, "hosts")
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__(HostList())
         self._groups: list[HostGroup] = []
         self._failed = ""
         self._is_read = False
@@ -164,17 +134,11 @@ class HostsScreen(BaseScreen[None]):
         self._shown: object = None
 
     def body(self) -> ComposeResult:
-        panel = Panel(HostList(), id="hosts")
-        panel.border_title = "hosts"
-        yield panel
-        detail = Panel(VerticalScroll(Static(id="detail")), id="host")
-        detail.border_title = "chosen"
-        yield detail
+        yield Panel(self.listed, id="hosts", title="hosts")
+        yield Panel(VerticalScroll(Static(id="detail")), id="host", title="chosen")
 
     def on_mount(self) -> None:
-        self.query_one(HostList).focus()
         self.action_again()
-        self.tick(self.app.clock())
 
     def time_token(self, now: float) -> object:
         return self._changes, super().time_token(now)
@@ -205,8 +169,6 @@ class HostsScreen(BaseScreen[None]):
         return parts
 
     def _note(self) -> str:
-        from skyward_tui.ui.actions import with_keys
-
         if not self._is_read:
             return "reading the groups of hosts …"
         return f"✗ {self._failed}" if self._failed else with_keys(_NONE, self.app.keys)
@@ -279,10 +241,9 @@ class HostsScreen(BaseScreen[None]):
         self._looking += 1
         self._mark_changed()
         try:
-            await in_thread(partial(ssh_hosts.list_gpu_use, meant, said))
-            self._looked_at = self.app.clock()
-        except SkywardError as error:
-            self.flash(format_error(error), "error")
+            with flash_errors(self.app):
+                await in_thread(partial(ssh_hosts.list_gpu_use, meant, said))
+                self._looked_at = self.app.clock()
         finally:
             self._looking -= 1
             for host in meant:  # also of a look that failed there is none to wait for
@@ -296,52 +257,38 @@ class HostsScreen(BaseScreen[None]):
 
     @work(group="check", exclusive=True)
     async def action_check(self) -> None:
-        if (row := self._chosen) is None or not row.host:
+        if (row := self.listed.chosen) is None or not row.host:
             return
         self.flash(f"checking {sanitize_line(row.host)} …")
-        try:
+        with flash_errors(self.app):
             self._checked[row.host] = found = await in_thread(partial(ssh_hosts.check, row.host))
-        except SkywardError as error:
-            return self.flash(format_error(error), "error")
-        wrong = [check for check in found if check.state == "fail"]
-        self.flash(
-            f"{sanitize_line(row.host)}: "
-            f"{sanitize_line(wrong[0].detail) if wrong else 'all that a pool needs is there'}",
-            "error" if wrong else "done",
-        )
-        self._mark_changed()
-        return None
+            wrong = [check for check in found if check.state == "fail"]
+            said = wrong[0].detail if wrong else "all that a pool needs is there"
+            self.flash(f"{row.host}: {said}", "error" if wrong else "done")
+            self._mark_changed()
 
     # Its key
 
     @work(group="trust", exclusive=True)
     async def action_trust(self) -> None:
-        from skyward_core.client.ssh_hosts import fetch_host_key
         from skyward_tui.dialogs.host_key_and_secret import HostKeyScreen
 
-        if (row := self._chosen) is None or not row.host:
+        if (row := self.listed.chosen) is None or not row.host:
             return
         self.flash(f"asking {sanitize_line(row.host)} for its key …")
-        try:
-            shown = await in_thread(partial(fetch_host_key, row.host))
+        with flash_errors(self.app):
+            shown = await in_thread(partial(ssh_hosts.fetch_host_key, row.host))
             if shown.is_known():
                 return self.flash(f"the key of {sanitize_line(row.host)} is known: {shown.key.fingerprint}", "done")
             if not await self.app.push_screen_wait(HostKeyScreen(shown.key, starts=False)):
                 return self.flash("it was not accepted")
             self.flash(f"written to {sanitize_line(str(shown.accept()))}", "done")
-        except (SkywardError, OSError) as error:
-            return self.flash(format_error(error), "error")
-        self._probe_hosts(row.host)
-        return None
+            self._probe_hosts(row.host)
 
     # Groups
 
-    @property
-    def _chosen(self) -> HostRow | None:
-        return self.query_one(HostList).chosen if self.is_mounted else None
-
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        chosen = self._chosen
+        chosen = self.listed.chosen
         if action in ("check", "trust"):
             return chosen is not None and chosen.host != ""
         if action in ("add", "rename", "remove"):
@@ -354,23 +301,18 @@ class HostsScreen(BaseScreen[None]):
         self.app.run_worker(self._write(change, said), group="hosts", exclusive=False)
 
     async def _write(self, change: Callable[[], None], said: str) -> None:
-        async with self._writing:
-            try:
+        with flash_errors(self.app):
+            async with self._writing:
                 await in_thread(change)
-            except (SkywardError, OSError) as error:
-                return self.app.flash(format_error(error), "error")
-            await self._load_groups()
-        self.app.flash(said, "done")
-        new = [host for group in self._groups for host in group.hosts if host not in self._seen]
-        if new and self.is_attached:
-            self._probe_hosts(*dict.fromkeys(new))
-        return None
+                await self._load_groups()
+            self.app.flash(said, "done")
+            new = [host for group in self._groups for host in group.hosts if host not in self._seen]
+            if new and self.is_attached:
+                self._probe_hosts(*dict.fromkeys(new))
 
     @work(group="edit", exclusive=True)
     async def action_add(self) -> None:
-        from skyward_tui.dialogs.dialog import AskScreen
-
-        if (row := self._chosen) is None:
+        if (row := self.listed.chosen) is None:
             return
         if host := await self.app.push_screen_wait(AskScreen(f"Host to add to {sanitize_line(row.group.name)}")):
             self._edit(
@@ -380,12 +322,10 @@ class HostsScreen(BaseScreen[None]):
 
     @work(group="edit", exclusive=True)
     async def action_group(self) -> None:
-        from skyward_tui.dialogs.dialog import AskScreen
-
         if not (name := await self.app.push_screen_wait(AskScreen("Name of the new group"))):
             return
         if host := await self.app.push_screen_wait(AskScreen(f"First host of {sanitize_line(name)}")):
-            file = self._chosen.group.file if self._chosen else None
+            file = self.listed.chosen.group.file if self.listed.chosen else None
             self._edit(
                 partial(ssh_hosts.new_group, name, host, file),
                 f"{sanitize_line(name)} has {sanitize_line(host)}",
@@ -393,9 +333,7 @@ class HostsScreen(BaseScreen[None]):
 
     @work(group="edit", exclusive=True)
     async def action_rename(self) -> None:
-        from skyward_tui.dialogs.dialog import AskScreen
-
-        if (row := self._chosen) is None:
+        if (row := self.listed.chosen) is None:
             return
         old = row.host or row.group.name
         new = await self.app.push_screen_wait(AskScreen(f"Another name for {sanitize_line(old)}", sanitize_line(old)))
@@ -405,20 +343,12 @@ class HostsScreen(BaseScreen[None]):
 
     @work(group="edit", exclusive=True)
     async def action_remove(self) -> None:
-        from skyward_tui.dialogs.dialog import ChoiceScreen
-
-        if (row := self._chosen) is None:
+        if (row := self.listed.chosen) is None:
             return
-        what = (
-            f"host {sanitize_line(row.host)} of {sanitize_line(row.group.name)}"
-            if row.host
-            else f"group {sanitize_line(row.group.name)}"
-        )
+        group = sanitize_line(row.group.name)
+        what = f"host {sanitize_line(row.host)} of {group}" if row.host else f"group {group}"
         text = f"Take {what} out of\n{sanitize_line(str(row.group.file))}?\n\nThe machines themselves stay as they are."
         choices = [("no", "Keep it", False), ("yes", "Take it out", True)]
         if await self.app.push_screen_wait(ChoiceScreen("Remove", text, choices, escape="no")) == "yes":
             change = partial(row.group.remove_host, row.host) if row.host else row.group.delete
             self._edit(change, f"{what} is gone")
-
-    def action_back(self) -> None:
-        self.dismiss(None)

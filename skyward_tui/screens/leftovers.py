@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from textual import work
 from textual.app import ComposeResult
 from textual.content import Content
-from textual.message import Message
 from textual.widgets import Button, Static
 
 from skyward_core.model.errors import SkywardError
 from skyward_core.util.terminal_safe_text import sanitize_line
 from skyward_tui.dialogs.dialog import TypedConfirmation
-from skyward_tui.screens.base_screen import BaseScreen
+from skyward_tui.screens.base_screen import ListScreen
 from skyward_tui.text.error_hints import format_error
-from skyward_tui.text.number_format import ago, clip, count, duration, fit_width
+from skyward_tui.text.number_format import ago, clip, count, duration
 from skyward_tui.text.receipts_and_leftovers import (
     LeftoverRow,
     deletion_lines,
@@ -33,107 +32,58 @@ from skyward_tui.ui.session_futures import wait_shielded
 from skyward_tui.ui.style_sheets import read_style_sheet
 from skyward_tui.ui.themes import state_style
 from skyward_tui.widgets.header_and_hints import Breadcrumbs, Panel
-from skyward_tui.widgets.virtual_list import VirtualList
+from skyward_tui.widgets.virtual_list import CursorList, Part
 
 if TYPE_CHECKING:
     from skyward_core.client.leftover_cleanup import JudgedLeftover, LeftoverScan
-    from skyward_tui.text.receipts_and_leftovers import LeftoverRow
+    from skyward_core.client.session_interface import SessionInterface
 
 
 _ROOMY = 120  # columns from which every fact of a thing is shown
 
 
-class LeftoverList(VirtualList):
+class LeftoverList(CursorList[LeftoverRow]):
     """Things by pool, then what others made, then places that could not be looked at."""
 
-    @dataclass
-    class LeftoverOpened(Message):
-        """Enter was pressed."""
+    TITLES = MappingProxyType({"STATE": "  STATE"})
 
     def __init__(self) -> None:
         super().__init__(id="list")
-        self.rows: list[LeftoverRow] = []
-        self.cursor = 0
-        self._note = ""
         self._now = 0.0
         self._state: object = None
 
-    @property
-    def chosen(self) -> LeftoverRow | None:
-        return self.rows[self.cursor] if self.rows else None
+    def row_id(self, row: LeftoverRow) -> str:
+        return row.id
 
     def update(self, sweep: LeftoverScan | None, note: str, now: float) -> None:
         state = (id(sweep), note, idle_token(now), self.size)
-        if state == self._state:
-            return
-        chosen = self.chosen.id if self.chosen else ""
-        self._state, self._note, self._now = state, note, now
-        self.rows = [] if sweep is None else leftover_rows(sweep)
-        places = [index for index, row in enumerate(self.rows) if row.id == chosen]
-        self.cursor = places[0] if places else min(self.cursor, max(0, len(self.rows) - 1))
-        self.refresh()
+        if state != self._state:
+            self._state, self.note, self._now = state, note, now
+            self.set_rows([] if sweep is None else leftover_rows(sweep))
+            self.refresh()
 
-    def visible_rows(self) -> list[Content]:
-        return super().visible_rows() if self.rows else [self.empty_text(self._note)]
-
-    def _columns(self, width: int) -> list[tuple[str, int]]:
-        """Name and width of each that fits; below 0 is right-aligned, 0 takes what is left."""
+    def columns(self, width: int) -> Sequence[tuple[str, int | None]]:
         pools = [len(row.found.thing.pool) for row in self.rows if row.found is not None]
         name = max(4, min(max(pools, default=4), 24 if width >= _ROOMY else 14))
         if width >= _ROOMY:
             return [
                 ("POOL", name), ("WHAT", 15), ("ID", 26), ("WHERE", 15),
-                ("AGE", -10), ("COST", -9), ("SO FAR", -10), ("EXPIRES", -13), ("STATE", 0),
+                ("AGE", -10), ("COST", -10), ("SO FAR", -11), ("EXPIRES", -14), ("STATE", None),
             ]  # fmt: skip
-        return [("POOL", name), ("WHAT", 15), ("WHERE", 15), ("AGE", -9), ("COST", -9), ("STATE", 0)]
+        return [("POOL", name), ("WHAT", 15), ("WHERE", 15), ("AGE", -9), ("COST", -10), ("STATE", None)]
 
-    def head(self, width: int) -> list[Content]:
-        cells = {name: name for name, _ in self._columns(width)}
-        return [Content.styled(clip("  " + self._line(cells, width), width), "$muted")]
-
-    def _line(self, cells: dict[str, str], width: int) -> str:
-        parts = []
-        for name, room in self._columns(width):
-            text = cells.get(name, "")
-            shown = fit_width(text, room) if room else f" {text}"
-            parts.append(f"{shown} " if room < 0 else shown)
-        return " ".join(parts)
-
-    def row_count(self, width: int) -> int:
-        return len(self.rows)
-
-    def required_range(self) -> range:
-        return range(self.cursor, self.cursor + 1)
-
-    def row(self, index: int, width: int) -> Content:
-        row = self.rows[index]
-        here = index == self.cursor
-        mark = ("▶ " if here else "  ", "$text-accent")
+    def parts(self, row: LeftoverRow, width: int) -> Iterator[Part]:
+        yield " ", ""
         if row.found is None:
-            style = "$muted" if row.ledger else "$text-warning"
-            line = Content.assemble(mark, (clip(row.text, width - 2), style))
-        else:
-            cells = leftover_cells(row.found, self._now)
-            state = state_style(row.found.verdict)
-            cells["STATE"] = ""
-            words = f"{state.text}{row.text if width >= _ROOMY else ''}"
-            line = Content.assemble(mark, self._line(cells, width), (words, state.style))
-        if here:
-            line = line.pad_right(max(0, width - line.cell_length)).stylize_before("on $block-cursor-background")
-        return line
-
-    def action_step(self, rows: int) -> None:
-        self.cursor = min(max(0, self.cursor + rows), max(0, len(self.rows) - 1))
-        self.refresh()
-
-    def action_edge(self, end: int) -> None:
-        self.action_step(len(self.rows) if end else -len(self.rows))
-
-    def action_open(self) -> None:
-        self.post_message(self.LeftoverOpened())
+            yield clip(row.text, width - 2), "$muted" if row.ledger else "$text-warning"
+            return
+        state = state_style(row.found.verdict)
+        words = f"  {state.text}{row.text if width >= _ROOMY else ''}"
+        cells = {name: (text, "") for name, text in leftover_cells(row.found, self._now).items()}
+        yield from self.cells({**cells, "STATE": (words, state.style)}, width)
 
 
-class LeftoversScreen(BaseScreen[None]):
+class LeftoversScreen(ListScreen[LeftoverList]):
     """It looks when it opens, and changes nothing until somebody says so.
 
     Args:
@@ -145,7 +95,7 @@ class LeftoversScreen(BaseScreen[None]):
     DEFAULT_CSS = read_style_sheet(__file__, "sweep")
 
     def __init__(self, known: LeftoverScan | None = None) -> None:
-        super().__init__()
+        super().__init__(LeftoverList())
         self._sweep = known
         self._failed = ""
         self._looking_since: float | None = None
@@ -154,17 +104,11 @@ class LeftoversScreen(BaseScreen[None]):
         self._ledgers: tuple[str, ...] = ()  # those of others that are meant, too
 
     def body(self) -> ComposeResult:
-        panel = Panel(LeftoverList())
-        panel.border_title = "what accounts hold"
-        yield panel
-        detail = Panel(Static(id="detail"), id="thing")
-        detail.border_title = "chosen"
-        yield detail
+        yield Panel(self.listed, title="what accounts hold")
+        yield Panel(Static(id="detail"), id="thing", title="chosen")
 
     def on_mount(self) -> None:
-        self.query_one(LeftoverList).focus()
         self._scan()
-        self.tick(self.app.clock())
 
     def time_token(self, now: float) -> object:
         looks = self._looking_since is not None
@@ -172,9 +116,8 @@ class LeftoversScreen(BaseScreen[None]):
 
     def tick(self, now: float) -> None:
         self.query_one(Breadcrumbs).update_trail(["pools", "what is left"], self._status(now))
-        listed = self.query_one(LeftoverList)
-        listed.update(self._sweep, self._note(), now)
-        chosen = listed.chosen
+        self.listed.update(self._sweep, self._note(), now)
+        chosen = self.listed.chosen
         self.query_one("#detail", Static).update(Content(row_detail(chosen, now) if chosen else ""))
         super().tick(now)
 
@@ -228,12 +171,8 @@ class LeftoversScreen(BaseScreen[None]):
 
     # Actions
 
-    @property
-    def _chosen(self) -> LeftoverRow | None:
-        return self.query_one(LeftoverList).chosen if self.is_mounted else None
-
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        chosen = self._chosen
+        chosen = self.listed.chosen
         match action:
             case "open":
                 return chosen is not None and (chosen.ledger != "" or self._pool_of(chosen) != "")
@@ -265,11 +204,8 @@ class LeftoversScreen(BaseScreen[None]):
             if (each.thing.pool, each.thing.token, each.thing.ledger) == (of.pool, of.token, of.ledger)
         ]
 
-    def on_leftover_list_leftover_opened(self) -> None:
-        self.action_open()
-
     def action_open(self) -> None:
-        if (chosen := self._chosen) is None:
+        if (chosen := self.listed.chosen) is None:
             return
         if chosen.ledger:
             self._ledgers = tuple(dict.fromkeys((*self._ledgers, chosen.ledger)))
@@ -286,7 +222,7 @@ class LeftoversScreen(BaseScreen[None]):
         self._scan()
 
     def action_end(self) -> None:
-        if (chosen := self._chosen) is not None:
+        if (chosen := self.listed.chosen) is not None:
             self._ask_to_delete(self._deletable_of_pool(chosen))
 
     def action_end_all(self) -> None:
@@ -294,13 +230,8 @@ class LeftoversScreen(BaseScreen[None]):
             self._ask_to_delete(self._sweep.removable)
 
     def _ask_to_delete(self, found: list[JudgedLeftover]) -> None:
-        pass
-
         if found and self._sweep is not None:
             self.app.push_screen(DeleteLeftoversScreen(self._sweep.select(found), self._rescan))
-
-    def action_back(self) -> None:
-        self.dismiss(None)
 
 
 def _all_providers() -> dict[str, tuple[str, ...]]:
@@ -327,27 +258,22 @@ class DeleteLeftoversScreen(TypedConfirmation[None]):
         self.heading = f"End {leftovers_amount(sweep.removable)}?"
         self._sweep = sweep
         self._on_deleted = ended
-        self._started_at: float | None = None
-        self._word = ""
+        self._started_at = 0.0
         if any(each.thing.is_machine for each in sweep.removable):
             names = {each.thing.pool for each in sweep.removable}
             name = names.pop() if len(names) == 1 else ""
             # A name is a tag, which may be anything.
-            self._word = name if name.isascii() and name.isprintable() and name.strip() else ""
-            self._word = self._word.strip() or str(len(sweep.removable))
+            self.word = name.strip() if name.isascii() and name.isprintable() else ""
+            self.word = self.word or str(len(sweep.removable))
 
     def body(self) -> ComposeResult:
         yield self.facts(Content("\n".join(deletion_lines(self._sweep.removable, self.app.clock()))))
         yield Static(self._question(), id="ask")
         yield from self.field()
 
-    @property
-    def word(self) -> str:
-        return self._word
-
     def buttons(self) -> Iterable[Button]:
         yield Button("Cancel", id="cancel", compact=True)
-        yield Button("End it", id="end", variant="error", compact=True, disabled=bool(self._word))
+        yield Button("End it", id="end", variant="error", compact=True, disabled=bool(self.word))
 
     def _question(self, refused: str = "") -> Content:
         parts = [("\nWhat nobody has fetched from there goes with it.", "$text-warning")]
@@ -355,56 +281,40 @@ class DeleteLeftoversScreen(TypedConfirmation[None]):
         for ledger, owner in sorted(others):
             said = f"\n! of ledger {ledger} ({owner}): whether it is in use there cannot be told from here"
             parts.append((said, "$text-warning"))
-        if self._word:
-            what = "how many things" if self._word == str(len(self._sweep.removable)) else "the pool's name"
-            parts += [(f"\n\nType {what}, ", ""), (self._word, "bold $text-accent"), (", to end it:", "")]
+        if self.word:
+            what = "how many things" if self.word == str(len(self._sweep.removable)) else "the pool's name"
+            parts += [(f"\n\nType {what}, ", ""), (self.word, "bold $text-accent"), (", to end it:", "")]
         if refused:
             parts.append((f"\n✗ nothing was ended: {refused}", "$text-error"))
         return Content.assemble(*parts)
-
-    def confirm(self) -> None:
-        self._start()
 
     def reject(self, said: str) -> None:
         self.query_one("#ask", Static).update(self._question(said))
 
     def on_button_pressed(self, event: Button.Pressed) -> None:
         if event.button.id == "end":
-            self._start()
+            self.confirm()
         else:
             self.action_close()
 
     def action_close(self) -> None:
-        if self._started_at is None:
+        if not self.has_started:
             self.app.flash("nothing was ended")
         self.dismiss()
 
     # Ending
 
-    def _start(self) -> None:
-        if self._started_at is not None or self.app.session is None:
-            return
-        self._started_at = self.app.clock()
-        self.box.border_title = "Ending"
-        for away in self.query("#answer, #ask, #end"):
-            away.add_class("hidden")
-        close = self.query_one("#cancel", Button)
-        close.label = "Hide"
-        close.focus()
-        # The app's worker and not this screen's: it goes on when the screen is closed.
-        self.app.run_worker(self._delete(), name="end left", exclusive=False)
-        self._timer = self.set_interval(0.2, self._show_progress)
-        self._show_progress()
+    def confirm(self) -> None:
+        if not self.has_started and (session := self.app.session) is not None:
+            self._started_at = self.app.clock()
+            self.start("Ending", self._delete(session))
 
-    def _show_progress(self) -> None:
-        took = duration(self.app.clock() - (self._started_at or 0.0))
+    def show_progress(self) -> None:
+        took = duration(self.app.clock() - self._started_at)
         said = f"ending {leftovers_amount(self._sweep.removable)} … {took}\n\nUntil the account says that it is gone."
         self.show_facts(Content(said))
 
-    async def _delete(self) -> None:
-        session = self.app.session
-        if session is None:
-            return
+    async def _delete(self, session: SessionInterface) -> None:
         try:
             remains = await wait_shielded(session.remove_leftovers(self._sweep))
         except (SkywardError, OSError) as error:
@@ -418,12 +328,10 @@ class DeleteLeftoversScreen(TypedConfirmation[None]):
         self.app.scan_leftovers()
         if not self.is_attached:
             return
-        self._timer.stop()
-        self.box.border_title = "Something may be left" if remains else "Ended, nothing of it left"
-        self.box.set_class(not remains, "-gone")
+        self.progress_timer.stop()
+        self.finish("Something may be left" if remains else "Ended, nothing of it left", gone=not remains)
         lines = [(f"✗ still there: {sanitize_line(each)}\n", "$text-error") for each in remains]
         self.show_facts(Content.assemble(*(lines or [(f"✓ ended, and verified gone: {many}", "$text-success")])))
-        self.query_one("#cancel", Button).label = "Close"
 
     def on_mount(self) -> None:
         self.call_after_refresh(self.fit_to_screen)

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from rich.cells import cell_len
 from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical
 from textual.content import Content
-from textual.message import Message
 from textual.widgets import Input
 
 from skyward_core.model.errors import SkywardError
-from skyward_tui.screens.base_screen import BaseScreen, newest_run
+from skyward_tui.screens.base_screen import BaseScreen, ListScreen, newest_run
 from skyward_tui.text.error_hints import format_detail
 from skyward_tui.text.number_format import (
     age,
@@ -23,7 +23,6 @@ from skyward_tui.text.number_format import (
     clip,
     count,
     duration,
-    fit_width,
     hourly,
     money,
     next_preempted,
@@ -38,24 +37,17 @@ from skyward_tui.ui.session_futures import wait_shielded
 from skyward_tui.ui.style_sheets import read_style_sheet
 from skyward_tui.ui.themes import state_style
 from skyward_tui.widgets.header_and_hints import Breadcrumbs, Panel
-from skyward_tui.widgets.virtual_list import HIGHLIGHT_STYLE, ChangeHighlight, VirtualList
+from skyward_tui.widgets.virtual_list import HIGHLIGHT_STYLE, ChangeHighlight, CursorList, Part
 
 if TYPE_CHECKING:
     from skyward_core.client.run_history import PastRun
-    from skyward_core.views.pool_view import PoolView, RunView
+    from skyward_core.views.pool_view import PoolView
     from skyward_tui.app import SkywardApp
-    from skyward_tui.screens.base_screen import BaseScreen
     from skyward_tui.widgets.pool_preview import PoolPreview, RecentRuns
 
 
 UNSORTED = ""
 COLUMNS = (UNSORTED, "pool", "state", "nodes", "ranks", "provider", "use", "age", "$/h", "run")
-_LARGEST_FIRST = ("nodes", "ranks", "use", "$/h")  # what is wanted first of these
-
-
-def is_descending(by: str) -> bool:
-    """Whether what is greatest comes first, unless somebody turns it round."""
-    return by in _LARGEST_FIRST
 
 
 def utilization_text(pool: PoolView, now: float) -> str:
@@ -92,19 +84,15 @@ def filter_and_sort(pools: Sequence[PoolView], words: Iterable[str], by: str, *,
         "use": _mean_utilization,
         "age": lambda pool: -(pool.created_at if pool.ended_at is None else pool.ended_at),
         "$/h": lambda pool: pool.price_hourly or float(pool.has_unknown_price),
-        "run": lambda pool: "" if (run := _newest_run(pool)) is None else run.function,
+        "run": lambda pool: "" if (run := newest_run(pool)) is None else run.function,
     }
     return sorted(found, key=keys[by], reverse=falling)
 
 
 def _searchable_text(pool: PoolView) -> str:
-    run = _newest_run(pool)
+    run = newest_run(pool)
     last = () if run is None else (run.function, state_style(run.state).word)
     return "\n".join((pool.name, pool.provider, state_style(pool.state).word, *last)).casefold()
-
-
-def _newest_run(pool: PoolView) -> RunView | None:
-    return next(reversed(list(pool.runs.values())), None)
 
 
 _AROUND, _HEAD = 2, 3  # rows of the screen, and of a list, that are none of its own
@@ -150,10 +138,9 @@ class RecentRunsSection:
 
         if self._widget is None:
             self._widget = RecentRuns()
-            panel = Panel(self._widget, id="recent")
             key = first_key("pools.history", self._screen.app.keys)
-            panel.border_title = Content.assemble("recent runs", (f"  {key} shows all", "$muted"))
-            self._screen.query_one("#left").mount(panel)
+            title = Content.assemble("recent runs", (f"  {key} shows all", "$muted"))
+            self._screen.query_one("#left").mount(Panel(self._widget, id="recent", title=title))
         if wanted != self._rows:
             self._rows = wanted
             self._screen.query_one("#pools").styles.height = wanted
@@ -185,7 +172,6 @@ class RecentRunsSection:
 
 LEDGER_SECONDS = 1.0  # seconds within which the ledger knows what has ended
 _ROOMY = 96  # columns from which every fact of a pool is shown
-_USE = 11  # cells
 _BESIDE = 120  # columns from which the pool under the cursor shows beside the list
 _WELCOME = """
   No pools yet.
@@ -198,40 +184,32 @@ _WELCOME = """
 """
 
 
-class PoolList(VirtualList):
-    """A row per pool, with a cursor and marks.
+class PoolList(CursorList["PoolView"]):
+    """A row per pool, with marks.
 
     Attributes:
-        pools: those that are shown, in the order that is chosen.
-        words: all of these are in what is said of each.
-        marked: keys of pools, for what is done with several.
-        by: the column that they are sorted by; "" as they come.
+        filter_words: Words that the text of each shown pool contains.
+        marked: Keys of pools to be torn down together.
     """
 
     app: SkywardApp
-
-    @dataclass
-    class Opened(Message):
-        key: str
+    TITLES = MappingProxyType({"age": "AGE/ENDED", "run": " RUN"})
+    SORT_COLUMNS = COLUMNS
+    LARGEST_FIRST = ("nodes", "ranks", "use", "$/h")
 
     def __init__(self) -> None:
         super().__init__(id="list")
-        self.pools: list[PoolView] = []
         self.filter_words: tuple[str, ...] = ()
         self.marked: set[str] = set()
-        self.sort_column, self.is_descending = "", False
-        self.cursor = 0
-        self.note = ""
         self._all: list[PoolView] = []
         self._now = 0.0
-        # Whether one of them costs something, or is measured; else no column says that none does, or is.
-        self._costs = self._measured = False
+        self._costs = False  # whether one of them costs something; else there is no column for it
+        self._use_width = 0  # cells of the column with their use; none where none is measured
         self._state: object = None
         self._pulse = ChangeHighlight(self)
 
-    @property
-    def chosen(self) -> PoolView | None:
-        return self.pools[self.cursor] if self.pools else None
+    def row_id(self, row: PoolView) -> str:
+        return row.key
 
     def update(self, pools: list[PoolView], note: str, now: float) -> None:
         versions = [(id(pool), pool.version, utilization_text(pool, now)) for pool in pools]
@@ -241,35 +219,19 @@ class PoolList(VirtualList):
         self._pulse.update({pool.key: pool.state for pool in pools}, moves=self.app.has_motion)
         self._state, self._all, self.note, self._now = state, pools, note, now
         self._costs = any(map(hourly, pools))
-        self._measured = any(utilization_text(pool, now) for pool in pools)
+        used = max((len(utilization_text(pool, now)) for pool in pools), default=0)
+        self._use_width = max(10, used) if used else 0
         self.marked &= {pool.key for pool in pools}
-        self._arrange()
+        self.sort()
         self.refresh_if_changed()
 
-    def _arrange(self) -> None:
-        """The cursor stays on its pool, whatever comes above it."""
-        chosen = self.chosen.key if self.chosen else ""
-        self.pools = filter_and_sort(self._all, self.filter_words, self.sort_column, falling=self.is_descending)
-        places = [i for i, pool in enumerate(self.pools) if pool.key == chosen]
-        self.cursor = places[0] if places else min(self.cursor, max(0, len(self.pools) - 1))
+    def sort(self) -> None:
+        self.set_rows(filter_and_sort(self._all, self.filter_words, self.sort_column, falling=self.is_descending))
 
     def set_filter(self, words: tuple[str, ...]) -> None:
         """Show only those that have some words in what is said of them."""
         self.filter_words = words
-        self._arrange()
-        self.refresh()
-
-    def action_sideways(self, steps: int) -> None:
-        """Sort by another column."""
-        self.sort_column = COLUMNS[(COLUMNS.index(self.sort_column) + steps) % len(COLUMNS)]
-        self.is_descending = is_descending(self.sort_column)
-        self._arrange()
-        self.refresh()
-
-    def reverse_sort(self) -> None:
-        """Sort the other way round."""
-        self.is_descending = not self.is_descending
-        self._arrange()
+        self.sort()
         self.refresh()
 
     def toggle_mark(self) -> None:
@@ -278,6 +240,10 @@ class PoolList(VirtualList):
             self.marked ^= {self.chosen.key}
             self.action_step(1)
 
+    def unmark(self) -> None:
+        self.marked = set()
+        self.refresh()
+
     @property
     def teardown_pools(self) -> list[PoolView]:
         """Those that a teardown is about: the marked ones, else the one under the cursor, as far as they are there."""
@@ -285,7 +251,7 @@ class PoolList(VirtualList):
         return [pool for pool in meant if pool is not None and not pool.is_over]
 
     def visible_rows(self) -> list[Content]:
-        if self.pools:
+        if self.rows:
             return super().visible_rows()
         if self.note:
             return [Content("\n  " + self.note)]
@@ -293,97 +259,58 @@ class PoolList(VirtualList):
             return [self.empty_text("no pool is like that: other words, or none, show more")]
         return [Content.from_markup(with_keys(_WELCOME, self.app.keys)), *_first_steps(*self.size)]
 
-    def head(self, width: int) -> list[Content]:
-        name = self._name_width(width)
-        columns = [("pool", name + 1), ("state", 14), ("nodes", 8)]
-        columns += [("ranks", 7), ("provider", 10)] if width >= _ROOMY else []
-        columns += [("use", _USE)] if width >= _ROOMY and self._measured else []
-        columns += [("age", -10), *([("$/h", -9)] if self._costs else [("", 1)]), ("run", 0)]
-        parts: list[tuple[str, str]] = [("  ", "")]
-        for column, room in columns:
-            sorts = bool(column) and column == self.sort_column
-            arrow = ("▼" if self.is_descending else "▲") if sorts else ""
-            text = ("AGE/ENDED" if column == "age" else column.upper()) + arrow
-            text = f"{text:>{-room}}" if room < 0 else f"{text:<{room}}"
-            parts.append((f"  {text}" if column == "run" else text, "bold $text-accent" if sorts else "$muted"))
-        return [Content.assemble(*parts).truncate(width)]
+    def columns(self, width: int) -> Sequence[tuple[str, int | None]]:
+        roomy = width >= _ROOMY
+        columns: list[tuple[str, int | None]] = [("pool", self._name_width(width)), ("state", 13), ("nodes", 7)]
+        columns += [("ranks", 6), ("provider", 9)] if roomy else []
+        columns += [("use", self._use_width)] if roomy and self._use_width else []
+        return [*columns, ("age", -10), ("$/h", -8) if self._costs else ("", 0), ("run", None)]
 
     def _name_width(self, width: int) -> int:
         longest = max([len("POOL▲"), *(cell_len(pool.name) for pool in self._all)])
         # A name says most: what the last run is called gives way to it.
         return max(min(longest, 12), min(longest, width - (66 if width >= _ROOMY else 58)))
 
-    def row_count(self, width: int) -> int:
-        return len(self.pools)
-
-    def required_range(self) -> range:
-        return range(self.cursor, self.cursor + 1)
-
-    def row(self, index: int, width: int) -> Content:
-        pool = self.pools[index]
-        mark = state_style(pool.state)
-        name = self._name_width(width)
-        here = index == self.cursor
-        nodes = f"{pool.node_count}" if pool.is_over else f"{pool.nodes_ready}/{pool.node_count}"
-        lasts = self._now - pool.created_at
-        said = duration(lasts) if has_running_timer(pool, self._now) else age(lasts)
+    def parts(self, row: PoolView, width: int) -> Iterator[Part]:
+        pool, now, mark = row, self._now, state_style(row.state)
+        lasts = now - pool.created_at
+        lived = duration(lasts) if has_running_timer(pool, now) else age(lasts)
         if pool.is_over:
-            said = "" if pool.ended_at is None else ago(self._now - pool.ended_at)
-        parts = [
-            ("▶" if here else " ", "$text-accent"),
-            ("◆" if pool.key in self.marked else " ", "$text-accent"),
-            (f"{fit_width(pool.name, name)} ", "" if pool.is_over else "bold"),
-            (
-                f"{mark.text:<14}",
-                f"{mark.style} {HIGHLIGHT_STYLE}" if pool.key in self._pulse.highlighted else mark.style,
-            ),
-            (f"{nodes:<8}", "$muted" if pool.is_over else ""),
-            (f"{pool.node_count * pool.ranks_per_node:<7,}" if width >= _ROOMY else "", ""),
-            (f"{pool.provider:<10}" if width >= _ROOMY else "", "$muted"),
-            (
-                f"{utilization_text(pool, self._now):<{_USE}}" if width >= _ROOMY and self._measured else "",
-                "",
-            ),
-            (f"{said:>10} ", "$muted"),
-            (f"{hourly(pool).removesuffix('/h'):>8}  " if self._costs else "  ", "$muted"),
-        ]
-        left = pool.lease_left(self._now)
+            lived = "" if pool.ended_at is None else ago(now - pool.ended_at)
+        lit = f"{mark.style} {HIGHLIGHT_STYLE}" if pool.key in self._pulse.highlighted else mark.style
+        nodes = f"{pool.node_count}" if pool.is_over else f"{pool.nodes_ready}/{pool.node_count}"
+        cells = {
+            "pool": (pool.name, "" if pool.is_over else "bold"),
+            "state": (mark.text, lit),
+            "nodes": (nodes, "$muted" if pool.is_over else ""),
+            "ranks": (f"{pool.node_count * pool.ranks_per_node:,}", ""),
+            "provider": (pool.provider, "$muted"),
+            "use": (utilization_text(pool, now), ""),
+            "age": (lived, "$muted"),
+            "$/h": (hourly(pool).removesuffix("/h"), "$muted"),
+            "run": (" ", ""),
+        }
+        yield "◆" if pool.key in self.marked else " ", "$text-accent"
+        yield from self.cells(cells, width)
+        left = pool.lease_left(now)
         if left is not None:  # before what may be cut off
-            parts.append((f"ends in {time_left(left)}  ", "$text-warning"))
+            yield f"ends in {time_left(left)}  ", "$text-warning"
         if taken := next_preempted(pool.nodes):
             style = "$text-error" if taken.is_preempted else "$text-warning"
-            parts.append((f"n{taken.index} {preemption_text(taken, self._now)}  ", style))
+            yield f"n{taken.index} {preemption_text(taken, now)}  ", style
         if (run := newest_run(pool)) is not None:
             shown = state_style(run.state)
             # Of a pool that is over and was not opened yet, only how its runs ended is known.
             of = f" {run.ended:,}/{run.total:,}" if run.counts or run.state == "running" else ""
-            parts.append((f"{shown.text} {run.function}{of}", "$muted" if pool.is_over else shown.style))
+            yield f"{shown.text} {run.function}{of}", "$muted" if pool.is_over else shown.style
         if left is None and run is None and pool.detail:
             said = one_line(format_detail(pool)).removeprefix(f"pool {pool.name} ")  # which stands in its row
-            parts.append((clip(said, 160), "$muted"))
-        line = Content.assemble(*parts)
-        if here:
-            line = line.pad_right(max(0, width - line.cell_length)).stylize_before("on $block-cursor-background")
-        return line
-
-    def action_step(self, rows: int) -> None:
-        self.cursor = min(max(0, self.cursor + rows), max(0, len(self.pools) - 1))
-        self.refresh()
-
-    def action_edge(self, end: int) -> None:
-        self.action_step(len(self.pools) if end else -len(self.pools))
-
-    def action_open(self) -> None:
-        if self.chosen is not None:
-            self.post_message(self.Opened(self.chosen.key))
+            yield clip(said, 160), "$muted"
 
 
 def _first_steps(width: int, height: int) -> list[Content]:
     """What there is to try, where there is room for it."""
-    from skyward_tui.launch_form.form import (  # they are read: behind the first paint
-        example_paths,
-        script_summary,
-    )
+    from skyward_tui.launch_form.form import example_paths, script_summary  # they are read: behind the first paint
 
     known = example_paths()
     if height < _WELCOME.count("\n") + len(known) + 4:
@@ -404,35 +331,24 @@ def _first_steps(width: int, height: int) -> list[Content]:
     return [Content("  Examples:"), *rows, Content(""), Content.assemble(*demo)]
 
 
-class PoolsScreen(BaseScreen[None]):
+class PoolsScreen(ListScreen[PoolList]):
     """The root of the app."""
 
     SCOPE = "pools"
     BINDINGS = bindings("pools")
     DEFAULT_CSS = read_style_sheet(__file__, "pools")
+    WORDS = "words: pool, provider, state, function, outcome"
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__(PoolList())
         self._versions = self._failed = 0  # of the pools listed, and their runs
         self._preview: PoolPreview | None = None
         self._measured_pools: set[str] = set()  # keys of pools whose machines we have had measured
         self._below = RecentRunsSection(self)
 
     def body(self) -> ComposeResult:
-        panel = Panel(PoolList(), id="pools")
-        panel.border_title = "pools"
-        yield Horizontal(Vertical(panel, id="left"), id="sides")
-        words = Input(id="words", compact=True, placeholder="words: pool, provider, state, function, outcome")
-        words.cursor_blink = False
-        yield words
-
-    @property
-    def context(self) -> str:
-        return "pools.words" if isinstance(self.focused, Input) else self.SCOPE
-
-    def on_mount(self) -> None:
-        self.query_one(PoolList).focus()
-        self.tick(self.app.clock())
+        yield Horizontal(Vertical(Panel(self.listed, id="pools", title="pools"), id="left"), id="sides")
+        yield self.words_line()
 
     def time_token(self, now: float) -> object:
         return self.app.failures, refresh_token(self.app.pools(), now)
@@ -454,7 +370,7 @@ class PoolsScreen(BaseScreen[None]):
             status.insert(0, Content.styled(said, "$text-error"))
         if app.leftovers is not None and app.leftovers.removable:
             status.insert(0, Content.styled(f"! {leftovers_amount(app.leftovers.removable)} left", "$text-error"))
-        listed = self.query_one(PoolList)
+        listed = self.listed
         if listed.marked:
             status.append(Content.styled(f"{len(listed.marked):,} marked", "$text-warning"))
         if listed.filter_words:
@@ -477,9 +393,7 @@ class PoolsScreen(BaseScreen[None]):
         self.set_class(there, "-preview")
         if chosen is None or not there:
             return
-        from skyward_tui.widgets.pool_preview import (
-            PoolPreview,  # what it needs is loaded behind the first paint
-        )
+        from skyward_tui.widgets.pool_preview import PoolPreview  # what it needs is loaded behind the first paint
 
         if self._preview is None:
             self._preview = PoolPreview()
@@ -497,77 +411,49 @@ class PoolsScreen(BaseScreen[None]):
             session.start_sampling(chosen.key)  # what comes of it is in the view, also why there is nothing
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        chosen = self.query(PoolList).first().chosen if self.is_mounted else None
+        chosen = self.listed.chosen
         if action == "open":
             return chosen is not None
         if action == "down":
-            return self.is_mounted and bool(self.query_one(PoolList).teardown_pools)
+            return bool(self.listed.teardown_pools)
         if action in ("mark", "turn", "find"):
-            return self.is_mounted and bool(self.app.pools())
+            return bool(self.app.pools())
         if action in ("launch_here", "dashboard"):
             return chosen is not None and chosen.is_live
         if action in ("new", "sweep", "history", "hosts", "failures"):
             return self.app.session is not None
         return True
 
-    def on_pool_list_opened(self, event: PoolList.Opened) -> None:
-        self.app.show_pool(event.key)
-
     def action_open(self) -> None:
-        if (chosen := self.query_one(PoolList).chosen) is not None:
+        if (chosen := self.listed.chosen) is not None:
             self.app.show_pool(chosen.key)
 
     def action_new(self) -> None:
         self.app.show_launch()
 
     def action_launch_here(self) -> None:
-        if (chosen := self.query_one(PoolList).chosen) is not None:
+        if (chosen := self.listed.chosen) is not None:
             self.app.show_launch(chosen.key)
 
     def action_dashboard(self) -> None:
         from skyward_tui.dialogs.open_link import open_dashboard
 
-        chosen = self.query_one(PoolList).chosen
+        chosen = self.listed.chosen
         self.run_worker(open_dashboard(self.app, chosen), group="pages", exclusive=True)
 
     def action_down(self) -> None:
         from skyward_tui.dialogs.confirmations import TeardownScreen
 
-        if meant := self.query_one(PoolList).teardown_pools:
+        if meant := self.listed.teardown_pools:
             self.app.push_screen(TeardownScreen([pool.key for pool in meant]))
 
-    def action_mark(self) -> None:
-        self._change_list(PoolList.toggle_mark)
-
-    def action_turn(self) -> None:
-        self._change_list(PoolList.reverse_sort)
-
-    def _change_list(self, change: Callable[[PoolList], None]) -> None:
-        change(self.query_one(PoolList))
-        self.tick(self.app.clock())
-
-    def action_find(self) -> None:
-        self.add_class("-finding")
-        self.query_one("#words", Input).focus()
-
     def on_input_changed(self, event: Input.Changed) -> None:
-        self._change_list(lambda listed: listed.set_filter(tuple(event.value.split())))
-
-    def on_input_submitted(self) -> None:
-        self.query_one(PoolList).focus()
-        self.set_class(bool(self.query_one(PoolList).filter_words), "-finding")
+        self._change_list(partial(self.listed.set_filter, tuple(event.value.split())))
 
     def action_back(self) -> None:
         """The words first, then the marks."""
-        listed = self.query_one(PoolList)
-        if self.has_class("-finding"):
-            self.remove_class("-finding")
-            self.query_one("#words", Input).value = ""
-            listed.focus()
-        else:
-            listed.marked = set()
-            listed.refresh()
-        self.tick(self.app.clock())
+        if not self.stop_finding():
+            self._change_list(self.listed.unmark)
 
     def action_sweep(self) -> None:
         self.app.show_leftovers()

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from pkgutil import resolve_name
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from textual import events, on
+from textual import events, on, work
 from textual.app import ComposeResult
 from textual.containers import Container
 from textual.content import Content
@@ -19,7 +17,6 @@ from textual.reactive import var
 from textual.widget import Widget
 from textual.widgets import Static
 
-from skyward_core.model.errors import SkywardError
 from skyward_core.model.outcomes import AlertKind
 from skyward_core.views.alert_rules import Alert, AlertWatch, alerts_cache_key
 from skyward_core.views.notification_rules import Notification
@@ -27,13 +24,11 @@ from skyward_core.views.pool_view import PoolView, RunView
 from skyward_tui.panels.panel import RunPanel, RunSelection
 from skyward_tui.panels.ranks import RankChosen
 from skyward_tui.screens.base_screen import BaseScreen, newest_run, pool_status
-from skyward_tui.terminal_info import current_folder
-from skyward_tui.text.error_hints import format_error
 from skyward_tui.text.number_format import clip, clock, failure, one_line
 from skyward_tui.ui.actions import Action, actions_by_id, bindings, first_key, with_keys
 from skyward_tui.ui.panel_table import HOME_PANEL, PANELS, STARTUP_PANEL
 from skyward_tui.ui.refresh_timer import refresh_token
-from skyward_tui.ui.session_futures import wait_shielded
+from skyward_tui.ui.session_futures import flash_errors, wait_shielded
 from skyward_tui.ui.style_sheets import read_style_sheet
 from skyward_tui.ui.themes import state_style
 from skyward_tui.widgets.header_and_hints import Breadcrumbs
@@ -60,15 +55,12 @@ class AlertStrip(Static):
     def show(self, alerts: Sequence[Alert]) -> None:
         """Show them, the worst first."""
         self._alerts = alerts
-        shown = (
-            [alert.key for alert in alerts[:1]],
-            len(alerts),
-            alert_line(alerts, self.app.size.width).plain,
-        )
+        line = alert_line(alerts, self.app.size.width)
+        shown = [alert.key for alert in alerts[:1]], len(alerts), line.plain
         if shown != self._shown:
             self._shown = shown
             self.set_class(bool(alerts), "-there")
-            self.update(alert_line(alerts, self.app.size.width), layout=False)
+            self.update(line, layout=False)
 
     def on_resize(self) -> None:
         self.show(self._alerts)
@@ -274,7 +266,7 @@ class RunScreen(BaseScreen[None]):
         self._notified_run = ""  # the failed run whose root cause was flashed
         self._led = 0  # the rank that nobody but we chose
         self._leads_until = 0.0  # by when its log is to be shown where it failed
-        self.panels: dict[str, RunPanel] = {}
+        self.panels: dict[str, RunPanel[Any]] = {}
         self._crumbs: Breadcrumbs | None = None
         self._alerts, self._strip = AlertWatch(), AlertStrip()
         self._alerts_of: PoolView | None = None
@@ -284,7 +276,7 @@ class RunScreen(BaseScreen[None]):
     def body(self) -> ComposeResult:
         yield self._strip
         for row in PANELS:
-            make: Callable[..., RunPanel] = resolve_name(row.made_by)
+            make: Callable[..., RunPanel[Any]] = resolve_name(row.made_by)
             panel = make(row, partial(setattr, self, "active", row.id))
             panel.set_class(row.id == self.active, "-active")
             self.panels[row.id] = panel
@@ -331,14 +323,11 @@ class RunScreen(BaseScreen[None]):
         """Have a pool that is over read from what was kept of it; :attr:`pool` finds it."""
         if self.app.session is None:
             return
-        try:
+        with flash_errors(self.app, "what was kept of this pool cannot be read: "):
             await wait_shielded(self.app.session.load_ended_pool(self.key))
-        except (SkywardError, OSError) as error:
-            return self.flash(f"what was kept of this pool cannot be read: {format_error(error)}", "error")
-        if self.run_id and self.pool is not None and self.run is None:
-            said = f"run {self.run_id} is older than what is shown of its pool: skyward-tui results {self.run_id}"
-            self.flash(said, "error")
-        return None
+            if self.run_id and self.pool is not None and self.run is None:
+                said = f"run {self.run_id} is older than what is shown of its pool: skyward-tui results {self.run_id}"
+                self.flash(said, "error")
 
     # What it looks at
 
@@ -460,7 +449,7 @@ class RunScreen(BaseScreen[None]):
         state, since = alerts_cache_key(pool, run, now), time.monotonic()
         before, looked = self._looked
         if state == before or since - looked < LOOK_SECONDS:
-            return None
+            return
         self._looked = state, since
         found, new = self._alerts.check(pool, run, now)
         self._strip.show(found)
@@ -469,7 +458,6 @@ class RunScreen(BaseScreen[None]):
                 self.flash(f"{title}  {text}", severity)
             for alert in severe_alerts(new):
                 self.app.notify_user(Notification("alert", pool.name, run.id, alert.who, alert.words))
-        return None
 
     def _arrange_panels(self) -> None:
         """Only what has something to show has a place; of two that have one place, the one that is looked at."""
@@ -525,7 +513,6 @@ class RunScreen(BaseScreen[None]):
             panel.main.focus()
         else:  # it was hidden, and can take the focus only once it is displayed
             self.call_after_refresh(panel.main.focus)
-        return None
 
     def action_step_rank(self, step: int) -> None:
         pool = self.pool
@@ -538,8 +525,6 @@ class RunScreen(BaseScreen[None]):
         self.tick(self.app.clock())
 
     def action_ask_rank(self) -> None:
-        from skyward_tui.dialogs.dialog import AskScreen
-
         pool = self.pool
         if pool is None or not pool.world_size:
             return
@@ -552,7 +537,7 @@ class RunScreen(BaseScreen[None]):
                 return self.flash(f"no rank {answer}: there are ranks 0 to {last}", "error")
             self._choose(int(answer))
 
-        self.app.push_screen(AskScreen(f"Go to rank (0 to {last})"), go)
+        self.app.ask(f"Go to rank (0 to {last})", "", go)
 
     def action_step_run(self, step: int) -> None:
         pool, run = self.pool, self.run
@@ -597,12 +582,8 @@ class RunScreen(BaseScreen[None]):
         elif taken := self.panels[self.active].clipboard_text() or self.panels[HOME_PANEL].clipboard_text():
             self.app.copy(*taken)
 
-    def action_save(self) -> None:
-        self.run_worker(self._save(), exclusive=True, group="save")
-
-    async def _save(self) -> None:
-        from skyward_tui.file_export import brace_names, save_all, save_error_text
-
+    @work(exclusive=True, group="save")
+    async def action_save(self) -> None:
         pool, run, chosen = self.pool, self.run, self._chosen
         if pool is None:
             return
@@ -612,11 +593,7 @@ class RunScreen(BaseScreen[None]):
             kept = await panel.exported_files(run, chosen)
             files |= {f"{stem}-{end}": text for end, text in kept.files.items()}
             remarks += kept.remark
-        try:
-            paths = await asyncio.to_thread(save_all, Path(), files)
-        except OSError as error:
-            return self.flash(save_error_text(error, current_folder()), "error")
-        self.flash(f"saved {brace_names(paths)} in {current_folder()}{remarks}", "done")
+        await self.save_files(files, remarks)
 
     # Acting on the run and the pool
 
@@ -634,17 +611,12 @@ class RunScreen(BaseScreen[None]):
         self.flash(f"fetching the files of run {run.id}")
         # The app's worker and not this screen's: what is under way comes although the screen is left.
         self.app.run_worker(self._fetch(session, pool.key, run.id), name="fetch", exclusive=False)
-        return None
 
     async def _fetch(self, session: SessionInterface, pool: str, run: str) -> None:
         from skyward_tui.file_export import fetch_summary
 
-        try:
-            haul = await wait_shielded(session.fetch_files(pool, run))
-        except (SkywardError, OSError) as error:
-            self.app.flash(f"run {run}: {format_error(error)}", "error")
-        else:
-            said, good = fetch_summary(haul)
+        with flash_errors(self.app, f"run {run}: "):
+            said, good = fetch_summary(await wait_shielded(session.fetch_files(pool, run)))
             self.app.flash(f"run {run}: {said}", "done" if good else "error")
 
     def action_errors(self) -> None:
@@ -652,7 +624,6 @@ class RunScreen(BaseScreen[None]):
         if run is None or not any(outcome.kind != "returned" for outcome in run.outcomes()):
             return self.flash("no rank has failed")
         self.app.show_errors(run, self._go_to_rank)
-        return None
 
     def _go_to_rank(self, rank: int | None) -> None:
         if rank is not None:
@@ -664,7 +635,6 @@ class RunScreen(BaseScreen[None]):
         if pool is None or not pool.is_live:
             return self.flash("there are no ranks any more whose stacks could be taken")
         self.app.show_stacks(pool.key, run.id if run is not None else "", self._go_to_rank)
-        return None
 
     def action_debug(self) -> None:
         pool = self.pool
@@ -673,25 +643,21 @@ class RunScreen(BaseScreen[None]):
             return self.flash("no rank waits at a breakpoint")
         rank = self.rank if self.rank in waiting else waiting[0]
         self._run_in_terminal("debug", f"{pool.name}:{rank}")
-        return None
 
     def action_shell(self) -> None:
         pool = self.pool
         if pool is None or not pool.is_live:
             return self.flash("the pool is not up any more: there is no node to log in to")
         self._run_in_terminal("ssh", pool.name, str(pool.node_of(self.rank or 0)))
-        return None
 
     def action_dashboard(self) -> None:
         from skyward_tui.dialogs.open_link import open_dashboard
 
         self.run_worker(open_dashboard(self.app, self.pool), group="pages", exclusive=True)
 
-    def _run_in_terminal(self, *words: str) -> None:
+    @work(group="terminal", exclusive=True)
+    async def _run_in_terminal(self, *words: str) -> None:
         """Have a command of ours in place of the app, until it ends."""
-        self.run_worker(self._command(*words), group="terminal", exclusive=True)
-
-    async def _command(self, *words: str) -> None:
         from skyward_tui.ui.suspend import SuspendNotSupported, own_command, run_in_terminal
 
         command = own_command(*words)
@@ -702,7 +668,8 @@ class RunScreen(BaseScreen[None]):
         except OSError as error:
             self.flash(f"skyward-tui {words[0]} cannot be started: {error}", "error")
 
-    def action_cancel(self) -> None:
+    @work(group="cancel")
+    async def action_cancel(self) -> None:
         from skyward_tui.dialogs.dialog import ChoiceScreen
 
         run, pool = self.run, self.pool
@@ -712,32 +679,21 @@ class RunScreen(BaseScreen[None]):
             return self.flash("no run to cancel")
         if run.state != "running":
             return self.flash(f"run {run.id} has ended ({run.state}): there is nothing to cancel")
-
-        def go(choice: str | None) -> None:
-            if choice == "cancel-run":
-                self.run_worker(self._cancel(run), group="cancel")
-
         waits = pool is not None and any(each.run == run.id for each in pool.waiting)
         what = "It waits for nodes, and is not begun" if waits else "Its ranks are stopped"
         more = "".join(f"{said}. " for panel in self.panels.values() if (said := panel.cancel_side_effects(run)))
         text = f"Cancel {run.function} ({run.id})? {more}{what}; the pool stays up."
         choices = [("keep", "Let it go on", False), ("cancel-run", "Cancel the run", True)]
-        self.app.push_screen(ChoiceScreen("Cancel the run?", text, choices, escape="keep"), go)
-        return None
-
-    async def _cancel(self, run: RunView) -> None:
-        if self.app.session is None:
-            return
-        try:
-            await wait_shielded(self.app.session.cancel(self.key, run.id))
-        except SkywardError as error:
-            return self.flash(format_error(error), "error")
-        if run.state == "running":
-            self.flash(f"run {run.id} is being cancelled: its ranks are told to stop")
-        elif run.state == "cancelled":
-            self.flash(f"run {run.id} is cancelled", "done")
-        else:
-            self.flash(f"run {run.id} had ended ({run.state}) before it could be cancelled")
+        question = ChoiceScreen("Cancel the run?", text, choices, escape="keep")
+        if await self.app.push_screen_wait(question) == "cancel-run" and self.app.session is not None:
+            with flash_errors(self.app):
+                await wait_shielded(self.app.session.cancel(self.key, run.id))
+                if run.state == "running":
+                    self.flash(f"run {run.id} is being cancelled: its ranks are told to stop")
+                elif run.state == "cancelled":
+                    self.flash(f"run {run.id} is cancelled", "done")
+                else:
+                    self.flash(f"run {run.id} had ended ({run.state}) before it could be cancelled")
 
     def action_down(self) -> None:
         from skyward_tui.dialogs.confirmations import TeardownScreen
@@ -747,18 +703,15 @@ class RunScreen(BaseScreen[None]):
     def action_launch_here(self) -> None:
         self.app.show_launch("" if self._view is None else self._view.key)
 
-    def action_launch_again(self) -> None:
-        run, session = self.run, self.app.session
-        if run is None or session is None:
-            return self.flash("no run that could be launched again")
-        self.run_worker(self._launch_again(session, run), group="again")
-        return None
-
-    async def _launch_again(self, session: SessionInterface, run: RunView) -> None:
+    @work(group="again")
+    async def action_launch_again(self) -> None:
         from skyward_core.client.launch.launch_records import LaunchRecord
         from skyward_tui.launch_form.form import form_from_request
 
-        try:
+        run, session = self.run, self.app.session
+        if run is None or session is None:
+            return self.flash("no run that could be launched again")
+        with flash_errors(self.app):
             found = await wait_shielded(session.load_launch(run.id))
             if isinstance(found, LaunchRecord):
                 form = form_from_request(found.absolute_request())
@@ -766,12 +719,10 @@ class RunScreen(BaseScreen[None]):
                 from skyward_tui.launch_form.job_form import form_from_shell
 
                 form = form_from_shell(found, run.id)
-        except SkywardError as error:
-            return self.flash(format_error(error), "error")
-        live = self._view is not None and self._view.is_live
-        self.app.show_launch(self.key if live else "", form)
-        if found.joined and not live:
-            self.app.flash("its pool was made by another launch, and is over: say what the new one is like")
+            live = self._view is not None and self._view.is_live
+            self.app.show_launch(self.key if live else "", form)
+            if found.joined and not live:
+                self.app.flash("its pool was made by another launch, and is over: say what the new one is like")
 
     def action_back(self) -> None:
         """One thing at a time: what is open in a panel, zoom, then the screen."""

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 from textual import work
 from textual.app import ComposeResult
 from textual.content import Content
-from textual.message import Message
 from textual.widgets import Static
 
 from skyward_core.client import settings
 from skyward_core.model.errors import SkywardError
 from skyward_core.util.terminal_safe_text import sanitize_line
-from skyward_tui.screens.base_screen import BaseScreen
+from skyward_tui.dialogs.dialog import AskScreen
+from skyward_tui.screens.base_screen import ListScreen
 from skyward_tui.shutdown import run_in_daemon_thread as in_thread
 from skyward_tui.text.error_hints import format_error
 from skyward_tui.text.number_format import clip, fit_width
@@ -25,7 +25,7 @@ from skyward_tui.ui.actions import SCOPES, Action, actions_in, bindings, resolve
 from skyward_tui.ui.style_sheets import read_style_sheet
 from skyward_tui.ui.themes import SKYWARD
 from skyward_tui.widgets.header_and_hints import Breadcrumbs, Panel
-from skyward_tui.widgets.virtual_list import VirtualList
+from skyward_tui.widgets.virtual_list import CursorList, Part
 
 if TYPE_CHECKING:
     from skyward_core.client.settings import UserSetting
@@ -54,21 +54,19 @@ class SettingRow:
     remark: str = ""
 
 
-class SettingList(VirtualList):
+class SettingList(CursorList[SettingRow]):
     """Settings with what they do beside them."""
-
-    class SettingOpened(Message):
-        """The chosen one is to be changed."""
 
     def __init__(self) -> None:
         super().__init__(id="list")
-        self.rows: Sequence[SettingRow] = ()
-        self.cursor = 0
-        self._note = ""
 
     @property
     def chosen(self) -> SettingRow | None:
-        return self.rows[self.cursor] if self.rows and self.rows[self.cursor].name else None
+        chosen = super().chosen
+        return chosen if chosen is not None and chosen.name else None
+
+    def row_id(self, row: SettingRow) -> str:
+        return row.name
 
     def update(self, rows: Sequence[SettingRow], note: str) -> None:
         """Show these; the cursor stays on its setting.
@@ -76,50 +74,30 @@ class SettingList(VirtualList):
         Args:
             note: what stands there where there are none.
         """
-        name = self.chosen.name if self.chosen else ""
-        self.rows, self._note = rows, note
-        places = [at for at, row in enumerate(rows) if row.name and row.name == name]
-        self.cursor = places[0] if places else 0
+        self.note = note
+        self.set_rows(rows)
         self._skip_headings(1)
         self.refresh()
-
-    def visible_rows(self) -> list[Content]:
-        return super().visible_rows() if self.rows else [self.empty_text(self._note)]
-
-    def row_count(self, width: int) -> int:
-        return len(self.rows)
 
     def required_range(self) -> range:
         heading = self.cursor > 0 and not self.rows[self.cursor - 1].name
         return range(self.cursor - heading, self.cursor + 1)
 
     def row(self, index: int, width: int) -> Content:
-        row, here = self.rows[index], index == self.cursor
-        if not row.name:
-            return Content.styled(clip(row.shown, width), "bold")
-        value = ("$text-error" if row.remark else "$text-accent") if row.is_own else "$muted"
+        row = self.rows[index]
+        return super().row(index, width) if row.name else Content.styled(clip(row.shown, width), "bold")
+
+    def parts(self, row: SettingRow, width: int) -> Iterator[Part]:
         name, cell = (_NAME, _VALUE) if width >= _ROOMY else (_NARROW_NAME, _NARROW_VALUE)
+        value = ("$text-error" if row.remark else "$text-accent") if row.is_own else "$muted"
+        yield f" {fit_width(row.name, name)} ", ""
+        yield f"{fit_width(row.shown, cell)} ", value
         room = max(0, width - name - cell - 4)
-        line = Content.assemble(
-            ("▶ " if here else "  ", "$text-accent"),
-            f"{fit_width(row.name, name)} ",
-            (f"{fit_width(row.shown, cell)} ", value),
-            (clip(row.remark or row.help, room), "$text-error" if row.remark else "$muted"),
-        )
-        if here:
-            line = line.pad_right(max(0, width - line.cell_length)).stylize_before("on $block-cursor-background")
-        return line
+        yield clip(row.remark or row.help, room), "$text-error" if row.remark else "$muted"
 
     def action_step(self, rows: int) -> None:
-        self.cursor = min(max(0, self.cursor + rows), max(0, len(self.rows) - 1))
+        super().action_step(rows)
         self._skip_headings(1 if rows > 0 else -1)
-        self.refresh()
-
-    def action_edge(self, end: int) -> None:
-        self.action_step(len(self.rows) if end else -len(self.rows))
-
-    def action_open(self) -> None:
-        self.post_message(self.SettingOpened())
 
     def _skip_headings(self, step: int) -> None:
         """Let the cursor stand on no heading; the first row is one."""
@@ -130,7 +108,7 @@ class SettingList(VirtualList):
 _TABLES = {"app": "Looks", "notify": "Being called"}
 
 
-class SettingsScreen(BaseScreen[None]):
+class SettingsScreen(ListScreen[SettingList]):
     """Lists them, says what holds and whose wish that is, and writes changes to the person's own file."""
 
     SCOPE = "settings"
@@ -138,7 +116,7 @@ class SettingsScreen(BaseScreen[None]):
     DEFAULT_CSS = read_style_sheet(__file__, "settings")
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__(SettingList())
         self._given: Mapping[str, Any] = {}
         self._failed = ""
         self._words = ""
@@ -146,22 +124,17 @@ class SettingsScreen(BaseScreen[None]):
         self._writing = asyncio.Lock()
 
     def body(self) -> ComposeResult:
-        panel = Panel(SettingList())
-        panel.border_title = "settings"
-        yield panel
-        about = Panel(Static(id="detail"), id="about")
-        about.border_title = "chosen"
-        yield about
+        yield Panel(self.listed, title="settings")
+        yield Panel(Static(id="detail"), id="about", title="chosen")
 
     def on_mount(self) -> None:
-        self.query_one(SettingList).focus()
         self.run_worker(self._load(), group="read")
         self._show()
 
     def tick(self, now: float) -> None:
         found = [Content.styled(f"/{sanitize_line(self._words)}", "$text-accent")] if self._words else []
         self.query_one(Breadcrumbs).update_trail(["pools", "settings"], found)
-        self.query_one("#detail", Static).update(self._detail(self.query_one(SettingList).chosen))
+        self.query_one("#detail", Static).update(self._detail(self.listed.chosen))
         super().tick(now)
 
     def _detail(self, row: SettingRow | None) -> Content:
@@ -182,7 +155,7 @@ class SettingsScreen(BaseScreen[None]):
         except (SkywardError, OSError) as error:
             self._given, self._failed = {}, format_error(error)
         self._is_read = True
-        if self.is_attached and self.query(SettingList):  # a screen that goes loses its list first
+        if self.is_attached and self.listed.is_attached:  # a screen that goes loses its list first
             self._show()
 
     def _show(self) -> None:
@@ -194,7 +167,7 @@ class SettingsScreen(BaseScreen[None]):
         note = f"nothing has {sanitize_line(self._words)} in it" if self._words else "reading the settings …"
         if self._failed:
             note = f"✗ {self._failed}"
-        self.query_one(SettingList).update(rows if self._is_read and not self._failed else [], note)
+        self.listed.update(rows if self._is_read and not self._failed else [], note)
         self.tick(self.app.clock())
 
     def _all_rows(self) -> Iterator[tuple[str, list[SettingRow]]]:
@@ -234,19 +207,16 @@ class SettingsScreen(BaseScreen[None]):
     # Changing it
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        chosen = self.query_one(SettingList).chosen if self.is_mounted else None
+        chosen = self.listed.chosen
         if action == "change":
             return chosen is not None
         if action == "forget":
             return chosen is not None and chosen.is_own
         return True
 
-    def on_setting_list_setting_opened(self) -> None:
-        self.action_change()
-
     @work(group="edit", exclusive=True)
     async def action_change(self) -> None:
-        if (row := self.query_one(SettingList).chosen) is None:
+        if (row := self.listed.chosen) is None:
             return
         table, _, id = row.name.partition(".")
         if table == settings.KEYS_TABLE:
@@ -260,15 +230,12 @@ class SettingsScreen(BaseScreen[None]):
             )
         if (text := await self._ask_value(setting, row, now)) is not None:
             self._edit(lambda: settings.change(row.name, _value(setting, text)), row.name)
-        return None
 
     async def _ask_value(self, setting: UserSetting, row: SettingRow, now: Any) -> str | None:
         if setting.kind == "theme":
             from skyward_tui.dialogs.pickers import ThemePicker
 
             return await self.app.push_screen_wait(ThemePicker(sorted(self.app.available_themes), self.app.theme))
-        from skyward_tui.dialogs.dialog import AskScreen
-
         text = f"{now:g}" if isinstance(now, float) else sanitize_line(f"{now}")
         return await self.app.push_screen_wait(AskScreen(f"{row.name} (esc leaves it)", text))
 
@@ -276,15 +243,15 @@ class SettingsScreen(BaseScreen[None]):
         from skyward_tui.dialogs.pickers import KeyScreen
 
         if (key := await self.app.push_screen_wait(KeyScreen(row.help))) is None:
-            return None
+            return
         wished = {**self.app.user_settings.keys, id: key}
         _, refused = resolve_keymap(wished)
         if why := [each for each in refused if each.startswith(f"{settings.KEYS_TABLE}.{id}:")]:
             return self.flash(why[0], "error")
-        return self._edit(partial(settings.change, row.name, key), row.name)
+        self._edit(partial(settings.change, row.name, key), row.name)
 
     def action_forget(self) -> None:
-        if (row := self.query_one(SettingList).chosen) is not None:
+        if (row := self.listed.chosen) is not None:
             self._edit(partial(settings.reset, row.name), row.name)
 
     def _edit(self, change: Callable[[], None], name: str) -> None:
@@ -302,17 +269,12 @@ class SettingsScreen(BaseScreen[None]):
                 return self.app.flash(said + format_error(error), "error")
             self.app.apply_settings(own)
             await self._load()
-        if not self.is_attached:
-            return None
-        row = next((row for row in self.query_one(SettingList).rows if row.name == name), None)
-        if row is not None:
+        row = next((row for row in self.listed.rows if row.name == name), None)
+        if row is not None and self.is_attached:
             self.flash(f"{name}: {row.remark or row.shown}", "error" if row.remark else "done")
-        return None
 
     @work(group="edit", exclusive=True)
     async def action_find(self) -> None:
-        from skyward_tui.dialogs.dialog import AskScreen
-
         words = await self.app.push_screen_wait(AskScreen("Show only what has these words in it", self._words))
         self._words = words or ""
         self._show()
@@ -320,9 +282,9 @@ class SettingsScreen(BaseScreen[None]):
     def action_back(self) -> None:
         if self._words:
             self._words = ""
-            return self._show()
-        self.dismiss(None)
-        return None
+            self._show()
+        else:
+            self.dismiss()
 
 
 def _value(setting: UserSetting, text: str) -> str | float:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import time
 from dataclasses import dataclass
-from pathlib import Path
 from time import monotonic
 
+from textual import work
 from textual.app import ComposeResult
 from textual.containers import Container, VerticalScroll
 from textual.content import Content
@@ -17,6 +17,7 @@ from textual.widgets.option_list import Option
 from skyward_core.model.errors import SkywardError
 from skyward_core.model.stack_values import StackFrame, Stacks
 from skyward_core.util.terminal_safe_text import sanitize_line
+from skyward_core.views.pool_view import PoolView, RunView
 from skyward_core.views.stack_groups import (
     SIGNAL,
     StackGroup,
@@ -34,6 +35,7 @@ from skyward_core.views.stack_groups import (
     summarize_collectives,
     thread_lines,
 )
+from skyward_tui.dialogs.dialog import ChoiceScreen
 from skyward_tui.external_editor import SourceFile, find_source, source_folders
 from skyward_tui.screens.base_screen import BaseScreen
 from skyward_tui.terminal_info import current_folder
@@ -41,7 +43,7 @@ from skyward_tui.text.error_hints import format_error
 from skyward_tui.text.number_format import ago, clip, clock, count, duration, fit_width
 from skyward_tui.ui.actions import Action, bindings
 from skyward_tui.ui.refresh_timer import refresh_token
-from skyward_tui.ui.session_futures import wait_shielded
+from skyward_tui.ui.session_futures import flash_errors, wait_shielded
 from skyward_tui.ui.style_sheets import read_style_sheet
 from skyward_tui.ui.themes import state_style
 from skyward_tui.widgets.header_and_hints import Breadcrumbs, Panel
@@ -63,34 +65,27 @@ class StackRank:
     late: bool
 
 
-class StackRankList(VirtualList, can_focus=False):
+class StackRankList(VirtualList[StackRank], can_focus=False):
     """Those of the chosen stack first; nothing to go to, the stacks above have the cursor."""
 
-    def __init__(self, *, id: str | None = None) -> None:
-        super().__init__(id=id)
-        self._rows: list[StackRank] = []
-
     def update(self, rows: list[StackRank]) -> None:
-        if rows != self._rows:
-            if [row.state.rank for row in rows] != [row.state.rank for row in self._rows]:
+        if rows != self.rows:
+            if [row.state.rank for row in rows] != [row.state.rank for row in self.rows]:
                 self.top = 0
-            self.refresh(layout=len(rows) != len(self._rows))
-            self._rows = rows
+            self.refresh(layout=len(rows) != len(self.rows))
+            self.rows = rows
 
     def get_content_height(self, *_: object) -> int:
-        return len(self._rows) + 1
+        return len(self.rows) + 1
 
     def head(self, width: int) -> list[Content]:
-        more = len(self._rows) + 1 - self.size.height
+        more = len(self.rows) + 1 - self.size.height
         names = f" {'rank':<6}{'node':<6}{'state':<14}{'time':>7}  {self._pad_position('where')}"
         hidden = f"last line  (+{count(more, 'rank')} below)" if more > 0 else "last line"
         return [Content.styled(clip(f"{names}{self._quiet_column('quiet')}{hidden}", width), "$muted")]
 
-    def row_count(self, width: int) -> int:
-        return len(self._rows)
-
     def row(self, index: int, width: int) -> Content:
-        each = self._rows[index]
+        each = self.rows[index]
         state = each.state
         mark = state_style(state.state)
         time = "" if state.seconds is None else duration(state.seconds)
@@ -105,12 +100,12 @@ class StackRankList(VirtualList, can_focus=False):
         return Content.assemble(made, (clip(each.line, width - made.cell_length), "$muted"))
 
     def _pad_position(self, text: str) -> str:
-        widest = min(_MAX_POSITION_CELLS, max((len(row.where) for row in self._rows), default=0))
+        widest = min(_MAX_POSITION_CELLS, max((len(row.where) for row in self.rows), default=0))
         return f"{fit_width(text, widest)}  "
 
     def _quiet_column(self, text: str) -> str:
         """A column where somebody is quiet, else none."""
-        return f"{text:>7}  " if any(row.state.quiet is not None for row in self._rows) else ""
+        return f"{text:>7}  " if any(row.state.quiet is not None for row in self.rows) else ""
 
 
 PROFILE_SECONDS = 10.0  # seconds for which a rank is looked at
@@ -144,17 +139,11 @@ class StacksScreen(BaseScreen[int | None]):
 
     def body(self) -> ComposeResult:
         yield Static(id="verdict")
-        listed = Panel(self._listed, id="groups")
-        listed.border_title = "ranks"
-        yield listed
+        yield Panel(self._listed, id="groups", title="ranks")
         with Container(id="detail"):
             yield Panel(VerticalScroll(Static(id="stack")), id="frames")
-            code = Panel(StackCode(id="code"), id="source")
-            code.border_title = "where they stand"
-            yield code
-        each = Panel(self._board, id="each")
-        each.border_title = "each rank"
-        yield each
+            yield Panel(StackCode(id="code"), id="source", title="where they stand")
+        yield Panel(self._board, id="each", title="each rank")
 
     def on_mount(self) -> None:
         self._listed.focus()
@@ -162,17 +151,30 @@ class StacksScreen(BaseScreen[int | None]):
         self.tick(self.app.clock())
 
     def tick(self, now: float) -> None:
-        view = self.app.find_pool(self._pool)
+        view, run = self._view, self._run_view
         name = view.name if view is not None else self._pool.partition(".")[0]
-        run = view.runs.get(self._run) if view is not None else None
         trail = ["pools", name, *([run.function] if run is not None else ()), "stacks"]
         self.query_one(Breadcrumbs).update_trail(trail, [Content.styled(self._state(now), "$muted")])
         self._show_ranks(now)
         super().tick(now)
 
+    @property
+    def _view(self) -> PoolView | None:
+        return self.app.find_pool(self._pool)
+
+    @property
+    def _run_view(self) -> RunView | None:
+        return None if self._view is None else self._view.runs.get(self._run)
+
+    @property
+    def _group(self) -> StackGroup | None:
+        """The chosen ranks."""
+        place = self._listed.highlighted
+        return self._groups[place] if place is not None and place < len(self._groups) else None
+
     def time_token(self, now: float) -> object:
         """The ranks' states are timed by the second."""
-        view = self.app.find_pool(self._pool)
+        view = self._view
         return super().time_token(now) if view is None else refresh_token([view], now)
 
     def _state(self, now: float) -> str:
@@ -218,27 +220,21 @@ class StacksScreen(BaseScreen[int | None]):
 
     async def _read_sources(self, stacks: Stacks) -> dict[tuple[str, int], SourceFile | None]:
         """The code where ranks stand."""
-        view = self.app.find_pool(self._pool)
-        folders = await source_folders(self.app, view.runs.get(self._run) if view is not None else None)
+        folders = await source_folders(self.app, self._run_view)
         frames = [frame for group in group_stacks(stacks) if (frame := calling_frame(group.frames))]
         found = await asyncio.to_thread(lambda: [find_source(frame, folders) for frame in frames])
         return {(frame.file, frame.line): each for frame, each in zip(frames, found, strict=True)}
 
-    def action_signal(self) -> None:
-        from skyward_tui.dialogs.dialog import ChoiceScreen
-
+    @work
+    async def action_signal(self) -> None:
         if self._stacks is None or not (ranks := self._stacks.askable):
             return self.flash("there is no rank that only a signal could ask")
-
-        def go(choice: str | None) -> None:
-            if choice == "send-signal":
-                self._start_read(signal=True)
-
         named = f"{count(len(ranks), 'rank')} ({format_ranges(ranks)})"
         text = f"{named} cannot be read: {self._unreadable_reason(ranks)}. {SIGNAL}."
         choices = [("keep", "Leave them alone", False), ("send-signal", "Send it", True)]
-        self.app.push_screen(ChoiceScreen("Send the ranks a signal?", text, choices, escape="keep"), go)
-        return None
+        question = ChoiceScreen("Send the ranks a signal?", text, choices, escape="keep")
+        if await self.app.push_screen_wait(question) == "send-signal":
+            self._start_read(signal=True)
 
     def _unreadable_reason(self, ranks: list[int]) -> str:
         found = self._stacks.ranks if self._stacks is not None else ()
@@ -255,7 +251,7 @@ class StacksScreen(BaseScreen[int | None]):
         if self._groups:
             listed.highlighted = min(chosen, len(self._groups) - 1)
         self._show_verdict()
-        self._show_stack(listed.highlighted)
+        self._show_stack()
         self.tick(self.app.clock())
 
     def _show_verdict(self) -> None:
@@ -282,11 +278,10 @@ class StacksScreen(BaseScreen[int | None]):
             (sanitize_line(describe_location(group)), style if group.frames else "$muted"),
         )
 
-    def _show_stack(self, place: int | None) -> None:
+    def _show_stack(self) -> None:
         """That of the chosen ranks; where there is room, those of others below."""
-        if place is None or place >= len(self._groups):
+        if (group := self._group) is None:
             return
-        group = self._groups[place]
         lines = self._frames(group)
         for other in self._groups:
             if other is not group and other.frames:
@@ -294,7 +289,9 @@ class StacksScreen(BaseScreen[int | None]):
         self.query_one("#frames", Panel).set_titles(Content(self._title(group)))
         self.query_one("#stack", Static).update(Content("\n").join(lines))
         self.query_one("#frames VerticalScroll", VerticalScroll).scroll_home(animate=False)
-        self._show_code()
+        # The lines around where each group stands, that of the chosen one first.
+        others = [each for each in self._groups if each is not group and calling_frame(each.frames)]
+        self.query_one(StackCode).update([self._code_position(each) for each in (group, *others)])
         self._looked = (None, 0.0)
         self._show_ranks(self.app.clock())
 
@@ -312,30 +309,18 @@ class StacksScreen(BaseScreen[int | None]):
     def _code_position(self, group: StackGroup) -> CodePosition:
         who = f"{'rank' if len(group.stacks) == 1 else 'ranks'} {group.ranks}"
         if (frame := calling_frame(group.frames)) is None:
-            return CodePosition(
-                Content.styled(who, "bold"),
-                None,
-                sanitize_line(group.state_text) or "in no code of the person's",
-            )
-        head = Content.assemble((who, "bold"), "  ", (self._position_text(frame), "$text-accent"))
-        source = self._sources.get((frame.file, frame.line))
-        if source is not None and self._run_opened_at is not None and source.changed_at > self._run_opened_at:
+            missing = sanitize_line(group.state_text) or "in no code of the person's"
+            return CodePosition(Content.styled(who, "bold"), None, missing)
+        place = f"{short_file(frame.file, self._folders)}:{frame.line}"
+        head = Content.assemble((who, "bold"), "  ", (place, "$text-accent"))
+        source, run = self._sources.get((frame.file, frame.line)), self._run_view
+        if source is not None and run is not None and source.changed_at > run.opened_at:
             head = Content.assemble(head, ("  ! changed since the run began", "$text-warning"))
         return CodePosition(head, source, "its file is not on this machine")
 
-    def _position_text(self, frame: StackFrame) -> str:
-        return f"{short_file(frame.file, self._folders)}:{frame.line}"
-
-    @property
-    def _run_opened_at(self) -> float | None:
-        """When the run did."""
-        view = self.app.find_pool(self._pool)
-        run = view.runs.get(self._run) if view is not None else None
-        return None if run is None else run.opened_at
-
     def _show_ranks(self, now: float) -> None:
         """Every rank, those of the chosen stack first, then those that few others are with."""
-        view = self.app.find_pool(self._pool)
+        view, run = self._view, self._run_view
         if view is None or not self._groups:
             return
         seen, at = self._looked
@@ -343,7 +328,6 @@ class StacksScreen(BaseScreen[int | None]):
         if seen == news or (seen is not None and monotonic() - at < LOOK_SECONDS):
             return
         self._looked = (news, monotonic())
-        run = view.runs.get(self._run)
         states = {state.rank: state for state in rank_states(view, run, now)}
         chosen = self._listed.highlighted
         most = max(len(group.stacks) for group in self._groups)
@@ -377,8 +361,8 @@ class StacksScreen(BaseScreen[int | None]):
             return Content.styled(f"{name}{gap}{place}", "$muted")
         return Content.assemble((name, "bold"), gap, (place, "$text-accent"))
 
-    def on_option_list_option_highlighted(self, event: OptionList.OptionHighlighted) -> None:
-        self._show_stack(event.option_index)
+    def on_option_list_option_highlighted(self) -> None:
+        self._show_stack()
 
     def on_option_list_option_selected(self) -> None:
         self.action_log()
@@ -387,40 +371,28 @@ class StacksScreen(BaseScreen[int | None]):
 
     def action_threads(self) -> None:
         self._all_threads = not self._all_threads
-        self._show_stack(self._listed.highlighted)
+        self._show_stack()
 
     def action_log(self) -> None:
-        place = self._listed.highlighted
-        if place is not None and place < len(self._groups):
-            self.dismiss(self._groups[place].stacks[0].rank)
+        if self._group is not None:
+            self.dismiss(self._group.stacks[0].rank)
 
-    def action_profile(self) -> None:
-        place = self._listed.highlighted
-        if place is None or place >= len(self._groups):
+    @work(exclusive=True, group="profile")
+    async def action_profile(self) -> None:
+        from skyward_tui.file_export import profile_files
+
+        session, group = self.app.session, self._group
+        if session is None or group is None:
             return
-        rank = self._groups[place].stacks[0].rank
+        rank = group.stacks[0].rank
         self.flash(f"looking at rank {rank} for {PROFILE_SECONDS:g} s")
-        self.run_worker(self._profile(rank), exclusive=True, group="profile")
-
-    async def _profile(self, rank: int) -> None:
-        from skyward_tui.file_export import brace_names, profile_files, save, save_error_text
-
-        if self.app.session is None:
-            return
-        try:
-            seen = parse_profile(await wait_shielded(self.app.session.profile(self._pool, rank, PROFILE_SECONDS)))
-            called = f"{self._pool.partition('.')[0]}-{self._run}-r{rank}"
-            files = profile_files(seen, called)
-            paths = [await asyncio.to_thread(save, Path(name), [text]) for name, text in files.items()]
-        except SkywardError as error:
-            return self.flash(format_error(error), "error")
-        except OSError as error:
-            return self.flash(save_error_text(error, current_folder()), "error")
-        rows = profile_table(seen) if seen.samples else [("it was idle each time", "", "")]
-        lines = [f"{itself:>7}  {total:>10}  {line}" for itself, total, line in rows]
-        self.query_one("#frames", Panel).set_titles(Content(f"rank {rank}: where its time went"))
-        self.query_one("#stack", Static).update(Content("\n").join(map(Content, lines)))
-        return self.flash(f"saved {brace_names(paths)} in {current_folder()}", "done")
+        with flash_errors(self.app):
+            seen = parse_profile(await wait_shielded(session.profile(self._pool, rank, PROFILE_SECONDS)))
+            rows = profile_table(seen) if seen.samples else [("it was idle each time", "", "")]
+            lines = [f"{itself:>7}  {total:>10}  {line}" for itself, total, line in rows]
+            self.query_one("#frames", Panel).set_titles(Content(f"rank {rank}: where its time went"))
+            self.query_one("#stack", Static).update(Content("\n").join(map(Content, lines)))
+            await self.save_files(profile_files(seen, f"{self._pool.partition('.')[0]}-{self._run}-r{rank}"))
 
     def _text(self) -> str:
         found = self._stacks
@@ -430,19 +402,8 @@ class StacksScreen(BaseScreen[int | None]):
         if text := self._text():
             self.app.copy(text, "stacks")
 
-    def action_save(self) -> None:
+    @work(group="save")
+    async def action_save(self) -> None:
         if self._stacks is not None:
-            self.run_worker(self._save(self._text() + "\n", self._stacks.at), group="save")
-
-    async def _save(self, text: str, at: float) -> None:
-        from skyward_tui.file_export import save, save_error_text
-
-        name = f"{self._pool.partition('.')[0]}-stacks-{time.strftime('%H%M%S', time.localtime(at))}.txt"
-        try:
-            path = await asyncio.to_thread(save, Path(name), [text])
-        except OSError as error:
-            return self.flash(save_error_text(error, current_folder()), "error")
-        return self.flash(f"saved {path.name} in {current_folder()}", "done")
-
-    def action_back(self) -> None:
-        self.dismiss(None)
+            at = time.strftime("%H%M%S", time.localtime(self._stacks.at))
+            await self.save_files({f"{self._pool.partition('.')[0]}-stacks-{at}.txt": [self._text() + "\n"]})

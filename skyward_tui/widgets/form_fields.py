@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from rich.cells import cell_len
 from rich.segment import Segment
-from rich.text import Text
 from textual import events
 from textual.containers import Horizontal, VerticalScroll
 from textual.content import Content
@@ -24,21 +23,11 @@ from skyward_core.util.terminal_safe_text import sanitize_in_place
 from skyward_tui.text.number_format import clip_path, one_line
 from skyward_tui.ui.actions import bindings
 from skyward_tui.ui.style_sheets import read_style_sheet
-from skyward_tui.widgets.header_and_hints import Panel
+from skyward_tui.widgets.header_and_hints import Panel, TextLine
 
 if TYPE_CHECKING:
     from skyward_core.client.launch.discovery import PluginInfo
     from skyward_core.model.provider_settings import Setting
-
-
-class TextLine(Input):
-    """Its value stays what it is: a preset of a folder that somebody else made, or what was pasted."""
-
-    @property
-    def _value(self) -> Text:  # what Textual paints of it
-        if self.password:
-            return super()._value
-        return Text(sanitize_in_place(self.value), no_wrap=True, overflow="ignore", end="")
 
 
 class Toggles(Widget, can_focus=True):
@@ -202,9 +191,7 @@ def setting_row(id: str, setting: Setting) -> Horizontal:
 def text_field(name: str, placeholder: str = "", *, value: str = "", type: str = "text") -> Input:
     """A line of text, or a number."""
     kind: Literal["integer", "text"] = "integer" if type == "integer" else "text"
-    field = FormLine(value, placeholder, id=name, compact=True, type=kind, valid_empty=True)
-    field.cursor_blink = False
-    return field
+    return FormLine(value, placeholder, id=name, compact=True, type=kind, valid_empty=True)
 
 
 def update_label(line: Static, text: Content) -> None:

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 from rich.cells import cell_len
+from rich.text import Text
 from textual import events
 from textual.containers import Vertical
 from textual.content import Content
 from textual.message import Message
-from textual.widgets import Static
+from textual.reactive import reactive
+from textual.widget import Widget
+from textual.widgets import Input, Static
 
+from skyward_core.util.terminal_safe_text import sanitize_in_place
 from skyward_tui.ui.style_sheets import read_style_sheet
 
 MIN_WIDTH, MIN_HEIGHT = 60, 15
@@ -152,14 +157,25 @@ class Panel(Vertical):
     DEFAULT_CSS = read_style_sheet(__file__, "panel")
     _titles: tuple[Content, Content] | None = None
 
+    def __init__(self, *children: Widget, title: str | Content = "", **more: Any) -> None:
+        super().__init__(*children, **more)
+        self.border_title = title
+
     def set_titles(self, title: Content, subtitle: Content = _EMPTY) -> None:
         """Change the titles where they differ: Textual repaints the box and all in it."""
-        if self._titles is None or not _is_same(self._titles[0], title) or not _is_same(self._titles[1], subtitle):
+        if self._titles is None or not all(map(Content.is_same, self._titles, (title, subtitle))):
             self._titles = (title, subtitle)
             self.border_title = title
             self.border_subtitle = subtitle
 
 
-def _is_same(one: Content, other: Content) -> bool:
-    """Equal in text and colours; contents compare by text alone."""
-    return one.plain == other.plain and one.spans == other.spans
+class TextLine(Input):
+    """An input whose value may hold control characters: a preset of somebody else's folder, or pasted text."""
+
+    cursor_blink = reactive(False, init=False)
+
+    @property
+    def _value(self) -> Text:  # what Textual paints of it
+        if self.password:
+            return super()._value
+        return Text(sanitize_in_place(self.value), no_wrap=True, overflow="ignore", end="")

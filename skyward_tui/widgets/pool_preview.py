@@ -74,7 +74,7 @@ class PoolPreview(Widget, can_focus=False):
             return
         self._seen, self._looked = seen, monotonic()
         content = Content("\n").join(self._lines(pool, run, now))
-        if content.plain != self._content.plain or content.spans != self._content.spans:
+        if not content.is_same(self._content):
             self._content = content
             self.refresh()
 

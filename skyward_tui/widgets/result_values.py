@@ -91,7 +91,7 @@ class TrialView(Protocol):
     def reverse_sort(self) -> None: ...
 
 
-class ResultsPane(VirtualList):
+class ResultsPane(VirtualList[TaskView]):
     """The results of one run as they come."""
 
     def __init__(self, *, id: str | None = None) -> None:

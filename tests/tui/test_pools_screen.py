@@ -349,7 +349,7 @@ async def test_a_key_opens_a_page_of_the_head_of_the_pool_under_the_cursor(
 
 
 def listed(app: SkywardApp) -> list[str]:
-    return [pool.name for pool in app.screen.query_one(PoolList).pools]
+    return [pool.name for pool in app.screen.query_one(PoolList).rows]
 
 
 async def test_short_names_leave_room_for_their_heading(app: SkywardApp, session: FakeSession) -> None:

@@ -31,7 +31,7 @@ async def test_a_pool_and_a_rank_that_change_stand_out_for_a_moment(app: Skyward
     run = session.open_run(view)
     async with app.run_test(size=(120, 40)) as pilot:
         listed = app.screen.query_one(PoolList)
-        await until(pilot, lambda: bool(listed.pools))
+        await until(pilot, lambda: bool(listed.rows))
         assert not stands_out(listed), "what is new has not changed"
         session.emit(view, events.PoolState(pool=view.name, state="degraded", detail="", at=session.now))
         await until(pilot, lambda: stands_out(listed))
@@ -56,7 +56,7 @@ async def test_who_wants_no_motion_sees_none(
     view = session.pool("llama-ft", 2)
     async with app.run_test(size=(120, 40)) as pilot:
         listed = app.screen.query_one(PoolList)
-        await until(pilot, lambda: bool(listed.pools))
+        await until(pilot, lambda: bool(listed.rows))
         session.emit(view, events.PoolState(pool=view.name, state="degraded", detail="", at=session.now))
         await until(pilot, lambda: "degraded" in listed.render().plain)
         assert not stands_out(listed)

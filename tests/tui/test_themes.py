@@ -34,7 +34,7 @@ def test_every_kind_of_screen_is_tried(session: FakeSession) -> None:
     for path in (*(PACKAGE / "screens").glob("*.py"), *(PACKAGE / "dialogs").glob("*.py")):
         text = path.read_text("utf-8")
         names = {line.split()[1].partition("(")[0] for line in text.splitlines() if line.startswith("class ")}
-        for name in names - {"BaseScreen"}:
+        for name in names - {"BaseScreen", "ListScreen"}:
             if name.endswith("Screen"):
                 assert name in {kind.__name__ for kind in made}, name
 
