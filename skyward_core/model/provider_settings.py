@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+import dataclasses
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import MISSING, field, fields
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from skyward_core.model.errors import SkywardError, UsageError
+from skyward_core.util.light_dataclass import Value, value
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -15,65 +19,48 @@ _TYPE_NAMES: dict[Any, str] = {int: "a whole number", float: "a number"}
 _FLAGS = {"yes": True, "true": True, "1": True, "no": False, "false": False, "0": False}
 
 
-# Both are written out, as a dataclass takes a millisecond to make while somebody waits for a pool's start.
-
-
-class Field:
+@value
+class Field(Value):
     """How a setting looks in a form.
 
-    Args:
-        label: before the field.
-        placeholder: in it while it is empty.
-        missing: what to do about an empty one, where the setting is required.
+    Attributes:
+        label: text before the field.
+        placeholder: text in the field while it is empty.
+        missing: what to do about an empty field of a required setting.
         suggestions: texts that complete what is typed.
     """
 
-    def __init__(
-        self, label: str, *, placeholder: str = "", missing: str = "", suggestions: Sequence[str] = ()
-    ) -> None:
-        self.label = label
-        self.placeholder = placeholder
-        self.missing = missing
-        self.suggestions = suggestions
+    label: str
+    placeholder: str = ""
+    missing: str = ""
+    suggestions: Sequence[str] = ()
 
 
-class Setting:
-    """A parameter of a provider's class that a person may give as a text.
+@value
+class Setting(Value):
+    """A parameter of a provider's class that a user may give as a text.
 
-    Args:
-        name: of the parameter.
-        help: what it is, in a line.
-        type: makes its value of the text; raises ValueError, whose text says why, where it cannot.
-        default: its value where nothing is given.
-        required: whether something has to be given.
-        option: a command line's own option for it; the others are given as ``name=text``.
-        example: of what is given.
-        names_machines: whether it names the machines, so that nobody has to say how many there are.
-        field: gives its field in a form, which may tell of what is there now; None where it has none.
+    Attributes:
+        name: name of the parameter.
+        help: description in one line.
+        type: parses the text; raises ValueError with the reason if it cannot.
+        default: value if no text is given.
+        required: whether a text has to be given.
+        option: the command line's own option for the setting; the others are given as ``name=text``.
+        example: example of a text.
+        names_machines: whether the setting names the machines, so that their number is known.
+        field: makes the setting's field of a form, which may depend on what exists now; None for no field.
     """
 
-    def __init__(
-        self,
-        name: str,
-        *,
-        help: str,
-        type: Callable[[str], Any] = str,
-        default: Any = None,
-        required: bool = False,
-        option: str = "",
-        example: str = "",
-        names_machines: bool = False,
-        field: Callable[[], Field] | None = None,
-    ) -> None:
-        self.name = name
-        self.help = help
-        self.type = type
-        self.default = default
-        self.required = required
-        self.option = option
-        self.example = example
-        self.names_machines = names_machines
-        self.field = field
+    name: str
+    help: str
+    type: Callable[[str], Any] = str
+    default: Any = None
+    required: bool = False
+    option: str = ""
+    example: str = ""
+    names_machines: bool = False
+    field: Callable[[], Field] | None = None
 
     def read(self, text: str) -> Any:
         """The value that a text stands for.
@@ -124,6 +111,43 @@ def flag(text: str) -> bool:
         return _FLAGS[text.lower()]
     except KeyError:
         raise ValueError(f"yes or no, not {text!r}") from None
+
+
+_TYPES: Mapping[Any, Callable[[str], Any]] = {
+    "int | None": int,
+    "bool": flag,
+    "Sequence[str] | None": word_list,
+    "Sequence[str] | str | None": word_list,
+}
+
+
+def setting(help: str, default: Any = None, **more: Any) -> Any:
+    """Return a field of a provider's dataclass that is a setting, too.
+
+    Args:
+        help: description in one line.
+        default: default of the field.
+        more: other attributes of :class:`Setting`; without ``type``, the field's annotation names it.
+    """
+    return field(default=default, metadata={"help": help, **more})
+
+
+class DeclaredSettings:
+    """Settings of a provider that is a dataclass: its fields made by :func:`setting`."""
+
+    def __get__(self, instance: object, owner: type) -> tuple[Setting, ...]:
+        return _field_settings(owner)
+
+
+@cache
+def _field_settings(provider: Any) -> tuple[Setting, ...]:
+    return tuple(_to_setting(each) for each in fields(provider) if "help" in each.metadata)
+
+
+def _to_setting(each: dataclasses.Field[Any]) -> Setting:
+    required = each.default is MISSING
+    told = {"type": _TYPES.get(each.type, str), "default": None if required else each.default, "required": required}
+    return Setting(each.name, **told | each.metadata)  # type: ignore[arg-type]
 
 
 def load_entry_points(group: str, ours: Collection[str]) -> dict[str, list[EntryPoint]]:

@@ -17,7 +17,7 @@ from skyward_core.model.machines import Check, Machine, OrderedHardware
 from skyward_core.model.misuse_errors import StrictKeywords
 from skyward_core.model.offers import Block, MachineRequirements, OfferList, RentalPlan, Reservation
 from skyward_core.model.older_api_arguments import Rule, Rules, accept_deprecated, ignored, rejected, renamed
-from skyward_core.model.provider_settings import Field, Setting, flag, word_list
+from skyward_core.model.provider_settings import DeclaredSettings, Field, setting, word_list
 from skyward_core.model.specs import PoolSpec
 from skyward_core.providers.aws import (
     account_resources,
@@ -252,43 +252,6 @@ RENAMED_SETTINGS: Rules = {
 }
 
 
-SETTINGS = (
-    Setting(
-        name="region",
-        help="where; several with commas, the cheapest first; else that of the profile",
-        type=lambda text: word_list(text)[0] if len(word_list(text)) == 1 else word_list(text),
-        example="us-east-1",
-        field=lambda: Field("Region", placeholder="that of your AWS profile, or us-east-1"),
-    ),
-    Setting(
-        name="instance_type",
-        help="the type of machine; else the cheapest with the accelerator",
-        example="g5.xlarge",
-        field=lambda: Field("Machine", placeholder="the cheapest type that fits; or one, such as g5.xlarge"),
-    ),
-    Setting(name="zones", help="the only zones to use, in order", type=word_list),
-    Setting(name="profile", help="the profile of ~/.aws/config"),
-    Setting(name="endpoint_url", help="address of all services, in place of AWS's own"),
-    Setting(name="ami", help="a machine image of your own"),
-    Setting(name="subnet", help="a subnet of your own"),
-    Setting(name="security_group", help="a security group of your own"),
-    Setting(name="instance_profile", help="the instance profile that machines have, by name or ARN"),
-    Setting(name="ssh_user", help="who logs in; else the usual one of the image"),
-    Setting(name="ssh_from", help="the network from which SSH is let in; else this machine's address alone"),
-    Setting(name="public", help="whether machines have public addresses", type=flag, default=True),
-    Setting(
-        name="placement_group",
-        help="whether machines with GPUs or EFA stand close together where they can",
-        type=flag,
-        default=True,
-    ),
-    Setting(name="probe", help="whether machines are measured before they count", type=flag, default=True),
-    Setting(name="disk_gb", help="size of each machine's disk in GB; else 100", type=int),
-    Setting(name="reservation", help="a capacity reservation or Capacity Block of yours", example="cr-0123"),
-    Setting(name="python", help="the interpreter on the machines"),
-)
-
-
 BOOT_TIMEOUT = 600.0  # seconds after its launch in which a machine may not answer yet
 
 
@@ -333,29 +296,40 @@ class AWS(StrictKeywords, CapacityBlockSales):
     """
 
     _: KW_ONLY
-    region: str | Sequence[str] | None = None
-    instance_type: str | None = None
-    zones: Sequence[str] | None = None
-    profile: str | None = None
-    endpoint_url: str | None = None
-    ami: str | None = None
-    subnet: str | None = None
-    security_group: str | None = None
-    instance_profile: str | None = None
-    ssh_user: str | None = None
-    ssh_from: str | None = None
-    public: bool = True
-    disk_gb: int | None = None
-    placement_group: bool = True
-    probe: bool = True
-    python: str | None = None
-    reservation: str | None = None
+    region: str | Sequence[str] | None = setting(
+        "where; several with commas, the cheapest first; else that of the profile",
+        type=lambda text: word_list(text)[0] if len(word_list(text)) == 1 else word_list(text),
+        example="us-east-1",
+        field=lambda: Field("Region", placeholder="that of your AWS profile, or us-east-1"),
+    )
+    instance_type: str | None = setting(
+        "the type of machine; else the cheapest with the accelerator",
+        example="g5.xlarge",
+        field=lambda: Field("Machine", placeholder="the cheapest type that fits; or one, such as g5.xlarge"),
+    )
+    zones: Sequence[str] | None = setting("the only zones to use, in order")
+    profile: str | None = setting("the profile of ~/.aws/config")
+    endpoint_url: str | None = setting("address of all services, in place of AWS's own")
+    ami: str | None = setting("a machine image of your own")
+    subnet: str | None = setting("a subnet of your own")
+    security_group: str | None = setting("a security group of your own")
+    instance_profile: str | None = setting("the instance profile that machines have, by name or ARN")
+    ssh_user: str | None = setting("who logs in; else the usual one of the image")
+    ssh_from: str | None = setting("the network from which SSH is let in; else this machine's address alone")
+    public: bool = setting("whether machines have public addresses", default=True)
+    disk_gb: int | None = setting("size of each machine's disk in GB; else 100")
+    placement_group: bool = setting(
+        "whether machines with GPUs or EFA stand close together where they can", default=True
+    )
+    probe: bool = setting("whether machines are measured before they count", default=True)
+    python: str | None = setting("the interpreter on the machines")
+    reservation: str | None = setting("a capacity reservation or Capacity Block of yours", example="cr-0123")
 
     name: ClassVar[str] = "aws"
     about: ClassVar[str] = "machines rented from Amazon EC2"
     rents: ClassVar[bool] = True
     machine: ClassVar[str] = "instance"
-    settings: ClassVar[Sequence[Setting]] = SETTINGS
+    settings = DeclaredSettings()
 
     def __post_init__(self) -> None:
         for several in ("region", "zones"):

@@ -24,7 +24,7 @@ from skyward_core.model.offers import (
     describe_nearest,
     matching_offers,
 )
-from skyward_core.model.provider_settings import Field, Setting, flag, word_list
+from skyward_core.model.provider_settings import DeclaredSettings, Field, setting
 from skyward_core.model.specs import PoolSpec
 from skyward_core.providers.provider import describe_python
 from skyward_core.providers.slurm import allocation, slurm_commands
@@ -176,43 +176,6 @@ def _make_offer(
     )
 
 
-SETTINGS = (
-    Setting(
-        name="partition",
-        help="the partition; else the cluster's default one",
-        example="gpu",
-        field=lambda: Field("Partition", placeholder="the cluster's default one"),
-    ),
-    Setting(
-        name="login",
-        help="the host on which Slurm's commands run, by SSH; else this one",
-        example="me@login1",
-        field=lambda: Field("Login host", placeholder="this machine, or me@login1"),
-    ),
-    Setting(
-        name="account",
-        help="the account that is charged",
-        field=lambda: Field("Account", placeholder="your default one"),
-    ),
-    Setting(name="qos", help="the quality of service"),
-    Setting(
-        name="time",
-        help="the allocation's time limit, as sbatch has it; else the partition's",
-        example="2:00:00",
-    ),
-    Setting(name="gres", help="what each node needs, where the accelerator does not say it", example="gpu:a100:4"),
-    Setting(name="cpus", help="processors of each node; else what the cluster gives for one task", type=int),
-    Setting(name="memory", help="memory of each node, as sbatch has it", example="64G"),
-    Setting(name="constraint", help="features that nodes must have"),
-    Setting(name="reservation", help="a reservation of the cluster"),
-    Setting(name="exclusive", help="whether nobody else's jobs share the nodes", type=flag, default=False),
-    Setting(name="keys", help="files of private keys for the login host", type=word_list),
-    Setting(name="known_hosts", help="a file of known host keys for the login host, in place of the usual ones"),
-    Setting(name="host_keys", help="known, ask or accept-new: what to do about an unknown key", default="known"),
-    Setting(name="python", help="the interpreter on the nodes"),
-)
-
-
 ABANDON_MARGIN = 300.0  # seconds for which a node without an agent waits longer than the pool may take to start
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.,@+-]{0,127}")
 _FEATURES = re.compile(r"[A-Za-z0-9_\[(][A-Za-z0-9_.,:|&*()\[\]-]{0,255}")
@@ -266,26 +229,36 @@ class Slurm(StrictKeywords):
     """
 
     _: KW_ONLY
-    partition: str | None = None
-    login: str | None = None
-    account: str | None = None
-    qos: str | None = None
-    time: str | None = None
-    gres: str | None = None
-    cpus: int | None = None
-    memory: str | None = None
-    constraint: str | None = None
-    reservation: str | None = None
-    exclusive: bool = False
-    keys: Sequence[str] | str | None = None
-    known_hosts: str | None = None
-    host_keys: Policy = "known"
-    python: str | None = None
+    partition: str | None = setting(
+        "the partition; else the cluster's default one",
+        example="gpu",
+        field=lambda: Field("Partition", placeholder="the cluster's default one"),
+    )
+    login: str | None = setting(
+        "the host on which Slurm's commands run, by SSH; else this one",
+        example="me@login1",
+        field=lambda: Field("Login host", placeholder="this machine, or me@login1"),
+    )
+    account: str | None = setting(
+        "the account that is charged", field=lambda: Field("Account", placeholder="your default one")
+    )
+    qos: str | None = setting("the quality of service")
+    time: str | None = setting("the allocation's time limit, as sbatch has it; else the partition's", example="2:00:00")
+    gres: str | None = setting("what each node needs, where the accelerator does not say it", example="gpu:a100:4")
+    cpus: int | None = setting("processors of each node; else what the cluster gives for one task")
+    memory: str | None = setting("memory of each node, as sbatch has it", example="64G")
+    constraint: str | None = setting("features that nodes must have")
+    reservation: str | None = setting("a reservation of the cluster")
+    exclusive: bool = setting("whether nobody else's jobs share the nodes", default=False)
+    keys: Sequence[str] | str | None = setting("files of private keys for the login host")
+    known_hosts: str | None = setting("a file of known host keys for the login host, in place of the usual ones")
+    host_keys: Policy = setting("known, ask or accept-new: what to do about an unknown key", default="known")
+    python: str | None = setting("the interpreter on the nodes")
 
     name: ClassVar[str] = "slurm"
     about: ClassVar[str] = "nodes that Slurm allocates"
     machine: ClassVar[str] = "Slurm node"
-    settings: ClassVar[Sequence[Setting]] = SETTINGS
+    settings = DeclaredSettings()
 
     def __post_init__(self) -> None:
         for field, form in _PATTERNS.items():

@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import KW_ONLY, asdict, replace
+from dataclasses import KW_ONLY, MISSING, asdict, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -21,7 +21,7 @@ from skyward_core.model.errors import (
 )
 from skyward_core.model.machines import FREE, Check, Machine
 from skyward_core.model.misuse_errors import StrictKeywords
-from skyward_core.model.provider_settings import Field, Setting, flag, word_list
+from skyward_core.model.provider_settings import DeclaredSettings, Field, setting, word_list
 from skyward_core.model.specs import PoolSpec
 from skyward_core.providers.provider import describe_python, report_progress
 from skyward_core.providers.ssh_machines import (
@@ -66,38 +66,6 @@ def _hosts_field() -> Field:
     )
 
 
-SETTINGS = (
-    Setting(
-        name="hosts",
-        help="name them, or a group of skyward.toml",
-        type=_parse_hosts,
-        required=True,
-        option="--hosts",
-        example="gpu1,gpu2",
-        names_machines=True,
-        field=_hosts_field,
-    ),
-    Setting(
-        name="gpus",
-        help="free: take only GPUs that nobody uses, a rank for each",
-        example="free",
-        field=lambda: Field(
-            label="GPUs",
-            placeholder="free: only those that nobody uses, a rank for each",
-            suggestions=["free"],
-        ),
-    ),
-    Setting(name="user", help="who to log in as where nothing else says"),
-    Setting(name="port", help="where SSH servers listen where nothing else says", type=int),
-    Setting(name="keys", help="files of private keys", type=word_list),
-    Setting(name="known_hosts", help="a file of known host keys, in place of the usual ones"),
-    Setting(name="python", help="the interpreter on the hosts"),
-    Setting(name="config", help="whether ~/.ssh/config is read", type=flag, default=True),
-    Setting(name="jump", help="a host to go through"),
-    Setting(name="host_keys", help="known, ask or accept-new: what to do about an unknown key", default="known"),
-)
-
-
 # What imports asyncssh is imported where it is needed: the hosts are dialled before.
 
 MIN_DISK_BYTES = 2 << 30
@@ -134,22 +102,34 @@ class SSH(StrictKeywords, Value):
         UsageError: no hosts, an unknown group, a host named twice, or a policy, or word for GPUs, that does not exist.
     """
 
-    hosts: Sequence[str] | str
+    hosts: Sequence[str] | str = setting(
+        "name them, or a group of skyward.toml",
+        default=MISSING,
+        type=_parse_hosts,
+        option="--hosts",
+        example="gpu1,gpu2",
+        names_machines=True,
+        field=_hosts_field,
+    )
     _: KW_ONLY
-    user: str | None = None
-    port: int | None = None
-    keys: Sequence[str] | str | None = None
-    known_hosts: str | None = None
-    python: str | None = None
-    config: bool = True
-    jump: str | None = None
-    host_keys: Policy = "known"
-    gpus: Literal["free"] | None = None
+    user: str | None = setting("who to log in as where nothing else says")
+    port: int | None = setting("where SSH servers listen where nothing else says")
+    keys: Sequence[str] | str | None = setting("files of private keys")
+    known_hosts: str | None = setting("a file of known host keys, in place of the usual ones")
+    python: str | None = setting("the interpreter on the hosts")
+    config: bool = setting("whether ~/.ssh/config is read", default=True)
+    jump: str | None = setting("a host to go through")
+    host_keys: Policy = setting("known, ask or accept-new: what to do about an unknown key", default="known")
+    gpus: Literal["free"] | None = setting(
+        "free: take only GPUs that nobody uses, a rank for each",
+        example="free",
+        field=lambda: Field("GPUs", "free: only those that nobody uses, a rank for each", suggestions=["free"]),
+    )
 
     name: ClassVar[str] = "ssh"
     about: ClassVar[str] = "hosts of your own"
     machine: ClassVar[str] = "host"
-    settings: ClassVar[Sequence[Setting]] = SETTINGS
+    settings = DeclaredSettings()
 
     def __post_init__(self) -> None:
         if self.host_keys not in ("known", "ask", "accept-new"):
