@@ -123,13 +123,15 @@ def dollars(value: Any) -> float:
 
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(s|sec|second|m|min|minute|h|hour|d|day|w|week)s?", re.IGNORECASE | re.ASCII)
+_DURATION = re.compile(
+    r"(\d+(?:\.\d+)?)\s*(s|sec|second|m|min|minute|h|hour|d|day|w|week|)s?", re.IGNORECASE | re.ASCII
+)
 
 
 def duration(value: Any) -> float:
-    """A time in seconds, or in words such as "7d", "12 hours"; 0 is one, too."""
+    """A time in seconds, be it a text, or in words such as "7d", "12 hours"; 0 is one, too."""
     if isinstance(value, str) and (match := _DURATION.fullmatch(value.strip())):
-        return float(match[1]) * _UNITS[match[2][0].lower()]
+        return float(match[1]) * _UNITS[match[2][:1].lower() or "s"]
     number = _number(value)
     if not 0 <= number < float("inf"):
         raise ValueError(f'should be a time such as "7d" or "12h", or seconds, 0 or more (got {value!r:.60})')

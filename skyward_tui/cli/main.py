@@ -7,105 +7,16 @@ import os
 import sys
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import click
 
 from skyward_tui.cli.output_stream import StandardStream
-from skyward_tui.cli.shared_options import (
-    TORCHRUN_OPTIONS,
-    NodesOption,
-    RanksOption,
-    ScriptCommand,
-    accelerator_option,
-    ignored_option_notes,
-    json_option,
-    market_options,
-    module_file,
-    open_console,
-    package_options,
-    parse_nnodes,
-    parse_nproc,
-    place_options,
-    pool_options,
-    rank_options,
-    torchrun_options,
-    variable_options,
-    watch_option,
-)
+from skyward_tui.cli.shared_options import open_console
 from skyward_tui.terminal_info import is_dumb
 
 if TYPE_CHECKING:
     from skyward_tui.app.app import SkywardApp
-
-
-@click.command()
-@click.argument("file", metavar="TASK.YAML")
-@click.option("-c", "--pool", "pool", metavar="POOL", help="The pool's name; one that is up is used as it is.")
-@place_options
-@variable_options
-@click.option("--no-setup", is_flag=True, help="Do not run the file's setup.")
-@click.option("--detach", is_flag=True, help="Leave as soon as the job runs.")
-@click.option(
-    "-i",
-    "--idle-minutes",
-    metavar="MIN",
-    type=click.FloatRange(0, min_open=True),
-    help="The pool ends so long after its last use.",
-)
-@click.option("--down", is_flag=True, help="Tear the pool down when the job is over; with -i once it is idle.")
-@click.option("--budget", metavar="$", type=click.FloatRange(0, min_open=True), help="What the pool may cost.")
-@click.option("--wait-for-capacity", metavar="TIME", help="Try for so long where there are no machines, such as 2h.")
-@click.option(
-    "--plugin",
-    "plugins",
-    metavar="NAME",
-    multiple=True,
-    help="A plugin of the pool, such as mpi; repeatable.",
-)
-@click.option(
-    "--plugin-set",
-    "plugin_settings",
-    metavar="PLUGIN.NAME=VALUE",
-    multiple=True,
-    help="A parameter of a plugin, such as torch.backend=gloo; repeatable.",
-)
-@click.option("--dry-run", is_flag=True, help="Only tell what would be made and run.")
-@watch_option
-@json_option
-def launch(
-    file: str,
-    env: tuple[str, ...],
-    secrets: tuple[str, ...],
-    no_setup: bool,
-    detach: bool,
-    idle_minutes: float | None,
-    down: bool,
-    dry_run: bool,
-    watch: bool,
-    as_json: bool,
-    **said: Any,
-) -> int:
-    """Run a job file, as SkyPilot's task YAML is, on a pool.
-
-    On one of its own, or on one that is up.
-
-    Files and working folder are brought to all nodes; then setup runs on all of them, then run. The pool stays up, and
-    ends itself when nobody has used it for a while.
-    """
-    with open_console(as_json) as console:
-        from skyward_core.client.launch.job_launch import JobFile, make_job_request, parse_variables
-        from skyward_tui.cli.commands.jobs import launch as execute
-
-        if detach and down and idle_minutes is None:
-            raise click.UsageError("--detach leaves the job running, and --down ends its pool: give -i MIN with both")
-        job = JobFile.from_yaml(
-            Path(file), env=parse_variables("--env", env), secrets=parse_variables("--secret", secrets)
-        )
-        idle = None if idle_minutes is None else idle_minutes * 60
-        request = make_job_request(job, idle_timeout=idle, **said)
-        ends = down and idle is None
-        return execute(request, console, setup=not no_setup, detach=detach, down=ends, dry_run=dry_run, watch=watch)
 
 
 DEMO = Path(__file__).parents[1].joinpath("demo.skyrec")  # tests/demo_record makes it
@@ -222,6 +133,7 @@ COMMANDS = {
     "forward": ("hosts", "Bring ports of a node to this machine, by ssh."),
     "history": ("history", "List every past run: outcome, duration, cost."),
     "hosts": ("hosts", "Show who uses the GPUs of your hosts."),
+    "launch": ("jobs", "Run a job file, as SkyPilot's task YAML is, on a pool."),
     "lock": ("pools_and_logs", "Print the lock of what was installed for a run."),
     "logs": ("pools_and_logs", "Print what a run's ranks printed, also when the pool is gone."),
     "ls": ("pools_and_logs", "List the pools that are up, with their runs."),
@@ -233,11 +145,13 @@ COMMANDS = {
     "record": ("record", "Pack the record of a pool or a run into one file."),
     "rerun": ("history", "Launch a run again, as it was, or with other arguments."),
     "results": ("pools_and_logs", "Show the outcomes of a run, and end with its exit status."),
+    "run": ("run", "Run a script's function on every rank, and show the results."),
     "shim": ("shim", "Let plain `python script.py` find this library as `skyward`."),
     "ssh": ("hosts", "Open a shell on a node of a pool."),
     "stacks": ("debug", "Show where every rank is: its Python stack."),
     "sweep": ("leftovers", "Find what was rented from here and is left, and end it."),
     "top": ("metrics", "Show what a pool's machines do, every second."),
+    "torchrun": ("run", "Run a script on a pool, with the options of PyTorch's torchrun."),
     "trust": ("hosts", "Show the fingerprint of a host's key, and accept the key."),
 }
 
@@ -295,143 +209,4 @@ def cli(context: click.Context, read_only: bool, demo: bool, theme: str | None, 
     return run(in_theme(new_app(read_only=read_only, theme=theme or "", plain=plain), theme))
 
 
-@cli.command(cls=ScriptCommand, options_metavar="[OPTIONS]")
-@click.argument("target", metavar="SCRIPT[:FUNCTION]")
-@click.option("-a", "--arg", "arguments", metavar="NAME=VALUE", multiple=True, help="An argument; repeatable.")
-@click.option(
-    "--sweep", is_flag=True,
-    help="Run each combination of arguments that are lists: -a lr=0.1,0.01 -a seed=1..5.",
-)  # fmt: skip
-@click.option("--gang", is_flag=True, help="Of a sweep: each combination on every rank, one after the other.")
-@click.option(
-    "--gang-nodes", metavar="N", type=click.IntRange(1),
-    help="Of a sweep: each combination on every rank of N nodes, as many side by side as fit.",
-)  # fmt: skip
-@click.option(
-    "--gang-ranks", metavar="N", type=click.IntRange(1),
-    help="The same, said in ranks: each combination on the nodes that have N of them.",
-)  # fmt: skip
-@place_options
-@click.option(
-    "-n", "--nodes", metavar="N|MIN:MAX", type=NodesOption(),
-    help="Machines; of a range as many as can be had.  [default: 1, or all hosts]",
-)  # fmt: skip
-@click.option("--ranks-per-node", metavar="N|gpu", type=RanksOption(), help="Processes on each machine.  [default: 1]")
-@accelerator_option
-@market_options
-@rank_options
-@click.option("-m", "--module", "as_module", is_flag=True, help="SCRIPT is a module's name, run whole as by python -m.")
-@click.option("--python", metavar="PATH", help="Load the script with this Python, not with its project's.")
-@package_options
-@click.option("--one", is_flag=True, help="Run on one node only.")
-@click.option(
-    "--torchrun", is_flag=True,
-    help="Of a whole script: have it find torchrun's variables where there is one rank, too.",
-)  # fmt: skip
-@pool_options
-@click.option("--detach", is_flag=True, help="Leave as soon as the function runs; implies --keep.")
-@click.option("--timeout", metavar="S", type=click.FloatRange(0, min_open=True), help="Seconds a rank may take.")
-@click.option("--dry-run", is_flag=True, help="Only tell what would be made and run, and what it would cost.")
-@watch_option
-@json_option
-@click.pass_context
-def run(
-    context: click.Context,
-    /,
-    target: str,
-    as_module: bool,
-    as_json: bool,
-    dry_run: bool,
-    watch: bool,
-    **said: Any,
-) -> int:
-    """Run a script's function on every rank, and show the results.
-
-    Flags of the function stand behind the script: run train.py --epochs 5. A script without a function, and one with
-    a -- behind it, is run as a whole, as python runs it: run train.py -- --epochs 5. One with commands of sky.app runs
-    as python -m skyward_core runs it, on the machines that it names.
-
-    The pool is made for it and torn down after it. ctrl-c asks whether to detach, cancel or tear down; off a
-    terminal it cancels, as SIGTERM does. A second one tears down.
-    """
-    with open_console(as_json) as console:
-        from skyward_core.client.launch.launch_request import LaunchRequest
-        from skyward_tui.cli.commands.run import run as execute
-        from skyward_tui.cli.commands.run import run_command
-        from skyward_tui.cli.shared_options import (
-            SCRIPT_ARGUMENTS,
-            function_arguments,
-            script_arguments,
-            script_commands,
-        )
-        from skyward_tui.launch_form.form import expand_example
-
-        if as_module:
-            said["module"], target = target, str(module_file(target))
-            context.meta[SCRIPT_ARGUMENTS] = context.meta[SCRIPT_ARGUMENTS] or []
-        target = expand_example(target)
-        if not as_module and (commands := script_commands(target)):
-            return run_command(context, target, commands, console)
-        said["script_args"] = own = script_arguments(context, target)
-        if own is None:
-            options = [name for each in context.command.params for name in each.opts if name.startswith("--")]
-            said["arguments"] = [*said["arguments"], *function_arguments(target, context.args, options)]
-        return execute(LaunchRequest.from_options(target, **said), console, dry_run=dry_run, watch=watch)
-
-
-@cli.command(context_settings={"allow_interspersed_args": False})
-@click.option("--nnodes", metavar="N", envvar="PET_NNODES", help="Machines.  [default: 1, or all hosts]")
-@click.option(
-    "--nproc-per-node", "--nproc_per_node", metavar="N|gpu", default="1", envvar="PET_NPROC_PER_NODE",
-    help="Processes on each machine.  [default: 1]",
-)  # fmt: skip
-@click.option("-m", "--module", "as_module", is_flag=True, help="TRAIN.PY is a module's name, as of python -m.")
-@torchrun_options
-@place_options
-@accelerator_option
-@market_options
-@rank_options
-@click.option("--python", metavar="PATH", help="Run the script with this Python, not with its project's.")
-@package_options
-@pool_options
-@click.option("--detach", is_flag=True, help="Leave as soon as the script runs; implies --keep.")
-@watch_option
-@json_option
-@click.argument("training_script", metavar="TRAIN.PY")
-@click.argument("script_args", metavar="[ARGS]...", nargs=-1, type=click.UNPROCESSED)
-def torchrun(
-    training_script: str,
-    nnodes: str | None,
-    nproc_per_node: str,
-    as_module: bool,
-    watch: bool,
-    as_json: bool,
-    **said: Any,
-) -> int:
-    """Run a script on a pool, with the options of PyTorch's torchrun.
-
-    torchrun's own options are all known. What one of them cannot mean here is said, or refused. What stands behind the
-    script is the script's own.
-    """
-    notes = list(ignored_option_notes(said))
-    asked = {name: value for name, value in said.items() if name.replace("_", "-") not in TORCHRUN_OPTIONS}
-    shape = nproc_per_node, parse_nnodes(nnodes)
-    with open_console(as_json) as console:
-        from skyward_core.client.launch.discovery import DEFAULT_PROVIDER
-        from skyward_core.client.launch.launch_request import LaunchRequest
-        from skyward_tui.cli.commands.run import run as execute
-
-        for note in notes:
-            console.note(note)
-        if not asked["pool"] or shape != ("1", None):
-            is_here = not asked["hosts"] and asked["provider"] in (None, DEFAULT_PROVIDER)
-            asked |= {"nodes": shape[1], "ranks_per_node": parse_nproc(nproc_per_node, is_here=is_here)}
-        asked["torchrun"] = shape[1] in (None, 1) and nproc_per_node in ("1", "gpu", "auto", "cpu")
-        if as_module:
-            asked["module"] = training_script
-            training_script = str(module_file(training_script))
-        return execute(LaunchRequest.from_options(training_script, **asked), console, watch=watch)
-
-
-cli.add_command(launch)
 cli.add_command(replay)

@@ -37,80 +37,6 @@ def _combine_options(options: Sequence[Callable[[Decorated], Decorated]]) -> Cal
 settings_option = click.option(
     "--set", "settings", metavar="KEY=VALUE", multiple=True, help="A setting of the provider; repeatable."
 )
-place_options = _combine_options(
-    (
-        click.option("--provider", metavar="NAME", help="Where machines come from, such as ssh.  [default: local]"),
-        click.option("--hosts", metavar="HOST,...", help="Hosts to reach over SSH, or a group of skyward.toml."),
-        settings_option,
-    )
-)
-accelerator_option = click.option(
-    "--accelerator", metavar="NAME[:N]", help="What each machine carries, such as A100-80GB:8."
-)
-rank_options = _combine_options(
-    (
-        click.option("--plugin", "plugins", metavar="NAME", multiple=True, help="A plugin, such as torch; repeatable."),
-        click.option(
-            "--plugin-set",
-            "plugin_settings",
-            metavar="PLUGIN.NAME=VALUE",
-            multiple=True,
-            help="A parameter of a plugin, such as torch.backend=gloo; repeatable.",
-        ),
-        click.option(
-            "--output",
-            "outputs",
-            metavar="PATTERN",
-            multiple=True,
-            help='Files that ranks write and that are brought here, such as "out/**"; repeatable.',
-        ),
-    )
-)
-package_options = _combine_options(
-    (
-        click.option(
-            "--image-set",
-            "image_settings",
-            metavar="FIELD=VALUE",
-            multiple=True,
-            help="Of the ranks' environment: pip=einops, setup=..., env.NAME=..., secret=NAME; repeatable.",
-        ),
-        click.option(
-            "--lock",
-            metavar="FILE",
-            help="Install what this lock has: uv.lock, pylock.toml, or NAME==VERSION lines.",
-        ),
-        click.option("--requirements", metavar="FILE", help="Install what this requirements file asks for."),
-        click.option("--project", is_flag=True, help="Install what the project's pyproject.toml depends on."),
-    )
-)
-pool_options = _combine_options(
-    (
-        click.option("--pool", metavar="NAME", help="The pool's name; one that is up is used, and stays up."),
-        click.option("--keep", is_flag=True, help="Leave the pool up afterwards."),
-        click.option("--debug-wait", metavar="TIME", help="Wait so long at breakpoints for who debugs, such as 10m."),
-    )
-)
-# Of a pool that is made for a run.
-market_options = _combine_options(
-    (
-        click.option("--allocation", metavar="MARKET", help="on-demand, spot, spot-if-available or cheapest of both."),
-        click.option(
-            "--max-hourly",
-            "max_hourly_cost",
-            metavar="$",
-            type=click.FloatRange(0, min_open=True),
-            help="What an hour of a machine may cost, with disk and address.",
-        ),
-        click.option("--selection", metavar="WHICH", help="cheapest, or first: the region that is named first."),
-        click.option("--budget", metavar="$", type=click.FloatRange(0, min_open=True), help="What the pool may cost."),
-        click.option(
-            "--wait-for-capacity",
-            metavar="TIME",
-            help="Try for so long where there are no machines, such as 2h.",
-        ),
-    )
-)
 # Of machines that are looked for, and not made.
 offer_options = _combine_options(
     (
@@ -196,6 +122,30 @@ class RanksOption(click.ParamType[int | str]):
         if isinstance(value, str) and value.isdecimal() and 1 <= int(value) <= 64:
             return int(value)
         self.fail(f"{value!r} is neither a number from 1 to 64 nor gpu", param, ctx)
+
+
+def launch_options(command: str) -> Callable[[Decorated], Decorated]:
+    """Return a decorator that adds the options of a launch that a command takes."""
+    from skyward_core.client.launch.launch_request import COMMANDS, HOSTS, OPTIONS
+
+    types: Mapping[str, click.ParamType[Any]] = {
+        "float | None": click.FloatRange(0, min_open=True),
+        "int | None": click.IntRange(1),
+        "int | str | None": NodesOption(),
+        "int | Literal['gpu'] | None": RanksOption(),
+    }
+    made = []
+    for name in COMMANDS[command]:
+        each = OPTIONS[name]
+        words = [word for word in (each.short, each.name, name) if word]
+        more: dict[str, Any] = {"is_flag": True}
+        if not each.is_flag:
+            more = {"metavar": each.metavar, "type": types.get(each.type), "multiple": each.is_repeatable}
+        made.append(click.option(*words, help=each.help, **more))
+        if name == "provider":
+            about = "Hosts to reach over SSH, or a group of skyward.toml."
+            made.append(click.option(HOSTS, metavar="HOST,...", help=about))
+    return _combine_options(made)
 
 
 class NodeSelection(click.ParamType["int | tuple[int, ...]"]):
@@ -406,7 +356,7 @@ class ConsoleCommand(click.Command):
 
 def command(name: str | None = None, **settings: Any) -> Callable[[Callable[..., int]], ConsoleCommand]:
     """Return a decorator that makes a :class:`ConsoleCommand` of a function."""
-    return click.command(name, cls=ConsoleCommand, **settings)
+    return click.command(name, **{"cls": ConsoleCommand, **settings})
 
 
 def _start_log(console: Console) -> None:
@@ -423,7 +373,7 @@ SCRIPT_ARGUMENTS = "own_words"
 SIMILARITY_CUTOFF = 0.75  # how alike two options are of which one may have been meant: --epochs is not --detach
 
 
-class ScriptCommand(click.Command):
+class ScriptCommand(ConsoleCommand):
     """A command whose first argument is a script. Options that are not its own are left in ``context.args``."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:

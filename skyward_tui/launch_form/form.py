@@ -9,12 +9,11 @@ from dataclasses import dataclass, field, fields, replace
 from difflib import get_close_matches
 from functools import cache, lru_cache
 from itertools import count as count_from
-from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from skyward_core.client.launch.discovery import DEFAULT_PROVIDER, available, parse_source
-from skyward_core.client.launch.launch_request import PACKAGES, LaunchRequest
+from skyward_core.client.launch.launch_request import DEFAULTS, OPTIONS, PACKAGES, WAYS, LaunchRequest
 from skyward_core.model.errors import ScriptError, SkywardError, SpecError, UsageError
 from skyward_core.util.terminal_safe_text import sanitize_line as safe_field
 from skyward_core.util.user_files import exists, expand_user
@@ -25,7 +24,6 @@ from skyward_tui.text.number_format import count, one_line
 if TYPE_CHECKING:
     from skyward_core.client.launch.discovery import ArgumentField, FunctionInfo
     from skyward_core.client.launch.launch_plan import LaunchPlan
-    from skyward_core.client.launch.launch_request import LaunchRequest
     from skyward_core.client.launch.presets import Preset
     from skyward_core.model.provider_settings import Setting
 
@@ -37,16 +35,6 @@ PROJECT = "project"
 def format_choice(field: str, path: str = "") -> str:
     """A choice as a text: which field of a request names the packages, and by which file; "" for none."""
     return field if field in ("", PROJECT) else f"{field} {path}"
-
-
-def choice_reader(field: str) -> Callable[[str], str | None]:
-    """Reads the file out of a choice, where it is one for that field of a request."""
-
-    def read(choice: str) -> str | None:
-        kind, _, path = choice.partition(" ")
-        return path if kind == field and path else None
-
-    return read
 
 
 def package_choices(script: Path | None, chosen: str) -> list[tuple[str, str]]:
@@ -135,42 +123,18 @@ def script_argument(script: str) -> str:
     return f"{PREFIX}{path.stem}" if path.parent == FOLDER else script
 
 
-# Ids on the form's screen beside those of its fields, inside them, too; a provider's field has another.
 OTHER_IDS = frozenset(
-    [
-        "label",
-        "sides",
-        "form",
-        "argument-fields",
-        "call",
-        "check",
-        "code",
-        "fields",
-        "starts",
-        "hint",
-        "options",
-        "last",
-        "launch",
-        "message",
-        "plan",
-        "where",
-        "why",
-        "market",
-        "money",
-        "wait-label",
-        "gangs",
-        "plugin-fields",
-        "image-fields",
-        "image-arguments",
-        "plugin-arguments",
-    ]
+    (
+        *("call", "check", "code", "fields", "form", "gangs", "hint", "label", "last", "launch", "market", "message"),
+        *("money", "options", "plan", "sides", "starts", "where", "why"),
+    )
 )
-_BOXES = ("keep", "one", "sweep")  # fields that are boxes of one
+"""Ids on the form's screen beside those of its fields; ids with a hyphen are no names of settings."""
 ALL_NODES = "all"
 RANKS = "ranks"
 _NUMBERS = {
     "nodes": ("nodes", 1024),
-    "ranks": ("ranks per node", 64),
+    "ranks_per_node": ("ranks per node", 64),
 }  # by field: what it counts, and the most
 
 
@@ -229,21 +193,17 @@ class FieldError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """The form as it stands, in texts.
+    """Texts of the launch form. Fields that are options of a launch have their names.
 
     Attributes:
-        whole: whether the script is run as it stands; ``arguments`` are words of its own then.
-        pool: key of a live pool to use, or empty for a new one.
-        settings: of providers, by their fields' ids.
-        allocation, max_hourly, selection, budget, wait: heeded where the provider has offers, or costs something.
-        nodes: a number, or a range such as "2:8"; empty for all hosts, where the provider has hosts.
-        sweep: whether arguments' values are lists, of which each combination is run.
-        gang: of a sweep, on how many nodes each; "all", or empty for one rank each.
-        parameters: of plugins, by names such as "torch.backend"; heeded of those that are on.
-        packages: as :func:`choice_of` writes it.
-        image: of the ranks' environment, texts such as "pip=einops".
-        timeout, debug_wait, torchrun: of a launch that the form was filled with; no field of the screen shows them,
-            its plan does.
+        whole: whether the script is run as a whole; ``arguments`` are its own words then.
+        pool: key of an existing pool to use, or "" for a new one.
+        name: name of a new pool.
+        settings: texts of providers' settings by their fields' ids.
+        gang: of a sweep, on how many nodes each combination runs; "all", or "" for one rank each.
+        plugin_settings: texts of plugins' parameters, by names such as "torch.backend"; those of chosen plugins count.
+        packages: as :func:`format_choice` writes it.
+        timeout, debug_wait, torchrun: of a launch that the form was filled with; its plan shows them.
     """
 
     script: str = ""
@@ -257,14 +217,14 @@ class Form:
     settings: Mapping[str, str] = field(default_factory=dict)
     accelerator: str = ""
     allocation: str = ""
-    max_hourly: str = ""
+    max_hourly_cost: str = ""
     selection: str = ""
     budget: str = ""
-    wait: str = ""
+    wait_for_capacity: str = ""
     nodes: str = "4"
-    ranks: str = "1"
+    ranks_per_node: str = "1"
     plugins: tuple[str, ...] = ()
-    parameters: Mapping[str, str] = field(default_factory=dict)
+    plugin_settings: Mapping[str, str] = field(default_factory=dict)
     packages: str = ""
     outputs: str = ""
     keep: bool = True
@@ -274,7 +234,7 @@ class Form:
     timeout: str = ""
     debug_wait: str = ""
     torchrun: bool = False
-    image: str = ""
+    image_settings: str = ""
 
 
 def path_of(script: str) -> Path:
@@ -348,7 +308,7 @@ def _number(text: str) -> Any:
         return _text(text)
 
 
-def _money(text: str) -> Any:
+def parse_amount(text: str) -> Any:
     """As :func:`_number`, with cents."""
     try:
         return int(text)
@@ -359,103 +319,68 @@ def _money(text: str) -> Any:
             return _text(text)
 
 
-def _ranks(text: str) -> Any:
-    return None if text.strip() == "1" else _number(text)
-
-
-def _seconds(text: str) -> float | None:
-    """A time-out.
-
-    Raises:
-        UsageError: it is none.
-    """
-    if not text.strip():
-        return None
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = 0.0
-    if not 0 < seconds < inf:
-        raise UsageError(f"a rank may take a number of seconds, not {text!r:.40}")
-    return seconds
-
-
-def _gang_nodes(text: str) -> Any:
-    words = text.strip().lower()
-    return None if words == ALL_NODES or words.endswith(RANKS) else _number(text)
-
-
-def _gang_ranks(text: str) -> Any:
-    words = text.strip().lower()
-    return _number(words.removesuffix(RANKS)) if words.endswith(RANKS) else None
-
-
-class _Row(NamedTuple):
-    """How a field of a request stands in the form."""
-
-    field: str
-    read: Callable[[Any], Any] = _text
-
-
-_ROWS: dict[str, _Row] = {
-    "function": _Row("function"),
-    "arguments": _Row("arguments", _pairs),
-    "python": _Row("python"),
-    "one": _Row("one", bool),
-    "sweep": _Row("sweep", bool),
-    "gang": _Row("gang", lambda text: text.strip().lower() == ALL_NODES),
-    "gang_nodes": _Row("gang", _gang_nodes),
-    "gang_ranks": _Row("gang", _gang_ranks),
-    "keep": _Row("keep", bool),
-    "timeout": _Row("timeout", _seconds),
-    "torchrun": _Row("torchrun", bool),
+_READERS: Mapping[str, Callable[[Any], Any]] = {
+    "bool": bool,
+    "str | None": _text,
+    "float | None": parse_amount,
+    "int | str | None": _number,  # a range stays text
+    "int | Literal['gpu'] | None": lambda text: None if text.strip() == "1" else _number(text),
+    "Sequence[str]": _pairs,
 }
-_POOL_ROWS: dict[str, _Row] = {  # those that have no say where a pool is used that is up
-    "pool": _Row("name"),
-    "provider": _Row("provider", str),
-    "nodes": _Row("nodes", _number),  # a range stays text
-    "ranks_per_node": _Row("ranks", _ranks),
-    "accelerator": _Row("accelerator"),
-    "plugins": _Row("plugins", tuple),
-    "lock": _Row("packages", choice_reader("lock")),
-    "requirements": _Row("packages", choice_reader("requirements")),
-    PROJECT: _Row("packages", lambda text: text == PROJECT),
-    "outputs": _Row("outputs", _patterns),
-    "debug_wait": _Row("debug_wait"),
-    "image_settings": _Row("image", _pairs),
-}
-_MARKET_ROWS: dict[str, _Row] = {  # of providers that have offers
-    "allocation": _Row("allocation"),
-    "max_hourly_cost": _Row("max_hourly", _money),
-    "selection": _Row("selection"),
-    "wait_for_capacity": _Row("wait"),
-}
-_MONEY_ROWS: dict[str, _Row] = {"budget": _Row("budget", _money)}  # of those whose machines cost something
+"""How texts of the form become values of an option, by its type."""
+_OWN_READERS: Mapping[str, Callable[[Any], Any]] = {"provider": str, "plugins": tuple, "outputs": _patterns}
+_SEPARATE = ("pool", "settings", "plugin_settings", *WAYS)  # options that the form says otherwise than by one field
+_SHOWN = {"function", "arguments", "plugins", "plugin_settings", "image_settings"}
+_SHOWN |= {name for name, each in OPTIONS.items() if each.row}
+_TEXTS = [each.name for each in fields(Form) if each.name in OPTIONS and each.name not in _SEPARATE]
 
 
-def field_rows(provider: str) -> dict[str, _Row]:
-    """What is asked of a pool that is made with a provider."""
+def _asked_options(provider: str, pool: str = "") -> list[str]:
+    """Return the options with a field of their own that are asked for a provider, or for an existing pool."""
     choice = provider_choices().get(provider)
-    market = _MARKET_ROWS if choice and choice.chooses else {}
-    return _ROWS | _POOL_ROWS | market | (_MONEY_ROWS if choice and choice.costs else {})
+    has = {"": True, "offers": bool(choice and choice.chooses), "price": bool(choice and choice.costs)}
+    return [name for name in _TEXTS if not OPTIONS[name].part or (not pool and has[OPTIONS[name].needs])]
 
 
 def build_request(form: Form) -> LaunchRequest:
-    """What the form asks for.
+    """Return the request of a form.
 
     Raises:
-        UsageError: there is no such example.
+        UsageError: There is no such example.
     """
-    from skyward_core.client.launch.launch_request import LaunchRequest
+    said: dict[str, Any] = {
+        name: _OWN_READERS.get(name, _READERS.get(OPTIONS[name].type, str))(getattr(form, name))
+        for name in _asked_options(form.provider, form.pool)
+    }
+    said |= {"function": _text(form.function), **_parse_gang(form.gang)}
+    if form.pool:
+        said["pool"] = _name_of(form.pool)
+    else:
+        said |= {"pool": _text(form.name), **_parse_choice(form.packages)}
+        said |= {"settings": dict(provider_settings(form)), "plugin_settings": dict(_parameters_of(form))}
+    if form.whole:
+        said |= {"function": None, "arguments": (), "script_args": said["arguments"]}
+    else:  # a function that is chosen in a whole script's place has no use for torchrun's variables
+        said["torchrun"] = False
+    return LaunchRequest(script=str(path_of(form.script)), **said)
 
-    rows = _ROWS if form.pool else field_rows(form.provider)
-    said = {name: row.read(getattr(form, row.field)) for name, row in rows.items()}
-    of_new = {"settings": dict(provider_settings(form)), "plugin_settings": dict(_parameters_of(form))}
-    pool = {"pool": _name_of(form.pool)} if form.pool else of_new
-    whole = {"function": None, "arguments": (), "script_args": said["arguments"]}
-    # A function that is chosen in a whole script's place has no use for torchrun's variables.
-    call = whole if form.whole else {"torchrun": False}
-    return LaunchRequest(script=str(path_of(form.script)), **said | pool | call)
+
+def _parse_choice(choice: str) -> dict[str, Any]:
+    """Return the field of a request that names the chosen packages."""
+    name, _, path = choice.partition(" ")
+    if choice == PROJECT:
+        return {PROJECT: True}
+    return {name: path} if name in PACKAGES and path else {}
+
+
+def _parse_gang(text: str) -> dict[str, Any]:
+    """Return the field of a request that says on what each combination of a sweep runs."""
+    words = text.strip().lower()
+    if words == ALL_NODES:
+        return {"gang": True}
+    if words.endswith(RANKS):
+        return {"gang_ranks": _number(words.removesuffix(RANKS))}
+    return {"gang_nodes": _number(words)}
 
 
 def _live_pool(form: Form, pools: Collection[PoolView]) -> PoolView | None:
@@ -478,7 +403,7 @@ def provider_settings(form: Form) -> Iterator[tuple[str, str]]:
 
 def _parameters_of(form: Form) -> Iterator[tuple[str, str]]:
     """What is given to the plugins that are on."""
-    for name, text in form.parameters.items():
+    for name, text in form.plugin_settings.items():
         if text and name.rpartition(".")[0] in form.plugins:
             yield name, text
 
@@ -493,7 +418,7 @@ def plan_launch(form: Form, pools: Collection[PoolView], *, launching: bool = Fa
     """Turn the form into a launch.
 
     Args:
-        launching: as of :meth:`~skyward_core.client.launch.launch_request.LaunchRequest.plan`.
+        launching: as of :func:`~skyward_core.client.launch.launch_plan.make_plan`.
 
     Raises:
         FieldError: names the first field that is wrong.
@@ -508,26 +433,27 @@ def plan_launch(form: Form, pools: Collection[PoolView], *, launching: bool = Fa
 
 
 def _check_plan(form: Form, live: Mapping[str, PoolView], *, launching: bool) -> LaunchPlan:
+    from skyward_core.client.launch.launch_plan import make_plan, resolve_call
+
     form = _with_function(form)
     _check_words("arguments", shlex.split, form.arguments)
-    build_request(form).call()  # first what stands above the pool
+    request = build_request(form)
+    resolve_call(request)  # first what stands above the pool
     if form.pool:
         used = _live_pool(form, live.values())
         if used is None:
-            name = _name_of(form.pool)
-            raise FieldError("pool", f"pool {name} is not up any more; choose another or a new one")
-        return build_request(form).plan(launching=launching).on_pool(used).with_gangs()
-    if not form.name.strip():
-        form = replace(form, name=free_name(path_of(form.script), live))
-    elif form.name.strip() in live:
-        raise FieldError("name", f"a pool named {form.name.strip()} is already up: use it, or give another name")
+            raise FieldError("pool", f"pool {request.pool} is not up any more; choose another or a new one")
+        return make_plan(request, launching=launching).on_pool(used).with_gangs()
+    if request.pool in live:
+        raise FieldError("name", f"a pool named {request.pool} is already up: use it, or give another name")
     for id, setting in setting_fields(form.provider).items():
         if setting.required and not setting.normalize(form.settings.get(id, "")):
             look = setting.field() if setting.field else None
             raise FieldError(id, (look and look.missing) or f"{setting.name} is needed: {setting.help}")
-    _check_words("image-fields", shlex.split, form.image)
+    _check_words("image_settings", shlex.split, form.image_settings)
     _check_words("outputs", split_patterns, form.outputs)
-    plan = build_request(form).plan(launching=launching).with_prompts().with_low_priority()
+    plan = make_plan(request, launching=launching, name=free_name(path_of(form.script), live))
+    plan = plan.with_prompts().with_low_priority()
     _check_numbers(form, plan)
     return plan.with_gangs()
 
@@ -569,14 +495,14 @@ def _field_id(field: str, form: Form) -> str:
     of_setting = {f"settings.{setting.name}": id for id, setting in own.items()}
     if field == "provider" or field.startswith("settings."):
         return of_setting.get(field, next(iter(own), "provider"))
-    if field == "image_settings":
-        return "image-fields"
-    if field == "plugin_settings":
-        return "plugin-fields"
-    row = field_rows(form.provider).get(field.partition(".")[0])
-    if row is not None and row.field in _BOXES:
-        return "options"
-    return row.field if row else "script"
+    name = field.partition(".")[0]
+    if name in WAYS:
+        return "gang"
+    if name in PACKAGES:
+        return "packages"
+    if name not in _SHOWN:
+        return "name" if name == "pool" else "script"
+    return "options" if name in OPTIONS and OPTIONS[name].is_flag else name
 
 
 def free_name(script: Path, taken: Collection[str]) -> str:
@@ -600,10 +526,12 @@ def _job_options(form: Form) -> Iterator[str]:
 
 def python_script(form: Form, pools: Collection[PoolView]) -> str:
     """The same launch as a Python script; a comment where there is none."""
+    from skyward_core.client.launch.python_snippet import write_snippet
+
     if is_job(form.script):
         return f"import skyward_core as sky\n\ntask = sky.Task.from_yaml({str(path_of(form.script))!r})\n"
     try:
-        return build_request(form).snippet(_live_pool(form, pools))
+        return write_snippet(build_request(form), _live_pool(form, pools))
     except SkywardError as error:
         return f"# {one_line(str(error))}"
 
@@ -723,29 +651,23 @@ def _pattern_text(patterns: Sequence[str]) -> str:
     return " ".join("'" + each.replace("'", "'\"'\"'") + "'" for each in patterns)
 
 
-# How values stand in the form, where it is not as their text.
-_WRITTEN: Mapping[str, Callable[[Any], Any]] = {
-    "arguments": shlex.join,
-    "one": bool,
-    "sweep": bool,
-    "torchrun": bool,
-    "keep": bool,
+_WRITERS: Mapping[str, Callable[[Any], Any]] = {"bool": bool, "Sequence[str]": shlex.join}
+"""How values of an option become texts of the form, by its type."""
+_OWN_WRITERS: Mapping[str, Callable[[Any], Any]] = {
     "provider": lambda name: name or DEFAULT_PROVIDER,
     "ranks_per_node": lambda ranks: _written(ranks or 1),
     "allocation": lambda market: "" if market == "on-demand" else _written(market),
     "selection": lambda order: "" if order == "cheapest" else _written(order),
     "plugins": tuple,
-    "image_settings": shlex.join,
     "outputs": _pattern_text,
 }
 
 
 def fieldless_options(request: LaunchRequest) -> list[str]:
-    """What is said in a request, and has no field in the form: names of its own, and of settings of the provider."""
+    """Return the names of the given options, and of settings of the provider, that the form has no field for."""
     provider = request.provider or DEFAULT_PROVIDER
-    rows = field_rows(provider)
-    own = {"script", "script_args", "settings", "plugin_settings", "detach", *rows}
-    said = [each.name for each in fields(request) if each.name not in own and getattr(request, each.name)]
+    own = {"script", "function", "script_args", "detach", *_SEPARATE, *PACKAGES, *_asked_options(provider)}
+    said = [name for name in DEFAULTS if name not in own and getattr(request, name)]
     shown = {setting.name for setting in setting_fields(provider).values()}
     no_field = [
         name
@@ -756,22 +678,21 @@ def fieldless_options(request: LaunchRequest) -> list[str]:
 
 
 def form_from_request(request: LaunchRequest) -> Form:
-    """The form that asks for the same.
+    """Return the form that asks for the same.
 
     Raises:
-        UsageError: it cannot say something that is asked for.
+        UsageError: The form has no field for a given option.
     """
     values = {
-        row.field: _WRITTEN.get(name, _written)(getattr(request, name))
-        for name, row in field_rows(request.provider or DEFAULT_PROVIDER).items()
-        if name not in (*PACKAGES, "gang", "gang_nodes", "gang_ranks")
+        name: _OWN_WRITERS.get(name, _WRITERS.get(OPTIONS[name].type, _written))(getattr(request, name))
+        for name in _asked_options(request.provider or DEFAULT_PROVIDER)
     }
     values["gang"] = ALL_NODES if request.gang else _written(request.gang_nodes)
     if request.gang_ranks is not None:
         values["gang"] = f"{request.gang_ranks} {RANKS}"
-    values["packages"] = next(
-        (format_choice(name, str(given)) for name in PACKAGES if (given := getattr(request, name))), ""
-    )
+    chosen = ((name, getattr(request, name)) for name in PACKAGES)
+    values["packages"] = next((format_choice(name, str(given)) for name, given in chosen if given), "")
+    values |= {"function": _written(request.function), "name": _written(request.pool)}
     if request.script_args is not None:
         values |= {"whole": True, "arguments": shlex.join(request.script_args)}
     ids = {setting.name: id for id, setting in setting_fields(values["provider"]).items()}
@@ -784,7 +705,7 @@ def form_from_request(request: LaunchRequest) -> Form:
         raise UsageError(f"the form has no field that could say this: {', '.join(lacking)}")
     settings = {ids[name]: text for name, text in request.settings.items()}
     parameters = dict(request.plugin_settings)
-    form = Form(script=request.script, settings=settings, parameters=parameters, **values)
+    form = Form(script=request.script, settings=settings, plugin_settings=parameters, **values)
     return form if request.shapes_pool else replace(form, pool=request.pool or "", name="")
 
 
@@ -815,9 +736,8 @@ def form_from_preset(preset: Preset) -> tuple[Form, list[str]]:
     said += more
     strange = fieldless_options(request)
     said += [f"the form has no field for {safe_field(name)}" for name in strange]
-    settings_said = (*request.settings, *request.plugin_settings)
-    blank: dict[str, Any] = {name: None for name in strange if name not in settings_said}
-    blank |= {name: "" for name in ("module",) if name in blank}
+    named = (*request.settings, *request.plugin_settings)
+    blank = {name: DEFAULTS[name] for name in strange if name in DEFAULTS and name not in named}
     settings = {name: text for name, text in request.settings.items() if name not in strange}
     given = {name: text for name, text in request.plugin_settings.items() if name not in strange}
     form = form_from_request(replace(request, settings=settings, plugin_settings=given, **blank))

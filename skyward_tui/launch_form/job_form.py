@@ -16,6 +16,7 @@ from skyward_core.views.pool_view import PoolView
 from skyward_tui.launch_form.form import (
     FieldError,
     Form,
+    parse_amount,
     parse_arguments,
     path_of,
     provider_settings,
@@ -114,20 +115,20 @@ def job_plan(
             return JobPlan(job, None, used, job.notes, lacks, True)
         if any(form.name.strip() == pool.name for pool in pools if pool.is_live):
             raise FieldError("name", f"a pool named {form.name.strip()} is already up: choose it, or another name")
-        request = JobRequest(
-            job=job,
+        request = JobRequest.from_options(
+            job,
             pool=form.name.strip() or None,
             # What the file says of clouds holds, as long as nobody has chosen otherwise.
             provider=None if form.provider == DEFAULT_PROVIDER else form.provider,
             settings=dict(provider_settings(form)),
-            budget=_amount(form.budget),
-            wait_for_capacity=form.wait.strip() or None,
+            budget=parse_amount(form.budget),
+            wait_for_capacity=form.wait_for_capacity.strip() or None,
         )
         spec, notes = request.spec(clone=clone)
     except JobFileError as error:
         raise FieldError("script", str(error)) from error
     except SkywardError as error:
-        raise FieldError("provider" if error.field == "provider" else "script", str(error)) from error
+        raise FieldError(error.field if error.field in ("provider", "budget") else "script", str(error)) from error
     return JobPlan(job, request, spec, notes, lacks, form.keep)
 
 
@@ -165,16 +166,9 @@ def form_from_shell(found: ShellRecord, run: str) -> Form:
         provider=provider,
         settings={ids[name]: text for name, text in found.settings.items()},
         budget="" if found.budget is None else f"{found.budget:g}",
-        wait=found.wait_for_capacity or "",
+        wait_for_capacity=found.wait_for_capacity or "",
         keep=not found.down,
     )
-
-
-def _amount(text: str) -> float | None:
-    try:
-        return float(text) if text.strip() else None
-    except ValueError as error:
-        raise FieldError("budget", f"{text!r} is no number of dollars") from error
 
 
 def job_rows(plan: JobPlan) -> list[tuple[str, str]]:

@@ -12,6 +12,7 @@ from dataclasses import field as dataclass_field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from skyward_core.client.launch.launch_request import OPTIONS
 from skyward_core.model.errors import ScriptError, SkywardError, error_message
 from skyward_core.model.provider_capabilities import NeedsPython, RunsHere
 from skyward_core.util.terminal_safe_text import sanitize_line
@@ -56,7 +57,7 @@ def plan_rows(plan: LaunchPlan, *, may_remember: bool = False, as_options: bool 
         _trials_text(plan)
         if plan.sheet is not None
         else "one rank"
-        if plan.one
+        if plan.request.one
         else count(world, "rank")
         if world == 1
         else f"all {world:,} ranks"
@@ -65,27 +66,17 @@ def plan_rows(plan: LaunchPlan, *, may_remember: bool = False, as_options: bool 
     if (
         spec is not None
         and (spec.least_nodes < spec.most_nodes or spec.worker.ranks_per_node == "gpu")
-        and not (plan.one or plan.sheet)
+        and not (plan.request.one or plan.sheet)
     ):
         where = "all ranks that there are then"
     streams = ", streaming what it yields" if plan.function.is_generator else ""
     told = [
-        *(
-            _existing_pool_rows(pool)
-            if isinstance(pool, PoolView)
-            else _pool_creation_rows(plan, pool, may_remember, as_options)
-        ),
+        *(_existing_pool_rows(pool) if isinstance(pool, PoolView) else _pool_creation_rows(plan, pool, may_remember)),
         ("runs", f"{_call(plan)} {'' if plan.sheet is not None else 'on '}{where}{streams}"),
     ]
-    if plan.sheet is not None or plan.one:
+    if plan.sheet is not None or plan.request.one:
         told.append(("world", _world_size_text(plan)))
-    if plan.values.get("torchrun"):
-        told.append(("torchrun", "the script finds torchrun's variables, be there one rank or many"))
-    if plan.timeout is not None:
-        told.append(("limit", f"a rank may take {plan.timeout:g} s"))
-    if plan.spec is not None and plan.spec.options.debug_wait:
-        wait = duration(float(plan.spec.options.debug_wait))
-        told.append(("debugger", f"at a breakpoint a rank waits {wait} for somebody"))
+    told += _option_rows(plan, "the pool is torn down" if as_options else "the app asks")
     if plan.plugins:
         told.append(("plugins", ", ".join(_plugin(plan, each.name) for each in plan.plugins)))
     if plan.spec is not None:
@@ -134,6 +125,22 @@ def plan_rows(plan: LaunchPlan, *, may_remember: bool = False, as_options: bool 
         else "the pool is torn down when the run ends"
     )
     return [*told, ("then", end)]
+
+
+def _option_rows(plan: LaunchPlan, then: str) -> Iterator[tuple[str, str]]:
+    """Yield the rows that options declare.
+
+    Args:
+        then: what follows once the budget is spent.
+    """
+    for name, option in OPTIONS.items():
+        heading, text = option.plan
+        in_pool = option.part == "options"
+        if not heading or not plan.request.is_given(name) or (in_pool and plan.spec is None):
+            continue
+        value = getattr(plan.spec.options, name) if in_pool and plan.spec is not None else getattr(plan.request, name)
+        if value:
+            yield heading, text.format(duration(value) if option.metavar == "TIME" else value, then=then)
 
 
 def _image(spec: PoolSpec) -> Iterator[tuple[str, str]]:
@@ -192,9 +199,7 @@ def missing_packages_text(plan: LaunchPlan, *, as_options: bool = False) -> str:
     return ""  # who loads the script says it
 
 
-def _pool_creation_rows(
-    plan: LaunchPlan, spec: PoolSpec, may_remember: bool, as_options: bool
-) -> Iterator[tuple[str, str]]:
+def _pool_creation_rows(plan: LaunchPlan, spec: PoolSpec, may_remember: bool) -> Iterator[tuple[str, str]]:
     least, most = spec.least_nodes, spec.most_nodes
     machines, per_gpu = count_range(least, most, spec.provider.machine), spec.worker.ranks_per_node == "gpu"
     what = f"{machines} × {'a rank for each GPU' if per_gpu else count(spec.ranks_per_node, 'rank')}"
@@ -205,10 +210,10 @@ def _pool_creation_rows(
         yield "hosts", _hosts_text(plan.hosts)
     if spec.accelerator is not None:
         yield "needs", _accelerator_text(spec.accelerator)
-    yield from _rental_rows(plan, may_remember, as_options)
+    yield from _rental_rows(plan, may_remember)
 
 
-def _rental_rows(plan: LaunchPlan, may_remember: bool, as_options: bool) -> Iterator[tuple[str, str]]:
+def _rental_rows(plan: LaunchPlan, may_remember: bool) -> Iterator[tuple[str, str]]:
     """What it costs, and what is tried and made for it."""
     try:
         rental = plan.rental_plan(may_remember=may_remember)
@@ -221,12 +226,6 @@ def _rental_rows(plan: LaunchPlan, may_remember: bool, as_options: bool) -> Iter
         yield "tries" if number == 1 else "or", sanitize_line(each.priced)
     if (more := len(rental.attempts) - ATTEMPTS_SHOWN) > 0:
         yield "or", count(more, "other offer")
-    if plan.spec is not None and plan.spec.options.budget is not None:
-        then = "the pool is torn down" if as_options else "the app asks"
-        yield "budget", f"${plan.spec.options.budget:,.2f} in all; when it is spent {then}"
-    if plan.spec is not None and plan.spec.options.wait_for_capacity:
-        wait = duration(float(plan.spec.options.wait_for_capacity))
-        yield "waits", f"for up to {wait} where there are no machines to be had"
     for made in rental.creates:
         yield "makes", sanitize_line(made)
     for sent in rental.requests:

@@ -27,6 +27,13 @@ from skyward_tui.text.number_format import one_line
 
 NAME = "recent"
 MAX_STORED = 30
+_RENAMED = {
+    "ranks": "ranks_per_node",
+    "max_hourly": "max_hourly_cost",
+    "wait": "wait_for_capacity",
+    "parameters": "plugin_settings",
+    "image": "image_settings",
+}  # fields as earlier releases wrote them
 
 
 def recent_forms() -> list[Form]:
@@ -71,13 +78,14 @@ def _launch_key(form: Form) -> tuple[str, str, str]:
 
 
 def _parse_form(entry: dict[str, Any]) -> Form:
+    entry = {_RENAMED.get(name, name): value for name, value in entry.items()}
     if "hosts" in entry:  # as earlier releases wrote it
         entry = {"settings": {"hosts": entry["hosts"]}} | entry
     sample = asdict(Form()) | {"plugins": []}
     values = {name: value for name, value in entry.items() if name in sample}
     if any(type(value) is not type(sample[name]) for name, value in values.items()):
         raise TypeError(f"no launch: {entry!r:.80}")
-    for group in ("settings", "parameters"):
+    for group in ("settings", "plugin_settings"):
         if not all(isinstance(text, str) for text in values.get(group, {}).values()):
             raise TypeError(f"no {group}: {entry!r:.80}")
     return Form(**values | {"plugins": tuple(values.get("plugins", ()))})

@@ -16,6 +16,7 @@ import pytest
 import skyward_core as sky
 from skyward_core.__main__ import main as script_main
 from skyward_core.api import older_api_names
+from skyward_core.client.launch.launch_plan import make_plan
 from skyward_core.client.launch.launch_request import LaunchRequest
 from skyward_core.store import state_folder
 from skyward_core.tasks import script_loader
@@ -164,7 +165,7 @@ def test_what_is_said_of_its_machines_is_heeded_or_refused(tmp_path: Path) -> No
     assert "has commands of sky.app (estimate)" in refused and "--pool, --keep are not for them" in refused
     assert "Arguments of estimate" in cli("run", "pi.py", "--help").stdout
     with pytest.raises(sky.UsageError, match=r"estimate of .* is a command of sky\.app"):
-        LaunchRequest(script=str(script), script_args=()).plan()
+        make_plan(LaunchRequest(script=str(script), script_args=()))
 
 
 def test_a_dry_run_rents_nothing_whatever_the_script_does(

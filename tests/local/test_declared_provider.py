@@ -19,8 +19,9 @@ from textual.widgets import Input, Select
 import skyward_core as sky
 from skyward_core import providers
 from skyward_core.client.launch.discovery import available
-from skyward_core.client.launch.launch_plan import LaunchPlan
+from skyward_core.client.launch.launch_plan import LaunchPlan, make_spec
 from skyward_core.client.launch.launch_request import LaunchRequest
+from skyward_core.client.launch.python_snippet import write_snippet
 from skyward_core.model.errors import UsageError
 from skyward_tui.app.app import SkywardApp
 from skyward_tui.launch_form import form as launch_form
@@ -139,7 +140,7 @@ def test_it_is_in_the_python_that_does_the_same(installed: Path, monkeypatch: py
         asked.append(given["provider"])
         raise KeyError
 
-    snippet = LaunchRequest(script="x.py", provider="cupboard", settings={"drawers": "2"}).snippet()
+    snippet = write_snippet(LaunchRequest(script="x.py", provider="cupboard", settings={"drawers": "2"}))
     monkeypatch.setattr(sky, "Compute", compute)
     with pytest.raises(KeyError):
         exec(compile(snippet, "snippet", "exec"), {})
@@ -176,7 +177,7 @@ async def test_its_field_is_in_the_form_while_it_is_chosen(
         assert not screen.query_one("#shelf-row").display
         of_parts = {each.id for part in screen.query(ArgumentFields) for each in part.walk_children()}
         ids = {each.id for each in screen.walk_children() if each.id} - of_parts
-        others = {id for id in ids if not id.endswith("-row")} - {
+        others = {id for id in ids if "-" not in id} - {
             "shelf",
             "hosts",
             "gpus",
@@ -351,11 +352,11 @@ def test_what_is_declared_is_read_only_where_none_of_ours_is_meant(
         raise AssertionError(group)
 
     monkeypatch.setattr("importlib.metadata.entry_points", never)
-    assert LaunchRequest(script="x.py").spec().provider.name == "local"
-    given = LaunchRequest.from_options("x.py", hosts="gpu1, gpu2", settings=["user=me"]).spec()
+    assert make_spec(LaunchRequest(script="x.py")).provider.name == "local"
+    given = make_spec(LaunchRequest.from_options("x.py", hosts="gpu1, gpu2", settings=["user=me"]))
     assert (given.nodes, given.provider.hosts, given.provider.user) == (2, ("gpu1", "gpu2"), "me")
     with pytest.raises(AssertionError):
-        LaunchRequest(script="x.py", provider="cupboard").spec()
+        make_spec(LaunchRequest(script="x.py", provider="cupboard"))
 
 
 @pytest.mark.proof("3 s of a processor", after=1)

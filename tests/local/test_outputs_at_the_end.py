@@ -18,6 +18,7 @@ import pytest
 
 import skyward_core as sky
 from skyward_core.client.launch.launch_plan import LaunchPlan
+from skyward_core.client.launch.launch_request import LaunchRequest
 from skyward_core.model.errors import PoolError
 from skyward_core.pool.agent_link import Link
 from skyward_core.tasks.client_interpreter import own_interpreter
@@ -93,7 +94,7 @@ def test_what_goes_with_its_machine_is_fetched_or_named(
         assert came == [] and lost.startswith("2 files, 3.5 MB, on node 0 ") and "end/small (500 kB)" in lost
     assert f"lost: {lost}" in str(compute.receipt)
     plan = LaunchPlan(
-        script=Path("x.py"),
+        request=LaunchRequest(script="x.py"),
         interpreter=own_interpreter(),
         function=None,  # type: ignore[arg-type]
         values={},
@@ -101,7 +102,7 @@ def test_what_goes_with_its_machine_is_fetched_or_named(
         plugins=(),
     )
     assert f"the newest {most or '0 bytes'}, as no outputs are named" in plan.file_loss_warning
-    assert not replace(plan, keep=True).file_loss_warning
+    assert not replace(plan, request=replace(plan.request, keep=True)).file_loss_warning
 
 
 def take_as_a_file(folder: Path) -> None:

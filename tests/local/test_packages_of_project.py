@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 import skyward_core as sky
+from skyward_core.client.launch.launch_plan import make_plan
 from skyward_core.client.launch.launch_request import LaunchRequest
 from skyward_core.client.session import Session
 from skyward_core.model.errors import SpecError
@@ -91,7 +92,7 @@ def run_script(project: Path, lock: str) -> Any:
         "import skyneeds, skytiny\nimport skyward_core as sky\n\n\n"
         "@sky.function\ndef f():\n    print('it runs')\n    return [skytiny.VERSION, skyneeds.VERSION]\n"
     )
-    plan = LaunchRequest(script=str(project / "needy.py"), pool="p", lock=str(project / lock)).plan()
+    plan = make_plan(LaunchRequest(script=str(project / "needy.py"), pool="p", lock=str(project / lock)))
     assert plan.interpreter.source == lock and plan.spec is not None
     session = Session()
     try:
@@ -190,7 +191,7 @@ async def test_hosts_have_them_and_the_packages_that_lie_here(
         request = LaunchRequest(
             script="train.py", pool="p", provider="ssh", settings=hosts, requirements="requirements.txt"
         )
-        plan = request.plan()
+        plan = make_plan(request)
         assert str(plan.packages) == f"1 of {project}/requirements.txt"
         assert [each.folder for each in plan.uploaded_packages] == [str(project.parent / "mylib")]
         assert plan.spec is not None

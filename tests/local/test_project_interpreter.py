@@ -19,7 +19,7 @@ import pytest
 
 import skyward_core as sky
 from skyward_core.client.launch.discovery import choose_interpreter, missing_frameworks
-from skyward_core.client.launch.launch_request import script_python
+from skyward_core.client.launch.launch_plan import script_python
 from skyward_core.client.session import Session
 from skyward_core.model.errors import PoolError, ScriptError, ScriptFailed, UsageError
 from skyward_core.model.script_interpreter import Interpreter

@@ -216,7 +216,7 @@ def test_what_it_gives(path: str, document: str, gives: str, tmp_path: Path, mon
     try:
         job = JobFile.from_text(text, Path(path))
         said = in_words(job)
-        JobRequest(job=job, provider=None if job.ways[0].cloud else "local").spec()
+        JobRequest.from_options(job, provider=None if job.ways[0].cloud else "local").spec()
     except (JobFileError, UsageError) as error:
         said = str(error)
         assert gives in said

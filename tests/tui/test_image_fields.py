@@ -25,7 +25,7 @@ async def test_what_the_environment_holds(app: SkywardApp) -> None:
     async with app.run_test(size=(160, 48)) as pilot:
         screen = await launch_form(app, pilot, "train.py")
         await until(pilot, lambda: "▸ Image and environment  as they are by default" in screen_text(app))
-        screen.query_one("#image-fields").focus()
+        screen.query_one("#image_settings").focus()
         await pilot.press("down")
         await typed(app, pilot, "einops 'rich>=13'")
         await pilot.press("down", "down")
@@ -52,12 +52,12 @@ async def test_what_a_launch_of_late_held_stays_as_it_was_said_but_for_what_is_e
     async with app.run_test(size=(160, 48)) as pilot:
         screen = await launch_form(app, pilot, "train.py")
         await until(pilot, lambda: "▸ Image and environment  as they are by default" in screen_text(app))
-        screen.query_one("#image-fields").focus()
+        screen.query_one("#image_settings").focus()
         await pilot.press("down")
         kept = shlex.join(["setup=make one", "setup=make two", "pip=torch", "env.A="])
-        screen._fill(replace(screen.form(), image=kept))
+        screen._fill(replace(screen.form(), image_settings=kept))
         await until(pilot, lambda: "make one && make two" in screen_text(app))
-        assert screen.form().image == kept
+        assert screen.form().image_settings == kept
         fields = screen.query_one("#image-arguments", ArgumentFields)
         pip = fields.field_of("pip")
         assert isinstance(pip, Input)

@@ -137,7 +137,7 @@ async def test_a_job_is_launched_again_by_its_file_with_the_variables_that_it_ha
     job = JobFile.from_yaml("task.yaml", env={"EPOCHS": "7"})
     view = session.pool("jobs", 1)
     run = session.open_run(view, "setup", job="j1")
-    session.kept_jobs[run.id] = JobRecord.from_job(job, JobRequest(job=job))
+    session.kept_jobs[run.id] = JobRecord.from_job(job, JobRequest.from_options(job))
     async with app.run_test(size=(120, 40)) as pilot:
         await pilot.press("enter", "A")
         await until(pilot, lambda: isinstance(app.screen, LaunchScreen))

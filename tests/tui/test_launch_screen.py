@@ -75,7 +75,7 @@ async def test_what_only_some_providers_heed_is_asked_for_those_alone(
         await until(pilot, lambda: market.display and money.display)
         screen.query_one("#allocation", Select).value = "spot-if-available"
         for field, text in (
-            ("region", "us-east-1"), ("max_hourly", "30"), ("budget", "25.5"), ("wait", "2h"),
+            ("region", "us-east-1"), ("max_hourly_cost", "30"), ("budget", "25.5"), ("wait_for_capacity", "2h"),
             ("arguments", "epochs=1"),
         ):  # fmt: skip
             screen.query_one(f"#{field}", Input).value = text
@@ -224,7 +224,7 @@ async def test_what_was_entered_outlives_a_start_that_failed(
     session.auto = False
     async with app.run_test(size=SIZE) as pilot:
         screen = await launch_form(app, pilot, "train.py")
-        for field, text in (("arguments", "note=hi"), ("name", "mine"), ("nodes", "3"), ("ranks", "2")):
+        for field, text in (("arguments", "note=hi"), ("name", "mine"), ("nodes", "3"), ("ranks_per_node", "2")):
             screen.query_one(f"#{field}", Input).value = text
         screen.query_one("#function", Select).value = "evaluate"
         screen.query_one("#plugins", Toggles).chosen = {"torch"}
@@ -387,7 +387,7 @@ async def test_the_command_line_is_copied(app: SkywardApp, script: Path) -> None
         ({"nodes": "0"}, "nodes", "not 0"),
         ({"nodes": "-3"}, "nodes", "not -3"),
         ({"nodes": ""}, "nodes", "not nothing"),
-        ({"ranks": "65"}, "ranks", "1 to 64"),
+        ({"ranks_per_node": "65"}, "ranks_per_node", "1 to 64"),
         ({"name": "No Good"}, "name", "no pool name"),
         ({"name": "taken"}, "name", "already up"),
         ({"pool": "vanished"}, "pool", "not up any more"),
@@ -436,7 +436,7 @@ def test_the_command_line_says_the_same() -> None:
         function="train",
         arguments='epochs=3 note="a b"',
         nodes="2",
-        ranks="4",
+        ranks_per_node="4",
         plugins=("torch",),
         name="big",
         one=True,

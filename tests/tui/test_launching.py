@@ -12,6 +12,7 @@ from textual.widgets import Select
 
 from skyward_core.client.launch.discovery import FunctionInfo
 from skyward_core.client.launch.launch_plan import LaunchPlan
+from skyward_core.client.launch.launch_request import LaunchRequest
 from skyward_core.model.errors import PoolError
 from skyward_core.views import events
 from skyward_core.views.pool_view import PoolView
@@ -25,7 +26,8 @@ from tests.support.fake_session import FakeSession
 def plan(pool: PoolView) -> LaunchPlan:
     function: Any = FunctionInfo
     own: Any = None
-    return LaunchPlan(script=Path("train.py"), interpreter=own, function=function, values={}, pool=pool, plugins=())
+    request = LaunchRequest(script="train.py")
+    return LaunchPlan(request=request, interpreter=own, function=function, values={}, pool=pool, plugins=())
 
 
 async def test_a_launch_goes_to_the_pool_that_was_chosen_and_to_no_namesake(session: FakeSession) -> None:

@@ -51,7 +51,7 @@ async def test_parameters_of_the_plugins_that_are_on(app: SkywardApp) -> None:
         await pilot.press("down")
         await typed(app, pilot, "gloo")
         await until(pilot, lambda: "torch (backend=gloo)" in screen_text(app))
-        assert screen.form().parameters == {"torch.backend": "gloo"}
+        assert screen.form().plugin_settings == {"torch.backend": "gloo"}
         assert "--plugin torch --plugin-set torch.backend=gloo" in command_line(screen.form())
         await pilot.press("up", "space")
         await until(pilot, lambda: "▸ Plugins' parameters  torch.backend=gloo" in screen_text(app))
@@ -74,7 +74,7 @@ async def test_what_is_amiss_stands_below_the_field_and_on_the_line_that_folds(a
         await pilot.press("right", "right", "space", "down", "enter", "down")
         # A choice of the backends there are, then a number.
         await pilot.press("enter", "down", "down", "enter", "down")
-        await until(pilot, lambda: screen.form().parameters == {"keras.backend": "torch"})
+        await until(pilot, lambda: screen.form().plugin_settings == {"keras.backend": "torch"})
         await typed(app, pilot, "x")
         await until(pilot, lambda: "✗ wants int | None, not 'x'" in screen_text(app))
         await until(pilot, lambda: "seed of plugin keras wants int" in screen_text(app).replace("\n", " "))
@@ -90,10 +90,10 @@ async def test_a_launch_of_late_has_them(app: SkywardApp) -> None:
         screen.query_one("#plugins", Toggles).focus()
         await pilot.press("space", "down", "enter", "down")
         await typed(app, pilot, "gloo")
-        await until(pilot, lambda: screen.form().parameters == {"torch.backend": "gloo"})
+        await until(pilot, lambda: screen.form().plugin_settings == {"torch.backend": "gloo"})
         add_recent(screen.form())
         (again,) = recent_forms()
-        assert again.parameters == {"torch.backend": "gloo"}
+        assert again.plugin_settings == {"torch.backend": "gloo"}
         assert "plugins=[sky.plugins.torch(backend='gloo')]" in python_script(again, ())
         screen.query_one("#script", Input).value = ""
         screen._fill(again)
@@ -102,7 +102,7 @@ async def test_a_launch_of_late_has_them(app: SkywardApp) -> None:
 
 @pytest.mark.proof("1 s of a processor")
 async def test_a_launch_that_is_refused_opens_what_is_amiss(app: SkywardApp) -> None:
-    form = Form(script="train.py", plugins=("torch",), parameters={"torch.init": "perhaps"})
+    form = Form(script="train.py", plugins=("torch",), plugin_settings={"torch.init": "perhaps"})
     async with app.run_test(size=(160, 48)) as pilot:
         screen = await launch_form(app, pilot, "train.py")
         screen._fill(form)

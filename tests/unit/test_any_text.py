@@ -14,6 +14,7 @@ from click.testing import CliRunner
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from skyward_core.client.launch.launch_plan import make_plan
 from skyward_core.client.launch.launch_request import LaunchRequest
 from skyward_core.model.errors import SkywardError
 from skyward_core.transport.local_transport import LocalTransport
@@ -89,8 +90,8 @@ def with_text(field: str, text: str) -> Form:
     form = Form("train.py", "train", nodes="1")
     if field in FIELDS:
         return replace(form, **{field: text})  # type: ignore[arg-type]
-    if field in ("image", "plugin"):
-        return replace(form, plugins=("torch",), parameters={"torch.backend": text})
+    if field in ("plugin",):
+        return replace(form, plugins=("torch",), plugin_settings={"torch.backend": text})
     provider, _, name = field.partition(".")
     return replace(form, provider=provider, settings={name: text})
 
@@ -203,7 +204,7 @@ def test_a_variable_may_hold_any_text() -> None:
                 with pytest.MonkeyPatch.context() as patch:
                     patch.setenv(name, text)
                     with suppress(SkywardError):
-                        LaunchRequest(script="train.py", function="train").plan()
+                        make_plan(LaunchRequest(script="train.py", function="train"))
 
     each()
     as_ordinary_user(each)

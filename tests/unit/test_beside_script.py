@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from skyward_core.client.launch.launch_plan import make_plan
 from skyward_core.client.launch.launch_request import LaunchRequest
 from skyward_core.model.errors import UsageError
 from skyward_core.tasks.script_inspection import check_script_folder
@@ -43,9 +44,9 @@ SAID = r"imports helper, package from beside itself, and other machines are not 
 def test_what_it_imports_from_there_is_named_before_anything_is_asked_for(script: Path) -> None:
     elsewhere = LaunchRequest(script="train.py", provider="ssh", settings={"hosts": "gpu1"})
     with pytest.raises(UsageError, match=SAID) as caught:
-        elsewhere.plan()
+        make_plan(elsewhere)
     assert caught.value.field == "script"
-    assert LaunchRequest(script="train.py").plan(), "here it finds them"
+    assert make_plan(LaunchRequest(script="train.py")), "here it finds them"
 
 
 def test_a_pool_that_it_makes_by_itself_is_refused_alike(script: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from skyward_core.client.launch.image_options import parse_image_options
+from skyward_core.client.launch.launch_plan import make_plan
 from skyward_core.client.launch.launch_request import LaunchRequest
 from skyward_core.client.launch.presets import Preset, save
 from skyward_core.model.errors import SkywardError, UsageError
@@ -71,7 +72,7 @@ def test_what_cannot_be_is_refused(case: str, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setenv("SHELL_TOKEN", "hf_0123456789")
     texts, words = REFUSED[case]
     with pytest.raises(SkywardError) as caught:
-        asked(*texts, **ELSEWHERE).plan()
+        make_plan(asked(*texts, **ELSEWHERE))
     assert words in str(caught.value) and caught.value.field == "image_settings"
 
 
@@ -89,9 +90,9 @@ def test_what_only_names_a_secret_or_looks_like_one_is_heeded(text: str) -> None
 
 @pytest.mark.parametrize("text", ["includes=train.py", "excludes=*.ckpt"])
 def test_files_are_named_where_they_travel_only(text: str) -> None:
-    assert asked(text, **ELSEWHERE).plan()
+    assert make_plan(asked(text, **ELSEWHERE))
     with pytest.raises(UsageError, match=f"nothing travels: leave {text.partition('=')[0]} out"):
-        asked(text).plan()
+        make_plan(asked(text))
 
 
 def test_the_command_refuses_in_a_line_and_begins_nothing(tmp_path: Path) -> None:
@@ -143,4 +144,4 @@ def test_a_preset_with_a_field_that_an_image_has_no_more_is_refused_by_the_plan(
     request, said = Preset("mine", folder, entry).request()
     assert not said
     with pytest.raises(UsageError, match="there is no 'conda' of an image to be set"):
-        request.plan()
+        make_plan(request)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from skyward_core.client.launch.launch_plan import make_plan
 from skyward_core.client.launch.launch_request import LaunchRequest
 from skyward_core.model.errors import ScriptError, UsageError
 from skyward_core.model.script_interpreter import Interpreter
@@ -358,7 +359,7 @@ def test_a_plan_on_a_pool_of_another_python_is_refused_before_anything_is_made(p
     minor = ".".join(another_python().version.split(".")[:2])
     block = f'# /// script\n# requires-python = "=={minor}.*"\n# ///\n'
     script(project).write_text(block + "import skyward_core as sky\n@sky.function\ndef f(): ...\n")
-    plan = LaunchRequest(script=str(script(project)), pool="p").plan()
+    plan = make_plan(LaunchRequest(script=str(script(project)), pool="p"))
     of_ours, of_its_own, older = (
         PoolView("p", "ssh", spec=spec)
         for spec in (
@@ -383,7 +384,7 @@ def test_a_plan_chooses_it_once(project: Path, monkeypatch: pytest.MonkeyPatch) 
         return plain(path)
 
     monkeypatch.setattr("skyward_core.tasks.script_interpreter_selection.read_inline_metadata", noted)
-    plan = LaunchRequest(script=str(script(project))).plan()
+    plan = make_plan(LaunchRequest(script=str(script(project))))
     assert plan.spec is not None and plan.spec.interpreter is plan.interpreter
     assert read == [script(project)]
 

@@ -17,7 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import skyward_core as sky
-from skyward_core.client.launch.job_launch import JobRequest, make_job_request, parse_variables
+from skyward_core.client.launch.job_launch import JobRequest, parse_variables
+from skyward_core.client.launch.launch_request import LaunchRequest
 from skyward_core.model.errors import JobFileError
 from skyward_core.model.provider_capabilities import RunsHere
 from skyward_core.tasks.job_files.job import JobFile
@@ -326,7 +327,7 @@ def test_lines_are_those_of_the_nearest_thing() -> None:
 
 
 def test_a_file_without_a_cloud_runs_on_this_machine(tmp_path: Path) -> None:
-    spec, notes = JobRequest(job=read("num_nodes: 2\nresources: {accelerators: A100:8, cpus: 4+}")).spec()
+    spec, notes = JobRequest.from_options(read("num_nodes: 2\nresources: {accelerators: A100:8, cpus: 4+}")).spec()
     assert isinstance(spec.provider, RunsHere) and spec.nodes == 2 and str(spec.accelerator) == "A100:8"
     assert notes == ["cpus: provider local takes machines as they are"]
 
@@ -335,8 +336,8 @@ def test_a_cloud_that_nobody_has_is_named_with_those_that_are_there() -> None:
     with pytest.raises(
         sky.UsageError, match=r"no provider here is called gcp, where train.yaml wants .* --provider \(aws, "
     ):
-        JobRequest(job=read("resources: {infra: gcp}")).spec()
-    spec, _ = JobRequest(job=read("resources: {infra: gcp/us-central1}"), provider="local").spec()
+        JobRequest.from_options(read("resources: {infra: gcp}")).spec()
+    spec, _ = JobRequest.from_options(read("resources: {infra: gcp/us-central1}"), provider="local").spec()
     assert spec.provider.name == "local"
 
 
@@ -353,24 +354,24 @@ def test_plugins_of_its_pool_are_given_parameters(texts: list[str], words: str) 
     said: Any = {"plugins": ("torch",), "plugin_settings": texts}
     if words:
         with pytest.raises(sky.UsageError, match=re.escape(words)):
-            make_job_request(read("run: a"), **said).spec()
+            JobRequest(job=read("run: a"), options=LaunchRequest.from_options("t.yaml", **said)).spec()
     else:
-        request = make_job_request(read("run: a"), **said)
+        request = JobRequest(job=read("run: a"), options=LaunchRequest.from_options("t.yaml", **said))
         assert request.spec()[0].plugins == (sky.plugins.torch(backend="gloo"),)
         assert request.shapes_pool == ["--plugin", "--plugin-set"]
 
 
 def test_ways_on_clouds_that_are_not_here_are_left_out_and_told() -> None:
-    spec, notes = JobRequest(
-        job=read("resources: {any_of: [{infra: gcp}, {infra: aws/us-east-1, accelerators: H100:8}]}")
+    spec, notes = JobRequest.from_options(
+        read("resources: {any_of: [{infra: gcp}, {infra: aws/us-east-1, accelerators: H100:8}]}")
     ).spec()
     assert spec.provider.name == "aws" and spec.provider.region == ("us-east-1",)
     assert notes == ["ways on gcp are left out: no such provider is here"]
 
 
 def test_what_aws_knows_of_a_machine_reaches_it() -> None:
-    spec, notes = JobRequest(
-        job=read(
+    spec, notes = JobRequest.from_options(
+        read(
             """
             resources:
               infra: aws/us-east-1/us-east-1a
@@ -396,14 +397,14 @@ def test_what_aws_knows_of_a_machine_reaches_it() -> None:
 
 def test_hosts_of_the_command_line_take_the_place_of_the_files_cloud() -> None:
     job = read("num_nodes: 2\nresources: {infra: aws/us-east-1, use_spot: true, accelerators: A100:8}")
-    spec, notes = make_job_request(job, hosts="a.example,b.example").spec()
+    spec, notes = JobRequest(job=job, options=LaunchRequest.from_options("t.yaml", hosts="a.example,b.example")).spec()
     assert spec.provider.name == "ssh" and spec.nodes == 2
     assert notes == ["region, use_spot: provider ssh takes machines as they are"]
 
 
 def test_a_job_without_a_folder_takes_none_along(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SKYWARD_HOME", str(tmp_path))
-    spec, _ = make_job_request(read("run: x"), hosts="a.example").spec()
+    spec, _ = JobRequest(job=read("run: x"), options=LaunchRequest.from_options("t.yaml", hosts="a.example")).spec()
     folder = Path(spec.image.workdir or "")
     assert folder.is_relative_to(tmp_path) and not list(folder.iterdir())
 
@@ -425,10 +426,10 @@ def test_a_repository_is_cloned_to_be_the_folder(tmp_path: Path, monkeypatch: py
     git("commit", "-am", "two")
     for ref, content in (("", "new"), ("v1", "old")):
         job = read(f"workdir: {{url: {tmp_path}{f', ref: {ref}' if ref else ''}}}")
-        spec, _ = JobRequest(job=job).spec()
+        spec, _ = JobRequest.from_options(job).spec()
         assert (Path(spec.image.workdir or "") / "train.py").read_text() == content
     with pytest.raises(JobFileError, match="git cannot bring v9 of"):
-        JobRequest(job=read(f"workdir: {{url: {tmp_path}, ref: v9}}")).spec()
+        JobRequest.from_options(read(f"workdir: {{url: {tmp_path}, ref: v9}}")).spec()
 
 
 def test_a_password_for_a_repository_reaches_it_and_nobody_else(
@@ -459,7 +460,7 @@ def test_a_password_for_a_repository_reaches_it_and_nobody_else(
         port = server.server_address[1]
         job = read(f"workdir: {{url: 'http://ann:Nobody%20Reads@127.0.0.1:{port}/x.git'}}")
         with pytest.raises(JobFileError, match=f"of http://127.0.0.1:{port}/x.git: ") as caught:
-            JobRequest(job=job).spec()
+            JobRequest.from_options(job).spec()
         server.shutdown()
     assert set(asked) == {"ann:Nobody Reads"}
     assert "Nobody" not in f"{caught.value} {job.folder} {words.read_text()}"

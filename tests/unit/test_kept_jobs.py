@@ -11,6 +11,7 @@ import pytest
 import skyward_core as sky
 from skyward_core.client.launch.job_launch import JobFile, JobRequest
 from skyward_core.client.launch.job_records import CommandRecord, JobRecord
+from skyward_core.client.launch.launch_records import parse_saved
 from skyward_core.model.errors import JobFileError, UsageError
 from skyward_core.tasks.job_files.yaml_document import strip_secrets
 from skyward_tui.launch_form.job_form import form_from_shell
@@ -40,8 +41,8 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> JobFile:
 
 
 def test_nothing_that_is_kept_holds_a_secret_and_all_else_comes_back(job: JobFile) -> None:
-    asked = JobRequest(
-        job=job,
+    asked = JobRequest.from_options(
+        job,
         provider="local",
         budget=None,
         idle_timeout=60.0,
@@ -52,7 +53,7 @@ def test_nothing_that_is_kept_holds_a_secret_and_all_else_comes_back(job: JobFil
     written = json.dumps(kept.to_json())
     for secret in (TOKEN, KEY, "wandb-secret-1", "second-line-2", "given-beside-it"):
         assert secret not in written
-    assert JobRecord.from_json(json.loads(written)) == kept
+    assert parse_saved(JobRecord, json.loads(written)) == kept
     assert kept.lacks_env == ("OPENAI_API_KEY",) and kept.lacks_secrets == ("HF_TOKEN", "WANDB", "MORE")
     with pytest.raises(UsageError, match=r"OPENAI_API_KEY of task.yaml is a secret.*give --env OPENAI_API_KEY"):
         kept.load_job({}, {})
@@ -62,10 +63,10 @@ def test_nothing_that_is_kept_holds_a_secret_and_all_else_comes_back(job: JobFil
     assert again.secrets == {"HF_TOKEN": "t" * 9, "WANDB": "w" * 9, "MORE": "m" * 9}
     assert again.run == "echo $HF_TOKEN $EPOCHS\n" and again.text == kept.text
     request = kept.to_job_request(again, None)
-    assert (request.provider, request.idle_timeout) == ("local", 60.0)
+    assert (request.options.provider, request.idle_timeout) == ("local", 60.0)
     assert request.spec()[0].plugins == (sky.plugins.torch(backend="gloo"), sky.plugins.mpi())
     with pytest.raises(UsageError, match="launched with --plugin, which the form of a job cannot say"):
-        form_from_shell(JobRecord.from_job(job, JobRequest(job=job, plugins=("mpi",))), "1661b65609")
+        form_from_shell(JobRecord.from_job(job, JobRequest.from_options(job, plugins=("mpi",))), "1661b65609")
 
 
 def test_what_this_shell_has_is_no_lack(job: JobFile, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,14 +118,14 @@ def test_a_job_with_a_password_in_a_url_is_refused_in_words(tmp_path: Path) -> N
 
 
 def test_the_form_takes_the_file_or_what_was_kept_of_it(job: JobFile, monkeypatch: pytest.MonkeyPatch) -> None:
-    kept = JobRecord.from_job(job, JobRequest(job=job))
+    kept = JobRecord.from_job(job, JobRequest.from_options(job))
     form = form_from_shell(kept, "abc123")
     assert form.script == "task.yaml" and set(shlex.split(form.arguments)) == {"EPOCHS=9", "WHERE=here"}
     Path("task.yaml").write_text("run: other\n")
     copy = Path(form_from_shell(kept, "abc123").script)
     assert copy.read_text() == kept.text and copy.suffix == ".yaml" and copy.stat().st_mode & 0o077 == 0
     with pytest.raises(UsageError, match="--no-setup, which the form cannot say: skyward-tui rerun abc123"):
-        form_from_shell(JobRecord.from_job(job, JobRequest(job=job), setup=False), "abc123")
+        form_from_shell(JobRecord.from_job(job, JobRequest.from_options(job), setup=False), "abc123")
     monkeypatch.chdir("/")
     with pytest.raises(UsageError, match="open the app there"):
         form_from_shell(kept, "abc123")
@@ -134,7 +135,7 @@ def test_the_form_takes_the_file_or_what_was_kept_of_it(job: JobFile, monkeypatc
 def test_what_is_no_kept_job_is_refused(job: JobFile, bent: dict[str, object]) -> None:
     told = JobRecord.from_job(job).to_json() | bent
     with pytest.raises((ValueError, TypeError, KeyError, AttributeError)):
-        JobRecord.from_json(told)
+        parse_saved(JobRecord, told)
 
 
 def test_of_a_command_all_but_secrets_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -142,7 +143,7 @@ def test_of_a_command_all_but_secrets_comes_back(monkeypatch: pytest.MonkeyPatch
     kept = CommandRecord.from_command(["echo", "a  b", "$HOME"], env, {"HF_TOKEN": TOKEN}, (0, 2))
     written = json.dumps(kept.to_json())
     assert TOKEN not in written and KEY not in written
-    again = CommandRecord.from_json(json.loads(written))
+    again = parse_saved(CommandRecord, json.loads(written))
     assert again == kept and again.joined and again.command_line == "echo 'a  b' '$HOME'"
     monkeypatch.delenv("HF_TOKEN", raising=False)
     monkeypatch.setenv("OPENAI_API_KEY", "of this shell")
@@ -168,10 +169,10 @@ def test_a_command_with_a_secret_in_it_is_not_kept(
 ) -> None:
     monkeypatch.setenv("SHELLS_API_KEY", "sk-of-this-shell-1")
     kept = CommandRecord.from_command(words, {"OPENAI_API_KEY": KEY}, {"HF_TOKEN": TOKEN}, None)
-    told = kept.to_json()
+    told = json.loads(json.dumps(kept.to_json()))
     assert not any(word in json.dumps(told) for word in words)
     with pytest.raises(UsageError, match=f"the text of the command is not kept, for {said}"):
-        CommandRecord.from_json(told).values({}, {"HF_TOKEN": "x"})
+        parse_saved(CommandRecord, told).values({}, {"HF_TOKEN": "x"})
 
 
 @pytest.mark.parametrize(
@@ -180,7 +181,7 @@ def test_a_command_with_a_secret_in_it_is_not_kept(
 def test_what_is_no_kept_command_is_refused(bent: dict[str, object]) -> None:
     told = CommandRecord.from_command(["true"], {}, {}, 2).to_json() | bent
     with pytest.raises((ValueError, TypeError, KeyError, AttributeError)):
-        CommandRecord.from_json(told)
+        parse_saved(CommandRecord, told)
 
 
 def test_a_secret_that_is_written_once_for_two_of_them_takes_nothing_else_with_it() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from skyward_core.client.launch.launch_plan import make_plan
 from skyward_core.client.launch.launch_request import LaunchRequest
 from skyward_tui.launch_form.plan_text import missing_packages_text, plan_rows
 
@@ -25,7 +26,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def said(*, as_options: bool = True, **asked: Any) -> str:
     return missing_packages_text(
-        LaunchRequest(script="train.py", script_args=(), **asked).plan(), as_options=as_options
+        make_plan(LaunchRequest(script="train.py", script_args=(), **asked)), as_options=as_options
     )
 
 
@@ -37,7 +38,7 @@ def test_files_of_the_project_that_nobody_named_are(folder: Path) -> None:
     assert said() == f"no_such_thing {HERE}{wanted}"
     in_form = f"no_such_thing {HERE}choose uv.lock or requirements.txt under packages"
     assert said(as_options=False) == in_form
-    plan = LaunchRequest(script="train.py", script_args=()).plan()
+    plan = make_plan(LaunchRequest(script="train.py", script_args=()))
     assert ("note", in_form) in plan_rows(plan)
     assert said(requirements="requirements.txt") == ""
 
@@ -46,6 +47,6 @@ def test_of_a_function_only_what_it_is_loaded_with_counts(folder: Path) -> None:
     text = "import skyward_core as sky\n@sky.function\ndef f():\n    import no_such_thing\n"
     Path("train.py").write_text(text)
     Path("requirements.txt").write_text("click\n")
-    assert missing_packages_text(LaunchRequest(script="train.py").plan()) == ""
+    assert missing_packages_text(make_plan(LaunchRequest(script="train.py"))) == ""
     Path("train.py").write_text(f"import no_such_thing\n{text}")
-    assert "choose requirements.txt" in missing_packages_text(LaunchRequest(script="train.py").plan())
+    assert "choose requirements.txt" in missing_packages_text(make_plan(LaunchRequest(script="train.py")))

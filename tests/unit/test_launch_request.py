@@ -17,7 +17,9 @@ import pytest
 from hypothesis import example, given, settings
 
 import skyward_core as sky
+from skyward_core.client.launch.launch_plan import make_plan, make_spec
 from skyward_core.client.launch.launch_request import OPTIONS, LaunchRequest
+from skyward_core.client.launch.python_snippet import write_snippet
 from skyward_core.model.errors import SkywardError, UsageError
 from skyward_core.model.provider_settings import Setting
 from skyward_core.model.specs import PoolSpec
@@ -33,6 +35,7 @@ from skyward_tui.launch_form.form import (
     path_of,
     plan_launch,
 )
+from tests.support.commands import COMMANDS
 from tests.support.examples import examples
 from tests.support.launch_requests import HOSTILE, SECRET, USUAL, requests
 
@@ -145,7 +148,7 @@ def test_a_command_line_asks_for_the_same(request: LaunchRequest) -> None:
     again = said(shlex.split(line)[2:])
     assert again == request
     assert again.shapes_pool == request.shapes_pool
-    assert same_spec(again.spec(), request.spec())
+    assert same_spec(make_spec(again), make_spec(request))
 
 
 @given(request=HOSTILE)
@@ -183,10 +186,11 @@ def test_every_field_has_one_option_and_the_command_has_no_other() -> None:
         "module",
         *OPTIONS,
     }
-    of_command = {each.name: each.opts[-1] for each in cli.commands["run"].params if isinstance(each, click.Option)}
+    params = COMMANDS["run"].params
+    of_command = {each.name: each.opts[-1] for each in params if isinstance(each, click.Option)}
     others = {"hosts": "--hosts", "as_json": "--json", "debug": "--debug"}
     others |= {"as_module": "--module", "dry_run": "--dry-run", "watch": "--watch"}
-    assert of_command == dict(OPTIONS) | others
+    assert of_command == {name: each.name for name, each in OPTIONS.items()} | others
 
 
 def test_an_option_that_only_another_program_has_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -207,7 +211,7 @@ def test_a_form_asks_for_the_same(request: LaunchRequest) -> None:
     request = replace(request, **only_of_commands | usual)  # the form says nothing of what holds anyway
     form = form_from_request(request)
     again = build_request(form)
-    assert same_spec(again.spec(), request.spec())
+    assert same_spec(make_spec(again), make_spec(request))
     expected = request
     if not form.pool:  # the form shows what holds where nothing is said
         expected = replace(
@@ -234,16 +238,16 @@ def test_a_form_launches_what_its_command_line_does(request: LaunchRequest) -> N
             provider=request.provider or "local",
         )
     )
-    plan, of_command = plan_launch(form, ()), said(shlex.split(command_line(form))[2:]).plan()
+    plan, of_command = plan_launch(form, ()), make_plan(said(shlex.split(command_line(form))[2:]))
     assert plan.spec is not None and of_command.spec is not None
     assert repr(plan.values) == repr(of_command.values)
-    assert (plan.script, plan.function, plan.whole, plan.one, plan.keep, plan.timeout) == (
+    assert (plan.script, plan.function, plan.whole, plan.request.one, plan.keep, plan.request.timeout) == (
         of_command.script,
         of_command.function,
         of_command.whole,
-        of_command.one,
+        of_command.request.one,
         of_command.keep,
-        of_command.timeout,
+        of_command.request.timeout,
     )
     here = plan.spec.provider.name == "local"
     assert (plan.spec.options.nice, of_command.spec.options.nice) == (5 if here else 0, 0), "the app is there, too"
@@ -269,7 +273,7 @@ def test_what_a_form_cannot_say_it_refuses(more: dict[str, Any]) -> None:
 
 
 def test_a_form_for_a_pool_that_is_up_says_nothing_of_its_shape() -> None:
-    form = Form("train_it.py", "train", pool="warm", name="other", nodes="7", ranks="9", plugins=("torch",))
+    form = Form("train_it.py", "train", pool="warm", name="other", nodes="7", ranks_per_node="9", plugins=("torch",))
     assert build_request(form) == LaunchRequest(script="train_it.py", function="train", pool="warm", keep=True)
     assert form_from_request(build_request(form)) == replace(Form("train_it.py", "train", pool="warm", nodes=""))
 
@@ -330,11 +334,11 @@ def executed(snippet: str) -> tuple[PoolSpec, Any, str]:
 @given(request=requests())
 def test_a_snippet_asks_for_the_same(request: LaunchRequest) -> None:
     request = replace(request, script="train_it.py")
-    plan = request.plan()
-    assert SECRET not in request.snippet()
-    spec, call, operator = executed(request.snippet())
+    plan = make_plan(request)
+    assert SECRET not in write_snippet(request)
+    spec, call, operator = executed(write_snippet(request))
     assert plan.spec is not None and same_spec(spec, replace(plan.spec, interpreter=None))
-    assert (f"# To be run with {sys.executable}\n" in request.snippet()) == (request.python is not None)
+    assert (f"# To be run with {sys.executable}\n" in write_snippet(request)) == (request.python is not None)
     assert request.pool in (None, spec.name)
     if plan.whole:
         run = call.fn
@@ -360,9 +364,9 @@ def test_arguments_go_the_way_that_the_function_takes_them(
     function: str, arguments: list[str], args: Any, kwargs: Any
 ) -> None:
     request = LaunchRequest(script="train_it.py", function=function, arguments=arguments)
-    _, call, _ = executed(request.snippet())
+    _, call, _ = executed(write_snippet(request))
     if args is None:
-        args, kwargs = ({},), {"day": request.plan().values["day"], "where": Path("a b")}
+        args, kwargs = ({},), {"day": make_plan(request).values["day"], "where": Path("a b")}
     assert (call.args, call.kwargs) == (args, kwargs)
 
 
@@ -384,7 +388,7 @@ def test_arguments_go_the_way_that_the_function_takes_them(
 )
 def test_what_python_cannot_say_is_refused(request_of_it: LaunchRequest, field: str, words: str) -> None:
     with pytest.raises(UsageError, match=words) as caught:
-        request_of_it.snippet()
+        write_snippet(request_of_it)
     assert caught.value.field == field
 
 
@@ -395,7 +399,9 @@ def test_a_provider_of_ours_has_its_public_name() -> None:
 
 def test_a_snippet_uses_the_pool_that_is_up() -> None:
     view = PoolView("warm", state="up", spec={"plugins": ["torch"]})
-    assert executed(LaunchRequest(script="train_it.py", function="train", pool="warm").snippet(view))[0] == "warm"
+    assert (
+        executed(write_snippet(LaunchRequest(script="train_it.py", function="train", pool="warm"), view))[0] == "warm"
+    )
 
 
 def test_a_snippet_is_a_script_that_runs(tmp_path: Path) -> None:
@@ -410,7 +416,7 @@ def test_a_snippet_is_a_script_that_runs(tmp_path: Path) -> None:
     request = LaunchRequest(script=str(jobs / "work.py"), arguments=["name=it's"], nodes=2)
     done = subprocess.run(
         [sys.executable, "-"],
-        input=request.snippet(),
+        input=write_snippet(request),
         cwd=tmp_path,
         env=os.environ | {"SKYWARD_HOME": str(tmp_path / "home"), "PYTHONPATH": str(Path(sky.__file__).parents[1])},
         capture_output=True,
@@ -426,8 +432,8 @@ def test_a_snippet_is_a_script_that_runs(tmp_path: Path) -> None:
 
 def test_a_task_has_the_time_that_is_asked_for() -> None:
     request = LaunchRequest(script="train_it.py", function="train")
-    assert request.plan().load_tasks()[0].timeout is None
-    assert replace(request, timeout=1.5).plan().load_tasks()[0].timeout == 1.5
+    assert make_plan(request).load_tasks()[0].timeout is None
+    assert make_plan(replace(request, timeout=1.5)).load_tasks()[0].timeout == 1.5
 
 
 def test_a_list_is_written_with_commas_only_where_it_is_read_so_again() -> None:
@@ -509,7 +515,7 @@ def test_a_list_is_written_with_commas_only_where_it_is_read_so_again() -> None:
 )
 def test_an_error_names_the_field(more: dict[str, Any], field: str, words: str) -> None:
     with pytest.raises(SkywardError) as caught:
-        LaunchRequest(**({"script": "train_it.py", "function": "train"} | more)).plan()
+        make_plan(LaunchRequest(**({"script": "train_it.py", "function": "train"} | more)))
     assert caught.value.field == field
     assert words in str(caught.value)
 

@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from skyward_core.client.launch import launch_records
+from skyward_core.client.launch.launch_plan import resolve_call
 from skyward_core.client.launch.launch_records import (
     MAX_CHANGED_FILES,
     MAX_DIFF_BYTES,
@@ -124,7 +125,7 @@ def test_a_file_that_was_tampered_with_is_refused_or_makes_sense(
         request = found.with_arguments(["n=5"], None).request
         request.command_line("skyward-tui", "run")
         form_from_request(request)
-        request.on_pool("dev").call()
+        resolve_call(request.on_pool("dev"))
     except (UsageError, SkywardError):
         pass
 

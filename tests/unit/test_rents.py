@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import skyward_core as sky
-from skyward_core.client.launch.launch_plan import LaunchPlan
+from skyward_core.client.launch.launch_plan import LaunchPlan, make_plan
 from skyward_core.client.launch.launch_request import LaunchRequest
 from skyward_core.client.leftover_cleanup import JudgedLeftover
 from skyward_core.model.machines import Leftover
@@ -61,14 +61,16 @@ def plan_of(folder: Path, region: str, accelerator: str | None = "T4:4", provide
     script = folder / "train.py"
     script.write_text("import skyward_core as sky\n\n@sky.function\ndef train():\n    pass\n")
     settings = {"region": region} if provider == "aws" else {}
-    return LaunchRequest(
-        script=str(script),
-        function="train",
-        provider=provider,
-        settings=settings,
-        accelerator=accelerator,
-        nodes=2,
-    ).plan()
+    return make_plan(
+        LaunchRequest(
+            script=str(script),
+            function="train",
+            provider=provider,
+            settings=settings,
+            accelerator=accelerator,
+            nodes=2,
+        )
+    )
 
 
 def test_the_plan_of_a_launch_on_them_has_their_price(tmp_path: Path, nobody: None) -> None:
@@ -86,7 +88,7 @@ def test_the_command_line_tells_what_it_does_and_not_what_the_app_does(tmp_path:
         script=str(tmp_path / "train.py"), provider="aws", settings={"region": "us-east-1"},
         accelerator="T4:4", pool="mine", keep=True, budget=5,
     )  # fmt: skip
-    here, there = dict(plan_rows(asked.plan())), dict(plan_rows(asked.plan(), as_options=True))
+    here, there = dict(plan_rows(make_plan(asked))), dict(plan_rows(make_plan(asked), as_options=True))
     assert here["budget"] == "$5.00 in all; when it is spent the app asks"
     assert there["budget"] == "$5.00 in all; when it is spent the pool is torn down"
     assert here["then"] == "the pool stays up; X tears it down"

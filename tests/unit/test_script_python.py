@@ -11,7 +11,8 @@ from typing import ClassVar
 import pytest
 
 from skyward_core.client.launch.discovery import list_imports
-from skyward_core.client.launch.launch_request import LaunchRequest, script_python
+from skyward_core.client.launch.launch_plan import make_plan, script_python
+from skyward_core.client.launch.launch_request import LaunchRequest
 from skyward_core.model.errors import ScriptError, SpecError
 from skyward_core.model.specs import Image, PoolSpec
 from skyward_core.plugins import by_name as plugin
@@ -48,14 +49,14 @@ def test_a_lock_for_another_python_is_given_one_that_is_here(project: Path) -> N
     other = another_python()
     wanted = f"=={other.version}"
     (project / "uv.lock").write_text(LOCK.format(wanted))
-    found = launch(project, lock="uv.lock").plan().interpreter
+    found = make_plan(launch(project, lock="uv.lock")).interpreter
     assert (found.version, found.base, found.source) == (other.version, other.path, "uv.lock")
     said = f"was passed over: it is {OWN}, and uv.lock asks for Python {wanted}"
     assert found.notes == (f"this program's own Python {said}",)
     (project / "pyproject.toml").write_text(
         f'[project]\nname = "train"\nrequires-python = "{wanted}"\ndependencies = []\n'
     )
-    found = LaunchRequest(script="train.py", project=True).plan().interpreter
+    found = make_plan(LaunchRequest(script="train.py", project=True)).interpreter
     assert (found.version, found.source) == (other.version, "pyproject.toml")
 
 
@@ -71,13 +72,13 @@ def test_a_lock_that_was_kept_of_a_run_has_that_run_s_python(project: Path, head
     minor = ".".join(other.version.split(".")[:2])
     first = f"# {heading.format(minor=minor, version=other.version)}\n"
     (project / "run.lock").write_text(first + "skytiny==1.0\n")
-    found = launch(project, lock="run.lock").plan().interpreter
+    found = make_plan(launch(project, lock="run.lock")).interpreter
     assert (found.minor, found.source) == (minor, "run.lock")
     assert found.notes[0].endswith(f"it is {OWN}, and run.lock asks for Python =={minor}.*")
-    said = launch(project, lock="run.lock", python=sys.executable).plan().interpreter
+    said = make_plan(launch(project, lock="run.lock", python=sys.executable)).interpreter
     assert (said.version, said.path) == (OWN, sys.executable), "a person's word counts"
     (project / "run.lock").write_text(f"# by hand\n{first}skytiny==1.0\n")
-    assert launch(project, lock="run.lock").plan().interpreter.version == OWN
+    assert make_plan(launch(project, lock="run.lock")).interpreter.version == OWN
 
 
 def test_an_environment_of_another_version_than_the_lock_is_for_is_passed_over(project: Path) -> None:
@@ -87,17 +88,17 @@ def test_an_environment_of_another_version_than_the_lock_is_for_is_passed_over(p
     program.parent.mkdir(parents=True)
     program.symlink_to(sys.executable)
     (project / ".venv" / "pyvenv.cfg").touch()
-    found = launch(project, lock="uv.lock").plan().interpreter
+    found = make_plan(launch(project, lock="uv.lock")).interpreter
     assert found.base and found.version != OWN, other
     assert found.notes[0].startswith(f".venv of project train was passed over: it is {OWN}, and uv.lock asks")
     with pytest.raises(SpecError, match="is for Python !="):  # a person's word is not passed over
-        launch(project, lock="uv.lock", python=str(program)).plan()
+        make_plan(launch(project, lock="uv.lock", python=str(program)))
 
 
 def test_where_there_is_none_of_that_version_the_lock_is_named(project: Path) -> None:
     (project / "uv.lock").write_text(LOCK.format(">=3.19"))
     with pytest.raises(ScriptError, match=r'uv\.lock asks for Python ">=3\.19", and there is none here') as caught:
-        launch(project, lock="uv.lock").plan()
+        make_plan(launch(project, lock="uv.lock"))
     assert caught.value.field == "lock"
 
 

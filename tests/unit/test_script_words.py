@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from skyward_core.client.launch.launch_plan import resolve_call
 from skyward_core.client.launch.launch_request import LaunchRequest
 from skyward_core.model.errors import ScriptError
 from skyward_tui.cli.commands import run
 from skyward_tui.cli.main import cli
+from tests.support.commands import COMMANDS
 
 SCRIPT = """
 import skyward_core as sky
@@ -41,7 +43,7 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Asked:
     notes: list[str] = []
 
     def execute(request: LaunchRequest, console: Any, dry_run: bool = False, watch: bool = False) -> int:
-        request.call()
+        resolve_call(request)
         found.append(request)
         return 0
 
@@ -191,7 +193,7 @@ def test_every_option_of_the_torchrun_that_is_installed_is_known():
     source = Path(found.origin).with_name("distributed").joinpath("run.py").read_text()
     # --local-rank is what another launcher gave to scripts; the text tells of it.
     theirs = set(re.findall(r'"(--[a-z-]+)"', source.partition("def parse_args")[0])) - {"--local-rank"}
-    ours = {name for each in cli.commands["torchrun"].params for name in each.opts}
+    ours = {name for each in COMMANDS["torchrun"].params for name in each.opts}
     assert theirs and theirs <= ours
 
 

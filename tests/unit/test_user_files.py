@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from skyward_core.client.launch import presets
 from skyward_core.client.launch.discovery import list_functions, packages_for
+from skyward_core.client.launch.launch_plan import make_plan
 from skyward_core.client.launch.launch_records import ScriptState
 from skyward_core.client.launch.launch_request import LaunchRequest
 from skyward_core.model.errors import JobFileError, ScriptError, SkywardError
@@ -66,7 +67,7 @@ def put(path: Path, kind: str) -> None:
 
 
 def plan(**asked: Any) -> None:
-    LaunchRequest(script="train.py", function="train", **asked).plan()
+    make_plan(LaunchRequest(script="train.py", function="train", **asked))
 
 
 def written(name: str, text: str) -> None:

@@ -6,16 +6,15 @@ import os
 import shlex
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
-from skyward_core.client.launch.discovery import by_name as plugin
-from skyward_core.client.launch.discovery import parse_parameters
-from skyward_core.client.launch.launch_request import parse_plugin_setting, parse_provider_settings
+from skyward_core.client.launch.launch_plan import make_options, make_plugins
+from skyward_core.client.launch.launch_request import LaunchRequest
 from skyward_core.model.errors import JobFileError, UsageError, set_error_field
-from skyward_core.model.provider_capabilities import Offers, RunsHere, costs_money, declared_settings
+from skyward_core.model.provider_capabilities import Offers, RunsHere, declared_settings
 from skyward_core.model.specs import Image, Options, PoolSpec, Spec
 from skyward_core.providers import DEFAULT_PROVIDER, provider_class, provider_names
 from skyward_core.providers.pool_planning import make_pool_spec
@@ -117,39 +116,27 @@ _JOB_FILE_KEYS |= {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobRequest:
-    """A job file, and what was said beside it.
+    """A job file, and the options that it is launched with.
 
     Attributes:
         job: the file, read.
-        pool: the pool's name; None for the job's, or one made up.
-        provider: its name, in place of what the file says of clouds; None to heed that.
-        settings: of the provider, as texts.
-        budget: dollars that the pool may cost.
-        wait_for_capacity: how long a start tries again where there are no machines, such as "2h".
-        idle_timeout: seconds without use after which the pool ends; None for what the file says.
-        plugins: names of the pool's plugins, in order of entry.
-        plugin_settings: parameters of theirs, by names such as "torch.backend", as texts.
+        options: its pool: ``JOB_OPTIONS`` and ``pool``; without a provider, the file names the clouds.
+        idle_timeout: seconds without use after which the pool ends; None for the file's.
     """
 
     job: JobFile
-    pool: str | None = None
-    provider: str | None = None
-    settings: Mapping[str, str] = field(default_factory=dict)
-    budget: float | None = None
-    wait_for_capacity: str | None = None
+    options: LaunchRequest
     idle_timeout: float | None = None
-    plugins: Sequence[str] = ()
-    plugin_settings: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def from_options(cls, job: JobFile, *, idle_timeout: float | None = None, **options: Any) -> JobRequest:
+        """Return the request with these values of ``JOB_OPTIONS`` and ``pool``."""
+        return cls(job=job, options=LaunchRequest(script=str(job.path), **options), idle_timeout=idle_timeout)
 
     @property
     def shapes_pool(self) -> list[str]:
-        """What is said of a pool that is to be made, by the names of the options."""
-        said = {
-            "--provider": self.provider, "--set": self.settings, "--budget": self.budget,
-            "--wait-for-capacity": self.wait_for_capacity, "-i": self.idle_timeout,
-            "--plugin": self.plugins, "--plugin-set": self.plugin_settings,
-        }  # fmt: skip
-        return [name for name, value in said.items() if value]
+        """Names of the given options that shape a pool, which an existing pool cannot honor."""
+        return [*self.options.shapes_pool, *(["-i"] if self.idle_timeout else [])]
 
     def spec(self, *, clone: bool = True) -> tuple[PoolSpec, list[str]]:
         """The pool that is asked for, and what of the file its provider does not heed, in words.
@@ -165,10 +152,8 @@ class JobRequest:
         first = ways[0].provider
         options = Options(**self._pool_options(first))
         image = Image(env={}, workdir=self._upload_folder(first, clone))
-        with set_error_field("plugins"):
-            given = parse_parameters(self.plugins, self.plugin_settings)
-            plugins = [plugin(name, **given.get(name, {})) for name in self.plugins]
-        asked: dict[str, Any] = {"name": self.pool, "image": image, "options": options, "plugins": plugins}
+        asked: dict[str, Any] = {"name": self.options.pool, "image": image, "options": options}
+        asked["plugins"] = make_plugins(self.options)
         if len(ways) == 1 and not isinstance(first, Offers):
             spec = make_pool_spec(
                 job.name or str(job.path),
@@ -187,7 +172,7 @@ class JobRequest:
         here, lacking = set(provider_names()), []
         found: list[Spec] = []
         for way in self.job.ways:
-            name = self.provider or way.cloud or DEFAULT_PROVIDER
+            name = self.options.provider or way.cloud or DEFAULT_PROVIDER
             if name not in here:
                 lacking.append(name)
                 continue
@@ -209,7 +194,7 @@ class JobRequest:
         kind = provider_class(name)
         declared = {each.name for each in declared_settings(kind)}
         texts, unheeded = {}, []
-        is_elsewhere = self.provider is not None and way.cloud not in ("", name)
+        is_elsewhere = self.options.provider is not None and way.cloud not in ("", name)
         for part, setting in _SETTINGS.items():
             if wanted := getattr(way, part):
                 if setting in declared and not is_elsewhere:
@@ -233,18 +218,13 @@ class JobRequest:
             if said not in notes:
                 notes.append(said)
         with set_error_field("provider"):
-            provider = make_provider(kind, {**texts, **self.settings})
+            provider = make_provider(kind, {**texts, **self.options.settings})
         return Spec(provider=provider, accelerator=way.accelerator or None, **chosen)
 
     def _pool_options(self, provider: Any) -> dict[str, Any]:
         """Options of the pool."""
         said: dict[str, Any] = {"secrets": tuple(each for each in self.job.blanked if len(each) >= MIN_SECRET_LENGTH)}
-        if self.budget is not None:
-            if not costs_money(provider):
-                raise UsageError(f"machines of provider {provider.name} cost nothing: leave the budget out")
-            said["budget"] = self.budget
-        if self.wait_for_capacity is not None:
-            said["wait_for_capacity"] = self.wait_for_capacity
+        said |= make_options(self.options, provider)
         idle = self.job.idle_seconds if self.idle_timeout is None else self.idle_timeout
         if idle is not None:
             said["idle_timeout"] = idle
@@ -261,31 +241,6 @@ class JobRequest:
         folder = state_home() / EMPTY_FOLDER
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         return str(folder)
-
-
-def make_job_request(
-    job: JobFile,
-    *,
-    hosts: str | None = None,
-    settings: Sequence[str] = (),
-    provider: str | None = None,
-    plugin_settings: Sequence[str] = (),
-    **said: Any,
-) -> JobRequest:
-    """What a command line asks for.
-
-    Args:
-        hosts: what ``--hosts`` was given.
-        settings: texts ``name=value``.
-        plugin_settings: texts ``plugin.name=value``.
-        said: the other fields, by their names.
-
-    Raises:
-        UsageError: a setting is no such text, or the provider takes no hosts.
-    """
-    name, texts = parse_provider_settings(provider, hosts, settings)
-    of_plugins = dict(map(parse_plugin_setting, plugin_settings))
-    return JobRequest(job=job, provider=name, settings=texts, plugin_settings=of_plugins, **said)
 
 
 def job_tasks(job: JobFile, folder: Path, *, setup: bool = True, cwd: str = "") -> Iterator[Task]:
@@ -397,7 +352,6 @@ __all__ = [
     "JobFile",
     "JobRequest",
     "job_tasks",
-    "make_job_request",
     "make_portable_task",
     "make_process_folder",
     "parse_variables",

@@ -8,12 +8,13 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from hashlib import blake2s
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from skyward_core.client.launch.job_launch import JobRequest
+from skyward_core.client.launch.launch_request import JOB_OPTIONS
 from skyward_core.model.errors import JobFileError, UsageError
 from skyward_core.store.atomic_file import write_atomic
 from skyward_core.store.state_folder import require_current_folder, state_home
@@ -44,6 +45,7 @@ class ShellRecord:
     """
 
     TAG: ClassVar[str]  # under which it is kept
+    __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012  read by ``parse_saved``
 
     cwd: Path
     env: Mapping[str, str] = field(default_factory=dict)
@@ -95,21 +97,6 @@ class ShellRecord:
     def to_json(self) -> dict[str, Any]:
         return asdict(self) | {"cwd": str(self.cwd)}
 
-    @classmethod
-    def parse_fields(cls, data: Any) -> dict[str, Any]:
-        """The fields of what :meth:`to_json` gave.
-
-        Raises:
-            ValueError, TypeError, KeyError, AttributeError: it is not that.
-        """
-        if strange := sorted(data.keys() - {each.name for each in fields(cls)}):
-            raise ValueError(", ".join(strange))
-        lacks = {name: tuple(data[name]) for name in ("lacks_env", "lacks_secrets")}
-        named = [*lacks["lacks_env"], *lacks["lacks_secrets"], *data["env"], *data["env"].values()]
-        if not all(isinstance(each, str) and "\0" not in each for each in (data["cwd"], *named)):
-            raise ValueError("a text")
-        return {**data, **lacks, "cwd": Path(data["cwd"])}
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommandRecord(ShellRecord):
@@ -124,6 +111,10 @@ class CommandRecord(ShellRecord):
 
     words: tuple[str, ...]
     nodes: int | tuple[int, ...] | None = None
+
+    def __post_init__(self) -> None:
+        if not self.words and not self.why_not:
+            raise ValueError("no words")
 
     @property
     def label(self) -> str:
@@ -164,23 +155,6 @@ class CommandRecord(ShellRecord):
         if Redactor(values).redact_bytes(text.encode()) != text.encode():
             return replace(kept, words=(), why_not="the value of a secret stands in it")
         return kept
-
-    @classmethod
-    def from_json(cls, data: Any) -> CommandRecord:
-        """What :meth:`to_json` gave.
-
-        Raises:
-            ValueError, TypeError, KeyError, AttributeError: it is not that.
-        """
-        found, words, nodes = cls.parse_fields(data), tuple(data["words"]), data.get("nodes")
-        if not all(isinstance(each, str) and "\0" not in each for each in words):
-            raise ValueError("a word")
-        if not words and not found.get("why_not"):
-            raise ValueError("no words")
-        several = isinstance(nodes, list)
-        if nodes is not None and not all(type(each) is int for each in (nodes if several else [nodes])):
-            raise ValueError("nodes")
-        return cls(**{**found, "words": words, "nodes": tuple(nodes) if several else nodes})
 
 
 JOBS_FOLDER = "jobs"  # a folder below the home: texts of jobs that are launched again, and that stand nowhere else
@@ -231,16 +205,8 @@ class JobRecord(ShellRecord):
         """
         hidden = secret_names(job.envs)
         if request is not None:
-            names = (
-                "provider",
-                "settings",
-                "budget",
-                "wait_for_capacity",
-                "idle_timeout",
-                "plugins",
-                "plugin_settings",
-            )
-            said |= {name: getattr(request, name) for name in names}
+            said |= {name: getattr(request.options, name) for name in JOB_OPTIONS}
+            said["idle_timeout"] = request.idle_timeout
         kept = cls(
             path=str(job.path),
             cwd=require_current_folder(),
@@ -284,11 +250,8 @@ class JobRecord(ShellRecord):
 
     def to_job_request(self, job: JobFile, pool: str | None) -> JobRequest:
         """What is asked for again, on a pool of that name, or of a name made up."""
-        return JobRequest(
-            job=job, pool=pool, provider=self.provider, settings=self.settings, budget=self.budget,
-            wait_for_capacity=self.wait_for_capacity, idle_timeout=self.idle_timeout, plugins=self.plugins,
-            plugin_settings=self.plugin_settings,
-        )  # fmt: skip
+        said = {name: getattr(self, name) for name in JOB_OPTIONS}
+        return JobRequest.from_options(job, pool=pool, idle_timeout=self.idle_timeout, **said)
 
     def write_file(self, run: str) -> Path:
         """A file with the text that was kept, without secrets.
@@ -306,18 +269,6 @@ class JobRecord(ShellRecord):
         except OSError as error:
             raise UsageError(f"what was kept of {self.path} cannot be written to {target}: {error}") from error
         return target
-
-    @classmethod
-    def from_json(cls, data: Any) -> JobRecord:
-        """What :meth:`to_json` gave.
-
-        Raises:
-            ValueError, TypeError, KeyError, AttributeError: it is not that.
-        """
-        found = cls.parse_fields(data)
-        if not isinstance(data["path"], str) or "\0" in data["path"]:
-            raise ValueError("a path")
-        return cls(**{**found, "plugins": tuple(data.get("plugins", ()))})
 
 
 def _digest(text: str) -> str:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from hashlib import blake2s
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from skyward_core.client.launch.launch_request import LaunchRequest
 from skyward_core.model.errors import UsageError
@@ -24,6 +25,8 @@ from skyward_core.util.user_files import expand_user, read_bytes
 
 if TYPE_CHECKING:
     from skyward_core.client.launch.job_records import CommandRecord, JobRecord, ShellRecord
+
+T = TypeVar("T")
 
 MAX_CHANGED_FILES = 100  # names of files that are kept
 MAX_DIFF_BYTES = 1 << 18  # bytes of what differed that are kept
@@ -41,6 +44,8 @@ class ScriptState:
         diff: how they did, as a patch, with secrets blanked: its first 256 KiB.
         cut: whether it went on.
     """
+
+    __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012  read by ``parse_saved``
 
     script: str = ""
     commit: str = ""
@@ -222,59 +227,57 @@ def load_any_record(ledger: Ledger, row: RunRow) -> LaunchRecord | JobRecord | C
         ) from error
 
 
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str) and "\0" not in value  # which no path and no command line may have
+def invalid_fields(kind: type, data: Any) -> list[str]:
+    """Return the names of a dataclass's fields for which saved data has no valid value, and of values for no field."""
+    try:
+        _validate(kind, data)
+    except ValueError as error:
+        return [str(next(iter(each["loc"]), "")) for each in error.errors()]  # type: ignore[attr-defined]
+    return []
 
 
-def _is_texts(value: Any) -> bool:
-    return isinstance(value, list) and all(map(_is_text, value))
+def parse_saved(kind: type[T], data: Any) -> T:
+    """Return the dataclass that saved data describes.
+
+    Raises:
+        ValueError: A value has another type, or is for no field.
+    """
+    if any("\0" in text for text in texts_in(data)):  # which no path and no command line may have
+        raise ValueError("a zero byte")
+    if wrong := invalid_fields(kind, data):
+        raise ValueError(", ".join(wrong))
+    return _validate(kind, data)
 
 
-def _is_int(value: Any) -> bool:
-    return type(value) is int
+def _validate(kind: type[T], data: Any) -> T:
+    import pydantic
+
+    return pydantic.TypeAdapter(kind).validate_json(json.dumps(data), strict=True)
 
 
-# What JSON may hold of a request, by the fields' types.
-_TYPE_CHECKS: Mapping[str, Callable[[Any], bool]] = {
-    "str": _is_text,
-    "str | None": lambda value: value is None or _is_text(value),
-    "bool": lambda value: isinstance(value, bool),
-    "float | None": lambda value: value is None or _is_int(value) or isinstance(value, float),
-    "int | None": lambda value: value is None or _is_int(value),
-    "int | str | None": lambda value: value is None or _is_int(value) or _is_text(value),
-    "int | Literal['gpu'] | None": lambda value: value is None or _is_int(value) or value == "gpu",
-    "Sequence[str]": _is_texts,
-    "Sequence[str] | None": lambda value: value is None or _is_texts(value),
-    "Mapping[str, str]": lambda value: isinstance(value, dict) and all(map(_is_text, value.values())),
-}
-
-
-def _matches_type(kind: object, value: Any) -> bool:
-    return kind not in _TYPE_CHECKS or _TYPE_CHECKS[str(kind)](value)
+def texts_in(data: Any) -> Iterator[str]:
+    """Yield all texts of saved data."""
+    if isinstance(data, str):
+        yield data
+    elif isinstance(data, dict | list):
+        for each in data.values() if isinstance(data, dict) else data:
+            yield from texts_in(each)
+        yield from data if isinstance(data, dict) else ()
 
 
 def _parse_shell_record(told: Mapping[str, Any]) -> JobRecord | CommandRecord:
     from skyward_core.client.launch.job_records import CommandRecord, JobRecord
 
-    return JobRecord.from_json(told["job"]) if "job" in told else CommandRecord.from_json(told["command"])
+    return parse_saved(JobRecord, told["job"]) if "job" in told else parse_saved(CommandRecord, told["command"])
 
 
 def _parse_launch_record(told: Mapping[str, Any], diff: bytes) -> LaunchRecord:
-    asked, source = dict(told["request"]), dict(told["source"])
-    known = {each.name for each in fields(LaunchRequest)}
-    if strange := sorted(asked.keys() - known):
-        raise ValueError(", ".join(strange))
-    for each in fields(LaunchRequest):
-        if each.name in asked and not _matches_type(each.type, asked[each.name]):
-            raise ValueError(f"{each.name}: {asked[each.name]!r:.60}")
-    source["changed"] = tuple(source["changed"])
-    if not all(map(_is_text, (told["cwd"], source["script"], source["commit"], *source["changed"]))):
-        raise ValueError("source")
+    source = parse_saved(ScriptState, told["source"] | {"cut": bool(told.get("cut"))})
     return LaunchRecord(
-        request=LaunchRequest(**asked),
-        cwd=Path(told["cwd"]),
+        request=parse_saved(LaunchRequest, told["request"]),
+        cwd=parse_saved(Path, told["cwd"]),
         joined=bool(told["joined"]),
-        source=ScriptState(**source, diff=diff, cut=bool(told.get("cut"))),
+        source=replace(source, diff=diff),
     )
 
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import MISSING, dataclass, fields, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 from skyward_core.client.launch.discovery import available_plugins as plugins_here
 from skyward_core.client.launch.discovery import parameter_fields
 from skyward_core.client.launch.image_options import parse_image_options
-from skyward_core.client.launch.launch_request import LaunchRequest
+from skyward_core.client.launch.launch_records import invalid_fields, texts_in
+from skyward_core.client.launch.launch_request import DEFAULTS, LaunchRequest
 from skyward_core.model.errors import SkywardError, UsageError
 from skyward_core.model.provider_capabilities import declared_settings
 from skyward_core.providers import DEFAULT_PROVIDER, provider_class, provider_names
@@ -23,22 +24,19 @@ MAX_NAME_LENGTH = 60  # characters of a name
 NO_SCRIPT = str(Path())
 """The script of a request that names none."""
 
-_TEXT, _NUMBER, _FLAG = "a text", "a number", "true or false"
-_COUNT, _TEXTS, _TABLE = "a whole number or a text", "a list of texts", "a table of texts"
-_TYPES: Mapping[str, str] = {
-    **dict.fromkeys(
-        (
-            "script", "function", "module", "python", "pool", "provider", "accelerator", "allocation", "selection",
-            "wait_for_capacity", "debug_wait", "lock", "requirements",
-        ),
-        _TEXT,
-    ),
-    **dict.fromkeys(("max_hourly_cost", "budget", "timeout"), _NUMBER),
-    **dict.fromkeys(("project", "one", "torchrun", "keep", "detach", "sweep", "gang"), _FLAG),
-    **dict.fromkeys(("nodes", "ranks_per_node", "gang_nodes", "gang_ranks"), _COUNT),
-    **dict.fromkeys(("arguments", "script_args", "plugins", "outputs", "image_settings"), _TEXTS),
-    **dict.fromkeys(("settings", "plugin_settings"), _TABLE),
-}  # fmt: skip
+_TYPE_WORDS: Mapping[str, str] = {
+    "str": "a text",
+    "str | None": "a text",
+    "float | None": "a number",
+    "bool": "true or false",
+    "int | None": "a whole number",
+    "int | str | None": "a whole number or a text",
+    "int | Literal['gpu'] | None": "a whole number or gpu",
+    "Sequence[str]": "a list of texts",
+    "Sequence[str] | None": "a list of texts",
+    "Mapping[str, str]": "a table of texts",
+}
+"""Words for the types of a request's fields."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,11 +93,9 @@ def save(name: str, request: LaunchRequest) -> Path:
     if not name.strip() or len(name) > MAX_NAME_LENGTH or not name.isprintable():
         raise UsageError(f"a preset's name has 1 to {MAX_NAME_LENGTH} characters, all of which can be seen")
     parse_image_options(request.image_settings)  # no secret is kept
-    values = {
-        each.name: value for each in fields(request) if (value := getattr(request, each.name)) != _default_value(each)
-    }
+    values = {name: value for name, usual in DEFAULTS.items() if (value := getattr(request, name)) != usual}
     if request.script == NO_SCRIPT:
-        del values["script"]
+        values.pop("script", None)
     return settings_editing.save_preset(name, {key: _to_toml(value) for key, value in values.items()})
 
 
@@ -138,35 +134,30 @@ def drop_unknown(request: LaunchRequest) -> tuple[LaunchRequest, list[str]]:
     return replace(request, arguments=left), takes
 
 
-def _default_value(each: Any) -> Any:
-    if each.default_factory is not MISSING:
-        return each.default_factory()
-    return each.default
-
-
 def _to_toml(value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else value
 
 
 def _parse_entry(entry: Mapping[str, Any], said: list[str]) -> Iterator[tuple[str, Any]]:
-    for name, value in entry.items():
-        if (wanted := _TYPES.get(name)) is None:
+    types = {each.name: str(each.type) for each in fields(LaunchRequest)}
+    values = {name: _with_texts(value) for name, value in entry.items()}
+    wrong = invalid_fields(LaunchRequest, {"script": NO_SCRIPT} | values)
+    for name, value in values.items():
+        if name not in types:
             said.append(f"there is no {sanitize_line(name)} any more in a launch")
-        elif not _VALUE_CHECKS[wanted](value):
-            said.append(f"{name} is {wanted}, not {sanitize_line(repr(value))[:40]}")
-        elif not _is_printable(value):
+        elif name in wrong:
+            said.append(f"{name} is {_TYPE_WORDS[types[name]]}, not {sanitize_line(repr(value))[:40]}")
+        elif not all(map(str.isprintable, texts_in(value))):  # fields hand their text to the terminal as it is
             said.append(f"{name} holds characters that cannot be shown, and is left out")
-        elif wanted == _TABLE:
-            yield name, {key: _as_text(each) for key, each in value.items()}
         else:
             yield name, value
 
 
-def _is_printable(value: Any) -> bool:
-    """Fields hand their text to the terminal as it is."""
-    if isinstance(value, dict):
-        return _is_printable([*value, *value.values()])
-    return all(map(_is_printable, value)) if isinstance(value, list) else str(value).isprintable()
+def _with_texts(value: Any) -> Any:
+    """Return a value with the numbers of a table as texts: a user may leave out their quotation marks."""
+    if not isinstance(value, dict):
+        return value
+    return {key: _as_text(each) if isinstance(each, int | float) else each for key, each in value.items()}
 
 
 def _as_text(value: str | bool | float) -> str:
@@ -195,23 +186,3 @@ def _known_parameters(plugins: Sequence[str], given: Mapping[str, str], said: li
             said.append(f"there is no parameter {sanitize_line(name)} any more")
         else:
             said.append(f"{sanitize_line(name)} is a parameter of no plugin of this launch")
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _is_texts(value: Any) -> bool:
-    return isinstance(value, Sequence) and not isinstance(value, str) and all(isinstance(e, str) for e in value)
-
-
-_VALUE_CHECKS: Mapping[str, Callable[[Any], bool]] = {
-    _TEXT: lambda value: isinstance(value, str),
-    _NUMBER: _is_number,
-    _FLAG: lambda value: isinstance(value, bool),
-    _COUNT: lambda value: isinstance(value, str) or (_is_number(value) and isinstance(value, int)),
-    _TEXTS: _is_texts,
-    _TABLE: lambda value: (
-        isinstance(value, dict) and all(isinstance(each, str | int | float) for each in value.values())
-    ),
-}

@@ -12,17 +12,21 @@ from math import isfinite
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
-from skyward_core.client.launch.image_options import LISTS
-from skyward_core.client.launch.launch_plan import LaunchPlan
+from skyward_core.client.launch.image_options import LISTS, parse_image_options
+from skyward_core.client.launch.launch_plan import LaunchPlan, make_plan
+from skyward_core.client.launch.launch_request import LaunchRequest, options_of
 from skyward_core.model.errors import UsageError, set_error_field
 from skyward_core.model.specs import Image, Nodes, Options
 from skyward_core.plugins import built_in
+from skyward_core.providers import DEFAULT_PROVIDER, provider_class
+from skyward_core.providers.provider import parse_settings
 from skyward_core.tasks.script_inspection import parse_script
 from skyward_core.util.user_files import resolve_path
 
 if TYPE_CHECKING:
     from skyward_core.model.specs import PoolSpec
     from skyward_core.plugins.plugin import Plugin
+    from skyward_core.views.pool_view import PoolView
 
 _PLAIN = (type(None), type(...), bool, int, float, complex, str, bytes)
 _BRACKETS: Mapping[type, str] = {list: "[{}]", tuple: "({},)", set: "{{{}}}", frozenset: "frozenset([{}])"}
@@ -30,28 +34,27 @@ _OURS = {"sky", "pool", "print", "value", "values"}  # names that the script has
 _TEARDOWN_COMMENT = "# The pool ends with the block; the launch would leave it up.\n"
 
 
-def write_snippet(
-    plan: LaunchPlan,
-    *,
-    name: str | None,
-    provider: type,
-    settings: Mapping[str, Any],
-    secrets: Sequence[str] = (),
-) -> str:
-    """The script. It is to be run in the folder in which the launch was planned.
+def write_snippet(request: LaunchRequest, live: PoolView | None = None) -> str:
+    """Return a request as a Python script, to be run in this folder.
 
     Args:
-        plan: what it does.
-        name: the pool's name; None where nobody gave it one.
-        provider: class of the provider.
-        settings: what it is made of.
-        secrets: names of variables whose values are the shell's.
+        live: the existing pool that is used.
 
     Raises:
-        UsageError: the script or a value cannot be named in Python; its ``field`` says what of the request it is.
+        SkywardError: A value is invalid, or cannot be written so; its ``field`` names the field.
     """
-    source = _Source()
-    source.secrets = secrets
+    plan = make_plan(request)
+    if request.sweep:
+        with set_error_field("sweep"):
+            how = " >> pool"
+            if request.gang:
+                how = " @ pool"
+            elif (many := request.gang_nodes or request.gang_ranks) is not None:
+                how = f".with_{'nodes' if request.gang_nodes else 'ranks'}({many}) @ pool"
+            raise UsageError(f"as Python a sweep is written sky.sweep(FUNCTION, NAME=[...]){how}")
+    if live is not None:
+        plan = plan.on_pool(live)
+    source = _Source(parse_image_options(request.image_settings).secrets)
     if plan.function.is_generator:
         source.modules.add("itertools")
     with set_error_field("arguments"):
@@ -59,21 +62,23 @@ def write_snippet(
     if plan.spec is None:
         pool, kept = f"sky.attach({plan.pool.name!r})", ""
     else:
-        lines = "".join(f"    {each},\n" for each in _compute(plan, plan.spec, name, provider, settings, source))
+        lines = "".join(f"    {each},\n" for each in _compute(plan, plan.spec, source))
         pool, kept = f"sky.Compute(\n{lines})", _TEARDOWN_COMMENT if plan.keep else ""
     with set_error_field("script"):
         imported, function = ("", "") if plan.whole else _function(plan, source)
     called = _script(plan, source) if plan.whole else f"{function}({arguments})"
-    ran = f"{called} {'>>' if plan.one else '@'} pool"
-    return f"{source.import_lines()}\n{imported}\n{kept}with {pool} as pool:\n{_result_lines(plan, ran)}"
+    ran = f"{called} {'>>' if request.one else '@'} pool"
+    script = f"{source.import_lines()}\n{imported}\n{kept}with {pool} as pool:\n{_result_lines(plan, ran)}"
+    # Nothing in a script says by which Python it is started.
+    return script if request.python is None else f"# To be run with {plan.interpreter.path}\n{script}"
 
 
 class _Source:
     """Expressions, and the modules that they need."""
 
-    def __init__(self) -> None:
+    def __init__(self, secrets: Sequence[str]) -> None:
         self.modules = {"sys"}
-        self.secrets: Sequence[str] = ()
+        self.secrets = secrets  # names of variables whose values are the shell's
 
     def import_lines(self) -> str:
         return "".join(f"import {name}\n" for name in sorted(self.modules)) + "\nimport skyward_core as sky\n"
@@ -137,19 +142,14 @@ def _is_plain(value: Any) -> bool:
     return type(value) in _PLAIN or (type(value) in _BRACKETS and not value)
 
 
-def _compute(
-    plan: LaunchPlan,
-    spec: PoolSpec,
-    name: str | None,
-    provider: type,
-    settings: Mapping[str, Any],
-    source: _Source,
-) -> Iterator[str]:
-    """What ``Compute`` is given."""
-    if name is not None:
-        yield f"name={name!r}"
+def _compute(plan: LaunchPlan, spec: PoolSpec, source: _Source) -> Iterator[str]:
+    """Yield the arguments of ``Compute``."""
+    request = plan.request
+    if request.pool is not None:
+        yield f"name={request.pool!r}"
     with set_error_field("settings"):
-        yield f"provider={source.call(provider, settings)}"
+        provider = provider_class(request.provider or DEFAULT_PROVIDER)
+        yield f"provider={source.call(provider, parse_settings(provider, request.settings))}"
     nodes = source.call(Nodes, asdict(spec.nodes)) if isinstance(spec.nodes, Nodes) else str(spec.nodes)
     yield f"nodes={nodes}"
     if spec.accelerator is not None:
@@ -160,15 +160,13 @@ def _compute(
             yield f"max_hourly_cost={source.expression(spec.wish.max_hourly)}"
         if spec.wish.selection != "cheapest":
             yield f"selection={spec.wish.selection!r}"
-    usual = Options()
-    options = {name: getattr(spec.options, name) for name in ("budget", "wait_for_capacity", "debug_wait")}
-    options = {name: given for name, given in options.items() if given != getattr(usual, name)}
+    options = {name: getattr(spec.options, name) for name in options_of("options") if request.is_given(name)}
+    options = {name: given for name, given in options.items() if given != getattr(Options(), name)}
     secrets = {"secrets": f"[{', '.join(map(source.shell_variable, source.secrets))}]"} if source.secrets else {}
     if options or secrets:
         yield f"options={source.call(Options, options, secrets)}"
-    image = {name: getattr(spec.image, name) for name in ("workdir", "lock", "requirements", "project")}
-    image |= {name: list(getattr(spec.image, name)) for name in (*LISTS, "outputs")}
-    image = {name: given for name, given in image.items() if given not in (None, False, [])}
+    image = {name: getattr(spec.image, name) for name in ("workdir", *options_of("image"), *LISTS)}
+    image = {name: list(each) if isinstance(each, tuple) else each for name, each in image.items() if each}
     variables = {"env": source.variables(spec.image.env)} if spec.image.env else {}
     if image or variables:
         yield f"image={source.call(Image, image, variables)}"
@@ -199,8 +197,8 @@ def _function(plan: LaunchPlan, source: _Source) -> tuple[str, str]:
         f"sys.path.insert(0, {str(resolve_path(plan.script).parent)!r})",
         f"from {module} import {name}" + (f" as {alias}" if alias != name else ""),
     ]
-    if plan.timeout is not None:
-        lines.append(f"{alias} = sky.Function({alias}.fn, {source.expression(plan.timeout)})")
+    if plan.request.timeout is not None:
+        lines.append(f"{alias} = sky.Function({alias}.fn, {source.expression(plan.request.timeout)})")
     return "\n".join(lines) + "\n", alias
 
 
@@ -210,7 +208,7 @@ def _script(plan: LaunchPlan, source: _Source) -> str:
     given = [source.expression(module or str(plan.script)), *([source.expression(args)] if args else [])]
     given += ["module=True"] if module else []
     given += ["torchrun=True"] if plan.values.get("torchrun") else []
-    given += [] if plan.timeout is None else [f"timeout={source.expression(plan.timeout)}"]
+    given += [] if plan.request.timeout is None else [f"timeout={source.expression(plan.request.timeout)}"]
     return f"sky.script({', '.join(given)})"
 
 
@@ -252,8 +250,8 @@ def _is_name(text: str) -> bool:
 
 def _result_lines(plan: LaunchPlan, ran: str) -> str:
     """What is done with what it gives."""
-    if plan.one and not plan.function.is_generator:
+    if plan.request.one and not plan.function.is_generator:
         return f"    print({ran})\n"
-    if plan.one or not plan.function.is_generator:
+    if plan.request.one or not plan.function.is_generator:
         return f"    for value in {ran}:\n        print(value)\n"
     return f"    for values in itertools.zip_longest(*({ran})):\n        print(*values)\n"

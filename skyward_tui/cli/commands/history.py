@@ -419,7 +419,7 @@ def _rerun_job(
     if found.run_alone:
         _refuse_dry_run(dry_run)
         return execute(pool or "", (), console, job=job, env={}, secrets={}, detach=detach, watch=watch)
-    request = found.to_job_request(job, None) if pool is None else JobRequest(job=job, pool=pool)
+    request = found.to_job_request(job, None) if pool is None else JobRequest.from_options(job, pool=pool)
     return launch_job(
         request,
         console,

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from textual import on
 from textual.app import ComposeResult
@@ -19,6 +18,7 @@ from textual.widgets import Collapsible, Input, Label, Select, Static
 from textual.widgets.collapsible import CollapsibleTitle
 
 from skyward_core.client.launch.discovery import DEFAULT_PROVIDER
+from skyward_core.client.launch.launch_request import OPTIONS
 from skyward_core.model.errors import UsageError
 from skyward_core.util.terminal_safe_text import sanitize_line
 from skyward_tui.launch_form.form import (
@@ -534,37 +534,13 @@ def _check_text(line: Check) -> str:
 
 _NEW = "new pool"
 WHOLE = ":whole"  # stands among the names of functions, and is none
-_OF_POOL = (
-    "name", "provider", "nodes", "ranks", "accelerator", "allocation", "max_hourly", "selection", "budget", "wait",
-    "plugins", "plugin-fields", "packages", "outputs", "image-fields",
-)  # fmt: skip
+TEXT_FIELDS = [name for name, each in OPTIONS.items() if each.row and not each.is_flag]
+"""Options of a launch with a line or a list of their own."""
+FLAGS = [(name, each.label) for name, each in reversed([*OPTIONS.items()]) if each.row and each.is_flag]
+_OF_POOL = ["name", "packages", "plugins", "provider", "plugin_settings", "image_settings"]
+_OF_POOL += [name for name in TEXT_FIELDS if OPTIONS[name].part]
 # What a job file says itself.
-_OF_FILE = frozenset(
-    {
-        "nodes",
-        "ranks",
-        "accelerator",
-        "allocation",
-        "max_hourly",
-        "selection",
-        "plugins",
-        "plugin-fields",
-        "packages",
-        "outputs",
-        "image-fields",
-    }
-)
-_TEXTS = (
-    "arguments", "python", "name", "accelerator", "nodes", "ranks", "outputs", "max_hourly", "budget", "wait", "gang",
-)  # fmt: skip
-_MARKETS = [
-    ("on demand", ""),
-    ("spot", "spot"),
-    ("spot, else on demand", "spot-if-available"),
-    ("cheapest of both", "cheapest"),
-]
-_ORDERS = [("cheapest first", ""), ("first region first", "first")]
-_USUAL_NODES = "4"
+_OF_FILE = set(_OF_POOL) - {"name", "provider", "budget", "wait_for_capacity"}
 
 
 class LaunchFields(FormFields):
@@ -583,11 +559,10 @@ class LaunchFields(FormFields):
     def compose(self) -> ComposeResult:
         from skyward_core.client.launch.discovery import available_plugins as available
 
-        say = partial(with_keys, keymap=self._keymap)
-        yield field_row("Script", text_field("script", say("path of a script; {launch.files} picks one")))
+        hint = with_keys("path of a script; {launch.files} picks one", keymap=self._keymap)
+        yield field_row("Script", text_field("script", hint))
         functions = Choice([], prompt="its functions", id="function", compact=True)
-        python = text_field("python", say("its own; {launch.python} lists"))
-        yield field_row("Function", functions, inline_label("python"), python)
+        yield field_row("Function", functions, *self._option_fields("Function"))
         yield CallFields(id="call")
         used = self._used if self._used in dict(self._live).values() else ""  # it may be over by now
         pools = Choice([(_NEW, ""), *self._live], value=used, allow_blank=False, id="pool", compact=True)
@@ -598,104 +573,77 @@ class LaunchFields(FormFields):
             yield CheckLines(id="check")
         for id, setting in setting_fields_by_id().items():
             yield setting_row(id, setting)
-        yield field_row(
-            "Nodes",
-            text_field("nodes", value=_USUAL_NODES),
-            inline_label("ranks per node"),
-            text_field("ranks", value="1", type="integer"),
-            inline_label("accelerator"),
-            text_field("accelerator", say("any; {launch.accelerators} lists")),
-        )
-        markets = Choice(_MARKETS, value="", allow_blank=False, id="allocation", compact=True)
-        orders = Choice(_ORDERS, value="", allow_blank=False, id="selection", compact=True)
-        yield field_row(
-            "Market", markets, inline_label("at most $/h"), text_field("max_hourly", "any"), inline_label("tries"),
-            orders,
-            id="market",
-        )  # fmt: skip
-        yield field_row(
-            "Budget $", text_field("budget", "none"),
-            inline_label("wait for machines", id="wait-label"), text_field("wait", "not; or 2h"), id="money",
-        )  # fmt: skip
+        yield field_row("Nodes", *self._option_fields("Nodes"))
+        yield field_row("Market", *self._option_fields("Market"), id="market")
+        yield field_row("Budget $", *self._option_fields("Budget $"), id="money")
         yield field_row("Plugins", PluginToggles(available(), id="plugins"))
-        yield PluginFields(id="plugin-fields")
+        yield PluginFields(id="plugin_settings")
         packages = Choice(package_choices(None, ""), value="", allow_blank=False, id="packages", compact=True)
-        yield field_row("Packages", packages, inline_label("outputs"), text_field("outputs", "such as out/** *.pt"))
-        yield ImageFields(id="image-fields")
-        options = [
-            ("keep", "keep the pool afterwards"), ("one", "one rank"), ("sweep", "sweep"),
-        ]  # fmt: skip
-        yield field_row("Options", Toggles(options, {"keep"}, id="options"))
-        yield field_row(
-            "Nodes each",
-            text_field("gang", "one rank each; 2 nodes, or all"),
-            id="gangs",
-        )
+        yield field_row("Packages", packages, *self._option_fields("Packages"))
+        yield ImageFields(id="image_settings")
+        yield field_row("Options", Toggles(FLAGS, {"keep"}, id="options"))
+        yield field_row("Nodes each", text_field("gang", "one rank each; 2 nodes, or all"), id="gangs")
+
+    def _option_fields(self, row: str) -> Iterator[Widget]:
+        """Yield the fields, with their labels, that options of a launch declare for a row."""
+        for name in TEXT_FIELDS:
+            option = OPTIONS[name]
+            if option.row != row:
+                continue
+            if option.label:
+                yield inline_label(option.label, id=f"{name}-label")
+            if option.choices:
+                yield Choice(option.choices, value="", allow_blank=False, id=name, compact=True)
+            else:
+                kind = "integer" if option.type.startswith("int | Literal") else "text"
+                hint = with_keys(option.placeholder, keymap=self._keymap)
+                yield text_field(name, hint, value=getattr(Form(), name), type=kind)
 
     def form(self, carried: Form) -> Form:
         """What the fields say, and of another form what none of them shows."""
-        function = self._choice("function")
+        function = self.text("function")
         chosen = self.query_one("#options", Toggles).chosen
         plugins = self.query_one("#plugins", Toggles)
-        return Form(
-            script=self.text("script"),
+        said: dict[str, Any] = {name: name in chosen for name, _ in FLAGS}
+        said |= {name: self.text(name) for name in (*TEXT_FIELDS, "script", "arguments", "pool", "name", "packages")}
+        return replace(
+            carried,
+            **said,
             function="" if function == WHOLE else function,
             whole=function == WHOLE,
-            arguments=self.text("arguments"),
-            python=self.text("python"),
-            pool=self._choice("pool"),
-            name=self.text("name"),
-            provider=self._choice("provider") or DEFAULT_PROVIDER,
+            provider=self.text("provider") or DEFAULT_PROVIDER,
             settings={id: text for id in setting_fields_by_id() if (text := self.text(id))},
-            accelerator=self.text("accelerator"),
-            allocation=self._choice("allocation"),
-            max_hourly=self.text("max_hourly"),
-            selection=self._choice("selection"),
-            budget=self.text("budget"),
-            wait=self.text("wait"),
-            nodes=self.text("nodes"),
-            ranks=self.text("ranks"),
             plugins=tuple(name for name, _ in plugins.options if name in plugins.chosen),
-            parameters=self.query_one(PluginFields).texts,
-            packages=self._choice("packages"),
-            outputs=self.text("outputs"),
-            keep="keep" in chosen,
-            one="one" in chosen,
-            sweep="sweep" in chosen,
+            plugin_settings=self.query_one(PluginFields).texts,
             gang=self.text("gang") if "sweep" in chosen else "",
-            timeout=carried.timeout,
-            debug_wait=carried.debug_wait,
-            image=self.query_one(ImageFields).text,
-            torchrun=carried.torchrun,
+            image_settings=self.query_one(ImageFields).text,
         )
 
     def text(self, field: str) -> str:
-        return self.query_one(f"#{field}", Input).value
-
-    def _choice(self, field: str) -> str:
-        value = self.query_one(f"#{field}", Select).value
+        """Return what a line or a list says; "" if nothing is chosen."""
+        found = self.query_one(f"#{field}")
+        value = found.value if isinstance(found, Input | Select) else ""
         return value if isinstance(value, str) else ""
 
     def fill(self, form: Form) -> None:
         """Have the fields say what a form says; but for the function and the packages, of which the script tells."""
         with self.prevent(Input.Changed, Select.Changed, Toggles.Changed):
-            for field in _TEXTS:
-                self.query_one(f"#{field}", Input).value = getattr(form, field)
-            for field, listed in (("allocation", _MARKETS), ("selection", _ORDERS)):
-                known = getattr(form, field) in [value for _, value in listed]
-                self.query_one(f"#{field}", Select).value = getattr(form, field) if known else ""
+            for name in (*TEXT_FIELDS, "arguments", "name", "gang"):
+                field, given = self.query_one(f"#{name}"), getattr(form, name)
+                if isinstance(field, Input):
+                    field.value = given
+                elif isinstance(field, Select):
+                    field.value = given if given in [value for _, value in OPTIONS[name].choices] else ""
             for id in setting_fields_by_id():
                 self.query_one(f"#{id}", Input).value = form.settings.get(id, "")
             self.query_one("#script", Input).value = display_path(Path(form.script)) if form.script else ""
             self.query_one("#provider", Select).value = (
                 form.provider if form.provider in provider_choices() else DEFAULT_PROVIDER
             )
-            self.query_one("#options", Toggles).chosen = {
-                name for name, on in (("keep", form.keep), ("one", form.one), ("sweep", form.sweep)) if on
-            }
+            self.query_one("#options", Toggles).chosen = {name for name, _ in FLAGS if getattr(form, name)}
             self.query_one("#plugins", Toggles).chosen = set(form.plugins)
-            self.query_one(PluginFields).fill(form.parameters)
-            self.query_one(ImageFields).fill(form.image)
+            self.query_one(PluginFields).fill(form.plugin_settings)
+            self.query_one(ImageFields).fill(form.image_settings)
         self._show_provider(form.provider)
 
     def lock_fields(self, form: Form, *, job: bool) -> None:
@@ -715,10 +663,10 @@ class LaunchFields(FormFields):
         named = provider_choices()[str(event.value)].has_named_machines
         self._show_provider(str(event.value))
         nodes = self.query_one("#nodes", Input)
-        if named and nodes.value == _USUAL_NODES:
+        if named and nodes.value == Form().nodes:
             nodes.value = ""
         elif not named and not nodes.value:
-            nodes.value = _USUAL_NODES
+            nodes.value = Form().nodes
 
     def _show_provider(self, provider: str) -> None:
         choice = provider_choices().get(provider)
@@ -726,7 +674,7 @@ class LaunchFields(FormFields):
             self.query_one(f"#{id}-row").display = choice is not None and id in choice.fields
         self.query_one("#market").display = choice is not None and choice.chooses
         self.query_one("#money").display = choice is not None and choice.costs
-        for waits in ("#wait", "#wait-label"):
+        for waits in ("#wait_for_capacity", "#wait_for_capacity-label"):
             self.query_one(waits).display = choice is not None and choice.chooses
         named = choice is not None and choice.has_named_machines
         self.query_one("#nodes", Input).placeholder = "all" if named else ""

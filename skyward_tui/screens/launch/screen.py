@@ -31,7 +31,6 @@ from skyward_tui.dialogs.pickers import PresetsScreen
 from skyward_tui.launch_form.form import (
     FieldError,
     Form,
-    build_request,
     command_line,
     form_from_preset,
     functions_of,
@@ -252,9 +251,7 @@ async def create_pool(app: SkywardApp, plan: LaunchPlan | JobPlan) -> LaunchPool
     return LaunchPool((await wait_shielded(begun)).key, created)
 
 
-async def launch_run(
-    app: SkywardApp, plan: LaunchPlan, tasks: Sequence[Task], begun: LaunchPool, request: LaunchRequest
-) -> None:
+async def launch_run(app: SkywardApp, plan: LaunchPlan, tasks: Sequence[Task], begun: LaunchPool) -> None:
     """Launch when the pool is ready; a pool that is not to be kept is torn down when the run has ended.
 
     Args:
@@ -268,11 +265,11 @@ async def launch_run(
     failed = ""
     try:
         if plan.sheet is not None:
-            launched = session.launch_sweep(begun.key, tasks, plan.sheet, request, joined=joined)
+            launched = session.launch_sweep(begun.key, tasks, plan.sheet, plan.request, joined=joined)
         else:
-            launched = session.launch(begun.key, tasks[0], one=plan.one, request=request, joined=joined)
+            launched = session.launch(begun.key, tasks[0], one=plan.request.one, request=plan.request, joined=joined)
         run = await wait_shielded(launched)
-        await _save_launch(app, session, begun.key, run, request, joined=joined)
+        await _save_launch(app, session, begun.key, run, plan.request, joined=joined)
         if plan.sheet is not None and plan.sheet.gang:
             await _wait_for_gangs(app, session, begun.key, run)
         elif plan.keep or plan.spec is None:
@@ -799,7 +796,7 @@ class LaunchScreen(BaseScreen[None]):
             add_recent(form)
         except OSError as error:
             app.flash(f"this launch is not remembered: {error}", "error")
-        app.run_worker(launch_run(app, plan, tasks, begun, build_request(form)), name="launch", exclusive=False)
+        app.run_worker(launch_run(app, plan, tasks, begun), name="launch", exclusive=False)
         app.show_pool(begun.key)
 
     def action_files(self) -> None:
