@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from secrets import token_hex
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -15,7 +15,6 @@ from skyward_core.client.launch import job_launch
 from skyward_core.client.launch.discovery import Task
 from skyward_core.client.launch.job_launch import JobRequest, job_tasks, pool_job_tasks, shell_task
 from skyward_core.client.launch.job_records import CommandRecord, JobRecord
-from skyward_core.client.launch.launch_request import LaunchRequest
 from skyward_core.model import errors
 from skyward_core.model.errors import UsageError
 from skyward_core.model.specs import PoolSpec
@@ -24,7 +23,7 @@ from skyward_tui.cli.commands.run import PoolCommand, live_pool, require_termina
 from skyward_tui.cli.console import Console
 from skyward_tui.cli.pool_and_run_lookup import live_pools, open_session
 from skyward_tui.cli.run_report import table
-from skyward_tui.cli.shared_options import NodeSelection, command, launch_options, variable_options, watch_option
+from skyward_tui.cli.shared_options import NodeSelection, command, variable_options, watch_option
 from skyward_tui.text.number_format import NO_RUN, clip, count, duration
 from skyward_tui.text.run_rows import format_nodes, queue_row_json, queue_rows, waiting_reason
 
@@ -178,53 +177,6 @@ def check_fits(job: JobFile, pool: PoolView) -> None:
             f"{job.path} runs on {count(job.num_nodes, 'node')}, and pool {pool.name} has {len(pool.nodes)}: say fewer "
             "with num_nodes, or launch it on a pool of its own"
         )
-
-
-@command("launch")
-@click.argument("file", metavar="TASK.YAML")
-@click.option("-c", "--pool", "pool", metavar="POOL", help="The pool's name; one that is up is used as it is.")
-@launch_options("launch")
-@variable_options
-@click.option("--no-setup", is_flag=True, help="Do not run the file's setup.")
-@click.option("--detach", is_flag=True, help="Leave as soon as the job runs.")
-@click.option(
-    "-i",
-    "--idle-minutes",
-    metavar="MIN",
-    type=click.FloatRange(0, min_open=True),
-    help="The pool ends so long after its last use.",
-)
-@click.option("--down", is_flag=True, help="Tear the pool down when the job is over; with -i once it is idle.")
-@click.option("--dry-run", is_flag=True, help="Only tell what would be made and run.")
-@watch_option
-def launch_(
-    console: Console,
-    file: str,
-    env: Sequence[str],
-    secrets: Sequence[str],
-    no_setup: bool,
-    detach: bool,
-    idle_minutes: float | None,
-    down: bool,
-    dry_run: bool,
-    watch: bool,
-    **said: Any,
-) -> int:
-    """Run a job file, as SkyPilot's task YAML is, on a pool.
-
-    On one of its own, or on one that is up.
-
-    Files and working folder are brought to all nodes; then setup runs on all of them, then run. The pool stays up, and
-    ends itself when nobody has used it for a while.
-    """
-    if detach and down and idle_minutes is None:
-        raise click.UsageError("--detach leaves the job running, and --down ends its pool: give -i MIN with both")
-    given, hidden = job_launch.parse_variables("--env", env), job_launch.parse_variables("--secret", secrets)
-    job = job_launch.JobFile.from_yaml(Path(file), env=given, secrets=hidden)
-    idle = None if idle_minutes is None else idle_minutes * 60
-    request = JobRequest(job=job, options=LaunchRequest.from_options(file, **said), idle_timeout=idle)
-    ends = down and idle is None
-    return launch(request, console, setup=not no_setup, detach=detach, down=ends, dry_run=dry_run, watch=watch)
 
 
 def launch(

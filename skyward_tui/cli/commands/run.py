@@ -20,7 +20,6 @@ from click.core import ParameterSource
 
 from skyward_core.client import settings
 from skyward_core.client.launch.discovery import (
-    DEFAULT_PROVIDER,
     Interpreter,
     Task,
     asked_python,
@@ -66,23 +65,8 @@ from skyward_tui.cli.run_report import (
     show_run,
     table,
 )
-from skyward_tui.cli.shared_options import (
-    SCRIPT_ARGUMENTS,
-    TORCHRUN_OPTIONS,
-    ScriptCommand,
-    command,
-    function_arguments,
-    ignored_option_notes,
-    launch_options,
-    module_file,
-    parse_nnodes,
-    parse_nproc,
-    script_arguments,
-    script_commands,
-    torchrun_options,
-    watch_option,
-)
-from skyward_tui.launch_form.form import expand_example, suggest_example
+from skyward_tui.cli.shared_options import SCRIPT_ARGUMENTS, command, watch_option
+from skyward_tui.launch_form.form import suggest_example
 from skyward_tui.launch_form.plan_text import missing_packages_text, plan_rows, python_mismatch
 from skyward_tui.notifications import Notifier
 from skyward_tui.text.json_output import pool_json, run_json, trials_json
@@ -360,86 +344,6 @@ def _make_plan(request: LaunchRequest, *, launching: bool) -> LaunchPlan:
         if "." in request.script and is_file(f"{request.script.replace('.', '/')}.py"):
             raise ScriptError(f"{error}; a module is run with -m: run -m {request.script}") from error
         raise
-
-
-@command("run", cls=ScriptCommand, options_metavar="[OPTIONS]")
-@click.argument("target", metavar="SCRIPT[:FUNCTION]")
-@launch_options("run")
-@click.option("-m", "--module", "as_module", is_flag=True, help="SCRIPT is a module's name, run whole as by python -m.")
-@click.option("--dry-run", is_flag=True, help="Only tell what would be made and run, and what it would cost.")
-@watch_option
-@click.pass_context
-def run_(
-    context: click.Context,
-    console: Console,
-    /,
-    target: str,
-    as_module: bool,
-    dry_run: bool,
-    watch: bool,
-    **said: Any,
-) -> int:
-    """Run a script's function on every rank, and show the results.
-
-    Flags of the function stand behind the script: run train.py --epochs 5. A script without a function, and one with
-    a -- behind it, is run as a whole, as python runs it: run train.py -- --epochs 5. One with commands of sky.app runs
-    as python -m skyward_core runs it, on the machines that it names.
-
-    The pool is made for it and torn down after it. ctrl-c asks whether to detach, cancel or tear down; off a
-    terminal it cancels, as SIGTERM does. A second one tears down.
-    """
-    if as_module:
-        said["module"], target = target, str(module_file(target))
-        context.meta[SCRIPT_ARGUMENTS] = context.meta[SCRIPT_ARGUMENTS] or []
-    target = expand_example(target)
-    if not as_module and (commands := script_commands(target)):
-        return run_command(context, target, commands, console)
-    said["script_args"] = own = script_arguments(context, target)
-    if own is None:
-        options = [name for each in context.command.params for name in each.opts if name.startswith("--")]
-        said["arguments"] = [*said["arguments"], *function_arguments(target, context.args, options)]
-    return run(LaunchRequest.from_options(target, **said), console, dry_run=dry_run, watch=watch)
-
-
-@command("torchrun", context_settings={"allow_interspersed_args": False})
-@click.option("--nnodes", metavar="N", envvar="PET_NNODES", help="Machines.  [default: 1, or all hosts]")
-@click.option(
-    "--nproc-per-node", "--nproc_per_node", metavar="N|gpu", default="1", envvar="PET_NPROC_PER_NODE",
-    help="Processes on each machine.  [default: 1]",
-)  # fmt: skip
-@click.option("-m", "--module", "as_module", is_flag=True, help="TRAIN.PY is a module's name, as of python -m.")
-@torchrun_options
-@launch_options("torchrun")
-@watch_option
-@click.argument("training_script", metavar="TRAIN.PY")
-@click.argument("script_args", metavar="[ARGS]...", nargs=-1, type=click.UNPROCESSED)
-def torchrun_(
-    console: Console,
-    training_script: str,
-    nnodes: str | None,
-    nproc_per_node: str,
-    as_module: bool,
-    watch: bool,
-    **said: Any,
-) -> int:
-    """Run a script on a pool, with the options of PyTorch's torchrun.
-
-    torchrun's own options are all known. What one of them cannot mean here is said, or refused. What stands behind the
-    script is the script's own.
-    """
-    notes = list(ignored_option_notes(said))
-    asked = {name: value for name, value in said.items() if name.replace("_", "-") not in TORCHRUN_OPTIONS}
-    shape = nproc_per_node, parse_nnodes(nnodes)
-    for note in notes:
-        console.note(note)
-    if not asked["pool"] or shape != ("1", None):
-        is_here = not asked["hosts"] and asked["provider"] in (None, DEFAULT_PROVIDER)
-        asked |= {"nodes": shape[1], "ranks_per_node": parse_nproc(nproc_per_node, is_here=is_here)}
-    asked["torchrun"] = shape[1] in (None, 1) and nproc_per_node in ("1", "gpu", "auto", "cpu")
-    if as_module:
-        asked["module"] = training_script
-        training_script = str(module_file(training_script))
-    return run(LaunchRequest.from_options(training_script, **asked), console, watch=watch)
 
 
 @command()
