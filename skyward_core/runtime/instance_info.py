@@ -66,6 +66,10 @@ class _FrozenPart:
         __dataclass_fields__ = _AsDataclass()
         __dataclass_params__ = _AsDataclass()
 
+    def __init_subclass__(cls) -> None:
+        if cls.__module__ == __name__:  # a script's own subclass says itself what it has more
+            cls.__match_args__ = cls.__slots__  # type: ignore[misc]
+
     def _fill(self, values: Mapping[str, Any]) -> None:
         for name in self.__match_args__:
             object.__setattr__(self, name, values[name])
@@ -184,10 +188,10 @@ class Peer(_FrozenPart, str):
             that could not be asked.
     """
 
-    __slots__ = __match_args__ = ("node", "address", "ports")
     node: int
     address: str
     ports: tuple[int, ...]
+    __slots__ = tuple(__annotations__)
 
     def __new__(cls, node: int, address: str, ports: tuple[int, ...] = ()) -> Peer:
         return str.__new__(cls, address)
@@ -220,9 +224,9 @@ class Network(_FrozenPart):
         gbps: what its driver says that it carries, in gigabits per second; None where it says nothing.
     """
 
-    __slots__ = __match_args__ = ("interface", "gbps")
     interface: str
     gbps: float | None
+    __slots__ = tuple(__annotations__)
 
     def __init__(self, interface: str = "", gbps: float | None = None) -> None:
         self._fill(locals())
@@ -265,26 +269,6 @@ class InstanceInfo(_FrozenPart):
         workers_per_rank: processes that each rank has for tasks, ``Worker(concurrency=)``; 1 where they are threads.
     """
 
-    __slots__ = __match_args__ = (
-        "node",
-        "total_nodes",
-        "rank",
-        "world_size",
-        "local_rank",
-        "ranks_per_node",
-        "head_addr",
-        "head_port",
-        "accelerators",
-        "peers",
-        "pool",
-        "run",
-        "total_accelerators",
-        "accelerator",
-        "hostname",
-        "network",
-        "worker",
-        "workers_per_rank",
-    )
     node: int
     total_nodes: int
     rank: int
@@ -303,6 +287,7 @@ class InstanceInfo(_FrozenPart):
     network: Network
     worker: int
     workers_per_rank: int
+    __slots__ = tuple(__annotations__)
 
     def __init__(
         self,
