@@ -25,8 +25,12 @@ class UnsupportedProvider:
         parameters: what it was given, by name.
     """
 
-    called: ClassVar[str] = ""
+    called: ClassVar[str]
     parameters: dict[str, Any]
+
+    def __init_subclass__(cls, called: str = "") -> None:
+        cls.called = called or cls.called
+        cls.__doc__ = cls.__doc__ or UnsupportedProvider.__doc__
 
     def __init__(self, **parameters: Any) -> None:
         self.parameters = parameters
@@ -69,76 +73,49 @@ class UnsupportedProvider:
         )
 
 
-class GCP(UnsupportedProvider):
-    __doc__ = UnsupportedProvider.__doc__
-    called: ClassVar[str] = "Google Cloud"
+class GCP(UnsupportedProvider, called="Google Cloud"): ...
 
 
-class Hyperstack(UnsupportedProvider):
-    __doc__ = UnsupportedProvider.__doc__
-    called: ClassVar[str] = "Hyperstack"
+class Hyperstack(UnsupportedProvider, called="Hyperstack"): ...
 
 
-class JarvisLabs(UnsupportedProvider):
-    __doc__ = UnsupportedProvider.__doc__
-    called: ClassVar[str] = "JarvisLabs"
+class JarvisLabs(UnsupportedProvider, called="JarvisLabs"): ...
 
 
-class Lambda(UnsupportedProvider):
-    __doc__ = UnsupportedProvider.__doc__
-    called: ClassVar[str] = "Lambda Cloud"
+class Lambda(UnsupportedProvider, called="Lambda Cloud"): ...
 
 
-class LambdaCloud(Lambda):
-    __doc__ = UnsupportedProvider.__doc__
+class LambdaCloud(Lambda): ...
 
 
-class MassedCompute(UnsupportedProvider):
-    __doc__ = UnsupportedProvider.__doc__
-    called: ClassVar[str] = "Massed Compute"
+class MassedCompute(UnsupportedProvider, called="Massed Compute"): ...
 
 
-class Novita(UnsupportedProvider):
-    __doc__ = UnsupportedProvider.__doc__
-    called: ClassVar[str] = "Novita"
+class Novita(UnsupportedProvider, called="Novita"): ...
 
 
-class RunPod(UnsupportedProvider):
-    __doc__ = UnsupportedProvider.__doc__
-    called: ClassVar[str] = "RunPod"
+class RunPod(UnsupportedProvider, called="RunPod"): ...
 
 
-class Salad(UnsupportedProvider):
-    __doc__ = UnsupportedProvider.__doc__
-    called: ClassVar[str] = "Salad"
+class Salad(UnsupportedProvider, called="Salad"): ...
 
 
-class Scaleway(UnsupportedProvider):
-    __doc__ = UnsupportedProvider.__doc__
-    called: ClassVar[str] = "Scaleway"
+class Scaleway(UnsupportedProvider, called="Scaleway"): ...
 
 
-class TensorDock(UnsupportedProvider):
-    __doc__ = UnsupportedProvider.__doc__
-    called: ClassVar[str] = "TensorDock"
+class TensorDock(UnsupportedProvider, called="TensorDock"): ...
 
 
-class VastAI(UnsupportedProvider):
-    __doc__ = UnsupportedProvider.__doc__
-    called: ClassVar[str] = "Vast.ai"
+class VastAI(UnsupportedProvider, called="Vast.ai"): ...
 
 
-class Verda(UnsupportedProvider):
-    __doc__ = UnsupportedProvider.__doc__
-    called: ClassVar[str] = "Verda"
+class Verda(UnsupportedProvider, called="Verda"): ...
 
 
-class Vultr(UnsupportedProvider):
-    __doc__ = UnsupportedProvider.__doc__
-    called: ClassVar[str] = "Vultr"
+class Vultr(UnsupportedProvider, called="Vultr"): ...
 
 
-class Container(UnsupportedProvider):
+class Container(UnsupportedProvider, called="a container runtime"):
     """Containers of this machine, by their older name: processes of this machine serve instead, as ``sky.Local()`` has
     them.
 
@@ -150,8 +127,6 @@ class Container(UnsupportedProvider):
         parameters: what it was given, by name.
     """
 
-    called: ClassVar[str] = "a container runtime"
-
     def served(self) -> Any:
         """The provider that serves in its place: processes of this machine."""
         from skyward_core.providers.local.provider import Local
@@ -159,17 +134,11 @@ class Container(UnsupportedProvider):
         return Local()
 
 
-# What the older settings called them.
 PROVIDERS_BY_TYPE: dict[str, type[UnsupportedProvider]] = {
-    "lambda": Lambda,
+    **{kind.__name__.lower(): kind for kind in UnsupportedProvider.__subclasses__()},
+    # Words of older settings.
     "lambda_cloud": Lambda,
     "massed_compute": MassedCompute,
     "vast": VastAI,
-} | {
-    kind.__name__.lower(): kind
-    for kind in (
-        GCP, Hyperstack, JarvisLabs, MassedCompute, Novita, RunPod, Salad, Scaleway, TensorDock, VastAI, Verda, Vultr,
-        Container,
-    )
-}  # fmt: skip
+}
 """Each by the word that settings and command lines have for it."""
