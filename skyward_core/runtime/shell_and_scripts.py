@@ -15,9 +15,8 @@ from importlib.util import find_spec
 from types import CodeType, ModuleType
 from typing import Any
 
-from skyward_core.runtime import instance_info as used_up
 from skyward_core.runtime import preemption
-from skyward_core.runtime.instance_info import instance_info
+from skyward_core.runtime.instance_info import instance_info, mark_not_reusable
 
 TYPE_CHECKING = False  # typing's would be imported for it
 
@@ -325,11 +324,10 @@ class ScriptRunner:
         # Programs start themselves anew by it, to notice edits or to have another environment.
         sys.orig_argv[:] = [sys.executable, *(sys.argv[:1] if self.source else ("-m", self.path)), *self.args]
         if self.torchrun:
-            from skyward_core.runtime import instance_info as info
-            from skyward_core.runtime import rendezvous as torchrun
+            from skyward_core.runtime.rendezvous import set_single_process_variables
 
-            torchrun.set_single_process_variables(info.instance_info())
-        used_up.mark_not_reusable("a script has run in it")
+            set_single_process_variables(instance_info())
+        mark_not_reusable("a script has run in it")
         try:
             exec(code, main.__dict__)  # noqa: S102  the person's own script is what we are for
         except SystemExit as end:
