@@ -30,7 +30,7 @@ __version__ = "0.1.0"
 
 _PUBLIC = {  # module: the public names in it
     "api.active_pool": "sky",
-    "api.attach": "attach results",
+    "api.attach_and_results": "attach results",
     "api.compute": "Compute",
     "api.executor": "Executor",
     "api.hyperparameter_sweep": "sweep",

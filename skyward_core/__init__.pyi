@@ -3,8 +3,8 @@
 # ruff: noqa: I001, RUF022
 
 from skyward_core.api.active_pool import sky as sky
-from skyward_core.api.attach import attach as attach
-from skyward_core.api.attach import results as results
+from skyward_core.api.attach_and_results import attach as attach
+from skyward_core.api.attach_and_results import results as results
 from skyward_core.api.compute import Compute as Compute
 from skyward_core.api.executor import Executor as Executor
 from skyward_core.api.hyperparameter_sweep import sweep as sweep

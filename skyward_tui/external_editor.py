@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from textual.content import Content
 
 from skyward_core.model.errors import SkywardError
-from skyward_core.model.stack_values import StackFrame
+from skyward_core.model.thread_stacks import StackFrame
 from skyward_core.util.terminal_safe_text import sanitize_line
 from skyward_core.util.user_files import is_file, read_bytes
 from skyward_core.views.pool_view import RunView
@@ -157,7 +157,7 @@ async def open_in_editor(app: SkywardApp, run: RunView | None, lines: Sequence[s
     Args:
         run: whose lines they are: the folder that it was launched in has its sources.
     """
-    from skyward_tui.ui.suspend import SuspendNotSupported, run_in_terminal
+    from skyward_tui.ui.suspend_for_programs import SuspendNotSupported, run_in_terminal
 
     folders = await source_folders(app, run)
     found = await asyncio.to_thread(find_local, lines, folders)

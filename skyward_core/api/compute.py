@@ -25,7 +25,7 @@ from skyward_core.tasks.client_interpreter import reject_pool_in_child
 from skyward_core.transport.background_loop import submit
 
 if TYPE_CHECKING:
-    from skyward_core.api.attach import Attached
+    from skyward_core.api.attach_and_results import Attached
     from skyward_core.model.offers import RentalPlan
     from skyward_core.model.specs import PoolSpec
     from skyward_core.model.type_aliases import AcceleratorLike, ProviderLike
@@ -196,7 +196,7 @@ class Compute(PoolOperations):
         Raises:
             PoolError: there is no such pool; and as ``sky.attach``.
         """
-        from skyward_core.api.attach import attach
+        from skyward_core.api.attach_and_results import attach
         from skyward_core.api.older_api_methods import ATTACHED_RULES
 
         check_unknown_arguments("sky.Compute.attached", older, ["ref", *ATTACHED_RULES])
@@ -265,7 +265,7 @@ class Compute(PoolOperations):
         with self.spec.provider.warm(self.spec):
             # Imported now, and on this thread: it takes about as long as what the provider has begun meanwhile
             # on the other one.
-            from skyward_core.api.script_console import ScriptConsole
+            from skyward_core.api.rank_output_printer import ScriptConsole
             from skyward_core.pool import pool  # noqa: F401
 
             coming = self._startup_future = submit(self._start_pool())

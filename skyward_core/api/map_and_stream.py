@@ -20,7 +20,7 @@ from skyward_core.transport.background_loop import background_loop
 
 if TYPE_CHECKING:
     from skyward_core.pool.runs.map_run import MapRun
-    from skyward_core.tasks.pickled_call import Task
+    from skyward_core.tasks.task_and_blob_values import Task
 
 
 MIN_CALL_SECONDS = 0.05  # that a call takes at least, while there are items enough

@@ -21,7 +21,7 @@ from skyward_core.model.specs import NO_VOLUMES, Image, Options, Worker
 
 if TYPE_CHECKING:
     from skyward_core.model.run_future import RunFuture
-    from skyward_core.plugins.redis_collections import (
+    from skyward_core.plugins.redis_dict_queue_lock import (
         SharedBarrier,
         SharedCounter,
         SharedDict,

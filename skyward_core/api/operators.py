@@ -35,20 +35,20 @@ from skyward_core.tasks.stdout_whole_lines import write_escaped
 from skyward_core.transport.background_loop import background_loop, process_id, submit
 
 if TYPE_CHECKING:
-    from skyward_core.api.dask_collections import DaskConnection
-    from skyward_core.api.script_console import ScriptConsole
-    from skyward_core.model.alerts import Alert
+    from skyward_core.api.dask_client import DaskConnection
+    from skyward_core.api.rank_output_printer import ScriptConsole
+    from skyward_core.model.alert import Alert
     from skyward_core.model.metric_series import Curves
     from skyward_core.model.outcomes import RunKind, WrittenFile
-    from skyward_core.model.stack_values import Stacks
+    from skyward_core.model.thread_stacks import Stacks
     from skyward_core.plugins.plugin import Plugin
-    from skyward_core.plugins.redis_collections import SharedState
+    from skyward_core.plugins.redis_dict_queue_lock import SharedState
     from skyward_core.pool.pool import Pool
     from skyward_core.pool.runs.gang_sweep import GangSweep
     from skyward_core.pool.runs.map_run import MapRun
     from skyward_core.pool.runs.run import Run
     from skyward_core.store.ledger_rows import Receipt
-    from skyward_core.tasks.pickled_call import Task
+    from skyward_core.tasks.task_and_blob_values import Task
     from skyward_core.views.pool_view import PoolView, TrialSheet
 
 
@@ -197,7 +197,7 @@ class PoolOperations(DeprecatedMethods, PoolOperand):
         """
         pool = self.pool
         if self._shared is None:
-            from skyward_core.plugins.built_in.shared import Shared
+            from skyward_core.plugins.built_in.shared_collections import Shared
 
             plugin = next((each for each in self.plugins if isinstance(each, Shared)), None)
             if plugin is None:
@@ -566,7 +566,7 @@ class PoolOperations(DeprecatedMethods, PoolOperand):
         if self._dask is None:
             plugin: Any = next((each for each in self.plugins if each.name == "dask"), None)
             if plugin is not None:
-                from skyward_core.api.dask_collections import DaskConnection
+                from skyward_core.api.dask_client import DaskConnection
 
                 self._dask = DaskConnection(self.pool, plugin, lambda tasks: self._run("gather", tasks))
         return self._dask
@@ -860,7 +860,7 @@ async def tear_down(pool: Pool) -> Receipt:
     receipt = await pool.down()
     if not isinstance(pool.context.provider, Rents):
         return receipt
-    from skyward_core.pool.leftovers import leftover_notes  # others have no account to look through
+    from skyward_core.pool.leftover_verdicts import leftover_notes  # others have no account to look through
 
     notes = await leftover_notes(pool.row, pool.context.ledger)
     for note in notes:

@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 from skyward_core.api.active_pool import current_pool
 from skyward_core.model.errors import PoolError, UsageError
-from skyward_core.plugins import redis_collections
-from skyward_core.plugins.redis_collections import SharedState, SharedStateConnection
+from skyward_core.plugins import redis_dict_queue_lock
+from skyward_core.plugins.redis_dict_queue_lock import SharedState, SharedStateConnection
 from skyward_core.runtime.instance_info import instance_info
 from skyward_core.store.state_folder import main_script
 from skyward_core.transport.background_loop import submit
 from skyward_core.util.user_files import read_text
 
 if TYPE_CHECKING:
-    from skyward_core.plugins.built_in.shared import Shared
-    from skyward_core.plugins.redis_collections import (
+    from skyward_core.plugins.built_in.shared_collections import Shared
+    from skyward_core.plugins.redis_dict_queue_lock import (
         SharedBarrier,
         SharedCounter,
         SharedDict,
@@ -34,7 +34,7 @@ NOT_SHARED = "this pool shares nothing: give it plugins=[sky.plugins.shared()]"
 
 
 def _state() -> SharedState:
-    found = redis_collections.get_current()
+    found = redis_dict_queue_lock.get_current()
     if found is not None:
         return found
     if instance_info().pool:

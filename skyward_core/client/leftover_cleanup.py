@@ -10,10 +10,10 @@ from typing import Any
 from skyward_core import providers
 from skyward_core.model.errors import PoolError, SkywardError, UsageError, error_message
 from skyward_core.model.machines import Inventory
-from skyward_core.pool import leftovers
-from skyward_core.pool.leftovers import JudgedLeftover as JudgedLeftover
-from skyward_core.pool.leftovers import Verdict as Verdict
-from skyward_core.pool.leftovers import judge, pool_of, sweepable_provider
+from skyward_core.pool import leftover_verdicts
+from skyward_core.pool.leftover_verdicts import JudgedLeftover as JudgedLeftover
+from skyward_core.pool.leftover_verdicts import Verdict as Verdict
+from skyward_core.pool.leftover_verdicts import judge, pool_of, sweepable_provider
 from skyward_core.providers.provider import QUERY_TIMEOUT, ProviderTimeout, log_call, log_query, make_provider
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.ledger_rows import PoolRow, Receipt
@@ -65,7 +65,7 @@ def find_accounts(ledger: Ledger, asked: Mapping[str, Sequence[str]] | None = No
     """
     rows = [each for row in ledger.providers() for each in providers.provider_parts(row)]
     if asked is None:
-        return leftovers.accounts_of(rows)
+        return leftover_verdicts.accounts_of(rows)
     named = {}
     for name, settings in asked.items():
         if (kind := sweepable_provider(name)) is None:
@@ -74,7 +74,7 @@ def find_accounts(ledger: Ledger, asked: Mapping[str, Sequence[str]] | None = No
             )
         named[name] = [make_provider(kind, dict(map(parse_setting, settings)))]
     # Where settings say which account is meant, those of pools are not.
-    return leftovers.accounts_of([row for row in rows if not asked.get(row["provider"], True)], named)
+    return leftover_verdicts.accounts_of([row for row in rows if not asked.get(row["provider"], True)], named)
 
 
 def parse_setting(text: str) -> tuple[str, str]:

@@ -32,9 +32,9 @@ from skyward_core.store.state_folder import pool_path
 from skyward_core.util.terminal_safe_text import sanitize_line as safe
 from skyward_core.util.terminal_safe_text import sanitize_line as safe_field
 from skyward_core.views.log_buffer import join_lines
-from skyward_core.views.output_merge import PIECE_BYTES, Place, merge_streams
 from skyward_core.views.pool_view import RunView, TaskView
 from skyward_core.views.rank_metrics import MetricStore
+from skyward_core.views.stdout_stderr_order import PIECE_BYTES, Place, merge_streams
 from skyward_core.views.sweep_trials import TrialTable
 
 POLL_INTERVAL = 0.05  # seconds between two looks at log files

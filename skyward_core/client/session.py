@@ -38,10 +38,10 @@ from skyward_core.model.provider_capabilities import ChecksPython, RunsHere
 from skyward_core.model.script_interpreter import Interpreter
 from skyward_core.model.specs import PoolSpec
 from skyward_core.pool.fetch_retained_results import fetch_retained, fetch_run, is_fetched
+from skyward_core.pool.ledger_reconciliation import is_starting
 from skyward_core.pool.pool import Pool, flush_all
 from skyward_core.pool.pool_context import CANCEL_TIMEOUT
 from skyward_core.pool.rank_output import LogSink
-from skyward_core.pool.reconciliation import is_starting
 from skyward_core.pool.runs.scheduler import new_run_id
 from skyward_core.providers import provider_class
 from skyward_core.providers.provider import make_provider
@@ -56,7 +56,7 @@ from skyward_core.store.past_pools import (
 )
 from skyward_core.store.run_logs import RunLogs
 from skyward_core.store.state_folder import require_current_folder
-from skyward_core.tasks.pickled_call import Task
+from skyward_core.tasks.task_and_blob_values import Task
 from skyward_core.transport.background_loop import submit
 from skyward_core.transport.ssh.host_key_prompt import HostKeyPrompt
 from skyward_core.views.events import Event, PoolEnded
@@ -68,7 +68,7 @@ if TYPE_CHECKING:
     from skyward_core.client.launch.launch_records import LaunchRecord
     from skyward_core.client.launch.launch_request import LaunchRequest
     from skyward_core.client.run_comparison import Comparison
-    from skyward_core.model.stack_values import Stacks
+    from skyward_core.model.thread_stacks import Stacks
     from skyward_core.pool.dashboards import Dashboard
     from skyward_core.pool.output_files import FetchResult, FileListing, Progress
     from skyward_core.pool.runs.gang_sweep import GangSweep

@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from skyward_core.model.outcomes import Unfetched
     from skyward_core.model.script_interpreter import Interpreter
     from skyward_core.model.specs import PoolSpec
-    from skyward_core.model.stack_values import Stacks
+    from skyward_core.model.thread_stacks import Stacks
     from skyward_core.pool.dashboards import Dashboard as Dashboard
     from skyward_core.pool.output_files import FetchResult as FetchResult
     from skyward_core.pool.output_files import FileListing as FileListing
     from skyward_core.store.ledger_rows import Receipt
     from skyward_core.store.run_logs import RunLogs
-    from skyward_core.tasks.pickled_call import Task
+    from skyward_core.tasks.task_and_blob_values import Task
     from skyward_core.transport.ssh.host_key_prompt import Ask as Ask
     from skyward_core.transport.ssh.known_hosts import ServerKey as ServerKey
     from skyward_core.views.pool_view import PoolView, RunView, TrialSheet

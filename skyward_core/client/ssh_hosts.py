@@ -19,8 +19,8 @@ from skyward_core.model.errors import PoolError, SkywardError, UsageError, error
 from skyward_core.model.machines import Check
 from skyward_core.model.machines import GpuUse as GpuUse
 from skyward_core.providers.provider import ReachedOverSSH
+from skyward_core.providers.ssh.free_gpu_choice import HostGpuUsage as HostGpuUsage
 from skyward_core.providers.ssh.provider import SSH
-from skyward_core.providers.ssh.shared_hosts import HostGpuUsage as HostGpuUsage
 from skyward_core.store import settings_editing
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.ledger_rows import PoolRow

@@ -16,7 +16,7 @@ from skyward_core.pool.runs.scheduler import new_run_id
 from skyward_core.store import pool_folder
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.ledger_rows import RunRow
-from skyward_core.tasks.pickled_call import Task
+from skyward_core.tasks.task_and_blob_values import Task
 from skyward_core.views.pool_view import RunView, TaskView, TrialSheet
 from skyward_core.views.sweep_trials import TrialTableSource, representative_task
 

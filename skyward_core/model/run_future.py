@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 if TYPE_CHECKING:
-    from skyward_core.model.alerts import Alert
+    from skyward_core.model.alert import Alert
     from skyward_core.model.metric_series import Curves
     from skyward_core.model.outcomes import WrittenFile
 

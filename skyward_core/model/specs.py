@@ -9,7 +9,7 @@ from dataclasses import asdict, fields, replace
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from skyward_core.model import argument_checks as checks
+from skyward_core.model import spec_field_checks as checks
 from skyward_core.model.errors import SpecError
 from skyward_core.model.older_api_arguments import (
     AcceptsDeprecatedArguments,

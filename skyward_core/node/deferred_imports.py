@@ -1,6 +1,7 @@
 """Modules that an agent's imports ask for and never use: put off until somebody does.
 
-Sent to hosts ahead of everything else, as ``bootstrap.bootstrap`` is: standard library only, nothing of the package.
+Sent to hosts ahead of everything else, as ``bootstrap.host_command_server`` is: standard library only, nothing of the
+package.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from skyward_core.plugins.built_in.mig import Mig as mig
     from skyward_core.plugins.built_in.mpi import Mpi as mpi
     from skyward_core.plugins.built_in.ray import Ray as ray
-    from skyward_core.plugins.built_in.shared import Shared as shared
+    from skyward_core.plugins.built_in.shared_collections import Shared as shared
     from skyward_core.plugins.built_in.sklearn import Sklearn as sklearn
     from skyward_core.plugins.built_in.tensorflow import TensorFlow as tensorflow
     from skyward_core.plugins.built_in.torch import Torch as torch
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from skyward_core.plugins.plugin_builder import around_process as around_process
 
 GROUP = "skyward.plugins"  # entry points: name = "package.module:PluginClass"
+_MODULES = {"shared": "shared_collections"}  # plugins whose file in ``built_in/`` has another name
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +120,8 @@ def _own_names() -> list[str]:
 
     from skyward_core.plugins import built_in
 
-    return [found.name for found in iter_modules(built_in.__path__)]
+    names = {module: name for name, module in _MODULES.items()}
+    return [names.get(found.name, found.name) for found in iter_modules(built_in.__path__)]
 
 
 def _built_in_classes() -> list[type[Plugin]]:
@@ -129,9 +131,9 @@ def _built_in_classes() -> list[type[Plugin]]:
 
 def _built_in(name: str) -> Any:
     """The class of a plugin that comes with this library; None where it is none."""
-    if not name.isidentifier() or name.startswith("_"):
+    if not name.isidentifier() or name.startswith("_") or name in _MODULES.values():
         return None
-    module = f"{__name__}.built_in.{name}"
+    module = f"{__name__}.built_in.{_MODULES.get(name, name)}"
     try:
         return import_module(module).PLUGIN
     except ModuleNotFoundError as error:
@@ -142,13 +144,13 @@ def _built_in(name: str) -> Any:
 
 def _installed() -> dict[str, list[EntryPoint]]:
     """What packages declare, by name; reading it takes as long as the rest of a start."""
-    from skyward_core.model.provider_settings import load_entry_points
+    from skyward_core.model.setting_descriptors import load_entry_points
 
     return load_entry_points(GROUP, _own_names())
 
 
 def _load(name: str, points: Sequence[EntryPoint]) -> Any:
-    from skyward_core.model.provider_settings import resolve_entry_point
+    from skyward_core.model.setting_descriptors import resolve_entry_point
 
     point = resolve_entry_point("plugin", points)
     try:
@@ -161,7 +163,7 @@ def _load(name: str, points: Sequence[EntryPoint]) -> Any:
 
 def _describe_plugin(name: str, points: Sequence[EntryPoint]) -> PluginInfo:
     """What an installed plugin is for, or why it cannot be had."""
-    from skyward_core.model.provider_settings import describe_package
+    from skyward_core.model.setting_descriptors import describe_package
 
     try:
         found = _load(name, points)

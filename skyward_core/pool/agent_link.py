@@ -47,7 +47,7 @@ if TYPE_CHECKING:
         HoldsAnswer,
         Timestamp,
     )
-    from skyward_core.tasks.pickled_call import SourceText
+    from skyward_core.tasks.task_and_blob_values import SourceText
     from skyward_core.transport.downloads import IncomingOutput
 
     RunFrame = AgentOutcome | AgentItem | AgentBegan | AgentStale | AgentRun | AgentWant
@@ -445,7 +445,7 @@ class Link:
                 stem, _, ending = header["f"].rpartition(".")
                 if ending == "marks":
                     from skyward_core.protocol.output_order_marks import shift_marks
-                    from skyward_core.views.output_merge import STREAMS
+                    from skyward_core.views.stdout_stderr_order import STREAMS
 
                     return shift_marks(body, *(self._logs_from.get(f"{stem}.{name}", 0) for name in STREAMS))
             case "bye":

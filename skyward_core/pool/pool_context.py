@@ -25,7 +25,7 @@ from skyward_core.store.ledger import Ledger
 from skyward_core.store.ledger_rows import PoolRow
 from skyward_core.store.pool_folder import PoolFolder, parse_rank
 from skyward_core.tasks.client_interpreter import require_compatible
-from skyward_core.tasks.pickled_call import Task
+from skyward_core.tasks.task_and_blob_values import Task
 from skyward_core.views.pool_view import PoolView
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from skyward_core.model.errors import PoolError, UsageError
-from skyward_core.model.stack_values import RankStack, StackFrame, Stacks, ThreadStack
+from skyward_core.model.thread_stacks import RankStack, StackFrame, Stacks, ThreadStack
 from skyward_core.pool.agent_link import Link
 from skyward_core.pool.pool_context import PoolContext
 from skyward_core.protocol.frame_codec import WireError

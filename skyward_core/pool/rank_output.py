@@ -11,7 +11,7 @@ from skyward_core.protocol.node_paths import ERR, OUT
 from skyward_core.store.past_pools import add_logs, add_output
 from skyward_core.store.pool_folder import PoolFolder, parse_rank
 from skyward_core.views.log_buffer import Clocks
-from skyward_core.views.output_merge import Piece, StreamMerger, merge_streams
+from skyward_core.views.stdout_stderr_order import Piece, StreamMerger, merge_streams
 
 if TYPE_CHECKING:
     from skyward_core.views.pool_view import PoolView

@@ -39,9 +39,9 @@ from skyward_core.model.script_interpreter import Interpreter
 from skyward_core.model.specs import Image, PoolSpec
 from skyward_core.plugins.plugin import bootstrap_steps, check_standalone, transform_image
 from skyward_core.pool.agent_link import Link
+from skyward_core.pool.ledger_reconciliation import close_if_gone, describe_end, save_unknown_machines, with_python
 from skyward_core.pool.node_roster import describe_preemption
 from skyward_core.pool.pool_context import PoolContext, PoolEnd
-from skyward_core.pool.reconciliation import close_if_gone, describe_end, save_unknown_machines, with_python
 from skyward_core.protocol.frame_codec import WireError
 from skyward_core.providers import provider_from_json
 from skyward_core.providers.provider import Provider, log_call, progress_listener

@@ -14,8 +14,8 @@ from skyward_core.model.machines import Machine
 from skyward_core.model.provider_capabilities import EndsNow, hourly_price
 from skyward_core.node.agent.retained_results import MIN_RETENTION
 from skyward_core.pool.agent_link import Link, describe_client
+from skyward_core.pool.ledger_reconciliation import close_if_gone, save_unknown_machines
 from skyward_core.pool.pool_context import PoolContext, PoolEnd
-from skyward_core.pool.reconciliation import close_if_gone, save_unknown_machines
 from skyward_core.protocol.frame_codec import WireError
 from skyward_core.providers.provider import ProviderTimeout, log_query
 from skyward_core.store import debug_log

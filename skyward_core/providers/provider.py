@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 from skyward_core.model.errors import SkywardError, Unreachable, UsageError, set_error_field
 from skyward_core.model.machines import Machine
 from skyward_core.model.provider_capabilities import declared_settings
-from skyward_core.model.provider_settings import Setting
+from skyward_core.model.setting_descriptors import Setting
 from skyward_core.store.debug_log import get_logger
 
 if TYPE_CHECKING:

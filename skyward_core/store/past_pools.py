@@ -15,8 +15,8 @@ from skyward_core.store.ledger_rows import PoolRow, RunRow
 from skyward_core.store.pool_folder import fill_last_metrics, log_files, parse_rank, read_events
 from skyward_core.store.state_folder import pool_path
 from skyward_core.views import events
-from skyward_core.views.output_merge import Piece, Place, end_place, find_tail_start, merge_streams
 from skyward_core.views.pool_view import MAX_RUNS, PoolView, apply
+from skyward_core.views.stdout_stderr_order import Piece, Place, end_place, find_tail_start, merge_streams
 
 LOG_TAIL_BYTES = 1 << 20  # bytes of each worker's logs, from their end, that a screen gets
 MAX_OPEN_FILES = 64  # workers whose files are read, and so are open, at once

@@ -54,8 +54,8 @@ from skyward_core.runtime.async_and_mapped_calls import (
     adapt_async_function,
 )
 from skyward_core.tasks.guarded_user_code import describe_exception, run_guarded
-from skyward_core.tasks.pickled_call import EMPTY_BLOB, Blob, SourceText, Task
 from skyward_core.tasks.stdout_whole_lines import is_stdout
+from skyward_core.tasks.task_and_blob_values import EMPTY_BLOB, Blob, SourceText, Task
 from skyward_core.util.content_hash import BLOB_PREFIX, ContentHash, hash_bytes
 from skyward_core.util.user_files import read_bytes, resolve_path
 

@@ -69,7 +69,7 @@ from skyward_core.util.user_files import (
 )
 
 if TYPE_CHECKING:
-    from skyward_core.tasks.pickled_call import Task
+    from skyward_core.tasks.task_and_blob_values import Task
 
 
 # What is appended can shadow nothing; what comes first is our package alone.
@@ -377,7 +377,7 @@ def build_tasks(
         UsageError: an argument is none of the values that its type has.
         NotPicklableError: an argument or something the function refers to cannot travel; says which.
     """
-    from skyward_core.tasks.pickled_call import read_tasks
+    from skyward_core.tasks.task_and_blob_values import read_tasks
 
     chosen = own_interpreter() if interpreter is None else interpreter
     tell = said or (_write_stderr if echo else _ignore_line)

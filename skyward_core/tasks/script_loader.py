@@ -196,7 +196,7 @@ def _serve_request(request: bytes, folder: Path) -> None:
 
     from skyward_core.tasks import missing_packages
     from skyward_core.tasks.function_pickling import make_tasks
-    from skyward_core.tasks.pickled_call import write_tasks
+    from skyward_core.tasks.task_and_blob_values import write_tasks
 
     name, function, calls, plugins, missing_packages.from_metadata = pickle.loads(request)  # of our parent
     import_hooks.install()

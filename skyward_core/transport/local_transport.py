@@ -45,7 +45,7 @@ gc.disable()
 sys.path.insert(0, {ROOT!r})
 from skyward_core.node.deferred_imports import import_asyncio
 import_asyncio()
-from skyward_core.node.agent.fork_server import main
+from skyward_core.node.agent.agent_fork_server import main
 main()
 """
 

@@ -9,7 +9,7 @@ from math import inf
 from operator import itemgetter
 from typing import TYPE_CHECKING, get_args
 
-from skyward_core.model.alerts import Alert as Alert
+from skyward_core.model.alert import Alert as Alert
 from skyward_core.model.metric_series import describe_throttling
 from skyward_core.model.outcomes import AlertKind
 from skyward_core.views.machine_metrics import describe_xid, memory_share, slowdown_bits

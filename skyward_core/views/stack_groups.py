@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import Any, NamedTuple
 
-from skyward_core.model.stack_values import RankStack, StackFrame, Stacks, ThreadStack
+from skyward_core.model.thread_stacks import RankStack, StackFrame, Stacks, ThreadStack
 from skyward_core.util import terminal_safe_text
 from skyward_core.util.terminal_safe_text import sanitize_line
 

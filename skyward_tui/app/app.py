@@ -36,10 +36,10 @@ from skyward_tui.screens.pool_list import PoolsScreen
 from skyward_tui.shutdown import ShutdownSignals, run_in_daemon_thread
 from skyward_tui.text.error_hints import format_error
 from skyward_tui.ui.actions import actions_in, bindings, first_key, resolve_keymap, with_keys
-from skyward_tui.ui.refresh_timer import ImmediateRepaint
+from skyward_tui.ui.refresh_token import ImmediateRepaint
 from skyward_tui.ui.saved_state import InvalidStateFile, SavedState, ScreenState, load_state, save_state
 from skyward_tui.ui.session_futures import wait_shielded
-from skyward_tui.ui.suspend import remove_stale_logs
+from skyward_tui.ui.suspend_for_programs import remove_stale_logs
 from skyward_tui.ui.themes import OWN_THEMES, SKYWARD, UNCOLOURED, ensure_contrast, muted
 from skyward_tui.ui.type_ahead import KeyQueue, Palette
 from skyward_tui.widgets.header_and_hints import MIN_HEIGHT, MIN_WIDTH
@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     from skyward_core.client.run_history import LineMatch
     from skyward_core.client.session_interface import ServerKey, SessionInterface
     from skyward_core.views.pool_view import PoolView, RunView
-    from skyward_tui.dialogs.host_key_and_secret import HostKeyScreen
+    from skyward_tui.dialogs.host_key_and_secret_prompts import HostKeyScreen
     from skyward_tui.launch_form.form import Form
 
 
@@ -474,7 +474,7 @@ class SkywardApp(App[None]):
 
     def ask_about_host_key(self, key: ServerKey, judged: Callable[[bool | None], None]) -> HostKeyScreen:
         """Open a dialog about an unknown host key."""
-        from skyward_tui.dialogs.host_key_and_secret import HostKeyScreen
+        from skyward_tui.dialogs.host_key_and_secret_prompts import HostKeyScreen
 
         screen = HostKeyScreen(key)
         self.push_screen(screen, judged)
@@ -807,7 +807,7 @@ class SkywardApp(App[None]):
             self.push_screen(Palette(id="--command-palette"))
 
     def action_jump(self) -> None:
-        from skyward_tui.dialogs.jump_menu import JumpScreen, jump_targets
+        from skyward_tui.dialogs.focus_letters import JumpScreen, jump_targets
 
         below = self.screen
         if isinstance(below, JumpScreen | CommandPalette):

@@ -303,7 +303,7 @@ def parse_time(option: str, text: str) -> float:
     Raises:
         click.BadParameter: It is not a duration.
     """
-    from skyward_core.model.argument_checks import duration
+    from skyward_core.model.spec_field_checks import duration
 
     try:
         return max(0.0, time.time() - duration(text))

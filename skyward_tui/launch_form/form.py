@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from skyward_core.client.launch.discovery import ArgumentField, FunctionInfo
     from skyward_core.client.launch.launch_plan import LaunchPlan
     from skyward_core.client.launch.presets import Preset
-    from skyward_core.model.provider_settings import Setting
+    from skyward_core.model.setting_descriptors import Setting
 
 
 PROJECT = "project"

@@ -14,7 +14,7 @@ from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
 from skyward_core.model.outcomes import Outcome, signal_name
-from skyward_core.model.stack_values import StackFrame
+from skyward_core.model.thread_stacks import StackFrame
 from skyward_core.views.machine_metrics import (
     LATE_ERROR_SECONDS,
     FailureMetrics,

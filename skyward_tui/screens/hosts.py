@@ -271,7 +271,7 @@ class HostsScreen(ListScreen[HostList]):
 
     @work(group="trust", exclusive=True)
     async def action_trust(self) -> None:
-        from skyward_tui.dialogs.host_key_and_secret import HostKeyScreen
+        from skyward_tui.dialogs.host_key_and_secret_prompts import HostKeyScreen
 
         if (row := self.listed.chosen) is None or not row.host:
             return

@@ -27,7 +27,7 @@ from skyward_tui.text.receipts_and_leftovers import (
     row_detail,
 )
 from skyward_tui.ui.actions import Action, bindings
-from skyward_tui.ui.refresh_timer import idle_token
+from skyward_tui.ui.refresh_token import idle_token
 from skyward_tui.ui.session_futures import wait_shielded
 from skyward_tui.ui.style_sheets import read_style_sheet
 from skyward_tui.ui.themes import state_style

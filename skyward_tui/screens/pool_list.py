@@ -32,7 +32,7 @@ from skyward_tui.text.number_format import (
 )
 from skyward_tui.text.receipts_and_leftovers import leftovers_amount
 from skyward_tui.ui.actions import Action, bindings, first_key, with_keys
-from skyward_tui.ui.refresh_timer import has_running_timer, refresh_token
+from skyward_tui.ui.refresh_token import has_running_timer, refresh_token
 from skyward_tui.ui.session_futures import wait_shielded
 from skyward_tui.ui.style_sheets import read_style_sheet
 from skyward_tui.ui.themes import state_style
@@ -436,7 +436,7 @@ class PoolsScreen(ListScreen[PoolList]):
             self.app.show_launch(chosen.key)
 
     def action_dashboard(self) -> None:
-        from skyward_tui.dialogs.open_link import open_dashboard
+        from skyward_tui.dialogs.open_dashboard import open_dashboard
 
         chosen = self.listed.chosen
         self.run_worker(open_dashboard(self.app, chosen), group="pages", exclusive=True)

@@ -27,7 +27,7 @@ from skyward_tui.screens.base_screen import BaseScreen, newest_run, pool_status
 from skyward_tui.text.number_format import clip, clock, failure, one_line
 from skyward_tui.ui.actions import Action, actions_by_id, bindings, first_key, with_keys
 from skyward_tui.ui.panel_table import HOME_PANEL, PANELS, STARTUP_PANEL
-from skyward_tui.ui.refresh_timer import refresh_token
+from skyward_tui.ui.refresh_token import refresh_token
 from skyward_tui.ui.session_futures import flash_errors, wait_shielded
 from skyward_tui.ui.style_sheets import read_style_sheet
 from skyward_tui.ui.themes import state_style
@@ -651,14 +651,14 @@ class RunScreen(BaseScreen[None]):
         self._run_in_terminal("ssh", pool.name, str(pool.node_of(self.rank or 0)))
 
     def action_dashboard(self) -> None:
-        from skyward_tui.dialogs.open_link import open_dashboard
+        from skyward_tui.dialogs.open_dashboard import open_dashboard
 
         self.run_worker(open_dashboard(self.app, self.pool), group="pages", exclusive=True)
 
     @work(group="terminal", exclusive=True)
     async def _run_in_terminal(self, *words: str) -> None:
         """Have a command of ours in place of the app, until it ends."""
-        from skyward_tui.ui.suspend import SuspendNotSupported, own_command, run_in_terminal
+        from skyward_tui.ui.suspend_for_programs import SuspendNotSupported, own_command, run_in_terminal
 
         command = own_command(*words)
         try:

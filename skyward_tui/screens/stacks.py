@@ -15,7 +15,7 @@ from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
 from skyward_core.model.errors import SkywardError
-from skyward_core.model.stack_values import StackFrame, Stacks
+from skyward_core.model.thread_stacks import StackFrame, Stacks
 from skyward_core.util.terminal_safe_text import sanitize_line
 from skyward_core.views.pool_view import PoolView, RunView
 from skyward_core.views.stack_groups import (
@@ -42,7 +42,7 @@ from skyward_tui.terminal_info import current_folder
 from skyward_tui.text.error_hints import format_error
 from skyward_tui.text.number_format import ago, clip, clock, count, duration, fit_width
 from skyward_tui.ui.actions import Action, bindings
-from skyward_tui.ui.refresh_timer import refresh_token
+from skyward_tui.ui.refresh_token import refresh_token
 from skyward_tui.ui.session_futures import flash_errors, wait_shielded
 from skyward_tui.ui.style_sheets import read_style_sheet
 from skyward_tui.ui.themes import state_style

@@ -62,7 +62,7 @@ PANELS: tuple[PanelSpec, ...] = (
         empty="no run yet: {run.launch} launches one here",
     ),
     PanelSpec(
-        "phases", 3, "nodes", "Go to the nodes", "skyward_tui.panels.nodes:NodesPanel",
+        "phases", 3, "nodes", "Go to the nodes", "skyward_tui.panels.node_phases:NodesPanel",
         hints=("run.zoom", "run.errors", "run.cancel"),
     ),
     PanelSpec(

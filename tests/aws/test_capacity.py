@@ -13,15 +13,15 @@ from typing import Any
 import pytest
 
 import skyward_core as sky
-from skyward_core.client import offers
-from skyward_core.client.offers import list_blocks
+from skyward_core.client import offers_and_capacity
+from skyward_core.client.offers_and_capacity import list_blocks
 from skyward_core.model.accelerators import resolve
 from skyward_core.model.errors import NoCapacity, SkywardError, UsageError
 from skyward_core.model.offers import Block, MachineRequirements, Reservation
 from skyward_core.model.specs import Options, PoolSpec
-from skyward_core.providers.aws import boto_calls, instances
+from skyward_core.providers.aws import boto_calls, instance_lookup_and_end
 from skyward_core.store.ledger import Ledger
-from skyward_tui.cli.commands.offers import buy, clear, list_offerings
+from skyward_tui.cli.commands.offers_capacity_costs import buy, clear, list_offerings
 from skyward_tui.cli.console import Console
 from tests.aws import Bed
 
@@ -31,7 +31,7 @@ H100 = MachineRequirements(accelerator=resolve("H100:8"))
 @pytest.fixture
 def bed(simulated_bed: Bed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bed]:
     monkeypatch.setenv("SKYWARD_HOME", str(tmp_path))
-    monkeypatch.setattr(offers, "PURCHASE_POLL_PAUSES", (0.01, 0.01))
+    monkeypatch.setattr(offers_and_capacity, "PURCHASE_POLL_PAUSES", (0.01, 0.01))
     for name, text in simulated_bed.environment().items():
         monkeypatch.setenv(name, text)
     boto_calls.shared_calls.cache_clear()
@@ -40,7 +40,7 @@ def bed(simulated_bed: Bed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 def block() -> Block:
     found = list_blocks(H100, 2, 24)
-    offers.save_listed_blocks(found)
+    offers_and_capacity.save_listed_blocks(found)
     return found[0]
 
 
@@ -118,14 +118,14 @@ def test_a_refusal_is_told_and_may_be_followed_by_another_purchase(bed: Bed) -> 
 
 def test_an_offering_of_an_earlier_list_is_asked_for_again(bed: Bed, capsys: pytest.CaptureFixture[str]) -> None:
     wanted = block()
-    offers.save_listed_blocks(list_blocks(H100, 1, 24))
+    offers_and_capacity.save_listed_blocks(list_blocks(H100, 1, 24))
     asked = len(bed.calls("DescribeCapacityBlockOfferings"))
     assert buy.function(Console(True), wanted.id, wanted.upfront, ()) == 0
     assert len(bed.calls("DescribeCapacityBlockOfferings")) == asked + 1
     (state,) = states()
     assert state == ("bought", told(capsys)["bought"]["id"])
-    offers.save_listed_blocks([replace(wanted, id="cb-gone")])
-    offers.save_listed_blocks([wanted])
+    offers_and_capacity.save_listed_blocks([replace(wanted, id="cb-gone")])
+    offers_and_capacity.save_listed_blocks([wanted])
     with pytest.raises(UsageError, match="offering cb-gone is not sold any more"):
         buy.function(Console(True), "cb-gone", 1.0, ())
 
@@ -138,7 +138,7 @@ def test_a_purchase_that_was_killed_before_its_call_can_be_cleared_once_the_acco
         ledger.record_purchase_intent("t1", sky.AWS(region=wanted.region).to_json(), asdict(wanted))
     with pytest.raises(UsageError, match=r"was asked for \d s ago: what was bought may be invisible"):
         clear.function(Console(True), wanted.id, True)
-    monkeypatch.setattr(offers, "PENDING_SECONDS", 0.0)
+    monkeypatch.setattr(offers_and_capacity, "PENDING_SECONDS", 0.0)
     bed.deny("DescribeCapacityReservations")
     with pytest.raises(SkywardError, match="nobody can tell whether"):
         clear.function(Console(True), wanted.id, True)
@@ -164,7 +164,7 @@ def test_a_purchase_that_was_killed_before_its_call_can_be_cleared_once_the_acco
 def test_what_the_account_shows_is_not_cleared(
     bed: Bed, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(offers, "PENDING_SECONDS", 0.0)
+    monkeypatch.setattr(offers_and_capacity, "PENDING_SECONDS", 0.0)
     wanted = block()
     bed.lose_answer("PurchaseCapacityBlock")
     bed.deny("DescribeCapacityReservations")
@@ -182,7 +182,7 @@ def spec(nodes: int = 1, **provider: Any) -> PoolSpec:
 
 def held() -> Reservation:
     wanted = block()
-    return offers.buy(wanted, wanted.upfront, {})
+    return offers_and_capacity.buy(wanted, wanted.upfront, {})
 
 
 def test_machines_are_taken_from_a_reservation_and_cost_what_is_beside_it(bed: Bed) -> None:
@@ -200,7 +200,7 @@ def test_machines_are_taken_from_a_reservation_and_cost_what_is_beside_it(bed: B
     target = "CapacityReservationSpecification.CapacityReservationTarget.CapacityReservationId"
     assert sent[target] == found.id and sent["Placement.AvailabilityZone"] == found.zone
     marks = {value for name, value in sent.items() if name.endswith(".Value")}
-    assert instances.ledger_id() in marks
+    assert instance_lookup_and_end.ledger_id() in marks
 
 
 def test_what_does_not_go_with_a_reservation_is_said(bed: Bed) -> None:

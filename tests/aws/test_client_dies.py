@@ -14,7 +14,7 @@ import pytest
 from skyward_core.client import leftover_cleanup
 from skyward_core.client.session import Session
 from skyward_core.model.machines import Machine
-from skyward_core.providers.aws import instances, provider
+from skyward_core.providers.aws import instance_lookup_and_end, provider
 from skyward_core.store.ledger import Ledger
 from tests.aws import Bed
 from tests.aws.killed import killed_at
@@ -65,7 +65,7 @@ def test_while_machines_are_made(
     simulated_bed: Bed, tmp_path: Path, session: Any, without_hosts: None, stage: str, made: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr(instances, "VISIBILITY_TIMEOUT", 1.0)
+    monkeypatch.setattr(instance_lookup_and_end, "VISIBILITY_TIMEOUT", 1.0)
     killed_at(stage, simulated_bed, tmp_path)
     assert len(simulated_bed.instances()) == made
     next_one = session(simulated_bed)
@@ -84,7 +84,7 @@ def test_while_machines_are_made(
 def test_of_a_range_all_are_found_that_came_and_nobody_heard_of(
     simulated_bed: Bed, tmp_path: Path, session: Any, without_hosts: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(instances, "VISIBILITY_TIMEOUT", 1.0)
+    monkeypatch.setattr(instance_lookup_and_end, "VISIBILITY_TIMEOUT", 1.0)
     simulated_bed.no_capacity(left=3)
     killed_at("unanswered", simulated_bed, tmp_path, "2:5")
     next_one = session(simulated_bed)

@@ -27,7 +27,7 @@ from skyward_core.model.machines import Machine, total_hourly
 from skyward_core.model.specs import Options, PoolSpec
 from skyward_core.pool import teardown
 from skyward_core.pool.pool import Pool
-from skyward_core.providers.aws import account_resources, boto_calls, instances, provider
+from skyward_core.providers.aws import account_resources, boto_calls, instance_lookup_and_end, provider
 from skyward_core.providers.provider import progress_listener
 from skyward_core.store.ledger import Ledger
 from tests.aws import Bed, prices
@@ -48,7 +48,7 @@ def bed(simulated_bed: Bed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setattr(provider, "update_machine", nothing)
     monkeypatch.setattr(teardown, "SILENCE", 0.5)
-    monkeypatch.setattr(instances, "VISIBILITY_TIMEOUT", 2.0)
+    monkeypatch.setattr(instance_lookup_and_end, "VISIBILITY_TIMEOUT", 2.0)
     monkeypatch.setenv("SKYWARD_HOME", str(tmp_path))
     for name, text in simulated_bed.environment().items():
         monkeypatch.setenv(name, text)

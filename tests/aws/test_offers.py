@@ -15,12 +15,12 @@ import pytest
 
 import skyward_core as sky
 from skyward_core.client.launch.launch_request import LaunchRequest
-from skyward_core.client.offers import list_offers
+from skyward_core.client.offers_and_capacity import list_offers
 from skyward_core.model.accelerators import resolve
 from skyward_core.model.offers import MachineRequirements, Offer, OfferList, matching_offers
 from skyward_core.protocol.node_paths import STATE_FILE
 from skyward_core.providers.aws import boto_calls, instance_offers
-from skyward_tui.cli.commands.offers import offers as command
+from skyward_tui.cli.commands.offers_capacity_costs import offers as command
 from skyward_tui.cli.commands.run import run
 from skyward_tui.cli.console import Console
 from tests.aws import Bed, prices

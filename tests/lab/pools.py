@@ -16,7 +16,7 @@ import pytest
 
 import skyward_core as sky
 from skyward_core.pool import teardown
-from skyward_core.providers import ssh_machines
+from skyward_core.providers import agent_status_and_termination
 from tests.support.forked_clients import run_script
 
 from . import Host, Lab
@@ -106,8 +106,8 @@ def allowed(seconds: float) -> float:
 def less_patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have a teardown wait 2 s, where it would wait for 10 and 30, for a host that does not answer."""
     for module, name in (
-        (ssh_machines, "STATUS_TIMEOUT"),
-        (ssh_machines, "END_TIMEOUT"),
+        (agent_status_and_termination, "STATUS_TIMEOUT"),
+        (agent_status_and_termination, "END_TIMEOUT"),
         (teardown, "SILENCE"),
     ):
         monkeypatch.setattr(module, name, 2.0)

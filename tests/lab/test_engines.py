@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import skyward_core as sky
-from skyward_core.plugins.built_in.shared import PROGRAMS, Shared
+from skyward_core.plugins.built_in.shared_collections import PROGRAMS, Shared
 from tests.support.fewer import without
 from tests.support.pool_logs import last_run, log_of
 

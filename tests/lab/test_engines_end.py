@@ -13,7 +13,7 @@ import pytest
 
 from skyward_core.plugins.built_in.dask import Dask
 from skyward_core.plugins.built_in.mpi import Mpi
-from skyward_core.plugins.built_in.shared import PROGRAMS, Shared
+from skyward_core.plugins.built_in.shared_collections import PROGRAMS, Shared
 
 from . import Host, Lab
 from .pools import Client, nothing_runs, until

@@ -15,7 +15,7 @@ import pytest
 import skyward_core as sky
 from skyward_core.model.errors import NoCapacity
 from skyward_core.model.specs import PoolSpec
-from skyward_core.providers.ssh.shared_hosts import HostGpuUsage
+from skyward_core.providers.ssh.free_gpu_choice import HostGpuUsage
 from tests.support.cli import Cli
 from tests.support.fake_driver import needs_compiler
 

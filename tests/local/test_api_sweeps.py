@@ -112,7 +112,7 @@ def test_the_table_of_gangs_is_found_by_any_of_their_runs(pool: sky.Compute) -> 
 
 @pytest.mark.parametrize("nodes", [0, 2])
 def test_a_record_has_the_table(pool: sky.Compute, tmp_path: Path, nodes: int) -> None:
-    from skyward_core.client.recording import export_recording
+    from skyward_core.client.recording_export import export_recording
     from skyward_core.client.replay_session import Playback, Replay, open_recording
 
     sweep = sky.sweep(ranked, n=[1, 3, 2])

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import skyward_core as sky
-from skyward_core.api.attach import Attached
+from skyward_core.api.attach_and_results import Attached
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.pool_folder import PoolFolder
 from tests.support.child import read_line

@@ -27,9 +27,9 @@ from skyward_core.model.specs import Image, Options, PoolSpec
 from skyward_core.node.bootstrap.image_environment import MADE_FILE
 from skyward_core.plugins.plugin import Plugin
 from skyward_core.store.pool_folder import read_lock as kept
-from skyward_core.tasks.pickled_call import Task
 from skyward_core.tasks.script_inspection import build_task
 from skyward_core.tasks.script_interpreter_selection import library_path_entries, query_python
+from skyward_core.tasks.task_and_blob_values import Task
 from tests.support.cli import Cli, call
 from tests.support.processes import descendants, exists
 from tests.support.pythons import another_python, make_environment, other_pythons

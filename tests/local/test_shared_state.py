@@ -16,14 +16,14 @@ from pathlib import Path
 import pytest
 
 import skyward_core as sky
-from skyward_core.plugins.built_in import shared
-from skyward_core.plugins.built_in.shared import Shared
-from skyward_core.plugins.redis_collections import SOCKET, private_folder
+from skyward_core.plugins.built_in import shared_collections
+from skyward_core.plugins.built_in.shared_collections import Shared
+from skyward_core.plugins.redis_dict_queue_lock import SOCKET, private_folder
 from tests.support.waiting import wait_until
 
 pytest.importorskip("redis", reason="the package redis is not installed")
-PATH = os.pathsep.join((os.environ["PATH"], shared.EXTRA_PATH))
-if not any(shutil.which(name, path=PATH) for name in shared.PROGRAMS):
+PATH = os.pathsep.join((os.environ["PATH"], shared_collections.EXTRA_PATH))
+if not any(shutil.which(name, path=PATH) for name in shared_collections.PROGRAMS):
     pytest.skip("neither valkey-server nor redis-server is installed", allow_module_level=True)
 
 
@@ -212,7 +212,7 @@ def test_the_server_ends_with_the_process_that_has_it(pool: sky.Compute) -> None
 
 def test_the_server_does_not_outlive_a_killed_process_that_nobody_cleans_up_after() -> None:
     text = (
-        "import sys\nfrom skyward_core.plugins.built_in.shared import run_server as server\n"
+        "import sys\nfrom skyward_core.plugins.built_in.shared_collections import run_server as server\n"
         "with server(sys.argv[1], ('', '', ''), '127.0.0.1', 0):\n    print('up', flush=True)\n    sys.stdin.read()"
     )
     token = os.urandom(16).hex()

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from skyward_core.model.specs import PoolSpec
-from skyward_core.node.bootstrap import bootstrap, host_inspection
+from skyward_core.node.bootstrap import host_command_server, host_inspection
 from skyward_core.providers.ssh.provider import SSH
 from skyward_core.transport.ssh.host_address import Target
 from skyward_core.transport.ssh.ssh_transport import SSHTransport
@@ -43,7 +43,7 @@ def test_a_folder_goes_when_its_lease_is_over(tmp_path: Path) -> None:
     for name in ("ended.new.a.0", "ended.old.b.0"):
         (tmp_path / "pools" / name).write_text("the node ended itself\n")
     os.utime(tmp_path / "pools" / "ended.old.b.0", (0, 0))
-    bootstrap.remove_stale_folders(str(tmp_path))
+    host_command_server.remove_stale_folders(str(tmp_path))
     assert not over.exists()
     assert kept.exists() and brief.exists()
     assert [path.name for path in (tmp_path / "pools").glob("ended.*")] == ["ended.new.a.0"]
@@ -52,7 +52,7 @@ def test_a_folder_goes_when_its_lease_is_over(tmp_path: Path) -> None:
 def test_a_folder_whose_log_still_grows_stays(tmp_path: Path) -> None:
     folder = leave(tmp_path, "quiet.a.0", 7000)
     os.utime(folder / "spool" / "r000.out")
-    bootstrap.remove_stale_folders(str(tmp_path))
+    host_command_server.remove_stale_folders(str(tmp_path))
     assert folder.exists()
 
 
@@ -60,9 +60,9 @@ def test_a_live_agent_keeps_its_folder_however_quiet_it_is(tmp_path: Path) -> No
     folder = leave(tmp_path, "quiet.a.0", 7000)
     with (folder / "agent.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        bootstrap.remove_stale_folders(str(tmp_path))
+        host_command_server.remove_stale_folders(str(tmp_path))
         assert folder.exists()
-    bootstrap.remove_stale_folders(str(tmp_path))
+    host_command_server.remove_stale_folders(str(tmp_path))
     assert not folder.exists()
 
 
@@ -81,7 +81,7 @@ def worker(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="processes are found by /proc")
 def test_workers_that_outlived_their_agent_keep_its_folder(tmp_path: Path, worker: subprocess.Popen[bytes]) -> None:
     folder = leave(tmp_path, "orphans.a.0", 7000)
-    bootstrap.remove_stale_folders(str(tmp_path))
+    host_command_server.remove_stale_folders(str(tmp_path))
     assert folder.exists()
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from skyward_core.model.errors import PoolError
 from skyward_core.node.bootstrap import host_inspection
-from skyward_core.providers.ssh_machines import _can_reach
+from skyward_core.providers.agent_status_and_termination import _can_reach
 from skyward_core.transport.ssh import bootstrap_channel
 from skyward_core.transport.ssh.bootstrap_channel import CommandChannel
 from skyward_core.transport.ssh.host_address import Target

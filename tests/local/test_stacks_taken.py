@@ -19,7 +19,7 @@ import pytest
 import skyward_core as sky
 from skyward_core.client.session import Session
 from skyward_core.model.errors import PoolError, UsageError
-from skyward_core.model.stack_values import Stacks
+from skyward_core.model.thread_stacks import Stacks
 from skyward_core.node import stack_sampling
 from skyward_core.node.stack_sampling import PathMapping, RankProcess
 from skyward_core.node.stack_sampling import capture_stacks as taken

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from skyward_core.node.agent.agent_state import NodeState
-from skyward_core.node.agent.call_journal import Call
 from skyward_core.node.agent.call_outcomes import CallLifecycle
+from skyward_core.node.agent.call_registry import Call
 from skyward_core.node.agent.config import AgentConfig
 from skyward_core.node.agent.connected_clients import ClientRegistry, RankPhases
 from skyward_core.node.agent.connection import Connection

@@ -11,9 +11,9 @@ from textual.screen import Screen
 from skyward_core.client.launch.presets import Preset
 from skyward_tui.dialogs.confirmations import BudgetScreen, QuitScreen, TeardownScreen
 from skyward_tui.dialogs.dialog import AskScreen, ChoiceScreen
+from skyward_tui.dialogs.focus_letters import JumpScreen
 from skyward_tui.dialogs.help import HelpScreen
-from skyward_tui.dialogs.host_key_and_secret import HostKeyScreen, SecretsScreen
-from skyward_tui.dialogs.jump_menu import JumpScreen
+from skyward_tui.dialogs.host_key_and_secret_prompts import HostKeyScreen, SecretsScreen
 from skyward_tui.dialogs.pickers import (
     AcceleratorsScreen,
     FilesScreen,

@@ -27,12 +27,12 @@ from skyward_core.model.outcomes import (
     WrittenFile,
 )
 from skyward_core.model.specs import PoolSpec
-from skyward_core.model.stack_values import Stacks
+from skyward_core.model.thread_stacks import Stacks
 from skyward_core.pool.dashboards import Dashboard
 from skyward_core.pool.output_files import FetchResult, FileListing
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.ledger_rows import Receipt
-from skyward_core.tasks.pickled_call import Task
+from skyward_core.tasks.task_and_blob_values import Task
 from skyward_core.views import events
 from skyward_core.views.pool_view import PoolView, RunView, TrialSheet, apply
 from skyward_core.views.sweep_trials import TrialTableSource

@@ -14,7 +14,7 @@ from tests.support.forked import Loaded
 
 IMPORTED = """
 import os, sys
-import skyward_core.client.session, skyward_core.api.compute, skyward_core.api.script_console
+import skyward_core.client.session, skyward_core.api.compute, skyward_core.api.rank_output_printer
 import skyward_core.providers.local.provider, skyward_core.pool.output_files, skyward_core.tasks.function_pickling
 """
 OVER_SSH = "import skyward_core.providers.ssh.provider, asyncssh\n"

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from skyward_core.model.stack_values import RankStack, StackFrame, Stacks, ThreadStack
+from skyward_core.model.thread_stacks import RankStack, StackFrame, Stacks, ThreadStack
 from tests.support.fake_session import NOW
 
 TORCH = "/env/lib/python3.12/site-packages/torch/"

@@ -8,7 +8,7 @@ import pytest
 
 from skyward_tui.app.app import SkywardApp
 from skyward_tui.dialogs.confirmations import TeardownScreen
-from skyward_tui.dialogs.jump_menu import JumpScreen
+from skyward_tui.dialogs.focus_letters import JumpScreen
 from skyward_tui.screens.launch.screen import LaunchScreen
 from skyward_tui.screens.run import RunScreen
 from tests.support.app_driver import launch_form, screen_text, until

@@ -12,7 +12,7 @@ from skyward_core.model.errors import PoolError
 from skyward_core.store.pruning import TASKS_FOLDER
 from skyward_core.store.state_folder import state_home
 from skyward_tui.app.app import SkywardApp
-from skyward_tui.dialogs.host_key_and_secret import SecretsScreen
+from skyward_tui.dialogs.host_key_and_secret_prompts import SecretsScreen
 from skyward_tui.screens.launch.screen import LaunchScreen
 from tests.support.app_driver import screen_text, until
 from tests.support.fake_session import FakeSession

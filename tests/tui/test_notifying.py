@@ -8,7 +8,7 @@ import pytest
 from textual import events
 
 from skyward_tui.app.app import SkywardApp
-from skyward_tui.dialogs.host_key_and_secret import HostKeyScreen
+from skyward_tui.dialogs.host_key_and_secret_prompts import HostKeyScreen
 from tests.support.app_driver import screen_text, until
 from tests.support.fake_session import FakeSession
 from tests.support.host_key import shown

@@ -41,7 +41,7 @@ def test_the_run_screen_knows_no_panel_by_name() -> None:
         'self.query_one("#panel-log")',
         "LogPanel()",
         "self.log_panel",
-        "from ..panels import nodes",
+        "from ..panels import node_phases",
     ):
         assert NAMES & set(words_of(named)), "the test sees nothing"
 

@@ -6,7 +6,7 @@ import pytest
 
 from skyward_core.views import events
 from skyward_tui.app.app import SkywardApp
-from skyward_tui.panels.nodes import MAX_DETAIL_LINES, PhaseBoard
+from skyward_tui.panels.node_phases import MAX_DETAIL_LINES, PhaseBoard
 from skyward_tui.screens.run import RunScreen
 from tests.support.app_driver import screen_text, until
 from tests.support.fake_session import FakeSession

@@ -163,7 +163,7 @@ async def test_the_editor_where_the_traceback_points(
     async def run_in_terminal(app: SkywardApp, *command: str) -> None:
         started.append(command)
 
-    monkeypatch.setattr("skyward_tui.ui.suspend.run_in_terminal", run_in_terminal)
+    monkeypatch.setattr("skyward_tui.ui.suspend_for_programs.run_in_terminal", run_in_terminal)
     monkeypatch.delenv("VISUAL", raising=False)
     monkeypatch.setenv("EDITOR", "vim -n")
     (tmp_path / "nets").mkdir()
@@ -195,7 +195,7 @@ async def test_the_whole_log_is_read_in_the_pager(
         read.append((*words, Path(file).name, Path(file).read_text("utf-8")))
         assert Path(file).parent.stat().st_mode & 0o77 == 0, "nobody else can read it"
 
-    monkeypatch.setattr("skyward_tui.ui.suspend.run_in_terminal", run_in_terminal)
+    monkeypatch.setattr("skyward_tui.ui.suspend_for_programs.run_in_terminal", run_in_terminal)
     monkeypatch.setenv("PAGER", "less -R")
     view = session.pool("p", 2)
     session.open_run(view)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from skyward_core.model.errors import PoolError
-from skyward_core.model.stack_values import StackFrame, Stacks
+from skyward_core.model.thread_stacks import StackFrame, Stacks
 from skyward_tui.app.app import SkywardApp
 from skyward_tui.external_editor import MOST_BYTES, SourceFile, excerpt, find_source
 from skyward_tui.screens.run import RunScreen

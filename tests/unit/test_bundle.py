@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from skyward_core.node import bundle_importer
-from skyward_core.node.bootstrap import bootstrap
+from skyward_core.node.bootstrap import host_command_server
 from skyward_core.protocol.node_paths import deferred_bundle_path
 from skyward_core.transport import bundle_builder
 from skyward_core.transport.bundle_builder import (
@@ -41,7 +41,7 @@ WORKER_SIDE = (
     "skyward_core.model.function",
     "skyward_core.model.outcomes",
     "skyward_core.protocol.frame_codec",
-    "skyward_core.node.agent.agent",
+    "skyward_core.node.agent.agent_lifetime",
     "skyward_core.node.worker.worker",
     "skyward_core.node.bootstrap.socket_relay",
     "skyward_core.node.bootstrap.receive_file",
@@ -61,11 +61,11 @@ CLIENT_SIDE = {"pydantic", "asyncssh", "textual", "boto3", "click", "platformdir
 @pytest.fixture(scope="module")
 def unpacked(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("bundle")
-    compileall.compile_dir(Path(bootstrap.__file__).parents[1], quiet=1)  # as pip does where it installs
+    compileall.compile_dir(Path(host_command_server.__file__).parents[1], quiet=1)  # as pip does where it installs
     bundle.cache_clear()
     made = bundle_with_nvml()
     path = folder / made.name
-    bootstrap.unpack(made.archive, str(path))
+    host_command_server.unpack(made.archive, str(path))
     return path
 
 
@@ -128,7 +128,7 @@ def test_another_python_finds_its_own_bytecode_or_the_sources(
     assert made.name != bundle_with_nvml().name and dict(made.files) == dict(bundle_with_nvml().files)
     made.compile_bytecode(other.path if is_here else "")
     path = tmp_path / made.name
-    bootstrap.unpack(made.archive, str(path))
+    host_command_server.unpack(made.archive, str(path))
     script = (
         "import sys; sys.path.insert(0, sys.argv[1])\n"
         "from skyward_core.node.agent.__main__ import preload_modules as preload; preload()\n"
@@ -279,7 +279,7 @@ def test_bytecode_that_travels_is_used_and_right(unpacked: Path) -> None:
 
 def test_any_program_can_read_it_and_all_is_in_one_of_the_two_files(unpacked: Path, tmp_path: Path) -> None:
     rest = tmp_path / "rest" / "all.zip"
-    bootstrap.unpack(bundle_with_nvml().rest, str(rest))
+    host_command_server.unpack(bundle_with_nvml().rest, str(rest))
     with zipfile.ZipFile(unpacked) as first, zipfile.ZipFile(rest) as second:
         assert first.testzip() is None and second.testzip() is None  # the checksums, too
         names, others = set(first.namelist()), set(second.namelist())
@@ -315,7 +315,7 @@ def test_who_imports_of_the_rest_before_it_is_there_waits_for_it(unpacked: Path)
         assert process.stdout is not None and process.stdout.readline() == "begins\n"
         with pytest.raises(subprocess.TimeoutExpired):
             process.wait(0.3)
-        bootstrap.unpack(bundle_with_nvml().rest, str(rest.parent.with_suffix(".part") / rest.name))
+        host_command_server.unpack(bundle_with_nvml().rest, str(rest.parent.with_suffix(".part") / rest.name))
         rest.parent.with_suffix(".part").rename(rest.parent)
         said, errors = process.communicate(timeout=60)
     assert said == f"{rest}/skyward_core/providers/ssh/provider.py\n", errors
@@ -326,7 +326,7 @@ def test_who_imports_of_the_rest_before_it_is_there_waits_for_it(unpacked: Path)
 
 def test_a_rest_that_never_comes_is_said(unpacked: Path, tmp_path: Path) -> None:
     alone = tmp_path / "bundle-1" / "all.zip"
-    bootstrap.unpack(bundle_with_nvml().archive, str(alone))
+    host_command_server.unpack(bundle_with_nvml().archive, str(alone))
     with _imports("skyward_core.pool.pool", alone, 0.1) as process:
         errors = process.communicate(timeout=60)[1]
     assert "skyward_core.pool is not on this node" in errors and "had sent this part" in errors
@@ -335,9 +335,9 @@ def test_a_rest_that_never_comes_is_said(unpacked: Path, tmp_path: Path) -> None
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can give files to somebody else")
 def test_a_rest_that_a_stranger_put_there_is_not_imported(unpacked: Path, tmp_path: Path) -> None:
     alone = tmp_path / "bundle-1" / "all.zip"
-    bootstrap.unpack(bundle_with_nvml().archive, str(alone))
+    host_command_server.unpack(bundle_with_nvml().archive, str(alone))
     rest = Path(deferred_bundle_path(str(alone)))
-    bootstrap.unpack(bundle_with_nvml().rest, str(rest))
+    host_command_server.unpack(bundle_with_nvml().rest, str(rest))
     os.chown(rest, 65534, 65534)
     with _imports("skyward_core.pool.pool", alone, 0.1) as process:
         errors = process.communicate(timeout=60)[1]
@@ -363,8 +363,8 @@ def test_one_that_lies_there_is_never_replaced(tmp_path: Path, monkeypatch: pyte
     name = "bundle-0/all.zip"
     for content in (b"first", b"second"):
         archive = zlib.compress(content)
-        monkeypatch.setattr(bootstrap, "receive", lambda size, archive=archive: archive)
-        bootstrap.save_bundle(str(tmp_path), name, len(archive))
+        monkeypatch.setattr(host_command_server, "receive", lambda size, archive=archive: archive)
+        host_command_server.save_bundle(str(tmp_path), name, len(archive))
     assert (tmp_path / name).read_bytes() == b"first"
     assert list(tmp_path.iterdir()) == [tmp_path / "bundle-0"]
 
@@ -373,17 +373,17 @@ def test_two_that_have_one_pid_do_not_write_into_each_others_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     archive, written = zlib.compress(b"whole"), []
-    unpack = bootstrap.unpack
+    unpack = host_command_server.unpack
 
     def half(archive: bytes, path: str) -> None:
         written.append(path)
         if len(written) == 1:  # another container that shares the home comes meanwhile
-            bootstrap.save_bundle(str(tmp_path), "bundle-0/all.zip", len(archive))
+            host_command_server.save_bundle(str(tmp_path), "bundle-0/all.zip", len(archive))
         unpack(archive, path)
 
-    monkeypatch.setattr(bootstrap, "receive", lambda size: archive)
-    monkeypatch.setattr(bootstrap, "unpack", half)
-    bootstrap.save_bundle(str(tmp_path), "bundle-0/all.zip", len(archive))
+    monkeypatch.setattr(host_command_server, "receive", lambda size: archive)
+    monkeypatch.setattr(host_command_server, "unpack", half)
+    host_command_server.save_bundle(str(tmp_path), "bundle-0/all.zip", len(archive))
     assert len(set(written)) == 2
     assert list(tmp_path.iterdir()) == [tmp_path / "bundle-0"]
     assert (tmp_path / "bundle-0/all.zip").read_bytes() == b"whole"
@@ -397,7 +397,7 @@ def test_frames_of_ours_are_left_out_of_what_users_see(
         monkeypatch.setattr(importlib.util, "cache_from_source", lambda path: f"{path}.none")
     bundle.cache_clear()
     path = tmp_path / bundle().name
-    bootstrap.unpack(bundle().archive, str(path))
+    host_command_server.unpack(bundle().archive, str(path))
     script = (
         "import sys; sys.path.insert(0, sys.argv[1])\n"
         "from skyward_core.node.worker.worker import WorkerProcess\n"
@@ -465,12 +465,12 @@ def test_an_agent_that_listens_has_loaded_nothing_of_that(unpacked: Path, tmp_pa
     config = {"pool": "p", "node": 0, "nodes": 1, "folder": str(tmp_path), "socket": str(tmp_path / "s")}
     script = (
         "import sys; sys.path.insert(0, sys.argv[1])\n"
-        "from skyward_core.node.bootstrap import bootstrap\n"
-        "bootstrap.preload_agent(sys.argv[1])\n"
+        "from skyward_core.node.bootstrap import host_command_server as server\n"
+        "server.preload_agent(sys.argv[1])\n"
         "import urllib.parse\n"  # which pathlib does late since Python 3.13
         "before = set(sys.modules)\n"
         "import asyncio, json, os, signal\n"
-        "from skyward_core.node.agent.agent import Agent\n"
+        "from skyward_core.node.agent.agent_lifetime import Agent\n"
         "from skyward_core.node.agent.config import AgentConfig\n"
         "config = AgentConfig.from_json(json.loads(sys.argv[2]))\n"
         "config.spool.mkdir()\n"
@@ -491,9 +491,10 @@ def test_an_agent_that_listens_has_loaded_nothing_of_that(unpacked: Path, tmp_pa
 def test_an_agent_loads_what_it_has_put_off_when_it_asks_for_it(unpacked: Path) -> None:
     script = (
         "import sys; sys.path.insert(0, sys.argv[1])\n"
-        "from skyward_core.node.bootstrap import bootstrap\n"
-        "bootstrap.preload_agent(sys.argv[1])\n"
-        "names = ('skyward_core.node.agent.agent', 'ast', 'ssl', 'tokenize', '_locale', 'ctypes', 'dataclasses')\n"
+        "from skyward_core.node.bootstrap import host_command_server as server\n"
+        "server.preload_agent(sys.argv[1])\n"
+        "names = ['skyward_core.node.agent.agent_lifetime']\n"
+        "names += ['ast', 'ssl', 'tokenize', '_locale', 'ctypes', 'dataclasses']\n"
         "print(*(name in sys.modules for name in names))\n"
         "import asyncio, inspect\n"
         "async def main(): return inspect.iscoroutinefunction(main), asyncio.coroutines.inspect.isfunction(main)\n"

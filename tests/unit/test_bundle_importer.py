@@ -11,7 +11,7 @@ from zipimport import zipimporter
 import pytest
 
 from skyward_core.node import bundle_importer
-from skyward_core.node.bootstrap import bootstrap
+from skyward_core.node.bootstrap import host_command_server
 from skyward_core.protocol.node_paths import deferred_bundle_path
 from skyward_core.transport.bundle_builder import bundle
 
@@ -37,8 +37,8 @@ print(skyward_core.plugins.built_in.mig.__file__)
 @pytest.fixture(scope="module")
 def unpacked(tmp_path_factory: pytest.TempPathFactory) -> str:
     path = str(tmp_path_factory.mktemp("host") / "bundle-0" / "all.zip")
-    bootstrap.unpack(bundle().archive, path)
-    bootstrap.unpack(bundle().rest, deferred_bundle_path(path))
+    host_command_server.unpack(bundle().archive, path)
+    host_command_server.unpack(bundle().rest, deferred_bundle_path(path))
     return path
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from skyward_core.node.agent.call_journal import MAX_RECORDS, Call, CallRegistry
+from skyward_core.node.agent.call_registry import MAX_RECORDS, Call, CallRegistry
 from skyward_core.protocol.frame_codec import Decoder, encode_json
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from skyward_core.client.run_history import OutputChunk
 from skyward_core.views.log_collapsing import JOIN_SECONDS
-from skyward_tui.cli.commands.pools_and_logs import CollapsedPrinter
+from skyward_tui.cli.commands.ls_logs_results_files import CollapsedPrinter
 from skyward_tui.cli.console import Console
 
 

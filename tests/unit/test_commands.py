@@ -48,12 +48,12 @@ from skyward_core.pool.node_roster import describe_notice
 from skyward_core.providers.local.provider import Local
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.ledger_rows import Receipt
-from skyward_core.tasks.pickled_call import Blob, Task
+from skyward_core.tasks.task_and_blob_values import Blob, Task
 from skyward_core.views.events import NodeLink, NodeNotice, NodePhase, PoolOpened, PoolState
 from skyward_core.views.pool_view import PoolView, RunView, TaskView, apply
 from skyward_tui.cli import pool_and_run_lookup
-from skyward_tui.cli.commands import down as manage
-from skyward_tui.cli.commands import pools_and_logs
+from skyward_tui.cli.commands import cancel_down_prune as manage
+from skyward_tui.cli.commands import ls_logs_results_files
 from skyward_tui.cli.commands.run import PoolCommand
 from skyward_tui.cli.console import Console
 from skyward_tui.cli.follow_run import Follower, Interrupted
@@ -543,8 +543,8 @@ def test_a_pool_whose_end_the_list_itself_has_found_is_told_in_words(
     session = SimpleNamespace(
         refresh=lambda **_: over, retained_results=list, ledger=SimpleNamespace(unprinted_receipts=dict)
     )
-    monkeypatch.setattr(pools_and_logs, "open_session", lambda console: nullcontext(session))
-    assert pools_and_logs.list_pools.function(Console(), False) == errors.OK
+    monkeypatch.setattr(ls_logs_results_files, "open_session", lambda console: nullcontext(session))
+    assert ls_logs_results_files.list_pools.function(Console(), False) == errors.OK
     said = capfd.readouterr()
     assert said.err == "pool made: it is over, as whoever made it has ended; nothing of it is left\n"
     assert said.out == "no pools are up\n"

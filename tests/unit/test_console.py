@@ -15,9 +15,9 @@ from typing import Any
 import pyte
 import pytest
 
-from skyward_core.api import script_console
+from skyward_core.api import rank_output_printer
 from skyward_core.api.operators import print_safely
-from skyward_core.api.script_console import ScriptConsole
+from skyward_core.api.rank_output_printer import ScriptConsole
 from skyward_core.model.errors import NotPicklableError
 from skyward_core.model.function import PendingFunction
 from skyward_core.tasks import stdout_whole_lines
@@ -129,7 +129,7 @@ def test_each_stream_goes_to_the_script_s_own_of_that_moment(console: Opens, mon
 def test_a_call_that_has_ended_does_not_wait_for_a_terminal_that_takes_nothing(
     console: Opens, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(script_console, "FLUSH_TIMEOUT", 0.01)
+    monkeypatch.setattr(rank_output_printer, "FLUSH_TIMEOUT", 0.01)
     gate = threading.Event()
 
     class Stuck(io.StringIO):
@@ -257,7 +257,7 @@ class Screen(io.StringIO):
 def test_bars_of_ranks_are_drawn_while_the_script_waits_and_are_gone_when_it_goes_on(
     console: Opens, patient: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(script_console, "get_terminal_size", lambda: os.terminal_size((30, 8)))
+    monkeypatch.setattr(rank_output_printer, "get_terminal_size", lambda: os.terminal_size((30, 8)))
     monkeypatch.setenv("TERM", "xterm")
     news, out = News(), Screen()
     shown = console(news, out)

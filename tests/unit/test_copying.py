@@ -10,8 +10,8 @@ import pytest
 
 import skyward_core as sky
 from skyward_core.client import ssh_hosts
-from skyward_tui.cli.commands.copy import _NODE_PATH, copy
-from skyward_tui.cli.commands.hosts import forward
+from skyward_tui.cli.commands.cp import _NODE_PATH, copy
+from skyward_tui.cli.commands.hosts_trust_shell_forward import forward
 from skyward_tui.cli.console import Console
 
 

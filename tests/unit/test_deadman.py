@@ -6,15 +6,15 @@ import time
 
 import pytest
 
-from skyward_core.node.agent import agent
-from skyward_core.node.agent.agent import DeadmanSwitch
+from skyward_core.node.agent import agent_lifetime
+from skyward_core.node.agent.agent_lifetime import DeadmanSwitch
 
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What the system was asked for."""
     found: list[str] = []
-    monkeypatch.setattr(agent, "_schedule_shutdown", found.append)
+    monkeypatch.setattr(agent_lifetime, "_schedule_shutdown", found.append)
     return found
 
 

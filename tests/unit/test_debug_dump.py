@@ -13,7 +13,7 @@ from skyward_core.client import bug_report
 from skyward_core.model.machines import Machine
 from skyward_core.model.outcomes import RootCause
 from skyward_core.store.ledger import Ledger
-from skyward_tui.cli.commands import doctor as debug_dump
+from skyward_tui.cli.commands import doctor_and_debug_dump as debug_dump
 from skyward_tui.cli.main import cli
 from tests.support.ledger_runs import record_runs
 

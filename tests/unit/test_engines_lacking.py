@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 import skyward_core as sky
-from skyward_core.api.dask_collections import DaskConnection
+from skyward_core.api.dask_client import DaskConnection
 from skyward_core.plugins.built_in.ray import _check_tokens
-from skyward_core.plugins.redis_collections import SharedStateConnection
+from skyward_core.plugins.redis_dict_queue_lock import SharedStateConnection
 
 
 def on_a_node_without_ray() -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from skyward_core.model.errors import PoolError, PoolGone, UsageError
 from skyward_core.pool.runs.gang_sweep import GangSweep, check_node_count, gang_nodes
-from skyward_core.tasks.pickled_call import EMPTY_BLOB, Task
+from skyward_core.tasks.task_and_blob_values import EMPTY_BLOB, Task
 
 
 class OneRun:

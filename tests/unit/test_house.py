@@ -157,7 +157,7 @@ NAMING = {
     "skyward_core/providers/__init__.py": "DEFAULT: which one it is where nobody names one",
     "skyward_core/store/state_folder.py": "the name of a folder of the home",
     "skyward_core/transport/local_transport.py": "the name of a log",
-    "skyward_tui/cli/commands/hosts.py": "the program ssh",
+    "skyward_tui/cli/commands/hosts_trust_shell_forward.py": "the program ssh",
     "skyward_tui/cli/main.py": "the command ssh",
     "skyward_tui/screens/run.py": "the command ssh",
 }
@@ -265,19 +265,19 @@ ASKING = ("skyward_tui", "skyward_core/api", "skyward_core/client", "skyward_cor
           "skyward_core/store/state_folder.py", "skyward_core/store/user_settings.py",
           "skyward_core/store/settings_editing.py", "skyward_core/store/settings_schema.py")  # fmt: skip
 OF_OURS = {
-    "skyward_core/api/attach.py": 4,
+    "skyward_core/api/attach_and_results.py": 4,
     "skyward_core/client/bug_report.py": 1,
-    "skyward_core/client/recording.py": 3,
+    "skyward_core/client/recording_export.py": 3,
     "skyward_core/client/run_history.py": 4,
     "skyward_core/client/skyward_alias.py": 4,
     "skyward_core/client/ssh_hosts.py": 5,  # of a node, and of what was just copied
     "skyward_core/store/settings_editing.py": 1,
     "skyward_core/store/state_folder.py": 4,
-    "skyward_core/tasks/pickled_call.py": 4,
+    "skyward_core/tasks/task_and_blob_values.py": 4,
     "skyward_core/tasks/script_inspection.py": 3,
     "skyward_core/tasks/script_interpreter_selection.py": 7,
     "skyward_core/tasks/script_loader.py": 2,  # of a script that was parsed before
-    "skyward_tui/cli/commands/examples.py": 1,
+    "skyward_tui/cli/commands/examples_and_shim.py": 1,
     "skyward_tui/cli/shared_options.py": 1,
     "skyward_tui/file_export.py": 1,
     "skyward_tui/launch_form/form.py": 1,

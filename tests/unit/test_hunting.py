@@ -11,8 +11,8 @@ import pytest
 from skyward_core.model.errors import Cancelled, NoCapacity, TooFewHosts
 from skyward_core.model.specs import Options, PoolSpec
 from skyward_core.pool import startup
+from skyward_core.pool.ledger_reconciliation import is_starting
 from skyward_core.pool.pool import Pool
-from skyward_core.pool.reconciliation import is_starting
 from skyward_core.store.ledger import Ledger
 from skyward_core.views import events as ev
 from tests.support.pool_parts import World

@@ -47,7 +47,7 @@ def loaded_by(code: str, *options: str) -> set[str]:
             ("cloudpickle", "skyward_core.tasks.function_pickling", "shutil", "tempfile"),
         ),
         (
-            "skyward_core.node.agent.agent",
+            "skyward_core.node.agent.agent_lifetime",
             (
                 "cloudpickle",
                 "sqlite3",
@@ -74,7 +74,7 @@ def loaded_by(code: str, *options: str) -> set[str]:
         ("skyward_core.runtime.instance_info", ("cloudpickle", "asyncio")),
         ("skyward_core.runtime.output_decorators", ("asyncio",)),
         ("skyward_core.runtime.sharding", ("asyncio",)),
-        ("skyward_core.plugins", ("asyncio", "skyward_core.model.provider_settings")),
+        ("skyward_core.plugins", ("asyncio", "skyward_core.model.setting_descriptors")),
         ("skyward_core.plugins.plugin", ("asyncio",)),
         ("skyward_core.protocol.frame_codec", ("asyncio",)),
         ("skyward_core.model.outcomes", ("asyncio",)),
@@ -88,7 +88,7 @@ def test_modules_of_a_node_load_nothing_heavy(module: str, also_not: tuple[str, 
 
 
 def test_an_agent_needs_nothing_but_the_standard_library() -> None:
-    loaded_by("import skyward_core.node.agent.__main__, skyward_core.node.agent.agent", "-I", "-S")
+    loaded_by("import skyward_core.node.agent.__main__, skyward_core.node.agent.agent_lifetime", "-I", "-S")
 
 
 def test_a_worker_starts_with_nothing_but_the_standard_library() -> None:

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from skyward_core.model.machines import Machine
-from skyward_core.providers.aws import instances, spot_interruption_watcher
+from skyward_core.providers.aws import instance_lookup_and_end, spot_interruption_watcher
 from tests.support.waiting import wait_until
 
 NOW = 1_800_000_000.0  # by the service's clock, which is nobody else's
@@ -213,7 +213,7 @@ def test_a_service_that_fails_or_hangs_is_asked_again(service: Service) -> None:
 )
 def test_ec2_says_of_a_machine_that_it_took_it_back(state: str, code: str, preempted: bool) -> None:
     machine = Machine("i-1", 0, "h", "h", extra={"launched": time.time()})
-    seen = instances._update_state(machine, {"State": {"Name": state}, "StateReason": {"Code": code}})
+    seen = instance_lookup_and_end._update_state(machine, {"State": {"Name": state}, "StateReason": {"Code": code}})
     assert seen.extra.get("preempted") == (f"EC2 took it back ({code})" if preempted else None)
     assert bool(seen.extra["why"]) is (code == "Client.InstanceInitiatedShutdown"), "that may end a whole pool"
 

@@ -13,7 +13,7 @@ import pytest
 from skyward_core import Options, SpecError
 from skyward_core.model.machines import Machine
 from skyward_core.node.agent import retained_results
-from skyward_core.node.bootstrap import bootstrap, host_inspection
+from skyward_core.node.bootstrap import host_command_server, host_inspection
 from skyward_core.protocol.frame_codec import Header, encode_frame
 from skyward_core.store.ledger_rows import RetainedResults
 from skyward_core.util.redaction import Redactor
@@ -45,14 +45,14 @@ def power_cut(root: Path, *frames: Header, keep: float = 7 * DAY, name: str = "p
 
 def test_a_sweep_after_a_power_cut_keeps_what_nobody_has_fetched(tmp_path: Path) -> None:
     folder = power_cut(tmp_path, outcome("aa"), outcome("aa", 1), outcome("bb", kind="raised"), ack(aa=[0]))
-    bootstrap.remove_stale_folders(str(tmp_path))
+    host_command_server.remove_stale_folders(str(tmp_path))
     left = folder.with_name("kept.p.t.0")
     told = host_inspection.read_retained_facts(str(left))
     assert told["runs"] == {"aa": 7, "bb": 7}
     assert 6.9 * DAY < told["until"] - time.time() <= 7 * DAY
     assert sorted(path.name for path in left.iterdir()) == ["agent.json", "kept.json", "spool"]
     assert [path.name for path in folder.parent.iterdir()] == ["kept.p.t.0"]
-    bootstrap.remove_stale_folders(str(tmp_path))
+    host_command_server.remove_stale_folders(str(tmp_path))
     assert host_inspection.read_retained_facts(str(left)) == told
 
 
@@ -68,7 +68,7 @@ def test_a_sweep_after_a_power_cut_keeps_what_nobody_has_fetched(tmp_path: Path)
 )
 def test_a_sweep_removes_what_everybody_has(tmp_path: Path, frames: tuple[Header, ...]) -> None:
     folder = power_cut(tmp_path, *frames)
-    bootstrap.remove_stale_folders(str(tmp_path))
+    host_command_server.remove_stale_folders(str(tmp_path))
     assert list(folder.parent.iterdir()) == []
 
 
@@ -78,7 +78,7 @@ def test_a_sweep_removes_what_is_not_to_be_kept_and_what_was_kept_long_enough(tm
     (late / "kept.json").write_text(json.dumps({"until": time.time() - 1, "runs": {"bb": 7}, "bytes": 9}))
     for path in (late, *late.iterdir()):
         os.utime(path, (time.time() - DAY,) * 2)
-    bootstrap.remove_stale_folders(str(tmp_path))
+    host_command_server.remove_stale_folders(str(tmp_path))
     assert not (tmp_path / "pools").exists() or list((tmp_path / "pools").iterdir()) == []
 
 

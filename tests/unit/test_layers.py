@@ -24,13 +24,13 @@ PLANTED = {
         "skyward_core/api/map_and_stream.py", "from ..client.doctor import look",
     ),
     "A node needs nothing but Python and cloudpickle": ("skyward_core/node/agent/agent_state.py", "import asyncssh"),
-    "Layers of the agent": ("skyward_core/node/agent/call_journal.py", "from .slot_dispatcher import Slots"),
+    "Layers of the agent": ("skyward_core/node/agent/call_registry.py", "from .slot_dispatcher import Slots"),
     "The library does not import the app": ("skyward_core/views/log_buffer.py", "import textual"),
     "App and command line import only client, model, views and util": (
-        "skyward_tui/panels/nodes.py", "from skyward_core.plugins import by_name",
+        "skyward_tui/panels/node_phases.py", "from skyward_core.plugins import by_name",
     ),
     "The command line does not import the app": (
-        "skyward_tui/cli/commands/pools_and_logs.py", "from ...widgets.virtual_list import Roll",
+        "skyward_tui/cli/commands/ls_logs_results_files.py", "from ...widgets.virtual_list import Roll",
     ),
     "Layers of the app": ("skyward_tui/widgets/virtual_list.py", "from ..app.app import SkywardApp"),
     "Screens do not import each other": ("skyward_tui/screens/pool_list.py", "from .run import RunScreen"),

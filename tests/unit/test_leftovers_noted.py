@@ -17,7 +17,7 @@ from skyward_core.api.operators import tear_down
 from skyward_core.client import leftover_cleanup
 from skyward_core.model.errors import PoolError
 from skyward_core.model.machines import Inventory, Leftover
-from skyward_core.pool import leftovers
+from skyward_core.pool import leftover_verdicts
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.ledger_rows import Receipt
 
@@ -95,7 +95,7 @@ async def test_what_is_ours_and_over_is_noted_and_nothing_else(
 async def test_unknown_is_told_as_unknown_and_waited_for_no_longer_than_it_may(
     account: type[SweptAccount], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(leftovers, "INVENTORY_TIMEOUT", 0.01)
+    monkeypatch.setattr(leftover_verdicts, "INVENTORY_TIMEOUT", 0.01)
 
     def refused() -> Inventory:
         raise PoolError("no credentials")

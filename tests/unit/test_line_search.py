@@ -16,7 +16,7 @@ from skyward_core.client import run_history
 from skyward_core.client.run_history import LineMatch, LogSearch, RunSearch, matching_lines, past_runs
 from skyward_core.model.outcomes import ErrorInfo
 from skyward_core.store.ledger import Ledger
-from skyward_core.views import output_merge
+from skyward_core.views import stdout_stderr_order
 from skyward_tui.cli.main import cli
 from tests.support.stored_runs import stored_run
 
@@ -120,7 +120,7 @@ def test_of_a_long_line_the_part_with_the_word_is_told(ledger: Ledger) -> None:
 def test_it_goes_on_in_steps_of_one_piece_at_least_and_newest_first(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(output_merge.merge_streams, "__defaults__", (64,))
+    monkeypatch.setattr(stdout_stderr_order.merge_streams, "__defaults__", (64,))
     for age in range(3):
         stored_run(ledger, f"r{age}", {0: b"step\n" * 100 + b"nan\n" * 100}, opened_at=NOW - age)
     looking = search(ledger, "nan")
@@ -168,7 +168,7 @@ def test_one_that_is_cancelled_ends_at_the_next_row_of_the_ledger(
 
 
 def test_one_that_is_cancelled_ends_at_its_next_piece(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(output_merge.merge_streams, "__defaults__", (64,))
+    monkeypatch.setattr(stdout_stderr_order.merge_streams, "__defaults__", (64,))
     stored_run(ledger, "r1", {0: b"nan\n" * 1_000}, opened_at=NOW)
     looking, had, looked = search(ledger, "nan"), run_history.matching_lines, 0
 
@@ -197,7 +197,7 @@ def test_what_is_found_in_logs_stands_by_its_age_among_what_the_ledger_has(ledge
 
 def test_no_more_of_a_run_is_read_than_was_said(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_history, "MAX_SEARCH_BYTES", 1_000)
-    monkeypatch.setattr(output_merge.merge_streams, "__defaults__", (64,))
+    monkeypatch.setattr(stdout_stderr_order.merge_streams, "__defaults__", (64,))
     stored_run(ledger, "r1", {0: b"nan\n" * 1_000, 1: b"nan\n", 2: b"only here\n"}, opened_at=NOW)
     here = found(ledger, "nan")["r1"]
     assert 250 <= here.lines < 300 and not here.whole
@@ -227,7 +227,7 @@ def test_the_command_finds_them(ledger: Ledger, monkeypatch: pytest.MonkeyPatch)
     ]
     assert "in_log" not in json.loads(CliRunner().invoke(cli, ["history", "--json"]).stdout)["runs"][0]
     assert CliRunner().invoke(cli, ["history", "--in-logs"]).exit_code == 2
-    monkeypatch.setattr("skyward_tui.cli.commands.history.PATIENCE", 0.0)
+    monkeypatch.setattr("skyward_tui.cli.commands.history_compare_rerun.PATIENCE", 0.0)
     cut = CliRunner().invoke(cli, ["history", "nan", "--in-logs"])
     assert "the logs of 0 of 2 runs were looked through in 0 s: --all looks through all" in cut.stderr
     assert "r1 line 2" in CliRunner().invoke(cli, ["history", "nan", "--in-logs", "--all"]).stdout

@@ -24,7 +24,7 @@ from skyward_core.protocol.frame_codec import (
     WireError,
     encode_frame,
 )
-from skyward_core.tasks.pickled_call import SourceText
+from skyward_core.tasks.task_and_blob_values import SourceText
 from skyward_core.transport.downloads import ResultDownload
 from tests.support.waiting import until
 

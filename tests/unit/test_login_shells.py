@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from skyward_core.node.bootstrap import bootstrap, receive_file
+from skyward_core.node.bootstrap import host_command_server, receive_file
 from skyward_core.transport.bundle_builder import bundle
 from skyward_core.transport.ssh import bootstrap_channel, ssh_transport
 
@@ -149,7 +149,7 @@ def _is_tried(python: Path, home: Path) -> bool:
 def test_a_client_that_leaves_before_it_starts_an_agent_leaves_no_process(bundled: bool, tmp_path: Path) -> None:
     made = bundle()
     if bundled:
-        bootstrap.unpack(made.archive, str(tmp_path / ".cache/skyward" / made.name))
+        host_command_server.unpack(made.archive, str(tmp_path / ".cache/skyward" / made.name))
     major, minor = sys.version_info[:2]
     folder = f"p.{tmp_path.name}"
     words = [f"{major}.{minor}", f"{major},{minor}", "", sys.executable, "word", folder]

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from skyward_core.node.agent import sampler_process
+from skyward_core.node.agent import metrics_sampler_process
 from skyward_core.node.agent.connection import Connection
 from skyward_core.node.agent.gpu_list import resolve_ranks_per_gpu
-from skyward_core.node.agent.sampler_process import SamplerProcess
+from skyward_core.node.agent.metrics_sampler_process import SamplerProcess
 from skyward_core.node.bootstrap.host_inspection import find_node_processes
 from skyward_core.node.machine_metrics.sampler import SampleFiles
 from skyward_core.protocol.frame_codec import Header
@@ -51,9 +51,9 @@ class Metered(Node):
 
 @pytest.fixture
 async def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Metered]:
-    monkeypatch.setattr(sampler_process, "PERIOD", 0.01)
-    monkeypatch.setattr(sampler_process, "PROGRESS_POLL", 0.5)
-    monkeypatch.setattr(sampler_process, "RESTART_DELAYS", (0.01, 0.02))
+    monkeypatch.setattr(metrics_sampler_process, "PERIOD", 0.01)
+    monkeypatch.setattr(metrics_sampler_process, "PROGRESS_POLL", 0.5)
+    monkeypatch.setattr(metrics_sampler_process, "RESTART_DELAYS", (0.01, 0.02))
     found = Metered(tmp_path)
     yield found
     found.meter.stop()
@@ -129,7 +129,7 @@ async def test_nothing_is_measured_before_somebody_asks(node: Metered) -> None:
 async def test_a_folder_of_packages_may_have_a_colon_in_its_name(
     node: Metered, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ours = Path(sampler_process.__file__).parents[2]
+    ours = Path(metrics_sampler_process.__file__).parents[2]
     folder = tmp_path / "14:55"
     folder.mkdir()
     (folder / ours.name).symlink_to(ours)

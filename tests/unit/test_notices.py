@@ -241,7 +241,7 @@ def test_garbage_is_no_notice(told: Any, tmp_path: Path) -> None:
 
 
 async def test_nothing_is_started_where_nobody_takes_machines_back(tmp_path: Path) -> None:
-    from skyward_core.node.agent.agent import Agent
+    from skyward_core.node.agent.agent_lifetime import Agent
 
     agent = Agent(Node(tmp_path).state.config)
     agent._start_preemption_monitor()

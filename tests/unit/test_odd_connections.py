@@ -25,7 +25,7 @@ from cryptography.exceptions import InternalError, UnsupportedAlgorithm
 
 from skyward_core.model.errors import SkywardError
 from skyward_core.model.specs import Nodes, PoolSpec
-from skyward_core.providers import ssh_machines
+from skyward_core.providers import agent_status_and_termination
 from skyward_core.providers.ssh.provider import SSH
 from skyward_core.transport.ssh import connection, effective_ssh_config
 from skyward_core.transport.ssh.connection import ANSWER_TIMEOUT
@@ -139,7 +139,7 @@ def fault(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Fault]:
         patch.setattr(asyncssh, "connect", connect)
         patch.setattr(asyncssh, "get_server_host_key", connect)
         patch.setattr(connection, "FIRST_PAUSE", 0.001)
-        patch.setattr(ssh_machines, "CHECK_TIMEOUT", 0.0)
+        patch.setattr(agent_status_and_termination, "CHECK_TIMEOUT", 0.0)
         patch.setattr("skyward_core.providers.ssh.provider.CHECK_TIMEOUT", 0.0)
         yield fault
 

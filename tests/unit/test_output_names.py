@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from skyward_core.model.errors import SpecError
 from skyward_core.model.specs import Image
-from skyward_core.node.agent import output_files
-from skyward_core.node.agent.output_files import OutputFile, file_version, find_written_files
+from skyward_core.node.agent import written_files
+from skyward_core.node.agent.written_files import OutputFile, file_version, find_written_files
 from skyward_core.node.bootstrap.receive_working_folder import FolderItem, to_json
 from skyward_core.protocol.output_file_patterns import (
     CHANGED_MESSAGE,
@@ -132,7 +132,7 @@ def test_all_files_are_named_one_answer_after_the_other(paths: set[str], pattern
             (folder / path).parent.mkdir(parents=True, exist_ok=True)
             (folder / path).touch()
         meant = sorted(path for path in files if matches(path, patterns))
-        patch.setattr(output_files, "MAX_LISTED_FILES", 2)
+        patch.setattr(written_files, "MAX_LISTED_FILES", 2)
         named: list[str] = []
         while True:
             rows, more = find_written_files(str(folder), patterns, 0.0, float("inf"), named[-1] if named else "")
@@ -142,7 +142,7 @@ def test_all_files_are_named_one_answer_after_the_other(paths: set[str], pattern
                 break
         assert named == meant
         # Where there is too much to look at, that is told.
-        patch.setattr(output_files, "MAX_SCANNED_FILES", 3)
+        patch.setattr(written_files, "MAX_SCANNED_FILES", 3)
         rows, more = find_written_files(str(folder), patterns, 0.0, float("inf"))
         assert [row["path"] for row in rows] == meant[:2] or more
 

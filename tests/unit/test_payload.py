@@ -23,7 +23,7 @@ from skyward_core.node.worker import result_pickler
 from skyward_core.protocol.frame_codec import MAX_INLINE_BYTES
 from skyward_core.tasks import function_pickling
 from skyward_core.tasks.function_pickling import make_task, make_tasks
-from skyward_core.tasks.pickled_call import Task, read_tasks, write_tasks
+from skyward_core.tasks.task_and_blob_values import Task, read_tasks, write_tasks
 from skyward_core.util.content_hash import hash_bytes
 from tests.support.any_text import CHARACTERS
 

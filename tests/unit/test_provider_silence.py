@@ -14,8 +14,8 @@ from skyward_core.model.errors import PoolError
 from skyward_core.model.machines import Machine
 from skyward_core.model.specs import Options, PoolSpec
 from skyward_core.pool import teardown
+from skyward_core.pool.ledger_reconciliation import close_if_gone
 from skyward_core.pool.pool import Pool
-from skyward_core.pool.reconciliation import close_if_gone
 from skyward_core.providers import provider
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.ledger_rows import Receipt

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 import skyward_core as sky
-from skyward_core.api.attach import Attached
+from skyward_core.api.attach_and_results import Attached
 from skyward_core.providers.provider import Provider
 
 SECTION = re.compile(r"(Args|Attributes|Raises|Returns|Yields):")

@@ -13,9 +13,9 @@ from typing import Any, ClassVar
 import pytest
 
 from skyward_core.model.machines import Machine
-from skyward_core.node.agent.agent import MAX_POSTPONE_INTERVAL
+from skyward_core.node.agent.agent_lifetime import MAX_POSTPONE_INTERVAL
 from skyward_core.pool import fetch_retained_results
-from skyward_core.pool.reconciliation import close_if_gone
+from skyward_core.pool.ledger_reconciliation import close_if_gone
 from skyward_core.providers.aws.instance_launch import MIN_DEADMAN_MINUTES
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.pool_folder import PoolFolder

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 
-from skyward_core.client import offers
+from skyward_core.client import offers_and_capacity
 from skyward_core.model.errors import NoCapacity, Unreachable
 from skyward_core.model.offers import Block, MachineRequirements, Offer, Reservation
 from skyward_core.providers.aws import instance_launch
@@ -114,4 +114,4 @@ def test_a_price_that_is_no_number_is_nobodys(upfront: float, said: float) -> No
         provider="aws", id="cb-1", instance_type="p5.48xlarge", region="r", zone="ra", count=1, hours=24,
         starts_at=1e9, upfront=upfront,
     )  # fmt: skip
-    assert not offers.same_price(block, said)
+    assert not offers_and_capacity.same_price(block, said)

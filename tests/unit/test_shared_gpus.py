@@ -13,8 +13,8 @@ from skyward_core.model.machines import FREE_BELOW, GpuProcess, GpuUse
 from skyward_core.model.specs import PoolSpec, Worker
 from skyward_core.node import gpu_locks
 from skyward_core.providers.pool_planning import make_pool_spec
+from skyward_core.providers.ssh.free_gpu_choice import HostGpuUsage, choose_hosts, describe_choice, free_gpus
 from skyward_core.providers.ssh.provider import SSH
-from skyward_core.providers.ssh.shared_hosts import HostGpuUsage, choose_hosts, describe_choice, free_gpus
 
 H100, A100 = "NVIDIA H100 80GB HBM3", "NVIDIA A100-SXM4-40GB"
 

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import skyward_core as sky
-from skyward_core.plugins import redis_collections
-from skyward_core.plugins.built_in import shared
+from skyward_core.plugins import redis_dict_queue_lock
+from skyward_core.plugins.built_in import shared_collections
 from skyward_core.plugins.plugin import check_standalone
-from skyward_core.plugins.redis_collections import Key, pack_key, poll_in_slices, private_folder, unpack_key
+from skyward_core.plugins.redis_dict_queue_lock import Key, pack_key, poll_in_slices, private_folder, unpack_key
 
 PLAIN = st.one_of(
     st.none(),
@@ -37,18 +37,18 @@ def test_what_is_no_plain_value_is_no_key(key: object) -> None:
 
 
 def test_a_value_that_the_server_would_break_off_at_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(redis_collections, "MAX_VALUE_BYTES", 1000)
-    assert redis_collections.unpack_value(redis_collections.pack_value(bytes(900))) == bytes(900)
+    monkeypatch.setattr(redis_dict_queue_lock, "MAX_VALUE_BYTES", 1000)
+    assert redis_dict_queue_lock.unpack_value(redis_dict_queue_lock.pack_value(bytes(900))) == bytes(900)
     with pytest.raises(sky.UsageError, match=r"a value of type bytes has 1.02 kB; one that is shared has at most 1 kB"):
-        redis_collections.pack_value(bytes(1000))
+        redis_dict_queue_lock.pack_value(bytes(1000))
 
 
 def test_a_head_without_a_server_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(shared, "EXTRA_PATH", str(tmp_path))
+    monkeypatch.setattr(shared_collections, "EXTRA_PATH", str(tmp_path))
     with (
         pytest.raises(sky.PoolError, match=r"valkey-server or redis-server .* apt-get install redis-server"),
-        shared.run_server("token", ("", "", ""), "127.0.0.1", 19000),
+        shared_collections.run_server("token", ("", "", ""), "127.0.0.1", 19000),
     ):
         pass
 
@@ -58,10 +58,10 @@ def test_a_server_that_ends_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyP
         "#!/bin/sh\ncat >/dev/null\necho starting\necho 'no such thing'\nexit 3\n"
     )
     program.chmod(0o700)
-    monkeypatch.setattr(shared, "_find_program", lambda: str(program))
+    monkeypatch.setattr(shared_collections, "_find_program", lambda: str(program))
     with (
         pytest.raises(sky.PoolError, match="ended with status 3: no such thing"),
-        shared.run_server(f"token of {tmp_path}", ("", "", ""), "127.0.0.1", 19000),
+        shared_collections.run_server(f"token of {tmp_path}", ("", "", ""), "127.0.0.1", 19000),
     ):
         pass
     assert not private_folder(f"token of {tmp_path}").exists()

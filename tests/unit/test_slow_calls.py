@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from skyward_core.node.agent import call_outcomes
-from skyward_core.node.agent.call_journal import Call
 from skyward_core.node.agent.call_outcomes import SlowCalls
+from skyward_core.node.agent.call_registry import Call
 
 ASKED: Any = {}
 RETURNED: Any = {"kind": "returned"}

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from skyward_core.model.function import function
-from skyward_core.node.agent.source_files import save_source
+from skyward_core.node.agent.received_source_files import save_source
 from skyward_core.node.worker.script_modules import SourceFiles
 from skyward_core.protocol.node_paths import NodePaths
 from skyward_core.tasks.function_pickling import MAX_SOURCE_BYTES, collect_sources, make_task
-from skyward_core.tasks.pickled_call import SourceText, read_tasks, write_tasks
+from skyward_core.tasks.task_and_blob_values import SourceText, read_tasks, write_tasks
 from skyward_core.util.content_hash import hash_bytes
 
 TEXT = b"def f():\n    return 1\n"

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from skyward_core.model.stack_values import RankStack, StackFrame, Stacks, ThreadStack
+from skyward_core.model.thread_stacks import RankStack, StackFrame, Stacks, ThreadStack
 from skyward_core.node.stack_sampling import FRAMES_PER_THREAD as FRAMES
 from skyward_core.node.stack_sampling import (
     THREADS,

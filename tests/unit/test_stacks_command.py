@@ -9,8 +9,8 @@ from types import SimpleNamespace
 import pytest
 
 from skyward_core.model.errors import UsageError
-from skyward_core.model.stack_values import Stacks
-from skyward_tui.cli.commands import debug as stacks
+from skyward_core.model.thread_stacks import Stacks
+from skyward_tui.cli.commands import debug_stacks_profile as stacks
 from skyward_tui.cli.console import Console
 from tests.support.fake_session import NOW, FakeSession
 from tests.support.some_stacks import REDUCING, VALIDATING, stack

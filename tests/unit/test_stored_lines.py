@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from skyward_core.store import run_logs
 from skyward_core.store.run_logs import LogRange, StoredLines, ring_tail
-from skyward_core.views import output_merge
+from skyward_core.views import stdout_stderr_order
 from skyward_core.views.log_buffer import LogRing
 from tests.support.examples import examples
 
@@ -47,7 +47,7 @@ def test_reading_from_any_place_gives_what_reading_it_all_does(
     data = b"".join(pieces)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(run_logs, "SEEK_STRIDE_LINES", 1)
-        patch.setattr(output_merge, "PIECE_BYTES", 3)
+        patch.setattr(stdout_stderr_order, "PIECE_BYTES", 3)
         log = stored(folder, data, data[::-1], whole=whole)
         ring = LogRing()
         ring.feed(data)

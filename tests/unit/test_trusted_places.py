@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from skyward_core.node.bootstrap import bootstrap, host_inspection
+from skyward_core.node.bootstrap import host_command_server, host_inspection
 
 STRANGER = 65534
 as_root = pytest.mark.skipif(os.getuid() != 0, reason="only root can give files to somebody else")
@@ -135,7 +135,7 @@ def test_a_bundle_that_others_can_have_changed_is_put_there_anew(
     bundle.write_bytes(b"theirs")
     os.chown(bundle, STRANGER, STRANGER)
     sent = zlib.compress(b"ours") + b"!"
-    monkeypatch.setattr(bootstrap, "receive", lambda size: sent)
-    bootstrap.save_bundle(str(tmp_path), "bundle-1/all.zip", len(sent))
+    monkeypatch.setattr(host_command_server, "receive", lambda size: sent)
+    host_command_server.save_bundle(str(tmp_path), "bundle-1/all.zip", len(sent))
     assert bundle.read_bytes() == b"ours!"
     assert bundle.stat().st_uid == 0

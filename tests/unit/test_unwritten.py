@@ -15,8 +15,8 @@ from skyward_core.model.machines import Machine
 from skyward_core.model.provider_capabilities import Finds
 from skyward_core.model.specs import Options, PoolSpec
 from skyward_core.pool import teardown
+from skyward_core.pool.ledger_reconciliation import close_if_gone, save_unknown_machines
 from skyward_core.pool.pool import Pool
-from skyward_core.pool.reconciliation import close_if_gone, save_unknown_machines
 from skyward_core.store.ledger import Ledger
 from tests.support.pool_parts import TOKEN, World, dead_process, intended, machine
 from tests.support.waiting import until

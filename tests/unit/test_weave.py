@@ -17,7 +17,7 @@ from skyward_core.protocol.output_order_marks import (
     encode_mark,
     shift_marks,
 )
-from skyward_core.views.output_merge import STREAMS, Piece, StreamMerger, find_tail_start, merge_streams
+from skyward_core.views.stdout_stderr_order import STREAMS, Piece, StreamMerger, find_tail_start, merge_streams
 from tests.support.examples import examples
 
 WRITES = st.lists(st.tuples(st.sampled_from(STREAMS), st.binary(min_size=1, max_size=9)), max_size=40)

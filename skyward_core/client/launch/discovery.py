@@ -22,7 +22,6 @@ from skyward_core.tasks.bounded_subprocess import CancellationToken
 from skyward_core.tasks.missing_packages import FRAMEWORKS, install_advice, is_missing
 from skyward_core.tasks.packages.image_packages import PackageFile, list_package_files
 from skyward_core.tasks.packages.inline_metadata import read_inline_metadata
-from skyward_core.tasks.pickled_call import Task
 from skyward_core.tasks.script_inspection import (
     ArgumentField,
     FunctionInfo,
@@ -49,12 +48,13 @@ from skyward_core.tasks.script_interpreter_selection import (
 from skyward_core.tasks.script_interpreter_selection import query_python as asked_python
 from skyward_core.tasks.script_interpreter_selection import read_python as known_python
 from skyward_core.tasks.source_annotations import parse_source
+from skyward_core.tasks.task_and_blob_values import Task
 from skyward_core.util.user_files import is_dir, is_file, resolve_path
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from skyward_core.model.provider_settings import Setting
+    from skyward_core.model.setting_descriptors import Setting
 
 
 # Those whose ranks meet only through the plugin of that name.

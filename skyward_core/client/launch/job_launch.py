@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from skyward_core.model.function import PendingFunction
     from skyward_core.tasks.job_files.job import JobFile, read_variables
     from skyward_core.tasks.job_files.yaml_document import WantedMachine
-    from skyward_core.tasks.pickled_call import Task
+    from skyward_core.tasks.task_and_blob_values import Task
     from skyward_core.views.pool_view import PoolView
 
 

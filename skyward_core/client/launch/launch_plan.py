@@ -66,7 +66,7 @@ from skyward_core.views.pool_view import TrialSheet
 if TYPE_CHECKING:
     from skyward_core.tasks.bounded_subprocess import CancellationToken
     from skyward_core.tasks.packages.package_specs import LocalPackage, PackageSpecs
-    from skyward_core.tasks.pickled_call import Task
+    from skyward_core.tasks.task_and_blob_values import Task
     from skyward_core.views.pool_view import PoolView
 
 # Of ranks beside the app. Eight that print as fast as they can on two processors delay its loop by 5 ms then, and by

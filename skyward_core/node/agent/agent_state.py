@@ -15,7 +15,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from skyward_core.node.agent.call_journal import CallRegistry, Journal
+from skyward_core.node.agent.call_registry import CallRegistry, Journal
 from skyward_core.node.agent.config import AgentConfig
 from skyward_core.node.agent.connection import Connection
 from skyward_core.protocol.frame_codec import Header

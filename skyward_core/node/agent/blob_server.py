@@ -185,7 +185,7 @@ class BlobServer:
             os.close(file)
 
     def _send_output(self, line: TlsConnection, path: str, version: str, at: int) -> None:
-        from skyward_core.node.agent.output_files import OutputFile
+        from skyward_core.node.agent.written_files import OutputFile
 
         with closing(OutputFile(self._work, path, version)) as file:
             line.send_frame({"t": "comes", "size": file.size})

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from skyward_core.node.agent.agent_state import NodeState
-from skyward_core.node.agent.call_journal import Call
 from skyward_core.node.agent.call_outcomes import CallLifecycle
+from skyward_core.node.agent.call_registry import Call
 from skyward_core.node.agent.config import AgentConfig
 from skyward_core.node.agent.connected_clients import ClientRegistry, RankPhases
 from skyward_core.node.agent.connection import Connection
@@ -25,9 +25,9 @@ from skyward_core.protocol.frame_codec import CHUNK_BYTES, VERSION, AnyHeader, H
 from skyward_core.protocol.frame_schema import AGENT_FEATURES, validate_client_frame
 
 if TYPE_CHECKING:
-    from skyward_core.node.agent.output_files import OutputFileHandler
+    from skyward_core.node.agent.metrics_sampler_process import SamplerProcess
     from skyward_core.node.agent.rank_inspection import DebuggerRelay, DiagnosticsHandler
-    from skyward_core.node.agent.sampler_process import SamplerProcess
+    from skyward_core.node.agent.written_files import OutputFileHandler
     from skyward_core.protocol.frame_types import (
         AgentKnown,
         AgentPong,
@@ -450,13 +450,13 @@ class ClientRequests:
 
     def _get_outputs(self) -> OutputFileHandler:
         if self._outputs is None:
-            from skyward_core.node.agent.output_files import OutputFileHandler
+            from skyward_core.node.agent.written_files import OutputFileHandler
 
             self._outputs = OutputFileHandler(self._state)
         return self._outputs
 
     def _save_source(self, connection: Connection, header: ClientSource, body: bytes) -> None:
-        from skyward_core.node.agent.source_files import save_source
+        from skyward_core.node.agent.received_source_files import save_source
 
         try:
             save_source(self._state.config.paths, header["hash"], header["name"], body)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from skyward_core.node.agent.agent_state import Gang, GangLock, NodeState, ReservedPorts
-from skyward_core.node.agent.call_journal import Call
+from skyward_core.node.agent.call_registry import Call
 from skyward_core.node.agent.connected_clients import ClientRegistry
 from skyward_core.node.agent.connection import Connection
 from skyward_core.node.agent.slot_dispatcher import SlotDispatcher

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from skyward_core.node.agent.call_journal import Call, Key
+from skyward_core.node.agent.call_registry import Call, Key
 from skyward_core.node.agent.config import AgentConfig
 from skyward_core.node.agent.connection import Connection
 from skyward_core.protocol.frame_codec import CHUNK_BYTES

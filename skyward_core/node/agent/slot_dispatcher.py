@@ -8,8 +8,8 @@ from time import monotonic
 from typing import TYPE_CHECKING
 
 from skyward_core.node.agent.agent_state import NodeState
-from skyward_core.node.agent.call_journal import Call
 from skyward_core.node.agent.call_outcomes import CallLifecycle
+from skyward_core.node.agent.call_registry import Call
 from skyward_core.node.agent.connected_clients import ClientRegistry, RankPhases
 from skyward_core.node.agent.connection import Connection
 from skyward_core.node.agent.log_tailing import NO_LIMIT
@@ -285,9 +285,9 @@ class SlotDispatcher:
 
     def forget_modules(self) -> None:
         """Other processes take the place of all that have loaded some."""
-        from skyward_core.node.agent import source_files  # few pools need it
+        from skyward_core.node.agent import received_source_files  # few pools need it
 
-        source_files.remove_compiled(self._state.config.cwd, self._state.module_hashes)
+        received_source_files.remove_compiled(self._state.config.cwd, self._state.module_hashes)
         self._state.module_hashes.clear()
         self._clients.send_to_all({"t": "modules", "files": {}})
 

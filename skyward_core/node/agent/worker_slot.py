@@ -16,8 +16,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from skyward_core.node.agent.agent_state import Gang, NodeState, ReservedPorts
-from skyward_core.node.agent.call_journal import Call, Key
 from skyward_core.node.agent.call_outcomes import CallLifecycle
+from skyward_core.node.agent.call_registry import Call, Key
 from skyward_core.node.agent.connected_clients import RankPhases
 from skyward_core.node.agent.connection import Connection
 from skyward_core.node.agent.log_tailing import RankLogs

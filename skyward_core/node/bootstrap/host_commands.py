@@ -1,4 +1,4 @@
-"""What the client has done on a host besides starting the agent. In the bundle; run by ``bootstrap.bootstrap``.
+"""Commands that the client runs on a host besides starting the agent. Run by ``bootstrap.host_command_server``.
 
 Modules that only some tasks need are imported by them: this is loaded on every start of a pool.
 """

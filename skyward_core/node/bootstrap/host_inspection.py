@@ -1,7 +1,7 @@
 """What a host is like, and what of ours is on it: places that can be believed, agents that run, processes of nodes.
 
-It is sent to hosts ahead of ``bootstrap.bootstrap`` and runs there first: it uses the standard library only, nothing
-of the package.
+It is sent to hosts ahead of ``bootstrap.host_command_server`` and runs there first: it uses the standard library only,
+nothing of the package.
 """
 
 from __future__ import annotations

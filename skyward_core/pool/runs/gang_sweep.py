@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from skyward_core.model.errors import PoolError, UsageError
 from skyward_core.pool.runs.scheduler import new_run_id
 from skyward_core.store import pool_folder
-from skyward_core.tasks.pickled_call import Task
+from skyward_core.tasks.task_and_blob_values import Task
 from skyward_core.util.content_hash import BLOB_PREFIX
 
 if TYPE_CHECKING:

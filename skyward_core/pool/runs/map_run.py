@@ -24,7 +24,7 @@ from skyward_core.pool.blob_distribution import BlobFile
 from skyward_core.pool.runs.run import Run
 from skyward_core.pool.runs.run_results import Value, load
 from skyward_core.protocol.frame_codec import AnyHeader
-from skyward_core.tasks.pickled_call import Task
+from skyward_core.tasks.task_and_blob_values import Task
 from skyward_core.views import events
 
 if TYPE_CHECKING:

@@ -28,7 +28,7 @@ from skyward_core.pool.runs.run_results import already_fetched_error
 from skyward_core.protocol.frame_codec import WireError
 from skyward_core.protocol.validators import CALLS
 from skyward_core.store.ledger_rows import RunRow
-from skyward_core.tasks.pickled_call import EMPTY_BLOB, Task
+from skyward_core.tasks.task_and_blob_values import EMPTY_BLOB, Task
 from skyward_core.transport.downloads import ResultDownload
 from skyward_core.views import events
 

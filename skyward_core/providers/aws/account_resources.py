@@ -19,8 +19,8 @@ from skyward_core.model.errors import (
     error_message,
 )
 from skyward_core.model.machines import Check, Inventory, Leftover, Machine
-from skyward_core.providers.aws import instances as rented
-from skyward_core.providers.aws import instances as tags
+from skyward_core.providers.aws import instance_lookup_and_end as rented
+from skyward_core.providers.aws import instance_lookup_and_end as tags
 from skyward_core.providers.aws import network
 from skyward_core.providers.aws import network as placement
 from skyward_core.providers.aws.boto_calls import AwsCalls

@@ -26,7 +26,7 @@ from skyward_core.model.machines import Machine
 from skyward_core.model.offers import Block, MachineRequirements, Offer, Reservation
 from skyward_core.model.specs import PoolSpec
 from skyward_core.providers.aws import account_resources, instance_offers, network
-from skyward_core.providers.aws import instances as tags
+from skyward_core.providers.aws import instance_lookup_and_end as tags
 from skyward_core.providers.aws.account_resources import SecurityResources
 from skyward_core.providers.aws.boto_calls import AwsCalls
 from skyward_core.providers.aws.ec2_errors import (
@@ -42,6 +42,7 @@ from skyward_core.providers.aws.ec2_errors import (
     retry_until_visible,
 )
 from skyward_core.providers.aws.host_keys import KeyPair
+from skyward_core.providers.aws.instance_lookup_and_end import ENDED_STATES, ENDING_STATES, find_instances, to_machine
 from skyward_core.providers.aws.instance_offers import (
     DEFAULT_DISK_GB,
     BilledExtras,
@@ -52,7 +53,6 @@ from skyward_core.providers.aws.instance_offers import (
     root_volume_gb,
     select_offers,
 )
-from skyward_core.providers.aws.instances import ENDED_STATES, ENDING_STATES, find_instances, to_machine
 from skyward_core.providers.aws.launch_journal import LaunchJournal
 from skyward_core.providers.aws.network import Zone
 from skyward_core.providers.provider import report_progress

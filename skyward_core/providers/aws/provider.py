@@ -17,14 +17,15 @@ from skyward_core.model.machines import Check, Machine, OrderedHardware
 from skyward_core.model.misuse_errors import StrictKeywords
 from skyward_core.model.offers import Block, MachineRequirements, OfferList, RentalPlan, Reservation
 from skyward_core.model.older_api_arguments import Rule, Rules, accept_deprecated, ignored, rejected, renamed
-from skyward_core.model.provider_settings import DeclaredSettings, Field, setting, word_list
+from skyward_core.model.setting_descriptors import DeclaredSettings, Field, setting, word_list
 from skyward_core.model.specs import PoolSpec
+from skyward_core.providers.agent_status_and_termination import end_machine, gather_bounded, update_machine
 from skyward_core.providers.aws import (
     account_resources,
     boto_calls,
     instance_launch,
+    instance_lookup_and_end,
     instance_offers,
-    instances,
     network,
     spot_interruption_watcher,
 )
@@ -52,7 +53,6 @@ from skyward_core.providers.aws.instance_offers import (
 )
 from skyward_core.providers.aws.launch_journal import LaunchJournal
 from skyward_core.providers.provider import describe_python
-from skyward_core.providers.ssh_machines import end_machine, gather_bounded, update_machine
 from skyward_core.store import state_folder
 from skyward_core.transport.ssh.host_address import Target
 
@@ -362,7 +362,7 @@ class AWS(StrictKeywords, CapacityBlockSales):
             SkywardError: something is amiss that no other place would change.
         """
         folder = LaunchJournal(spec.name, token)
-        there = await instances.find_machines(self._calls, folder, ()) if folder.notes() else []
+        there = await instance_lookup_and_end.find_machines(self._calls, folder, ()) if folder.notes() else []
         if spec.least_nodes <= len(there) <= spec.most_nodes and all(each.address for each in there):
             # By this token already.
             return await network.order_by_topology(self._calls, sorted(there, key=lambda each: each.node))
@@ -436,7 +436,9 @@ class AWS(StrictKeywords, CapacityBlockSales):
             region = attempt.place.region
             return await instance_offers.find_image(self._calls, region, attempt.kind, self.ami, self.ssh_user)
 
-        return InstanceLaunch(self._calls, folder, wishes, image, partial(instances.terminate, self._calls))
+        return InstanceLaunch(
+            self._calls, folder, wishes, image, partial(instance_lookup_and_end.terminate, self._calls)
+        )
 
     def _attempts(self, spec: PoolSpec) -> AttemptPlanner:
         return AttemptPlanner(
@@ -574,7 +576,7 @@ class AWS(StrictKeywords, CapacityBlockSales):
         folder = LaunchJournal(pool, token)
         if (notes := folder.notes()) and not any(each["what"] == "ask" for each in notes):
             return []  # its creation came to nothing before it asked for any
-        return await instances.find_machines(self._calls, folder, await self._regions())
+        return await instance_lookup_and_end.find_machines(self._calls, folder, await self._regions())
 
     async def describe(self, pool: str, known: Sequence[Machine]) -> list[Machine]:
         """The pool's machines with their state.
@@ -585,7 +587,7 @@ class AWS(StrictKeywords, CapacityBlockSales):
         Raises:
             SkywardError: EC2 cannot be asked now.
         """
-        seen = await instances.update_states(self._calls, known)
+        seen = await instance_lookup_and_end.update_states(self._calls, known)
         return await gather_bounded(self._update_machine(pool, machine) for machine in seen)
 
     async def _update_machine(self, pool: str, machine: Machine) -> Machine:
@@ -634,7 +636,7 @@ class AWS(StrictKeywords, CapacityBlockSales):
         Raises:
             SkywardError: it could not be said.
         """
-        await instances.tag_expiry(self._calls, machines, at)
+        await instance_lookup_and_end.tag_expiry(self._calls, machines, at)
 
     async def terminate(self, pool: str, machines: Sequence[Machine]) -> None:
         """Have EC2 end the machines.
@@ -642,11 +644,11 @@ class AWS(StrictKeywords, CapacityBlockSales):
         Raises:
             SkywardError: EC2 was not told.
         """
-        await instances.terminate(self._calls, machines)
+        await instance_lookup_and_end.terminate(self._calls, machines)
 
     async def why_not_now(self) -> str:
         """Why machines cannot be ended without their shutdown, in words; "" where they can."""
-        return await instances.immediate_termination_error(self._calls, (await self._regions())[0])
+        return await instance_lookup_and_end.immediate_termination_error(self._calls, (await self._regions())[0])
 
     async def terminate_now(self, pool: str, machines: Sequence[Machine]) -> None:
         """Have EC2 end the machines without their shutdown.
@@ -658,7 +660,7 @@ class AWS(StrictKeywords, CapacityBlockSales):
         Raises:
             SkywardError: EC2 was not told.
         """
-        await instances.terminate(self._calls, machines, SkipOsShutdown=True)
+        await instance_lookup_and_end.terminate(self._calls, machines, SkipOsShutdown=True)
 
     async def teardown(self, pool: str) -> None:
         """Remove the pool's placement and security groups and key pairs, and its keys here.

@@ -24,8 +24,9 @@ from skyward_core.model.offers import (
     describe_nearest,
     matching_offers,
 )
-from skyward_core.model.provider_settings import DeclaredSettings, Field, setting
+from skyward_core.model.setting_descriptors import DeclaredSettings, Field, setting
 from skyward_core.model.specs import PoolSpec
+from skyward_core.providers.agent_status_and_termination import end_machine, gather_bounded, update_machine
 from skyward_core.providers.provider import describe_python
 from skyward_core.providers.slurm import allocation, slurm_commands
 from skyward_core.providers.slurm.allocation import AllocationFolder, ledger_id
@@ -37,7 +38,6 @@ from skyward_core.providers.slurm.slurm_commands import (
     SlurmCommands,
     SlurmJob,
 )
-from skyward_core.providers.ssh_machines import end_machine, gather_bounded, update_machine
 from skyward_core.transport.ssh.host_address import Policy, Target
 
 if TYPE_CHECKING:

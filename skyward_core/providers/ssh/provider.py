@@ -21,16 +21,16 @@ from skyward_core.model.errors import (
 )
 from skyward_core.model.machines import FREE, Check, Machine
 from skyward_core.model.misuse_errors import StrictKeywords
-from skyward_core.model.provider_settings import DeclaredSettings, Field, setting, word_list
+from skyward_core.model.setting_descriptors import DeclaredSettings, Field, setting, word_list
 from skyward_core.model.specs import PoolSpec
-from skyward_core.providers.provider import describe_python, report_progress
-from skyward_core.providers.ssh_machines import (
+from skyward_core.providers.agent_status_and_termination import (
     CHECK_TIMEOUT,
     as_completed_bounded,
     end_machine,
     gather_bounded,
     update_machine,
 )
+from skyward_core.providers.provider import describe_python, report_progress
 from skyward_core.runtime.instance_info import instance_info
 from skyward_core.store.state_folder import host_groups
 from skyward_core.transport.background_loop import short_switch_interval, submit
@@ -41,7 +41,7 @@ from skyward_core.util.light_dataclass import Value, value
 
 if TYPE_CHECKING:
     from skyward_core.protocol.frame_types import GpusDone
-    from skyward_core.providers.ssh.shared_hosts import HostGpuUsage
+    from skyward_core.providers.ssh.free_gpu_choice import HostGpuUsage
     from skyward_core.transport.ssh.host_address import WantedPython
     from skyward_core.transport.ssh.ssh_transport import SSHTransport
 
@@ -231,7 +231,7 @@ class SSH(StrictKeywords, Value):
         return (await self._find_free_gpus(spec))[0] if self.gpus == FREE else []
 
     async def _find_free_gpus(self, spec: PoolSpec) -> tuple[list[str], dict[str, dict[str, Any]]]:
-        from skyward_core.providers.ssh.shared_hosts import choose_hosts, describe_choice, gpus_per_node
+        from skyward_core.providers.ssh.free_gpu_choice import choose_hosts, describe_choice, gpus_per_node
 
         gpus_per_node(spec)  # before anybody is asked
         looks = await gather_bounded(self.look_at(host, _script_python(spec)) for host in self.hosts)
@@ -245,7 +245,7 @@ class SSH(StrictKeywords, Value):
             host: as it stands in ``hosts``.
             loaded_with: the Python to ask with, as an interpreter's ``for_hosts`` has it; None for our own.
         """
-        from skyward_core.providers.ssh.shared_hosts import GPU_CACHE, inspect_host
+        from skyward_core.providers.ssh.free_gpu_choice import GPU_CACHE, inspect_host
 
         question = (host, repr((self.to_json(), loaded_with)))
         if (seen := GPU_CACHE.get(question)) is not None:
@@ -300,7 +300,7 @@ class SSH(StrictKeywords, Value):
         """Why a host cannot be had in another's place; "" if it can, and what of its GPUs it is then."""
         if take is None:
             return await self._unavailable_reason(host, loaded_with), {}
-        from skyward_core.providers.ssh.shared_hosts import free_gpus
+        from skyward_core.providers.ssh.free_gpu_choice import free_gpus
 
         devices, why = free_gpus(await self.look_at(host, loaded_with), take)
         return why, {"free_gpus": {**take, "of": devices}}

@@ -1,4 +1,4 @@
-"""One command channel to a host, in which ``bootstrap.bootstrap`` runs and answers requests.
+"""One command channel to a host, in which ``bootstrap.host_command_server`` runs and answers requests.
 
 A login shell runs once per channel, may take its time and print what it likes; answers are lines that begin
 with a word made for the channel.
@@ -65,7 +65,7 @@ MAX_ANSWER_SIZE, MOST_LINES = 64 << 20, 100_000
 # nothing while it fetches a Python, may be silent for this many times the answer time-out.
 NOISY_START_FACTOR, UV_TIMEOUT_FACTOR = 6, 30
 
-# What runs on a host ahead of ``bootstrap.bootstrap``, which asks it: it imports nothing else of the package.
+# What runs on a host ahead of ``bootstrap.host_command_server``, which asks it: it imports nothing else of the package.
 BOOTSTRAP_MODULES = (
     "skyward_core.protocol.node_paths",
     "skyward_core.node.deferred_imports",
@@ -192,7 +192,7 @@ class CommandOutput(AnswerWait, FlowControl, asyncssh.SSHClientSession[bytes]):
 
 
 class CommandChannel:
-    """A running ``bootstrap.bootstrap``; ``facts`` is what it said first."""
+    """A running ``bootstrap.host_command_server``; ``facts`` is what it said first."""
 
     def __init__(self, link: HostConnection, python: WantedPython) -> None:
         self.link = link
@@ -217,7 +217,7 @@ class CommandChannel:
         status: bool = False,
         starts: bool = False,
     ) -> CommandChannel:
-        """Start ``bootstrap.bootstrap`` on a host.
+        """Start ``bootstrap.host_command_server`` on a host.
 
         Args:
             python: what runs there.
@@ -260,7 +260,7 @@ class CommandChannel:
 
     @classmethod
     async def begin(cls, link: HostConnection, python: WantedPython, name: str) -> None:
-        """Have ``bootstrap.bootstrap`` started by the time that :meth:`open` asks it for the first time.
+        """Have ``bootstrap.host_command_server`` started by the time that :meth:`open` asks it for the first time.
 
         Args:
             name: of the pool, for people who look at the host's processes.
@@ -450,14 +450,16 @@ def _bootstrap_code() -> bytes:
     Compiled, as the host's Python is of this version, and need not do that, too.
     """
     modules = [(name, _code(name)) for name in BOOTSTRAP_MODULES]
-    return marshal.dumps([*modules, ("__main__", _code("skyward_core.node.bootstrap.bootstrap"))])
+    return marshal.dumps([*modules, ("__main__", _code("skyward_core.node.bootstrap.host_command_server"))])
 
 
 @cache
 def _bootstrap_source() -> bytes:
     """The same as text, for any version: what there is to load then is some pages."""
     modules = [(name, _source(name)) for name in BOOTSTRAP_MODULES]
-    return marshal.dumps([*modules, ("__main__", _source("skyward_core.node.bootstrap.bootstrap"))], _OLD_MARSHAL)
+    return marshal.dumps(
+        [*modules, ("__main__", _source("skyward_core.node.bootstrap.host_command_server"))], _OLD_MARSHAL
+    )
 
 
 def _source(name: str) -> str:

@@ -155,7 +155,7 @@ def launch(
     ends itself when nobody has used it for a while.
     """
     from skyward_core.client.launch import job_launch
-    from skyward_tui.cli.commands import jobs as work
+    from skyward_tui.cli.commands import exec_launch_queue as work
 
     if detach and down and idle_minutes is None:
         raise click.UsageError("--detach leaves the job running, and --down ends its pool: give -i MIN with both")

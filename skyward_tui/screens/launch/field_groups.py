@@ -51,7 +51,7 @@ from skyward_tui.widgets.form_fields import (
 if TYPE_CHECKING:
     from skyward_core.client.launch.discovery import ArgumentField, FunctionInfo
     from skyward_core.model.machines import Check
-    from skyward_core.model.provider_settings import Setting
+    from skyward_core.model.setting_descriptors import Setting
 
 
 _ON = "on"

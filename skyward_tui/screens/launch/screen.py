@@ -59,7 +59,7 @@ from skyward_tui.screens.launch.field_groups import (
     display_path,
     worst_state,
 )
-from skyward_tui.screens.launch.preview import LaunchSidebar, PlanPanel
+from skyward_tui.screens.launch.sidebar import LaunchSidebar, PlanPanel
 from skyward_tui.shutdown import run_in_daemon_thread as session_beside
 from skyward_tui.terminal_info import current_folder
 from skyward_tui.text.error_hints import format_error
@@ -743,7 +743,7 @@ class LaunchScreen(BaseScreen[None]):
     async def _start_job(self, form: Form, shown: JobPlan) -> None:
         """Ask for the secrets that nobody has given; then the same with a job file."""
         from skyward_core.client.launch import job_launch
-        from skyward_tui.dialogs.host_key_and_secret import SecretsScreen
+        from skyward_tui.dialogs.host_key_and_secret_prompts import SecretsScreen
         from skyward_tui.launch_form.job_form import job_plan, job_steps
 
         values: dict[str, str] | None = {}
@@ -882,6 +882,6 @@ class LaunchScreen(BaseScreen[None]):
 
 def _load_offers() -> OfferList:
     """All that carries an accelerator, wherever it is."""
-    from skyward_core.client.offers import list_offers
+    from skyward_core.client.offers_and_capacity import list_offers
 
     return list_offers(ANY)

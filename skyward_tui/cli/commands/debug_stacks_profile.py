@@ -14,7 +14,7 @@ import click
 from skyward_core.client.session import Session
 from skyward_core.model import errors
 from skyward_core.model.errors import PoolError, UsageError
-from skyward_core.model.stack_values import Stacks
+from skyward_core.model.thread_stacks import Stacks
 from skyward_core.util.terminal_safe_text import sanitize_paragraph
 from skyward_core.views.stack_groups import (
     SIGNAL,

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from skyward_core.node.agent.agent_state import NodeState
-from skyward_core.node.agent.call_journal import Call
 from skyward_core.node.agent.call_outcomes import CallLifecycle
+from skyward_core.node.agent.call_registry import Call
 from skyward_core.node.agent.client_requests import ClientRequests
 from skyward_core.node.agent.config import AgentConfig
 from skyward_core.node.agent.connected_clients import ClientRegistry, RankPhases
@@ -32,8 +32,8 @@ from skyward_core.node.bootstrap.host_inspection import find_node_processes
 from skyward_core.protocol.frame_codec import Header
 
 if TYPE_CHECKING:
+    from skyward_core.node.agent.metrics_sampler_process import SamplerProcess
     from skyward_core.node.agent.preemption_notices import PreemptionNotifier
-    from skyward_core.node.agent.sampler_process import SamplerProcess
 
 
 POSTPONE_PARTS = 5  # it is put off this often in the time after which it ends the machine
@@ -235,7 +235,7 @@ class Agent:
     def machine_sampler(self) -> SamplerProcess:
         """What measures the machine; made when somebody asks, or calls run for long."""
         if self._sampler is None:
-            from skyward_core.node.agent.sampler_process import SamplerProcess
+            from skyward_core.node.agent.metrics_sampler_process import SamplerProcess
 
             self._sampler = SamplerProcess(self._state.config)
         return self._sampler

@@ -14,8 +14,8 @@ from skyward_core.model import errors
 from skyward_core.model.errors import UsageError
 from skyward_core.util.byte_sizes import format_size
 from skyward_core.util.terminal_safe_text import sanitize_line
-from skyward_tui.cli.commands.hosts import find_node
-from skyward_tui.cli.commands.pools_and_logs import PROGRESS_SECONDS
+from skyward_tui.cli.commands.hosts_trust_shell_forward import find_node
+from skyward_tui.cli.commands.ls_logs_results_files import PROGRESS_SECONDS
 from skyward_tui.cli.console import Console
 from skyward_tui.cli.pool_and_run_lookup import live_pools, open_session
 from skyward_tui.cli.shared_options import command

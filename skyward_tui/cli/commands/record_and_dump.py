@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from skyward_core.client.recording import export_recording
+from skyward_core.client.recording_export import export_recording
 from skyward_core.client.replay_session import open_recording as read
 from skyward_core.client.run_history import PoolRow, follow_output
 from skyward_core.client.session import Session

@@ -23,7 +23,7 @@ from skyward_core.store.state_folder import pool_path
 from skyward_core.util.redaction import map_strings
 from skyward_core.views import events
 from skyward_core.views import recorded_events as entries
-from skyward_core.views.output_merge import Piece, Place, end_place, merge_streams
+from skyward_core.views.stdout_stderr_order import Piece, Place, end_place, merge_streams
 
 MAX_LOG_BYTES = 32 << 20  # bytes of all logs; of what is longer, the beginning and the end
 MAX_METRIC_BYTES = 16 << 20  # the same of the numbers that ranks log

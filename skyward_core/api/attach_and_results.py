@@ -11,7 +11,7 @@ from typing import Any
 
 from skyward_core.api.active_pool import push_pool, remove_pool
 from skyward_core.api.operators import PoolOperations, print_safely, run_in_thread, tear_down
-from skyward_core.api.script_console import ScriptConsole
+from skyward_core.api.rank_output_printer import ScriptConsole
 from skyward_core.model.errors import Hint, PoolError, PoolGone, RunError, UsageError
 from skyward_core.model.older_api_arguments import did_you_mean
 from skyward_core.model.outcomes import ErrorInfo, Outcome, RootCause

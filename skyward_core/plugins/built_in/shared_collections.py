@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from skyward_core.model.errors import PoolError, UsageError
 from skyward_core.plugins.plugin import Plugin, requirement, with_pip
-from skyward_core.plugins.redis_collections import SOCKET, private_folder
+from skyward_core.plugins.redis_dict_queue_lock import SOCKET, private_folder
 from skyward_core.plugins.server_ports_and_certificates import check_port_free, make_certificates
 
 if TYPE_CHECKING:
@@ -90,17 +90,17 @@ class Shared(Plugin):
 
     @contextmanager
     def around_process(self, info: InstanceInfo) -> Iterator[None]:
-        from skyward_core.plugins import redis_collections
-        from skyward_core.plugins.redis_collections import SharedStateConnection
+        from skyward_core.plugins import redis_dict_queue_lock
+        from skyward_core.plugins.redis_dict_queue_lock import SharedStateConnection
 
         at = (info.head_addr, self.port_of(info.pool))
-        redis_collections.set_current(
-            redis_collections.SharedState(SharedStateConnection(info.pool, self.token, self.papers[0], lambda: at))
+        redis_dict_queue_lock.set_current(
+            redis_dict_queue_lock.SharedState(SharedStateConnection(info.pool, self.token, self.papers[0], lambda: at))
         )
         try:
             yield
         finally:
-            redis_collections.set_current(None)
+            redis_dict_queue_lock.set_current(None)
 
     def port_of(self, pool: str) -> int:
         """The server's port: the same for all nodes of a pool, and in each epoch of the gang.

@@ -374,7 +374,7 @@ def _rerun_command(
     watch: bool,
 ) -> int:
     """Run a command again, on a pool that is up."""
-    from skyward_tui.cli.commands.jobs import execute
+    from skyward_tui.cli.commands.exec_launch_queue import execute
 
     _refuse_dry_run(dry_run)
     console.note(f"exec {pool} {found.command_line}")
@@ -407,8 +407,8 @@ def _rerun_job(
     Args:
         pool: one that is up; None for a new one.
     """
-    from skyward_tui.cli.commands.jobs import execute
-    from skyward_tui.cli.commands.jobs import launch as launch_job
+    from skyward_tui.cli.commands.exec_launch_queue import execute
+    from skyward_tui.cli.commands.exec_launch_queue import launch as launch_job
 
     what = "exec" if found.run_alone else "launch"
     _change_folder(found.cwd, console, f"{what} {found.path}" + ("" if found.setup else " --no-setup"))

@@ -19,7 +19,7 @@ from skyward_core.protocol.validators import is_relative_subpath
 
 if TYPE_CHECKING:
     from skyward_core.node.agent.agent_state import NodeState
-    from skyward_core.node.agent.call_journal import RunRecord
+    from skyward_core.node.agent.call_registry import RunRecord
     from skyward_core.node.agent.connection import Connection
     from skyward_core.protocol.frame_types import ClientOutput, ClientWritten, WrittenKeys
 

@@ -11,7 +11,7 @@ import click
 
 from skyward_core.client import run_history
 from skyward_core.client.session import Session
-from skyward_core.model import argument_checks, errors
+from skyward_core.model import errors, spec_field_checks
 from skyward_core.model.errors import SkywardError, UsageError
 from skyward_core.util.byte_sizes import format_size
 from skyward_tui.cli.commands.leftovers import note_leftovers
@@ -153,8 +153,8 @@ def prune(console: Console, older: str, most: str, dry_run: bool) -> int:
 
     What hosts keep that nobody has fetched stays. The same happens by itself once a day.
     """
-    age = _parse_option("--older", argument_checks.duration, older)
-    limit = _parse_option("--most", argument_checks.size, most)
+    age = _parse_option("--older", spec_field_checks.duration, older)
+    limit = _parse_option("--most", spec_field_checks.size, most)
     with open_session(console) as session:
         gone = run_history.prune_pools(session.ledger, age=age, most=limit, only_look=dry_run)
         unused = run_history.prune_environments(session.ledger, age=age, only_look=dry_run)
