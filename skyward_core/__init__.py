@@ -38,9 +38,9 @@ _PUBLIC = {  # module: the public names in it
     "model.errors": "Cancelled CredentialsRefused Hint HostKeyError JobFileError LedgerError NoCapacity "
     "NotPicklableError PoolError PoolExistsError PoolGone RankExit RemoteError RunError ScriptError SkywardError "
     "SpecError TeardownError TooFewHosts Unreachable UsageError",
+    "model.function": "stream",
     "model.run_future": "RunFuture",
     "model.specs": "Image Nodes Options PipIndex PoolSpec Spec Worker",
-    "model.stream_decorator": "stream",
     "providers.aws.provider": "AWS",
     "providers.local.provider": "Local",
     "providers.slurm.provider": "Slurm",

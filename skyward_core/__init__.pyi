@@ -54,6 +54,7 @@ from skyward_core.model.function import PendingFunction as PendingFunction
 from skyward_core.model.function import PendingGroup as PendingGroup
 from skyward_core.model.function import function as function
 from skyward_core.model.function import gather as gather
+from skyward_core.model.function import stream as stream
 from skyward_core.model.run_future import RunFuture as RunFuture
 from skyward_core.model.specs import Image as Image
 from skyward_core.model.specs import Nodes as Nodes
@@ -62,7 +63,6 @@ from skyward_core.model.specs import PipIndex as PipIndex
 from skyward_core.model.specs import PoolSpec as PoolSpec
 from skyward_core.model.specs import Spec as Spec
 from skyward_core.model.specs import Worker as Worker
-from skyward_core.model.stream_decorator import stream as stream
 from skyward_core.providers.aws.provider import AWS as AWS
 from skyward_core.providers.local.provider import Local as Local
 from skyward_core.providers.slurm.provider import Slurm as Slurm
@@ -155,6 +155,7 @@ __all__ = [
     "TooFewHosts",
     "Unreachable",
     "UsageError",
+    "stream",
     "RunFuture",
     "Image",
     "Nodes",
@@ -163,7 +164,6 @@ __all__ = [
     "PoolSpec",
     "Spec",
     "Worker",
-    "stream",
     "AWS",
     "Local",
     "Slurm",

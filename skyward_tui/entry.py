@@ -19,7 +19,7 @@ def main() -> NoReturn:
         from skyward_tui.cli.main import main as understand
 
         understand()
-    from skyward_tui.app.splash_screen import new_app, run
+    from skyward_tui.app import new_app, run
 
     try:
         status = run(new_app())

@@ -1,4 +1,4 @@
-"""Attach, results."""
+"""``sky.attach`` to a pool that is up, and ``sky.results`` of a run that was left."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Attached(PoolOperations):
 
     def _repr_html_(self) -> str:
         """How the pool is now, as a notebook shows it."""
-        from skyward_core.api.notebook_html import pool_html, unseen_html
+        from skyward_core.api.notebook_display import pool_html, unseen_html
 
         return unseen_html("pool", self.name, "left") if self._pool is None else pool_html(self._current_view())
 

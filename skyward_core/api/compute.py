@@ -205,7 +205,7 @@ class Compute(PoolOperations):
 
     def _repr_html_(self) -> str:
         """How the pool is now, as a notebook shows it."""
-        from skyward_core.api.notebook_html import pool_html, unseen_html
+        from skyward_core.api.notebook_display import pool_html, unseen_html
 
         if self._pool is not None:
             return pool_html(self._current_view())

@@ -258,7 +258,7 @@ class Trials(Sequence[Trial]):
 
     def _repr_html_(self) -> str:
         """The same table, as a notebook shows it."""
-        from skyward_core.api.notebook_html import table_html
+        from skyward_core.api.notebook_display import table_html
 
         head, *rows = self._rows()
         return table_html(f"{len(self)} trials, {len(self._ended_trials)} ended", head, rows)

@@ -39,7 +39,8 @@ if TYPE_CHECKING:
     from skyward_core.api.rank_output_printer import ScriptConsole
     from skyward_core.model.alert import Alert
     from skyward_core.model.metric_series import Curves
-    from skyward_core.model.outcomes import RunKind, WrittenFile
+    from skyward_core.model.outcomes import RunKind
+    from skyward_core.model.output_files import WrittenFile
     from skyward_core.model.thread_stacks import Stacks
     from skyward_core.plugins.plugin import Plugin
     from skyward_core.plugins.redis_dict_queue_lock import SharedState
@@ -260,7 +261,7 @@ class PoolOperations(DeprecatedMethods, PoolOperand):
             UsageError: a pattern leads out of the working folder.
             PoolError: some could not be had; it names them, and the others are here.
         """
-        from skyward_core.model.outcomes import list_failed_files
+        from skyward_core.model.output_files import list_failed_files
 
         pool = self.pool
         haul = submit(pool.context.outputs.fetch(patterns, None if to is None else Path(to), run)).result()
@@ -355,7 +356,7 @@ class PoolOperations(DeprecatedMethods, PoolOperand):
         Args:
             state: of its future, where nothing more is known.
         """
-        from skyward_core.api.notebook_html import run_html, unseen_html
+        from skyward_core.api.notebook_display import run_html, unseen_html
 
         found = None if self._pool is None else self._current_view().runs.get(run)
         return unseen_html("run", run, state) if found is None else run_html(found)

@@ -1,5 +1,4 @@
-"""Prints a pool's logs as they come, each line with its rank; what a script shows while it runs: ranks' standard output
-on its own, and their standard error on that.
+"""Printer of the ranks' output in a script: each line with its rank, standard output and standard error apart.
 
 On a terminal the lines that ranks have begun (progress bars) are drawn below, while the script waits for a call. At
 other times the terminal's last line is the script's own: it may ask there for something.

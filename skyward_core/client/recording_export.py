@@ -1,5 +1,7 @@
-"""Makes one file of what this machine keeps of a pool, to be played again elsewhere: events, logs, numbers, figures, in
-the order of their times, without secrets that are known as such."""
+"""Export of a pool's recording: events, logs and metrics on this machine, merged by time into one file to replay.
+
+Known secrets are redacted.
+"""
 
 from __future__ import annotations
 

@@ -33,7 +33,8 @@ from skyward_core.model.errors import (
     error_message,
 )
 from skyward_core.model.machines import Check
-from skyward_core.model.outcomes import PoolStatus, Unfetched
+from skyward_core.model.outcomes import PoolStatus
+from skyward_core.model.output_files import Unfetched
 from skyward_core.model.provider_capabilities import ChecksPython, RunsHere
 from skyward_core.model.script_interpreter import Interpreter
 from skyward_core.model.specs import PoolSpec

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from skyward_core.client.run_comparison import Comparison
     from skyward_core.client.run_history import LogSearch, PastRun, RunPreviewData, RunSearch
     from skyward_core.model.machines import Check
-    from skyward_core.model.outcomes import Unfetched
+    from skyward_core.model.output_files import Unfetched
     from skyward_core.model.script_interpreter import Interpreter
     from skyward_core.model.specs import PoolSpec
     from skyward_core.model.thread_stacks import Stacks

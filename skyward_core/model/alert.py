@@ -1,4 +1,4 @@
-"""What is amiss with a run that goes on."""
+"""An alert: one problem of a run that is in progress. ``views.alert_rules`` finds them."""
 
 from __future__ import annotations
 

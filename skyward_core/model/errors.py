@@ -351,3 +351,11 @@ def error_exit_code(error: BaseException) -> int:
         case KeyboardInterrupt():
             return INTERRUPTED
     return FAILED
+
+
+# Packages whose modules have another name: hints name the package to install.
+DISTRIBUTIONS: Mapping[str, str] = {
+    "PIL": "pillow", "attr": "attrs", "bs4": "beautifulsoup4", "cv2": "opencv-python", "dateutil": "python-dateutil",
+    "dotenv": "python-dotenv", "git": "GitPython", "skimage": "scikit-image", "sklearn": "scikit-learn",
+    "yaml": "pyyaml",
+}  # fmt: skip

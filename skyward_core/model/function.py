@@ -604,3 +604,37 @@ def _require_dispatcher(pool: Any, operator: str) -> Dispatcher:
         dispatcher: Dispatcher = pool
         return dispatcher
     raise TypeError(f"right of {operator} stands a pool (with sky.Compute(...) as pool), not {pool!r:.80}")
+
+
+@overload
+def stream(fn: Callable[P, Iterator[T]], /) -> Function[P, Iterator[T]]: ...
+
+
+@overload
+def stream(*, timeout: float | None = None) -> Callable[[Callable[P, Iterator[T]]], Function[P, Iterator[T]]]: ...
+
+
+def stream(
+    fn: Callable[P, Iterator[T]] | None = None, /, *, timeout: float | None = None
+) -> Function[P, Iterator[T]] | Callable[[Callable[P, Iterator[T]]], Function[P, Iterator[T]]]:
+    """Make a generator function one that can run on a pool, as ``sky.function`` does: its values come one by one.
+
+    Args:
+        fn: the function.
+        timeout: seconds that one rank may take; None for no limit.
+
+    Raises:
+        TypeError: ``fn`` is no generator function.
+        ValueError: ``timeout`` is not more than 0.
+    """
+
+    from inspect import isgeneratorfunction  # nodes need it rarely
+
+    def decorate(inner: Callable[P, Iterator[T]]) -> Function[P, Iterator[T]]:
+        if not isgeneratorfunction(inner):
+            raise TypeError(
+                f"@stream is for generator functions, and {function_name(inner)} has no yield: write @function"
+            )
+        return Function(inner, timeout)
+
+    return decorate if fn is None else decorate(fn)

@@ -1,9 +1,9 @@
-"""Settings that a provider declares; entry points."""
+"""Descriptors of the settings that a provider class declares: type, default, help, form field."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, field, fields
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -12,7 +12,7 @@ from skyward_core.model.errors import SkywardError, UsageError
 from skyward_core.util.light_dataclass import Value, value
 
 if TYPE_CHECKING:
-    from importlib.metadata import EntryPoint
+    pass
 
 
 _TYPE_NAMES: dict[Any, str] = {int: "a whole number", float: "a number"}
@@ -148,42 +148,3 @@ def _to_setting(each: dataclasses.Field[Any]) -> Setting:
     required = each.default is MISSING
     told = {"type": _TYPES.get(each.type, str), "default": None if required else each.default, "required": required}
     return Setting(each.name, **told | each.metadata)  # type: ignore[arg-type]
-
-
-def load_entry_points(group: str, ours: Collection[str]) -> dict[str, list[EntryPoint]]:
-    """What the installed packages declare, by name: several where packages are at odds.
-
-    Args:
-        group: of entry points, such as ``skyward.plugins``.
-        ours: names that no package can declare anew: none may hide one of ours.
-    """
-    from importlib.metadata import entry_points  # it takes as long to load as the rest of a start
-
-    found: dict[str, list[EntryPoint]] = {}
-    for point in entry_points(group=group):
-        if point.name not in ours:
-            found.setdefault(point.name, []).append(point)
-    return found
-
-
-def resolve_entry_point(kind: str, points: Sequence[EntryPoint]) -> EntryPoint:
-    """What a name stands for.
-
-    Args:
-        kind: what it is, for people: "plugin".
-        points: all that is declared by that name.
-
-    Raises:
-        UsageError: several packages declare it.
-    """
-    if len(points) > 1:
-        packages = " and ".join(sorted(describe_package(each) for each in points))
-        raise UsageError(
-            f"{kind} {points[0].name!r} is declared by {packages}: uninstall all but one of these packages"
-        )
-    return points[0]
-
-
-def describe_package(point: EntryPoint) -> str:
-    """The package that declares it, and what of it."""
-    return f"{point.dist.name if point.dist is not None else 'a package without a name'} ({point.value})"

@@ -1,4 +1,4 @@
-"""What the fields of a spec may hold: each check gives the value to keep, or says in words what it should be.
+"""Checks of the fields of specs: each returns the value to store, or describes the values that are valid.
 
 Plain functions, as a script cannot begin to connect before its spec is made, and a node's Python, which imports a
 script's modules and whatever they make of specs, has the standard library and no more.

@@ -1,4 +1,4 @@
-"""Where the threads of ranks are, as values."""
+"""Stacks of the threads of ranks, as values."""
 
 from __future__ import annotations
 

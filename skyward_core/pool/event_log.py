@@ -13,8 +13,9 @@ from weakref import ref
 
 from skyward_core.model.errors import LedgerError
 from skyward_core.model.machines import total_hourly
-from skyward_core.model.outcomes import Outcome, RootCause, RunStatus, is_failure
+from skyward_core.model.outcomes import Outcome, RootCause, RunStatus
 from skyward_core.model.provider_capabilities import hourly_price
+from skyward_core.model.root_cause import is_failure
 from skyward_core.pool.agent_link import ClockSteps, Link
 from skyward_core.pool.rank_output import LiveLogs, LogReceiver, LogSink
 from skyward_core.protocol.frame_codec import WireError

@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Any
 
 from skyward_core.model.errors import PoolError, SkywardError, error_hint, error_message
 from skyward_core.model.machines import Machine
-from skyward_core.model.outcomes import Outcome, summarize_outcomes
+from skyward_core.model.outcomes import Outcome
 from skyward_core.model.provider_capabilities import Quiets
+from skyward_core.model.root_cause import summarize_outcomes
 from skyward_core.pool.agent_link import Link, is_notification
 from skyward_core.pool.pool_context import PoolContext
 from skyward_core.pool.runs.run import outcome_of

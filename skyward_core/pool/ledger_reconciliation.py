@@ -1,4 +1,4 @@
-"""Ledger and provider brought into agreement."""
+"""Reconciliation of the ledger with what the provider reports."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What accounts hold that was made for pools, judged by the ledger; and one look of a pool that has just ended."""
+"""Verdicts on resources in cloud accounts: in use, expired, or left over, by the ledger."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from skyward_core.model.errors import LedgerError, PoolError, UsageError
-from skyward_core.model.outcomes import FetchedFile, Unfetched, WrittenFile
+from skyward_core.model.output_files import FetchedFile, Unfetched, WrittenFile
 from skyward_core.pool.agent_link import Link
 from skyward_core.protocol.frame_codec import WireError
 from skyward_core.protocol.output_file_patterns import CHANGED_MESSAGE, matches, normalize_pattern

@@ -1,5 +1,4 @@
-"""Whether an agent lives on a host that is reached over SSH, and how all that runs there is ended: for every provider
-whose machines are such hosts, whoever owns them."""
+"""State of the agent on a host reached over SSH, and termination of all that runs there."""
 
 from __future__ import annotations
 

@@ -6,8 +6,8 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
+from skyward_core.model.errors import DISTRIBUTIONS
 from skyward_core.model.script_interpreter import Interpreter
-from skyward_core.protocol.distribution_names import DISTRIBUTIONS
 from skyward_core.tasks.client_interpreter import is_own_environment
 
 FRAMEWORKS = (

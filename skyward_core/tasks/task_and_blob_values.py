@@ -1,4 +1,4 @@
-"""A call that is pickled, and its bytes. Light to import: pools know tasks, and pickling only what makes them."""
+"""Pickled calls (tasks) and their bytes (blobs) as values. Light to import: pools use tasks without the pickling."""
 
 from __future__ import annotations
 

@@ -100,7 +100,6 @@ LOADED_AT_START = (
     "skyward_core/runtime/",
     "skyward_core/util/__init__.py",
     "skyward_core/util/redaction.py",
-    "skyward_core/util/secret_encodings.py",
 )
 # What some nodes load. No node can keep what it compiles; but bytecode is larger than source, and that of the rest
 # would be sent in vain.
@@ -120,11 +119,12 @@ WITH_DRIVER = ("skyward_core/node/gpu_locks.py",)
 # What they load only where a person asks for it: bytecode is more than twice as large, and all starts would send it.
 RARELY_LOADED = (
     *WITH_DRIVER,
-    "skyward_core/node/agent/written_files.py",
+    "skyward_core/node/agent/debugger_relay.py",
     "skyward_core/node/agent/preemption_notices.py",
     "skyward_core/node/agent/rank_inspection.py",
     "skyward_core/node/agent/retained_results.py",
     "skyward_core/node/agent/metrics_sampler_process.py",
+    "skyward_core/node/agent/written_files.py",
     "skyward_core/node/bootstrap/hardware_benchmark.py",
     "skyward_core/node/stack_sampling.py",
     "skyward_core/node/worker/breakpoints.py",

@@ -1,7 +1,7 @@
 """Secrets are blanked, by value, in what leaves a node for eyes: logs, summaries, errors.
 
 Every byte of one becomes an asterisk: lengths stay, and with them the cursors of logs and the frames of pickles.
-A value is known in the forms that ``util.secret_encodings`` makes of it, too.
+A value is known in the forms that :func:`encoded_forms` makes of it, too.
 """
 
 from __future__ import annotations
@@ -143,8 +143,6 @@ class Redactor:
         long = [value for value in values if len(value) >= MIN_SECRET_LENGTH]
         if not long:
             return
-        from skyward_core.util.secret_encodings import encoded_forms
-
         new = {form for value in long for form in encoded_forms(value)} - set(self._values)
         if not new:
             return
@@ -223,3 +221,36 @@ class SecretPrefilter:
         """False where no word is in the data; nearly always only there."""
         even = len(data) & ~1
         return self._search(data[:even].translate(self._ASCII).decode("utf-16-le")) is not None
+
+
+# Of a value that begins at the first, second or third byte of a group of three: the first character of base64 that
+# is made of its own bits alone.
+_BASE64_OFFSETS = (0, 2, 3)
+
+
+def encoded_forms(value: str) -> set[bytes]:
+    """A value itself; as a literal of Python and JSON; percent-encoded; in base64, wherever in a longer text it stood
+    there (``user:value`` of an Authorization header, say)."""
+    import json
+    from urllib.parse import quote, quote_plus
+
+    texts = {value, repr(value)[1:-1], json.dumps(value)[1:-1]}
+    data = value.encode("utf-8", "surrogateescape")
+    for quoted in (quote(data, safe=""), quote(data), quote_plus(data)):
+        texts |= {quoted, _lower_hex(quoted)}
+    return {text.encode("utf-8", "surrogateescape") for text in texts} | set(_base64_forms(data))
+
+
+def _base64_forms(data: bytes) -> Iterator[bytes]:
+    import base64
+
+    for before, first in enumerate(_BASE64_OFFSETS):
+        padded = bytes(before) + data
+        own = slice(first, len(padded) * 8 // 6)  # what follows shares the next character
+        yield base64.b64encode(padded)[own]
+        yield base64.urlsafe_b64encode(padded)[own]
+
+
+def _lower_hex(quoted: str) -> str:
+    first, *rest = quoted.split("%")
+    return "%".join([first, *(part[:2].lower() + part[2:] for part in rest)])

@@ -12,6 +12,7 @@ import errno
 import io
 import os
 import stat
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
@@ -186,3 +187,24 @@ def _check_depth(value: T) -> T:
 
 def _open_nonblocking(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NONBLOCK)
+
+
+PROJECT_FILE = "pyproject.toml"
+REPOSITORY_FOLDER = ".git"
+
+
+def folders_up_to_project(folder: Path) -> Iterator[Path]:
+    """A folder and those above it, to the one with the repository, else with the project's file, else to the person's
+    home: what lies there is about no project. What is installed is of none either."""
+    if "site-packages" in folder.parts:
+        yield folder
+        return
+    above = [folder, *folder.parents]
+    marked = [each for mark in (REPOSITORY_FOLDER, PROJECT_FILE) for each in above if exists(each / mark)]
+    own = resolve_path(expand_user("~"))
+    for each in above:
+        if each == own and each != folder:
+            return
+        yield each
+        if marked and each == marked[0]:
+            return

@@ -1,4 +1,4 @@
-"""A worker's standard output and standard error, put together again by the marks that lie beside them.
+"""Standard output and standard error of one worker, merged in the order in which they were written.
 
 The same for what comes live, for what is shown after a client came back, and for stored files.
 """

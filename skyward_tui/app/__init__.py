@@ -1,8 +1,34 @@
-"""The Textual app."""
+"""The Textual app: made and run by :func:`new_app` and :func:`run`, with garbage collection deferred."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:  # for screens and dialogs, which the app imports late
+from skyward_tui.app.garbage_collection import defer_collection, freeze_imports
+
+if TYPE_CHECKING:
+    from skyward_core.client.session_interface import SessionInterface
     from skyward_tui.app.app import SkywardApp as SkywardApp
+
+
+def new_app(*, read_only: bool = False, theme: str = "", plain: bool = False) -> SkywardApp:
+    """The app on this machine's pools; see ``app.SkywardApp``."""
+    with freeze_imports():
+        from skyward_tui.app.app import SkywardApp
+    if read_only:
+        return SkywardApp(_read_only_session, read_only=True, theme=theme, plain=plain)
+    return SkywardApp(theme=theme, plain=plain)
+
+
+def _read_only_session() -> SessionInterface:
+    """A session that changes nothing."""
+    from skyward_core.client.session import ReadOnlySession
+
+    return ReadOnlySession()
+
+
+def run(app: SkywardApp) -> int:
+    """Run an app until the person leaves; the exit status."""
+    defer_collection()
+    app.run()
+    return app.return_code or 0

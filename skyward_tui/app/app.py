@@ -607,7 +607,7 @@ class SkywardApp(App[None]):
 
     def show_differences(self, title: str, lines: Sequence[str]) -> None:
         """Show a table of differences."""
-        from skyward_tui.dialogs.result_differences import DifferencesScreen
+        from skyward_tui.dialogs.dialog import DifferencesScreen
 
         self.push_screen(DifferencesScreen(title, lines))
 

@@ -45,8 +45,8 @@ def played(record: Path, theme: str | None = None, plain: bool = False) -> int:
         from skyward_core.client.replay_session import open_recording
 
         open_recording(record)  # what is none is refused before the terminal is the app's
+    from skyward_tui.app import run
     from skyward_tui.app.replay_app import ReplayApp
-    from skyward_tui.app.splash_screen import run
 
     return run(in_theme(ReplayApp(record, theme or "", plain), theme))
 
@@ -146,7 +146,7 @@ COMMANDS = {
     "rerun": ("history_compare_rerun", "Launch a run again, as it was, or with other arguments."),
     "results": ("ls_logs_results_files", "Show the outcomes of a run, and end with its exit status."),
     "run": ("launch", "Run a script's function on every rank, and show the results."),
-    "shim": ("shim", "Let plain `python script.py` find this library as `skyward`."),
+    "shim": ("examples_and_shim", "Let plain `python script.py` find this library as `skyward`."),
     "ssh": ("hosts_trust_shell_forward", "Open a shell on a node of a pool."),
     "stacks": ("debug_stacks_profile", "Show where every rank is: its Python stack."),
     "sweep": ("leftovers", "Find what was rented from here and is left, and end it."),
@@ -204,7 +204,7 @@ def cli(context: click.Context, read_only: bool, demo: bool, theme: str | None, 
     if demo:
         return played(DEMO, theme, plain)
     has_terminal()
-    from skyward_tui.app.splash_screen import new_app, run
+    from skyward_tui.app import new_app, run
 
     return run(in_theme(new_app(read_only=read_only, theme=theme or "", plain=plain), theme))
 

@@ -27,7 +27,7 @@ from skyward_tui.ui.themes import node_style
 if TYPE_CHECKING:
     from skyward_core.client.run_history import Receipt
     from skyward_core.client.session_interface import SessionInterface
-    from skyward_core.model.outcomes import Unfetched
+    from skyward_core.model.output_files import Unfetched
 
 
 _NODES_SHOWN = 12

@@ -1,8 +1,8 @@
-"""Base dialogs: question, picker, text input."""
+"""Base dialogs: question, picker, text input, lines to read."""
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Iterable
+from collections.abc import Coroutine, Iterable, Sequence
 from typing import Any, ClassVar, TypeVar
 
 from textual.app import ComposeResult
@@ -293,3 +293,27 @@ class TypedConfirmation(Dialog[Result]):
             self.confirm()
         else:
             self.reject(f"{typed!r} is not {self.word!r}" if typed else "nothing was typed")
+
+
+class DifferencesScreen(Dialog[None]):
+    """Lines to scroll.
+
+    Args:
+        heading: whose results they are.
+        lines: the first is what their columns are called.
+    """
+
+    BOX: ClassVar[type[Widget]] = VerticalScroll
+    DEFAULT_CSS = read_style_sheet(__file__, "differences")
+
+    def __init__(self, heading: str, lines: Sequence[str]) -> None:
+        super().__init__()
+        self.heading = heading
+        self._lines = lines
+
+    def body(self) -> ComposeResult:
+        first, *others = self._lines
+        yield Static(Content("\n").join([Content.styled(first, "bold"), *map(Content, others)]))
+
+    def hint(self) -> str:
+        return f"{self.key_of('dialog.close')} closes"

@@ -1,4 +1,4 @@
-"""A letter on everything that can have the focus; who types one is there."""
+"""Letters over all focusable widgets: typing one moves the focus there."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Web pages of a pool's head, such as dashboards: where they are, and to open them."""
+"""Web pages of a pool's head, such as dashboards, opened in the browser."""
 
 from __future__ import annotations
 

@@ -24,14 +24,9 @@ from skyward_core.views.machine_metrics import (
 )
 from skyward_core.views.pool_view import PoolView, RunView
 from skyward_core.views.stack_groups import is_library, short_file
-from skyward_tui.external_editor import (
-    SourceFile,
-    find_source,
-    open_in_editor,
-    source_folders,
-    source_positions,
-)
+from skyward_tui.external_editor import open_in_editor
 from skyward_tui.screens.base_screen import BaseScreen
+from skyward_tui.source_lookup import SourceFile, find_source, source_folders, source_positions
 from skyward_tui.text.ansi_colours import plain
 from skyward_tui.text.hardware_cells import metrics_line
 from skyward_tui.text.number_format import clip, failure, one_line, precise_duration

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from skyward_core.client.leftover_cleanup import JudgedLeftover, LeftoverScan
     from skyward_core.client.run_history import Receipt
     from skyward_core.model.machines import Leftover
-    from skyward_core.model.outcomes import Unfetched, WrittenFile
+    from skyward_core.model.output_files import Unfetched, WrittenFile
 
 
 NAMED = 3  # files of a pool that a question names

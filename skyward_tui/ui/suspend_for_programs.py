@@ -1,4 +1,4 @@
-"""The terminal handed to a pager or another program."""
+"""Suspension of the app while a pager or another program uses the terminal."""
 
 from __future__ import annotations
 

@@ -7,7 +7,8 @@ from typing import Protocol
 from rich.cells import cell_len
 from textual.content import Content
 
-from skyward_core.model.outcomes import Summary, WrittenFile, signal_name
+from skyward_core.model.outcomes import Summary, signal_name
+from skyward_core.model.output_files import WrittenFile
 from skyward_core.util.byte_sizes import format_size
 from skyward_core.util.terminal_safe_text import sanitize_line
 from skyward_core.views.pool_view import RunView, TaskView

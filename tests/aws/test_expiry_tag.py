@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from skyward_core.model.specs import PoolSpec
-from skyward_core.providers.aws import boto_calls, instance_lookup_and_end
+from skyward_core.providers.aws import boto_calls, instance_tags
 from tests.aws import Bed
 from tests.aws.pools import rented
 
@@ -24,23 +24,16 @@ def test_all_of_a_pool_say_so_in_one_call(simulated_bed: Bed, tmp_path: Path, mo
 
     def told() -> set[str]:
         machines = [each for some in ec2.describe_instances()["Reservations"] for each in some["Instances"]]
-        marks = [instance_lookup_and_end.parse_tags(each) for each in (*machines, *ec2.describe_volumes()["Volumes"])]
+        marks = [instance_tags.parse_tags(each) for each in (*machines, *ec2.describe_volumes()["Volumes"])]
         assert len(marks) == 6
-        return {each[instance_lookup_and_end.EXPIRES] for each in marks}
+        return {each[instance_tags.EXPIRES] for each in marks}
 
     made = asyncio.run(provider.create(PoolSpec(name="p", provider=provider, nodes=3), "t" * 16))
     (at_first,) = told()  # 5 minutes to start, the lease of 10, and 5 beyond it
-    assert (
-        abs(
-            (instance_lookup_and_end.tagged_expiry({instance_lookup_and_end.EXPIRES: at_first}) or 0)
-            - time.time()
-            - 20 * 60
-        )
-        < 60
-    )
+    assert abs((instance_tags.tagged_expiry({instance_tags.EXPIRES: at_first}) or 0) - time.time() - 20 * 60) < 60
     asyncio.run(provider.date("p", made, 1_893_456_000.0))
     assert (
         told() == {"2030-01-01T00:00:00Z"}
-        and instance_lookup_and_end.tagged_expiry({instance_lookup_and_end.EXPIRES: told().pop()}) == 1_893_456_000.0
+        and instance_tags.tagged_expiry({instance_tags.EXPIRES: told().pop()}) == 1_893_456_000.0
     )
     assert len(simulated_bed.calls("CreateTags")) == 1

@@ -17,7 +17,7 @@ from skyward_core.client.leftover_cleanup import LeftoverScan
 from skyward_core.client.session import Session
 from skyward_core.model.machines import Machine
 from skyward_core.model.specs import Options, PoolSpec
-from skyward_core.providers.aws import boto_calls, instance_lookup_and_end, provider
+from skyward_core.providers.aws import boto_calls, instance_lookup_and_end, instance_tags, provider
 from skyward_core.store.ledger import Ledger
 from skyward_tui.text.receipts_and_leftovers import leftovers_line, other_ledgers_lines, unchecked_line
 from tests.aws import Bed
@@ -77,7 +77,7 @@ def test_what_no_row_tells_of_is_found_and_ended_and_nothing_else_is_touched(
     mine = rent()
     monkeypatch.setenv("SKYWARD_HOME", str(tmp_path / "another"))
     theirs = {each.id for each in rent("f" * 16, "theirs")} | set(launch(bed.client()))
-    another = instance_lookup_and_end.ledger_id()
+    another = instance_tags.ledger_id()
     monkeypatch.setenv("SKYWARD_HOME", str(tmp_path / "home"))
     found = look()
     beside = [("key pair", "left"), ("placement group", "left"), ("security group", "left")]
@@ -104,11 +104,11 @@ def test_another_home_finds_them_once_it_is_told_whose_they_are(
     bed: Bed, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     rent()
-    lost = instance_lookup_and_end.ledger_id()
+    lost = instance_tags.ledger_id()
     monkeypatch.setenv("SKYWARD_HOME", str(tmp_path / "new laptop"))
     forged = [
-        {"Key": instance_lookup_and_end.LEDGER, "Value": ""},
-        {"Key": instance_lookup_and_end.OWNER, "Value": "me\nall is well\u202e"},
+        {"Key": instance_tags.LEDGER, "Value": ""},
+        {"Key": instance_tags.OWNER, "Value": "me\nall is well\u202e"},
     ]
     launch(bed.client(), TagSpecifications=[{"ResourceType": "instance", "Tags": forged}])
     found = look()
@@ -149,7 +149,7 @@ def test_a_pool_whose_time_is_over_is_told_by_its_agents(bed: Bed, monkeypatch: 
 
 def test_all_pages_are_read(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(instance_lookup_and_end, "PAGE_SIZE", 5)
-    marks = instance_lookup_and_end.tag_specifications(["instance"], instance_lookup_and_end.pool_tags("q", TOKEN))
+    marks = instance_tags.tag_specifications(["instance"], instance_tags.pool_tags("q", TOKEN))
     for _ in range(7):  # the bed has a page of so many launches
         launch(bed.client(), TagSpecifications=marks)
     found = look()

@@ -110,7 +110,7 @@ async def _watched() -> dict[str, float]:
     from skyward_core.client.session import Session
     from skyward_core.model.specs import Options, PoolSpec, Worker
     from skyward_core.providers.local.provider import Local
-    from skyward_core.tasks.script_inspection import build_task
+    from skyward_core.tasks.run_script_loader import build_task
     from skyward_tui.app.app import SkywardApp
     from skyward_tui.panels.log_pane import LogPane
     from skyward_tui.screens.run import RunScreen

@@ -17,7 +17,7 @@ import asyncssh
 import pytest
 
 import skyward_core as sky
-from skyward_core.client import ssh_hosts
+from skyward_core.client import node_file_copy
 from skyward_core.model.errors import TeardownError
 from skyward_core.store.ledger import Ledger
 from tests.support.cli import call
@@ -198,9 +198,9 @@ def test_files_and_folders_are_copied_to_a_node_and_back_whole_or_not_at_all(
         row = Ledger().find_pool("copied")
         assert row is not None
         with pytest.raises(sky.PoolError, match="broken off: after"):
-            ssh_hosts.copy_to_node(Ledger(), row, 1, tmp_path / "back", "half", breaks_off)
+            node_file_copy.copy_to_node(Ledger(), row, 1, tmp_path / "back", "half", breaks_off)
         with pytest.raises(sky.PoolError, match="broken off: after"):
-            ssh_hosts.copy_from_node(Ledger(), row, 1, "data/deep", tmp_path / "half", breaks_off)
+            node_file_copy.copy_from_node(Ledger(), row, 1, "data/deep", tmp_path / "half", breaks_off)
         synced: list[str] = []
         fsync, fsync_there = os.fsync, asyncssh.SFTPClientFile.fsync
 
@@ -216,11 +216,11 @@ def test_files_and_folders_are_copied_to_a_node_and_back_whole_or_not_at_all(
 
         monkeypatch.setattr(os, "fsync", noted)
         monkeypatch.setattr(asyncssh.SFTPClientFile, "fsync", noted_there)
-        ssh_hosts.copy_from_node(Ledger(), row, 1, "data/deep", tmp_path / "kept", lambda *far: None)
+        node_file_copy.copy_from_node(Ledger(), row, 1, "data/deep", tmp_path / "kept", lambda *far: None)
         part, *rest = synced
         assert re.fullmatch(rf"{tmp_path}/\.kept\.\w+\.part/kept/secret", part), "before it has its name"
         assert rest == [part.removesuffix("/secret"), str(tmp_path)]
-        ssh_hosts.copy_to_node(Ledger(), row, 1, tmp_path / "secret", "data/deep/again", lambda *far: None)
+        node_file_copy.copy_to_node(Ledger(), row, 1, tmp_path / "secret", "data/deep/again", lambda *far: None)
         assert synced[3:] == ["there"]
         monkeypatch.undo()
         found = host.run(f"ls -A {home} {home}/data").split()

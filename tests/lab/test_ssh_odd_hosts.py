@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import skyward_core as sky
-from skyward_core.client import ssh_hosts
+from skyward_core.client import node_file_copy
 from skyward_core.model.errors import PoolError, Unreachable
 from skyward_core.model.machines import Check
 from skyward_core.model.script_interpreter import Interpreter
@@ -273,7 +273,7 @@ def test_hosts_that_never_answer_stop_no_other(
     }
     mute = ssh(lab).target(lab.hosts[1].address)
     with pytest.raises(Unreachable, match="its shell start-up probably reads our input"):
-        asyncio.run(ssh_hosts._download(mute, "file", tmp_path / "file", lambda done, total: None))
+        asyncio.run(node_file_copy._download(mute, "file", tmp_path / "file", lambda done, total: None))
     said, errors, status = {}, {}, {}
     for name, process in commands.items():
         said[name], errors[name] = process.communicate(timeout=DEADLINE)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from skyward_core.model.errors import UsageError
-from skyward_core.tasks.script_inspection import build_task
+from skyward_core.tasks.run_script_loader import build_task
 from tests.support.full_disk import fill
 
 SCRIPT = "import skyward_core as sky\n\n@sky.function\ndef f() -> None: ...\n"

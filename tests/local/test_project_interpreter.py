@@ -27,7 +27,7 @@ from skyward_core.model.specs import Image, Options, PoolSpec
 from skyward_core.node.bootstrap.image_environment import MADE_FILE
 from skyward_core.plugins.plugin import Plugin
 from skyward_core.store.pool_folder import read_lock as kept
-from skyward_core.tasks.script_inspection import build_task
+from skyward_core.tasks.run_script_loader import build_task
 from skyward_core.tasks.script_interpreter_selection import library_path_entries, query_python
 from skyward_core.tasks.task_and_blob_values import Task
 from tests.support.cli import Cli, call
@@ -367,7 +367,7 @@ def test_values_are_written_for_every_version() -> None:
     for known in [*other_pythons().values(), None]:
         code = (
             "import sys; sys.path.insert(0, sys.argv[1]); from pathlib import Path, PurePosixPath; "
-            "from skyward_core.tasks.script_inspection import pickle_request as request_of; "
+            "from skyward_core.tasks.run_script_loader import pickle_request as request_of; "
             "sys.stdout.buffer.write(request_of([Path('/a'), {'b': PurePosixPath('c')}]))"
         )
         root = str(Path(sky.__file__).parents[1])

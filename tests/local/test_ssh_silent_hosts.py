@@ -12,7 +12,7 @@ from pathlib import Path
 import asyncssh
 import pytest
 
-from skyward_core.client import ssh_hosts
+from skyward_core.client import node_file_copy
 from skyward_core.model.errors import PoolError, Unreachable, UsageError
 from skyward_core.providers.slurm.slurm_commands import SlurmCommands
 from skyward_core.transport.ssh.connection import ANSWER_TIMEOUT, answer_timeout
@@ -167,7 +167,7 @@ async def test_a_copy_from_a_host_that_stops_to_answer_ends(host: Host, known: P
     host.sftp = Hangs
     await host.start()
     with pytest.raises(Unreachable, match=r"Host 127.0.0.1 sent nothing for 2 s while it was asked for a copy"):
-        await ssh_hosts._download(target(host, known), "results", tmp_path / "here", lambda done, total: None)
+        await node_file_copy._download(target(host, known), "results", tmp_path / "here", lambda done, total: None)
 
 
 @pytest.mark.parametrize("text", ["x", "0", "-1", "nan", "inf", "1e999"])

@@ -10,7 +10,7 @@ from textual.screen import Screen
 
 from skyward_core.client.launch.presets import Preset
 from skyward_tui.dialogs.confirmations import BudgetScreen, QuitScreen, TeardownScreen
-from skyward_tui.dialogs.dialog import AskScreen, ChoiceScreen
+from skyward_tui.dialogs.dialog import AskScreen, ChoiceScreen, DifferencesScreen
 from skyward_tui.dialogs.focus_letters import JumpScreen
 from skyward_tui.dialogs.help import HelpScreen
 from skyward_tui.dialogs.host_key_and_secret_prompts import HostKeyScreen, SecretsScreen
@@ -22,7 +22,6 @@ from skyward_tui.dialogs.pickers import (
     PythonsScreen,
     ThemePicker,
 )
-from skyward_tui.dialogs.result_differences import DifferencesScreen
 from skyward_tui.screens.compare import CompareScreen
 from skyward_tui.screens.errors import ErrorsScreen
 from skyward_tui.screens.history import HistoryScreen

@@ -17,15 +17,8 @@ from skyward_core.client.run_history import LogSearch, PastRun, RunPreviewData, 
 from skyward_core.client.session_interface import SessionInterface
 from skyward_core.model import outcomes
 from skyward_core.model.errors import NoTrials, PoolExistsError, UsageError
-from skyward_core.model.outcomes import (
-    ErrorInfo,
-    FetchedFile,
-    Outcome,
-    RootCause,
-    Summary,
-    Unfetched,
-    WrittenFile,
-)
+from skyward_core.model.outcomes import ErrorInfo, Outcome, RootCause, Summary
+from skyward_core.model.output_files import FetchedFile, Unfetched, WrittenFile
 from skyward_core.model.specs import PoolSpec
 from skyward_core.model.thread_stacks import Stacks
 from skyward_core.pool.dashboards import Dashboard

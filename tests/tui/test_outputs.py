@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from skyward_core.model.outcomes import WrittenFile
+from skyward_core.model.output_files import WrittenFile
 from skyward_core.views import events
 from skyward_tui.app.app import SkywardApp
 from tests.support.app_driver import screen_text, until

@@ -10,7 +10,7 @@ from textual.pilot import Pilot
 from textual.widgets import Button
 
 from skyward_core.model.errors import PoolError
-from skyward_core.model.outcomes import Unfetched, WrittenFile
+from skyward_core.model.output_files import Unfetched, WrittenFile
 from skyward_core.store.ledger_rows import Receipt
 from skyward_core.views import events
 from skyward_tui.app.app import SkywardApp

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from skyward_core.node.agent.agent_state import EpochFile, Gang, GangLock, ReservedPorts
+from skyward_core.node.agent.gang_queue_and_fail_fast import GangLock
+from skyward_core.node.agent.gang_state import EpochFile, Gang, ReservedPorts
 
 
 class Client:

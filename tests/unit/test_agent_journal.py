@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from skyward_core.node.agent import call_registry
-from skyward_core.node.agent.call_registry import Call, CallRegistry, Journal
+from skyward_core.node.agent import call_journal
+from skyward_core.node.agent.call_journal import Journal
+from skyward_core.node.agent.call_registry import Call, CallRegistry
 from skyward_core.protocol.frame_codec import encode_frame
 
 LONG = ("long", 0)
@@ -45,7 +46,7 @@ class Node:
 
 @pytest.fixture
 def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Node:
-    monkeypatch.setattr(call_registry, "LEAST_JOURNAL_BYTES", 20_000)
+    monkeypatch.setattr(call_journal, "LEAST_JOURNAL_BYTES", 20_000)
     return Node(tmp_path / "journal")
 
 

@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 from skyward_core.node.agent import worker_slot
-from skyward_core.node.agent.agent_state import Gang, NodeState
+from skyward_core.node.agent.agent_state import NodeState
 from skyward_core.node.agent.config import AgentConfig
 from skyward_core.node.agent.connection import Connection
+from skyward_core.node.agent.gang_state import Gang
 from skyward_core.node.agent.worker_processes import Process
 from skyward_core.node.agent.worker_slot import PluginContextProcess
 from skyward_core.protocol.frame_codec import Header

@@ -19,12 +19,11 @@ pytest.importorskip("boto3")
 from botocore.parsers import ResponseParserError
 
 from skyward_core.model.errors import Unreachable
-from skyward_core.providers.aws import account_resources, ec2_errors, instance_lookup_and_end
+from skyward_core.providers.aws import account_resources, ec2_errors, instance_lookup_and_end, instance_tags
 from skyward_core.providers.aws.account_resources import SecurityResources
 from skyward_core.providers.aws.ec2_errors import CallFailed
-from skyward_core.providers.aws.host_keys import KeyPair
 from skyward_core.providers.aws.instance_lookup_and_end import to_machine
-from skyward_core.providers.aws.launch_journal import LaunchJournal
+from skyward_core.providers.aws.launch_journal import KeyPair, LaunchJournal
 from skyward_core.providers.aws.network import Zone
 
 
@@ -41,14 +40,14 @@ def test_clients_that_begin_at_once_are_of_one_ledger(home: Path) -> None:
 
         def begin(gate: threading.Barrier = gate, found: list[str] = found) -> None:
             gate.wait()
-            found.append(instance_lookup_and_end.ledger_id())
+            found.append(instance_tags.ledger_id())
 
         clients = [threading.Thread(target=begin) for _ in range(4)]
         for each in clients:
             each.start()
         for each in clients:
             each.join()
-        assert len(found) == 4 and set(found) == {instance_lookup_and_end.known_ledger_id()}
+        assert len(found) == 4 and set(found) == {instance_tags.known_ledger_id()}
         (home / "aws" / "ledger-id").unlink()
 
 
@@ -59,15 +58,15 @@ def test_a_user_without_a_name_owns_things_by_its_number(monkeypatch: pytest.Mon
     monkeypatch.setattr(getpass, "getuser", nobody)
     monkeypatch.setattr("os.getuid", lambda: 1234)
     assert (
-        instance_lookup_and_end.pool_tags("p", "t")[instance_lookup_and_end.OWNER]
-        == instance_lookup_and_end.purchase_tags("t")[instance_lookup_and_end.OWNER]
+        instance_tags.pool_tags("p", "t")[instance_tags.OWNER]
+        == instance_tags.purchase_tags("t")[instance_tags.OWNER]
         == "1234"
     )
 
 
 @pytest.mark.parametrize(("said", "node"), [("3", 3), ("\x1b[2J", 1), ("9" * 30, 1), ("-1", 1), ("²", 1)])
 def test_a_node_s_tag_is_believed_where_it_is_a_number(said: str, node: int) -> None:
-    told = {"InstanceId": "i-1", "AmiLaunchIndex": 1, "Tags": [{"Key": instance_lookup_and_end.NODE, "Value": said}]}
+    told = {"InstanceId": "i-1", "AmiLaunchIndex": 1, "Tags": [{"Key": instance_tags.NODE, "Value": said}]}
     assert to_machine(told, "r", {}).node == node
 
 

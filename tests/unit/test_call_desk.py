@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from skyward_core.node.agent import call_registry
+from skyward_core.node.agent import call_journal
 from skyward_core.node.agent.agent_lifetime import recover_state
 from skyward_core.node.agent.agent_state import NodeState
 from skyward_core.node.agent.call_outcomes import CallLifecycle
@@ -96,12 +96,12 @@ async def test_what_was_given_and_what_came_of_it_is_in_the_journal_until_it_is_
     first.started_at = 1.0
     desk.desk.on_call_started(first, '{"t":"call","run":"r1","i":0}')
     desk.desk.finish(first, returned(first), b"result")
-    assert [header["t"] for header, _ in call_registry.read_journal(path)] == ["given", "outcome"]
+    assert [header["t"] for header, _ in call_journal.read_journal(path)] == ["given", "outcome"]
     desk.desk.acknowledge({"r1": None})
-    assert [header["t"] for header, _ in call_registry.read_journal(path)] == ["given", "outcome", "ack"]
+    assert [header["t"] for header, _ in call_journal.read_journal(path)] == ["given", "outcome", "ack"]
     desk.desk.finish(second, returned(second))
     desk.desk.acknowledge({"r2": [0]})
-    assert call_registry.read_journal(path) == [], "nothing waits for anybody"
+    assert call_journal.read_journal(path) == [], "nothing waits for anybody"
 
 
 KILLED = """

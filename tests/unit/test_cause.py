@@ -7,7 +7,8 @@ import signal
 
 import pytest
 
-from skyward_core.model.outcomes import ErrorInfo, Outcome, RootCause, is_failure, is_symptom, root_cause
+from skyward_core.model.outcomes import ErrorInfo, Outcome, RootCause
+from skyward_core.model.root_cause import is_failure, is_symptom, root_cause
 
 GLOO = "[/__w/pytorch/pytorch/third_party/gloo/gloo/transport/tcp/"
 HINT = "Check the logs of the remote worker before reporting an error. GLHF! 🏖️"

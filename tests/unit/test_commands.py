@@ -34,15 +34,8 @@ from skyward_core.model.errors import (
     TeardownError,
 )
 from skyward_core.model.machines import Leftover
-from skyward_core.model.outcomes import (
-    ErrorInfo,
-    Outcome,
-    RootCause,
-    RunStatus,
-    Summary,
-    Unfetched,
-    WrittenFile,
-)
+from skyward_core.model.outcomes import ErrorInfo, Outcome, RootCause, RunStatus, Summary
+from skyward_core.model.output_files import Unfetched, WrittenFile
 from skyward_core.model.specs import PoolSpec
 from skyward_core.pool.node_roster import describe_notice
 from skyward_core.providers.local.provider import Local

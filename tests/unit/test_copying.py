@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import skyward_core as sky
-from skyward_core.client import ssh_hosts
+from skyward_core.client import node_file_copy
 from skyward_tui.cli.commands.cp import _NODE_PATH, copy
 from skyward_tui.cli.commands.hosts_trust_shell_forward import forward
 from skyward_tui.cli.console import Console
@@ -41,27 +41,27 @@ def test_one_is_here_and_one_on_a_node(words: tuple[str, str]) -> None:
 def test_links_and_what_is_no_file_are_refused_before_anything_is_copied(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "file").write_text("12")
-    assert [(each.parts, each.size) for each in ssh_hosts._local_entries(tmp_path / "a")] == [
+    assert [(each.parts, each.size) for each in node_file_copy._local_entries(tmp_path / "a")] == [
         ((), 0),
         (("file",), 2),
     ]
     (tmp_path / "a" / "link").symlink_to("file")
     for path in (tmp_path / "a", tmp_path / "a" / "link"):
         with pytest.raises(sky.UsageError, match="link is a link"):
-            ssh_hosts._local_entries(path)
+            node_file_copy._local_entries(path)
     (tmp_path / "a" / "link").unlink()
     os.mkfifo(tmp_path / "a" / "pipe")
     with pytest.raises(sky.UsageError, match="neither a file nor a folder"):
-        ssh_hosts._local_entries(tmp_path / "a")
+        node_file_copy._local_entries(tmp_path / "a")
     with pytest.raises(sky.UsageError, match="No such file"):
-        ssh_hosts._local_entries(tmp_path / "none")
+        node_file_copy._local_entries(tmp_path / "none")
 
 
 @pytest.mark.parametrize("path", ["..", "../x", "a/../b", "/a/..", "~/../x"])
 def test_no_path_leads_up(path: str) -> None:
     with pytest.raises(sky.UsageError, match=r"without \.\."):
-        ssh_hosts._check_remote_path(path)
-    assert [ssh_hosts._check_remote_path(each) for each in ("~", "~/a", "/b", "a..b")] == [
+        node_file_copy._check_remote_path(path)
+    assert [node_file_copy._check_remote_path(each) for each in ("~", "~/a", "/b", "a..b")] == [
         "",
         "a",
         "/b",
@@ -79,20 +79,20 @@ async def test_a_name_that_leads_elsewhere_is_refused(name: str) -> None:
             yield Listed
 
     with pytest.raises(sky.PoolError, match="no name of a file"):
-        [each async for each in ssh_hosts._list_names(Strange(), "/data")]
+        [each async for each in node_file_copy._list_names(Strange(), "/data")]
 
 
 def test_a_place_here_is_a_new_one_or_a_file(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     (tmp_path / "link").symlink_to("file")
-    assert ssh_hosts._local_target(tmp_path, "file", False) == tmp_path / "file"
+    assert node_file_copy._local_target(tmp_path, "file", False) == tmp_path / "file"
     for path, is_folder, why in (
         (tmp_path / "link", False, "a link already"),
         (tmp_path / "file", True, "something of that name"),
         (tmp_path / "none" / "x", False, "no folder"),
     ):
         with pytest.raises(sky.UsageError, match=why):
-            ssh_hosts._local_target(path, "x", is_folder)
+            node_file_copy._local_target(path, "x", is_folder)
 
 
 def test_a_port_of_this_machine_that_is_in_use_is_told_before_any_page_is() -> None:

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from skyward_core.node.agent import gang_queue_and_fail_fast
-from skyward_core.node.agent.agent_state import Gang
 from skyward_core.node.agent.call_registry import Call
 from skyward_core.node.agent.gang_queue_and_fail_fast import FailFast, sign_failure
+from skyward_core.node.agent.gang_state import Gang
 from skyward_core.protocol.frame_codec import Decoder, encode_frame
 from tests.support.agent_parts import Node
 from tests.support.waiting import until

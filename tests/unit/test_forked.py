@@ -12,8 +12,8 @@ from subprocess import DEVNULL, PIPE
 
 import pytest
 
-from skyward_core.tasks import script_inspection
-from skyward_core.tasks.script_inspection import build_task
+from skyward_core.tasks import run_script_loader
+from skyward_core.tasks.run_script_loader import build_task
 from tests.support.fewer import FOLDER
 from tests.support.forked import Loaded
 from tests.support.forked_clients import run_script
@@ -90,7 +90,7 @@ def test_a_script_finds_loaded_what_it_finds_where_its_loader_is_started(
         "import skyward_core as sky\n@sky.function\ndef f(): ...\n"
     )
     build_task(script, "f", {})
-    monkeypatch.setattr(script_inspection, "subprocess", subprocess)
+    monkeypatch.setattr(run_script_loader, "subprocess", subprocess)
     build_task(script, "f", {})
     (forked, *rest), (started, *others) = map(json.loads, found.read_text().splitlines())
     assert rest == others

@@ -270,11 +270,11 @@ OF_OURS = {
     "skyward_core/client/recording_export.py": 3,
     "skyward_core/client/run_history.py": 4,
     "skyward_core/client/skyward_alias.py": 4,
-    "skyward_core/client/ssh_hosts.py": 5,  # of a node, and of what was just copied
+    "skyward_core/client/node_file_copy.py": 5,  # of a node, and of what was just copied
     "skyward_core/store/settings_editing.py": 1,
     "skyward_core/store/state_folder.py": 4,
     "skyward_core/tasks/task_and_blob_values.py": 4,
-    "skyward_core/tasks/script_inspection.py": 3,
+    "skyward_core/tasks/run_script_loader.py": 3,
     "skyward_core/tasks/script_interpreter_selection.py": 7,
     "skyward_core/tasks/script_loader.py": 2,  # of a script that was parsed before
     "skyward_tui/cli/commands/examples_and_shim.py": 1,

@@ -120,7 +120,7 @@ def test_the_version_is_said_without_loading_what_says_more() -> None:
 
 
 def test_an_app_that_is_opened_without_options_waits_for_nobody_who_understands_some() -> None:
-    code = "from skyward_tui.app import splash_screen as opening\nopening.new_app()"
+    code = "from skyward_tui.app import new_app\nnew_app()"
     assert loaded_by(code).isdisjoint({"click", "pydantic", "boto3", "asyncssh", "cloudpickle", "gettext"})
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from skyward_core.model.errors import ScriptError
 from skyward_core.tasks.packages.inline_metadata import InlineMetadata, find_blocks, read_inline_metadata
-from skyward_core.tasks.packages.project_root import VersionError, satisfies
+from skyward_core.tasks.packages.python_versions import VersionError, satisfies
 
 
 def read(tmp_path: Path, toml: str) -> InlineMetadata | None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from skyward_core.model.outcomes import WrittenFile
+from skyward_core.model.output_files import WrittenFile
 from skyward_core.pool.output_files import OutputFetcher, OutputRecord, list_files
 from tests.support.runs import home_for_runs
 from tests.support.staged_pool import Node, staged

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from skyward_tui.external_editor import EditorError, editor_command, find_local
+from skyward_tui.external_editor import EditorError, editor_command
 from skyward_tui.panels.log import parse_time
+from skyward_tui.source_lookup import find_local
 
 NEWEST = datetime(2026, 11, 24, 0, 30, 10).timestamp()
 

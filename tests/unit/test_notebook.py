@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from skyward_core.api import notebook_html
+from skyward_core.api import notebook_display
 from skyward_core.api.notebook_display import StartupProgress, default_pool_name, format_progress
 from skyward_core.model.outcomes import RootCause
 from skyward_core.model.specs import generate_pool_name
@@ -95,21 +95,21 @@ def test_text_of_ranks_and_hosts_is_text_of_html() -> None:
     run.root_cause = RootCause(0, "raised", EVIL, EVIL)
     pool = PoolView(EVIL, provider=EVIL, nodes=[NodeView(0, "gone", detail=EVIL, address=EVIL)], runs={"r1": run})
     for shown in (
-        notebook_html.run_html(run),
-        notebook_html.pool_html(pool),
-        notebook_html.unseen_html("pool", EVIL, EVIL),
-        notebook_html.table_html(EVIL, [EVIL], [[EVIL]]),
+        notebook_display.run_html(run),
+        notebook_display.pool_html(pool),
+        notebook_display.unseen_html("pool", EVIL, EVIL),
+        notebook_display.table_html(EVIL, [EVIL], [[EVIL]]),
     ):
         assert "&lt;script&gt;alert(1)" in shown
         assert "<script" not in shown and "<img" not in shown and "onerror=alert(2)>" not in shown
         assert not set(shown) & {"\x1b", "\x07", "\u202e"} and "owned" not in shown
-    assert "1 raised, 1 running" in notebook_html.run_html(run) and "2.0 s" in notebook_html.run_html(run)
+    assert "1 raised, 1 running" in notebook_display.run_html(run) and "2.0 s" in notebook_display.run_html(run)
 
 
 def test_a_large_table_is_cut_and_says_so() -> None:
-    shown = notebook_html.table_html("trials", ["#"], [[str(row)] for row in range(notebook_html.ROWS + 5)])
-    assert shown.count("<tr>") == notebook_html.ROWS + 1 and "and 5 more" in shown
-    assert "x" * 400 not in notebook_html.table_html("", ["a"], [["x" * 400]])
+    shown = notebook_display.table_html("trials", ["#"], [[str(row)] for row in range(notebook_display.ROWS + 5)])
+    assert shown.count("<tr>") == notebook_display.ROWS + 1 and "and 5 more" in shown
+    assert "x" * 400 not in notebook_display.table_html("", ["a"], [["x" * 400]])
 
 
 def test_nothing_of_it_is_loaded_by_scripts(tmp_path: Path) -> None:

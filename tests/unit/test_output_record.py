@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from skyward_core.model.outcomes import WrittenFile
+from skyward_core.model.output_files import WrittenFile
 from skyward_core.pool import output_files
 from skyward_core.pool.output_files import OutputRecord
 

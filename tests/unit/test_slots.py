@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from skyward_core.node.agent.agent_state import Gang
 from skyward_core.node.agent.call_registry import Call
 from skyward_core.node.agent.connection import Connection
+from skyward_core.node.agent.gang_state import Gang
 from skyward_core.node.agent.log_tailing import LogTail
 from skyward_core.node.agent.worker_processes import Process
 from skyward_core.node.agent.worker_slot import Slot

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from skyward_core.client import ssh_hosts
+from skyward_core.client import node_file_copy
 from skyward_core.model.errors import JobFileError, UsageError
 from skyward_core.node.agent.written_files import find_written_files
 from skyward_core.node.bootstrap import host_commands, receive_working_folder
@@ -640,9 +640,9 @@ def test_a_new_home_is_marked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 def test_no_state_folder_is_copied_or_mounted(folder: Path, tmp_path: Path, part: str) -> None:
     ours = state(folder / "home") / part
     (tmp_path / "link").symlink_to(ours)
-    assert not [each for each in ssh_hosts._local_entries(folder) if each.parts[:1] == ("home",)]
+    assert not [each for each in node_file_copy._local_entries(folder) if each.parts[:1] == ("home",)]
     with pytest.raises(UsageError, match="home is a state folder of skyward, which holds keys"):
-        ssh_hosts._local_entries(ours)
+        node_file_copy._local_entries(ours)
     with pytest.raises(JobFileError, match="home is a state folder of skyward, which holds keys"):
         make_mount_call({"/there": tmp_path / "link"})
     ((packed,), _) = make_mount_call({"/there": folder}).args, None
@@ -653,7 +653,7 @@ def test_no_state_folder_is_copied_or_mounted(folder: Path, tmp_path: Path, part
 
 def test_what_a_user_keeps_in_a_state_folder_can_be_copied(tmp_path: Path) -> None:
     mine = write(state(tmp_path / "home"), "mine/data.bin", "x")
-    assert ssh_hosts._local_entries(mine) and ssh_hosts._local_entries(mine.parent)
+    assert node_file_copy._local_entries(mine) and node_file_copy._local_entries(mine.parent)
 
 
 def test_ranks_state_folders_are_no_outputs(tmp_path: Path) -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from skyward_core.node.agent import call_registry
-from skyward_core.node.agent.call_registry import GeneratorBuffer
+from skyward_core.node.agent import generator_values
+from skyward_core.node.agent.generator_values import GeneratorBuffer
 from skyward_core.protocol.frame_codec import WINDOW, Decoder, encode_frame
 from tests.support.examples import examples
 
@@ -75,8 +75,8 @@ def test_a_value_that_no_disk_took_is_missing_and_no_other(tmp_path: Path) -> No
 @given(st.lists(st.sampled_from(("add", "take", "die")), max_size=80))
 def test_whatever_happens_the_reader_gets_the_rest(tmp_path_factory, steps: list[str]) -> None:  # type: ignore[no-untyped-def]
     path = tmp_path_factory.mktemp("yields") / "values"
-    room, few = call_registry.COMPACT_THRESHOLD, call_registry.MAX_COMPACT_BYTES
-    call_registry.COMPACT_THRESHOLD, call_registry.MAX_COMPACT_BYTES = 100, 200
+    room, few = generator_values.COMPACT_THRESHOLD, generator_values.MAX_COMPACT_BYTES
+    generator_values.COMPACT_THRESHOLD, generator_values.MAX_COMPACT_BYTES = 100, 200
     try:
         kept, made, taken = GeneratorBuffer(path), 0, 0
         for step in steps:
@@ -98,4 +98,4 @@ def test_whatever_happens_the_reader_gets_the_rest(tmp_path_factory, steps: list
         assert got == list(range(taken, made))
         kept.remove()
     finally:
-        call_registry.COMPACT_THRESHOLD, call_registry.MAX_COMPACT_BYTES = room, few
+        generator_values.COMPACT_THRESHOLD, generator_values.MAX_COMPACT_BYTES = room, few

@@ -22,13 +22,12 @@ from skyward_core.tasks.bounded_subprocess import CancellationToken
 from skyward_core.tasks.missing_packages import FRAMEWORKS, install_advice, is_missing
 from skyward_core.tasks.packages.image_packages import PackageFile, list_package_files
 from skyward_core.tasks.packages.inline_metadata import read_inline_metadata
+from skyward_core.tasks.run_script_loader import build_task, build_tasks
 from skyward_core.tasks.script_inspection import (
     ArgumentField,
     FunctionInfo,
     Param,
     argument_fields,
-    build_task,
-    build_tasks,
     find_function,
     has_functions,
     list_commands,

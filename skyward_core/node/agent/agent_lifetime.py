@@ -1,4 +1,4 @@
-"""Its life: lease, take-over, end."""
+"""Lifetime of the agent: take-over from an earlier agent, lease, shutdown of the machine, clean-up."""
 
 from __future__ import annotations
 

@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from skyward_core.node.agent.agent_state import NodeState
-from skyward_core.node.agent.call_registry import Call, GeneratorBuffer
+from skyward_core.node.agent.call_registry import Call
 from skyward_core.node.agent.connected_clients import ClientRegistry
 from skyward_core.node.agent.connection import Connection
+from skyward_core.node.agent.generator_values import GeneratorBuffer
 from skyward_core.node.agent.log_tailing import RankLogs
 from skyward_core.node.agent.worker_processes import (
     ON_SIGTERM,

@@ -1,186 +1,32 @@
-"""Calls and runs remembered, with their journal on disk."""
+"""Registry of calls and runs: unacknowledged calls, and records of recent runs."""
 
 from __future__ import annotations
 
 import asyncio
-import os
 import time
-from array import array
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
 from skyward_core.node.agent.connection import Connection
+from skyward_core.node.agent.generator_values import GeneratorBuffer
 from skyward_core.protocol.frame_codec import (
     MAX_SHORT_TEXT,
-    WINDOW,
     AnyHeader,
-    Decoder,
-    WireError,
-    decode_header,
-    decode_lengths,
     encode_frame,
     encode_frame_text,
     encode_json,
 )
 
 if TYPE_CHECKING:
-    from typing import TypedDict
-
     from skyward_core.protocol.frame_types import (
         AgentBegan,
         AgentItem,
         AgentOutcome,
-        ClientAck,
         ClientCall,
         EndDetails,
-        LogSizes,
         WorkerOutcome,
         WorkerWant,
     )
-
-    class JournalGiven(TypedDict):
-        """A call that a worker has been given."""
-
-        t: Literal["given"]
-        slot: int
-        rank: int
-        log: LogSizes
-        call: ClientCall
-
-    JournalFrame = JournalGiven | AgentOutcome | ClientAck
-
-
-COMPACT_THRESHOLD = 4 << 20  # bytes of values that were taken, before those that were not are written anew
-MAX_COMPACT_BYTES = 1 << 20  # bytes that are read at once for that
-HEADER_BYTES = 8
-
-
-class GeneratorBuffer:
-    """See the module. A value's number is its place among all that the generator yields.
-
-    Attributes:
-        first: number of the first value that is still to be taken.
-        sent: number of the first one that its reader was not sent.
-    """
-
-    def __init__(self, path: Path) -> None:
-        """Open the file, or make it; what an agent before this one put there is found again."""
-        self._path = path
-        try:
-            self._file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-        except OSError:
-            self._file = -1  # as where there is no room for a value
-        self.first = 0
-        self.next_unsent = 0
-        self._base = 0  # where the first of them begins
-        self._ends = array("Q")  # where each of them ends, from ``_gone`` on
-        self._dropped = 0
-        self._files: dict[int, str] = {}  # number of a large value -> its file in the spool
-        if self._file >= 0:
-            self._load()
-
-    @property
-    def next_number(self) -> int:
-        """The number of the value that is still to be made."""
-        return self.first + len(self._ends) - self._dropped
-
-    def add(self, number: int, file: str | None, data: bytes) -> bool:
-        """Take a value in; says whether it is new: a worker sends again what an agent that died may not have got."""
-        if number < self.next_number:
-            return False
-        if number > self.next_number:  # those before have been taken, from the agent before this one
-            self.acknowledge(self.next_number)
-            self.first = number
-            self.next_unsent = max(self.next_unsent, number)
-        at = self._end
-        try:
-            end = at + len(data) if os.pwrite(self._file, data, at) == len(data) else at
-        except OSError:
-            end = at  # no room: if it is needed again, its reader will be told that it is lost
-        self._ends.append(end)
-        if file is not None:
-            self._files[number] = file
-        return True
-
-    def read(self, number: int) -> bytes:
-        """A value's frame; empty where the disk had no room for it."""
-        place = self._dropped + number - self.first
-        at = self._ends[place - 1] if place > self._dropped else self._base
-        size = self._ends[place] - at
-        return os.pread(self._file, size, at) if size else b""
-
-    def pop_sendable(self) -> list[bytes]:
-        """Frames of what the reader was not sent and may be sent now, as far as its window goes."""
-        self.next_unsent = max(self.next_unsent, self.first)
-        until = min(self.next_number, self.first + WINDOW)
-        frames = [self.read(number) for number in range(self.next_unsent, until)]
-        self.next_unsent = max(self.next_unsent, until)
-        return frames
-
-    def acknowledge(self, until: int) -> None:
-        """The reader has all values below a number, and needs them no more."""
-        until = min(until, self.next_number)
-        while self.first < until:
-            if (name := self._files.pop(self.first, None)) is not None:
-                self._path.with_name(name).unlink(missing_ok=True)
-            self._base = self._ends[self._dropped]
-            self._dropped += 1
-            self.first += 1
-        if self._dropped > 1024 and self._dropped > len(self._ends) // 2:
-            del self._ends[: self._dropped]
-            self._dropped = 0
-        if self._base > COMPACT_THRESHOLD and self._end - self._base <= MAX_COMPACT_BYTES:
-            self._compact()
-
-    def remove(self) -> None:
-        """Nobody needs any of it any more."""
-        self.acknowledge(self.next_number)
-        if self._file >= 0:
-            os.close(self._file)
-        self._path.unlink(missing_ok=True)
-
-    @property
-    def _end(self) -> int:
-        return self._ends[-1] if len(self._ends) > self._dropped else self._base
-
-    def _compact(self) -> None:
-        """Write what is still needed to a file that takes the place of this one; whichever is there is whole."""
-        rest = os.pread(self._file, self._end - self._base, self._base)
-        new = self._path.with_suffix(".new")
-        try:
-            new.write_bytes(rest)
-            file = os.open(new, os.O_RDWR)
-        except OSError:
-            return
-        new.replace(self._path)
-        os.close(self._file)
-        self._file = file
-        self._ends = array("Q", (end - self._base for end in self._ends[self._dropped :]))
-        self._base = self._dropped = 0
-
-    def _load(self) -> None:
-        size, at = os.fstat(self._file).st_size, 0
-        header: AgentItem
-        while at + HEADER_BYTES <= size:
-            head, body = decode_lengths(os.pread(self._file, HEADER_BYTES, at))
-            end = at + HEADER_BYTES + head + body
-            try:
-                if end > size:
-                    raise WireError("it was cut short")
-                header = decode_header(os.pread(self._file, head, at + HEADER_BYTES))
-            except WireError:
-                break
-            if not self._ends:
-                self.first = header["seq"]
-            while self.next_number < header["seq"]:
-                self._ends.append(at)  # there was no room for it
-            self._ends.append(end)
-            if (name := header.get("file")) is not None:
-                self._files[header["seq"]] = Path(name).name
-            at = end
-        os.ftruncate(self._file, at)
 
 
 MAX_METRIC_NAMES = 16  # names of numbers of an outcome of a sweep, more of which later clients are not told
@@ -448,87 +294,3 @@ def _shorten_outcome(outcome: AgentOutcome) -> AgentOutcome:
     if len(short.get("numbers", ())) > MAX_METRIC_NAMES:
         del short["numbers"]
     return short
-
-
-LEAST_JOURNAL_BYTES = 4 << 20  # bytes that it may always have
-
-
-class Journal:
-    """See the module.
-
-    Args:
-        needed: gives the frames of all calls that are not acknowledged, as they would be written now.
-    """
-
-    def __init__(self, path: Path, needed: Callable[[], Iterable[bytes]]) -> None:
-        self._path = path
-        self._needed = needed
-        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
-        self._size = os.fstat(self._file).st_size
-        self._compact_at = LEAST_JOURNAL_BYTES
-
-    def write(self, data: bytes) -> None:
-        """Append a frame; a full disk is nobody's failure here, the spool will say it."""
-        try:
-            written = os.write(self._file, data)
-        except OSError:
-            return
-        if written < len(data):
-            os.ftruncate(self._file, self._size)  # half a frame would hide all that follow
-            return
-        self._size += written
-        if self._size > self._compact_at:
-            self.compact()
-            self._compact_at = max(LEAST_JOURNAL_BYTES, 2 * self._size)
-
-    def clear(self) -> None:
-        if self._size:
-            os.ftruncate(self._file, 0)
-            self._size = 0
-            self._compact_at = LEAST_JOURNAL_BYTES
-
-    def compact(self) -> None:
-        """Write what is needed to a file that takes the place of this one; whichever is there is whole."""
-        new = self._path.with_suffix(".new")
-        file = -1
-        try:
-            file = os.open(new, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o600)
-            for data in self._needed():
-                if os.write(file, data) < len(data):
-                    raise OSError("it was cut short")
-            new.replace(self._path)
-        except OSError:
-            # No room for it: the old one goes on, and is still whole.
-            if file >= 0:
-                os.close(file)
-            with suppress(OSError):
-                new.unlink()
-            return
-        os.close(self._file)
-        self._file, self._size = file, os.fstat(file).st_size
-
-    def read(self) -> list[tuple[JournalFrame, bytes]]:
-        """Everything written by whoever was here before; what was cut short is left out."""
-        return _read_frames(self._file)
-
-
-def read_journal(path: Path) -> list[tuple[JournalFrame, bytes]]:
-    """What a journal holds that no agent writes any more; nothing where there is none."""
-    try:
-        file = os.open(path, os.O_RDONLY)
-    except FileNotFoundError:
-        return []
-    try:
-        return _read_frames(file)
-    finally:
-        os.close(file)
-
-
-def _read_frames(file: int) -> list[tuple[JournalFrame, bytes]]:
-    frames: list[tuple[JournalFrame, bytes]] = []
-    try:
-        for found in Decoder().feed(os.pread(file, os.fstat(file).st_size, 0)):
-            frames.append(found)
-    except WireError:
-        return frames
-    return frames

@@ -25,8 +25,9 @@ from skyward_core.protocol.frame_codec import CHUNK_BYTES, VERSION, AnyHeader, H
 from skyward_core.protocol.frame_schema import AGENT_FEATURES, validate_client_frame
 
 if TYPE_CHECKING:
+    from skyward_core.node.agent.debugger_relay import DebuggerRelay
     from skyward_core.node.agent.metrics_sampler_process import SamplerProcess
-    from skyward_core.node.agent.rank_inspection import DebuggerRelay, DiagnosticsHandler
+    from skyward_core.node.agent.rank_inspection import DiagnosticsHandler
     from skyward_core.node.agent.written_files import OutputFileHandler
     from skyward_core.protocol.frame_types import (
         AgentKnown,
@@ -486,7 +487,7 @@ class ClientRequests:
 
     def _debug(self, connection: Connection, header: ClientDebug, body: bytes) -> None:
         if self._debugger is None:
-            from skyward_core.node.agent.rank_inspection import DebuggerRelay
+            from skyward_core.node.agent.debugger_relay import DebuggerRelay
 
             self._debugger = DebuggerRelay(self._state, self._slots)
         self._debugger.handle(connection, header)

@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 import socket
 import time
+from collections import deque
 from collections.abc import Callable
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from skyward_core.node.agent.agent_state import Gang, GangLock, NodeState, ReservedPorts
+from skyward_core.node.agent.agent_state import NodeState
 from skyward_core.node.agent.call_registry import Call
 from skyward_core.node.agent.connected_clients import ClientRegistry
 from skyward_core.node.agent.connection import Connection
+from skyward_core.node.agent.gang_state import Gang, ReservedPorts
 from skyward_core.node.agent.slot_dispatcher import SlotDispatcher
 from skyward_core.protocol.frame_codec import AnyHeader, Header
 from skyward_core.protocol.frame_schema import validate_peer_frame
@@ -460,3 +463,50 @@ class RunQueue:
             first.owner.send({"t": "turn", "run": first.told["run"]})
         self._first = first
         self._clients.send_to_all({"t": "queue", "waiting": self.waiting})
+
+
+class GangLock:
+    """A queue of clients; the first holds the lock."""
+
+    def __init__(self) -> None:
+        self._queue: deque[Connection] = deque()
+        self._unclean = False
+
+    def request(self, connection: Connection) -> None:
+        if connection in self._queue:
+            return
+        self._queue.append(connection)
+        if len(self._queue) == 1:
+            self._grant()
+        else:
+            self._queue[0].send({"t": "wanted"})
+            self._send_holder(connection)
+
+    def _send_holder(self, waiting: Connection) -> None:
+        waiting.send({"t": "held", "by": self._queue[0].peer_name})
+
+    def release(self, connection: Connection, *, unclean: bool = False) -> None:
+        """Give the lock back. ``unclean``: what the one before left half done could not be seen to."""
+        if self._queue and self._queue[0] is connection:
+            self._queue.popleft()
+            self._unclean |= unclean
+            self._grant()
+
+    def on_client_gone(self, connection: Connection) -> None:
+        """A client went away; if it held the lock it may have started a run on some agents only."""
+        if connection not in self._queue:
+            return
+        held = self._queue[0] is connection
+        self._queue.remove(connection)
+        if held:
+            self._unclean = True
+            self._grant()
+
+    def _grant(self) -> None:
+        if self._queue:
+            self._queue[0].send({"t": "granted", "unclean": self._unclean})
+            self._unclean = False
+            for waiting in islice(self._queue, 1, None):
+                self._send_holder(waiting)
+            if len(self._queue) > 1:
+                self._queue[0].send({"t": "wanted"})

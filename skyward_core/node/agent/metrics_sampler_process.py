@@ -1,5 +1,4 @@
-"""The process that measures this node's machine, and what clients are sent of it. It may hang, die or be stopped: then
-another is started, and clients are told why nothing comes."""
+"""The process that samples the metrics of this node's machine: started, watched, restarted if it hangs or dies."""
 
 from __future__ import annotations
 

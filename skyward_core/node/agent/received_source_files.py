@@ -1,4 +1,4 @@
-"""Source files that ranks were sent; stale bytecode."""
+"""Source files received from clients for ranks, and removal of stale bytecode."""
 
 from __future__ import annotations
 

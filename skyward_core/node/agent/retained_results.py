@@ -17,7 +17,7 @@ from skyward_core.protocol.frame_codec import RESULT_KINDS
 from skyward_core.protocol.node_paths import ERR, OUT, NodePaths
 
 if TYPE_CHECKING:
-    from skyward_core.node.agent.call_registry import JournalFrame
+    from skyward_core.node.agent.call_journal import JournalFrame
 
 MIN_RETENTION = 3600.0  # seconds that a client which ends a pool has for fetching, or giving up, what is left
 REDACT_CHUNK_BYTES = 1 << 20
@@ -47,7 +47,7 @@ def remove_or_retain(folder: Path | str, seconds: float, logs: Mapping[str, int]
     """
     import shutil  # it loads compressors; what most agents need of this module needs none
 
-    from skyward_core.node.agent.call_registry import read_journal
+    from skyward_core.node.agent.call_journal import read_journal
 
     paths, folder = NodePaths(str(folder)), Path(folder)
     runs = unfetched_sizes(read_journal(Path(paths.journal)))

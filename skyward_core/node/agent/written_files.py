@@ -1,4 +1,4 @@
-"""Files that ranks wrote: listing and sending."""
+"""Files that ranks wrote in their working folder: listed and sent to clients."""
 
 from __future__ import annotations
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import pickle
+import sys
 from contextlib import suppress
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -225,8 +226,6 @@ def _short_text(value: Any, depth: int) -> str:
         return _BRACKETS[kind].format(", ".join(shown + ["…"] * (len(value) > 5)))
     if full_name(kind).partition(".")[0] in _ARRAYS and hasattr(value, "shape"):
         extents = " × ".join(str(n) for n in tuple(value.shape)) or "scalar"
-        from skyward_core.node.worker.array_digest import array_digest
-
         content = array_digest(value)
         parts = (kind.__name__, getattr(value, "dtype", ""), extents, content and f"#{content}")
         return " ".join(str(part) for part in parts if str(part))
@@ -263,3 +262,46 @@ def safe_text(value: object, how: Callable[[Any], str] = str) -> str:
         return str.__str__(how(value))  # of a class that derives from str, plain text
     except BaseException as nested:  # noqa: BLE001  user code: its __str__ may raise anything, SystemExit too
         return f"(its __{how.__name__}__ raised {_NAME(type(nested))})"
+
+
+MAX_ARRAY_BYTES = 1 << 30  # bytes of an array that is looked at; longer ones would hold up their result
+
+
+def array_digest(value: Any) -> str:
+    """Eight characters of an array's content: the same where it is the same, byte by byte, in the order of its indices;
+    "" where that cannot be told cheaply, as on a GPU.
+
+    Args:
+        value: an array of numpy, torch, jax or tensorflow.
+    """
+    try:
+        data = _array_bytes(value)
+    except Exception:  # noqa: BLE001  whatever a library makes of it: what an array looks like is told in any case
+        return ""
+    if data is None:
+        return ""
+    import zlib
+
+    return f"{zlib.crc32(data):08x}"
+
+
+def _array_bytes(value: Any) -> Any:
+    library = type(value).__module__.partition(".")[0]
+    numpy = sys.modules.get("numpy")
+    if library == "torch":
+        if value.device.type != "cpu" or value.nbytes > MAX_ARRAY_BYTES:
+            return None
+        torch = sys.modules["torch"]
+        return value.detach().contiguous().reshape(-1).view(torch.uint8).numpy()
+    if library in ("jax", "jaxlib"):
+        if not value.is_fully_addressable or any(each.platform != "cpu" for each in value.devices()):
+            return None
+    elif library == "tensorflow":
+        if "CPU" not in value.device:
+            return None
+        value = value.numpy()
+    elif library != "numpy":
+        return None
+    if numpy is None or value.nbytes > MAX_ARRAY_BYTES or value.dtype.hasobject:
+        return None
+    return numpy.ascontiguousarray(value).view(numpy.uint8).reshape(-1) if value.nbytes else b""

@@ -96,7 +96,7 @@ def _install_hint(error: BaseException) -> str:
     name = (error.name or "").partition(".")[0]
     if not name or name in sys.modules or name.endswith("_script"):
         return ""
-    from skyward_core.protocol.distribution_names import DISTRIBUTIONS
+    from skyward_core.model.errors import DISTRIBUTIONS
 
     package = DISTRIBUTIONS.get(name, name)
     return (

@@ -1,4 +1,4 @@
-"""State shared by ranks: starts the Redis."""
+"""Plugin ``shared``: starts a Redis on node 0 for collections that all ranks share."""
 
 from __future__ import annotations
 

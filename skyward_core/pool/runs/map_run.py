@@ -10,15 +10,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from skyward_core.model.errors import RunError
-from skyward_core.model.outcomes import (
-    ErrorInfo,
-    Outcome,
-    OutcomeKind,
-    Summary,
-    is_failure,
-    root_cause,
-    summarize_outcomes,
-)
+from skyward_core.model.outcomes import ErrorInfo, Outcome, OutcomeKind, Summary
+from skyward_core.model.root_cause import is_failure, root_cause, summarize_outcomes
 from skyward_core.pool.agent_link import Link
 from skyward_core.pool.blob_distribution import BlobFile
 from skyward_core.pool.runs.run import Run

@@ -12,19 +12,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from skyward_core.model.errors import Cancelled, NotPicklableError, PoolError, RunError
-from skyward_core.model.outcomes import (
-    ECHO_WAIT,
-    ErrorInfo,
-    Outcome,
-    OutcomeKind,
-    RootCause,
-    RunKind,
-    RunStatus,
-    Summary,
-    is_failure,
-    is_symptom,
-    root_cause,
-)
+from skyward_core.model.outcomes import ErrorInfo, Outcome, OutcomeKind, RootCause, RunKind, RunStatus, Summary
+from skyward_core.model.root_cause import ECHO_WAIT, is_failure, is_symptom, root_cause
 from skyward_core.pool.agent_link import Link, is_notification
 from skyward_core.pool.runs.run_results import (
     Loaded,

@@ -11,15 +11,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from skyward_core.model.errors import Hint, LedgerError, PoolError
-from skyward_core.model.outcomes import (
-    ErrorInfo,
-    Outcome,
-    RootCause,
-    RunKind,
-    RunStatus,
-    Summary,
-    summarize_outcomes,
-)
+from skyward_core.model.outcomes import ErrorInfo, Outcome, RootCause, RunKind, RunStatus, Summary
+from skyward_core.model.root_cause import summarize_outcomes
 from skyward_core.pool.agent_link import Link
 from skyward_core.pool.blob_distribution import BlobCache, DirectConnections
 from skyward_core.pool.runs.map_run import MapRun

@@ -20,8 +20,7 @@ from skyward_core.model.errors import (
 )
 from skyward_core.model.machines import Check, Inventory, Leftover, Machine
 from skyward_core.providers.aws import instance_lookup_and_end as rented
-from skyward_core.providers.aws import instance_lookup_and_end as tags
-from skyward_core.providers.aws import network
+from skyward_core.providers.aws import instance_tags, network
 from skyward_core.providers.aws import network as placement
 from skyward_core.providers.aws.boto_calls import AwsCalls
 from skyward_core.providers.aws.ec2_errors import (
@@ -31,8 +30,7 @@ from skyward_core.providers.aws.ec2_errors import (
     is_region_failure,
     retry_until_visible,
 )
-from skyward_core.providers.aws.host_keys import KeyPair
-from skyward_core.providers.aws.launch_journal import LaunchJournal
+from skyward_core.providers.aws.launch_journal import KeyPair, LaunchJournal
 from skyward_core.providers.aws.network import Zone
 from skyward_core.util.light_dataclass import Value, value
 from skyward_core.util.terminal_safe_text import sanitize_line as safe
@@ -69,13 +67,13 @@ async def create_security_resources(
         SkywardError: one cannot be made.
     """
     region, name = place.region, resource_name(folder)
-    marks = tags.pool_tags(folder.pool, folder.token)
+    marks = instance_tags.pool_tags(folder.pool, folder.token)
     folder.add("belongings", region=region, vpc=place.vpc, group="" if group else name, key=name)
     try:
         await calls.call(
             "ec2", region, "import_key_pair",
             KeyName=name, PublicKeyMaterial=login.public.encode(),
-            TagSpecifications=tags.tag_specifications(["key-pair"], marks),
+            TagSpecifications=instance_tags.tag_specifications(["key-pair"], marks),
         )  # fmt: skip
     except CallFailed as error:
         if error.code != "InvalidKeyPair.Duplicate":
@@ -98,7 +96,7 @@ async def _ensure_group(calls: AwsCalls, place: Zone, name: str, marks: dict[str
         made = await calls.call(
             "ec2", place.region, "create_security_group",
             GroupName=name, Description="machines of one skyward pool", VpcId=place.vpc,
-            TagSpecifications=tags.tag_specifications(["security-group"], marks),
+            TagSpecifications=instance_tags.tag_specifications(["security-group"], marks),
         )  # fmt: skip
     except CallFailed as error:
         if error.code != "InvalidGroup.Duplicate":
@@ -174,7 +172,7 @@ async def remove_group(calls: AwsCalls, region: str, group: str, name: str) -> N
             return
 
 
-OWN_TAG_FILTER = [{"Name": "tag-key", "Values": [tags.LEDGER]}]
+OWN_TAG_FILTER = [{"Name": "tag-key", "Values": [instance_tags.LEDGER]}]
 LIVE_STATES = ["pending", "running", "stopping", "stopped"]
 TERMINATION_TIMEOUT = 300.0  # seconds in which EC2 says that machines have ended
 POLL_PAUSES = (0.2, 5.0)
@@ -256,15 +254,16 @@ async def _find_in_region(calls: AwsCalls, region: str) -> list[Leftover]:
 
 
 def _make_leftover(what: str, id: str, place: str, told: Mapping[str, Any]) -> Leftover:
-    marks = {key: safe(text) for key, text in tags.parse_tags(told).items()}  # anybody of the account may write them
+    # Everybody who uses the account may write tags.
+    marks = {key: safe(text) for key, text in instance_tags.parse_tags(told).items()}
     made = told.get("LaunchTime") or told.get("CreateTime")
-    ledger = marks.get(tags.LEDGER, "")
+    ledger = marks.get(instance_tags.LEDGER, "")
     is_machine = what == "instance"
     return Leftover(
-        what, id, place, marks.get(tags.POOL, ""), marks.get(tags.TOKEN, ""), ledger,
-        ours=bool(ledger) and ledger == tags.known_ledger_id(), owner=marks.get(tags.OWNER, ""),
+        what, id, place, marks.get(instance_tags.POOL, ""), marks.get(instance_tags.TOKEN, ""), ledger,
+        ours=bool(ledger) and ledger == instance_tags.known_ledger_id(), owner=marks.get(instance_tags.OWNER, ""),
         is_machine=is_machine, since=made.timestamp() if isinstance(made, datetime) else None,
-        expires=tags.tagged_expiry(marks), hourly=tags.tagged_hourly(marks) if is_machine else None,
+        expires=instance_tags.tagged_expiry(marks), hourly=instance_tags.tagged_hourly(marks) if is_machine else None,
     )  # fmt: skip
 
 

@@ -25,8 +25,7 @@ from skyward_core.model.errors import (
 from skyward_core.model.machines import Machine
 from skyward_core.model.offers import Block, MachineRequirements, Offer, Reservation
 from skyward_core.model.specs import PoolSpec
-from skyward_core.providers.aws import account_resources, instance_offers, network
-from skyward_core.providers.aws import instance_lookup_and_end as tags
+from skyward_core.providers.aws import account_resources, instance_offers, instance_tags, network
 from skyward_core.providers.aws.account_resources import SecurityResources
 from skyward_core.providers.aws.boto_calls import AwsCalls
 from skyward_core.providers.aws.ec2_errors import (
@@ -41,7 +40,6 @@ from skyward_core.providers.aws.ec2_errors import (
     query_regions,
     retry_until_visible,
 )
-from skyward_core.providers.aws.host_keys import KeyPair
 from skyward_core.providers.aws.instance_lookup_and_end import ENDED_STATES, ENDING_STATES, find_instances, to_machine
 from skyward_core.providers.aws.instance_offers import (
     DEFAULT_DISK_GB,
@@ -53,7 +51,7 @@ from skyward_core.providers.aws.instance_offers import (
     root_volume_gb,
     select_offers,
 )
-from skyward_core.providers.aws.launch_journal import LaunchJournal
+from skyward_core.providers.aws.launch_journal import KeyPair, LaunchJournal
 from skyward_core.providers.aws.network import Zone
 from skyward_core.providers.provider import report_progress
 from skyward_core.store.debug_log import get_logger
@@ -88,7 +86,7 @@ async def buy_block(calls: AwsCalls, block: Block, token: str) -> Reservation:
         Unreachable: nobody knows whether it was bought.
         SkywardError: it was not.
     """
-    marks = tags.tag_specifications(["capacity-reservation"], tags.purchase_tags(token))
+    marks = instance_tags.tag_specifications(["capacity-reservation"], instance_tags.purchase_tags(token))
     try:
         told = await calls.call(
             "ec2", block.region, "purchase_capacity_block", once=True,
@@ -124,7 +122,7 @@ async def find_purchase(calls: AwsCalls, region: str, token: str) -> Reservation
     Raises:
         SkywardError: it cannot be told.
     """
-    found = await find_reservations(calls, region, [{"Name": f"tag:{tags.PURCHASE}", "Values": [token]}])
+    found = await find_reservations(calls, region, [{"Name": f"tag:{instance_tags.PURCHASE}", "Values": [token]}])
     return found[0] if found else None
 
 
@@ -455,7 +453,7 @@ class InstanceLaunch:
     ) -> dict[str, Any]:
         """``RunInstances`` for an attempt; the same attempt, made ``at`` the same time, is the same request."""
         wishes, place = self._parameters, attempt.place
-        marks = tags.pool_tags(
+        marks = instance_tags.pool_tags(
             self._folder.pool, self._folder.token, at=at, ttl=wishes.lifetime_seconds, node=wishes.node,
             hourly=attempt.hourly,
         )  # fmt: skip
@@ -485,7 +483,7 @@ class InstanceLaunch:
             | ({"GroupName": account_resources.resource_name(self._folder)} if attempt.grouped else {}),
             "NetworkInterfaces": [card],
             "BlockDeviceMappings": [{"DeviceName": image.root, "Ebs": disk}],
-            "TagSpecifications": tags.tag_specifications(["instance", "volume", "network-interface"], marks),
+            "TagSpecifications": instance_tags.tag_specifications(["instance", "volume", "network-interface"], marks),
         }
         if attempt.market == "spot":
             options = {"SpotInstanceType": "one-time", "InstanceInterruptionBehavior": "terminate"}

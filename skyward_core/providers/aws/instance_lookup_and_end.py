@@ -1,14 +1,10 @@
-"""Instances of a pool found by tags, described, terminated."""
+"""Instances of a pool: found by tags, described, terminated."""
 
 from __future__ import annotations
 
 import asyncio
-import calendar
-import fcntl
-import getpass
 import os
 import re
-import secrets
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -19,126 +15,9 @@ from skyward_core.model.errors import PoolError
 from skyward_core.model.machines import Machine
 from skyward_core.providers.aws.boto_calls import AwsCalls, run_in_thread
 from skyward_core.providers.aws.ec2_errors import CallFailed
+from skyward_core.providers.aws.instance_tags import EXPIRES, POOL, TOKEN, format_date, parse_tags, tagged_node
 from skyward_core.providers.aws.launch_journal import LaunchJournal
 from skyward_core.store.ledger_rows import is_process_alive
-from skyward_core.store.state_folder import state_home
-
-POOL, TOKEN, LEDGER, EXPIRES, OWNER, NODE, HOURLY, PURCHASE = (
-    f"skyward:{name}" for name in ("pool", "token", "ledger", "expires", "owner", "node", "hourly", "purchase")
-)
-
-
-DATE_FORMAT = "%Y-%m-%dT%H:%M:%SZ"
-
-
-def ledger_id() -> str:
-    """Which ledger knows of what this client makes; made once for each home."""
-    if known := known_ledger_id():
-        return known
-    path = state_home() / "aws" / "ledger-id"
-    path.parent.mkdir(mode=0o700, exist_ok=True)
-    with open(os.open(path, os.O_RDWR | os.O_CREAT, 0o600), "r+", encoding="ascii") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)  # of several clients that find none, one makes it
-        name = file.read().strip()
-        if not name:
-            name = secrets.token_hex(8)
-            file.write(name)
-        return name
-
-
-def known_ledger_id() -> str:
-    """The same, where something was ever made; else ""."""
-    try:
-        return (state_home() / "aws" / "ledger-id").read_text(encoding="ascii").strip()
-    except FileNotFoundError:
-        return ""
-
-
-def pool_tags(
-    pool: str,
-    token: str,
-    *,
-    at: float = 0.0,
-    ttl: float | None = None,
-    node: int | None = None,
-    hourly: float | None = None,
-) -> dict[str, str]:
-    """The tags of what is made for a pool.
-
-    Args:
-        at: when it was asked for first, Unix time.
-        ttl: seconds from then on after which it should be gone, unless that is put off; None where it costs nothing.
-        node: the one that a machine in another's place is for.
-        hourly: dollars for a machine and an hour, as they were known when it was made.
-    """
-    tags = {
-        "Name": f"skyward-{pool}",
-        POOL: pool,
-        TOKEN: token,
-        LEDGER: ledger_id(),
-        OWNER: _user_name(),
-    }
-    if ttl is not None:
-        tags[EXPIRES] = format_date(at + ttl)
-    if node is not None:
-        tags[NODE] = str(node)
-    if hourly is not None:
-        tags[HOURLY] = f"{hourly:.4f}"
-    return tags
-
-
-def _user_name() -> str:
-    """Who makes it; a user of a container may have no name."""
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):
-        return str(os.getuid())
-
-
-def tagged_node(marks: Mapping[str, str]) -> int | None:
-    """The node that a machine in another's place is for; None where its tags do not say: anybody of the account may
-    write them."""
-    text = marks.get(NODE, "")
-    return int(text) if text.isascii() and text.isdecimal() and len(text) < 7 else None
-
-
-def format_date(at: float) -> str:
-    """A Unix time as a tag says it."""
-    return time.strftime(DATE_FORMAT, time.gmtime(at))
-
-
-def purchase_tags(token: str) -> dict[str, str]:
-    """The tags of what is bought ahead, for no pool."""
-    return {"Name": "skyward", PURCHASE: token, LEDGER: ledger_id(), OWNER: _user_name()}
-
-
-def tagged_expiry(marks: Mapping[str, str]) -> float | None:
-    """When what has these tags should have ended, in Unix time; None where they do not say."""
-    try:
-        return float(calendar.timegm(time.strptime(marks.get(EXPIRES, ""), DATE_FORMAT)))
-    except ValueError:
-        return None
-
-
-def tagged_hourly(marks: Mapping[str, str]) -> float | None:
-    """What a machine with these tags costs an hour; None where they do not say."""
-    try:
-        found = float(marks.get(HOURLY, ""))
-    except ValueError:
-        return None
-    return found if 0 <= found < 1e6 else None
-
-
-def tag_specifications(kinds: Sequence[str], tags: Mapping[str, str]) -> list[dict[str, Any]]:
-    """Tags as a call takes them that makes things of some kinds."""
-    listed = [{"Key": key, "Value": value} for key, value in tags.items()]
-    return [{"ResourceType": kind, "Tags": listed} for kind in kinds]
-
-
-def parse_tags(tagged: Mapping[str, Any]) -> dict[str, str]:
-    """The tags of a thing that a call tells of."""
-    return {each["Key"]: each["Value"] for each in tagged.get("Tags", ())}
-
 
 ENDED_STATES = ("terminated",)
 ENDING_STATES = ("shutting-down", "stopping", "stopped")

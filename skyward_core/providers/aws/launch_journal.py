@@ -1,7 +1,7 @@
-"""A pool's own folder on the client: its keys, and what has been asked for in its name.
+"""Journal of EC2 launches: the pool's folder on the client, with its keys and its requests.
 
-What is asked of EC2 is written here before it is asked, and the answer before anybody is told: whoever comes after a
-client that died in between knows that something may exist.
+Each request to EC2 is written here before it is sent, and its answer before it is used. So a later client knows that
+resources of a client that died may exist.
 """
 
 from __future__ import annotations
@@ -15,10 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from skyward_core.model.errors import PoolError
-from skyward_core.providers.aws import host_keys
-from skyward_core.providers.aws.host_keys import KeyPair
 from skyward_core.store.atomic_file import write_atomic
 from skyward_core.store.state_folder import state_home
+from skyward_core.util.light_dataclass import Value, value
 
 
 class LaunchJournal:
@@ -86,7 +85,7 @@ class LaunchJournal:
     def _make_key(self, path: Path, comment: str) -> KeyPair:
         public = path.with_name(f"{path.name}.pub")
         if not (path.exists() and public.exists()):
-            made = host_keys.make_key_pair(comment)
+            made = make_key_pair(comment)
             write_atomic(path, made.private.encode())
             write_atomic(public, f"{made.public}\n".encode())
         return KeyPair(path.read_text(encoding="ascii"), public.read_text(encoding="ascii").strip())
@@ -147,3 +146,31 @@ def _remove_folder(path: Path) -> None:
     while path.exists():
         with suppress(FileNotFoundError):  # another client removes it, too
             shutil.rmtree(path)
+
+
+@value
+class KeyPair(Value):
+    """An ed25519 key as OpenSSH writes it.
+
+    Attributes:
+        private: the text of its file.
+        public: the line for others.
+    """
+
+    private: str
+    public: str
+
+    def __repr__(self) -> str:
+        return f"KeyPair({self.public!r})"
+
+
+def make_key_pair(comment: str) -> KeyPair:
+    """A new key.
+
+    Args:
+        comment: what it is for, in a word.
+    """
+    from skyward_core.transport.ssh.asyncssh_import import asyncssh
+
+    key = asyncssh.generate_private_key("ssh-ed25519", comment=comment)
+    return KeyPair(key.export_private_key().decode(), key.export_public_key().decode().strip())

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from skyward_core.model.errors import PoolError, SkywardError, UsageError, error_message
 from skyward_core.model.machines import Machine
-from skyward_core.providers.aws import ec2_errors, instance_lookup_and_end
+from skyward_core.providers.aws import ec2_errors, instance_tags
 from skyward_core.providers.aws.boto_calls import AwsCalls, run_in_thread
 from skyward_core.providers.aws.ec2_errors import CallFailed
 from skyward_core.providers.aws.instance_lookup_and_end import with_node
@@ -121,11 +121,11 @@ async def create_placement_group(calls: AwsCalls, region: str, folder: LaunchJou
         SkywardError: it cannot be made.
     """
     folder.add("placement", region=region, name=name)
-    marks = instance_lookup_and_end.pool_tags(folder.pool, folder.token)
+    marks = instance_tags.pool_tags(folder.pool, folder.token)
     try:
         await calls.call(
             "ec2", region, "create_placement_group", GroupName=name, Strategy="cluster",
-            TagSpecifications=instance_lookup_and_end.tag_specifications(["placement-group"], marks),
+            TagSpecifications=instance_tags.tag_specifications(["placement-group"], marks),
         )  # fmt: skip
     except CallFailed as error:
         if error.code != "InvalidPlacementGroup.Duplicate":

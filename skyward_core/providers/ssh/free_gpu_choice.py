@@ -1,4 +1,4 @@
-"""Hosts that people share: which of their GPUs are free, and which of these a pool takes."""
+"""Choice of free GPUs on shared hosts for the nodes of a pool."""
 
 from __future__ import annotations
 

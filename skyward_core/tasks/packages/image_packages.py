@@ -10,14 +10,16 @@ from skyward_core.model.specs import Image
 from skyward_core.node.bootstrap.host_inspection import distrust_reason
 from skyward_core.tasks.packages.lock_files import lock_python_version
 from skyward_core.tasks.packages.package_specs import PackagesError, PackageSpecs, read_toml
-from skyward_core.tasks.packages.project_root import (
-    PROJECT_FILE,
-    VersionError,
-    folders_up_to_project,
-    satisfies,
-)
+from skyward_core.tasks.packages.python_versions import VersionError, satisfies
 from skyward_core.util.light_dataclass import Value, value
-from skyward_core.util.user_files import expand_user, is_file, read_bytes, resolve_path
+from skyward_core.util.user_files import (
+    PROJECT_FILE,
+    expand_user,
+    folders_up_to_project,
+    is_file,
+    read_bytes,
+    resolve_path,
+)
 
 
 def read_image_packages(image: Image, folder: str, version: str) -> PackageSpecs | None:

@@ -29,9 +29,8 @@ from skyward_core.tasks.packages.package_specs import (
     package_names,
     read_toml,
 )
-from skyward_core.tasks.packages.project_root import PROJECT_FILE
 from skyward_core.util.redaction import strip_credentials
-from skyward_core.util.user_files import is_dir, is_file, parse_toml, read_text, resolve_path
+from skyward_core.util.user_files import PROJECT_FILE, is_dir, is_file, parse_toml, read_text, resolve_path
 
 if TYPE_CHECKING:
     from packaging.pylock import Package

@@ -1,4 +1,4 @@
-"""``skyward-tui cancel`` and ``down``: stop runs, end pools, with proof."""
+"""``skyward-tui cancel``, ``down`` and ``prune``: stop runs, tear down pools, remove old files."""
 
 from __future__ import annotations
 

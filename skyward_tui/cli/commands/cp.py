@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from skyward_core.client import ssh_hosts
+from skyward_core.client import node_file_copy
 from skyward_core.model import errors
 from skyward_core.model.errors import UsageError
 from skyward_core.util.byte_sizes import format_size
@@ -43,9 +43,9 @@ def copy(console: Console, source: str, target: str) -> int:
     with open_session(console) as session:
         (row,) = live_pools(session, (there["pool"],))
         if to:
-            done = ssh_hosts.copy_to_node(session.ledger, row, node, Path(source), to["path"], far.update)
+            done = node_file_copy.copy_to_node(session.ledger, row, node, Path(source), to["path"], far.update)
         else:
-            done = ssh_hosts.copy_from_node(session.ledger, row, node, there["path"], Path(target), far.update)
+            done = node_file_copy.copy_from_node(session.ledger, row, node, there["path"], Path(target), far.update)
     where = f" on node {node}" if to else ""
     console.note(f"{count(done.files, 'file')}, {format_size(done.size)}: {sanitize_line(done.target)}{where}")
     console.result({"node": node} | asdict(done))

@@ -1,4 +1,4 @@
-"""``skyward-tui debug`` and ``stacks``: the debugger of a rank at a breakpoint, stacks and profiles of ranks."""
+"""``skyward-tui debug``, ``stacks`` and ``profile``: the debugger of a rank, stacks and profiles of ranks."""
 
 from __future__ import annotations
 

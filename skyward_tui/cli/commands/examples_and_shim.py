@@ -1,4 +1,4 @@
-"""``skyward-tui examples``: the scripts that come with the package."""
+"""``skyward-tui examples`` and ``shim``: packaged scripts, and ``import skyward`` for a plain ``python``."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from skyward_core.client import skyward_alias
 from skyward_core.model import errors
 from skyward_core.model.errors import UsageError
 from skyward_tui.cli.console import Console
@@ -57,3 +58,48 @@ def _show(name: str, copy: bool, console: Console) -> int:
         console.print_line(text.rstrip("\n"))
     console.result({"name": path.stem, "path": str(Path(path.name).absolute() if copy else path)})
     return errors.OK
+
+
+python_option = click.option(
+    "--python",
+    metavar="PATH",
+    help="The environment's interpreter; by default the one that scripts here get.",
+)
+
+
+@command()
+@python_option
+def install(console: Console, python: str | None) -> int:
+    """Write the alias module into an environment; refused where another `skyward` is installed."""
+    alias = skyward_alias.install(python)
+    word = "now finds" if alias.changed else "finds, as before,"
+    return _report(alias, f"`import skyward` of {alias.python} {word} skyward_core, by {alias.path}", console)
+
+
+@command()
+@python_option
+def remove(console: Console, python: str | None) -> int:
+    """Take the alias module away."""
+    alias = skyward_alias.remove(python)
+    word = "is gone" if alias.changed else "was not there"
+    return _report(alias, f"the alias of {alias.python}, {alias.path}, {word}", console)
+
+
+@click.group()
+def shim() -> None:
+    """Let plain `python script.py` find this library as `skyward`.
+
+    Scripts that skyward-tui runs need none of it.
+    """
+
+
+def _report(alias: skyward_alias.AliasModule, words: str, console: Console) -> int:
+    if console.as_json:
+        console.result({"path": str(alias.path), "python": alias.python, "changed": alias.changed})
+    else:
+        console.print_line(words)
+    return errors.OK
+
+
+for _each in (install, remove):
+    shim.add_command(_each)

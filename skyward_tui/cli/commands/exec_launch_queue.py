@@ -1,4 +1,4 @@
-"""Exec, launch (job files), queue."""
+"""``skyward-tui exec``, ``launch`` and ``queue``: job files and commands run on pools, and queued runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""History, compare, rerun."""
+"""``skyward-tui history``, ``failures``, ``compare`` and ``rerun``: past runs."""
 
 from __future__ import annotations
 

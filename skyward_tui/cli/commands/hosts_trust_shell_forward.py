@@ -1,4 +1,4 @@
-"""Hosts and trust."""
+"""``skyward-tui hosts``, ``trust``, ``ssh`` and ``forward``: SSH hosts, their keys, and ``ssh`` to nodes."""
 
 from __future__ import annotations
 

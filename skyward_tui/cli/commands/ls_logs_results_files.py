@@ -1,4 +1,4 @@
-"""Ls, logs, results, lock, files."""
+"""``skyward-tui ls``, ``logs``, ``results``, ``lock``, ``files`` and ``fetch``: pools and the output of their runs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from skyward_core.client.run_history import (
 from skyward_core.client.session import Session
 from skyward_core.model import errors
 from skyward_core.model.errors import PoolError, UsageError
-from skyward_core.model.outcomes import list_failed_files
+from skyward_core.model.output_files import list_failed_files
 from skyward_core.util.byte_sizes import format_size
 from skyward_core.util.terminal_safe_text import reset_colors, sanitize_line
 from skyward_core.views.log_buffer import LineInfo, LineSplitter

@@ -1,4 +1,4 @@
-"""Offers, capacity, costs."""
+"""``skyward-tui offers``, ``capacity`` and ``costs``: machines to rent or reserve, and money spent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Beside the form: plan, starts, earlier runs."""
+"""The sidebar of the launch form: plan, command, scripts to start from, earlier runs."""
 
 from __future__ import annotations
 

@@ -1,33 +1,8 @@
-"""Root folder of a project and the Python versions it accepts."""
+"""Python versions matched against ``requires-python``."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from pathlib import Path
-
-from skyward_core.util.user_files import exists, expand_user, resolve_path
-
-PROJECT_FILE = "pyproject.toml"
-REPOSITORY_FOLDER = ".git"
-
-
-def folders_up_to_project(folder: Path) -> Iterator[Path]:
-    """A folder and those above it, to the one with the repository, else with the project's file, else to the person's
-    home: what lies there is about no project. What is installed is of none either."""
-    if "site-packages" in folder.parts:
-        yield folder
-        return
-    above = [folder, *folder.parents]
-    marked = [each for mark in (REPOSITORY_FOLDER, PROJECT_FILE) for each in above if exists(each / mark)]
-    own = resolve_path(expand_user("~"))
-    for each in above:
-        if each == own and each != folder:
-            return
-        yield each
-        if marked and each == marked[0]:
-            return
-
 
 MIN_PYTHON = (3, 11)  # that our own code runs on
 MAX_MINOR = MAX_PATCH = 40  # of versions that may exist

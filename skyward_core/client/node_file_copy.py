@@ -1,0 +1,372 @@
+"""Copies of files and folders between this machine and a node, by SFTP."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import shutil
+import stat
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from skyward_core import providers
+from skyward_core.model.errors import PoolError, SkywardError, UsageError
+from skyward_core.providers.provider import ReachedOverSSH
+from skyward_core.store.ledger import Ledger
+from skyward_core.store.ledger_rows import PoolRow
+from skyward_core.store.state_folder import find_state_folder, is_state_folder
+from skyward_core.transport.ssh.asyncssh_import import asyncssh
+from skyward_core.transport.ssh.connection import answer_timeout, describe_error, silent_host_error, stalled_host_error
+from skyward_core.transport.ssh.connection import connect as open_connection
+from skyward_core.util.terminal_safe_text import sanitize_line
+from skyward_core.util.user_files import is_dir, resolve_path
+
+ProgressCallback = Callable[[int, int], None]  # far(bytes done, bytes in all)
+MAX_DEPTH = 64  # folders within folders
+MIN_DISK_RATE = 1e6  # bytes that a node's disk takes in a second, at least
+
+
+@dataclass(frozen=True, slots=True)
+class CopyResult:
+    """What was copied: where it is now, how many files, and their bytes."""
+
+    target: str
+    files: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class _CopyEntry:
+    """A file or folder below what is copied; ``parts``: its place there."""
+
+    parts: tuple[str, ...]
+    is_folder: bool
+    size: int
+    mode: int
+
+
+def copy_to_node(
+    ledger: Ledger, pool: PoolRow, node: int, source: Path, target: str, far: ProgressCallback
+) -> CopyResult:
+    """Copy a file or folder of this machine to a node.
+
+    Args:
+        node: its index.
+        target: a path there, from the login's home; a folder that is there gets it inside. A file that is there is
+            replaced, a folder never.
+        far: told now and then how far it is.
+
+    Raises:
+        UsageError: the pool is not on hosts reached over SSH; there is no such file; it is, or holds, what is
+            neither file nor folder; ``target`` leads up by ``..``, or is a folder or a link that is there already.
+        PoolError: the node refuses, or the connection was lost.
+    """
+    entries = list(_local_entries(source))
+    return asyncio.run(_upload(_ssh_target(ledger, pool, node), source, entries, target, far))
+
+
+def copy_from_node(
+    ledger: Ledger, pool: PoolRow, node: int, source: str, target: Path, far: ProgressCallback
+) -> CopyResult:
+    """Copy a file or folder of a node to this machine; see :func:`copy_to_node`."""
+    return asyncio.run(_download(_ssh_target(ledger, pool, node), source, target, far))
+
+
+def _ssh_target(ledger: Ledger, pool: PoolRow, node: int) -> Any:
+    machines = ledger.machines(pool.token)
+    provider = providers.provider_from_json(pool.provider)
+    if not isinstance(provider, ReachedOverSSH):
+        raise UsageError(f"pool {pool.name} is on {provider.name}: its files are here already, so cp copies them")
+    return provider.target(machines[node].address)
+
+
+async def _upload(
+    target: Any, source: Path, entries: Sequence[_CopyEntry], wanted: str, far: ProgressCallback
+) -> CopyResult:
+    async with _sftp(target) as (sftp, limit):
+        path = await _remote_target(sftp, wanted, resolve_path(source).name, entries[0].is_folder)
+        holder = _partial_path(path)
+        whole = str(PurePosixPath(holder, PurePosixPath(path).name))
+        progress = _Progress(far, sum(each.size for each in entries), limit)
+        await sftp.mkdir(holder, asyncssh.SFTPAttrs(permissions=0o700))
+        try:
+            for each in entries:
+                limit.extend()
+                place = str(PurePosixPath(whole, *each.parts))
+                if each.is_folder:
+                    await sftp.mkdir(place, asyncssh.SFTPAttrs(permissions=0o700))
+                    continue
+                own = os.fsencode(source.joinpath(*each.parts))
+                await sftp.put(own, place, follow_symlinks=False, progress_handler=progress.on_file_progress)
+                limit.extend(each.size / MIN_DISK_RATE)
+                await _sync_remote_file(sftp, place)
+                await sftp.chmod(place, each.mode & 0o777)
+                progress.finish_file(each.size)
+            for each in reversed(entries):
+                if each.is_folder:
+                    limit.extend()
+                    await sftp.chmod(str(PurePosixPath(whole, *each.parts)), each.mode & 0o777)
+            limit.extend()
+            await (sftp.rename if entries[0].is_folder else sftp.posix_rename)(whole, path)
+        finally:
+            with suppress(asyncssh.Error, OSError):
+                async with asyncio.timeout(answer_timeout()):
+                    await sftp.rmtree(holder)
+    return _make_result(path, entries)
+
+
+async def _sync_remote_file(sftp: Any, place: str) -> None:
+    """Have a file of the node on its disk before it gets its name: one that loses power then has the old or the new."""
+    async with sftp.open(place, "rb") as file:
+        with suppress(asyncssh.SFTPOpUnsupported):  # not every server knows of it
+            await file.fsync()
+
+
+async def _remote_target(sftp: Any, wanted: str, name: str, is_folder: bool) -> str:
+    path = _check_remote_path(wanted) or "."
+    if wanted.endswith("/") or await sftp.isdir(path):
+        path = str(PurePosixPath(path, name))
+    parent = str(PurePosixPath(path).parent)
+    if not await sftp.isdir(parent):
+        raise UsageError(f"there is no folder {sanitize_line(parent)} on the node")
+    if await sftp.lexists(path):
+        found = await sftp.lstat(path)
+        _check_not_taken(path, stat.S_IFMT(found.permissions or 0), is_folder, "on the node")
+    return path
+
+
+def _check_remote_path(path: str) -> str:
+    """A path on a node, from the login's home."""
+    path = "" if path == "~" else path.removeprefix("~/")
+    if ".." in PurePosixPath(path).parts:
+        raise UsageError(f"{sanitize_line(path)}: write the path without ..")
+    return path
+
+
+async def _download(target: Any, wanted: str, own: Path, far: ProgressCallback) -> CopyResult:
+    async with _sftp(target) as (sftp, limit):
+        source = await sftp.realpath(str(PurePosixPath(_check_remote_path(wanted) or ".").parent))
+        name = PurePosixPath(_check_remote_path(wanted)).name
+        if not name:
+            raise UsageError(f"{sanitize_line(wanted) or 'POOL:PATH'}: name a file or a folder on the node")
+        source = str(PurePosixPath(source, name))
+        try:
+            entries = [each async for each in _remote_entries(sftp, source, (), limit)]
+        except asyncssh.SFTPNoSuchFile as error:
+            raise UsageError(f"there is no {sanitize_line(source)} on the node") from error
+        path = _local_target(own, name, entries[0].is_folder)
+        holder = Path(_partial_path(str(path)))
+        whole = holder / path.name
+        progress = _Progress(far, sum(each.size for each in entries), limit)
+        holder.mkdir(mode=0o700)
+        try:
+            for each in entries:
+                place = whole.joinpath(*each.parts)
+                if each.is_folder:
+                    place.mkdir(mode=0o700)
+                    continue
+                there = str(PurePosixPath(source, *each.parts))
+                await sftp.get(
+                    there,
+                    os.fsencode(place),
+                    follow_symlinks=False,
+                    progress_handler=progress.on_file_progress,
+                )
+                if place.is_symlink() or not place.is_file():
+                    raise PoolError(f"{sanitize_line(there)} became a link, or a folder, while it was copied")
+                place.chmod(each.mode & 0o777 | stat.S_IRUSR | stat.S_IWUSR)
+                limit.extend(each.size / MIN_DISK_RATE)
+                await asyncio.to_thread(_sync_file, place)
+                limit.extend()
+                progress.finish_file(each.size)
+            for each in reversed(entries):
+                if each.is_folder:
+                    folder = whole.joinpath(*each.parts)
+                    folder.chmod(each.mode & 0o777 | stat.S_IRWXU)
+                    await asyncio.to_thread(_sync_folder, folder)
+            if entries[0].is_folder:
+                whole.rename(path)
+            else:
+                whole.replace(path)
+            await asyncio.to_thread(_sync_folder, path.parent)
+        finally:
+            shutil.rmtree(holder, ignore_errors=True)
+    return _make_result(str(path), entries)
+
+
+def _sync_file(path: Path) -> None:
+    """Have a file on the disk, before it gets its name."""
+    number = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        os.fsync(number)
+    finally:
+        os.close(number)
+
+
+def _sync_folder(folder: Path) -> None:
+    """Have the names in a folder on the disk, where its file system knows how to, and we may read it."""
+    with suppress(OSError):
+        _sync_file(folder)
+
+
+def _local_target(path: Path, name: str, is_folder: bool) -> Path:
+    if is_dir(path) or str(path) in ("", "."):
+        path = path / name
+    if not is_dir(path.parent):
+        raise UsageError(f"there is no folder {sanitize_line(str(path.parent))} here")
+    if os.path.lexists(path):
+        _check_not_taken(str(path), stat.S_IFMT(path.lstat().st_mode), is_folder, "here")
+    return path
+
+
+def _local_entries(source: Path) -> list[_CopyEntry]:
+    found: list[_CopyEntry] = []
+    if (state := find_state_folder(source)) is not None:
+        raise UsageError(
+            f"{sanitize_line(str(source))} is not copied: {sanitize_line(str(state))} is a state folder of "
+            "skyward, which holds keys"
+        )
+
+    def look(path: Path, parts: tuple[str, ...]) -> None:
+        try:
+            facts = path.lstat()
+            names = sorted(each.name for each in path.iterdir()) if stat.S_ISDIR(facts.st_mode) else []
+        except OSError as error:
+            raise UsageError(f"{sanitize_line(str(path))} cannot be copied: {error.strerror}") from error
+        _check_kind(str(path), facts.st_mode, parts)
+        is_folder = stat.S_ISDIR(facts.st_mode)
+        if is_folder and is_state_folder(str(path)):
+            return  # never sent
+        found.append(_CopyEntry(parts, is_folder, 0 if is_folder else facts.st_size, facts.st_mode))
+        for name in names:
+            look(path / name, (*parts, name))
+
+    look(source, ())
+    return found
+
+
+async def _remote_entries(
+    sftp: Any, path: str, parts: tuple[str, ...], limit: _AnswerLimit
+) -> AsyncIterator[_CopyEntry]:
+    limit.extend()
+    facts = await sftp.lstat(path)
+    mode = facts.permissions or 0
+    _check_kind(path, mode, parts)
+    is_folder = stat.S_ISDIR(mode)
+    yield _CopyEntry(parts, is_folder, 0 if is_folder else facts.size or 0, mode)
+    if not is_folder:
+        return
+    names = list[str]()
+    async for each in _list_names(sftp, path):
+        limit.extend()
+        names.append(each)
+    for name in sorted(names):
+        async for entry in _remote_entries(sftp, str(PurePosixPath(path, name)), (*parts, name), limit):
+            yield entry
+
+
+async def _list_names(sftp: Any, path: str) -> AsyncIterator[str]:
+    async for each in sftp.scandir(path):
+        name = str(each.filename)
+        if name in (".", ".."):
+            continue
+        if not name or "/" in name or "\0" in name:
+            raise PoolError(
+                f"the node lists {sanitize_line(name)!r} in {sanitize_line(path)}, which is no name of a file"
+            )
+        yield name
+
+
+def _check_kind(path: str, mode: int, parts: tuple[str, ...]) -> None:
+    if len(parts) > MAX_DEPTH:
+        raise UsageError(f"{sanitize_line(path)} lies more than {MAX_DEPTH} folders deep")
+    if stat.S_ISLNK(mode):
+        raise UsageError(f"{sanitize_line(path)} is a link, and links are not copied: copy what it leads to")
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+        raise UsageError(f"{sanitize_line(path)} is neither a file nor a folder")
+
+
+def _check_not_taken(path: str, kind: int, is_folder: bool, where: str) -> None:
+    """A file may take the place of a file, and nothing else of anything."""
+    if is_folder or not stat.S_ISREG(kind):
+        what = "a link" if stat.S_ISLNK(kind) else "something of that name"
+        raise UsageError(f"there is {what} already {where}: {sanitize_line(path)}; remove it, or give another name")
+
+
+def _partial_path(path: str) -> str:
+    """Of what is under way: a folder beside its place, nobody else's, by a name that nobody can foresee."""
+    whole = PurePosixPath(path)
+    return str(whole.with_name(f".{whole.name[:200]}.{secrets.token_hex(8)}.part"))
+
+
+def _make_result(path: str, entries: Sequence[_CopyEntry]) -> CopyResult:
+    files = [each for each in entries if not each.is_folder]
+    return CopyResult(path, len(files), sum(each.size for each in files))
+
+
+class _Progress:
+    """How far all files are together."""
+
+    def __init__(self, far: ProgressCallback, total: int, limit: _AnswerLimit) -> None:
+        self._far, self._total, self._done, self._limit = far, total, 0, limit
+
+    def on_file_progress(self, _source: bytes, _target: bytes, done: int, _size: int) -> None:
+        """asyncssh's word on the file under way."""
+        self._limit.extend()
+        self._far(self._done + done, self._total)
+
+    def finish_file(self, size: int) -> None:
+        self._done += size
+
+
+class _AnswerLimit:
+    """Limit of the time in which the node sends nothing: the answer time-out, from its last answer on."""
+
+    def __init__(self, timeout: asyncio.Timeout) -> None:
+        self._timeout = timeout
+        self.answered = False
+
+    def extend(self, more: float = 0.0) -> None:
+        """Extend the limit, because the node has answered.
+
+        Args:
+            more: Seconds that the next answer may take beyond the answer time-out.
+        """
+        self.answered = True
+        self._timeout.reschedule(asyncio.get_running_loop().time() + answer_timeout() + more)
+
+
+@asynccontextmanager
+async def _sftp(target: Any) -> AsyncIterator[tuple[Any, _AnswerLimit]]:
+    link = await open_connection(target)
+    try:
+        try:
+            async with asyncio.timeout(answer_timeout()) as timeout:
+                limit = _AnswerLimit(timeout)
+                # Its end is that of the connection: to leave it in order may take as long as the node likes.
+                sftp = await link.ssh.start_sftp_client(path_errors="surrogateescape")
+                limit.extend()
+                yield sftp, limit
+        except TimeoutError as error:
+            seconds = answer_timeout()
+            raise (
+                stalled_host_error(target.host, seconds, "a copy")
+                if limit.answered
+                else silent_host_error(target.host, seconds)
+            ) from error
+        except asyncssh.SFTPError as error:
+            raise PoolError(f"{target.host} refuses: {sanitize_line(error.reason)}") from error
+        except asyncssh.ChannelOpenError as error:
+            raise PoolError(f"{target.host} serves no SFTP, which copies go by: {sanitize_line(str(error))}") from error
+        except (asyncssh.Error, OSError) as error:
+            raise PoolError(f"the copy was broken off: {sanitize_line(str(error))}") from error
+        except SkywardError:
+            raise
+        except Exception as error:  # see failures.not_reached
+            raise PoolError(f"the copy was broken off: {describe_error(error)}") from error
+    finally:
+        await link.close()
