@@ -6,14 +6,10 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, field, fields
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from skyward_core.model.errors import SkywardError, UsageError
 from skyward_core.util.light_dataclass import Value, value
-
-if TYPE_CHECKING:
-    pass
-
 
 _TYPE_NAMES: dict[Any, str] = {int: "a whole number", float: "a number"}
 _FLAGS = {"yes": True, "true": True, "1": True, "no": False, "false": False, "0": False}

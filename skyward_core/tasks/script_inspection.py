@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 from types import NoneType, UnionType
-from typing import TYPE_CHECKING, Any, Literal, Union
+from typing import Any, Literal, Union
 
 from skyward_core.model.errors import (
     ScriptError,
@@ -47,10 +47,6 @@ from skyward_core.util.user_files import (
     read_bytes,
     resolve_path,
 )
-
-if TYPE_CHECKING:
-    pass
-
 
 PACKAGES = ("skyward_core", "skyward")
 MAX_PATH_LENGTH = 200  # characters of a path that an error quotes whole

@@ -36,7 +36,7 @@ from skyward_tui.screens.pool_list import PoolsScreen
 from skyward_tui.shutdown import ShutdownSignals, run_in_daemon_thread
 from skyward_tui.text.error_hints import format_error
 from skyward_tui.ui.actions import actions_in, bindings, first_key, resolve_keymap, with_keys
-from skyward_tui.ui.refresh_token import ImmediateRepaint
+from skyward_tui.ui.refresh_and_repaint import ImmediateRepaint
 from skyward_tui.ui.saved_state import InvalidStateFile, SavedState, ScreenState, load_state, save_state
 from skyward_tui.ui.session_futures import wait_shielded
 from skyward_tui.ui.suspend_for_programs import remove_stale_logs

@@ -21,8 +21,7 @@ from skyward_tui.text.number_format import count, duration, hourly, money
 from skyward_tui.text.receipts_and_leftovers import receipt_line, receipt_lines, total_size, unfetched_lines
 from skyward_tui.ui.actions import bindings
 from skyward_tui.ui.session_futures import wait_shielded
-from skyward_tui.ui.style_sheets import read_style_sheet
-from skyward_tui.ui.themes import node_style
+from skyward_tui.ui.themes import node_style, read_style_sheet
 
 if TYPE_CHECKING:
     from skyward_core.client.run_history import Receipt

@@ -14,7 +14,7 @@ from textual.widgets import Button, Input, OptionList, Static
 from textual.widgets.option_list import Option
 
 from skyward_tui.ui.actions import bindings, first_key
-from skyward_tui.ui.style_sheets import read_style_sheet
+from skyward_tui.ui.themes import read_style_sheet
 from skyward_tui.ui.type_ahead import DismissOnceScreen
 from skyward_tui.widgets.header_and_hints import TextLine
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 from textual import events
 from textual.app import ComposeResult
@@ -13,11 +12,8 @@ from textual.widget import Widget
 from textual.widgets import Label
 
 from skyward_tui.ui.actions import bindings
-from skyward_tui.ui.style_sheets import read_style_sheet
+from skyward_tui.ui.themes import read_style_sheet
 from skyward_tui.ui.type_ahead import DismissOnceScreen
-
-if TYPE_CHECKING:
-    pass
 
 LETTERS = "asdfghjklqwertyuiopzxcvbnm1234567890"
 

@@ -13,7 +13,7 @@ from textual.widgets import Static
 
 from skyward_tui.dialogs.dialog import Dialog
 from skyward_tui.ui.actions import SCOPES, actions_in, bindings, scopes_of
-from skyward_tui.ui.style_sheets import read_style_sheet
+from skyward_tui.ui.themes import read_style_sheet
 
 KEYS = 18  # columns that keys have; what they do stands behind, on all its lines
 MIN_WORDS = 20  # columns for what they do, however small the terminal is

@@ -28,9 +28,8 @@ from skyward_tui.text.error_hints import format_detail
 from skyward_tui.text.number_format import count, failure, one_line
 from skyward_tui.ui.actions import first_key, with_keys
 from skyward_tui.ui.panel_table import PanelSpec
-from skyward_tui.ui.style_sheets import read_style_sheet
 from skyward_tui.ui.suspend_for_programs import open_pager
-from skyward_tui.ui.themes import state_style
+from skyward_tui.ui.themes import read_style_sheet, state_style
 from skyward_tui.widgets.header_and_hints import TextLine
 from skyward_tui.widgets.rank_state import FAILURES, link_note, no_output_reason, rank_states
 

@@ -41,7 +41,7 @@ from skyward_tui.text.ansi_colours import CELL_LIMIT, ParsedLine, parse, plain
 from skyward_tui.text.error_hints import format_error
 from skyward_tui.text.number_format import count
 from skyward_tui.ui.actions import bindings
-from skyward_tui.ui.style_sheets import read_style_sheet
+from skyward_tui.ui.themes import read_style_sheet
 
 PATIENCE = 0.5  # seconds of the processor for one search of a line, or of a block of lines
 

@@ -13,7 +13,7 @@ from skyward_core.views.sweep_trials import StepOnNode, failure_lines, steps_by_
 from skyward_tui.panels.panel import RunPanel, RunSelection
 from skyward_tui.text.error_hints import format_detail
 from skyward_tui.text.number_format import age, clip, clock, duration, precise_duration, preemption_text
-from skyward_tui.ui.refresh_token import refresh_token
+from skyward_tui.ui.refresh_and_repaint import refresh_token
 from skyward_tui.ui.themes import node_style, state_style
 from skyward_tui.widgets.rank_state import FAILURES, link_note
 from skyward_tui.widgets.virtual_list import VirtualList

@@ -10,8 +10,7 @@ from skyward_core.views.pool_view import PoolView, RunView
 from skyward_tui.panels.panel import RunPanel, RunSelection
 from skyward_tui.text.number_format import clip, duration, fit_width
 from skyward_tui.text.run_rows import QueueRow, format_nodes, queue_rows, waiting_reason
-from skyward_tui.ui.style_sheets import read_style_sheet
-from skyward_tui.ui.themes import state_style
+from skyward_tui.ui.themes import read_style_sheet, state_style
 from skyward_tui.widgets.virtual_list import CursorList
 
 

@@ -29,7 +29,7 @@ from skyward_core.views.rank_metrics import MetricStore
 from skyward_tui.panels.panel import RunPanel, RunSelection
 from skyward_tui.text.number_format import clip, duration, fit_width, number
 from skyward_tui.ui.actions import bindings
-from skyward_tui.ui.style_sheets import read_style_sheet
+from skyward_tui.ui.themes import read_style_sheet
 from skyward_tui.widgets.braille_chart import Canvas, bounds, spark
 from skyward_tui.widgets.virtual_list import PaintedLines
 

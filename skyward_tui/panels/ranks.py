@@ -30,9 +30,8 @@ from skyward_tui.text.number_format import (
 )
 from skyward_tui.ui.actions import first_key
 from skyward_tui.ui.panel_table import PanelSpec
-from skyward_tui.ui.refresh_token import refresh_token
-from skyward_tui.ui.style_sheets import read_style_sheet
-from skyward_tui.ui.themes import state_style
+from skyward_tui.ui.refresh_and_repaint import refresh_token
+from skyward_tui.ui.themes import read_style_sheet, state_style
 from skyward_tui.widgets.rank_state import FAILURES, SHADE_STYLE, STARTUP_TEXTS, RankState, rank_states
 from skyward_tui.widgets.virtual_list import HIGHLIGHT_STYLE, ChangeHighlight, VirtualList
 

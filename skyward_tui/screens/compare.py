@@ -17,7 +17,7 @@ from skyward_tui.text.number_format import clip, fit_width, number
 from skyward_tui.text.run_rows import ComparedLine, comparison_lines
 from skyward_tui.ui.actions import bindings
 from skyward_tui.ui.session_futures import flash_errors, wait_shielded
-from skyward_tui.ui.style_sheets import read_style_sheet
+from skyward_tui.ui.themes import read_style_sheet
 from skyward_tui.widgets.braille_chart import Points, scaled
 from skyward_tui.widgets.header_and_hints import Breadcrumbs, Panel
 from skyward_tui.widgets.result_values import task_note

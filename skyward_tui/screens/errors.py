@@ -31,8 +31,7 @@ from skyward_tui.text.ansi_colours import plain
 from skyward_tui.text.hardware_cells import metrics_line
 from skyward_tui.text.number_format import clip, failure, one_line, precise_duration
 from skyward_tui.ui.actions import bindings
-from skyward_tui.ui.style_sheets import read_style_sheet
-from skyward_tui.ui.themes import state_style
+from skyward_tui.ui.themes import read_style_sheet, state_style
 from skyward_tui.widgets.braille_chart import curve
 from skyward_tui.widgets.header_and_hints import Breadcrumbs, Panel
 from skyward_tui.widgets.source_view import CodePosition, StackCode

@@ -32,8 +32,7 @@ from skyward_tui.text.error_hints import format_error
 from skyward_tui.text.number_format import ago, clip, count, duration, money, number, one_line
 from skyward_tui.ui.actions import bindings, first_key, with_keys
 from skyward_tui.ui.session_futures import flash_errors, wait_shielded
-from skyward_tui.ui.style_sheets import read_style_sheet
-from skyward_tui.ui.themes import state_style
+from skyward_tui.ui.themes import read_style_sheet, state_style
 from skyward_tui.widgets.braille_chart import MetricsChart
 from skyward_tui.widgets.header_and_hints import Breadcrumbs, Panel
 from skyward_tui.widgets.result_values import task_note

@@ -27,8 +27,7 @@ from skyward_tui.text.hardware_cells import free_text, memory, usage_by_user, ut
 from skyward_tui.text.number_format import ago, clip, count
 from skyward_tui.ui.actions import bindings, with_keys
 from skyward_tui.ui.session_futures import flash_errors
-from skyward_tui.ui.style_sheets import read_style_sheet
-from skyward_tui.ui.themes import state_style
+from skyward_tui.ui.themes import read_style_sheet, state_style
 from skyward_tui.widgets.header_and_hints import Breadcrumbs, Panel
 from skyward_tui.widgets.virtual_list import CursorList, Part
 

@@ -27,10 +27,9 @@ from skyward_tui.text.receipts_and_leftovers import (
     row_detail,
 )
 from skyward_tui.ui.actions import Action, bindings
-from skyward_tui.ui.refresh_token import idle_token
+from skyward_tui.ui.refresh_and_repaint import idle_token
 from skyward_tui.ui.session_futures import wait_shielded
-from skyward_tui.ui.style_sheets import read_style_sheet
-from skyward_tui.ui.themes import state_style
+from skyward_tui.ui.themes import read_style_sheet, state_style
 from skyward_tui.widgets.header_and_hints import Breadcrumbs, Panel
 from skyward_tui.widgets.virtual_list import CursorList, Part
 

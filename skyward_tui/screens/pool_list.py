@@ -32,10 +32,9 @@ from skyward_tui.text.number_format import (
 )
 from skyward_tui.text.receipts_and_leftovers import leftovers_amount
 from skyward_tui.ui.actions import Action, bindings, first_key, with_keys
-from skyward_tui.ui.refresh_token import has_running_timer, refresh_token
+from skyward_tui.ui.refresh_and_repaint import has_running_timer, refresh_token
 from skyward_tui.ui.session_futures import wait_shielded
-from skyward_tui.ui.style_sheets import read_style_sheet
-from skyward_tui.ui.themes import state_style
+from skyward_tui.ui.themes import read_style_sheet, state_style
 from skyward_tui.widgets.header_and_hints import Breadcrumbs, Panel
 from skyward_tui.widgets.virtual_list import HIGHLIGHT_STYLE, ChangeHighlight, CursorList, Part
 

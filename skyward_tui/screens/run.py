@@ -27,10 +27,9 @@ from skyward_tui.screens.base_screen import BaseScreen, newest_run, pool_status
 from skyward_tui.text.number_format import clip, clock, failure, one_line
 from skyward_tui.ui.actions import Action, actions_by_id, bindings, first_key, with_keys
 from skyward_tui.ui.panel_table import HOME_PANEL, PANELS, STARTUP_PANEL
-from skyward_tui.ui.refresh_token import refresh_token
+from skyward_tui.ui.refresh_and_repaint import refresh_token
 from skyward_tui.ui.session_futures import flash_errors, wait_shielded
-from skyward_tui.ui.style_sheets import read_style_sheet
-from skyward_tui.ui.themes import state_style
+from skyward_tui.ui.themes import read_style_sheet, state_style
 from skyward_tui.widgets.header_and_hints import Breadcrumbs
 from skyward_tui.widgets.rank_state import FAILURES, find_paused
 

@@ -42,10 +42,9 @@ from skyward_tui.terminal_info import current_folder
 from skyward_tui.text.error_hints import format_error
 from skyward_tui.text.number_format import ago, clip, clock, count, duration, fit_width
 from skyward_tui.ui.actions import Action, bindings
-from skyward_tui.ui.refresh_token import refresh_token
+from skyward_tui.ui.refresh_and_repaint import refresh_token
 from skyward_tui.ui.session_futures import flash_errors, wait_shielded
-from skyward_tui.ui.style_sheets import read_style_sheet
-from skyward_tui.ui.themes import state_style
+from skyward_tui.ui.themes import read_style_sheet, state_style
 from skyward_tui.widgets.header_and_hints import Breadcrumbs, Panel
 from skyward_tui.widgets.rank_state import RankState, last_line, rank_states
 from skyward_tui.widgets.source_view import CodePosition, StackCode

@@ -1,8 +1,9 @@
-"""How states look: a glyph and a word for each, never colour alone; and the app's colours."""
+"""Themes of the app: the glyph, word and colour of each state, the palettes, and style sheets."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import NamedTuple
 
 from textual.color import Color
@@ -218,3 +219,12 @@ CONTRAST = Theme(
 )
 
 OWN_THEMES = (SKYWARD, LIGHT, CONTRAST)
+
+
+def read_style_sheet(module: str, name: str = "") -> str:
+    """The style sheet of a module, by its ``__file__``, or the one beside it that has a name of its own. As defaults of
+    a class (``DEFAULT_CSS``) its rules yield to those of a focused or disabled widget, which rules of a ``CSS_PATH``
+    would not.
+    """
+    path = Path(module)
+    return path.with_stem(name or path.stem).with_suffix(".tcss").read_text("utf-8")

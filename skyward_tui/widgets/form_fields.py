@@ -22,7 +22,7 @@ from skyward_core.model.setting_descriptors import Field
 from skyward_core.util.terminal_safe_text import sanitize_in_place
 from skyward_tui.text.number_format import clip_path, one_line
 from skyward_tui.ui.actions import bindings
-from skyward_tui.ui.style_sheets import read_style_sheet
+from skyward_tui.ui.themes import read_style_sheet
 from skyward_tui.widgets.header_and_hints import Panel, TextLine
 
 if TYPE_CHECKING:

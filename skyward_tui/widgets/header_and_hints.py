@@ -17,7 +17,7 @@ from textual.widget import Widget
 from textual.widgets import Input, Static
 
 from skyward_core.util.terminal_safe_text import sanitize_in_place
-from skyward_tui.ui.style_sheets import read_style_sheet
+from skyward_tui.ui.themes import read_style_sheet
 
 MIN_WIDTH, MIN_HEIGHT = 60, 15
 FLASH_SECONDS = 6.0

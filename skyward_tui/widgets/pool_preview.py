@@ -29,9 +29,8 @@ from skyward_tui.text.number_format import (
     preemption_text,
     time_left,
 )
-from skyward_tui.ui.refresh_token import refresh_token
-from skyward_tui.ui.style_sheets import read_style_sheet
-from skyward_tui.ui.themes import node_style, state_style
+from skyward_tui.ui.refresh_and_repaint import refresh_token
+from skyward_tui.ui.themes import node_style, read_style_sheet, state_style
 from skyward_tui.widgets.braille_chart import MetricsChart
 from skyward_tui.widgets.rank_state import RankState, no_output_reason, rank_states
 

@@ -11,7 +11,7 @@ from textual.widgets import Static
 from skyward_core.client.replay_session import Playback, PlaybackState
 from skyward_tui.text.number_format import clip, duration
 from skyward_tui.ui.actions import actions_in, first_key
-from skyward_tui.ui.style_sheets import read_style_sheet
+from skyward_tui.ui.themes import read_style_sheet
 
 LEAST_BAR, MOST_BAR = 10, 40
 _DATED = 120  # columns from which the time of the record is shown, too

@@ -16,7 +16,7 @@ from textual.widget import Widget
 
 from skyward_tui.text.number_format import fit_width
 from skyward_tui.ui.actions import bindings
-from skyward_tui.ui.style_sheets import read_style_sheet
+from skyward_tui.ui.themes import read_style_sheet
 
 Row = TypeVar("Row")
 RowKey = tuple[str, tuple[object, ...]]

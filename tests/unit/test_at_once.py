@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 from textual import events
 
-from skyward_tui.ui import refresh_token
-from skyward_tui.ui.refresh_token import MIN_KEY_INTERVAL, PAINTS_PER_KEY, REPAINT_SECONDS, ImmediateRepaint
+from skyward_tui.ui import refresh_and_repaint
+from skyward_tui.ui.refresh_and_repaint import MIN_KEY_INTERVAL, PAINTS_PER_KEY, REPAINT_SECONDS, ImmediateRepaint
 
 
 def test_a_key_is_painted_for_soon_and_not_too_often(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
-    monkeypatch.setattr(refresh_token, "monotonic", lambda: now)
+    monkeypatch.setattr(refresh_and_repaint, "monotonic", lambda: now)
     asked = ImmediateRepaint()
     assert not asked.consume_paint(), "no key has come"
     asked.on_input(events.Resize(None, None))  # type: ignore[arg-type]

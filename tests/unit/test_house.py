@@ -281,7 +281,7 @@ OF_OURS = {
     "skyward_tui/cli/shared_options.py": 1,
     "skyward_tui/file_export.py": 1,
     "skyward_tui/launch_form/form.py": 1,
-    "skyward_tui/ui/style_sheets.py": 1,
+    "skyward_tui/ui/themes.py": 1,
 }
 
 

@@ -11,7 +11,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from skyward_core.node.agent.call_journal import Journal
 from skyward_core.node.agent.call_registry import CallRegistry
@@ -19,10 +18,6 @@ from skyward_core.node.agent.config import AgentConfig
 from skyward_core.node.agent.gang_state import EpochFile, Gang
 from skyward_core.protocol.frame_codec import Header
 from skyward_core.util.redaction import Redactor, secret_values
-
-if TYPE_CHECKING:
-    pass
-
 
 LAST_LINE_BYTES = 2000  # bytes at a log's end in which it is looked for
 

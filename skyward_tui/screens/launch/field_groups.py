@@ -35,7 +35,7 @@ from skyward_tui.terminal_info import current_folder
 from skyward_tui.text.error_hints import format_detail
 from skyward_tui.text.number_format import clip_path, one_line
 from skyward_tui.ui.actions import bindings, with_keys
-from skyward_tui.ui.style_sheets import read_style_sheet
+from skyward_tui.ui.themes import read_style_sheet
 from skyward_tui.widgets.form_fields import (
     Choice,
     FormFields,

@@ -69,7 +69,7 @@ from skyward_tui.text.receipts_and_leftovers import receipt_line
 from skyward_tui.text.run_rows import sweep_outcome
 from skyward_tui.ui.actions import bindings, first_key, with_keys
 from skyward_tui.ui.session_futures import wait_shielded
-from skyward_tui.ui.style_sheets import read_style_sheet
+from skyward_tui.ui.themes import read_style_sheet
 from skyward_tui.widgets.form_fields import Choice, Toggles, update_label
 from skyward_tui.widgets.header_and_hints import Breadcrumbs, Panel
 
