@@ -1,88 +1,302 @@
-"""The person's settings, and what an app of theirs remembers from one start to the next."""
+"""The user's settings in the ``skyward.toml`` of the home, and what the app remembers from one start to the next.
+
+A project's file, which somebody else may have written, has no say in the settings: they name a command to run, and the
+key that accepts something.
+"""
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, fields, replace
+from math import isfinite
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
+from skyward_core.model.errors import UsageError
 from skyward_core.store import state_folder
-from skyward_core.store.debug_log import start_logging as begin_log
-from skyward_core.store.user_settings import (
-    KEYS_TABLE,
-    SETTINGS,
-    NotifySettings,
-    UserSetting,
-    UserSettings,
-    load_user_settings,
+from skyward_core.store.debug_log import start_logging as start_logging
+from skyward_core.store.state_folder import SETTINGS_FILE, state_home
+from skyward_core.util.user_files import (
+    MAX_SETTINGS_BYTES,
+    exists,
+    is_file,
+    parse_toml,
+    read_text,
+    resolve_path,
 )
-from skyward_core.util.user_files import read_text
 
 if TYPE_CHECKING:
-    from skyward_core.store.settings_editing import TomlValue
+    from skyward_core.client.settings_file import TomlValue
 
-__all__ = [
-    "KEYS_TABLE",
-    "SETTINGS",
-    "NotifySettings",
-    "UserSetting",
-    "UserSettings",
-    "begin_log",
-    "change",
-    "limit_log_memory",
-    "load_state",
-    "load_user_settings",
-    "reset",
-    "save_state",
-    "settings_path",
-    "user_values",
-]  # fmt: skip
+KEYS_TABLE = "keys"  # the table of the app's keys, which knows what they may be
+SETTINGS_TABLES = ("app", KEYS_TABLE, "notify")
+MAX_MEGABYTES = 64_000
+
+SettingKind = Literal["theme", "flag", "command", "seconds", "megabytes"]
+T = TypeVar("T")
+
+
+def _setting(default: Any, kind: SettingKind, help: str) -> Any:
+    """Declare a setting that the user may write; its name in the file is that of the field."""
+    return field(default=default, metadata={"kind": kind, "help": help})
+
+
+@dataclass(frozen=True)
+class NotifySettings:
+    """The table ``notify``: how the user hears that a run has ended, or needs them."""
+
+    command: tuple[str, ...] = _setting(
+        (), "command", "A command of yours that is run when a run has ended, or needs you"
+    )
+    bell: bool = _setting(True, "flag", "Ring the terminal's bell then")
+    terminal: bool = _setting(True, "flag", "Have the terminal show a notification then, where it knows that")
+    after: float = _setting(10.0, "seconds", "What took no longer is not told to who looks at the terminal")
+
+
+@dataclass(frozen=True)
+class UserSettings:
+    """The table ``app``, and the others; of a value that cannot be used, the default.
+
+    Attributes:
+        notify: The table ``notify``.
+        keys: Keys of the app by the id of their action, unchecked.
+        refused: Messages about values that are not used; text of others.
+    """
+
+    theme: str = _setting("", "theme", "The app's colours; what is chosen in the palette holds until this changes")
+    ascii: bool = _setting(False, "flag", "Paint plain ASCII, and nothing else")
+    motion: bool = _setting(True, "flag", "What has just changed stands out for a moment, and lists scroll smoothly")
+    memory_of_logs: float = _setting(
+        64.0, "megabytes", "What lines of a pool's logs may take in memory; files hold all"
+    )
+    notify: NotifySettings = NotifySettings()
+    keys: Mapping[str, str] = field(default_factory=dict)
+    refused: tuple[str, ...] = ()
+
+
+class UserSetting(NamedTuple):
+    """A setting with the name of its table, such as ``notify.bell``, and its default as the user would write it."""
+
+    name: str
+    kind: SettingKind
+    default: str | bool | float
+    help: str
+
+
+def _declared(kind: type[Any]) -> Iterator[Any]:
+    return (each for each in fields(kind) if each.metadata)
+
+
+SETTINGS = tuple(
+    UserSetting(f"{table}.{each.name}", default="" if each.default == () else each.default, **each.metadata)
+    for table, kind in (("app", UserSettings), ("notify", NotifySettings))
+    for each in _declared(kind)
+)
+
+
+def load_user_settings() -> UserSettings:
+    """Return what the user has set in the ``skyward.toml`` of the home alone.
+
+    Raises:
+        UsageError: There is no home.
+    """
+    return read_user_settings(state_home() / SETTINGS_FILE, Path(SETTINGS_FILE))
+
+
+def read_user_settings(own: Path, project: Path) -> UserSettings:
+    """Read the settings. Problems of a file are listed in ``refused``, and keep nothing from starting.
+
+    Args:
+        own: The user's file; it may not exist.
+        project: A folder's file, which cannot hold settings.
+    """
+    reader = _SettingsFile(own)
+    keys = {name: reader.take(KEYS_TABLE, name, None, str) for name in list(reader.tables[KEYS_TABLE])}
+    settings = replace(
+        reader.take_fields("app", UserSettings),
+        keys={name: key for name, key in keys.items() if key is not None},
+        notify=reader.take_fields("notify", NotifySettings),
+    )
+    reader.reject_unknown()
+    return replace(settings, refused=(*reader.problems, *_user_only_problems(own, project)))
+
+
+class _SettingsFile:
+    """The tables of a file, and its problems."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.problems: list[str] = []
+        found: dict[str, Any] = {}
+        if exists(path):
+            try:
+                found = _read_toml(path)
+            except (OSError, ValueError) as error:
+                self.problems.append(f"{path} is not used: {error}")
+        self.tables = {name: self._table(name, found.get(name, {})) for name in SETTINGS_TABLES}
+
+    def _table(self, name: str, found: Any) -> dict[str, Any]:
+        if isinstance(found, dict):
+            return dict(found)
+        self.problems.append(f"{self.path}: {name} has to be a table, [{name}]")
+        return {}
+
+    def take_fields(self, table: str, kind: type[T]) -> T:
+        """Return the settings of a table, which are fields of a dataclass."""
+        return kind(
+            **{
+                each.name: self.take(table, each.name, each.default, _PARSERS[each.metadata["kind"]])
+                for each in _declared(kind)
+            }
+        )
+
+    def take(self, table: str, key: str, default: Any, kind: Callable[[Any], Any]) -> Any:
+        """Remove a value from its table and return it; the default if it is missing or invalid."""
+        if key not in self.tables[table]:
+            return default
+        try:
+            return parse_value(kind, self.tables[table].pop(key))
+        except ValueError as error:
+            self.problems.append(f"{self.path}: {table}.{key} is not used: {error}")
+            return default
+
+    def reject_unknown(self) -> None:
+        """Add a problem for each value that nothing took."""
+        for name, rest in self.tables.items():
+            self.problems.extend(f"{self.path}: there is no setting {name}.{key}" for key in rest)
+
+
+def parse_value(kind: Callable[[Any], Any], value: Any) -> Any:
+    """A value as it is used.
+
+    Raises:
+        ValueError: it is none of that kind.
+    """
+    if isinstance(kind, type) and not isinstance(value, kind):
+        raise ValueError(f"it has to be {_KIND_LABELS[kind]}")
+    return kind(value)
+
+
+_KIND_LABELS = {str: "a text in quotes", bool: "true or false"}
+
+
+def _parse_command(command: Any) -> tuple[str, ...]:
+    if not isinstance(command, str):
+        raise ValueError("it has to be a text in quotes")
+    words = shlex.split(command)
+    if "\0" in command:
+        raise ValueError("it holds a character that no command can")
+    return tuple(words)
+
+
+def _parse_seconds(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not (isfinite(value) and value >= 0):
+        raise ValueError("it has to be a number of seconds, 0 or more")
+    return float(value)
+
+
+def _parse_megabytes(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 1 <= value <= MAX_MEGABYTES:
+        raise ValueError(f"it has to be a number of megabytes, from 1 to {MAX_MEGABYTES:,}")
+    return float(value)
+
+
+_PARSERS: Mapping[str, Callable[[Any], Any]] = {
+    "theme": str, "flag": bool, "command": _parse_command, "seconds": _parse_seconds,
+    "megabytes": _parse_megabytes,
+}  # fmt: skip
+
+
+def _read_toml(path: Path) -> dict[str, Any]:
+    """What a file holds.
+
+    Raises:
+        OSError: it cannot be read.
+        ValueError: it is too large, or no TOML.
+    """
+    return parse_toml(read_text(path, most=MAX_SETTINGS_BYTES))
+
+
+def _user_only_problems(own: Path, project: Path) -> list[str]:
+    """What a folder's file says that only the person may say."""
+    if not is_file(project) or resolve_path(own) == resolve_path(project):
+        return []
+    try:
+        found = _read_toml(project)
+    except (OSError, ValueError):
+        return []  # who wants hosts of it is told
+    said = [f"[{name}]" for name in SETTINGS_TABLES if name in found]
+    if not said:
+        return []
+    return [f"{' and '.join(said)} of {project.absolute()} is not used: that is taken from {own} alone"]
 
 
 def settings_path() -> Path:
-    """Where the person's settings stand; there may be no such file yet."""
-    from skyward_core.store.settings_editing import user_settings_file
-
-    return user_settings_file()
+    """Return the path of the user's settings; there may be no such file yet."""
+    return state_home() / SETTINGS_FILE
 
 
 def limit_log_memory(megabytes: float) -> None:
-    """Have the lines of each pool's logs take no more than this in memory, in this process."""
+    """Limit the memory for the lines of each pool's logs in this process."""
     from skyward_core.views.log_buffer import MemoryBudget
 
     MemoryBudget.total_bytes = int(megabytes * 1e6)
 
 
 def user_values() -> dict[str, Any]:
-    """What the person has set, by table and name, whether it can be used or not.
+    """Return the values that the user has set by table and name, valid or not.
 
     Raises:
-        UsageError: their file cannot be read or used.
+        UsageError: The file cannot be read or used.
     """
-    from skyward_core.store import settings_editing
+    from skyward_core.client.settings_file import parse_settings, read_settings_text
 
-    return settings_editing.read_settings()
+    whole = parse_settings(settings_path(), read_settings_text(settings_path()))
+    tables = {name: whole.get(name, {}) for name in SETTINGS_TABLES}
+    return {
+        f"{name}.{key}": value
+        for name, table in tables.items()
+        if isinstance(table, dict)
+        for key, value in table.items()
+    }
 
 
 def change(name: str, value: TomlValue) -> None:
-    """Set something, in the person's file, in which all else stays as it is.
+    """Change a setting in the user's file, and nothing else in it.
 
     Args:
-        name: a setting's; or ``keys.`` and the id of what a key does, which is written as it is.
+        name: Name of a setting; or ``keys.`` and the id of an action, whose key is written unchecked.
 
     Raises:
-        UsageError: it cannot be that, or the file cannot be used or changed.
-        OSError: the file cannot be written; it is as it was.
+        UsageError: The setting does not exist, cannot have this value, or the file cannot be used or changed.
+        OSError: The file cannot be written; it is unchanged.
     """
-    from skyward_core.store import settings_editing
-
-    settings_editing.set_setting(name, value)
+    table, _, key = name.partition(".")
+    if table != KEYS_TABLE:
+        setting = next((each for each in SETTINGS if each.name == name), None)
+        if setting is None:
+            raise UsageError(f"there is no setting {name}")
+        try:
+            parse_value(_PARSERS[setting.kind], value)
+        except ValueError as error:
+            raise UsageError(f"{name} cannot be that: {error}") from None
+    _write_table(table, {key: value})
 
 
 def reset(name: str) -> None:
-    """Have the default hold again; raises as :func:`change`."""
-    from skyward_core.store import settings_editing
+    """Remove a setting from the user's file, so that its default holds; raises as :func:`change`."""
+    table, _, key = name.partition(".")
+    _write_table(table, {}, without=key)
 
-    settings_editing.reset_setting(name)
+
+def _write_table(table: str, values: dict[str, TomlValue], without: str = "") -> None:
+    from skyward_core.client.settings_file import read_table, write_table
+
+    text, before = read_table(settings_path(), table)
+    after = {key: value for key, value in before.items() if key != without} | values
+    if after != before:
+        write_table(settings_path(), text, (table,), after)
 
 
 def load_state(name: str) -> str:

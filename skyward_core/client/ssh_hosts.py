@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from skyward_core import providers
+from skyward_core.client.settings_file import read_table, rename_entry, replace_text, settings_paths, write_table
 from skyward_core.model.errors import UsageError, error_message
 from skyward_core.model.machines import Check
 from skyward_core.model.machines import GpuUse as GpuUse
 from skyward_core.providers.provider import ReachedOverSSH
 from skyward_core.providers.ssh.free_gpu_choice import HostGpuUsage as HostGpuUsage
 from skyward_core.providers.ssh.provider import SSH
-from skyward_core.store import settings_editing
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.ledger_rows import PoolRow
 from skyward_core.transport.ssh import connection, ssh_config_export
@@ -120,6 +120,7 @@ def include_ssh_config() -> str:
     return ssh_config_export.include_line() if ssh_config_export.add_include_line() else ""
 
 
+HOSTS_TABLE = "hosts"
 LONGEST = 60  # characters of a group's name
 MARKS = set("@,\"'\\=[]#")
 
@@ -143,27 +144,38 @@ class HostGroup:
             UsageError: that is none, or is in it; or the file cannot be used or changed.
             OSError: it cannot be written; it is as it was.
         """
-        settings_editing.save_host_groups(self.file, self.name, [*self.hosts, self._check_new_host(host)])
+        _save_group(self.file, self.name, [*self.hosts, self._check_new_host(host)])
 
     def replace_host(self, host: str, other: str) -> None:
         """Have another host in a host's place; raises as :meth:`added`."""
         new = self._check_new_host(other)
-        settings_editing.save_host_groups(self.file, self.name, [new if each == host else each for each in self.hosts])
+        _save_group(self.file, self.name, [new if each == host else each for each in self.hosts])
 
     def remove_host(self, host: str) -> None:
         """Have it without a host; raises as :meth:`added`, and where it would be empty."""
         left = [each for each in self.hosts if each != host]
         if not left:
             raise UsageError(f"{sanitize_line(host)} is the last host of {sanitize_line(self.name)}: remove the group")
-        settings_editing.save_host_groups(self.file, self.name, left)
+        _save_group(self.file, self.name, left)
 
     def rename(self, name: str) -> None:
         """Call it otherwise; raises as :meth:`added`."""
-        settings_editing.rename_group(self.file, self.name, _check_group_name(name))
+        name = _check_group_name(name)
+        text, table = self._read_file()
+        if name in table:
+            raise UsageError(f"{self.file} has a group {name} already")
+        replace_text(self.file, text, rename_entry(text, (HOSTS_TABLE,), self.name, name))
 
     def delete(self) -> None:
         """Take it out of its file; raises as :meth:`added`."""
-        settings_editing.remove_group(self.file, self.name)
+        text, table = self._read_file()
+        write_table(self.file, text, (HOSTS_TABLE,), {name: table[name] for name in table if name != self.name})
+
+    def _read_file(self) -> tuple[str, dict[str, Any]]:
+        text, table = read_table(self.file, HOSTS_TABLE)
+        if self.name not in table:
+            raise UsageError(f"{self.file} has no group {self.name} any more")
+        return text, table
 
     def _check_new_host(self, host: str) -> str:
         if (host := _check_host(host)) in self.hosts:
@@ -177,7 +189,20 @@ def groups() -> list[HostGroup]:
     Raises:
         UsageError: a ``skyward.toml`` cannot be used.
     """
-    return [HostGroup(name, path, hosts) for name, (path, hosts) in settings_editing.read_host_groups().items()]
+    found: dict[str, HostGroup] = {}
+    for path in settings_paths():
+        for name, hosts in read_table(path, HOSTS_TABLE)[1].items():
+            listed = [hosts] if isinstance(hosts, str) else hosts
+            if not isinstance(listed, list) or not all(isinstance(host, str) for host in listed):
+                raise UsageError(f"{path}: the group {name} is not a list of hosts")
+            found[name] = HostGroup(name, path, listed)
+    return list(found.values())
+
+
+def _save_group(path: Path, name: str, hosts: list[str]) -> None:
+    text, table = read_table(path, HOSTS_TABLE)
+    if table.get(name) != hosts:
+        write_table(path, text, (HOSTS_TABLE,), table | {name: hosts})
 
 
 def new_group(name: str, host: str, file: Path | None = None) -> None:
@@ -190,9 +215,9 @@ def new_group(name: str, host: str, file: Path | None = None) -> None:
         UsageError: there is one of that name, or there can be none; or the file cannot be used or changed.
         OSError: it cannot be written; it is as it was.
     """
-    if (name := _check_group_name(name)) in settings_editing.read_host_groups():
+    if (name := _check_group_name(name)) in {each.name for each in groups()}:
         raise UsageError(f"there is a group {name} already")
-    settings_editing.save_host_groups(file or settings_editing.user_settings_file(), name, [_check_host(host)])
+    _save_group(file or settings_paths()[0], name, [_check_host(host)])
 
 
 def _check_group_name(name: str) -> str:

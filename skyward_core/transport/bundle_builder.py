@@ -183,8 +183,6 @@ REST_LEVEL = 9  # nobody waits for that
 CLIENT_PACKAGE = "skyward_core/client"
 CLIENT_FILES = (
     "skyward_core/store/run_logs.py",
-    "skyward_core/store/settings_editing.py",
-    "skyward_core/store/user_settings.py",
     "skyward_core/views/notification_rules.py",
     "skyward_core/views/prometheus.py",
     "skyward_core/views/result_agreement.py",

@@ -364,7 +364,7 @@ def _start_log(console: Console) -> None:
         return
     from skyward_core.client import settings
 
-    if said := settings.begin_log():
+    if said := settings.start_logging():
         console.note(said)
 
 

@@ -23,7 +23,7 @@ from textual.pilot import Pilot
 
 import skyward_tui
 from skyward_core.client.session import Session
-from skyward_core.store import settings_editing
+from skyward_core.client.settings import settings_path
 from skyward_tui.app.app import SkywardApp
 from skyward_tui.app.replay_app import ReplayApp
 from skyward_tui.cli.main import DEMO
@@ -293,8 +293,7 @@ async def take_hosts() -> None:
             down = "Host gpu3\nHostName 127.0.0.1\nPort 9\n"
             (home / ".ssh" / "config").write_text(told + down, "utf-8")
             os.environ["HOME"] = str(home)
-            settings_editing.save_host_groups(settings_editing.user_settings_file(), "lab", ["gpu1", "gpu2"])
-            settings_editing.save_host_groups(settings_editing.user_settings_file(), "desk", ["gpu3"])
+            settings_path().write_text('[hosts]\nlab = ["gpu1", "gpu2"]\ndesk = ["gpu3"]\n')
             app = SkywardApp()
             async with app.run_test(size=LARGE) as pilot:
                 camera = Camera(app, pilot)

@@ -12,7 +12,7 @@ from textual import events
 from textual.pilot import Pilot
 
 from skyward_core.client import settings
-from skyward_core.store.user_settings import read_user_settings
+from skyward_core.client.settings import NotifySettings, read_user_settings
 from skyward_core.views.log_buffer import MemoryBudget
 from skyward_tui.app.app import SkywardApp
 from skyward_tui.dialogs.dialog import AskScreen
@@ -175,7 +175,7 @@ async def test_numbers_and_a_command_are_taken_and_hold(app: SkywardApp, monkeyp
             await typed(app, pilot, text)
             await pilot.press("enter")
             await said(app, pilot, f"{name}  {text}", "set by you")
-        assert held().notify[0::3] == (("say", "done"), 2.5)
+        assert held().notify == NotifySettings(("say", "done"), after=2.5)
         assert MemoryBudget.total_bytes == 5_000_000
 
 

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from skyward_core.client import ssh_hosts
+from skyward_core.client.ssh_hosts import HostGroup
 from skyward_core.model.machines import Check
-from skyward_core.store import settings_editing
 from skyward_core.views import events
 from skyward_core.views.pool_view import PoolView, RunView
 from skyward_tui.app.app import SkywardApp
@@ -187,14 +188,9 @@ async def test_sweep(app: SkywardApp, session: FakeSession, snap: Snap, size: tu
 
 @at_every_size
 async def test_hosts(app: SkywardApp, snap: Snap, size: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        settings_editing, "user_settings_file", lambda: Path("/home/me/.local/state/skyward/skyward.toml")
-    )
-    groups = {"lab": ["gpu1", "gpu2"], "desk": ["gpu3"]}
-    path = settings_editing.user_settings_file()
-    monkeypatch.setattr(
-        settings_editing, "read_host_groups", lambda: {name: (path, found) for name, found in groups.items()}
-    )
+    path = Path("/home/me/.local/state/skyward/skyward.toml")
+    groups = [HostGroup("lab", path, ["gpu1", "gpu2"]), HostGroup("desk", path, ["gpu3"])]
+    monkeypatch.setattr(ssh_hosts, "groups", lambda: groups)
     have_looks(monkeypatch)
     await show(app, snap, "hosts", size, ["s", "down", "down"], "is used by bob")
 

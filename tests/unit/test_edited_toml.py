@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from skyward_core.client.settings_file import remove_table, set_table
 from skyward_core.model.errors import UsageError
-from skyward_core.store.settings_editing import remove_table, set_table
 from tests.support.examples import examples
 
 THEIRS = """\

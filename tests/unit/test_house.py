@@ -262,8 +262,7 @@ QUESTIONS = {"exists", "is_file", "is_dir", "is_symlink", "resolve", "expanduser
              "rglob", "samefile", "readlink", "read_text", "read_bytes"}  # fmt: skip
 # Modules that read text of users, projects and variables, and what of theirs asks about files of our own alone.
 ASKING = ("skyward_tui", "skyward_core/api", "skyward_core/client", "skyward_core/tasks",
-          "skyward_core/store/state_folder.py", "skyward_core/store/user_settings.py",
-          "skyward_core/store/settings_editing.py", "skyward_core/store/settings_schema.py")  # fmt: skip
+          "skyward_core/store/state_folder.py", "skyward_core/store/settings_schema.py")  # fmt: skip
 OF_OURS = {
     "skyward_core/api/attach_and_results.py": 4,
     "skyward_core/client/bug_report.py": 1,
@@ -271,7 +270,7 @@ OF_OURS = {
     "skyward_core/client/run_history.py": 4,
     "skyward_core/client/skyward_alias.py": 4,
     "skyward_core/client/node_file_copy.py": 5,  # of a node, and of what was just copied
-    "skyward_core/store/settings_editing.py": 1,
+    "skyward_core/client/settings_file.py": 1,
     "skyward_core/store/state_folder.py": 4,
     "skyward_core/tasks/task_and_blob_values.py": 4,
     "skyward_core/tasks/run_script_loader.py": 3,

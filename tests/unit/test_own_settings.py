@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from skyward_core.store.user_settings import NotifySettings, UserSettings, read_user_settings
+from skyward_core.client.settings import NotifySettings, UserSettings, read_user_settings
 
 
 @pytest.fixture
@@ -24,7 +24,7 @@ def test_without_a_file_all_is_as_it_is(own: Path, project: Path) -> None:
     assert (
         read_user_settings(own, project)
         == UserSettings()
-        == UserSettings("", False, {}, NotifySettings((), True, True, 10.0), ())
+        == UserSettings("", False, True, 64.0, NotifySettings((), True, True, 10.0), {}, ())
     )
 
 
@@ -35,7 +35,7 @@ def test_what_is_set_holds(own: Path, project: Path) -> None:
         "bell = false\nterminal = false\nafter = 60\n"
     )
     wanted = NotifySettings(("sh", "-c", 'notify-send "$SKYWARD_MESSAGE"'), False, False, 60.0)
-    assert read_user_settings(own, project) == UserSettings("nord", True, {"run.merge": "m"}, wanted, ())
+    assert read_user_settings(own, project) == UserSettings("nord", True, keys={"run.merge": "m"}, notify=wanted)
 
 
 @pytest.mark.parametrize(

@@ -13,13 +13,14 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from skyward_core.client import settings as client_settings
 from skyward_core.client.launch import presets
 from skyward_core.client.launch.discovery import list_functions, packages_for
 from skyward_core.client.launch.launch_plan import make_plan
 from skyward_core.client.launch.launch_records import ScriptState
 from skyward_core.client.launch.launch_request import LaunchRequest
 from skyward_core.model.errors import JobFileError, ScriptError, SkywardError
-from skyward_core.store import pool_folder, state_folder, user_settings
+from skyward_core.store import pool_folder, state_folder
 from skyward_core.tasks.job_files.job import JobFile, read_variables
 from skyward_core.tasks.shell_and_script_calls import script as whole_script
 from skyward_core.transport.ssh import known_hosts
@@ -109,7 +110,7 @@ QUIET: dict[str, tuple[str, Callable[[], Any]]] = {
     "offered lock": ("uv.lock", lambda: packages_for(Path("train.py"))),
     "an environment": (".venv/pyvenv.cfg", lambda: plan()),
     "setup.cfg": ("lib/setup.cfg", lambda: None),
-    "settings": ("../home/skyward.toml", user_settings.load_user_settings),
+    "settings": ("../home/skyward.toml", client_settings.load_user_settings),
     "recent launches": ("../home/recent.json", recent_launches.recent_forms),
     "dismissed": ("../home/dismissed.json", pool_folder.read_dismissed),
 }
@@ -165,7 +166,7 @@ def test_toml_is_refused_where_it_is_nested_too_deep(text: str) -> None:
     with pytest.raises(ScriptError, match=DEEP):
         plan()
     written("skyward.toml", text)
-    assert DEEP in user_settings.load_user_settings().refused[0]
+    assert DEEP in client_settings.load_user_settings().refused[0]
 
 
 def test_json_of_the_home_is_refused_where_it_is_nested_too_deep() -> None:

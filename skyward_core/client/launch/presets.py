@@ -12,14 +12,16 @@ from skyward_core.client.launch.discovery import parameter_fields
 from skyward_core.client.launch.image_options import parse_image_options
 from skyward_core.client.launch.launch_records import invalid_fields, texts_in
 from skyward_core.client.launch.launch_request import DEFAULTS, LaunchRequest
+from skyward_core.client.settings_file import read_table, replace_text, set_table, settings_paths, write_table
 from skyward_core.model.errors import SkywardError, UsageError
 from skyward_core.model.provider_capabilities import declared_settings
 from skyward_core.providers import DEFAULT_PROVIDER, provider_class, provider_names
-from skyward_core.store import settings_editing
+from skyward_core.store.state_folder import SETTINGS_FILE, require_current_folder
 from skyward_core.tasks.script_inspection import find_function
 from skyward_core.util.terminal_safe_text import sanitize_line
 from skyward_core.util.user_files import is_file
 
+PRESETS_TABLE = "presets"
 MAX_NAME_LENGTH = 60  # characters of a name
 NO_SCRIPT = str(Path())
 """The script of a request that names none."""
@@ -80,7 +82,12 @@ def presets() -> list[Preset]:
     Raises:
         UsageError: a ``skyward.toml`` cannot be used.
     """
-    return [Preset(name, path, entry) for name, (path, entry) in settings_editing.read_presets().items()]
+    found = {
+        name: Preset(name, path, entry)
+        for path in settings_paths()
+        for name, entry in read_table(path, PRESETS_TABLE)[1].items()
+    }
+    return [found[name] for name in sorted(found)]
 
 
 def save(name: str, request: LaunchRequest) -> Path:
@@ -96,7 +103,11 @@ def save(name: str, request: LaunchRequest) -> Path:
     values = {name: value for name, usual in DEFAULTS.items() if (value := getattr(request, name)) != usual}
     if request.script == NO_SCRIPT:
         values.pop("script", None)
-    return settings_editing.save_preset(name, {key: _to_toml(value) for key, value in values.items()})
+    path = require_current_folder() / SETTINGS_FILE
+    text, _ = read_table(path, PRESETS_TABLE)
+    told = {key: _to_toml(value) for key, value in values.items()}
+    replace_text(path, text, set_table(text, (PRESETS_TABLE, name), told))
+    return path
 
 
 def delete(preset: Preset) -> None:
@@ -106,7 +117,8 @@ def delete(preset: Preset) -> None:
         UsageError: the file cannot be used, or is not written so that this can be done.
         OSError: it cannot be written; it is as it was.
     """
-    settings_editing.delete_preset(preset.name, preset.file)
+    text, _ = read_table(preset.file, PRESETS_TABLE)
+    write_table(preset.file, text, (PRESETS_TABLE, preset.name), {})
 
 
 def drop_unknown(request: LaunchRequest) -> tuple[LaunchRequest, list[str]]:

@@ -1,4 +1,4 @@
-"""Skyward.toml edited in place: presets, hosts, settings."""
+"""Editing of ``skyward.toml`` in place: its layout and comments stay."""
 
 from __future__ import annotations
 
@@ -10,16 +10,13 @@ from typing import TYPE_CHECKING, Any
 from skyward_core.model.errors import UsageError
 from skyward_core.node.bootstrap.host_inspection import distrust_reason
 from skyward_core.store.atomic_file import write_atomic
-from skyward_core.store.state_folder import current_paths, require_current_folder, state_home
-from skyward_core.store.user_settings import KEYS_TABLE, SETTINGS, SETTINGS_TABLES, validate
+from skyward_core.store.state_folder import SETTINGS_FILE, current_paths, state_home
 from skyward_core.util.user_files import MAX_SETTINGS_BYTES, exists, parse_toml, read_bytes, resolve_path
 
 if TYPE_CHECKING:
     from tomlkit import TOMLDocument
     from tomlkit.container import Container
     from tomlkit.items import Item
-
-SETTINGS_FILE = "skyward.toml"
 
 
 def read_settings_text(path: Path) -> str:
@@ -41,10 +38,10 @@ def read_settings_text(path: Path) -> str:
 
 
 def parse_settings(path: Path, text: str) -> dict[str, Any]:
-    """What a text says.
+    """Return what a text says.
 
     Raises:
-        UsageError: it is no TOML; names the file.
+        UsageError: It is not TOML; names the file.
     """
     try:
         return parse_toml(text)
@@ -52,13 +49,39 @@ def parse_settings(path: Path, text: str) -> dict[str, Any]:
         raise UsageError(f"{path} does not parse: {error}") from error
 
 
-def replace_text(path: Path, before: str, text: str) -> None:
-    """Put a text in the file's place, where that still is what was read; a link stays one.
+def settings_paths() -> list[Path]:
+    """Return the paths of the user's file, and of the one in the working folder, which counts more."""
+    return [state_home() / SETTINGS_FILE, *current_paths(SETTINGS_FILE)]
+
+
+def read_table(path: Path, name: str) -> tuple[str, dict[str, Any]]:
+    """Return the text of a file, and one of its tables.
 
     Raises:
-        UsageError: somebody has changed it since.
-        OSError: it cannot be written; it is as it was.
+        UsageError: The file cannot be read or used, somebody else could have written it, or that is not a table.
     """
+    text = read_settings_text(path)
+    table = parse_settings(path, text).get(name, {})
+    if not isinstance(table, dict):
+        raise UsageError(f"{path}: {name} is not a table. Write it as [{name}]")
+    return text, table
+
+
+def write_table(path: Path, text: str, names: Sequence[str], values: Mapping[str, TomlValue]) -> None:
+    """Have a table hold these values and no others; without values, remove it.
+
+    Args:
+        text: The text of the file, as it was read.
+
+    Raises:
+        UsageError: The file has changed since, or is written so that the table cannot be changed.
+        OSError: The file cannot be written; it is unchanged.
+    """
+    replace_text(path, text, set_table(text, names, values) if values else remove_table(text, names))
+
+
+def replace_text(path: Path, before: str, text: str) -> None:
+    """Write a file if it still holds what was read; a link stays one. Raises as :func:`write_table`."""
     if read_settings_text(path) != before:
         raise UsageError(f"{path} was just changed by somebody else: try again")
     target = resolve_path(path)
@@ -268,191 +291,3 @@ def _edit_error(path: Sequence[str]) -> UsageError:
     return UsageError(
         f"{path[-1]} is not written there as a table of its own, [{'.'.join(path)}]: change it in an editor"
     )
-
-
-HOSTS_TABLE = "hosts"
-
-
-def user_settings_file() -> Path:
-    """The file of the state folder, whose groups are there in every folder."""
-    return state_home() / SETTINGS_FILE
-
-
-def read_host_groups() -> dict[str, tuple[Path, list[str]]]:
-    """The hosts of each group, in the order of the files, and which file that is; of two of a name the one of the
-    working folder.
-
-    Raises:
-        UsageError: a file cannot be read or used, or somebody else could have written it.
-    """
-    found: dict[str, tuple[Path, list[str]]] = {}
-    for path in (user_settings_file(), *current_paths(SETTINGS_FILE)):
-        for name, hosts in _read_groups(path, read_settings_text(path)).items():
-            found[name] = path, hosts
-    return found
-
-
-def save_host_groups(path: Path, name: str, hosts: Sequence[str]) -> None:
-    """Have a group hold these hosts; a new one stands behind the others.
-
-    Raises:
-        UsageError: the file cannot be used or changed, or somebody else could have written it.
-        OSError: it cannot be written; it is as it was.
-    """
-    text = read_settings_text(path)
-    table = _groups_table(path, text)
-    if table.get(name) != [*hosts]:
-        replace_text(path, text, set_table(text, (HOSTS_TABLE,), table | {name: [*hosts]}))
-
-
-def rename_group(path: Path, name: str, new: str) -> None:
-    """Call a group otherwise; it stays in its place.
-
-    Raises:
-        UsageError, OSError: as :func:`save`; or there is one of that name.
-    """
-    text = read_settings_text(path)
-    table = _require_group(path, text, name)
-    if new in table:
-        raise UsageError(f"{path} has a group {new} already")
-    replace_text(path, text, rename_entry(text, (HOSTS_TABLE,), name, new))
-
-
-def remove_group(path: Path, name: str) -> None:
-    """Take a group out.
-
-    Raises:
-        UsageError, OSError: as :func:`save`.
-    """
-    text = read_settings_text(path)
-    left = {other: hosts for other, hosts in _require_group(path, text, name).items() if other != name}
-    made = set_table(text, (HOSTS_TABLE,), left) if left else remove_table(text, (HOSTS_TABLE,))
-    replace_text(path, text, made)
-
-
-def _require_group(path: Path, text: str, name: str) -> dict[str, Any]:
-    table = _groups_table(path, text)
-    if name not in table:
-        raise UsageError(f"{path} has no group {name} any more")
-    return table
-
-
-def _groups_table(path: Path, text: str) -> dict[str, Any]:
-    table = parse_settings(path, text).get(HOSTS_TABLE, {})
-    if not isinstance(table, dict):
-        raise UsageError(f"{path}: hosts is no table; write [hosts], and a group in each line below")
-    return table
-
-
-def _read_groups(path: Path, text: str) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
-    for name, hosts in _groups_table(path, text).items():
-        listed = [hosts] if isinstance(hosts, str) else hosts
-        if not isinstance(listed, list) or not all(isinstance(host, str) for host in listed):
-            raise UsageError(f"{path}: the group {name} is no list of hosts")
-        found[name] = listed
-    return found
-
-
-def read_settings() -> dict[str, Any]:
-    """What the file says, by table and name; whether it can be used nobody has looked at.
-
-    Raises:
-        UsageError: the file cannot be read or used, or somebody else could have written it.
-    """
-    whole = parse_settings(user_settings_file(), read_settings_text(user_settings_file()))
-    tables = {name: whole.get(name, {}) for name in SETTINGS_TABLES}
-    return {
-        f"{name}.{key}": value
-        for name, table in tables.items()
-        if isinstance(table, dict)
-        for key, value in table.items()
-    }
-
-
-def set_setting(name: str, value: TomlValue) -> None:
-    """Have a setting be this from now on; one of the table of keys is the app's to look at.
-
-    Args:
-        name: as ``user_settings.UserSetting`` has it; ``keys.`` and an action's id for a key.
-
-    Raises:
-        UsageError: there is no such setting, or it cannot be this; or the file cannot be used or changed.
-        OSError: it cannot be written; it is as it was.
-    """
-    table, _, key = name.partition(".")
-    if table != KEYS_TABLE:
-        settings = [each for each in SETTINGS if each.name == name]
-        if not settings:
-            raise UsageError(f"there is no setting {name}")
-        try:
-            validate(settings[0], value)
-        except ValueError as error:
-            raise UsageError(f"{name} cannot be that: {error}") from None
-    _write_table(table, {key: value})
-
-
-def reset_setting(name: str) -> None:
-    """Have the default hold again.
-
-    Raises:
-        UsageError, OSError: as :func:`change`.
-    """
-    table, _, key = name.partition(".")
-    _write_table(table, {}, without=key)
-
-
-def _write_table(table: str, values: dict[str, TomlValue], without: str = "") -> None:
-    path = user_settings_file()
-    text = read_settings_text(path)
-    before = parse_settings(path, text).get(table, {})
-    if not isinstance(before, dict):
-        raise UsageError(f"{path}: {table} has to be a table, [{table}]")
-    after = {key: value for key, value in before.items() if key != without} | values
-    if after != before:
-        replace_text(path, text, set_table(text, (table,), after) if after else remove_table(text, (table,)))
-
-
-PRESETS_TABLE = "presets"
-
-
-def read_presets() -> dict[str, tuple[Path, Any]]:
-    """What is under each name, and in which file.
-
-    Raises:
-        UsageError: a file cannot be read or used, or somebody else could have written it.
-    """
-    found: dict[str, tuple[Path, Any]] = {}
-    for path in (state_home() / SETTINGS_FILE, *current_paths(SETTINGS_FILE)):
-        table = parse_settings(path, read_settings_text(path)).get(PRESETS_TABLE, {})
-        if not isinstance(table, dict):
-            raise UsageError(f"{path}: presets is no table; write each as [presets.NAME]")
-        found |= {name: (path, entry) for name, entry in table.items()}
-    return dict(sorted(found.items()))
-
-
-def save_preset(name: str, values: Mapping[str, TomlValue]) -> Path:
-    """Write a preset into the working folder's file, in place of one of that name; gives its path.
-
-    Raises:
-        UsageError: the file cannot be used, or somebody else could have written it, or that table is written in a way
-            that cannot be changed.
-        OSError: it cannot be written; it is as it was.
-    """
-    path = require_current_folder() / SETTINGS_FILE
-    text = read_settings_text(path)
-    parse_settings(path, text)
-    replace_text(path, text, set_table(text, (PRESETS_TABLE, name), values))
-    return path
-
-
-def delete_preset(name: str, path: Path) -> None:
-    """Take a preset out of a file.
-
-    Raises:
-        UsageError: as :func:`save`.
-        OSError: as :func:`save`.
-    """
-    text = read_settings_text(path)
-    parse_settings(path, text)
-    replace_text(path, text, remove_table(text, (PRESETS_TABLE, name)))
