@@ -41,29 +41,7 @@ def compute_band(lines: Sequence[Trace], columns: int) -> Band:
     ranks send at times of their own, and one that is the first or the last to send must not look like a change of all.
     A part in which no line has a value of its own is left out. What is no finite number counts as none.
     """
-    filled = [line for line in lines if len(line.at)]
-    if not filled or columns < 1:
-        return Band([], [], [], [])
-    first = min(line.at[0] for line in filled)
-    last = max(line.at[-1] for line in filled)
-    step = (last - first) / columns
-    ends = [first + step * (column + 1) for column in range(columns)]
-    ends[-1] = last
-    lows: list[list[float]] = [[] for _ in ends]
-    highs: list[list[float]] = [[] for _ in ends]
-    middles: list[list[float]] = [[] for _ in ends]
-    own = [False] * columns
-    usual = mean_pauses(filled)
-    for line, pause in zip(filled, usual, strict=True):
-        _spread(line, ends, pause, own, (lows, middles, highs))
-    found = Band([], [], [], [])
-    for end, mine, low, middle, high in zip(ends, own, lows, middles, highs, strict=True):
-        if mine and middle:
-            found.at.append(end)
-            found.low.append(min(low))
-            found.middle.append(median(middle))
-            found.high.append(max(high))
-    return found
+    return IncrementalBand(exact=True).update(dict(enumerate(lines)), columns)
 
 
 def median(values: Iterable[float]) -> float:
@@ -80,52 +58,6 @@ def mean_pauses(lines: Sequence[Trace]) -> list[float]:
     several = [pause for pause in known if pause is not None]
     others = median(several) if several else inf
     return [others if pause is None else pause for pause in known]
-
-
-def _spread(
-    line: Trace,
-    ends: Sequence[float],
-    pause: float,
-    own: list[bool],
-    spans: tuple[list[list[float]], list[list[float]], list[list[float]]],
-) -> None:
-    """Add what one line has in each part to the least, the last and the greatest there, and mark in which it has values
-    of its own; what it has before its first and after its last one is at most a pause away."""
-    at, values = line
-    begin, many = 0, len(at)
-    before: float | None = None
-    early, late = at[0] - pause, at[-1] + pause
-    first = next((value for value in values if isfinite(value)), None)
-    column = -1
-    for end, lows, middles, highs in zip(ends, *spans, strict=True):
-        column += 1
-        stop = begin
-        if begin < many and at[begin] <= end:  # most parts have one value at most: to look is quicker than to search
-            stop = begin + 1
-            if stop < many and at[stop] <= end:
-                stop = bisect_right(at, end, stop + 1)
-        if stop == begin:
-            held = before if begin or end < early else first
-            if held is not None and (begin < many or end <= late):
-                lows.append(held)
-                middles.append(held)
-                highs.append(held)
-            continue
-        low = high = before = values[begin]
-        if stop > begin + 1 or before - before != 0:  # which is so of what is not finite
-            piece = values[begin:stop]
-            total = sum(piece)
-            if total - total != 0:  # one of them, or their sum, is not finite
-                piece = array("d", filter(isfinite, piece))
-            if not piece:
-                begin, before = stop, None
-                continue
-            low, before, high = min(piece), piece[-1], max(piece)
-        begin = stop
-        own[column] = True
-        lows.append(low)
-        middles.append(before)
-        highs.append(high)
 
 
 def find_outliers(values: Mapping[Key, float], apart: float = 0.0) -> list[Key]:
@@ -181,18 +113,27 @@ _Span = tuple[float, float, float]
 
 
 class IncrementalBand:
-    """As :func:`band` makes one, but that its columns stay while time goes on: where there is no more room,
-    they are made twice as long."""
+    """A band as of :func:`compute_band`, whose columns stay while time goes on: if there is no more room, they become
+    twice as long.
 
-    def __init__(self) -> None:
+    Args:
+        exact: Whether the columns divide the time evenly; those of lines that grow are powers of two long.
+    """
+
+    def __init__(self, *, exact: bool = False) -> None:
+        self._exact = exact
         self._reset(0.0, 0.0, 0)
 
     def _reset(self, first: float, last: float, columns: int) -> None:
         """Look at everything anew."""
-        fraction, power = frexp(max((last - first) / columns, LEAST_STEP)) if columns else (0.5, 0)
-        step = 2.0 ** (power - (fraction == 0.5))  # the least power of two that is no less
+        step = (last - first) / max(1, columns)
+        if not self._exact:
+            fraction, power = frexp(max(step, LEAST_STEP))
+            step = 2.0 ** (power - (fraction == 0.5))  # the least power of two that is no less
         self._first, self._columns = first, columns
         self._ends = [first + step * (column + 1) for column in range(columns)]
+        if self._exact and columns:
+            self._ends[-1] = last  # whatever was rounded
         self._lows, self._highs = [inf] * columns, [-inf] * columns
         self._middles = [array("d") for _ in range(columns)]
         self._own = [False] * columns
