@@ -5,8 +5,9 @@ The same for what comes live, for what is shown after a client came back, and fo
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
@@ -218,15 +219,8 @@ def find_tail_start(folder: Path, stem: str, end: Place, size: int) -> Place:
     marks = _open_existing(folder / f"{stem}{MARKS}")
     if marks is not None:
         with marks:
-            low, high = 0, marks.seek(0, 2) // MARK_BYTES
-            while low < high:
-                middle = (low + high) // 2
-                mark = _read_mark(marks, middle)
-                if mark is not None and end[0] - mark.out + end[1] - mark.err > size:
-                    low = middle + 1
-                else:
-                    high = middle
-            if (mark := _read_mark(marks, low)) is not None and mark.out <= end[0] and mark.err <= end[1]:
+            found = _find_mark(marks, lambda mark: end[0] - mark.out + end[1] - mark.err > size)
+            if (mark := _read_mark(marks, found)) is not None and mark.out <= end[0] and mark.err <= end[1]:
                 return max(mark.out, end[0] - size), max(mark.err, end[1] - size)
     return max(0, end[0] - size), max(0, end[1] - size)
 
@@ -249,15 +243,18 @@ def _mark_offset_before(path: Path, start: Place) -> int:
     if (marks := _open_existing(path)) is None:
         return 0
     with marks:
-        low, high = 0, marks.seek(0, 2) // MARK_BYTES
-        while low < high:
-            middle = (low + high) // 2
-            mark = _read_mark(marks, middle)
-            if mark is not None and mark.out <= start[0] and mark.err <= start[1]:
-                low = middle + 1
-            else:
-                high = middle
-    return max(0, low - 2) * MARK_BYTES
+        behind = _find_mark(marks, lambda mark: mark.out <= start[0] and mark.err <= start[1])
+    return max(0, behind - 2) * MARK_BYTES
+
+
+def _find_mark(marks: BinaryIO, is_before: Callable[[Mark], bool]) -> int:
+    """Return the number of the first mark that is not before a place; one that cannot be read counts as such."""
+
+    def is_beyond(number: int) -> bool:
+        mark = _read_mark(marks, number)
+        return mark is None or not is_before(mark)
+
+    return bisect_left(range(marks.seek(0, 2) // MARK_BYTES), True, key=is_beyond)
 
 
 def _read_mark(marks: BinaryIO, number: int) -> Mark | None:

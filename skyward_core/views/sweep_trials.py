@@ -8,6 +8,7 @@ from math import isfinite, isnan
 from typing import Any, NamedTuple
 
 from skyward_core.util.terminal_safe_text import sanitize_line as safe
+from skyward_core.views.outliers import median
 from skyward_core.views.pool_view import PoolView, RunView, TaskView, TrialSheet
 from skyward_core.views.rank_metrics import MetricStore
 
@@ -247,8 +248,6 @@ def steps_by_node(steps: Sequence[RunView], now: float) -> Mapping[int, list[Ste
     Args:
         now: Unix time in seconds.
     """
-    from statistics import median  # late: it imports decimal and fractions
-
     found: dict[int, list[StepOnNode]] = {}
     for run in steps:
         tasks = sorted(list(run.tasks.values()), key=lambda task: task.index)
