@@ -121,90 +121,6 @@ async def _blocks_of_type(
     ]
 
 
-class CapacityBlockSales:
-    """Of a provider that has these:
-
-    Attributes:
-        name: how people name it.
-    """
-
-    name: ClassVar[str]
-
-    @property
-    def _calls(self) -> AwsCalls:
-        raise NotImplementedError
-
-    @property
-    def _extras(self) -> BilledExtras:
-        raise NotImplementedError
-
-    async def _regions(self) -> Sequence[str]:
-        raise NotImplementedError
-
-    async def blocks(self, wish: MachineRequirements, nodes: int, hours: int) -> list[Block]:
-        """Capacity Blocks that can be bought now; nothing is bought.
-
-        Args:
-            wish: what a machine has to be.
-            nodes: how many.
-            hours: for how long.
-
-        Raises:
-            UsageError: none is sold for so long.
-            SkywardError: EC2 cannot be asked.
-        """
-        found = []
-        for region in wish.regions or await self._regions():
-            told = await query_region(self._calls, self.name, region, wish, self._extras)
-            found += await list_blocks(self._calls, self.name, region, told.matching_types(wish), nodes, hours)
-        return found
-
-    async def still_sold(self, block: Block) -> Block | None:
-        """A block that was listed earlier, as it is sold now; None where it is not any more.
-
-        Args:
-            block: as ``blocks`` named it.
-
-        Raises:
-            SkywardError: EC2 cannot be asked.
-        """
-        return await find_listed_block(self._calls, block)
-
-    async def buy(self, block: Block, token: str) -> Reservation:
-        """Buy a Capacity Block, once; a call that gets no answer is not made again.
-
-        Args:
-            block: as ``blocks`` named it.
-            token: a tag of what is bought.
-
-        Raises:
-            Unreachable: nobody knows whether it was bought.
-            SkywardError: it was not.
-        """
-        return await instance_launch.buy_block(self._calls, block, token)
-
-    async def bought(self, region: str, token: str) -> Reservation | None:
-        """What was bought with a token, by its tag; None where nothing of it is seen.
-
-        Args:
-            region: where.
-            token: as ``buy`` was given it.
-
-        Raises:
-            SkywardError: it cannot be told.
-        """
-        return await instance_launch.find_purchase(self._calls, region, token)
-
-    async def reserved(self) -> list[Reservation]:
-        """All capacity reservations of its regions that have not ended.
-
-        Raises:
-            SkywardError: they cannot be told.
-        """
-        found = [await instance_launch.find_reservations(self._calls, each) for each in await self._regions()]
-        return [each for some in found for each in some]
-
-
 _CREDENTIALS_HELP = (
     "keys are those that boto3 finds: set the variables AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or profile="
 )
@@ -257,7 +173,7 @@ BOOT_TIMEOUT = 600.0  # seconds after its launch in which a machine may not answ
 
 @accept_deprecated(RENAMED_SETTINGS)
 @dataclass(frozen=True)
-class AWS(StrictKeywords, CapacityBlockSales):
+class AWS(StrictKeywords):
     """Machines rented from Amazon EC2.
 
     Credentials are those that boto3 finds: the environment, a profile, a sign-in, the role of this machine.
@@ -562,6 +478,69 @@ class AWS(StrictKeywords, CapacityBlockSales):
             notes.append(f"no region is named, and a start needs one: this is of {' and '.join(regions)}")
         found = await list_offers(self._calls, self.name, regions, wish, self._extras)
         return OfferList(offers=found.offers, notes=[*notes, *found.notes])
+
+    async def blocks(self, wish: MachineRequirements, nodes: int, hours: int) -> list[Block]:
+        """Capacity Blocks that can be bought now; nothing is bought.
+
+        Args:
+            wish: what a machine has to be.
+            nodes: how many.
+            hours: for how long.
+
+        Raises:
+            UsageError: none is sold for so long.
+            SkywardError: EC2 cannot be asked.
+        """
+        found = []
+        for region in wish.regions or await self._regions():
+            told = await query_region(self._calls, self.name, region, wish, self._extras)
+            found += await list_blocks(self._calls, self.name, region, told.matching_types(wish), nodes, hours)
+        return found
+
+    async def still_sold(self, block: Block) -> Block | None:
+        """A block that was listed earlier, as it is sold now; None where it is not any more.
+
+        Args:
+            block: as ``blocks`` named it.
+
+        Raises:
+            SkywardError: EC2 cannot be asked.
+        """
+        return await find_listed_block(self._calls, block)
+
+    async def buy(self, block: Block, token: str) -> Reservation:
+        """Buy a Capacity Block, once; a call that gets no answer is not made again.
+
+        Args:
+            block: as ``blocks`` named it.
+            token: a tag of what is bought.
+
+        Raises:
+            Unreachable: nobody knows whether it was bought.
+            SkywardError: it was not.
+        """
+        return await instance_launch.buy_block(self._calls, block, token)
+
+    async def bought(self, region: str, token: str) -> Reservation | None:
+        """What was bought with a token, by its tag; None where nothing of it is seen.
+
+        Args:
+            region: where.
+            token: as ``buy`` was given it.
+
+        Raises:
+            SkywardError: it cannot be told.
+        """
+        return await instance_launch.find_purchase(self._calls, region, token)
+
+    async def reserved(self) -> list[Reservation]:
+        """All capacity reservations of its regions that have not ended.
+
+        Raises:
+            SkywardError: they cannot be told.
+        """
+        found = [await instance_launch.find_reservations(self._calls, each) for each in await self._regions()]
+        return [each for some in found for each in some]
 
     async def find(self, pool: str, token: str) -> list[Machine]:
         """All machines of a pool that have not ended, by their tags and by what was asked for.
