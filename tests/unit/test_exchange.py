@@ -42,7 +42,7 @@ class Node:
         self.papers = authority.issue(node_name(number)).to_json()
 
     async def ask(self, **header: Any) -> dict[str, Any]:
-        self.exchange.handle(self.client, {"id": 7} | header)  # type: ignore[arg-type]
+        await self.exchange.answer(self.client, {"id": 7} | header)  # type: ignore[arg-type]
         async with asyncio.timeout(20):
             answer = await self.client.answers.get()
         assert answer.pop("id") == 7 and answer.pop("t") == "known"

@@ -93,7 +93,7 @@ HOOKS = Gang(epoch=1, hooks=True)
 LONE: dict[str, Any] = {"number": 1, "is_task_slot": True}
 SPENT, SPENT_HOOKED = Gang(epoch=1, spent="a script ran"), Gang(epoch=1, spent="a script ran", hooks=True)
 
-ROWS: dict[str, tuple[Step, Place, Node, Apps]] = {
+ROWS: dict[str, tuple[Step, Any, Any, Any]] = {
     "no process": ("start", place(), Node(NONE), Apps()),
     "no process, the agent ends": ("wait", place(task()), Node(NONE, closing=True), Apps()),
     "no process, its secrets are not known": ("wait", place(task()), Node(NONE, informed=False), Apps()),
@@ -210,8 +210,10 @@ def test_no_call_reaches_a_process_that_must_not_have_it(
     left: int,
     settled: bool,
 ) -> None:
-    slot = place(*queue, runs=runs, process=process(epoch, **flags), number=number, left_epoch=left)
-    step = decide_step(slot, Node(gang), Apps(settled))
+    slot: Any = place(*queue, runs=runs, process=process(epoch, **flags), number=number, left_epoch=left)
+    node: Any = Node(gang)
+    apps: Any = Apps(settled)
+    step = decide_step(slot, node, apps)
     if step == "hand over":
         first = slot.queue[0]
         assert flags["greeted"] and not flags["kill_reason"] and runs < slot.capacity

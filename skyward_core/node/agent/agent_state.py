@@ -7,10 +7,11 @@ import fcntl
 import os
 import socket
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Coroutine, Iterator, Sequence
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from skyward_core.node.agent.call_journal import Journal
 from skyward_core.node.agent.call_registry import CallRegistry
@@ -130,6 +131,13 @@ class NodeState:
         self.notices: dict[str, float | None] = {}
         self.is_preempted = False
         self.end_frame: Header = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run a coroutine beside all else; the event loop itself keeps no task alive."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     def rank_info(self, rank: int, worker: int = 0) -> Header:
         """What a worker of a rank of this node is told of itself; see :meth:`Gang.rank_info`."""

@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -18,10 +18,10 @@ from skyward_core.node.agent.call_registry import Call
 from skyward_core.node.agent.config import AgentConfig
 from skyward_core.node.agent.connected_clients import ClientRegistry, RankPhases
 from skyward_core.node.agent.connection import Connection
-from skyward_core.node.agent.gang_queue_and_fail_fast import FailFast, GangRequests
+from skyward_core.node.agent.gang_queue_and_fail_fast import FailFast, GangRequests, Handler
 from skyward_core.node.agent.log_tailing import LogTail
 from skyward_core.node.agent.slot_dispatcher import SlotDispatcher
-from skyward_core.protocol.frame_codec import CHUNK_BYTES, VERSION, AnyHeader, Header, encode_json
+from skyward_core.protocol.frame_codec import CHUNK_BYTES, VERSION, Header, encode_json
 from skyward_core.protocol.frame_schema import AGENT_FEATURES, validate_client_frame
 
 if TYPE_CHECKING:
@@ -36,27 +36,22 @@ if TYPE_CHECKING:
         ClientCall,
         ClientClaim,
         ClientCredit,
-        ClientDebug,
         ClientDrop,
         ClientFed,
         ClientFetch,
         ClientHalt,
         ClientHello,
         ClientMetrics,
-        ClientOutput,
         ClientPeers,
         ClientPing,
-        ClientProfile,
         ClientPull,
         ClientShutdown,
         ClientSource,
-        ClientStacks,
         ClientStill,
         ClientStop,
         ClientTail,
         ClientUse,
         ClientWarn,
-        ClientWritten,
         FromClient,
     )
 
@@ -74,20 +69,14 @@ class PeerTransfers:
     def __init__(self, config: AgentConfig) -> None:
         self._config = config
         self._processes: dict[Connection, _PeerProcess] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
-
-    def handle(self, connection: Connection, header: ClientPeers | ClientPull) -> None:
-        """Do what a "peers" or "pull" request asks for, and answer it."""
-        task = asyncio.create_task(self._answer(connection, header))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
     def on_client_gone(self, connection: Connection) -> None:
         """A client is gone."""
         if (helper := self._processes.pop(connection, None)) is not None:
             helper.close()
 
-    async def _answer(self, connection: Connection, header: ClientPeers | ClientPull) -> None:
+    async def answer(self, connection: Connection, header: ClientPeers | ClientPull) -> None:
+        """Do what a "peers" or "pull" request asks for, and answer it."""
         answer: Header
         try:
             if header["t"] == "peers":
@@ -221,11 +210,7 @@ class ClientRequests:
         self._registry = state.registry
         self._gang_requests = GangRequests(state, slots, audience, fail_fast)
         self._transfers = PeerTransfers(state.config)
-        self._outputs: OutputFileHandler | None = None
-        self._diagnostics: DiagnosticsHandler | None = None
-        self._debugger: DebuggerRelay | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._handlers: dict[str, Callable[[Connection, AnyHeader, bytes], None]] = {
+        self._handlers: dict[str, Handler] = {
             "hello": self._hello,
             "tail": self._tail,
             "metrics": self._stream_metrics,
@@ -236,15 +221,15 @@ class ClientRequests:
             "credit": self._credit,
             "fed": self._feed,
             "stop": self._stop,
-            "fetch": self._fetch,
-            "written": self._list_outputs,
-            "output": self._send_output,
-            "peers": self._transfer_blobs,
-            "pull": self._transfer_blobs,
+            "fetch": self._send_file,
+            "written": lambda connection, header, _: self._outputs.list_files(connection, header),
+            "output": lambda connection, header, _: self._outputs.send_file(connection, header),
+            "peers": lambda connection, header, _: self._transfers.answer(connection, header),
+            "pull": lambda connection, header, _: self._transfers.answer(connection, header),
             "drop": self._drop_blobs,
-            "stacks": self._send_stacks,
-            "profile": self._send_profile,
-            "debug": self._debug,
+            "stacks": lambda connection, header, _: self._diagnostics.send_stacks(connection, header),
+            "profile": lambda connection, header, _: self._diagnostics.send_profile(connection, header),
+            "debug": lambda connection, header, _: self._debugger.answer(connection, header),
             "still": self._on_remote_pause,
             "use": self._use,
             "warn": self._warn,
@@ -263,8 +248,8 @@ class ClientRequests:
     def _on_lost(self, connection: Connection) -> None:
         self._clients.remove(connection)
         self._transfers.on_client_gone(connection)
-        if self._debugger is not None:
-            self._debugger.on_client_gone(connection)
+        if (debugger := vars(self).get("_debugger")) is not None:
+            debugger.on_client_gone(connection)
         self._gang_requests.on_client_gone(connection)
         self._lifecycle.on_client_gone(connection)
         for call in self._lifecycle.calls_awaiting_input():
@@ -282,7 +267,8 @@ class ClientRequests:
         if handler is None:
             connection.send({"t": "error", "message": f"unknown request {header['t']!r}"})
             return
-        handler(connection, header, body)
+        if (work := handler(connection, header, body)) is not None:
+            self._state.spawn(work)
 
     # -- who they are ------------------------------------------------------------------------------------
 
@@ -331,16 +317,9 @@ class ClientRequests:
             told["processor"] = self._slots.processor_seconds()
         connection.send({"id": header.get("id")} | told)
 
-    def _halt(self, connection: Connection, header: ClientHalt, body: bytes) -> None:
-        self._retain_task(asyncio.create_task(self._halt_and_answer(connection, header)))
-
-    async def _halt_and_answer(self, connection: Connection, header: ClientHalt) -> None:
+    async def _halt(self, connection: Connection, header: ClientHalt, body: bytes) -> None:
         await self._agent.halt(connection.peer_name or "another client")
         connection.send({"t": "known", "id": header["id"]})
-
-    def _retain_task(self, task: asyncio.Task[None]) -> None:
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
     def _shutdown(self, connection: Connection, header: ClientShutdown, body: bytes) -> None:
         self._agent.discard_results(header.get("drop", []), header.get("keep", 0.0))
@@ -421,13 +400,10 @@ class ClientRequests:
     def _has_active_calls(self) -> bool:
         return self._registry.active > 0
 
-    def _stream_metrics(self, connection: Connection, header: ClientMetrics, body: bytes) -> None:
-        self._retain_task(asyncio.create_task(self._agent.machine_sampler().stream(connection, header.get("at", 0))))
+    async def _stream_metrics(self, connection: Connection, header: ClientMetrics, body: bytes) -> None:
+        await self._agent.machine_sampler().stream(connection, header.get("at", 0))
 
-    def _fetch(self, connection: Connection, header: ClientFetch, body: bytes) -> None:
-        self._retain_task(asyncio.create_task(self._send_file(connection, header)))
-
-    async def _send_file(self, connection: Connection, header: ClientFetch) -> None:
+    async def _send_file(self, connection: Connection, header: ClientFetch, body: bytes) -> None:
         path = self._state.config.spool / Path(header["f"]).name
         at = int(header.get("at", 0))
         try:
@@ -443,18 +419,11 @@ class ClientRequests:
         except OSError as error:
             connection.send({"t": "data", "id": header["id"], "at": at, "last": True, "error": str(error)})
 
-    def _list_outputs(self, connection: Connection, header: ClientWritten, body: bytes) -> None:
-        self._get_outputs().list_files(connection, header)
+    @cached_property
+    def _outputs(self) -> OutputFileHandler:
+        from skyward_core.node.agent.written_files import OutputFileHandler
 
-    def _send_output(self, connection: Connection, header: ClientOutput, body: bytes) -> None:
-        self._get_outputs().send_file(connection, header)
-
-    def _get_outputs(self) -> OutputFileHandler:
-        if self._outputs is None:
-            from skyward_core.node.agent.written_files import OutputFileHandler
-
-            self._outputs = OutputFileHandler(self._state)
-        return self._outputs
+        return OutputFileHandler(self._state)
 
     def _save_source(self, connection: Connection, header: ClientSource, body: bytes) -> None:
         from skyward_core.node.agent.received_source_files import save_source
@@ -463,9 +432,6 @@ class ClientRequests:
             save_source(self._state.config.paths, header["hash"], header["name"], body)
         except (OSError, ValueError) as error:
             connection.send({"t": "error", "message": f"the source of {header['name']} is not kept: {error}"})
-
-    def _transfer_blobs(self, connection: Connection, header: ClientPeers | ClientPull, body: bytes) -> None:
-        self._transfers.handle(connection, header)
 
     def _drop_blobs(self, connection: Connection, header: ClientDrop, body: bytes) -> None:
         """Make room for other blobs; those that somebody may be about to use stay."""
@@ -479,25 +445,17 @@ class ClientRequests:
 
     # -- the inside of ranks -----------------------------------------------------------------------------
 
-    def _send_stacks(self, connection: Connection, header: ClientStacks, body: bytes) -> None:
-        self._get_diagnostics().send_stacks(connection, header)
+    @cached_property
+    def _diagnostics(self) -> DiagnosticsHandler:
+        from skyward_core.node.agent.rank_inspection import DiagnosticsHandler
 
-    def _send_profile(self, connection: Connection, header: ClientProfile, body: bytes) -> None:
-        self._get_diagnostics().send_profile(connection, header)
+        return DiagnosticsHandler(self._state, self._slots)
 
-    def _debug(self, connection: Connection, header: ClientDebug, body: bytes) -> None:
-        if self._debugger is None:
-            from skyward_core.node.agent.debugger_relay import DebuggerRelay
+    @cached_property
+    def _debugger(self) -> DebuggerRelay:
+        from skyward_core.node.agent.debugger_relay import DebuggerRelay
 
-            self._debugger = DebuggerRelay(self._state, self._slots)
-        self._debugger.handle(connection, header)
+        return DebuggerRelay(self._state, self._slots)
 
     def _on_remote_pause(self, connection: Connection, header: ClientStill, body: bytes) -> None:
         self._slots.pause_clock.set_remote_pause(header["seconds"])
-
-    def _get_diagnostics(self) -> DiagnosticsHandler:
-        if self._diagnostics is None:
-            from skyward_core.node.agent.rank_inspection import DiagnosticsHandler
-
-            self._diagnostics = DiagnosticsHandler(self._state, self._slots)
-        return self._diagnostics

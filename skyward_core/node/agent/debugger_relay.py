@@ -26,12 +26,6 @@ class DebuggerRelay:
     def __init__(self, state: NodeState, slots: SlotDispatcher) -> None:
         self._state, self._slots = state, slots
         self._sessions: dict[int, _DebuggerSession] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
-
-    def handle(self, connection: Connection, header: ClientDebug) -> None:
-        task = asyncio.get_running_loop().create_task(self._handle(connection, header))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
     def on_client_gone(self, connection: Connection) -> None:
         """A client's connection is lost."""
@@ -39,7 +33,8 @@ class DebuggerRelay:
             if visit.connection is connection:
                 visit.extend_timeout(RECONNECT_TIMEOUT)
 
-    async def _handle(self, connection: Connection, header: ClientDebug) -> None:
+    async def answer(self, connection: Connection, header: ClientDebug) -> None:
+        """Do what a client at a breakpoint asks for, and answer it."""
         told: dict[str, Any] = {}
         data, rank = b"", header["rank"]
         visit = self._sessions.get(rank)

@@ -6,7 +6,7 @@ import asyncio
 import socket
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -206,6 +206,10 @@ async def _notify_peer(said: PeerFailed, place: tuple[str, int]) -> bool:
 EXTRA_PORTS = 8  # kept behind the gang's own, for plugins after the first
 
 
+Handler = Callable[[Connection, AnyHeader, bytes], Coroutine[Any, Any, None] | None]
+"""What a request asks for is done at once, or by a coroutine."""
+
+
 class GangRequests:
     """One agent's."""
 
@@ -214,14 +218,13 @@ class GangRequests:
         self._slots = slots
         self._fail_fast = fail_fast
         self._clients = audience
-        self._queue: RunQueue | None = None  # while no run was for some nodes only
+        self._queue = RunQueue(audience)
         self._lock = GangLock()
         self._port: ReservedPorts | None = None
         self._rank_ports: list[ReservedPorts] = []
-        self._tasks: set[asyncio.Task[None]] = set()
 
     @property
-    def handlers(self) -> dict[str, Callable[[Connection, AnyHeader, bytes], None]]:
+    def handlers(self) -> dict[str, Handler]:
         """By the kind of frame."""
         return {
             "lock": self._request_lock,
@@ -229,7 +232,7 @@ class GangRequests:
             "form": self._reserve_rendezvous,
             "number": self._assign_epoch,
             "ports": self._reserve_rank_ports,
-            "setup": self._on_setup_request,
+            "setup": self._send_setup,
             "gang": self._on_new_gang,
             "where": self._send_run_counts,
             "holds": self._send_gang_status,
@@ -240,27 +243,22 @@ class GangRequests:
     def on_client_gone(self, connection: Connection) -> None:
         """A client is gone."""
         self._lock.on_client_gone(connection)
-        if self._queue is not None:
-            self._queue.on_client_gone(connection)
+        self._queue.on_client_gone(connection)
 
     @property
     def waiting_runs(self) -> list[QueuedRunKeys]:
         """The runs that wait for nodes."""
-        return self._queue.waiting if self._queue is not None else []
+        return self._queue.waiting
 
     def drop_run(self, run: str, who: str) -> None:
         """A client stops a run, which may wait here for nodes."""
-        if self._queue is not None:
-            self._queue.notify_dropped(run, who)
+        self._queue.notify_dropped(run, who)
 
     def _enqueue(self, connection: Connection, header: ClientEnqueue, body: bytes) -> None:
-        if self._queue is None:
-            self._queue = RunQueue(self._clients)
         self._queue.add(connection, header)
 
     def _dequeue(self, connection: Connection, header: ClientDequeue, body: bytes) -> None:
-        if self._queue is not None:
-            self._queue.remove(header["run"], connection)
+        self._queue.remove(header["run"], connection)
 
     def reenter_contexts(self) -> None:
         """Where ranks stand alone, have what plugins had around the node entered once more, if it is gone or failed: no
@@ -324,18 +322,11 @@ class GangRequests:
             await known.wait()
             handler(*request)
 
-        self._retain_task(asyncio.create_task(handle()))
+        self._state.spawn(handle())
         return True
 
-    def _retain_task(self, task: asyncio.Task[None]) -> None:
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    def _on_setup_request(self, connection: Connection, header: ClientSetup, body: bytes) -> None:
-        """What a client that did not make the pool needs to know to bring up another node of it."""
-        self._retain_task(asyncio.create_task(self._send_setup(connection, header)))
-
-    async def _send_setup(self, connection: Connection, header: ClientSetup) -> None:
+    async def _send_setup(self, connection: Connection, header: ClientSetup, body: bytes) -> None:
+        """Send what a client that did not make the pool needs to bring up another node of it."""
         await self._state.env_known.wait()
         config, gang = self._state.config, self._state.gang
         told = {

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 
 from skyward_core.node import stack_sampling
@@ -28,7 +27,6 @@ class DiagnosticsHandler:
 
     def __init__(self, state: NodeState, slots: SlotDispatcher) -> None:
         self._state, self._slots = state, slots
-        self._tasks: set[asyncio.Task[None]] = set()
         self._sample_limit = asyncio.Semaphore(max(2, os.cpu_count() or 1))
         self._active_profiles = 0  # that are being made
         self._slot_locks: dict[tuple[int, int], asyncio.Lock] = {}  # two answers at once would be one text
@@ -38,18 +36,7 @@ class DiagnosticsHandler:
         config = self._state.config
         return PathMapping(config.paths.sources, config.cwd, config.client_cwd)
 
-    def send_stacks(self, connection: Connection, header: ClientStacks) -> None:
-        self._spawn(self._send_stacks(connection, header))
-
-    def send_profile(self, connection: Connection, header: ClientProfile) -> None:
-        self._spawn(self._send_profile(connection, header))
-
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    async def _send_stacks(self, connection: Connection, header: ClientStacks) -> None:
+    async def send_stacks(self, connection: Connection, header: ClientStacks) -> None:
         wanted = header.get("ranks")
         slots = [
             slot for slot in self._slots.slots if (wanted is None or slot.rank in wanted) and not _is_idle_twin(slot)
@@ -84,7 +71,7 @@ class DiagnosticsHandler:
             return about | {"at": "gone", "why": "its process has ended meanwhile"}
         return about | {"pid": process.pid} | found
 
-    async def _send_profile(self, connection: Connection, header: ClientProfile) -> None:
+    async def send_profile(self, connection: Connection, header: ClientProfile) -> None:
         from skyward_core.node.stack_sampling import record_profile
 
         paths, told, data = self._state.config.paths, {}, b""

@@ -13,7 +13,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from skyward_core.node.agent.agent_state import NodeState
 from skyward_core.node.agent.call_outcomes import CallLifecycle
@@ -178,40 +178,7 @@ WORKER_EXIT_GRACE = 1.0  # seconds that a call's outcome waits for the end of th
 Step = Literal["wait", "start", "send away", "replace", "set up", "look around", "hand back", "hand over"]
 
 
-class NodeConditions(Protocol):
-    """What :func:`decide` asks of the node; see ``agent_state.NodeState``."""
-
-    is_closing: bool
-    has_separate_tasks: bool
-    gang: Gang
-    env_known: Any
-    gpus_known: Any
-
-
-class SlotConditions(Protocol):
-    """What it asks of the slot; see :class:`Slot`."""
-
-    number: int
-    capacity: int
-    queue: deque[Call]
-    running: dict[Key, Call]
-    process: Process | None
-    failed_starts: int
-    left_epoch: int
-    is_task_slot: bool
-
-    @property
-    def has_turn(self) -> bool: ...
-
-
-class PluginContextStatus(Protocol):
-    """What it asks of what plugins have around the node; see :class:`PluginContextProcess`."""
-
-    @property
-    def is_resolved(self) -> bool: ...
-
-
-def decide_step(slot: SlotConditions, node: NodeConditions, apps: PluginContextStatus) -> Step:
+def decide_step(slot: Slot, node: NodeState, apps: PluginContextProcess) -> Step:
     """Return what a slot does next.
 
     Returns:

@@ -8,7 +8,7 @@ import heapq
 import os
 import stat
 from collections import deque
-from collections.abc import Coroutine, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -122,22 +122,9 @@ class OutputFileHandler:
 
     def __init__(self, state: NodeState) -> None:
         self._state = state
-        self._tasks: set[asyncio.Task[None]] = set()
 
-    def list_files(self, connection: Connection, header: ClientWritten) -> None:
+    async def list_files(self, connection: Connection, header: ClientWritten) -> None:
         """Answer which there are."""
-        self._spawn(self._list_files(connection, header))
-
-    def send_file(self, connection: Connection, header: ClientOutput) -> None:
-        """Send one."""
-        self._spawn(self._send_file(connection, header))
-
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    async def _list_files(self, connection: Connection, header: ClientWritten) -> None:
         answer: dict[str, Any]
         try:
             since, until = self._time_range(header)
@@ -161,7 +148,8 @@ class OutputFileHandler:
             raise UnknownRun(f"this node does not remember run {run}")
         return record.opened_at - MTIME_TOLERANCE, _run_end(record)
 
-    async def _send_file(self, connection: Connection, header: ClientOutput) -> None:
+    async def send_file(self, connection: Connection, header: ClientOutput) -> None:
+        """Send one."""
         told = {"t": "data", "id": header["id"], "last": True}
         try:
             file = await asyncio.to_thread(OutputFile, self._state.config.cwd, header["path"], header["version"])
