@@ -11,9 +11,9 @@ from logging import DEBUG, INFO, WARNING
 from typing import TYPE_CHECKING, Any, cast
 from weakref import ref
 
-from skyward_core.model.errors import LedgerError
+from skyward_core.model.errors import Hint, LedgerError
 from skyward_core.model.machines import total_hourly
-from skyward_core.model.outcomes import Outcome, RootCause, RunStatus
+from skyward_core.model.outcomes import NodePhase, Outcome, PoolStatus, RootCause, RunStatus
 from skyward_core.model.provider_capabilities import hourly_price
 from skyward_core.model.root_cause import is_failure
 from skyward_core.pool.agent_link import ClockSteps, Link
@@ -236,12 +236,33 @@ class EventPublisher:
 
     def emit_node_note(self, link: Link, detail: str) -> None:
         """Something about a node that changes nothing."""
-        self.emit(events.NodeLink(pool=self._context.name, node=link.node, up=link.up, detail=detail))
+        self.emit_link(link, link.up, detail)
+
+    def emit_link(self, link: Link, up: bool, detail: str) -> None:
+        """Publish that the link to a node is up or down."""
+        self.emit(events.NodeLink(pool=self._context.name, node=link.node, up=up, detail=detail))
+
+    def emit_phase(
+        self, node: int, phase: NodePhase, detail: str = "", retry_at: float | None = None, address: str = ""
+    ) -> None:
+        """Publish the phase of a node."""
+        pool = self._context.name
+        told = events.NodePhase(pool=pool, node=node, phase=phase, detail=detail, retry_at=retry_at, address=address)
+        self.emit(told)
+
+    def emit_state(self, state: PoolStatus, detail: str = "", hint: Hint | None = None) -> None:
+        """Publish the state of the pool."""
+        self.emit(events.PoolState(pool=self._context.name, state=state, detail=detail, hint=hint))
+
+    def emit_teardown_progress(self, detail: str) -> None:
+        """Publish what a teardown is doing, if that is new."""
+        view = self._context.view
+        if view.state == "stopping" and view.detail != detail:
+            self.emit_state("stopping", detail)
 
     def emit_warning(self, words: str) -> None:
         """Something about the pool that changes nothing."""
-        context = self._context
-        self.emit(events.PoolState(pool=context.name, state=context.view.state, detail=words))
+        self.emit_state(self._context.view.state, words)
 
     def emit_opened(self) -> None:
         """The pool is there, or more is known of what it is."""

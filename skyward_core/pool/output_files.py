@@ -790,9 +790,7 @@ class Outputs:
     async def _fetch_with_progress(self, found: FileListing, files: Sequence[WrittenFile]) -> str:
         """Fetch them, and have the pool say how far it is: nothing else happens meanwhile. Gives why that cannot be."""
 
-        def say(detail: str) -> None:
-            if self._context.view.state == "stopping" and self._context.view.detail != detail:
-                self._news.emit(events.PoolState(pool=self._context.name, state="stopping", detail=detail))
+        say = self._news.emit_teardown_progress
 
         def is_at(done: int, total: int) -> None:
             say(f"what its ranks wrote is brought here: {format_size(done)} of {format_size(total)}")
