@@ -295,15 +295,8 @@ async def _fetch_remaining(
 
 async def _stop_ranks(link: Link, patience: float) -> None:
     """Have a node's ranks end, within their grace, while its agent stays."""
-    asking = asyncio.ensure_future(link.ask({"t": "halt"}))
-    deadline = time.monotonic() + patience
-    while not asking.done() and link.silence_seconds < AGENT_SILENCE_TIMEOUT and time.monotonic() < deadline:
-        await asyncio.wait([asking], timeout=0.5)
-    if not asking.done():
-        asking.cancel()
-        return
-    with suppress(ConnectionError, WireError):  # its end is seen to all the same
-        asking.result()
+    with suppress(ConnectionError, WireError, TimeoutError):  # its end is seen to all the same
+        await link.wait_while_heard(link.ask({"t": "halt"}), patience, AGENT_SILENCE_TIMEOUT)
 
 
 async def _write_ledger(work: Callable[[], None], patience: float = 0.0) -> str:
