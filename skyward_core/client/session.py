@@ -107,53 +107,34 @@ CHECK_TIMEOUT = 15.0  # seconds in which a provider says how it is
 
 
 async def run_provider_check(
-    name: str,
-    settings: Mapping[str, str],
-    patience: float = CHECK_TIMEOUT,
-    *,
-    python: Interpreter | None = None,
+    name: str, settings: Mapping[str, str], patience: float = CHECK_TIMEOUT, *, python: Interpreter | None = None
 ) -> list[Check]:
     """Run a provider's own checks in a thread and a loop of their own, so that code that blocks delays nothing else."""
-    loop = asyncio.get_running_loop()
-    told: asyncio.Future[list[Check]] = loop.create_future()
 
-    def tell(lines: list[Check]) -> None:
-        if not told.done():
-            told.set_result(lines)
-
-    def act() -> None:
-        lines = asyncio.run(_run_check(name, settings, patience, python))
-        try:
-            loop.call_soon_threadsafe(tell, lines)
-        except RuntimeError:  # the loop has ended: nobody waits
-            return
-
-    threading.Thread(target=act, name=f"check of {name}", daemon=True).start()
-    try:
-        return await asyncio.wait_for(told, patience)
-    except TimeoutError:
-        return [_no_answer(name, patience)]
-
-
-async def _run_check(
-    name: str, settings: Mapping[str, str], patience: float, python: Interpreter | None
-) -> list[Check]:
-    try:
+    async def check() -> list[Check]:
         provider: Any = make_provider(provider_class(name), settings)
         async with asyncio.timeout(patience):
             if python is not None and isinstance(provider, ChecksPython):
                 return await provider.check_for(python.for_hosts)
             return list(await provider.check())
+
+    def run() -> None:
+        checked.set_running_or_notify_cancel()
+        try:
+            checked.set_result(asyncio.run(check()))
+        except BaseException as error:  # noqa: BLE001  the caller gets it
+            checked.set_exception(error)
+
+    checked: Future[list[Check]] = Future()
+    threading.Thread(target=run, name=f"check of {name}", daemon=True).start()
+    try:
+        return await asyncio.wait_for(asyncio.wrap_future(checked), patience)
     except TimeoutError:
-        return [_no_answer(name, patience)]
+        return [Check(name, "fail", f"no answer within {patience:g} s")]
     except (SkywardError, OSError) as error:
         return [Check(name, "fail", error_message(error), error_hint(error))]
     except Exception as error:  # noqa: BLE001  one of another package may raise anything
         return [Check(name, "fail", f"{type(error).__name__}: {error}")]
-
-
-def _no_answer(name: str, patience: float) -> Check:
-    return Check(name, "fail", f"no answer within {patience:g} s")
 
 
 P = ParamSpec("P")

@@ -44,6 +44,11 @@ def slowdown_bits(figures: Mapping[str, float]) -> int:
     return int(figures.get("throttle", 0)) & SLOWDOWN_BITS
 
 
+def _start_time(before: float | None, at: float, holds: object) -> float | None:
+    """Return since when a condition holds that did since ``before``; None if it does not hold now."""
+    return (at if before is None else before) if holds else None
+
+
 class MetricHistory:
     """Figures of one machine, or one GPU, over time: a row for each time, in one array.
 
@@ -84,18 +89,9 @@ class MetricHistory:
         """Take what was measured at once."""
         self.latest, self.latest_at = figures, at
         self.seen += 1
-        if memory_share(figures) <= FULL_SHARE:
-            self.full_since = None
-        elif self.full_since is None:
-            self.full_since = at
-        if not slowdown_bits(figures):
-            self.slowed_since = None
-        elif self.slowed_since is None:
-            self.slowed_since = at
-        if not figures.get("lost"):
-            self.lost_since = None
-        elif self.lost_since is None:
-            self.lost_since = at
+        self.full_since = _start_time(self.full_since, at, memory_share(figures) > FULL_SHARE)
+        self.slowed_since = _start_time(self.slowed_since, at, slowdown_bits(figures))
+        self.lost_since = _start_time(self.lost_since, at, figures.get("lost"))
         if (xid := figures.get("xid", 0.0)) and xid != self.xid:
             self.xid, self.xid_at = xid, at
         if self._at and at < self._at[-1] - SET_BACK:

@@ -7,8 +7,8 @@ import shutil
 import signal
 import sys
 import time
-from collections import Counter, deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from queue import Empty, SimpleQueue
@@ -48,43 +48,44 @@ MAX_BUFFERED_BYTES = 1 << 20  # bytes of a rank that are held until it is known 
 Piece = tuple[str, bytes]  # a stream, and what came of it
 
 
-class _RankBuffer:
-    __slots__ = ("is_truncated", "pieces", "size")
+class RankBuffer:
+    """The latest pieces of one rank, of which older ones make room for new ones."""
 
     def __init__(self) -> None:
-        self.pieces: deque[Piece] = deque()
+        self.pieces: deque[tuple[Any, int]] = deque()  # with their bytes
         self.size = 0
         self.is_truncated = False
 
+    def add(self, piece: Any, size: int) -> list[Any]:
+        """Keep a piece; return the older ones for which there is no room beside it."""
+        self.pieces.append((piece, size))
+        self.size += size
+        dropped = []
+        while self.size > MAX_BUFFERED_BYTES:
+            oldest, size = self.pieces.popleft()
+            self.size -= size
+            self.is_truncated = True
+            dropped.append(oldest)
+        return dropped
+
 
 class UnattributedLines:
-    """Those of all ranks."""
+    """The lines of all ranks of which it is not known yet whose they are."""
 
     def __init__(self) -> None:
-        self._ranks: dict[int, _RankBuffer] = {}
+        self._ranks: defaultdict[int, RankBuffer] = defaultdict(RankBuffer)
 
     def buffer(self, rank: int, stream: str, data: bytes) -> None:
-        """Keep a piece, and of the rank's older ones what there is room for beside it."""
-        held = self._ranks.setdefault(rank, _RankBuffer())
-        held.pieces.append((stream, data))
-        held.size += len(data)
-        while held.size > MAX_BUFFERED_BYTES:
-            _, oldest = held.pieces.popleft()
-            held.size -= len(oldest)
-            held.is_truncated = True
+        """Keep a piece."""
+        self._ranks[rank].add((stream, data), len(data))
 
     def is_truncated(self, rank: int) -> bool:
         """Whether older pieces of a rank were left out of what is held of it."""
         return rank in self._ranks and self._ranks[rank].is_truncated
 
-    def pop(self, rank: int) -> Iterable[Piece]:
-        """What is held of a rank, in order, and is held no more."""
-        held = self._ranks.pop(rank, None)
-        return held.pieces if held is not None else ()
-
-    def drop(self, rank: int) -> None:
-        """They are none of ours."""
-        self._ranks.pop(rank, None)
+    def pop(self, rank: int) -> list[Piece]:
+        """Return what is held of a rank, in order, and hold it no more."""
+        return [piece for piece, _ in self._ranks.pop(rank, RankBuffer()).pieces]
 
 
 class PendingLaunchEvents:
@@ -93,31 +94,20 @@ class PendingLaunchEvents:
     def __init__(self) -> None:
         self._items: dict[int, Any] = {}  # by their number: the order in which they came
         self._next_number = 0
-        self._ranks: dict[int, deque[tuple[int, int]]] = {}  # numbers of a rank's lines, and their bytes
-        self._sizes: dict[int, int] = {}
-        self._truncated: set[tuple[int, str]] = set()
+        self._ranks: defaultdict[int, RankBuffer] = defaultdict(RankBuffer)  # numbers of a rank's lines
+        self.truncated: set[tuple[int, str]] = set()  # ranks, and runs as far as known, of which pieces were left out
 
-    def buffer(self, item: object) -> None:
-        """Keep what a rank did."""
+    def buffer(self, item: object) -> int:
+        """Keep what a rank did; return its number."""
         self._items[self._next_number] = item
         self._next_number += 1
+        return self._next_number - 1
 
     def buffer_lines(self, rank: int, run: str, stream: str, data: bytes) -> None:
         """Keep a piece of a rank's lines, and of its older ones what there is room for beside it."""
-        lines = self._ranks.setdefault(rank, deque())
-        lines.append((self._next_number, len(data)))
-        self._sizes[rank] = self._sizes.get(rank, 0) + len(data)
-        self.buffer((rank, run, stream, data))
-        while self._sizes[rank] > MAX_BUFFERED_BYTES:
-            number, size = lines.popleft()
-            self._sizes[rank] -= size
+        for number in self._ranks[rank].add(self.buffer((rank, run, stream, data)), len(data)):
             _, of, *_ = self._items.pop(number)
-            self._truncated.add((rank, of))
-
-    @property
-    def truncated(self) -> Collection[tuple[int, str]]:
-        """Ranks, and runs as far as they are known, of which pieces were left out."""
-        return self._truncated
+            self.truncated.add((rank, of))
 
     def __iter__(self) -> Iterator[object]:
         return iter(self._items.values())
@@ -354,7 +344,7 @@ class Follower:
                 if self.is_output_ours and self.is_output_ours(outcome.rank, run):
                     self._show_buffered(outcome.rank)
                 else:  # they are that run's: its lines come before its end
-                    self._unattributed.drop(outcome.rank)
+                    self._unattributed.pop(outcome.rank)
                 if self.on_trial is not None:
                     self._flush_held()
                     self.on_trial(run, outcome)

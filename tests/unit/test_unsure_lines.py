@@ -194,4 +194,4 @@ def test_holding_a_piece_takes_no_longer_the_more_are_held() -> None:
     assert asked <= 2 * pieces
     left = [data for _, data in lines.pop(0)]
     assert sum(len(data) for data in left) <= MAX_BUFFERED_BYTES and left[-1].endswith(b"2999")
-    assert len(left) > pieces // 3 and lines.pop(0) == ()
+    assert len(left) > pieces // 3 and lines.pop(0) == []

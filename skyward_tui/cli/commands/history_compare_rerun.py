@@ -294,10 +294,9 @@ def rerun(
                 raise UsageError(f"run {row.run} is of {launched.label}: give its variables by --env")
             place = _target_pool(row, before, pool, joined=launched.joined)
             launched.check_rerunnable()
-            how = {"detach": detach, "dry_run": dry_run, "watch": watch}
             if isinstance(launched, CommandRecord):
-                return _rerun_command(launched, place or "", console, given, **how)
-            return _rerun_job(launched, place, console, given, **how)
+                return _rerun_command(launched, place or "", console, given, dry_run, detach=detach, watch=watch)
+            return _rerun_job(launched, place, console, given, dry_run, detach=detach, watch=watch)
         if env or secrets:
             raise UsageError(
                 f"run {row.run} was of a script, and --env and --secret are of job files and commands: leave them out"
@@ -363,16 +362,7 @@ def _target_pool(row: RunRow, before: PoolRow, pool: str | None, *, joined: bool
     return None
 
 
-def _rerun_command(
-    found: CommandRecord,
-    pool: str,
-    console: Console,
-    given: Given,
-    *,
-    detach: bool,
-    dry_run: bool,
-    watch: bool,
-) -> int:
+def _rerun_command(found: CommandRecord, pool: str, console: Console, given: Given, dry_run: bool, **how: bool) -> int:
     """Run a command again, on a pool that is up."""
     from skyward_tui.cli.commands.exec_launch_queue import execute
 
@@ -380,28 +370,11 @@ def _rerun_command(
     console.note(f"exec {pool} {found.command_line}")
     _ask_missing_values(found, console, given)
     env, secrets = found.values(given["--env"], given["--secret"])
-    return execute(
-        pool,
-        found.words,
-        console,
-        env=resolve_variables("--env", env),
-        secrets=resolve_variables("--secret", secrets),
-        detach=detach,
-        nodes=found.nodes,
-        watch=watch,
-    )
+    env, secrets = resolve_variables("--env", env), resolve_variables("--secret", secrets)
+    return execute(pool, found.words, console, job=None, env=env, secrets=secrets, nodes=found.nodes, **how)
 
 
-def _rerun_job(
-    found: JobRecord,
-    pool: str | None,
-    console: Console,
-    given: Given,
-    *,
-    detach: bool,
-    dry_run: bool,
-    watch: bool,
-) -> int:
+def _rerun_job(found: JobRecord, pool: str | None, console: Console, given: Given, dry_run: bool, **how: bool) -> int:
     """Run a job again as it was kept: all of it, whichever of its steps was named.
 
     Args:
@@ -418,17 +391,10 @@ def _rerun_job(
     job = found.load_job(given["--env"], given["--secret"])
     if found.run_alone:
         _refuse_dry_run(dry_run)
-        return execute(pool or "", (), console, job=job, env={}, secrets={}, detach=detach, watch=watch)
+        return execute(pool or "", (), console, job=job, env={}, secrets={}, **how)
     request = found.to_job_request(job, None) if pool is None else JobRequest.from_options(job, pool=pool)
-    return launch_job(
-        request,
-        console,
-        setup=found.setup,
-        detach=detach,
-        down=found.down and pool is None,
-        dry_run=dry_run,
-        watch=watch,
-    )
+    down = found.down and pool is None
+    return launch_job(request, console, setup=found.setup, down=down, dry_run=dry_run, **how)
 
 
 def _refuse_dry_run(dry_run: bool) -> None:
