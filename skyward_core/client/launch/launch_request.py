@@ -125,28 +125,20 @@ class LaunchRequest(Value):
     script_args: Sequence[str] | None = None
     module: str = ""
     sweep: bool = _flag(
-        "--sweep",
-        "Run each combination of arguments that are lists: -a lr=0.1,0.01 -a seed=1..5.",
-        row="Options",
-        label="sweep",
-    )
+        "--sweep", "Run each combination of arguments that are lists: -a lr=0.1,0.01 -a seed=1..5.",
+        row="Options", label="sweep",
+    )  # fmt: skip
     gang: bool = _flag("--gang", "Of a sweep: each combination on every rank, one after the other.")
     gang_nodes: int | None = _option(
         "--gang-nodes", "N", "Of a sweep: each combination on every rank of N nodes, as many side by side as fit."
     )
     gang_ranks: int | None = _option(
-        "--gang-ranks",
-        "N",
-        "The same, said in ranks: each combination on the nodes that have N of them.",
+        "--gang-ranks", "N", "The same, said in ranks: each combination on the nodes that have N of them."
     )
     python: str | None = _option(
-        "--python",
-        "PATH",
-        "Load the script with this Python, not with its project's.",
-        row="Function",
-        label="python",
-        placeholder="its own; {launch.python} lists",
-    )
+        "--python", "PATH", "Load the script with this Python, not with its project's.",
+        row="Function", label="python", placeholder="its own; {launch.python} lists",
+    )  # fmt: skip
     provider: str | None = _option(
         "--provider", "NAME", "Where machines come from, such as ssh.  [default: local]", part="provider"
     )
@@ -154,136 +146,77 @@ class LaunchRequest(Value):
         "--set", "KEY=VALUE", "A setting of the provider; repeatable.", default={}, part="provider"
     )
     nodes: int | str | None = _option(
-        "--nodes",
-        "N|MIN:MAX",
-        "Machines; of a range as many as can be had.  [default: 1, or all hosts]",
-        short="-n",
-        part="machines",
-        row="Nodes",
-    )
+        "--nodes", "N|MIN:MAX", "Machines; of a range as many as can be had.  [default: 1, or all hosts]",
+        short="-n", part="machines", row="Nodes",
+    )  # fmt: skip
     ranks_per_node: int | Literal["gpu"] | None = _option(
-        "--ranks-per-node",
-        "N|gpu",
-        "Processes on each machine.  [default: 1]",
-        part="worker",
-        row="Nodes",
-        label="ranks per node",
-    )
+        "--ranks-per-node", "N|gpu", "Processes on each machine.  [default: 1]",
+        part="worker", row="Nodes", label="ranks per node",
+    )  # fmt: skip
     accelerator: str | None = _option(
-        "--accelerator",
-        "NAME[:N]",
-        "What each machine carries, such as A100-80GB:8.",
-        part="machines",
-        row="Nodes",
-        label="accelerator",
-        placeholder="any; {launch.accelerators} lists",
-    )
+        "--accelerator", "NAME[:N]", "What each machine carries, such as A100-80GB:8.",
+        part="machines", row="Nodes", label="accelerator", placeholder="any; {launch.accelerators} lists",
+    )  # fmt: skip
     allocation: str | None = _option(
-        "--allocation",
-        "MARKET",
-        "on-demand, spot, spot-if-available or cheapest of both.",
-        part="machines",
-        needs="offers",
-        row="Market",
+        "--allocation", "MARKET", "on-demand, spot, spot-if-available or cheapest of both.",
+        part="machines", needs="offers", row="Market",
         choices=(
-            ("on demand", ""),
-            ("spot", "spot"),
-            ("spot, else on demand", "spot-if-available"),
+            ("on demand", ""), ("spot", "spot"), ("spot, else on demand", "spot-if-available"),
             ("cheapest of both", "cheapest"),
         ),
-    )
+    )  # fmt: skip
     max_hourly_cost: float | None = _option(
-        "--max-hourly",
-        "$",
-        "What an hour of a machine may cost, with disk and address.",
-        part="machines",
-        needs="offers",
-        row="Market",
-        label="at most $/h",
-        placeholder="any",
-    )
+        "--max-hourly", "$", "What an hour of a machine may cost, with disk and address.",
+        part="machines", needs="offers", row="Market", label="at most $/h", placeholder="any",
+    )  # fmt: skip
     selection: str | None = _option(
-        "--selection",
-        "WHICH",
-        "cheapest, or first: the region that is named first.",
-        part="machines",
-        needs="offers",
-        row="Market",
-        label="tries",
+        "--selection", "WHICH", "cheapest, or first: the region that is named first.",
+        part="machines", needs="offers", row="Market", label="tries",
         choices=(("cheapest first", ""), ("first region first", "first")),
-    )
+    )  # fmt: skip
     budget: float | None = _option(
-        "--budget",
-        "$",
-        "What the pool may cost.",
-        part="options",
-        needs="price",
-        row="Budget $",
-        placeholder="none",
+        "--budget", "$", "What the pool may cost.",
+        part="options", needs="price", row="Budget $", placeholder="none",
         plan=("budget", "${:,.2f} in all; when it is spent {then}"),
-    )
+    )  # fmt: skip
     wait_for_capacity: str | None = _option(
-        "--wait-for-capacity",
-        "TIME",
-        "Try for so long where there are no machines, such as 2h.",
-        part="options",
-        needs="offers",
-        row="Budget $",
-        label="wait for machines",
-        placeholder="not; or 2h",
+        "--wait-for-capacity", "TIME", "Try for so long where there are no machines, such as 2h.",
+        part="options", needs="offers", row="Budget $", label="wait for machines", placeholder="not; or 2h",
         plan=("waits", "for up to {} where there are no machines to be had"),
-    )
+    )  # fmt: skip
     debug_wait: str | None = _option(
-        "--debug-wait",
-        "TIME",
-        "Wait so long at breakpoints for who debugs, such as 10m.",
-        part="options",
-        plan=("debugger", "at a breakpoint a rank waits {} for somebody"),
-    )
+        "--debug-wait", "TIME", "Wait so long at breakpoints for who debugs, such as 10m.",
+        part="options", plan=("debugger", "at a breakpoint a rank waits {} for somebody"),
+    )  # fmt: skip
     plugins: Sequence[str] = _option(
         "--plugin", "NAME", "A plugin, such as torch; repeatable.", default=(), part="plugins"
     )
     plugin_settings: Mapping[str, str] = _option(
-        "--plugin-set",
-        "PLUGIN.NAME=VALUE",
-        "A parameter of a plugin, such as torch.backend=gloo; repeatable.",
-        default={},
-        part="plugins",
-    )
+        "--plugin-set", "PLUGIN.NAME=VALUE", "A parameter of a plugin, such as torch.backend=gloo; repeatable.",
+        default={}, part="plugins",
+    )  # fmt: skip
     image_settings: Sequence[str] = _option(
-        "--image-set",
-        "FIELD=VALUE",
+        "--image-set", "FIELD=VALUE",
         "Of the ranks' environment: pip=einops, setup=..., env.NAME=..., secret=NAME; repeatable.",
-        default=(),
-        part="environment",
-    )
+        default=(), part="environment",
+    )  # fmt: skip
     lock: str | None = _option(
-        "--lock",
-        "FILE",
-        "Install what this lock has: uv.lock, pylock.toml, or NAME==VERSION lines.",
-        part="image",
+        "--lock", "FILE", "Install what this lock has: uv.lock, pylock.toml, or NAME==VERSION lines.", part="image"
     )
     requirements: str | None = _option(
         "--requirements", "FILE", "Install what this requirements file asks for.", part="image"
     )
     project: bool = _flag("--project", "Install what the project's pyproject.toml depends on.", part="image")
     outputs: Sequence[str] = _option(
-        "--output",
-        "PATTERN",
-        'Files that ranks write and that are brought here, such as "out/**"; repeatable.',
-        default=(),
-        part="image",
-        row="Packages",
-        label="outputs",
-        placeholder="such as out/** *.pt",
-    )
+        "--output", "PATTERN", 'Files that ranks write and that are brought here, such as "out/**"; repeatable.',
+        default=(), part="image", row="Packages", label="outputs", placeholder="such as out/** *.pt",
+    )  # fmt: skip
     pool: str | None = _option("--pool", "NAME", "The pool's name; one that is up is used, and stays up.")
     one: bool = _flag("--one", "Run on one node only.", row="Options", label="one rank")
     torchrun: bool = _flag(
-        "--torchrun",
-        "Of a whole script: have it find torchrun's variables where there is one rank, too.",
+        "--torchrun", "Of a whole script: have it find torchrun's variables where there is one rank, too.",
         plan=("torchrun", "the script finds torchrun's variables, be there one rank or many"),
-    )
+    )  # fmt: skip
     keep: bool = _flag("--keep", "Leave the pool up afterwards.", row="Options", label="keep the pool afterwards")
     detach: bool = _flag("--detach", "Leave as soon as the function runs; implies --keep.")
     timeout: float | None = _option(
