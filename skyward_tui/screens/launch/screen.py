@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
@@ -60,7 +60,6 @@ from skyward_tui.screens.launch.field_groups import (
     worst_state,
 )
 from skyward_tui.screens.launch.sidebar import LaunchSidebar, PlanPanel
-from skyward_tui.shutdown import run_in_daemon_thread as session_beside
 from skyward_tui.terminal_info import current_folder
 from skyward_tui.text.error_hints import format_error
 from skyward_tui.text.hardware_cells import ANY
@@ -76,7 +75,6 @@ from skyward_tui.widgets.header_and_hints import Breadcrumbs, Panel
 if TYPE_CHECKING:
     from skyward_core.client.launch.discovery import FunctionInfo, Interpreter, Task
     from skyward_core.client.launch.launch_plan import LaunchPlan
-    from skyward_core.client.launch.launch_request import LaunchRequest
     from skyward_core.client.launch.presets import Preset
     from skyward_core.client.session_interface import SessionInterface
     from skyward_core.model.offers import OfferList
@@ -156,59 +154,12 @@ class ProviderChecks:
         self._screen.query_one(CheckLines).show(lines, rows)
 
 
-async def pick_preset(app: SkywardApp, filled: Callable[[Form, Sequence[str], str], None]) -> None:
-    """Have a preset picked.
-
-    Args:
-        filled: takes the form that it makes, what of it is not there any more, in words, and its name.
-    """
-    found = await _load_presets(app)
-    if found is None:
-        return
-    screen = PresetsScreen(found)
-
-    def picked(name: str | None) -> None:
-        if name is not None and name in screen.presets:
-            form, said = form_from_preset(screen.presets[name])
-            filled(form, said, name)
-
-    await app.push_screen(screen, picked)
-
-
-async def ask_preset_name(app: SkywardApp, form: Form, name: str) -> None:
-    """Have what the form says saved under a name.
-
-    Args:
-        name: of the preset that the form was filled from; "" where it was not.
-    """
-    found = await _load_presets(app)
-    if found is None:
-        return
-    taken = {each.name for each in found}
-
-    def save_as(typed: str) -> None:
-        app.run_worker(_save_preset(app, typed, form), exclusive=False)
-
-    def named(typed: str | None) -> None:
-        if typed is None:
-            return
-        if typed not in taken or typed == name:
-            save_as(typed)
-            return
-        choices = [("keep", "Keep that one", False), ("replace", "Replace it", True)]
-        text = f"There is a preset {typed} already."
-        question = ChoiceScreen("Save as preset", text, choices, "keep")
-        app.push_screen(question, lambda choice: save_as(typed) if choice == "replace" else None)
-
-    await app.push_screen(AskScreen("Save as preset, in skyward.toml of this folder: its name", name), named)
-
-
 async def _load_presets(app: SkywardApp) -> list[Preset] | None:
     """The presets that there are; None, and why is said, where they cannot be read."""
     from skyward_core.client.launch.presets import presets
 
     try:
-        return await session_beside(presets)
+        return await shutdown.run_in_daemon_thread(presets)
     except (SkywardError, OSError) as error:
         app.flash(format_error(error), "error")
         return None
@@ -216,7 +167,7 @@ async def _load_presets(app: SkywardApp) -> list[Preset] | None:
 
 async def _save_preset(app: SkywardApp, name: str, form: Form) -> None:
     try:
-        file = await session_beside(lambda: save_preset(name, form))
+        file = await shutdown.run_in_daemon_thread(lambda: save_preset(name, form))
     except (SkywardError, OSError) as error:
         app.flash(f"not saved: {format_error(error)}", "error")
     else:
@@ -224,8 +175,9 @@ async def _save_preset(app: SkywardApp, name: str, form: Form) -> None:
 
 
 class LaunchPool(NamedTuple):
-    """The pool that a launch uses: its key, and when it is up; None where it was before."""
+    """The pool that a launch uses: its session and key, and when it is up; None if it was before."""
 
+    session: SessionInterface
     key: str
     created: Future[PoolView] | None = None
 
@@ -243,42 +195,55 @@ async def create_pool(app: SkywardApp, plan: LaunchPlan | JobPlan) -> LaunchPool
         used = plan.pool
         if not any(pool.key == used.key and pool.is_live for pool in session.pools()):
             raise PoolError(f"pool {used.name} is not up any more")
-        return LaunchPool(used.key)
+        return LaunchPool(session, used.key)
     if isinstance(plan.pool.provider, Asks):
         app.host_keys.attach(session)
     begun: Future[PoolView] = Future()
     created = session.create(plan.pool, begun=begun)
-    return LaunchPool((await wait_shielded(begun)).key, created)
+    return LaunchPool(session, (await wait_shielded(begun)).key, created)
 
 
-async def launch_run(app: SkywardApp, plan: LaunchPlan, tasks: Sequence[Task], begun: LaunchPool) -> None:
-    """Launch when the pool is ready; a pool that is not to be kept is torn down when the run has ended.
+Work = Callable[["LaunchPool"], Awaitable[str]]
+"""Launches on a pool, waits for the end if the pool is not to stay, and returns why it failed."""
+
+
+async def run_on_pool(
+    app: SkywardApp, plan: LaunchPlan | JobPlan, begun: LaunchPool, work: Work, folder: Path | None
+) -> None:
+    """Work on a pool once it is up, then tear it down if it was made for that and is not to stay.
 
     Args:
-        tasks: one, or of a sweep one for each combination.
+        folder: has what is large of a job, and goes with the work.
     """
-    session, joined = app.session, plan.spec is None
-    if session is None:
-        return
-    if begun.created is not None and not await _wait_until_up(app, plan, begun.created):
-        return
-    failed = ""
     try:
-        if plan.sheet is not None:
-            launched = session.launch_sweep(begun.key, tasks, plan.sheet, plan.request, joined=joined)
-        else:
-            launched = session.launch(begun.key, tasks[0], one=plan.request.one, request=plan.request, joined=joined)
-        run = await wait_shielded(launched)
-        await _save_launch(app, session, begun.key, run, plan.request, joined=joined)
-        if plan.sheet is not None and plan.sheet.gang:
-            await _wait_for_gangs(app, session, begun.key, run)
-        elif plan.keep or plan.spec is None:
+        if begun.created is not None and not await _wait_until_up(app, plan, begun.created):
             return
-        else:
-            await wait_shielded(session.wait(begun.key, run.id))
+        failed = await work(begun)
     except SkywardError as error:
         failed = one_line(format_error(error))
-    await _tear_down(app, session, plan, begun.key, "run ended, ", failed)
+    finally:
+        if folder is not None:
+            rmtree(folder, ignore_errors=True)
+    await _tear_down(app, plan, begun, failed)
+
+
+async def launch_run(app: SkywardApp, plan: LaunchPlan, tasks: Sequence[Task], pool: LaunchPool) -> str:
+    """Launch a run, or of several tasks a sweep."""
+    session, request, joined = pool.session, plan.request, plan.spec is None
+    if plan.sheet is not None:
+        launched = session.launch_sweep(pool.key, tasks, plan.sheet, request, joined=joined)
+    else:
+        launched = session.launch(pool.key, tasks[0], one=request.one, request=request, joined=joined)
+    run = await wait_shielded(launched)
+    try:
+        await wait_shielded(session.save_launch(pool.key, run.id, request, joined=joined))
+    except OSError as error:
+        app.flash(f"how run {run.id} was launched is not kept whole: {error}", "error")
+    if plan.sheet is not None and plan.sheet.gang:
+        await _wait_for_gangs(app, session, pool.key, run)
+    elif plan.spec is not None and not plan.keep:
+        await wait_shielded(session.wait(pool.key, run.id))
+    return ""
 
 
 async def _wait_for_gangs(app: SkywardApp, session: SessionInterface, pool: str, run: RunView) -> None:
@@ -304,79 +269,44 @@ async def _wait_for_gangs(app: SkywardApp, session: SessionInterface, pool: str,
     )
 
 
-async def _tear_down(
-    app: SkywardApp, session: SessionInterface, plan: LaunchPlan | JobPlan, key: str, ended: str, failed: str
-) -> None:
+async def _tear_down(app: SkywardApp, plan: LaunchPlan | JobPlan, begun: LaunchPool, failed: str) -> None:
     """Tear down a pool that was made for what has ended, be it by an error, and say both in one line."""
-    name = plan.pool.name
+    session, name = begun.session, plan.pool.name
     ours = plan.spec is not None and not plan.keep
     if failed:
         app.flash(f"{name}: {failed}", "error")
-        ours = ours and any(pool.key == key and pool.is_live for pool in session.pools())
+        ours = ours and any(pool.key == begun.key and pool.is_live for pool in session.pools())
     if not ours:
         return
     try:
-        receipt = await wait_shielded(session.tear_down(key))
+        receipt = await wait_shielded(session.tear_down(begun.key))
     except SkywardError as error:
         app.flash(f"{name}: {one_line(format_error(error))}", "error")
         return
-    said = f"{failed}; " if failed else ended
+    said = f"{failed}; " if failed else "run ended, "
     app.flash(f"{said}{name} torn down: {receipt_line(receipt)}", "done" if receipt.ok and not failed else "error")
 
 
-async def _save_launch(
-    app: SkywardApp,
-    session: SessionInterface,
-    pool: str,
-    run: RunView,
-    request: LaunchRequest,
-    *,
-    joined: bool,
-) -> None:
-    """Keep what the run was launched with, so that it can be launched again."""
-    try:
-        await wait_shielded(session.save_launch(pool, run.id, request, joined=joined))
-    except OSError as error:
-        app.flash(f"how run {run.id} was launched is not kept whole: {error}", "error")
-
-
-async def launch_job(app: SkywardApp, plan: JobPlan, steps: Sequence[Task], folder: Path, begun: LaunchPool) -> None:
-    """Run a job's steps one by one when the pool is ready; each is a run of its own, and the first that fails is the
-    last.
-
-    Args:
-        folder: that has what is large of them, and goes with the last.
-    """
-    session = app.session
-    if session is None:
-        return
+async def launch_job(app: SkywardApp, plan: JobPlan, steps: Sequence[Task], pool: LaunchPool) -> str:
+    """Run a job's steps one by one; each is a run of its own, and the first that fails is the last."""
     from skyward_core.client.launch.job_records import JobRecord
 
-    job, failed = token_hex(5), ""
+    session, job = pool.session, token_hex(5)
     kept = JobRecord.from_job(plan.job, plan.request, down=plan.spec is not None and not plan.keep)
     nodes: tuple[int, ...] = ()
-    try:
-        if begun.created is not None and not await _wait_until_up(app, plan, begun.created):
-            return
-        for number, step in enumerate(steps, 1):
-            task = replace(step, job=job, more=number < len(steps))
-            if nodes and isinstance(task.nodes, int):
-                task = replace(task, nodes=nodes)
-            run = await wait_shielded(session.launch(begun.key, task, request=kept))
-            await wait_shielded(session.wait(begun.key, run.id))
-            nodes = run.nodes
-            if run.state != "done":
-                rest = ", ".join(each.name for each in steps[number:])
-                failed = f"{task.name} {run.state}" + (f": {rest} not begun" if rest else "")
-                break
-        else:
-            done = "is done" if plan.job.run.strip() else "has no run: nothing was run"
-            app.flash(f"job {plan.job.name or plan.job.path.name} {done}", "done")
-    except SkywardError as error:
-        failed = one_line(format_error(error))
-    finally:
-        rmtree(folder, ignore_errors=True)
-    await _tear_down(app, session, plan, begun.key, "", failed)
+    for number, step in enumerate(steps, 1):
+        task = replace(step, job=job, more=number < len(steps))
+        if nodes and isinstance(task.nodes, int):
+            task = replace(task, nodes=nodes)
+        run = await wait_shielded(session.launch(pool.key, task, request=kept))
+        await wait_shielded(session.wait(pool.key, run.id))
+        nodes = run.nodes
+        if run.state != "done":
+            rest = ", ".join(each.name for each in steps[number:])
+            return f"{task.name} {run.state}" + (f": {rest} not begun" if rest else "")
+    done = "is done" if plan.job.run.strip() else "has no run: nothing was run"
+    app.flash(f"job {plan.job.name or plan.job.path.name} {done}", "done")
+    return ""
 
 
 async def _wait_until_up(app: SkywardApp, plan: LaunchPlan | JobPlan, created: Future[PoolView]) -> bool:
@@ -732,13 +662,7 @@ class LaunchScreen(BaseScreen[None]):
     async def _start(self, form: Form, plan: LaunchPlan) -> None:
         self._wait = ScriptWait(f"loading {plan.script.name}")
         tasks = await load_tasks(plan, self._wait)
-        self._wait = ScriptWait(f"creating pool {plan.pool.name}" if plan.spec else "launching")
-        self._creating = True  # from here on there is something to tear down
-        try:
-            with self.app.host_keys.paused():
-                self._follow_pool(form, plan, tasks, await create_pool(self.app, plan))
-        finally:
-            self._creating = False
+        await self._begin(form, plan, lambda pool: launch_run(self.app, plan, tasks, pool))
 
     async def _start_job(self, form: Form, shown: JobPlan) -> None:
         """Ask for the secrets that nobody has given; then the same with a job file."""
@@ -759,28 +683,31 @@ class LaunchScreen(BaseScreen[None]):
         try:
             plan = await shutdown.run_in_daemon_thread(lambda: job_plan(named, pools, values, clone=True))
             steps = await shutdown.run_in_daemon_thread(lambda: job_steps(plan, folder))
-            self._wait = ScriptWait(f"creating pool {plan.pool.name}" if plan.spec else "launching")
-            self._creating = True
-            with self.app.host_keys.paused():
-                begun = await create_pool(self.app, plan)
-        except FieldError as error:
-            rmtree(folder, ignore_errors=True)
+            await self._begin(form, plan, lambda pool: launch_job(self.app, plan, steps, pool), folder)
+        except BaseException as error:
+            rmtree(folder, ignore_errors=True)  # all that the job brings may be in it
+            if not isinstance(error, FieldError):
+                raise
             self._set_busy(None)
             self._set_message(one_line(str(error)), error=True)
-            return None
-        except BaseException:
-            rmtree(folder, ignore_errors=True)  # all that the job brings may be in it
-            raise
+
+    async def _begin(self, form: Form, plan: LaunchPlan | JobPlan, work: Work, folder: Path | None = None) -> None:
+        """Create the pool, remember the launch, and show the pool while :func:`run_on_pool` goes on."""
+        app = self.app
+        self._wait = ScriptWait(f"creating pool {plan.pool.name}" if plan.spec else "launching")
+        self._creating = True  # from here on there is something to tear down
+        try:
+            with app.host_keys.paused():
+                begun = await create_pool(app, plan)
         finally:
             self._creating = False
+        app.unlaunched = None if form.pool else form
         try:
             add_recent(form)
         except OSError as error:
-            self.app.flash(f"this launch is not remembered: {error}", "error")
-        self.app.unlaunched = None
-        self.app.run_worker(launch_job(self.app, plan, steps, folder, begun), name="launch", exclusive=False)
-        self.app.show_pool(begun.key)
-        return None
+            app.flash(f"this launch is not remembered: {error}", "error")
+        app.run_worker(run_on_pool(app, plan, begun, work, folder), name="launch", exclusive=False)
+        app.show_pool(begun.key)
 
     def _set_busy(self, wait: ScriptWait | None, focus: Widget | None = None) -> None:
         """Hold the form still while a launch goes on, or let it be edited again."""
@@ -788,16 +715,6 @@ class LaunchScreen(BaseScreen[None]):
         self.query_one("#form").disabled = self._busy
         if focus is not None:
             focus.focus()
-
-    def _follow_pool(self, form: Form, plan: LaunchPlan, tasks: Sequence[Task], begun: LaunchPool) -> None:
-        app = self.app
-        app.unlaunched = None if form.pool else form
-        try:
-            add_recent(form)
-        except OSError as error:
-            app.flash(f"this launch is not remembered: {error}", "error")
-        app.run_worker(launch_run(app, plan, tasks, begun), name="launch", exclusive=False)
-        app.show_pool(begun.key)
 
     def action_files(self) -> None:
         from skyward_tui.dialogs.pickers import FilesScreen
@@ -860,11 +777,28 @@ class LaunchScreen(BaseScreen[None]):
 
     @work(exclusive=True, group="presets")
     async def action_presets(self) -> None:
-        await pick_preset(self.app, self._fill_from_preset)
+        found = await _load_presets(self.app)
+        if found is None:
+            return
+        screen = PresetsScreen(found)
+        name = await self.app.push_screen_wait(screen)
+        if name is not None and name in screen.presets:
+            self._fill_from_preset(*form_from_preset(screen.presets[name]), name)
 
     @work(exclusive=True, group="presets")
     async def action_save_preset(self) -> None:
-        await ask_preset_name(self.app, self.form(), self._preset)
+        form, found = self.form(), await _load_presets(self.app)
+        if found is None:
+            return
+        asked = AskScreen("Save as preset, in skyward.toml of this folder: its name", self._preset)
+        name = await self.app.push_screen_wait(asked)
+        if name is not None and name != self._preset and name in {each.name for each in found}:
+            choices = [("keep", "Keep that one", False), ("replace", "Replace it", True)]
+            question = ChoiceScreen("Save as preset", f"There is a preset {name} already.", choices, "keep")
+            if await self.app.push_screen_wait(question) != "replace":
+                return
+        if name is not None:
+            await _save_preset(self.app, name, form)
 
     def _fill_from_preset(self, form: Form, remarks: Sequence[str], preset: str) -> None:
         self._preset, self._remarks = preset, remarks
