@@ -7,7 +7,6 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from contextlib import suppress
 from itertools import islice
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from skyward_core.model.errors import RunError, UsageError
@@ -19,8 +18,8 @@ from skyward_core.tasks.guarded_user_code import run_guarded
 from skyward_core.transport.background_loop import background_loop
 
 if TYPE_CHECKING:
+    from skyward_core.api import PoolOperations
     from skyward_core.pool.runs.map_run import MapRun
-    from skyward_core.tasks.task_and_blob_values import Task
 
 
 MIN_CALL_SECONDS = 0.05  # that a call takes at least, while there are items enough
@@ -75,25 +74,15 @@ class MapBackend:
     """Calls of the pool itself.
 
     Args:
-        start, cancel: the pool's own, for runs.
-        call: the function, as a call without arguments.
-        folder: for large items.
+        call: The function, as a call without arguments.
     """
 
-    def __init__(
-        self,
-        start: Callable[[Task], MapRun],
-        cancel: Callable[[MapRun], None],
-        call: PendingFunction[Any],
-        plugins: Sequence[Any],
-        folder: Path,
-        places: int,
-    ) -> None:
-        self.places = places
+    def __init__(self, pool: PoolOperations, call: PendingFunction[Any]) -> None:
+        self._pool = pool
+        self.places = pool.concurrency
         self.arrivals: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self._start, self._cancel = start, cancel
-        self._folder, self._timeout = folder, call.timeout
-        self._shared = make_map_function(call.fn, call.name, plugins, folder)
+        self._folder, self._timeout = pool._archive_folder(), call.timeout
+        self._shared = make_map_function(call.fn, call.name, pool.plugins, self._folder)
         self._run: MapRun | None = None
 
     @property
@@ -103,7 +92,7 @@ class MapBackend:
         return self._run
 
     def start(self) -> None:
-        self._run = self._start(self._shared)
+        self._run = self._pool._start_map(self._shared)
         self.arrivals = self._run.arrivals
 
     def submit_chunk(self, first: int, items: Sequence[Any]) -> int:
@@ -119,7 +108,7 @@ class MapBackend:
 
     def close(self) -> None:
         if self._run is not None:
-            self._cancel(self._run)
+            self._pool._cancel(self._run)
 
 
 class MapOperation:

@@ -545,10 +545,7 @@ class PoolOperations(DeprecatedMethods, PoolOperand):
             RunError: the cluster could not be brought up; its cause says why.
             PoolError: distributed is not installed here, the scheduler does not answer, or the pool is not up.
         """
-        engine = self._dask_connection()
-        if engine is None:
-            raise UsageError("this pool has no Dask: give it plugins=[sky.plugins.dask()]")
-        return engine.client()
+        return self._dask_connection().client()
 
     def dashboard(self) -> str:
         """Where Dask's dashboard is, on this machine's loopback, for as long as the pool is used from here.
@@ -557,26 +554,22 @@ class PoolOperations(DeprecatedMethods, PoolOperand):
             UsageError: the pool has no Dask, or it was made without a dashboard.
             PoolError: there is no way to it, or the pool is not up.
         """
-        engine = self._dask_connection()
-        if engine is None:
-            raise UsageError("this pool has no Dask: give it plugins=[sky.plugins.dask()]")
-        return engine.dashboard()
+        return self._dask_connection().dashboard()
 
-    def _dask_connection(self) -> DaskConnection | None:
-        """Return the connection to the pool's Dask cluster; None without the plugin."""
+    def _dask_connection(self) -> DaskConnection:
+        """Return the connection to the pool's Dask cluster."""
         if self._dask is None:
             plugin: Any = next((each for each in self.plugins if each.name == "dask"), None)
-            if plugin is not None:
-                from skyward_core.api.dask_client import DaskConnection
+            if plugin is None:
+                raise UsageError("this pool has no Dask: give it plugins=[sky.plugins.dask()]")
+            from skyward_core.api.dask_client import DaskConnection
 
-                self._dask = DaskConnection(self.pool, plugin, lambda tasks: self._run("gather", tasks))
+            self._dask = DaskConnection(self.pool, plugin, lambda tasks: self._run("gather", tasks))
         return self._dask
 
     def _start_map(self, task: Task) -> MapRun:
         """Begin a map, whose calls come later; see ``api.map_and_stream``."""
-        run: Any = self._dispatch("map", [task])
-        begun: MapRun = run
-        return begun
+        return cast("MapRun", self._dispatch("map", [task]))
 
     def _gang_nodes(self, ranks: int) -> int:
         """Return how many nodes a gang of so many ranks has here.
@@ -805,8 +798,8 @@ class PoolOperations(DeprecatedMethods, PoolOperand):
         if more:
             raise TypeError("compute.map takes one series of items: compute.map(lambda each: f(*each), zip(a, b))")
         call = make_map_call(fn, timeout)
-        way = MapBackend(self._start_map, self._cancel, call, self.plugins, self._archive_folder(), self.concurrency)
-        return MapOperation(way, call, items, ordered=ordered, single=call.timeout is not None).values()
+        single = call.timeout is not None
+        return MapOperation(MapBackend(self, call), call, items, ordered=ordered, single=single).values()
 
 
 def _safe(text: str) -> str:

@@ -9,11 +9,11 @@ import random
 import socket
 import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Coroutine, Iterable, Mapping
 from functools import cache
 from logging import DEBUG, INFO, WARNING
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from skyward_core.model.errors import HostKeyError, PoolError, UsageError
 from skyward_core.protocol.frame_codec import (
@@ -161,6 +161,8 @@ class Download:
 _log = get_logger("link")
 
 Key = tuple[str, int]
+T = TypeVar("T")
+SILENCE_POLL_INTERVAL = 0.5  # seconds between two checks of an agent's silence
 SILENCE = 4.0  # seconds without a word from an agent after which it should have answered a ping
 ACK_DELAY = 0.02  # seconds; what waits for it is in agents' memory
 WELCOME = 15.0  # seconds in which an agent that took a connection must say so: one that is frozen never does
@@ -616,6 +618,27 @@ class Link:
         self._pending_requests[self._next_id] = header["t"], waiting
         self._write({**header, "id": self._next_id})
         return await waiting
+
+    async def wait_while_heard(self, work: Coroutine[Any, Any, T], patience: float, silence: float) -> T:
+        """Wait for an answer as long as the agent sends anything: an agent that hangs keeps no caller.
+
+        Args:
+            work: Requests the answer.
+            patience: Seconds for the answer at most.
+            silence: Seconds without any frame after which no answer is expected.
+
+        Raises:
+            TimeoutError: There is no answer in time.
+        """
+        asked = asyncio.ensure_future(work)
+        try:
+            async with asyncio.timeout(patience):
+                while not (await asyncio.wait((asked,), timeout=SILENCE_POLL_INTERVAL))[0]:
+                    if self.silence_seconds > silence:
+                        raise TimeoutError
+            return await asked
+        finally:
+            asked.cancel()
 
     async def claim(self, run: str) -> list[int]:
         """Be the one who gets the results of a run, after reconnections too; gives the calls known there."""

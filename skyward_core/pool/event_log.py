@@ -11,9 +11,9 @@ from logging import DEBUG, INFO, WARNING
 from typing import TYPE_CHECKING, Any, cast
 from weakref import ref
 
-from skyward_core.model.errors import LedgerError
+from skyward_core.model.errors import Hint, LedgerError
 from skyward_core.model.machines import total_hourly
-from skyward_core.model.outcomes import Outcome, RootCause, RunStatus
+from skyward_core.model.outcomes import NodePhase, Outcome, PoolStatus, RootCause, RunStatus
 from skyward_core.model.provider_capabilities import hourly_price
 from skyward_core.model.root_cause import is_failure
 from skyward_core.pool.agent_link import ClockSteps, Link
@@ -21,8 +21,6 @@ from skyward_core.pool.rank_output import LiveLogs, LogReceiver, LogSink
 from skyward_core.protocol.frame_codec import WireError
 from skyward_core.store import debug_log
 from skyward_core.store.debug_log import get_logger
-from skyward_core.store.ledger import Ledger
-from skyward_core.store.pool_folder import PoolFolder
 from skyward_core.util.redaction import Redactor, secret_values
 from skyward_core.views import events
 from skyward_core.views.events import Event
@@ -43,17 +41,11 @@ MAX_REMEMBERED_RUNS = 256
 
 
 class LedgerWriter:
-    """One pool's part of the ledger, and its journal.
+    """One pool's part of the ledger, and its journal. What cannot be written is reported once; the pool goes on."""
 
-    Args:
-        complain: told once, in words, when something cannot be written; the pool goes on.
-    """
-
-    def __init__(self, token: str, ledger: Ledger, archive: PoolFolder, complain: Callable[[str], None]) -> None:
-        self._token = token
-        self._ledger = ledger
-        self._archive = archive
-        self._emit_warning = complain
+    def __init__(self, context: PoolContext) -> None:
+        self._context = context
+        self._archive = context.archive
         self._has_warned = False
         self._closed = False
         self._failing_since: float | None = None  # time of the loop, since which nothing can be written
@@ -65,7 +57,7 @@ class LedgerWriter:
 
     def add_run(self, run: str, function: str, kind: str, total: int, at: float, *, ours: bool = False) -> None:
         """A run was dispatched; ``ours``: by this process."""
-        opened = {"token": self._token, "function": function, "kind": kind, "total": total, "opened_at": at}
+        opened = {"token": self._context.token, "function": function, "kind": kind, "total": total, "opened_at": at}
         self.set_columns(run, **opened, **({"pid": os.getpid()} if ours else {}))
 
     def set_columns(self, run: str, **columns: Any) -> None:
@@ -113,7 +105,7 @@ class LedgerWriter:
         outcomes, self._outcomes = self._outcomes, []
         try:
             if runs or outcomes:
-                self._ledger.record_runs(runs, outcomes, patience)
+                self._context.ledger.record_runs(runs, outcomes, patience)
             self._archive.flush()
             self._failing_since = None
         except (LedgerError, OSError) as error:
@@ -141,7 +133,7 @@ class LedgerWriter:
         """Complain, the first time, that something cannot be written."""
         if not self._has_warned:
             self._has_warned = True
-            self._emit_warning(f"{what} cannot be written: {error}")
+            self._context.news.emit_warning(f"{what} cannot be written: {error}")
 
     def _flush_within(self, seconds: float) -> None:
         if self._timer is not None and self._timer_for <= seconds:
@@ -207,8 +199,8 @@ class EventPublisher:
         self._context = context
         self.redactor = Redactor()
         self.add_secrets(secret_values(os.environ))
-        self.records = LedgerWriter(context.token, context.ledger, context.archive, self.emit_warning)
-        self.live_logs = LiveLogs(context.archive, context.view, context.clock_ahead_of)
+        self.records = LedgerWriter(context)
+        self.live_logs = LiveLogs(context)
         self._steps = ClockSteps()
         self.log_receiver = LogReceiver(
             context.archive, self.live_logs.receive, self._request_logs, self.records.warn_write_failed
@@ -236,12 +228,33 @@ class EventPublisher:
 
     def emit_node_note(self, link: Link, detail: str) -> None:
         """Something about a node that changes nothing."""
-        self.emit(events.NodeLink(pool=self._context.name, node=link.node, up=link.up, detail=detail))
+        self.emit_link(link, link.up, detail)
+
+    def emit_link(self, link: Link, up: bool, detail: str) -> None:
+        """Publish that the link to a node is up or down."""
+        self.emit(events.NodeLink(pool=self._context.name, node=link.node, up=up, detail=detail))
+
+    def emit_phase(
+        self, node: int, phase: NodePhase, detail: str = "", retry_at: float | None = None, address: str = ""
+    ) -> None:
+        """Publish the phase of a node."""
+        pool = self._context.name
+        told = events.NodePhase(pool=pool, node=node, phase=phase, detail=detail, retry_at=retry_at, address=address)
+        self.emit(told)
+
+    def emit_state(self, state: PoolStatus, detail: str = "", hint: Hint | None = None) -> None:
+        """Publish the state of the pool."""
+        self.emit(events.PoolState(pool=self._context.name, state=state, detail=detail, hint=hint))
+
+    def emit_teardown_progress(self, detail: str) -> None:
+        """Publish what a teardown is doing, if that is new."""
+        view = self._context.view
+        if view.state == "stopping" and view.detail != detail:
+            self.emit_state("stopping", detail)
 
     def emit_warning(self, words: str) -> None:
         """Something about the pool that changes nothing."""
-        context = self._context
-        self.emit(events.PoolState(pool=context.name, state=context.view.state, detail=words))
+        self.emit_state(self._context.view.state, words)
 
     def emit_opened(self) -> None:
         """The pool is there, or more is known of what it is."""

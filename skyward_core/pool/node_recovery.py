@@ -21,7 +21,6 @@ from skyward_core.providers.provider import log_call, progress_listener
 from skyward_core.store.debug_log import get_logger
 from skyward_core.store.ledger_rows import Replacement
 from skyward_core.store.pool_folder import parse_rank
-from skyward_core.views import events
 
 REPLACEMENT_PAUSES = (1.0, 30.0)  # seconds before the second attempt, and at most between later ones
 POLL_INTERVAL = 0.5  # seconds between looks at what another client makes of it
@@ -228,11 +227,8 @@ class NodeReplacements:
     # -- what is said ------------------------------------------------------------------------------------
 
     def _emit_progress(self, node: int, detail: str, retry_at: float | None = None) -> None:
-        pool = self._context
-        self._news.emit(
-            events.NodePhase(pool=pool.name, node=node, phase="requested", detail=detail, retry_at=retry_at)
-        )
-        self._news.emit(events.PoolState(pool=pool.name, state="degraded", detail=f"node {node} is gone: {detail}"))
+        self._news.emit_phase(node, "requested", detail, retry_at)
+        self._news.emit_state("degraded", f"node {node} is gone: {detail}")
 
     def _fail(self, node: int, why: str, *, late: bool = False) -> None:
         """A node gets no other machine. ``late``: the time for that is over."""
@@ -240,9 +236,9 @@ class NodeReplacements:
         within = f" within {pool.options.start_timeout:g} s" if late else ""
         said = f"no other machine{within}: {why}"
         self._roster.failures[node] = said
-        self._news.emit(events.NodePhase(pool=pool.name, node=node, phase="gone", detail=said))
+        self._news.emit_phase(node, "gone", said)
         detail = f"node {node} is gone, and there was {said}; whoever attaches to the pool has it tried anew"
-        self._news.emit(events.PoolState(pool=pool.name, state="degraded", detail=detail))
+        self._news.emit_state("degraded", detail)
 
 
 MAX_STARTS = 3  # agents that a node may get within the window; more than that is no accident
@@ -457,7 +453,7 @@ class NodeRecovery:
             why = self._news.redactor.redact_text(error_message(error))
             self._restart_limiter.add_failure(link.node, why)
             _log.warning("node %d: no new agent: %s", link.node, why, extra={"pool": self._context.name})
-            self._news.emit(events.NodeLink(pool=self._context.name, node=link.node, up=False, detail=why))
+            self._news.emit_link(link, False, why)
             return
         self._restart_limiter.add_success(link.node)
         _log.info("node %d: revived by a new agent", link.node, extra={"pool": self._context.name})
@@ -472,14 +468,13 @@ class NodeRecovery:
         context = self._context
         self.suspects.clear(link)
         link.mark_lost(why, taken_back=taken_back)
-        self._news.emit(events.NodePhase(pool=context.name, node=link.node, phase="gone", detail=why))
+        self._news.emit_phase(link.node, "gone", why)
         try:
             if context.ledger.pool(context.token).state != "stopping":
                 context.ledger.set_pool_state(context.token, "degraded" if context.present_links else "failed")
         except LedgerError as error:  # what waits for the node must end all the same
             self._news.emit_node_note(link, f"that is not written down: {error}")
-        said = f"node {link.node} is gone: {why}"
-        self._news.emit(events.PoolState(pool=context.name, state="degraded", detail=said))
+        self._news.emit_state("degraded", f"node {link.node} is gone: {why}")
         self.replacements.begin(link.node)
         self._context.registry.on_node_lost()
         self._context.registry.drop_link(link)
@@ -522,4 +517,4 @@ class NodeRecovery:
             await pool.startup.join_machine(machine)
             await pool.setup.on_node_replaced(False)
         except (PoolError, OSError) as error:
-            self._news.emit(events.NodeLink(pool=pool.name, node=link.node, up=False, detail=error_message(error)))
+            self._news.emit_link(link, False, error_message(error))

@@ -67,7 +67,7 @@ class NodeRoster:
     def emit_state(self) -> None:
         """Say that the pool is up, or what of it is not there."""
         state, detail = self.state()
-        self._context.news.emit(events.PoolState(pool=self._context.name, state=state, detail=detail))
+        self._context.news.emit_state(state, detail)
 
     def report_wait(self, words: str) -> None:
         """Show what runs wait for; "" if they no longer wait."""

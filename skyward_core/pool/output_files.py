@@ -135,15 +135,10 @@ async def _list_page(
     if after:
         when["after"] = after
     request = {"t": "written", "patterns": list(patterns)} | when
-    asking = asyncio.ensure_future(_request(link, request))
-    deadline = time.monotonic() + PATIENCE
-    while not asking.done() and link.silence_seconds < SILENCE_TIMEOUT and time.monotonic() < deadline:
-        await asyncio.wait([asking], timeout=1.0)
-    if not asking.done():
-        asking.cancel()
-        return _NodeListing([], why=f"it {link.silence_text}")
     try:
-        answer = asking.result()
+        answer = await link.wait_while_heard(_request(link, request), PATIENCE, SILENCE_TIMEOUT)
+    except TimeoutError:
+        return _NodeListing([], why=f"it {link.silence_text}")
     except (ConnectionError, WireError) as error:
         return _NodeListing([], why=str(error))
     if why := answer.get("error"):
@@ -790,9 +785,7 @@ class Outputs:
     async def _fetch_with_progress(self, found: FileListing, files: Sequence[WrittenFile]) -> str:
         """Fetch them, and have the pool say how far it is: nothing else happens meanwhile. Gives why that cannot be."""
 
-        def say(detail: str) -> None:
-            if self._context.view.state == "stopping" and self._context.view.detail != detail:
-                self._news.emit(events.PoolState(pool=self._context.name, state="stopping", detail=detail))
+        say = self._news.emit_teardown_progress
 
         def is_at(done: int, total: int) -> None:
             say(f"what its ranks wrote is brought here: {format_size(done)} of {format_size(total)}")

@@ -25,7 +25,6 @@ from skyward_core.store import debug_log
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.ledger_rows import PoolRow, Receipt
 from skyward_core.store.pool_folder import parse_rank
-from skyward_core.views import events
 
 if TYPE_CHECKING:
     from skyward_core.pool.dashboards import Dashboards
@@ -241,7 +240,7 @@ class Pool:
             return  # it is we who went
         if not up:
             detail = context.recovery.on_disconnect(link, detail)
-        self.news.emit(events.NodeLink(pool=self.name, node=link.node, up=up, detail=detail))
+        self.news.emit_link(link, up, detail)
         context.scheduler.queue.notify()
         if up:
             context.recovery.suspects.clear(link)

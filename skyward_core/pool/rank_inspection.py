@@ -11,7 +11,7 @@ from skyward_core.model.errors import PoolError, UsageError
 from skyward_core.model.thread_stacks import RankStack, StackFrame, Stacks, ThreadStack
 from skyward_core.pool.agent_link import Link
 from skyward_core.pool.pool_context import PoolContext
-from skyward_core.protocol.frame_codec import WireError
+from skyward_core.protocol.frame_codec import AnyHeader, WireError
 from skyward_core.util.terminal_safe_text import sanitize_line
 
 if TYPE_CHECKING:
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 ANSWER_TIMEOUT = 15.0  # seconds for a node's answer: it gives itself less
 # Seconds without any word of a node after which no answer is waited for: it is asked for one every two.
 SILENCE_TIMEOUT = 4.0
-POLL_INTERVAL = 0.5  # seconds between two looks whether there is a word
 TOO_OLD = "its node's agent is of an older release, which tells no stacks: start the pool anew for that"
 
 
@@ -70,33 +69,15 @@ async def _request_stacks(
         why = TOO_OLD
     else:
         try:
-            answer: StacksAnswer = await _request(link, {"t": "stacks", "ranks": wanted, "signal": signal})
+            answer: StacksAnswer
+            asking = link.ask({"t": "stacks", "ranks": wanted, "signal": signal})
+            answer, _ = await link.wait_while_heard(asking, ANSWER_TIMEOUT, SILENCE_TIMEOUT)
             return [_rank_stack(each, link.node) for each in answer["ranks"] if each["rank"] in mine]
         except TimeoutError:
             why = f"node {link.node} {link.silence_text}"
         except (ConnectionError, WireError) as error:
             why = str(error)
     return [RankStack(rank, 0, link.node, "silent", why=why) for rank in wanted]
-
-
-async def _request(link: Link, question: Mapping[str, Any]) -> StacksAnswer:
-    """A node's answer. Who looks for a hang has a node that hangs, and is not kept from what the others say.
-
-    Raises:
-        TimeoutError: there is none.
-        ConnectionError: the link is down, or went down meanwhile.
-    """
-    asked = asyncio.ensure_future(link.ask(question))
-    try:
-        async with asyncio.timeout(ANSWER_TIMEOUT):
-            while not (await asyncio.wait((asked,), timeout=POLL_INTERVAL))[0]:
-                if link.silence_seconds > SILENCE_TIMEOUT:
-                    raise TimeoutError
-        answer: StacksAnswer
-        answer, _ = await asked
-        return answer
-    finally:
-        asked.cancel()
 
 
 def _rank_stack(told: RankStacksKeys, node: int) -> RankStack:
@@ -133,25 +114,11 @@ async def profile_rank(context: PoolContext, rank: int, seconds: float) -> str:
         UsageError: there is no such rank, or that is no time.
         PoolError: the node cannot be asked, or cannot tell; says why.
     """
-    if not 0 <= rank < context.view.world_size:
-        raise UsageError(f"pool {context.name} has ranks 0 to {context.view.world_size - 1}, and no rank {rank}")
     if not 1 <= seconds <= MAX_PROFILE_TIME:
         raise UsageError(f"a rank is looked at for 1 to {MAX_PROFILE_TIME:g} seconds, not for {seconds:g}")
-    link = context.link_of(rank)
-    if not link.up:
-        raise PoolError(f"there is no connection to node {link.node}, which rank {rank} is on")
-    if "profile" not in link.welcome.get("knows", ()):
-        raise PoolError(
-            f"node {link.node}'s agent is of an older release, which makes no profiles: start the pool anew for that"
-        )
+    request = {"t": "profile", "rank": rank, "seconds": seconds}
     answer: AgentKnown
-    try:
-        async with asyncio.timeout(seconds + PROFILE_MARGIN):
-            answer, data = await link.ask({"t": "profile", "rank": rank, "seconds": seconds})
-    except TimeoutError as error:
-        raise PoolError(f"node {link.node} {link.silence_text}") from error
-    except (ConnectionError, WireError) as error:
-        raise PoolError(f"node {link.node} cannot tell: {error}") from error
+    answer, data = await _ask_about(context, rank, request, seconds + PROFILE_MARGIN, "makes no profiles")
     if why := answer.get("error"):
         raise PoolError(f"rank {rank} cannot be looked at: {sanitize_line(why)}")
     return data.decode(errors="replace")
@@ -174,25 +141,39 @@ async def send_to_debugger(
         UsageError: there is no such rank.
         PoolError: the node cannot be asked, or the rank waits at no breakpoint.
     """
+    asked: dict[str, Any] = {"t": "debug", "rank": rank, "who": who}
+    asked |= ({"text": text} if text else {}) | ({"eof": True} if eof else {})
+    answer: DebugAnswer
+    answer, data = await _ask_about(context, rank, asked, DEBUGGER_TIMEOUT, "debugs nothing")
+    if why := answer.get("error"):
+        raise PoolError(sanitize_line(why))
+    return data, answer["over"]
+
+
+async def _ask_about(
+    context: PoolContext, rank: int, request: Mapping[str, Any], patience: float, lacks: str
+) -> tuple[AnyHeader, bytes]:
+    """Ask the node of a rank about it.
+
+    Args:
+        request: Its type is the name of the feature, too, that the agent has to know.
+        lacks: What an older agent does not do.
+
+    Raises:
+        UsageError: There is no such rank.
+        PoolError: The node cannot be asked.
+    """
     if not 0 <= rank < context.view.world_size:
         raise UsageError(f"pool {context.name} has ranks 0 to {context.view.world_size - 1}, and no rank {rank}")
     link = context.link_of(rank)
     if not link.up:
         raise PoolError(f"there is no connection to node {link.node}, which rank {rank} is on")
-    if "debug" not in link.welcome.get("knows", ()):
-        raise PoolError(
-            f"node {link.node}'s agent is of an older release, which debugs nothing: start the pool anew for that"
-        )
-    asked: dict[str, Any] = {"t": "debug", "rank": rank, "who": who}
-    asked |= ({"text": text} if text else {}) | ({"eof": True} if eof else {})
-    answer: DebugAnswer
+    if request["t"] not in link.welcome.get("knows", ()):
+        raise PoolError(f"node {link.node}'s agent is of an older release, which {lacks}: start the pool anew for that")
     try:
-        async with asyncio.timeout(DEBUGGER_TIMEOUT):
-            answer, data = await link.ask(asked)
+        async with asyncio.timeout(patience):
+            return await link.ask(request)
     except TimeoutError as error:
         raise PoolError(f"node {link.node} {link.silence_text}") from error
     except (ConnectionError, WireError) as error:
         raise PoolError(f"node {link.node} cannot tell: {error}") from error
-    if why := answer.get("error"):
-        raise PoolError(sanitize_line(why))
-    return data, answer["over"]

@@ -14,7 +14,7 @@ from skyward_core.views.log_buffer import Clocks
 from skyward_core.views.stdout_stderr_order import Piece, StreamMerger, merge_streams
 
 if TYPE_CHECKING:
-    from skyward_core.views.pool_view import PoolView
+    from skyward_core.pool import PoolContext
 
 
 ORDER_TIMEOUT = 0.3  # seconds that bytes wait for what tells their place among others
@@ -25,21 +25,17 @@ LogSink = Callable[[int, str, int, bytes, str], None]
 class LiveLogs:
     """The logs of one pool on one client. Everything here runs on the pool's loop.
 
-    Args:
-        ahead: seconds by which our clock is ahead of that of a rank's node.
-
     Attributes:
         sinks: hear of every piece: rank, stream ("out" or "err"), offset in the stream's file, bytes, and whose run's
             they are; "" where nothing tells for sure.
     """
 
-    def __init__(self, archive: PoolFolder, view: PoolView, ahead: Callable[[int], float]) -> None:
-        self._clock_offset = ahead
-        view.activity.clocks = Clocks(time.time, ahead)
+    def __init__(self, context: PoolContext) -> None:
+        self._context = context
+        self._archive, self._view = context.archive, context.view
+        self._view.activity.clocks = Clocks(time.time, context.clock_ahead_of)
         self.sinks: list[LogSink] = []
-        self._archive = archive
-        self._view = view
-        self._attach_cursors = dict(archive.cursors)
+        self._attach_cursors = dict(self._archive.cursors)
         self._weavers: dict[str, StreamMerger] = {}
         self._flush_timer: asyncio.TimerHandle | None = None
 
@@ -85,7 +81,7 @@ class LiveLogs:
                 sink(parse_rank(stem), piece.stream, piece.offset, piece.data, piece.run)
 
     def _publish(self, stem: str, piece: Piece, *, sure: bool = True) -> None:
-        at = time.time() - self._clock_offset(parse_rank(stem)) if piece.at is None else piece.at
+        at = time.time() - self._context.clock_ahead_of(parse_rank(stem)) if piece.at is None else piece.at
         add_output(self._view, stem, piece._replace(at=at, run=piece.run or self._view.only_run))
         for sink in tuple(self.sinks):
             sink(parse_rank(stem), piece.stream, piece.offset, piece.data, piece.run if sure else "")

@@ -63,7 +63,6 @@ from skyward_core.transport.transport import (
 from skyward_core.util.light_dataclass import Value, value
 from skyward_core.util.redaction import make_sanitizer, map_strings
 from skyward_core.util.terminal_safe_text import sanitize_line as safe
-from skyward_core.views import events
 from skyward_core.views.pool_view import restore_node_details
 
 if TYPE_CHECKING:
@@ -271,10 +270,9 @@ class MachineVerifier:
         machine = self._context.machines[node]
         return f"machine {machine.id} of node {node} ({machine.address})"
 
-    def _emit_phase(self, node: int, phase: Any, detail: str) -> None:
-        context = self._context
-        address = context.machines[node].address
-        self._news.emit(events.NodePhase(pool=context.name, node=node, phase=phase, detail=detail, address=address))
+    def _emit_phase(self, node: int, phase: NodePhase, detail: str) -> None:
+        address = self._context.machines[node].address
+        self._news.emit_phase(node, phase, detail, address=address)
 
 
 def _parse_probe(told: ProbeDone, begun: float, bought: OrderedHardware) -> MeasuredHardware:
@@ -323,10 +321,7 @@ def _report_no_capacity(context: PoolContext, why: str, wait: float, left: float
     last = time.strftime("%Y-%m-%d %H:%M", time.localtime(now + left))
     context.news.emit_warning(f"{why}; tried again until {last}")
     for node in range(len(context.view.nodes)):
-        told = events.NodePhase(
-            pool=context.name, node=node, phase="requested", detail="none to be had", retry_at=now + wait
-        )
-        context.news.emit(told)
+        context.news.emit_phase(node, "requested", "none to be had", now + wait)
 
 
 class EnvironmentLocks:
@@ -433,10 +428,7 @@ class PoolStartup:
             if context.leaving and isinstance(error, asyncio.CancelledError):
                 await self._tear_down()
                 raise Cancelled(f"pool {context.name} was torn down while it was starting") from error
-            told = events.PoolState(
-                pool=context.name, state="starting", detail=error_message(error), hint=error_hint(error)
-            )
-            self._news.emit(told)
+            self._news.emit_state("starting", error_message(error), error_hint(error))
             await self._tear_down()
             raise
 
@@ -486,7 +478,7 @@ class PoolStartup:
         """
         context = self._context
         for node in range(spec.most_nodes):
-            self._news.emit(events.NodePhase(pool=context.name, node=node, phase="requested"))
+            self._news.emit_phase(node, "requested")
         with progress_listener(self._news.emit_warning):
             context.machines[:] = await create_machines(context, spec)
         context.ledger.record_created(context.token, context.machines)
@@ -603,13 +595,13 @@ class PoolStartup:
             entry = replaced.get(link.node)
             if entry is not None and (entry.is_owner_alive or machine.state != "running"):
                 link.mark_lost()  # another client brings it up, or has left that to be gone on with
-                self._emit_phase(link, "requested", "another machine is on its way")
+                self._news.emit_phase(link.node, "requested", "another machine is on its way")
             elif machine.state == "orphaned":
                 orphans.append(link)
             elif machine.state == "gone":
                 taken = describe_preemption(link.node, machine)
                 link.mark_lost(taken or "its machine was gone when somebody came", taken_back=bool(taken))
-                self._emit_phase(link, "gone", taken or "gone when we came")
+                self._news.emit_phase(link.node, "gone", taken or "gone when we came")
         there = [link for link in pool.links if not link.gone and link not in orphans]
         results = await asyncio.gather(*(link.connect() for link in there), return_exceptions=True)
         if orphans:
@@ -625,13 +617,13 @@ class PoolStartup:
             raise _no_answer_error(pool.name, failures[0][1]) from failures[0][1]
         for link, error in failures:
             if pool.observer:  # it looks again by itself
-                self._news.emit(events.NodeLink(pool=pool.name, node=link.node, up=False, detail=error_message(error)))
+                self._news.emit_link(link, False, error_message(error))
             else:
                 link.start_reconnecting(error_message(error))
         up = [link for link in pool.links if link.up]
         for link in up:
             if pool.observer or not self._is_unfinished or self._verifier.purchase_of(link.node) is None:
-                self._emit_phase(link, "ready", address=pool.machines[link.node].address)
+                self._news.emit_phase(link.node, "ready", address=pool.machines[link.node].address)
         if not pool.observer:
             await self._finish()
 
@@ -683,7 +675,7 @@ class PoolStartup:
         async with self._context.roster.decision_lock(link.node) as decided:
             if decided:
                 link.mark_lost()
-                self._emit_phase(link, "requested", "another machine is on its way")
+                self._news.emit_phase(link.node, "requested", "another machine is on its way")
                 return
             await self.prepare(link)
         await link.connect()
@@ -734,7 +726,7 @@ class PoolStartup:
             self._context.registry.drop_link(link)
             self._context.background.spawn(link.close())
             raise
-        self._emit_phase(link, "ready", address=machine.address)
+        self._news.emit_phase(link.node, "ready", address=machine.address)
 
     async def _replace_link(self, link: Link) -> None:
         """Put a new link in the place of one that is gone."""
@@ -758,7 +750,7 @@ class PoolStartup:
         machine = self._context.machines[link.node]
 
         def report(phase: NodePhase, detail: str = "", retry_at: float | None = None, address: str = "") -> None:
-            self._emit_phase(link, phase, detail, retry_at, address or machine.address)
+            self._news.emit_phase(link.node, phase, detail, retry_at, address or machine.address)
 
         config = self._agent_config(link.node)
         self.locks.save(link, config, await link.transport.prepare(config, report, gate, first=first))
@@ -852,16 +844,6 @@ class PoolStartup:
                 f'ranks_per_node="gpu" needs nodes with the same number of GPUs, and pool {self._context.name} has: '
                 f"{told}; give the number: ranks_per_node={min(counts)}, say"
             )
-
-    def _emit_phase(
-        self, link: Link, phase: NodePhase, detail: str = "", retry_at: float | None = None, address: str = ""
-    ) -> None:
-        self._news.emit(
-            events.NodePhase(
-                pool=self._context.name, node=link.node, phase=phase, detail=detail, retry_at=retry_at,
-                address=address,
-            )
-        )  # fmt: skip
 
 
 def _no_answer_error(pool: str, failure: BaseException) -> PoolError:

@@ -97,7 +97,7 @@ class PoolShutdown:
         """
         context, news = self._context, self._news
         started = time.monotonic()
-        news.emit(events.PoolState(pool=context.name, state="stopping"))
+        news.emit_state("stopping")
         # From now on no client puts a machine in another's place.
         marked = asyncio.create_task(_write_ledger(lambda: context.ledger.set_pool_state(context.token, "stopping")))
         for run in list(context.registry.runs.values()):
@@ -177,7 +177,7 @@ class PoolShutdown:
         if context.external_end is not None or context.leaving:
             return
         context.external_end = ending
-        self._news.emit(events.PoolState(pool=context.name, state="stopping", detail=str(ending.error())))
+        self._news.emit_state("stopping", str(ending.error()))
         for run in list(context.registry.runs.values()):
             run.pool_ended(ending)
         context.background.spawn(self._wait_closed())
@@ -284,10 +284,7 @@ async def _fetch_remaining(
         fetch_remaining,  # pools of other machines have no use for it
     )
 
-    def say(detail: str) -> None:
-        if context.view.detail != detail:
-            context.news.emit(events.PoolState(pool=context.name, state="stopping", detail=detail))
-
+    say = context.news.emit_teardown_progress
     try:
         return await fetch_remaining(context, machines, troubled, say, give_up=give_up)
     except (SkywardError, OSError) as error:
@@ -298,15 +295,8 @@ async def _fetch_remaining(
 
 async def _stop_ranks(link: Link, patience: float) -> None:
     """Have a node's ranks end, within their grace, while its agent stays."""
-    asking = asyncio.ensure_future(link.ask({"t": "halt"}))
-    deadline = time.monotonic() + patience
-    while not asking.done() and link.silence_seconds < AGENT_SILENCE_TIMEOUT and time.monotonic() < deadline:
-        await asyncio.wait([asking], timeout=0.5)
-    if not asking.done():
-        asking.cancel()
-        return
-    with suppress(ConnectionError, WireError):  # its end is seen to all the same
-        asking.result()
+    with suppress(ConnectionError, WireError, TimeoutError):  # its end is seen to all the same
+        await link.wait_while_heard(link.ask({"t": "halt"}), patience, AGENT_SILENCE_TIMEOUT)
 
 
 async def _write_ledger(work: Callable[[], None], patience: float = 0.0) -> str:
@@ -411,14 +401,14 @@ async def _verify_gone(
             seen = await pool.describe(left)
         except (PoolError, UsageError, OSError) as error:
             trouble = [error_message(error)]
-            pool.news.emit(events.PoolState(pool=pool.name, state="stopping", detail=error_message(error)))
+            pool.news.emit_state("stopping", error_message(error))
             delay = max(delay, AGAIN)  # nobody saw them end by themselves
             silent = not isinstance(error, ProviderTimeout)
         else:
             trouble = []
             there = {machine.node for machine in seen if machine.state != "gone"}
             for node in {machine.node for machine in left} - there:
-                pool.news.emit(events.NodePhase(pool=pool.name, node=node, phase="gone", detail="verified"))
+                pool.news.emit_phase(node, "gone", "verified")
             ended |= {now.id: machine_ended_at(now, machines) for now in seen if now.state == "gone"}
             kept += filter(None, (RetainedResults.from_machine(pool.token, now) for now in seen if now.state == "gone"))
             left = [machine for machine, now in zip(left, seen, strict=True) if now.state != "gone"]

@@ -47,6 +47,11 @@ class Blob(Value):
             raise ValueError(f"blob {self.hash} has neither bytes nor a file")
         return self.path.read_bytes()
 
+    def delete_file(self) -> None:
+        """Remove the file, if there is one."""
+        if self.path is not None:
+            self.path.unlink(missing_ok=True)
+
 
 @value
 class Task(Value):
@@ -73,6 +78,13 @@ class Task(Value):
     job: str = ""
     more: bool = False
     rank: int | None = None
+
+
+def delete_files(tasks: Iterable[Task]) -> None:
+    """Remove the files of large arguments, once they have been sent or are not to be."""
+    for task in tasks:
+        task.fn.delete_file()
+        task.args.delete_file()
 
 
 def write_tasks(tasks: Sequence[Task], folder: Path) -> None:

@@ -68,7 +68,7 @@ class Stage:
             view=view, leaving=False, external_end=None, observer=False, options=SimpleNamespace(lost_after=None),
             ledger=SimpleNamespace(pool=written, set_pool_state=written), present_links=self.links, roster=None,
             news=SimpleNamespace(
-                emit=self.told.append, emit_node_note=lambda link, words: self.told.append(words),
+                emit_phase=self.note, emit_state=self.note, emit_link=self.note, emit_node_note=self.note,
                 redactor=SimpleNamespace(redact_text=lambda text: text),
             ),
             shutdown=SimpleNamespace(
@@ -83,6 +83,9 @@ class Stage:
         context.terminate = lambda machine: PoolContext.terminate(context, machine)
         self.recovery = NodeRecovery(context)
         self.recovery.replacements.begin = lambda node: self.done.append("replacing")  # type: ignore[method-assign]
+
+    def note(self, *told: Any) -> None:
+        self.told.append(told[-1])
 
     def link(self, node: int, *, up: bool) -> Any:
         link = SimpleNamespace(node=node, up=up, gone=False, finished=False, lost_reason="")

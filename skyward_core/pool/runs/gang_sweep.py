@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from skyward_core.model.errors import PoolError, UsageError
 from skyward_core.pool.runs.scheduler import new_run_id
 from skyward_core.store import pool_folder
-from skyward_core.tasks.task_and_blob_values import Task
+from skyward_core.tasks.task_and_blob_values import Task, delete_files
 from skyward_core.util.content_hash import BLOB_PREFIX
 
 if TYPE_CHECKING:
@@ -102,8 +102,7 @@ async def begin_sweep(
             raise PoolError(f"combination {place} and those after it were not begun, {CANNOT_SAVE}: {error}") from error
 
     def over() -> None:
-        for task in tasks:
-            discard_files(task)
+        delete_files(tasks)
         pool_folder.mark_sweep_finished(key, begun.name)
 
     sweep = GangSweep(context, ids, nodes, prepared, ended)
@@ -210,7 +209,7 @@ class GangSweep:
             try:
                 task = await asyncio.to_thread(self._prepared, place)
                 if not self._can_begin:  # since then
-                    discard_files(task)
+                    delete_files([task])
                     return
                 task = replace(task, nodes=self._nodes or None)
                 run = self._context.scheduler.open("broadcast", [task], run_id=self.ids[place])
@@ -256,10 +255,3 @@ def copy_function_file(task: Task, folder: Path) -> Task:
 
 def _raise_over(place: int) -> Task:
     raise PoolError("the sweep is over")
-
-
-def discard_files(task: Task) -> None:
-    """Remove the files of a task that is not to run."""
-    for blob in (task.fn, task.args):
-        if blob.path is not None:
-            blob.path.unlink(missing_ok=True)

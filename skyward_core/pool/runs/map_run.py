@@ -123,7 +123,7 @@ class MapRun(Run):
         """One more call, the next by number."""
         number, self._given = self._given, self._given + 1
         if self.state != "running" or self._stopping:
-            _delete_file(task)
+            task.args.delete_file()
             return
         self._shares[number] = MapChunk(task, items)
         if task.args.path is not None:
@@ -146,7 +146,7 @@ class MapRun(Run):
             self.reject(number, self._context.links[0], "lost", ErrorInfo("PoolError", words))
             return
         finally:
-            _delete_file(share.task)
+            share.task.args.delete_file()
         if number in self._shares:
             self._shares[number] = share._replace(stock=stock)
             self._enqueue(number)
@@ -279,7 +279,7 @@ class MapRun(Run):
             return
         self._stopping = True
         for number in self._waiting:
-            _delete_file(self._shares.pop(number).task)
+            self._shares.pop(number).task.args.delete_file()
         self._waiting.clear()
         for number in [n for n in self._shares if n not in self._where]:  # on their way to be stocked
             del self._shares[number]
@@ -325,8 +325,3 @@ class MapRun(Run):
     def pool_ended(self, ending: object) -> None:
         self._shares.clear()
         super().pool_ended(ending)  # type: ignore[arg-type]
-
-
-def _delete_file(task: Task) -> None:
-    if task.args.path is not None:
-        task.args.path.unlink(missing_ok=True)

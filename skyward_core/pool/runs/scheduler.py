@@ -18,7 +18,7 @@ from skyward_core.pool.edited_modules import EditedModules
 from skyward_core.pool.gang_setup import RankSetup
 from skyward_core.pool.pool_context import PoolContext
 from skyward_core.pool.runs.run import Run
-from skyward_core.tasks.task_and_blob_values import Task
+from skyward_core.tasks.task_and_blob_values import Task, delete_files
 from skyward_core.views import events
 
 if TYPE_CHECKING:
@@ -239,13 +239,13 @@ class RunScheduler:
         """
         context = self._context
         if context.external_end is not None:
-            _delete_files(tasks)
+            delete_files(tasks)
             raise context.external_end.error()
         try:
             context.check_interpreter(tasks)
             wanted = self._wanted_nodes(kind, tasks)
         except UsageError:
-            _delete_files(tasks)
+            delete_files(tasks)
             raise
         nodes = len(context.links) if wanted is None else wanted if isinstance(wanted, int) else len(wanted)
         by_rank = kind in ("broadcast", "map")
@@ -400,7 +400,7 @@ class RunScheduler:
             wanted = run.end_waiting()
         finally:
             if not wanted:  # it was cancelled, or we leave
-                _delete_files(run.tasks)
+                delete_files(run.tasks)
         return wanted
 
     def _start_or_reject(self, run: Run) -> None:
@@ -427,7 +427,7 @@ class RunScheduler:
             self._fail(run, f"its arguments could not be sent to the nodes: {error}")
             return
         finally:
-            _delete_files(run.tasks)
+            delete_files(run.tasks)
         run.stocked = links
         self._start(run)
 
@@ -509,7 +509,7 @@ class RunScheduler:
 
     def _reject(self, run: Run, why: str) -> None:
         """A broadcast lacks nodes for good."""
-        _delete_files(run.tasks)
+        delete_files(run.tasks)
         for index in range(run.total):
             link = self._context.links[max(0, run.place_of(index)[1])]
             kind: OutcomeKind = "lost" if link.gone else "collateral"
@@ -519,11 +519,3 @@ class RunScheduler:
         for index in range(run.total if run.kind != "map" else 1):
             node = run.place_of(index)[1] if run.kind == "broadcast" else 0
             run.reject(index, self._context.links[max(0, node)], "lost", ErrorInfo("PoolError", why))
-
-
-def _delete_files(tasks: Sequence[Task]) -> None:
-    """Remove the files of large arguments, once they have been sent or are not to be."""
-    for task in tasks:
-        for blob in (task.fn, task.args):
-            if blob.path is not None:
-                blob.path.unlink(missing_ok=True)
