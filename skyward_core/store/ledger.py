@@ -27,7 +27,7 @@ from skyward_core.model.outcomes import Outcome, RootCause
 from skyward_core.protocol.frame_codec import make_json_encoder
 from skyward_core.store.ledger_rows import PoolRow, Purchase, Receipt, Replacement, RetainedResults, Row, RunRow
 from skyward_core.store.state_folder import state_home
-from skyward_core.util.user_files import MAX_OWN_BYTES, parse_json, read_text
+from skyward_core.util.user_files import read_own_json
 
 R = TypeVar("R", bound=Row)
 
@@ -57,7 +57,7 @@ def read_pool_files(home: Path) -> Iterator[tuple[dict[str, Any], dict[str, Rows
     """What the folders below a home tell: of each pool its row, and those of the tables in ``WIDTHS``."""
     for path in sorted(home.glob(f"pools/*/{POOL_FILE}")):
         try:
-            told = parse_json(read_text(path, most=MAX_OWN_BYTES))
+            told = read_own_json(path)
             pool = dict(told["pool"])
             tables: dict[str, Rows] = {table: list(told.get(table, ())) for table in TABLE_WIDTHS}
         except (OSError, ValueError, KeyError, TypeError):

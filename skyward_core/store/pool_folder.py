@@ -26,7 +26,7 @@ from skyward_core.store.ledger_rows import RUN_ID, is_process_alive
 from skyward_core.store.recording_file import SUFFIX, Entry, RecordingReader, RecordingWriter
 from skyward_core.store.state_folder import ensure_pool_folder, pool_path, state_home
 from skyward_core.util.content_hash import BLOB_PREFIX
-from skyward_core.util.user_files import MAX_OWN_BYTES, parse_json, read_bytes, read_text
+from skyward_core.util.user_files import read_bytes, read_own_json
 from skyward_core.views import events
 from skyward_core.views.machine_metrics import (
     LATE_ERROR_SECONDS,
@@ -45,7 +45,11 @@ JOURNAL_TAIL_BYTES = 1 << 16  # bytes of the journal in which its last events ar
 
 
 class PoolFolder:
-    """One pool's folder on the client."""
+    """One pool's folder on the client.
+
+    Attributes:
+        is_writer: whether this client is the one that writes events; others only watch.
+    """
 
     def __init__(self, key: str) -> None:
         self.folder = ensure_pool_folder(key)
@@ -54,8 +58,21 @@ class PoolFolder:
         self.logs.mkdir(exist_ok=True)
         self.results.mkdir(mode=0o700, exist_ok=True)
         self._files: dict[str, int] = {}
-        self._journal = EventJournal(self.folder / "events.jsonl")
+        self._pending_events: list[events.Event] = []
+        self._open_journal(self.folder / "events.jsonl")
         self.cursors = self.log_sizes()
+
+    def _open_journal(self, path: Path) -> None:
+        """Open the events as JSON lines. The first client writes them; the others only watch."""
+        self._journal = open(path, "ab")  # noqa: SIM115  held for the pool's life
+        try:
+            fcntl.flock(self._journal, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self.is_writer = True
+        except BlockingIOError:
+            self.is_writer = False
+            return
+        if _last_byte(path) not in (b"", b"\n"):
+            self._journal.write(b"\n")  # a crash cut the last line short: let the next one begin its own
 
     def write_log(self, name: str, at: int, data: bytes) -> None:
         """Put log bytes where they belong.
@@ -103,18 +120,17 @@ class PoolFolder:
         """How many bytes of each log file are on disk, whoever wrote them."""
         return {path.name: path.stat().st_size for path in log_files(self.logs)}
 
-    @property
-    def is_writer(self) -> bool:
-        """Whether this client is the one that writes events; others only watch."""
-        return self._journal.is_writer
-
     def add_event(self, event: events.Event) -> None:
         """Queue an event for the journal; see :meth:`flush`."""
-        self._journal.add(event)
+        if self.is_writer:
+            self._pending_events.append(event)
 
     def flush(self) -> None:
         """Write queued events to disk."""
-        self._journal.flush()
+        pending, self._pending_events = self._pending_events, []
+        if pending:
+            self._journal.write("".join([_encode_json(events.to_json(event)) + "\n" for event in pending]).encode())
+            self._journal.flush()
 
     def remove_stale_arguments(self) -> None:
         """Remove large arguments that a client left which was interrupted on its way to the nodes."""
@@ -125,43 +141,9 @@ class PoolFolder:
         for descriptor in self._files.values():
             os.close(descriptor)
         self._files.clear()
-        self._journal.close()
-
-
-class EventJournal:
-    """The events of a pool as JSON lines. One client writes, whoever came first; the others only watch.
-
-    Attributes:
-        ours: whether that is this one.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self._file = open(path, "ab")  # noqa: SIM115  held for the pool's life
-        self._pending: list[events.Event] = []
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            self.is_writer = True
-        except BlockingIOError:
-            self.is_writer = False
-            return
-        if _last_byte(path) not in (b"", b"\n"):
-            self._file.write(b"\n")  # a crash cut the last line short: let the next one begin its own
-
-    def add(self, event: events.Event) -> None:
-        if self.is_writer:
-            self._pending.append(event)
-
-    def flush(self) -> None:
-        pending, self._pending = self._pending, []
-        if pending:
-            self._file.write("".join([_encode_json(events.to_json(event)) + "\n" for event in pending]).encode())
-            self._file.flush()
-
-    def close(self) -> None:
-        """Write what is queued; what comes after the end of a pool's time with us is nobody's news."""
         self.flush()
-        self.is_writer = False
-        self._file.close()
+        self.is_writer = False  # what comes after the end of a pool's time with us is nobody's news
+        self._journal.close()
 
 
 def read_events(folder: Path) -> Iterator[events.Event]:
@@ -284,12 +266,8 @@ def read_launch(pool: str, run: str) -> dict[str, Any] | None:
     Raises:
         OSError, ValueError: it cannot be read.
     """
-    try:
-        text = read_text(_launch_file(pool_path(pool) / LAUNCHES_FOLDER, run), most=MAX_OWN_BYTES)
-    except FileNotFoundError:
-        return None
-    found = parse_json(text)
-    if not isinstance(found, dict):
+    found = read_own_json(_launch_file(pool_path(pool) / LAUNCHES_FOLDER, run))
+    if not isinstance(found, dict | None):
         raise ValueError("it is no launch")
     return found
 
@@ -439,9 +417,8 @@ def resumed_by(pool: str, sweep: str) -> tuple[str, str] | None:
     Raises:
         OSError, ValueError: it cannot be read.
     """
-    try:
-        told = parse_json(read_text(pool_path(pool) / TRIALS_FOLDER / f"{sweep}.next"))
-    except FileNotFoundError:
+    told = read_own_json(pool_path(pool) / TRIALS_FOLDER / f"{sweep}.next")
+    if told is None:
         return None
     if not (isinstance(told, list) and len(told) == 2 and all(isinstance(each, str) for each in told)):
         raise ValueError("it is no run")
@@ -485,11 +462,7 @@ def read_all_trials(pool: str) -> Iterator[tuple[str, TrialSheet]]:
 
 
 def _read_trials_json(pool: str, run: str) -> Any:
-    try:
-        text = read_text(pool_path(pool) / TRIALS_FOLDER / f"{run}.json", most=MAX_OWN_BYTES)
-    except FileNotFoundError:
-        return None
-    return parse_json(text)
+    return read_own_json(pool_path(pool) / TRIALS_FOLDER / f"{run}.json")
 
 
 DASHBOARDS_FILE = "dashboards.json"
@@ -516,10 +489,7 @@ def read_dashboards(pool: str) -> list[tuple[str, int, str]]:
     Raises:
         OSError, ValueError: they cannot be read.
     """
-    try:
-        told = parse_json(read_text(pool_path(pool) / DASHBOARDS_FILE))
-    except FileNotFoundError:
-        return []
+    told = read_own_json(pool_path(pool) / DASHBOARDS_FILE) or ()
     return [(str(name), int(port), str(path)) for name, port, path in told]
 
 
@@ -679,7 +649,7 @@ _RUN = re.compile(r"[0-9A-Za-z_-]{1,64}")
 def read_dismissed() -> list[str]:
     """The ids, in the order in which they were dismissed; none where there is no such file, or it says nothing."""
     try:
-        told = parse_json(read_text(_dismissed_alerts_file()))
+        told = read_own_json(_dismissed_alerts_file())
     except (OSError, ValueError):
         return []
     return [run for run in told if isinstance(run, str) and _RUN.fullmatch(run)] if isinstance(told, list) else []

@@ -27,7 +27,7 @@ from skyward_core.store.state_folder import (
     prune_is_due,
     state_home,
 )
-from skyward_core.util.user_files import parse_json, read_text
+from skyward_core.util.user_files import read_own_json
 
 CLONES_FOLDER = "clones"  # a folder below the home
 _OWNER_SUFFIX = ".used"  # behind a clone's name: a file beside it that says by whom it is
@@ -66,7 +66,7 @@ def unused_clones(ledger: Ledger) -> list[Path]:
         folder = mark.with_suffix("")
         used: dict[str, Any] = {"pid": 0, "pool": ""}
         with suppress(OSError, ValueError):  # a client that was killed as it wrote it had no pool yet
-            used |= parse_json(read_text(mark))
+            used |= read_own_json(mark) or {}
         if not (is_process_alive(int(used["pid"])) or used["pool"] in keys or folder.name in named):
             found.append(folder)
     return found

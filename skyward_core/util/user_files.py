@@ -168,6 +168,19 @@ def parse_json(text: str | bytes) -> Any:
         raise ValueError(_DEPTH_ERROR) from None
 
 
+def read_own_json(path: Path) -> Any:
+    """Return what a JSON file says that this program has written; None if there is no such file.
+
+    Raises:
+        OSError, ValueError: It cannot be read.
+    """
+    try:
+        text = read_text(path, most=MAX_OWN_BYTES)
+    except FileNotFoundError:
+        return None
+    return parse_json(text)
+
+
 _DEPTH_ERROR = f"it is nested more than {MAX_DEPTH} levels deep"
 
 

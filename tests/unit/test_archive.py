@@ -16,7 +16,7 @@ from skyward_core.model.errors import Hint, UsageError
 from skyward_core.model.outcomes import Outcome
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.past_pools import load_finished_pool
-from skyward_core.store.pool_folder import EventJournal, PoolFolder, node_events, read_events
+from skyward_core.store.pool_folder import PoolFolder, node_events, read_events
 from skyward_core.store.state_folder import ensure_pool_folder
 from skyward_core.views import events
 from skyward_core.views.pool_view import MAX_NODE_DETAILS, PoolView, apply, restore_node_details
@@ -100,28 +100,27 @@ def test_events_come_back_in_order(archive: PoolFolder) -> None:
 
 
 def test_one_client_writes_the_journal_until_it_leaves(world: Path) -> None:
-    path = world / "events.jsonl"
-    first, second = EventJournal(path), EventJournal(path)
-    second.add(EVENTS[1])
-    first.add(EVENTS[0])
+    first, second = PoolFolder("p.t2"), PoolFolder("p.t2")
+    second.add_event(EVENTS[1])
+    first.add_event(EVENTS[0])
     second.close()
     first.close()
-    assert list(read_events(world)) == EVENTS[:1]
-    third = EventJournal(path)
-    third.add(EVENTS[2])
+    assert list(read_events(first.folder)) == EVENTS[:1]
+    third = PoolFolder("p.t2")
+    third.add_event(EVENTS[2])
     third.close()
-    assert list(read_events(world)) == [EVENTS[0], EVENTS[2]]
+    assert list(read_events(first.folder)) == [EVENTS[0], EVENTS[2]]
 
 
 def test_what_a_crash_cut_short_is_left_out_and_what_follows_is_not(world: Path) -> None:
-    path = world / "events.jsonl"
+    folder = ensure_pool_folder("p.t2")
     lines = [json.dumps(events.to_json(event)) + "\n" for event in EVENTS]
-    path.write_text(lines[0] + lines[1][:25])
-    assert list(read_events(world)) == EVENTS[:1]
-    journal = EventJournal(path)
-    journal.add(EVENTS[2])
-    journal.close()
-    assert list(read_events(world)) == [EVENTS[0], EVENTS[2]]
+    (folder / "events.jsonl").write_text(lines[0] + lines[1][:25])
+    assert list(read_events(folder)) == EVENTS[:1]
+    client = PoolFolder("p.t2")
+    client.add_event(EVENTS[2])
+    client.close()
+    assert list(read_events(folder)) == [EVENTS[0], EVENTS[2]]
 
 
 READERS = {
@@ -190,12 +189,12 @@ def test_a_pool_is_recalled_as_if_lines_that_cannot_be_were_not_there(
 
 
 def test_news_after_the_end_is_passed_over(world: Path) -> None:
-    journal = EventJournal(world / "events.jsonl")
-    journal.add(EVENTS[0])
-    journal.close()
-    journal.add(EVENTS[1])
-    journal.flush()
-    assert list(read_events(world)) == EVENTS[:1]
+    client = PoolFolder("p.t2")
+    client.add_event(EVENTS[0])
+    client.close()
+    client.add_event(EVENTS[1])
+    client.flush()
+    assert list(read_events(client.folder)) == EVENTS[:1]
 
 
 def test_a_pool_without_a_journal_has_no_events(world: Path) -> None:
