@@ -9,7 +9,7 @@ import os
 import pickle
 import threading
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Sequence
 from contextlib import suppress
 from types import FunctionType
 from typing import Any
@@ -17,15 +17,15 @@ from typing import Any
 _END = object()
 
 
-class AsyncFunctionAdapter:
-    """An ``async def`` function as a plain one, which gives what the coroutine returns.
+class _AsyncAdapter:
+    """Base of what stands for an ``async def`` function.
 
     Args:
         fn: the function.
     """
 
-    def __init__(self, fn: Callable[..., Coroutine[Any, Any, Any]]) -> None:
-        functools.update_wrapper(self, fn)
+    def __init__(self, fn: Callable[..., Any]) -> None:
+        functools.update_wrapper(self, fn)  # type: ignore[arg-type]  # a subclass has the call
         self.fn = fn
 
     @property
@@ -33,31 +33,21 @@ class AsyncFunctionAdapter:
         return inspect.signature(self.fn, follow_wrapped=False)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return AsyncFunctionAdapter, (self.fn,)
+        return type(self), (self.fn,)
+
+
+class AsyncFunctionAdapter(_AsyncAdapter):
+    """An ``async def`` function as a plain one, which gives what the coroutine returns."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return asyncio.run(self.fn(*args, **kwargs))
 
 
-class AsyncGeneratorAdapter:
+class AsyncGeneratorAdapter(_AsyncAdapter):
     """An ``async def`` function that yields, as a generator function of the same values.
 
     The coroutine stands still between two values. Its ``finally`` blocks run when the generator is closed.
-
-    Args:
-        fn: the function.
     """
-
-    def __init__(self, fn: Callable[..., AsyncGenerator[Any, None]]) -> None:
-        functools.update_wrapper(self, fn)
-        self.fn = fn
-
-    @property
-    def __signature__(self) -> inspect.Signature:
-        return inspect.signature(self.fn, follow_wrapped=False)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return AsyncGeneratorAdapter, (self.fn,)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Generator[Any, None, None]:
         with asyncio.Runner() as runner:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import sys
 from collections.abc import Iterator, Mapping, Sequence, Set
-from typing import Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack, overload
 
 from skyward_core.runtime.instance_info import instance_info
 
@@ -15,51 +15,26 @@ T2 = TypeVar("T2")
 T3 = TypeVar("T3")
 
 
+if TYPE_CHECKING:
+
+    class ShardOptions(TypedDict, total=False):
+        """Options of ``shard``; its docstring explains them."""
+
+        shuffle: bool
+        seed: int | str | None
+        drop_last: bool
+        node: int | None
+        total_nodes: int | None
+
+
 @overload
-def shard(
-    data: T,
-    /,
-    *,
-    shuffle: bool = False,
-    seed: int | str | None = 0,
-    drop_last: bool = False,
-    node: int | None = None,
-    total_nodes: int | None = None,
-) -> T: ...
+def shard(data: T, /, **options: Unpack[ShardOptions]) -> T: ...
 @overload
-def shard(
-    first: T1,
-    second: T2,
-    /,
-    *,
-    shuffle: bool = False,
-    seed: int | str | None = 0,
-    drop_last: bool = False,
-    node: int | None = None,
-    total_nodes: int | None = None,
-) -> tuple[T1, T2]: ...
+def shard(first: T1, second: T2, /, **options: Unpack[ShardOptions]) -> tuple[T1, T2]: ...
 @overload
-def shard(
-    first: T1,
-    second: T2,
-    third: T3,
-    /,
-    *,
-    shuffle: bool = False,
-    seed: int | str | None = 0,
-    drop_last: bool = False,
-    node: int | None = None,
-    total_nodes: int | None = None,
-) -> tuple[T1, T2, T3]: ...
+def shard(first: T1, second: T2, third: T3, /, **options: Unpack[ShardOptions]) -> tuple[T1, T2, T3]: ...
 @overload
-def shard(
-    *data: Any,
-    shuffle: bool = False,
-    seed: int | str | None = 0,
-    drop_last: bool = False,
-    node: int | None = None,
-    total_nodes: int | None = None,
-) -> Any: ...
+def shard(*data: Any, **options: Unpack[ShardOptions]) -> Any: ...
 def shard(
     *data: Any,
     shuffle: bool = False,
