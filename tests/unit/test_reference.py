@@ -94,8 +94,8 @@ def methods(kind: type) -> Iterator[tuple[str, Any]]:
         value = inspect.getattr_static(kind, name)
         if isinstance(value, property):
             yield name, value
-        elif inspect.isroutine(value) or isinstance(value, classmethod | staticmethod):
-            yield name, getattr(kind, name)
+        elif name != "settings" and (inspect.isroutine(value) or isinstance(value, classmethod | staticmethod)):
+            yield name, getattr(kind, name)  # providers' settings are a value that a descriptor makes
 
 
 def wrong_in_call(value: Any, *docs: str) -> Iterator[str]:
