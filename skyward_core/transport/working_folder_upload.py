@@ -24,37 +24,32 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path, PurePosixPath
-from typing import IO, NamedTuple
+from typing import IO, TYPE_CHECKING, NamedTuple
 
 from skyward_core.node.bootstrap.receive_working_folder import PIECE, VANISHED, FolderItem, to_json
 from skyward_core.protocol.output_file_patterns import BY_PRODUCTS
 from skyward_core.store.state_folder import NestedStateFolders
 from skyward_core.tasks.bounded_subprocess import git_command
-from skyward_core.util.light_dataclass import Value, value
 from skyward_core.util.user_files import UnusableFile, find_matching, is_dir, read_text
+
+if TYPE_CHECKING:
+    from pathspec import GitIgnoreSpec
+
+    IgnoreRules = tuple[tuple[str, GitIgnoreSpec], ...]  # by the folder that each is in
 
 IGNORE_FILE = ".gitignore"
 
 
-@value
-class Rule(Value):
-    """One line of a file; ``pattern`` matches whole paths below the walk's folder."""
-
-    pattern: re.Pattern[str]
-    folders_only: bool
-    is_negated: bool
-
-
 def walk(folder: Path, never: Callable[[str], bool]) -> Iterator[str]:
-    """Paths of the files below a folder that are not ignored, and not ``never`` wanted."""
-    left: list[tuple[Path, str, tuple[Rule, ...]]] = [(folder, "", ())]
+    """Yield the paths of the files below a folder that are neither ignored nor ``never`` wanted."""
+    left: list[tuple[Path, str, IgnoreRules]] = [(folder, "", ())]
     while left:  # folders may lie deeper in one another than functions may call each other
         at, below, rules = left.pop()
-        rules += _rules(at / IGNORE_FILE, below)
+        rules = (*rules, *_read_rules(at / IGNORE_FILE, below))
         with os.scandir(at) as entries:
             for entry in entries:
                 path, is_folder = below + entry.name, entry.is_dir(follow_symlinks=False)
-                if never(path) or _is_ignored(path, is_folder, rules):
+                if never(path) or _is_ignored(f"{path}/" if is_folder else path, rules):
                     continue
                 if is_folder:
                     left.append((Path(entry.path), f"{path}/", rules))
@@ -62,59 +57,20 @@ def walk(folder: Path, never: Callable[[str], bool]) -> Iterator[str]:
                     yield path
 
 
-def _is_ignored(path: str, is_folder: bool, rules: tuple[Rule, ...]) -> bool:
-    """The last rule that fits decides; of what lies in an ignored folder nobody asks."""
-    fitting = (r for r in reversed(rules) if (is_folder or not r.folders_only) and r.pattern.fullmatch(path))
-    rule = next(fitting, None)
-    return rule is not None and not rule.is_negated
+def _is_ignored(path: str, rules: IgnoreRules) -> bool:
+    """Whether a path is ignored: the file nearest to it that says something decides."""
+    said = (spec.check_file(path.removeprefix(below)).include for below, spec in reversed(rules))
+    return bool(next((each for each in said if each is not None), False))
 
 
-def _rules(file: Path, below: str) -> tuple[Rule, ...]:
+def _read_rules(file: Path, below: str) -> IgnoreRules:
+    from pathspec import GitIgnoreSpec  # late: git lists most folders
+
     try:
         lines = read_text(file, errors="surrogateescape").splitlines()
     except (FileNotFoundError, IsADirectoryError, UnusableFile):
         return ()
-    return tuple(rule for line in lines if (rule := _rule(line, below)) is not None)
-
-
-def _rule(line: str, below: str) -> Rule | None:
-    text = re.sub(r"(?<!\\) +$", "", line)
-    if not text or text.startswith("#"):
-        return None
-    keeps = text.startswith("!")
-    text = text.removeprefix("!")
-    folders_only = text.endswith("/")
-    text = text.removesuffix("/")
-    anywhere = "" if "/" in text else "(?:.*/)?"
-    try:
-        pattern = re.compile(re.escape(below) + anywhere + _translate_glob(text.removeprefix("/")), re.DOTALL)
-    except re.error:  # git takes such a line for one that fits nothing
-        return None
-    return Rule(pattern, folders_only, keeps)
-
-
-_PIECES = re.compile(
-    r"(?P<folders>(?:^|(?<=/))\*\*/)|(?P<all>(?<=/)\*\*$)|(?P<some>\*+)|(?P<one>\?)"
-    r"|(?P<set>\[[!^]?\]?(?:\\.|[^\]\\])*\])|\\(?P<quoted>.)|(?P<plain>.)",
-    re.DOTALL,
-)
-
-
-def _translate_glob(glob: str) -> str:
-    return "".join(map(_translate_token, _PIECES.finditer(glob)))
-
-
-def _translate_token(match: re.Match[str]) -> str:
-    kinds = {"folders": "(?:.*/)?", "all": ".*", "some": "[^/]*", "one": "[^/]"}
-    if match.lastgroup in kinds:
-        return kinds[match.lastgroup]
-    if match.lastgroup == "set":
-        inner = match["set"][1:-1].replace("[", r"\[")
-        negated = inner[:1] in ("!", "^")
-        return "(?!/)[" + ("^" + inner[1:] if negated else inner) + "]"
-    if match["plain"] == "[":
-        raise re.error("a set without an end")
-    return re.escape(match[match.lastgroup or "plain"])
+    return ((below, GitIgnoreSpec.from_lines(lines)),)
 
 
 LIMIT = 1_000_000_000  # bytes; above it the folder holds data, which has better ways to travel
