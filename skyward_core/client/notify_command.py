@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import atexit
 import os
-import signal
-import subprocess
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 
 from skyward_core.store.state_folder import state_home
+from skyward_core.tasks.bounded_subprocess import QueryTimeout, is_exiting, run_bounded
 from skyward_core.util.user_files import expand_user
 
 COMMAND_TIMEOUT = 10.0  # seconds that it may take
 MAX_COMMANDS = 4
 
-_running: dict[threading.Thread, subprocess.Popen[bytes] | None] = {}
+_running: set[threading.Thread] = set()
 _lock = threading.Lock()
-_is_exiting = False
 
 
 def run_command(words: Sequence[str], told: Mapping[str, str], failed: Callable[[str], None]) -> None:
@@ -32,9 +29,9 @@ def run_command(words: Sequence[str], told: Mapping[str, str], failed: Callable[
         failed: is told, in that thread, what went wrong.
     """
     with _lock:
-        if len(_running) < MAX_COMMANDS and not _is_exiting:
+        if len(_running) < MAX_COMMANDS:
             thread = threading.Thread(target=_run, args=(words, told, failed), daemon=True)
-            _running[thread] = None
+            _running.add(thread)
             thread.start()
             return
     failed(f"{MAX_COMMANDS} of it run already, and this one was left out")
@@ -49,58 +46,32 @@ def wait_for_commands() -> None:
 
 
 def _run(words: Sequence[str], told: Mapping[str, str], failed: Callable[[str], None]) -> None:
-    thread = threading.current_thread()
     try:
-        _run_to_end(thread, words, told)
+        _run_to_end(words, told)
     except (OSError, ValueError, _CommandError) as error:
-        failed(str(error))
+        if not is_exiting():
+            failed(str(error))
     finally:
         with _lock:
-            _running.pop(thread, None)
+            _running.discard(threading.current_thread())
 
 
 class _CommandError(Exception):
     """It has not done its work; says why."""
 
 
-def _run_to_end(thread: threading.Thread, words: Sequence[str], told: Mapping[str, str]) -> None:
+def _run_to_end(words: Sequence[str], told: Mapping[str, str]) -> None:
     program, *others = (str(expand_user(word)) if word.startswith("~/") else word for word in words)
-    with _lock:
-        if _is_exiting:
-            return
-        process = _running[thread] = subprocess.Popen(
+    try:
+        done = run_bounded(
             [program, *others],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
+            (time.monotonic_ns(),),  # one that was silent is run again
+            patience=COMMAND_TIMEOUT,
+            discard=True,
             cwd=state_home(),
             env=os.environ | told,
-            start_new_session=True,  # what it starts ends with it, and a ctrl-c in the terminal is for us alone
         )
-    try:
-        status = process.wait(COMMAND_TIMEOUT)
-    except subprocess.TimeoutExpired:
-        _kill(process)
-        process.wait()
-        if not _is_exiting:
-            raise _CommandError(f"it had not ended after {COMMAND_TIMEOUT:g} s, and was killed") from None
-        return
-    if status and not _is_exiting:
+    except QueryTimeout:
+        raise _CommandError(f"it had not ended after {COMMAND_TIMEOUT:g} s, and was killed") from None
+    if status := done.returncode:
         raise _CommandError(f"it was killed by signal {-status}" if status < 0 else f"it ended with status {status}")
-
-
-def _kill(process: subprocess.Popen[bytes]) -> None:
-    if process.returncode is None:  # until we have waited for it, no other has its number
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-
-
-@atexit.register
-def _kill_all() -> None:
-    """Nobody else would end them."""
-    global _is_exiting
-    with _lock:
-        _is_exiting = True
-        left = [process for process in _running.values() if process is not None]
-    for process in left:
-        _kill(process)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import tempfile
 from contextlib import suppress
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from skyward_core.model.errors import UsageError
+from skyward_core.tasks.bounded_subprocess import QueryTimeout, run_bounded
 from skyward_core.tasks.client_interpreter import ALIAS_FOLDER
 from skyward_core.tasks.script_interpreter_selection import list_interpreters
 from skyward_core.util.terminal_safe_text import sanitize_line as shown
@@ -116,22 +116,16 @@ def _inspect_interpreter(python: str | None) -> tuple[str, Path, dict[str, Any]]
     if python is None:
         python = list_interpreters(Path.cwd() / "script.py", os.environ)[0].path
     try:
-        answer = subprocess.run(
-            [python, "-E", "-c", _INSPECT_SCRIPT],
-            capture_output=True,
-            text=True,
-            timeout=INTERPRETER_TIMEOUT,
-            check=True,
-        )
-        found: dict[str, Any] = json.loads(answer.stdout)
-        return python, Path(found["site"]), found
+        answer = run_bounded([python, "-E", "-c", _INSPECT_SCRIPT], (), patience=INTERPRETER_TIMEOUT)
+        if not answer.returncode:
+            found: dict[str, Any] = json.loads(answer.stdout)
+            return python, Path(found["site"]), found
+        last = answer.stderr.decode(errors="replace").strip().rpartition("\n")[2]
+        why = f"it ended with status {answer.returncode}{': ' * bool(last)}{last}"
     except OSError as error:
         why = error.strerror or str(error)
-    except subprocess.CalledProcessError as error:
-        last = (error.stderr or "").strip().rpartition("\n")[2]
-        why = f"it ended with status {error.returncode}{': ' * bool(last)}{last}"
-    except subprocess.TimeoutExpired:
-        why = f"it has not answered within {INTERPRETER_TIMEOUT} s"
+    except QueryTimeout as error:
+        why = str(error)
     except (ValueError, KeyError):
         why = "it answers something else, and may be no Python"
     raise UsageError(f"{shown(python)} does not say where its packages are: {shown(why)}")

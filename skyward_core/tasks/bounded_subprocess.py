@@ -8,8 +8,9 @@ import select
 import signal
 import subprocess
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from time import monotonic
 
 from skyward_core.model.errors import Cancelled
@@ -32,7 +33,7 @@ TIMEOUT_MEMORY_SECONDS = 60  # seconds; who asks again about the same form is no
 
 _running: set[subprocess.Popen[bytes]] = set()
 _timed_out: dict[tuple[object, ...], float] = {}
-_leaving = False
+_is_exiting = False
 
 
 class QueryTimeout(Exception):
@@ -49,6 +50,9 @@ def run_bounded(
     *,
     patience: float | None = None,
     most: int | None = None,
+    discard: bool = False,
+    cwd: Path | None = None,
+    env: Mapping[str, str] | None = None,
 ) -> subprocess.CompletedProcess[bytes]:
     """Run a program that reads nothing, to its end.
 
@@ -57,6 +61,9 @@ def run_bounded(
         patience: seconds that it has; None for 20.
         most: bytes of its output that are wanted; it is ended once it has printed as much, and what it complains of is
             not read. None for all.
+        discard: whether its output goes nowhere.
+        cwd: its working folder; None for ours.
+        env: its variables; None for ours.
 
     Raises:
         OSError: it cannot be run.
@@ -69,13 +76,15 @@ def run_bounded(
     with subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE if most is None else subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL if discard else subprocess.PIPE,
+        stderr=subprocess.PIPE if most is None and not discard else subprocess.DEVNULL,
+        cwd=cwd,
+        env=env,
         start_new_session=True,  # a script in the place of an interpreter starts others: they end with it
     ) as process:
         _running.add(process)
         try:
-            if _leaving:
+            if _is_exiting:
                 raise QueryTimeout(0)
             if most is None:
                 said, complaint = process.communicate(timeout=patience)
@@ -86,7 +95,7 @@ def run_bounded(
             raise QueryTimeout(patience) from None
         finally:
             _running.discard(process)
-            _kill_group(process)
+            kill_group(process)
     return subprocess.CompletedProcess(command, process.returncode, said, complaint)
 
 
@@ -133,7 +142,8 @@ def _read_output(process: subprocess.Popen[bytes], most: int, patience: float) -
     return bytes(said)
 
 
-def _kill_group(process: subprocess.Popen[bytes]) -> None:
+def kill_group(process: subprocess.Popen[bytes]) -> None:
+    """Kill a process that leads its own session, and all that it has started there."""
     if process.returncode is None:  # until we have waited for it, no other has its number
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
@@ -142,10 +152,15 @@ def _kill_group(process: subprocess.Popen[bytes]) -> None:
 @atexit.register
 def _kill_running() -> None:
     """Threads that wait are not waited for, and nobody else would end what they wait for."""
-    global _leaving
-    _leaving = True
+    global _is_exiting
+    _is_exiting = True
     for process in list(_running):
-        _kill_group(process)
+        kill_group(process)
+
+
+def is_exiting() -> bool:
+    """Check whether this process is about to end, and has killed what ran."""
+    return _is_exiting
 
 
 class CancellationToken:

@@ -12,7 +12,6 @@ import json
 import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -32,7 +31,7 @@ from skyward_core.node.bootstrap.host_inspection import distrust_reason
 from skyward_core.node.bootstrap.image_environment import MADE_FILE, open_lock_file
 from skyward_core.store.state_folder import ENVIRONMENTS_FOLDER, state_home
 from skyward_core.tasks import missing_packages
-from skyward_core.tasks.bounded_subprocess import CancellationToken, QueryTimeout, run_bounded
+from skyward_core.tasks.bounded_subprocess import CancellationToken, QueryTimeout, kill_group, run_bounded
 from skyward_core.tasks.client_interpreter import OWN_SOURCE, is_own_environment, own_interpreter
 from skyward_core.tasks.packages.inline_metadata import InlineMetadata, read_inline_metadata
 from skyward_core.tasks.packages.package_specs import find_local_packages
@@ -654,7 +653,7 @@ def _make_environment(interpreter: Interpreter, root: Path, said: ReportLine, st
     ):
         try:
             assert process.stdin is not None and process.stdout is not None
-            with stop.on_cancel(lambda: _kill_group(process)):
+            with stop.on_cancel(lambda: kill_group(process)):
                 with suppress(BrokenPipeError):  # its end tells why
                     process.stdin.write(json.dumps(wanted).encode())  # addresses may hold secrets
                     process.stdin.close()
@@ -666,22 +665,17 @@ def _make_environment(interpreter: Interpreter, root: Path, said: ReportLine, st
                         answer = dict(told) or answer
                 process.wait()
         except BaseException:
-            _kill_group(process)
+            kill_group(process)
             process.wait()
             _remove_environment(Path(interpreter.prefix))
             raise
         if not answer.get("python"):
-            _kill_group(process)
+            kill_group(process)
         errors.seek(0)
         last_words = errors.read().decode(errors="replace").strip()[-MAX_ERROR_CHARACTERS:]
     if not answer.get("python"):
         why = answer.get("error") or last_words or "its process ended without a word"
         raise PoolError(f"The environment of the {interpreter.source} cannot be made on this machine: {why}")
-
-
-def _kill_group(process: subprocess.Popen[bytes]) -> None:
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
 
 
 def _remove_environment(folder: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 from skyward_core.client import notify_command
 from skyward_core.client.notify_command import run_command, wait_for_commands
 from skyward_core.client.settings import NotifySettings
+from skyward_core.tasks import bounded_subprocess
 from skyward_core.views import events
 from skyward_core.views.notification_rules import Notification, NotificationWatch
 from skyward_tui.notifications import Notifier, environment_variables, is_worth_notifying, message, osc9
@@ -236,5 +237,5 @@ def test_no_more_than_a_few_run_at_once(home: Path, tmp_path: Path) -> None:
         run_command(("sh", "-c", f"read line < {fifo}"), {}, failed.append)
     assert failed == ["4 of it run already, and this one was left out"] * 2
     with open(fifo, "w"):
-        wait_until(lambda: all(notify_command._running.values()))
+        wait_until(lambda: len(bounded_subprocess._running) == 4)
     wait_for_commands()
