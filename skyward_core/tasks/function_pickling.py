@@ -333,21 +333,7 @@ def make_task(pending: PendingFunction[Any], plugins: Any = (), folder: Path | N
         TypeError: the function does not take these arguments.
         UsageError: two arguments are one iterator.
     """
-    fn = decorate_function(plugins, adapt_async_function(pending.fn))
-    check_call(pending, fn)
-    sent, feeds = split_feeds(pending)
-    reject_shared_iterators(feeds, set())
-    return Task(
-        pending.name,
-        _pickle_function(fn, pending.name, folder),
-        pickle_arguments(sent, folder),
-        pending.timeout,
-        pending.streams,
-        pending.is_script,
-        feeds=feeds,
-        pickled=dumps,
-        nodes=pending.nodes,
-    )
+    return next(make_tasks((pending,), plugins, folder))
 
 
 def make_tasks(pendings: tuple[PendingFunction[Any], ...], plugins: Any, folder: Path | None) -> Iterator[Task]:
@@ -356,24 +342,25 @@ def make_tasks(pendings: tuple[PendingFunction[Any], ...], plugins: Any, folder:
     Raises:
         NotPicklableError, TypeError, UsageError: as :func:`make_task`.
     """
-    blobs: dict[int, tuple[Blob, bool, Callable[..., Any]]] = {}
+    made: dict[int, tuple[Blob, Callable[..., Any]]] = {}
     seen: set[int] = set()
     for pending in pendings:
-        made = blobs.get(id(pending.fn))
-        if made is None:
+        blob, fn = made.get(id(pending.fn), (None, None))
+        if fn is None:
             fn = decorate_function(plugins, adapt_async_function(pending.fn))
-            blob = _pickle_function(fn, pending.name, folder)
-            made = blobs[id(pending.fn)] = (blob, pending.streams, fn)
-        blob, streams, fn = made
         check_call(pending, fn)
-        about = pending.timeout, streams, pending.is_script
+        if blob is None:
+            blob = _pickle_function(fn, pending.name, folder)
+            made[id(pending.fn)] = blob, fn
         sent, feeds = split_feeds(pending)
         reject_shared_iterators(feeds, seen)
         yield Task(
             pending.name,
             blob,
             pickle_arguments(sent, folder),
-            *about,
+            pending.timeout,
+            pending.streams,
+            pending.is_script,
             feeds=feeds,
             pickled=dumps,
             nodes=pending.nodes,
@@ -695,8 +682,3 @@ def _describe_failure(value: Any, error: BaseException, path: str = "") -> str:
     where, culprit, why = find_culprit(value, error, path, _pickle_failure)
     at = f" at {where}" if where and where != path else ""
     return f"{type(culprit).__name__} object{at} ({why})"
-
-
-__all__ = [
-    "cloudpickle",
-]
