@@ -35,4 +35,4 @@ def use_quick_starters(patch: pytest.MonkeyPatch) -> None:
     def begun(command: list[str], **more: Any) -> subprocess.Popen[Any]:
         return loaded(*command).start(["-c"], **more)
 
-    patch.setattr(local_transport, "subprocess", SimpleNamespace(Popen=begun, PIPE=subprocess.PIPE))
+    patch.setattr(local_transport, "subprocess", SimpleNamespace(Popen=begun, PIPE=subprocess.PIPE, run=subprocess.run))
