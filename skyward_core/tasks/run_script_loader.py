@@ -6,10 +6,10 @@ The script runs in that process alone (``tasks.script_loader``), so that its imp
 from __future__ import annotations
 
 import atexit
-import importlib
 import io
 import json
 import os
+import pathlib
 import pickle
 import shutil
 import subprocess
@@ -81,33 +81,18 @@ def pickle_request(value: Any) -> bytes:
 
 
 class _RequestPickler(pickle.Pickler):
-    """Paths are found by the name that every version has: pickle writes down where a version defines them."""
+    """Paths are made by the name that every version has: pickle writes down where a version defines their class."""
 
     def reducer_override(self, value: Any) -> Any:
         if isinstance(value, PurePath) and type(value).__module__.partition(".")[0] == "pathlib":
-            return _ClassReference("pathlib", type(value).__name__), (str(value),)
+            return make_path, (type(value).__name__, str(value))
         return NotImplemented
 
 
-class _ClassReference:
-    """A class, by module and name; what it is where it is loaded."""
-
-    def __init__(self, module: str, name: str) -> None:
-        self.module, self.name = module, name
-
-    def __call__(self, *values: Any) -> Any:
-        return getattr(importlib.import_module(self.module), self.name)(*values)
-
-    def __reduce__(self) -> Any:
-        return getattr, (_ModuleReference(self.module), self.name)
-
-
-class _ModuleReference:
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    def __reduce__(self) -> Any:
-        return importlib.import_module, (self.name,)
+def make_path(kind: str, text: str) -> PurePath:
+    """Return a path of a class of pathlib."""
+    made: PurePath = getattr(pathlib, kind)(text)
+    return made
 
 
 MIN_FREE_BYTES = 64 << 10  # bytes of a disk below which it is as good as full

@@ -189,12 +189,7 @@ class JobFile(Value):
         file = Path(path)
         if file.suffix == ".py":
             raise JobFileError(f"{file} is a script, not a job file: the command `run {file}` runs it")
-        try:
-            text = read_text(file)
-        except (OSError, UnicodeDecodeError) as error:
-            words = error.strerror if isinstance(error, OSError) else "it is no text"
-            raise JobFileError(f"{file} cannot be read: {words}") from error
-        return cls.from_text(text, file, env=env, secrets=secrets)
+        return cls.from_text(_read_file(file), file, env=env, secrets=secrets)
 
     @classmethod
     def from_text(
@@ -550,15 +545,17 @@ def read_variables(path: str | os.PathLike[str]) -> tuple[dict[str, str | None],
     Raises:
         JobFileError: it cannot be read, or is no YAML.
     """
-    file = Path(path)
+    values = YamlDocument(_read_file(Path(path)), str(path)).values
+    envs, hidden = (values.get(table) for table in ("envs", "secrets"))
+    return _as_texts(envs), _as_texts(hidden)
+
+
+def _read_file(file: Path) -> str:
     try:
-        text = read_text(file)
+        return read_text(file)
     except (OSError, UnicodeDecodeError) as error:
         words = error.strerror if isinstance(error, OSError) else "it is no text"
         raise JobFileError(f"{file} cannot be read: {words}") from error
-    values = YamlDocument(text, str(file)).values
-    envs, hidden = (values.get(table) for table in ("envs", "secrets"))
-    return _as_texts(envs), _as_texts(hidden)
 
 
 def _as_texts(said: Any) -> dict[str, str | None]:
