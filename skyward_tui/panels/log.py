@@ -6,7 +6,7 @@ import asyncio
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from datetime import datetime, timedelta
+from datetime import datetime, time, timedelta
 
 from textual import events
 from textual.app import ComposeResult
@@ -15,6 +15,7 @@ from textual.content import Content
 from textual.widgets import Input, Static
 
 from skyward_core.client.run_history import LineMatch, StoredLines
+from skyward_core.model.argument_checks import duration
 from skyward_core.model.errors import UsageError
 from skyward_core.model.outcomes import Outcome
 from skyward_core.views.log_buffer import LogRing, Ring
@@ -33,10 +34,6 @@ from skyward_tui.ui.themes import read_style_sheet, state_style
 from skyward_tui.widgets.header_and_hints import TextLine
 from skyward_tui.widgets.rank_state import FAILURES, link_note, no_output_reason, rank_states
 
-_TIME_OF_DAY = re.compile(r"(?:(\d{4}-\d\d-\d\d)[ T])?(\d{1,2}):(\d\d)(?::(\d\d(?:\.\d+)?))?")
-_RELATIVE_TIME = re.compile(r"-\s*(\d+(?:\.\d+)?)\s*([smhd]?)")
-_SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-
 
 def parse_time(text: str, newest: float) -> float | None:
     """A time as a Unix time in seconds; None where it is none.
@@ -48,24 +45,16 @@ def parse_time(text: str, newest: float) -> float | None:
             time zone.
     """
     text = text.strip()
-    if said := _RELATIVE_TIME.fullmatch(text):
-        return newest - float(said[1]) * _SECONDS[said[2]]
-    said = _TIME_OF_DAY.fullmatch(text)
-    if said is None:
-        return None
     last = datetime.fromtimestamp(newest)
     try:
-        day = datetime.fromisoformat(said[1]) if said[1] else last
-        at = day.replace(hour=int(said[2]), minute=int(said[3]), second=0, microsecond=0)
+        if text.startswith("-"):
+            return newest - duration(text[1:] if text[-1].isalpha() else f"{text[1:]}s")
+        if not re.match(r"\d\d?:", text):
+            return datetime.fromisoformat(text).timestamp()
+        at = datetime.combine(last, time.fromisoformat(f"0{text}" if text[1] == ":" else text))
     except ValueError:  # the 25th hour
         return None
-    seconds = float(said[4] or 0.0)
-    if seconds >= 60:
-        return None
-    at += timedelta(seconds=seconds)
-    if not said[1] and at > last:
-        at -= timedelta(days=1)
-    return at.timestamp()
+    return (at - timedelta(days=at.timestamp() > newest)).timestamp()
 
 
 ROWS, ROWS_SHORT = 10, 5  # of a traceback: its last ones
@@ -428,7 +417,6 @@ class LogPanel(RunPanel[LogPane]):
         offered = next((rank % self._world for rank in others if rank % self._world not in shown), None)
         question = f"Rank to put beside rank {self.panes.current.rank}, or to take away (0 to {last})"
         self.app.ask(question, "" if offered is None else str(offered), self._toggle_column)
-        return None
 
     def _toggle_column(self, answer: str | None) -> None:
         if answer is None:
@@ -448,7 +436,6 @@ class LogPanel(RunPanel[LogPane]):
         pane = self.panes.add_rank(rank).pane
         self.post_message(RankChosen(rank, False))
         self.screen.call_after_refresh(pane.focus)
-        return None
 
     def action_alone(self) -> None:
         if not self.panes.has_several:
@@ -528,7 +515,6 @@ class LogPanel(RunPanel[LogPane]):
             return self.app.flash(f"no time: {answer}; such as 12:30, 12:30:05 or -5m", "error")
         self.show()
         pane.go_to_time(at)
-        return None
 
     # What is searched for
 
