@@ -45,4 +45,3 @@ async def open_dashboard(app: SkywardApp, pool: PoolView | None) -> None:
         return None
     choices = [(name, f"{name}  {address}", False) for name, address in addresses.items()]
     app.push_screen(ChoiceScreen("Which page?", f"Pages of pool {pool.name}:", choices, escape=""), opened)
-    return None

@@ -32,7 +32,7 @@ from skyward_tui.ui.actions import first_key
 from skyward_tui.ui.panel_table import PanelSpec
 from skyward_tui.ui.refresh_and_repaint import refresh_token
 from skyward_tui.ui.themes import read_style_sheet, state_style
-from skyward_tui.widgets.rank_state import FAILURES, SHADE_STYLE, STARTUP_TEXTS, RankState, rank_states
+from skyward_tui.widgets.rank_state import SHADE_STYLE, STARTUP_TEXTS, RankState, rank_states, tally_parts
 from skyward_tui.widgets.virtual_list import HIGHLIGHT_STYLE, ChangeHighlight, VirtualList
 
 STATE = "state"
@@ -295,16 +295,7 @@ class RankList(VirtualList[RankState]):
 
     def tally(self) -> Content:
         """How many ranks are in which state, failures first."""
-        counts = Counter(state.state for state in self.states)
-        order = sorted(counts, key=lambda name: (name not in FAILURES, -counts[name]))
-        parts: list[tuple[str, str]] = []
-        for name in order:
-            parts += [
-                (
-                    f" {state_style(name).glyph} {counts[name]} {state_style(name).word} ",
-                    state_style(name).style,
-                )
-            ]
+        parts = [(f" {text.removesuffix(' ')}", style) for text, style in tally_parts(self.states)]
         if quiet := sum(state.quiet is not None for state in self.states):
             parts += [(f" {quiet} quiet ", "$text-warning")]
         return Content.assemble(*parts)

@@ -131,7 +131,6 @@ class ResultsPanel(RunPanel[ResultsPane]):
         self._shows_own_results = not self._shows_own_results
         self.main.show_trials(None if self._shows_own_results else self._trials)
         self._seen = ("", 0, 0)
-        return None
 
     def cancel_side_effects(self, run: RunView) -> str:
         sheet = self._sheet(run)
@@ -172,7 +171,6 @@ class ResultsPanel(RunPanel[ResultsPane]):
         usual = next((rank for rank in ranks if rank not in odd), ranks[0])
         other = next((rank for rank in (*sorted(odd), *ranks) if rank != usual), usual)
         self.app.ask("Compare the results of two, such as 0,1", f"{usual},{other}", self._show_diff)
-        return None
 
     def _show_diff(self, answer: str | None) -> None:
         run = self.main.run
@@ -195,7 +193,6 @@ class ResultsPanel(RunPanel[ResultsPane]):
             return self.app.flash("there is no result yet that could be written")
         kinds = f"{', '.join(ENDINGS[:-1])} or {ENDINGS[-1]}"
         self.app.ask(f"Write results to ({kinds})", f"{run.pool}-{run.id}-results{ENDINGS[0]}", self._export)
-        return None
 
     def _export(self, answer: str | None) -> None:
         if answer is not None and (run := self.main.run) is not None:

@@ -27,13 +27,13 @@ from skyward_core.views.stack_groups import is_library, short_file
 from skyward_tui.external_editor import open_in_editor
 from skyward_tui.screens.base_screen import BaseScreen
 from skyward_tui.source_lookup import SourceFile, find_source, source_folders, source_positions
-from skyward_tui.text.ansi_colours import plain
 from skyward_tui.text.hardware_cells import metrics_line
-from skyward_tui.text.number_format import clip, failure, one_line, precise_duration
+from skyward_tui.text.number_format import failure, one_line, precise_duration
 from skyward_tui.ui.actions import bindings
 from skyward_tui.ui.themes import read_style_sheet, state_style
 from skyward_tui.widgets.braille_chart import curve
 from skyward_tui.widgets.header_and_hints import Breadcrumbs, Panel
+from skyward_tui.widgets.rank_state import append_block, block_room, last_lines
 from skyward_tui.widgets.source_view import CodePosition, StackCode
 
 CURVE_SECONDS = 600.0  # seconds that are drawn, at most
@@ -68,16 +68,12 @@ class FailureContextView(Widget, can_focus=False):
             drawn = curve(line, width, _ROWS_TALL if height >= _TALL else _ROWS, part_of=_PERCENT)
             if drawn and height - len(rows) - len(drawn) - 1 >= _LEAST_LOG:
                 rows += [Content.assemble((name, "$muted"), (f"  {line[-1][1]:.0f} %", "bold")), *drawn]
-        printed = _last_lines(pool, run, outcome.rank, height - len(rows) - (2 if rows else 1))
-        if printed:
-            rows += [Content("")] if rows else []
-            rows.append(Content.styled(f"last lines of rank {outcome.rank}", "$muted"))
-            rows += [Content(clip(text, width)) for text in printed]
-        room = height - len(rows) - (2 if rows else 1)
-        if others := _merged_lines(pool, run, outcome.rank, room):
-            rows += [Content("")] if rows else []
-            rows.append(Content.styled("last lines of all ranks", "$muted"))
-            rows += [Content(clip(text, width)) for text in others]
+        rank, ranks = outcome.rank, dict(pool.logs.for_run(run.id).ranks) if pool.logs.has(run.id) else {}
+        printed = last_lines(pool, run, rank, block_room(rows, height))
+        append_block(rows, f"last lines of rank {rank}", printed, width)
+        if any(ring.end for other, ring in ranks.items() if other != rank):
+            others = last_lines(pool, run, None, block_room(rows, height))
+            append_block(rows, "last lines of all ranks", others, width)
         if not rows:
             rows.append(Content.styled("its machine was not measured, and it printed nothing", "$muted"))
         return Content("\n").join(rows[:height])
@@ -110,24 +106,6 @@ def _points(track: MetricHistory, name: str) -> Line:
 def _percent_curve(track: MetricHistory, used: str, whole: str) -> Line:
     total = track.latest.get(whole)
     return [(at, 100 * value / total) for at, value in _points(track, used)] if total else []
-
-
-def _last_lines(pool: PoolView, run: RunView, rank: int, most: int) -> list[str]:
-    ring = pool.logs.for_run(run.id).ranks.get(rank) if pool.logs.has(run.id) else None
-    if ring is None or most <= 0:
-        return []
-    return [plain(text).rstrip() for text in ring.last(most)]
-
-
-def _merged_lines(pool: PoolView, run: RunView, rank: int, most: int) -> list[str]:
-    """What ranks printed last, where one of them has left room for what others did."""
-    if most <= 0 or not pool.logs.has(run.id):
-        return []
-    book = pool.logs.for_run(run.id)
-    if not any(ring.end for other, ring in list(book.ranks.items()) if other != rank):
-        return []
-    ring = book.merged
-    return [plain(text).rstrip() for text in ring.lines(max(ring.first, ring.end - most), ring.end)]
 
 
 _BESIDE = 120  # columns from which there is room beside a traceback

@@ -6,6 +6,7 @@ import asyncio
 import textwrap
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -35,6 +36,7 @@ from skyward_tui.ui.session_futures import flash_errors, wait_shielded
 from skyward_tui.ui.themes import read_style_sheet, state_style
 from skyward_tui.widgets.braille_chart import MetricsChart
 from skyward_tui.widgets.header_and_hints import Breadcrumbs, Panel
+from skyward_tui.widgets.rank_state import append_block, block_room
 from skyward_tui.widgets.result_values import task_note
 from skyward_tui.widgets.sweep_trials import TrialLines
 from skyward_tui.widgets.virtual_list import CursorList, Part
@@ -333,12 +335,10 @@ class RunPreview(Widget, can_focus=False):
             return [*rows, Content(""), *self._trials.chart_rows(width, room)] if room > 0 else rows
         tall = max(_CHART, height // 2 - 1)
         rows = self._chart.rows(seen.book, id(seen), run.run, width, tall)
-        room = height - len(rows) - (2 if rows else 1)
-        if seen.lines and room > 0:
-            rows += [Content("")] if rows else []
-            rows.append(Content.styled(f"last lines of rank {seen.rank}", "$muted"))
-            rows += [Content(clip(plain(text).rstrip(), width)) for text in list(seen.lines)[-room:]]
-        elif not rows:
+        room = block_room(rows, height)
+        printed = [plain(text).rstrip() for text in list(seen.lines)[-room:]] if room > 0 else []
+        append_block(rows, f"last lines of rank {seen.rank}", printed, width)
+        if not rows:
             rows.append(Content.styled("nothing was printed, or nothing of it is kept here any more", "$muted"))
         return rows
 
@@ -349,10 +349,7 @@ def _results(run: RunView) -> Iterator[Part]:
     if not tasks:
         return
     yield "", ""
-    yield (
-        ", ".join(f"{many:,} {state_style(kind).word}" for kind, many in run.counts.items() if many),
-        "$muted",
-    )
+    yield ", ".join(f"{many:,} {state_style(kind).word}" for kind, many in run.counts.items() if many), "$muted"
     if together := run.aggregate():
         for name, stats in list(together.items())[:_RESULTS]:
             said = "  ".join(f"{each} {number(stats[each])}" for each in _TOGETHER)
@@ -397,9 +394,8 @@ class HistoryScreen(ListScreen[PastRunList]):
         self._seen: object = None  # what went on when the ledger was read
         self._log_searcher = LogSearcher(self)
         self._previews: dict[str, RunPreviewData] = {}  # of runs, as far as they were read
-        self._stands_on: tuple[PastRun | None, float] = (None, 0.0)  # the run under the cursor, and since when
-        self._reads = ""  # the run that is read just now
-        self._shared: tuple[bool, int | None] = (False, None)  # whether that is shown, and the list's height then
+        self._previewed: PastRun | None = None  # the run under the cursor
+        self._rest: Timer | None = None  # until the cursor has rested there
 
     def body(self) -> ComposeResult:
         yield Panel(self.listed, id="runs", title=self._title)
@@ -450,44 +446,32 @@ class HistoryScreen(ListScreen[PastRunList]):
         roomy = self.size.height >= _TALL and self.size.width >= _WIDE
         most = max(wanted if wanted + _LEAST <= room else 0, int(room * _PART) if roomy else 0)
         there = bool(runs and most)
-        height = max(_HEAD + 1, min(wanted, most)) if there else None
-        if (there, height) != self._shared:
-            self._shared = there, height
-            self.query_one("#look").display = there
-            self.query_one("#runs").styles.height = height
+        self.query_one("#look").display = there
+        self.query_one("#runs").styles.height = max(_HEAD + 1, min(wanted, most)) if there else None
 
     def _show_preview(self, chosen: PastRun | None, now: float) -> None:
         """Below the list, where there is room; it is read once the cursor rests."""
         if not self.query_one("#look").display:
             return
-        seen = self._previews.get(chosen.run) if chosen is not None else None
-        self._preview_pane.update(
-            chosen, seen, now, self._log_searcher.matches.get(chosen.run) if chosen is not None else None
-        )
-        if chosen != self._stands_on[0]:
-            self._stands_on = chosen, time.monotonic()
-            self.set_timer(REST_SECONDS, self._load_preview)
-
-    def _load_preview(self) -> None:
-        chosen, since = self._stands_on
-        if chosen is None or not chosen.run or time.monotonic() - since < REST_SECONDS:
+        run = "" if chosen is None else chosen.run
+        self._preview_pane.update(chosen, self._previews.get(run), now, self._log_searcher.matches.get(run))
+        if chosen == self._previewed:
             return
-        if chosen.run != self._reads and (chosen.run not in self._previews or chosen.ended_at is None):
-            self._reads = chosen.run
-            self.run_worker(self._fetch_preview(chosen.run), group="look", exclusive=True)
+        self._previewed = chosen
+        if self._rest is not None:
+            self._rest.stop()
+        if chosen is not None and run and (run not in self._previews or chosen.ended_at is None):
+            self._rest = self.set_timer(REST_SECONDS, partial(self._fetch_preview, run))
 
+    @work(group="look", exclusive=True)
     async def _fetch_preview(self, run: str) -> None:
         session = self.app.session
-        if session is None:
-            return
         with flash_errors(self.app):
-            try:
+            if session is not None:
                 seen = await wait_shielded(session.preview_run(run))
-            finally:
-                self._reads = ""
-            self._previews = {**dict(list(self._previews.items())[-MAX_PREVIEWS:]), run: seen}
-            if self.is_attached:
-                self.tick(self.app.clock())
+                self._previews = {**dict(list(self._previews.items())[-MAX_PREVIEWS:]), run: seen}
+                if self.is_attached:
+                    self.tick(self.app.clock())
 
     def _status(self, shown: int) -> list[Content]:
         parts = [Content.styled(f"{shown:,} of {count(len(self._runs), 'run')}", "$muted")]

@@ -12,7 +12,6 @@ from textual.content import Content
 from textual.widget import Widget
 
 from skyward_core.views.pool_view import NodeView, PoolView, RunView
-from skyward_tui.text.ansi_colours import plain
 from skyward_tui.text.error_hints import format_detail
 from skyward_tui.text.number_format import (
     ago,
@@ -32,7 +31,14 @@ from skyward_tui.text.number_format import (
 from skyward_tui.ui.refresh_and_repaint import refresh_token
 from skyward_tui.ui.themes import node_style, read_style_sheet, state_style
 from skyward_tui.widgets.braille_chart import MetricsChart
-from skyward_tui.widgets.rank_state import RankState, no_output_reason, rank_states
+from skyward_tui.widgets.rank_state import (
+    RankState,
+    append_block,
+    last_lines,
+    no_output_reason,
+    rank_states,
+    tally_parts,
+)
 
 if TYPE_CHECKING:
     from skyward_core.client.run_history import PastRun
@@ -93,11 +99,10 @@ class PoolPreview(Widget, can_focus=False):
         chart = [] if run is None else self._chart.rows(pool.metrics, pool.key, run.id, width, _CHART)
         if chart and height - len(lines) - len(chart) - 2 >= _LEAST_LOG:
             lines += [Content(""), *chart]
-        room = height - len(lines) - 2
-        if run is not None and room > 0:
-            title, printed = _last_lines(pool, run, room)
-            lines += [Content(""), Content.styled(title, "$muted")] if printed else []
-            lines += [Content(clip(text, width)) for text in printed]
+        if run is not None:
+            rank = _shown_rank(pool, run)
+            printed = last_lines(pool, run, rank, height - len(lines) - 2)
+            append_block(lines, "last lines" if rank is None else f"last lines of rank {rank}", printed, width)
         return lines[:height]
 
 
@@ -162,12 +167,7 @@ def _nodes(nodes: Sequence[NodeView], now: float) -> Iterator[Part]:
 
 def _strip(states: Sequence[RankState], width: int) -> list[Content]:
     """A cell for each rank, and how many are at what."""
-    tally: dict[str, int] = {}
-    for state in states:
-        tally[state.state] = tally.get(state.state, 0) + 1
-    said: list[Part] = [(f"{count(len(states), 'rank')}: ", "$muted")]
-    for name, many in tally.items():
-        said.append((f"{state_style(name).glyph} {many:,} {state_style(name).word}  ", state_style(name).style))
+    said = [(f"{count(len(states), 'rank')}: ", "$muted"), *tally_parts(states)]
     rows = [states[at : at + width] for at in range(0, len(states), max(1, width))]
     shown = [
         Content.assemble(*((state_style(state.state).glyph, state_style(state.state).style) for state in row))
@@ -178,18 +178,11 @@ def _strip(states: Sequence[RankState], width: int) -> list[Content]:
     return [Content.assemble(*said), *shown, *more]
 
 
-def _last_lines(pool: PoolView, run: RunView, most: int) -> tuple[str, list[str]]:
-    """What its ranks printed last, in the order in which it came; of a run that failed, the rank that it failed by."""
-    if not pool.logs.has(run.id):
-        return "", []
-    book = pool.logs.for_run(run.id)
-    ranks = dict(book.ranks)
+def _shown_rank(pool: PoolView, run: RunView) -> int | None:
+    """The rank whose lines are shown: the one that the run failed by, else the only one; None for all."""
+    ranks = list(pool.logs.for_run(run.id).ranks) if pool.logs.has(run.id) else []
     cause = None if run.root_cause is None else run.root_cause.rank
-    rank = cause if cause in ranks else next(iter(ranks)) if len(ranks) == 1 else None
-    if rank is not None:
-        return f"last lines of rank {rank}", [plain(text).rstrip() for text in ranks[rank].last(most)]
-    lines = book.merged.lines(max(book.merged.first, book.merged.end - most), book.merged.end)
-    return "last lines", [plain(text).rstrip() for text in lines]
+    return cause if cause in ranks else ranks[0] if len(ranks) == 1 else None
 
 
 MINUTE = 60.0  # seconds

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+
+from textual.content import Content
 
 from skyward_core.views.pool_view import NodeView, PoolView, RunView, TaskView
 from skyward_core.views.rank_metrics import format_metrics
 from skyward_tui.text.ansi_colours import plain
-from skyward_tui.text.number_format import clock, count, duration, preemption_text
+from skyward_tui.text.number_format import clip, clock, count, duration, preemption_text
 from skyward_tui.ui.themes import state_style
 from skyward_tui.widgets.result_values import task_note
 
@@ -113,6 +116,14 @@ def _before(pool: PoolView, run: RunView | None, rank: int) -> tuple[str, float]
     return (phase, since) if phase in STARTUP_TEXTS and (waited_for or phase != "starting") else None
 
 
+def tally_parts(states: Sequence[RankState]) -> Iterator[tuple[str, str]]:
+    """Yield how many ranks are in which state, failures first, with the style of each."""
+    counts = Counter(state.state for state in states)
+    for name in sorted(counts, key=lambda name: (name not in FAILURES, -counts[name])):
+        mark = state_style(name)
+        yield f"{mark.glyph} {counts[name]:,} {mark.word}  ", mark.style
+
+
 def find_paused(pool: PoolView) -> list[int]:
     """The ranks that stand still at breakpoints."""
     return sorted(rank for rank, (phase, _) in pool.rank_phases.items() if phase == "paused")
@@ -139,6 +150,26 @@ def link_note(node: NodeView) -> str:
         return ""
     detail = f" ({node.link_detail})" if node.link_detail else ""
     return f"link down since {clock(node.link_since)}{detail}"
+
+
+def last_lines(pool: PoolView, run: RunView, rank: int | None, most: int) -> list[str]:
+    """Return the newest lines that a rank, or with None all ranks, printed in a run."""
+    if most <= 0 or not pool.logs.has(run.id):
+        return []
+    book = pool.logs.for_run(run.id)
+    ring = book.merged if rank is None else book.ranks.get(rank)
+    return [] if ring is None else [plain(text).rstrip() for text in ring.last(most)]
+
+
+def block_room(rows: list[Content], height: int) -> int:
+    """Return how many lines :func:`append_block` can append to rows."""
+    return height - len(rows) - (2 if rows else 1)
+
+
+def append_block(rows: list[Content], title: str, lines: Iterable[str], width: int) -> None:
+    """Append lines under a title, apart from the rows above, if there are any."""
+    if shown := [Content(clip(text, width)) for text in lines]:
+        rows += [*([Content("")] if rows else []), Content.styled(title, "$muted"), *shown]
 
 
 def last_line(run: RunView | None, pool: PoolView, rank: int) -> str:

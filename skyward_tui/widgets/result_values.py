@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from rich.cells import cell_len
 from textual.content import Content
@@ -25,6 +25,9 @@ from skyward_tui.text.number_format import (
 )
 from skyward_tui.ui.themes import state_style
 from skyward_tui.widgets.virtual_list import VirtualList
+
+if TYPE_CHECKING:
+    from skyward_tui.widgets.sweep_trials import TrialLines
 
 MOST_ALIGNED = 256  # results that are looked at for what their parts are called
 MOST_PARTS, MOST_WIDE = 8, 24  # of a result, and cells of one
@@ -81,17 +84,6 @@ def _columns(ended: list[TaskView]) -> dict[str, int]:
     }
 
 
-class TrialView(Protocol):
-    """Rows that take the place of the tasks, in an order that can be chosen."""
-
-    def __len__(self) -> int: ...
-    def head(self, width: int) -> Content: ...
-    def row(self, index: int, width: int) -> Content: ...
-    def chart_rows(self, width: int, height: int) -> list[Content]: ...
-    def select_column(self, steps: int) -> None: ...
-    def reverse_sort(self) -> None: ...
-
-
 class ResultsPane(VirtualList[TaskView]):
     """The results of one run as they come."""
 
@@ -104,7 +96,7 @@ class ResultsPane(VirtualList[TaskView]):
         self._columns: dict[str, int] = {}  # of results that have the same keys: how wide each is
         self._files: list[WrittenFile] = []
         self._trouble = self._files_of = self._key = ""
-        self.trials: TrialView | None = None  # in the place of the tasks, of a sweep
+        self.trials: TrialLines | None = None  # in the place of the tasks, of a sweep
 
     def update(self, run: RunView | None) -> bool:
         """Look at a run; returns whether anything is new."""
@@ -122,7 +114,7 @@ class ResultsPane(VirtualList[TaskView]):
         self.refresh()
         return True
 
-    def show_trials(self, trials: TrialView | None) -> None:
+    def show_trials(self, trials: TrialLines | None) -> None:
         """Show the rows of trials, or with None those of the run itself."""
         self.trials, self._state = trials, None
         self.refresh()

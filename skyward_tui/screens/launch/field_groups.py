@@ -514,7 +514,6 @@ class CheckLines(Static):
         self.remove_class("-fine")
         update_label(self, content)
         self.display = bool(said)
-        return None
 
     def _show_fine(self) -> None:
         """One line; where it names a folder that has no room, its end."""
