@@ -15,9 +15,9 @@ from textual.content import Content
 from textual.widgets import Input, Static
 
 from skyward_core.client.run_history import LineMatch, StoredLines
-from skyward_core.model.argument_checks import duration
 from skyward_core.model.errors import UsageError
 from skyward_core.model.outcomes import Outcome
+from skyward_core.model.spec_field_checks import duration
 from skyward_core.views.log_buffer import LogRing, Ring
 from skyward_core.views.log_collapsing import CollapsedRing
 from skyward_core.views.pool_view import PoolView, RunView

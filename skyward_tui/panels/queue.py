@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from textual.content import Content
 
 from skyward_core.views.pool_view import PoolView, RunView
+from skyward_core.views.stack_groups import format_ranges
 from skyward_tui.panels.panel import RunPanel, RunSelection
 from skyward_tui.text.number_format import clip, duration, fit_width
-from skyward_tui.text.run_rows import QueueRow, format_nodes, queue_rows, waiting_reason
+from skyward_tui.text.run_rows import QueueRow, queue_rows, waiting_reason
 from skyward_tui.ui.themes import read_style_sheet, state_style
 from skyward_tui.widgets.virtual_list import CursorList
 
@@ -30,7 +31,7 @@ class QueueList(CursorList[QueueRow]):
     def row(self, index: int, width: int) -> Content:
         row, here = self.rows[index], index == self.cursor and self.has_focus
         mark = state_style("waiting" if row.waits else "running")
-        has = f"has {format_nodes(row.nodes)}" if row.nodes else "its calls wait for ranks that others have"
+        has = f"has {format_ranges(row.nodes)}" if row.nodes else "its calls wait for ranks that others have"
         has = waiting_reason(row, self._now) if row.waits else has
         age = duration(max(0.0, self._now - row.since))
         text = clip(f"{fit_width(row.name, 16)} {age:>6}  {has}", max(0, width - 4))

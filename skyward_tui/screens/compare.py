@@ -14,13 +14,12 @@ from textual.widget import Widget
 from skyward_core.client.chart_points import COUNTERS
 from skyward_tui.screens.base_screen import BaseScreen
 from skyward_tui.text.number_format import clip, fit_width, number
-from skyward_tui.text.run_rows import ComparedLine, comparison_lines
+from skyward_tui.text.run_rows import ComparedLine, comparison_lines, task_note
 from skyward_tui.ui.actions import bindings
 from skyward_tui.ui.session_futures import flash_errors, wait_shielded
 from skyward_tui.ui.themes import read_style_sheet
 from skyward_tui.widgets.braille_chart import Points, scaled
 from skyward_tui.widgets.header_and_hints import Breadcrumbs, Panel
-from skyward_tui.widgets.result_values import task_note
 from skyward_tui.widgets.virtual_list import VirtualList
 
 if TYPE_CHECKING:

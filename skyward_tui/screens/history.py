@@ -31,13 +31,13 @@ from skyward_tui.screens.base_screen import BaseScreen, ListScreen
 from skyward_tui.text.ansi_colours import plain
 from skyward_tui.text.error_hints import format_error
 from skyward_tui.text.number_format import ago, clip, count, duration, money, number, one_line
+from skyward_tui.text.run_rows import task_note
 from skyward_tui.ui.actions import bindings, first_key, with_keys
 from skyward_tui.ui.session_futures import flash_errors, wait_shielded
 from skyward_tui.ui.themes import read_style_sheet, state_style
 from skyward_tui.widgets.braille_chart import MetricsChart
 from skyward_tui.widgets.header_and_hints import Breadcrumbs, Panel
 from skyward_tui.widgets.rank_state import append_block, block_room
-from skyward_tui.widgets.result_values import task_note
 from skyward_tui.widgets.sweep_trials import TrialLines
 from skyward_tui.widgets.virtual_list import CursorList, Part
 
@@ -447,7 +447,7 @@ class HistoryScreen(ListScreen[PastRunList]):
         most = max(wanted if wanted + _LEAST <= room else 0, int(room * _PART) if roomy else 0)
         there = bool(runs and most)
         self.query_one("#look").display = there
-        self.query_one("#runs").styles.height = max(_HEAD + 1, min(wanted, most)) if there else None
+        self.query_one("#runs").styles.height = max(_HEAD + 1, min(wanted, most)) if there else "1fr"
 
     def _show_preview(self, chosen: PastRun | None, now: float) -> None:
         """Below the list, where there is room; it is read once the cursor rests."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
@@ -9,13 +10,14 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from rich.cells import cell_len
+from textual import work
 from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical
 from textual.content import Content
 from textual.widgets import Input
 
 from skyward_core.model.errors import SkywardError
-from skyward_tui.screens.base_screen import BaseScreen, ListScreen, newest_run
+from skyward_tui.screens.base_screen import ListScreen, newest_run
 from skyward_tui.text.error_hints import format_detail
 from skyward_tui.text.number_format import (
     age,
@@ -40,6 +42,7 @@ from skyward_tui.widgets.virtual_list import HIGHLIGHT_STYLE, ChangeHighlight, C
 
 if TYPE_CHECKING:
     from skyward_core.client.run_history import PastRun
+    from skyward_core.client.session_interface import SessionInterface
     from skyward_core.views.pool_view import PoolView
     from skyward_tui.app import SkywardApp
     from skyward_tui.widgets.pool_preview import PoolPreview, RecentRuns
@@ -98,75 +101,6 @@ _AROUND, _HEAD = 2, 3  # rows of the screen, and of a list, that are none of its
 _LEAST = 6  # rows that are worth it
 _LEAST_LIST = 8  # rows of the list, however few pools there are
 LOOK = 2.0  # seconds between two looks at the ledger
-
-
-class RecentRunsSection:
-    """Nothing is read, nor loaded, before there is room for it.
-
-    Args:
-        screen: that of the pools.
-    """
-
-    def __init__(self, screen: BaseScreen[None]) -> None:
-        self._screen = screen
-        self._widget: RecentRuns | None = None
-        self._runs: Sequence[PastRun] = ()
-        self._read_at: float | None = None
-        self._seen: object = None  # what went on when the ledger was read
-        self._reads = False
-        self._rows = 0  # of the list
-
-    def show(self, pools: Sequence[PoolView], now: float, *, roomy: bool) -> None:
-        """Show the runs, where the list leaves room for them.
-
-        Args:
-            roomy: whether the screen is wide enough.
-        """
-        wanted = max(_LEAST_LIST, len(pools) + _HEAD)
-        there = roomy and self._screen.size.height - _AROUND - wanted >= _LEAST
-        if there:
-            self._load_if_due(pools)
-        there = there and bool(self._runs)
-        self._screen.set_class(there, "-below")
-        if not there:
-            if self._rows:
-                self._rows = 0
-                self._screen.query_one("#pools").styles.height = None
-            return
-        from skyward_tui.widgets.pool_preview import RecentRuns
-
-        if self._widget is None:
-            self._widget = RecentRuns()
-            key = first_key("pools.history", self._screen.app.keys)
-            title = Content.assemble("recent runs", (f"  {key} shows all", "$muted"))
-            self._screen.query_one("#left").mount(Panel(self._widget, id="recent", title=title))
-        if wanted != self._rows:
-            self._rows = wanted
-            self._screen.query_one("#pools").styles.height = wanted
-        self._widget.update(self._runs, now)
-
-    def _load_if_due(self, pools: Sequence[PoolView]) -> None:
-        going = len(pools), [(run.id, run.state) for pool in pools for run in list(pool.runs.values())]
-        due = self._read_at is None or time.monotonic() - self._read_at > LOOK
-        if due and not self._reads and going != self._seen and self._screen.app.session is not None:
-            self._seen, self._reads = going, True
-            self._screen.run_worker(self._load(), group="recent")
-
-    async def _load(self) -> None:
-        from skyward_core.client.run_history import RunSearch
-
-        session = self._screen.app.session
-        try:
-            if session is not None:
-                self._runs = [run for run in await wait_shielded(session.past_runs(RunSearch())) if run.run]
-        except (SkywardError, OSError):
-            self._runs = ()  # the list of past runs says why
-        finally:
-            self._reads, self._read_at = False, time.monotonic()
-        screen = self._screen
-        # Of an app that ends, the screen loses its list before it goes.
-        if screen.app.is_running and screen.is_attached and screen.is_current:
-            screen.tick(screen.app.clock())
 
 
 LEDGER_SECONDS = 1.0  # seconds within which the ledger knows what has ended
@@ -343,7 +277,10 @@ class PoolsScreen(ListScreen[PoolList]):
         self._versions = self._failed = 0  # of the pools listed, and their runs
         self._preview: PoolPreview | None = None
         self._measured_pools: set[str] = set()  # keys of pools whose machines we have had measured
-        self._below = RecentRunsSection(self)
+        self._recent: Sequence[PastRun] = ()
+        self._recent_runs: RecentRuns | None = None
+        self._recent_read_at: float | None = None
+        self._recent_token: object = None  # what went on when the ledger was read
 
     def body(self) -> ComposeResult:
         yield Horizontal(Vertical(Panel(self.listed, id="pools", title="pools"), id="left"), id="sides")
@@ -382,7 +319,7 @@ class PoolsScreen(ListScreen[PoolList]):
             note = "reading the ledger …"
         listed.update(pools, note, now)
         self._show_preview(listed.chosen, now)
-        self._below.show(pools, now, roomy=listed.chosen is not None and self.size.width >= _BESIDE)
+        self._show_recent(pools, now)
         self._count_failures(pools)
         super().tick(now)
 
@@ -400,6 +337,42 @@ class PoolsScreen(ListScreen[PoolList]):
         self.query_one("#preview", Panel).set_titles(Content(chosen.name))
         self._preview.update(chosen, newest_run(chosen), now)
         self._measure(chosen)
+
+    def _show_recent(self, pools: Sequence[PoolView], now: float) -> None:
+        """Show recent runs below the list, if it leaves room for them; nothing is read, nor loaded, before."""
+        wanted = max(_LEAST_LIST, len(pools) + _HEAD)
+        there = self.has_class("-preview") and self.size.height - _AROUND - wanted >= _LEAST
+        going = len(pools), [(run.id, run.state) for pool in pools for run in list(pool.runs.values())]
+        due = self._recent_read_at is None or time.monotonic() - self._recent_read_at > LOOK
+        if there and due and going != self._recent_token and self.app.session is not None:
+            self._recent_token, self._recent_read_at = going, math.inf
+            self._read_recent(self.app.session)
+        there = there and bool(self._recent)
+        self.set_class(there, "-below")
+        self.query_one("#pools").styles.height = wanted if there else "1fr"
+        if there:
+            from skyward_tui.widgets.pool_preview import RecentRuns
+
+            if self._recent_runs is None:
+                self._recent_runs = RecentRuns()
+                key = first_key("pools.history", self.app.keys)
+                title = Content.assemble("recent runs", (f"  {key} shows all", "$muted"))
+                self.query_one("#left").mount(Panel(self._recent_runs, id="recent", title=title))
+            self._recent_runs.update(self._recent, now)
+
+    @work(group="recent")
+    async def _read_recent(self, session: SessionInterface) -> None:
+        from skyward_core.client.run_history import RunSearch
+
+        try:
+            self._recent = [run for run in await wait_shielded(session.past_runs(RunSearch())) if run.run]
+        except (SkywardError, OSError):
+            self._recent = ()  # the list of past runs says why
+        finally:
+            self._recent_read_at = time.monotonic()
+        # Of an app that ends, the screen loses its list before it goes.
+        if self.app.is_running and self.is_attached and self.is_current:
+            self.tick(self.app.clock())
 
     def _measure(self, chosen: PoolView) -> None:
         """Have the machines measured of a pool that somebody looks at, where something goes on."""

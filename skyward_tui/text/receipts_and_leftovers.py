@@ -117,19 +117,10 @@ def leftovers_table(found: Sequence[JudgedLeftover]) -> list[tuple[str, ...]]:
     rows: list[tuple[str, ...]] = [("pool", "what", "id", "where", "age", "cost", "expires", "state")]
     now = time.time()
     for each in _sorted(found):
-        thing = each.thing
-        rows.append(
-            (
-                thing.pool,
-                thing.what,
-                thing.id,
-                thing.place,
-                _age(thing, now),
-                _cost(thing),
-                _expires(each, now),
-                verdict_text(each),
-            )
-        )
+        cells = leftover_cells(each, now)
+        spent = "" if "-" in (cells["COST"], cells["SO FAR"]) else f", {cells['SO FAR']} so far"
+        shown = cells | {"COST": cells["COST"] + spent, "STATE": verdict_text(each)}
+        rows.append(tuple(shown[name.upper()] for name in rows[0]))
     return rows
 
 
@@ -192,8 +183,8 @@ def leftover_cells(found: JudgedLeftover, now: float) -> dict[str, str]:
         "WHAT": thing.what,
         "ID": thing.id,
         "WHERE": thing.place,
-        "AGE": _age(thing, now),
-        "COST": (_total_price([thing.hourly]) if thing.is_machine else "") or "-",
+        "AGE": duration(now - thing.since) if thing.since else "-",
+        "COST": _hourly(thing) or "-",
         "SO FAR": money(spent) if (spent := thing.spent_by(now)) else "-",
         "EXPIRES": _expires(found, now),
     }
@@ -206,18 +197,20 @@ def row_detail(row: LeftoverRow, now: float) -> str:
             return f"{row.text}\nWhat is there is not known: it may cost money."
         return f"{row.text}\nNothing of it is touched. Enter has it looked at, as if it were made from here."
     thing = row.found.thing
-    price = ""
-    if thing.is_machine and (total := _total_price([thing.hourly])):
-        spent = thing.spent_by(now)
-        price = f", {total} when it was made" + ("" if spent is None else f", {money(spent)} so far")
-    verb = "expired" if _is_expired(thing, now) else "expires"
-    end = "" if thing.expires is None else f", {verb} {_expires(row.found, now)}"
-    age = "" if thing.since is None else f", {duration(now - thing.since)} old"
+    facts = _facts(thing, now, " when it was made")
+    if thing.expires is not None:
+        facts.append(f"{'expired' if thing.expires < now else 'expires'} {_expires(row.found, now)}")
     whose = "" if thing.ours else f"\nIt is of ledger {thing.ledger} ({thing.owner}), not of this one."
-    return (
-        f"{thing.what} {thing.id} in {thing.place}{age}{price}{end}\n"
-        f"pool {thing.pool}: {verdict_text(row.found).removeprefix('left: ')}{whose}"
-    )
+    return f"{', '.join(facts)}\npool {thing.pool}: {verdict_text(row.found).removeprefix('left: ')}{whose}"
+
+
+def _facts(thing: Leftover, now: float, priced: str = "") -> list[str]:
+    facts = [f"{thing.what} {thing.id} in {thing.place}"]
+    facts += [] if thing.since is None else [f"{duration(now - thing.since)} old"]
+    if total := _hourly(thing):
+        spent = thing.spent_by(now)
+        facts += [f"{total}{priced}", *([] if spent is None else [f"{money(spent)} so far"])]
+    return facts
 
 
 def deletion_lines(found: Sequence[JudgedLeftover], now: float) -> Iterator[str]:
@@ -228,25 +221,11 @@ def deletion_lines(found: Sequence[JudgedLeftover], now: float) -> Iterator[str]
         if pool != (thing.pool, thing.token):
             pool = thing.pool, thing.token
             yield f"pool {thing.pool}: {verdict_text(each).removeprefix('left: ')}"
-        facts = [f"{thing.what} {thing.id} in {thing.place}"]
-        facts += [] if thing.since is None else [f"{duration(now - thing.since)} old"]
-        if thing.is_machine and (total := _total_price([thing.hourly])):
-            facts.append(total)
-            spent = thing.spent_by(now)
-            facts += [] if spent is None else [f"{money(spent)} so far"]
-        yield f"  {', '.join(facts)}"
+        yield f"  {', '.join(_facts(thing, now))}"
 
 
 def _count_things(machines: int, more: int) -> str:
     return " and ".join(count(many, what) for many, what in ((machines, "machine"), (more, "other thing")) if many)
-
-
-def _age(thing: Leftover, now: float) -> str:
-    return duration(now - thing.since) if thing.since else "-"
-
-
-def _is_expired(thing: Leftover, now: float) -> bool:
-    return thing.expires is not None and thing.expires < now
 
 
 def _total_price(prices: Sequence[float | None]) -> str:
@@ -256,12 +235,9 @@ def _total_price(prices: Sequence[float | None]) -> str:
     return f"{money(total)}/h" if (total := sum(filter(None, prices))) else ""
 
 
-def _cost(thing: Leftover) -> str:
-    """By the price when it was made; what costs nothing worth a word has none."""
-    if not thing.is_machine or not (total := _total_price([thing.hourly])):
-        return "-"
-    spent = "" if thing.spent is None else f", {money(thing.spent)} so far"
-    return total + spent
+def _hourly(thing: Leftover) -> str:
+    """By the price when it was made; "" of what costs nothing worth a word."""
+    return _total_price([thing.hourly]) if thing.is_machine else ""
 
 
 def _expires(found: JudgedLeftover, now: float) -> str:

@@ -4,16 +4,27 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from skyward_core.client.run_comparison import ComparedRow, Comparison
 from skyward_core.model.errors import UsageError
+from skyward_core.model.outcomes import Summary, signal_name
 from skyward_core.util.terminal_safe_text import sanitize_line
 from skyward_core.views.pool_view import PoolView, RunView, TaskView, TrialSheet
 from skyward_core.views.result_agreement import Difference
+from skyward_core.views.stack_groups import format_ranges
 from skyward_core.views.sweep_trials import TrialTable
-from skyward_tui.text.number_format import clip, count, duration, money, number, one_line, table
+from skyward_tui.text.number_format import (
+    clip,
+    count,
+    duration,
+    failure,
+    money,
+    number,
+    one_line,
+    table,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,36 +76,24 @@ def queue_rows(view: PoolView) -> list[QueueRow]:
         else:
             rows.append(QueueRow(run.id, run.function, False, nodes, since=_run_started_at(run)))
     holders = tuple((row.run, row.name, row.nodes, row.since) for row in rows if row.nodes)
-    taken = {node for row in rows for node in row.nodes}
-    before = ("", "")
-    for run in behind:
-        rows.append(
-            QueueRow(run.id, run.function, True, wants=len(_nodes(run, every)), since=run.opened_at,
-                     free=len(there - taken), behind=before, holders=holders)
-        )  # fmt: skip
-        before = (run.id, run.function)
+    free = len(there - {node for row in rows for node in row.nodes})
+    waiting = [
+        QueueRow(run.id, run.function, True, wants=len(_nodes(run, every)), since=run.opened_at, holders=holders)
+        for run in behind
+    ]
     for each in view.waiting:
         only = tuple(each.only)
         mine = tuple(
             (run, name, tuple(node for node in nodes if not only or node in only), since)
             for run, name, nodes, since in holders
         )
-        rows.append(
-            QueueRow(
-                each.run,
-                each.name,
-                True,
-                wants=each.nodes or len(every),
-                only=only,
-                since=each.since,
-                free=len(there - taken),
-                gone=tuple(node for node in only or every if node not in there),
-                behind=before,
-                holders=tuple(holder for holder in mine if holder[2]),
-                who=each.who,
-            )
-        )
-        before = (each.run, each.name)
+        gone = tuple(node for node in only or every if node not in there)
+        row = QueueRow(each.run, each.name, True, wants=each.nodes or len(every), only=only, since=each.since)
+        waiting.append(replace(row, gone=gone, holders=tuple(holder for holder in mine if holder[2]), who=each.who))
+    before = ("", "")
+    for row in waiting:
+        rows.append(replace(row, free=free, behind=before))
+        before = (row.run, row.name)
     return rows
 
 
@@ -112,35 +111,27 @@ def _run_started_at(run: RunView) -> float:
 SHOWN = 3  # of those that have nodes that a run waits for
 
 
-def format_nodes(nodes: Sequence[int]) -> str:
-    """Nodes in their shortest form: 0-2,5."""
-    parts: list[list[int]] = []
-    for node in sorted(nodes):
-        if parts and node == parts[-1][-1] + 1:
-            parts[-1].append(node)
-        else:
-            parts.append([node])
-    return ",".join(str(part[0]) if len(part) == 1 else f"{part[0]}-{part[-1]}" for part in parts)
+def _named(nodes: Sequence[int]) -> str:
+    """``node 3``, ``nodes 0-2,5``."""
+    return f"node{'s' * (len(nodes) > 1)} {format_ranges(nodes)}"
 
 
 def waiting_reason(row: QueueRow, now: float) -> str:
     """Why a run waits; "" where it does not."""
     if not row.waits:
         return ""
-    wanted = count(row.wants, "node")
-    if row.only:
-        wanted = f"node{'s' * (len(row.only) > 1)} {format_nodes(row.only)}"
+    wanted = _named(row.only) if row.only else count(row.wants, "node")
     said = f"waits for {wanted}: {row.free} free"
     if row.behind[0]:
         said += f"; {row.behind[1]} ({row.behind[0]}) is before it"
     held = [
-        f"{name} ({run}) has node{'s' * (len(nodes) > 1)} {format_nodes(nodes)} for {duration(max(0.0, now - since))}"
+        f"{name} ({run}) has {_named(nodes)} for {duration(max(0.0, now - since))}"
         for run, name, nodes, since in row.holders[:SHOWN]
     ]
     if len(row.holders) > SHOWN:
         held.append(f"{len(row.holders) - SHOWN} more have others")
     if row.gone:
-        held.append(f"node{'s' * (len(row.gone) > 1)} {format_nodes(row.gone)} not ready")
+        held.append(f"{_named(row.gone)} not ready")
     return said + "".join(f", {each}" for each in held)
 
 
@@ -304,3 +295,31 @@ def difference_table(names: Sequence[str], found: Sequence[Difference], equal: i
 
 def _short(text: str) -> str:
     return clip(one_line(text), MAX_VALUE_CHARS)
+
+
+def task_note(task: TaskView) -> str:
+    """What a task gave back or died of, or the newest item it yielded, in one line."""
+    outcome = task.outcome
+    if outcome is None:
+        return f"#{task.items} {value_note(task.last_item)}" if task.last_item else ""
+    if outcome.error is not None:
+        return failure(outcome.kind, outcome.error.type, one_line(outcome.error.message))
+    if outcome.kind == "exited":
+        return signal_name(outcome.signal) if outcome.signal else f"exit status {outcome.exit_code}"
+    if task.items:
+        last = f", last {value_note(task.last_item)}" if task.last_item else ""
+        return f"yielded {task.items:,}{last}"
+    return value_note(outcome.summary)
+
+
+def value_note(summary: Summary | None) -> str:
+    """A value in short: small JSON objects as ``loss 0.21  acc 0.9``."""
+    if summary is None:
+        return ""
+    if summary.is_json and isinstance(summary.json, dict) and len(summary.json) <= 8:
+        return "  ".join(f"{key} {scalar_text(item)}" for key, item in summary.json.items())
+    return scalar_text(summary.json) if summary.is_json else summary.text
+
+
+def scalar_text(item: object) -> str:
+    return number(item) if isinstance(item, float) else str(item)

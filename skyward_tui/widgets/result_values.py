@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from rich.cells import cell_len
 from textual.content import Content
 
-from skyward_core.model.outcomes import Summary, signal_name
 from skyward_core.model.output_files import WrittenFile
 from skyward_core.util.byte_sizes import format_size
 from skyward_core.util.terminal_safe_text import sanitize_line
@@ -23,43 +20,14 @@ from skyward_tui.text.number_format import (
     one_line,
     precise_duration,
 )
+from skyward_tui.text.run_rows import scalar_text, task_note
 from skyward_tui.ui.themes import state_style
+from skyward_tui.widgets.sweep_trials import TrialLines
 from skyward_tui.widgets.virtual_list import VirtualList
-
-if TYPE_CHECKING:
-    from skyward_tui.widgets.sweep_trials import TrialLines
 
 MOST_ALIGNED = 256  # results that are looked at for what their parts are called
 MOST_PARTS, MOST_WIDE = 8, 24  # of a result, and cells of one
 _BEFORE = 29  # cells of a row before what was given back
-
-
-def task_note(task: TaskView) -> str:
-    """What a task gave back or died of, or the newest item it yielded, in one line."""
-    outcome = task.outcome
-    if outcome is None:
-        return f"#{task.items} {value_note(task.last_item)}" if task.last_item else ""
-    if outcome.error is not None:
-        return failure(outcome.kind, outcome.error.type, one_line(outcome.error.message))
-    if outcome.kind == "exited":
-        return signal_name(outcome.signal) if outcome.signal else f"exit status {outcome.exit_code}"
-    if task.items:
-        last = f", last {value_note(task.last_item)}" if task.last_item else ""
-        return f"yielded {task.items:,}{last}"
-    return value_note(outcome.summary)
-
-
-def value_note(summary: Summary | None) -> str:
-    """A value in short: small JSON objects as ``loss 0.21  acc 0.9``."""
-    if summary is None:
-        return ""
-    if summary.is_json and isinstance(summary.json, dict) and len(summary.json) <= 8:
-        return "  ".join(f"{key} {_scalar(item)}" for key, item in summary.json.items())
-    return _scalar(summary.json) if summary.is_json else summary.text
-
-
-def _scalar(item: object) -> str:
-    return number(item) if isinstance(item, float) else str(item)
 
 
 def _parts(task: TaskView) -> dict[str, object] | None:
@@ -79,7 +47,7 @@ def _columns(ended: list[TaskView]) -> dict[str, int]:
     if not values or any(value.keys() != values[0].keys() for value in values[1:]):
         return {}
     return {
-        name: min(MOST_WIDE, max(cell_len(name), *(cell_len(_scalar(value[name])) for value in values)))
+        name: min(MOST_WIDE, max(cell_len(name), *(cell_len(scalar_text(value[name])) for value in values)))
         for name in values[0]
     }
 
@@ -195,7 +163,7 @@ class ResultsPane(VirtualList[TaskView]):
         value = _parts(task)
         if not self._columns or len(self._tasks) < 2 or value is None or value.keys() != self._columns.keys():
             return task_note(task)
-        return "  ".join(fit_width(_scalar(value[name]), -room) for name, room in self._columns.items())
+        return "  ".join(fit_width(scalar_text(value[name]), -room) for name, room in self._columns.items())
 
     def _file_row(self, index: int, width: int) -> Content:
         if index == 0:

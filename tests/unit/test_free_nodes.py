@@ -10,7 +10,8 @@ from skyward_core.pool.gang_setup import NodeGangState, busy_nodes, choose_nodes
 from skyward_core.views import events
 from skyward_core.views.pool_view import PoolView, apply
 from skyward_core.views.recorded_events import parse_event
-from skyward_tui.text.run_rows import format_nodes, queue_row_json, queue_rows, waiting_reason
+from skyward_core.views.stack_groups import format_ranges
+from skyward_tui.text.run_rows import queue_row_json, queue_rows, waiting_reason
 
 
 def node(at: int, epoch: int, members: str = "", *, active: int = 0, kept: str = "", **more: bool) -> NodeGangState:
@@ -116,4 +117,4 @@ def test_a_run_whose_nodes_have_another_one_to_do_first_waits_too() -> None:
 
 
 def test_nodes_are_told_in_their_shortest_form() -> None:
-    assert [format_nodes(each) for each in ((3,), (2, 0, 1), (0, 2, 3, 5))] == ["3", "0-2", "0,2-3,5"]
+    assert [format_ranges(each) for each in ((3,), (2, 0, 1), (0, 2, 3, 5))] == ["3", "0-2", "0,2-3,5"]

@@ -19,13 +19,14 @@ from skyward_core.model import errors
 from skyward_core.model.errors import UsageError
 from skyward_core.model.specs import PoolSpec
 from skyward_core.views.pool_view import PoolView
+from skyward_core.views.stack_groups import format_ranges
 from skyward_tui.cli.commands.run import PoolCommand, live_pool, require_terminal
 from skyward_tui.cli.console import Console
 from skyward_tui.cli.pool_and_run_lookup import live_pools, open_session
 from skyward_tui.cli.run_report import table
 from skyward_tui.cli.shared_options import NodeSelection, command, variable_options, watch_option
 from skyward_tui.text.number_format import NO_RUN, clip, count, duration
-from skyward_tui.text.run_rows import format_nodes, queue_row_json, queue_rows, waiting_reason
+from skyward_tui.text.run_rows import queue_row_json, queue_rows, waiting_reason
 
 if TYPE_CHECKING:
     from skyward_core.client.launch.job_launch import JobFile
@@ -287,7 +288,7 @@ def queue(console: Console, pool: str) -> int:
     told = [("run", "name", "state", "nodes", "for", "")]
     for each in rows:
         state = "◌ waiting" if each.waits else "● running"
-        nodes = format_nodes(each.nodes) if each.nodes else "-"
+        nodes = format_ranges(each.nodes) if each.nodes else "-"
         since = duration(max(0.0, now - each.since))
         told.append((each.run, each.name, state, nodes, since, waiting_reason(each, now)))
     for line in table(told):
