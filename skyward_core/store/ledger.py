@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
-from dataclasses import fields, replace
+from dataclasses import MISSING, fields, replace
 from functools import cache
 from itertools import groupby
 from operator import itemgetter
@@ -32,6 +32,7 @@ from skyward_core.util.user_files import read_own_json
 R = TypeVar("R", bound=Row)
 
 POOL_FILE = "pool.json"
+ROWS: tuple[type[Row], ...] = (PoolRow, RunRow, Purchase, Replacement)
 TABLE_WIDTHS = {"machines": 3, "former": 2, "kept": 3}  # tables of the ledger, and how many columns they have
 
 Rows = Sequence[Sequence[Any]]
@@ -63,11 +64,12 @@ def read_pool_files(home: Path) -> Iterator[tuple[dict[str, Any], dict[str, Rows
         except (OSError, ValueError, KeyError, TypeError):
             continue  # a crash cut it short; the one before stays until the new one is whole, so there was none
         whole = all(len(row) == TABLE_WIDTHS[table] for table, rows in tables.items() for row in rows)
-        if set(pool) == {each.name for each in fields(PoolRow)} and whole:
+        needed = {each.name for each in fields(PoolRow) if each.default is MISSING}
+        if needed <= pool.keys() <= {each.name for each in fields(PoolRow)} and whole:
             yield pool, tables
 
 
-# Entry k brings a ledger of version k to version k + 1.
+# Entry k brings a ledger of version k to version k + 1. A column of a class of ``ROWS`` needs no entry.
 MIGRATIONS = (
     """
     CREATE TABLE pools (
@@ -191,7 +193,7 @@ class LedgerFile:
             ) from error
 
     def _migrate(self, db: sqlite3.Connection) -> None:
-        if self._version(db) == VERSION:
+        if self._version(db) == VERSION and not _missing_columns(db):
             return
         db.execute("BEGIN IMMEDIATE")
         try:
@@ -205,6 +207,8 @@ class LedgerFile:
             for script in MIGRATIONS[found:]:
                 for statement in script.split(";"):
                     db.execute(statement)
+            for table, column in _missing_columns(db):
+                db.execute(f"ALTER TABLE {table} ADD COLUMN {column}")
             if not found:
                 self._restore_pools(db)
             db.execute(f"PRAGMA user_version={VERSION}")
@@ -237,6 +241,14 @@ class LedgerFile:
             if part.exists():
                 part.replace(aside.with_name(aside.name + suffix))
         return aside
+
+
+def _missing_columns(db: sqlite3.Connection) -> list[tuple[str, str]]:
+    """Return the columns of row classes, each with its table, that a ledger does not have: a release has added them."""
+    wanted = [(row.table, each.name) for row in ROWS for each in fields(row)]
+    tables = "SELECT t.name, c.name FROM sqlite_master t, pragma_table_info(t.name) c WHERE t.type='table'"
+    known = set(db.execute(tables))
+    return [column for column in wanted if column not in known]
 
 
 def _open_private(path: str, flags: int) -> int:

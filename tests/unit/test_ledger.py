@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sqlite3
@@ -21,7 +22,8 @@ from skyward_core.model.machines import Machine
 from skyward_core.model.outcomes import ErrorInfo, Outcome, RootCause, Summary
 from skyward_core.store import ledger as module
 from skyward_core.store.ledger import MIGRATIONS, VERSION, Ledger
-from skyward_core.store.ledger_rows import PoolRow, Receipt
+from skyward_core.store.ledger_rows import PoolRow, Receipt, RunRow
+from skyward_core.util.light_dataclass import value
 from tests.support.child import child
 from tests.support.ledger_runs import record_runs
 from tests.support.ledgers import LOCAL, SPEC, all_closed
@@ -348,6 +350,23 @@ def test_an_older_ledger_is_brought_up_to_date_with_all_it_holds(path: Path) -> 
     with closing(sqlite3.connect(path)) as db:
         assert db.execute("PRAGMA user_version").fetchone() == (VERSION,)
     assert [r.run for r in Ledger(path).runs("t1")] == ["r1"]
+
+
+def test_a_field_of_a_row_class_becomes_a_column(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    ledger.record_intent("t1", "fit", LOCAL, SPEC)
+    record_runs(ledger, opened=[("t1", "r1", "train", "broadcast", 2, 10.0)])
+
+    @value
+    class NewerRunRow(RunRow):
+        labels: dict[str, str] | None = None
+        decoders = RunRow.decoders | {"labels": json.loads}
+
+    monkeypatch.setattr("skyward_core.store.ledger.ROWS", (NewerRunRow,))
+    newer = Ledger(ledger.path)
+    newer.record_runs({"r1": {"labels": {"team": "vision"}}})
+    (row,) = newer._select(NewerRunRow, "WHERE run=?", ("r1",))
+    assert row.labels == {"team": "vision"} and row.function == "train"
+    assert ledger.runs("t1") == [RunRow("r1", "t1", "train", "broadcast", 2, "running", 10.0, None, None)]
 
 
 def test_a_newer_ledger_is_refused_and_not_touched(path: Path) -> None:
