@@ -561,7 +561,7 @@ class PoolStartup:
         context.limits.watch()
         for link in context.links:
             link.activate()
-        context.registry.check_orphaned()
+        context.registry.others.check_ledger()
         await self._finish()
         context.roster.save_state()
 

@@ -380,7 +380,7 @@ async def test_who_looked_first_stops_the_peers_of_lost_ranks_once_it_uses_the_p
     watcher.client.context.registry.sync_from_agent(context.links[0])
     assert watcher.run.tasks[1].state == "lost" and ("m0", "stop") not in world.questions
     context.observer = False
-    watcher.client.context.registry.check_orphaned()
+    watcher.client.context.registry.others.check_ledger()
     assert ("m0", "stop") in world.questions
 
 
@@ -432,12 +432,12 @@ async def test_the_ledger_is_asked_again_after_a_loss_while_a_run_goes_on_and_ev
     monkeypatch.setattr(RunRow, "has_client", True)
     context, book = watcher.client.context, watcher.client.context.registry
     context.observer = True
-    asked, ask, pauses = 0, book._others.check_ledger, []
+    asked, ask, pauses = 0, book.others.check_ledger, []
 
-    def counted(ours: Any) -> None:
+    def counted() -> None:
         nonlocal asked
         asked += 1
-        ask(ours)
+        ask()
 
     async def waited(seconds: float) -> None:
         if seconds >= run_registry.CHECK_INTERVAL:
@@ -445,7 +445,7 @@ async def test_the_ledger_is_asked_again_after_a_loss_while_a_run_goes_on_and_ev
         await sleep(min(seconds, 0.001))
 
     sleep = asyncio.sleep
-    monkeypatch.setattr(book._others, "check_ledger", counted)
+    monkeypatch.setattr(book.others, "check_ledger", counted)
     monkeypatch.setattr(asyncio, "sleep", waited)
     context.links[1].mark_lost("its machine is gone")
     book.on_node_lost()

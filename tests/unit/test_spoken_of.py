@@ -63,6 +63,6 @@ def test_an_outcome_of_another_nodes_rank(rank: int, node: int) -> None:
 
 def test_of_a_run_of_another_client_it_is_only_told(monkeypatch: pytest.MonkeyPatch) -> None:
     book, heard = book_of(), list[Any]()
-    monkeypatch.setattr(book._others, "on_frame", lambda link, header: heard.append(header))
+    monkeypatch.setattr(book.others, "on_frame", lambda link, header: heard.append(header))
     book.on_frame(book._context.links[0], stale(7), b"")
     assert heard == [stale(7)]

@@ -132,9 +132,9 @@ class ClientRunQueue:
                 asked["since"] = each["since"]
         for each in self._queue:
             if each["run"] not in self._context.registry.runs:
-                self._context.registry.on_other_run_queued(link, each)
+                self._context.registry.others.on_queued(link, each)
         if {each["run"] for each in before} - {each["run"] for each in self._queue}:
-            self._context.registry.check_orphaned()
+            self._context.registry.others.check_ledger()
         if before or self._queue:
             told = [
                 events.QueuedRun(
