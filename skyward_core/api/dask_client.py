@@ -55,7 +55,7 @@ class DaskConnection:
             raise PoolError(
                 "distributed is not installed here: pip install distributed, in the version that the pool has"
             ) from error
-        from skyward_core.plugins.dask_cluster import make_security
+        from skyward_core.plugins.built_in.dask import make_security
 
         self._start_workers()
         pool = self._pool
@@ -73,7 +73,7 @@ class DaskConnection:
         Raises:
             RunError: If a rank cannot have one.
         """
-        from skyward_core.plugins.dask_cluster import ensure_joined
+        from skyward_core.plugins.built_in.dask import ensure_joined
 
         task, context = make_task(PendingFunction(ensure_joined)), self._pool.context
         ranks = range(len(context.links) * context.ranks_per_node)

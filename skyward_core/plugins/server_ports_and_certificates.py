@@ -4,11 +4,42 @@ from __future__ import annotations
 
 import os
 import socket
+import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
+from typing import ClassVar
 
-from skyward_core.model.errors import PoolError
+from skyward_core.model.errors import PoolError, UsageError
+from skyward_core.plugins.plugin import Plugin
+
+
+class ServerPlugin(Plugin):
+    """Base of plugins whose server has a port of its own.
+
+    Attributes:
+        port: the server's; None for one made of the pool's name.
+        pool_ports: where those begin, and how many there are. Linux assigns none of them by itself.
+        ports_per_pool: how many in a row the server has.
+    """
+
+    pool_ports: ClassVar[tuple[int, int]]
+    ports_per_pool: ClassVar[int] = 1
+    port: int | None
+
+    def __post_init__(self) -> None:
+        last = 65536 - self.ports_per_pool
+        if self.port is not None and not 1024 <= self.port <= last:
+            raise UsageError(f"port must be from 1024 to {last}, not {self.port}; None takes one by the pool's name")
+
+    def port_of(self, pool: str) -> int:
+        """Return the server's port: the same for all nodes of a pool, and in each epoch of the gang.
+
+        Args:
+            pool: Its name.
+        """
+        first, count = self.pool_ports
+        return self.port or first + zlib.crc32(pool.encode()) % (count // self.ports_per_pool) * self.ports_per_pool
 
 
 def check_port_free(plugin: str, address: str, port: int) -> None:

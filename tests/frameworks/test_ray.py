@@ -110,7 +110,7 @@ def test_its_parts_agree_without_talking() -> None:
     made, other = Ray(), Ray()
     assert made.token != other.token and made.token not in repr(made) and made.secrets() == (made.token,)
     places = [sky.InstanceInfo(node=node, total_nodes=2, pool="train", head_addr="10.0.0.1") for node in (0, 1)]
-    found = [made._variables(info, made._port(info.pool)) for info in places]
+    found = [made._variables(info, made.port_of(info.pool)) for info in places]
     assert found[0] == found[1] and re.fullmatch(r"10\.0\.0\.1:2\d{4}", found[0]["RAY_ADDRESS"])
     assert made.dashboard_at("train") == (int(found[0]["RAY_ADDRESS"].rpartition(":")[2]) + 1, "")
     assert Ray(dashboard=False).dashboard_at("train") is None

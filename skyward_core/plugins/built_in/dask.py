@@ -6,27 +6,30 @@ who reaches their ports cannot use them.
 
 from __future__ import annotations
 
+import asyncio
+import os
 import secrets
-import zlib
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+import shutil
+import tempfile
+import threading
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar
+from hmac import compare_digest
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from skyward_core.model.errors import UsageError
-from skyward_core.plugins.plugin import Plugin, requirement, with_pip
-from skyward_core.plugins.server_ports_and_certificates import make_certificates
+from skyward_core.plugins.plugin import requirement, with_pip
+from skyward_core.plugins.server_ports_and_certificates import ServerPlugin, check_port_free, make_certificates
 from skyward_core.runtime.instance_info import place_in_pool
 
 if TYPE_CHECKING:
     from skyward_core.model.specs import Image, PoolSpec
     from skyward_core.runtime.instance_info import InstanceInfo
 
-FIRST_PORT, PORTS = 30_000, 2_000  # a pool has two neighbours of these, by its name; Linux assigns them to nobody
-
 
 @dataclass(frozen=True)
-class Dask(Plugin):
+class Dask(ServerPlugin):
     """One Dask cluster: the scheduler on node 0, a worker in each rank's process.
 
     ``compute.dask`` is a connected ``distributed.Client``. In a rank ``distributed.Client()`` connects to it, too.
@@ -51,6 +54,8 @@ class Dask(Plugin):
     help: ClassVar[str] = "one Dask cluster of the pool's ranks"
     place: ClassVar[int] = 11
     needs_peers = "one cluster of all ranks"
+    pool_ports = (30_000, 2_000)
+    ports_per_pool = 2  # the dashboard has the next one
     version: str = field(default="latest", metadata={"help": "of distributed"})
     dashboard: bool = field(
         default=True, metadata={"help": "have the scheduler serve Dask's dashboard on its loopback"}
@@ -64,8 +69,7 @@ class Dask(Plugin):
     token: str = field(default_factory=lambda: secrets.token_hex(16), init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        if self.port is not None and not 1024 <= self.port < 65535:
-            raise UsageError(f"port must be from 1024 to 65534, not {self.port}; None takes one by the pool's name")
+        super().__post_init__()
         if self.threads < 1:
             raise UsageError(f"threads must be 1 or more, not {self.threads}")
 
@@ -78,8 +82,6 @@ class Dask(Plugin):
 
     @contextmanager
     def around_app(self, info: InstanceInfo) -> Iterator[None]:
-        from skyward_core.plugins.dask_cluster import run_scheduler
-
         if info.node:
             yield
             return
@@ -88,8 +90,6 @@ class Dask(Plugin):
 
     @contextmanager
     def around_process(self, info: InstanceInfo) -> Iterator[None]:
-        from skyward_core.plugins.dask_cluster import client_settings, run_worker
-
         pool = place_in_pool()
         at = f"tls://{pool.head_addr}:{self.port_of(pool.pool)}"
         # Dask's tasks run on one rank each: in the rank's process for tasks, if it has one, and there once.
@@ -105,13 +105,158 @@ class Dask(Plugin):
         """
         return (self.port_of(pool) + 1, f"{self.token}/status") if self.dashboard else None
 
-    def port_of(self, pool: str) -> int:
-        """The scheduler's port: the same for all nodes of a pool, and in each epoch of the gang.
 
-        Args:
-            pool: its name.
-        """
-        return self.port or FIRST_PORT + zlib.crc32(pool.encode()) % (PORTS // 2) * 2
+def ensure_joined() -> None:
+    """Does nothing: a rank that runs it has entered its plugins, and so has its worker."""
+
+
+START_TIMEOUT = 120.0  # seconds for the scheduler to be there
+GRACE = 5.0  # seconds that a server has to close
+
+
+def make_security(plugin: Dask) -> Any:
+    """What its servers and clients know each other by."""
+    import distributed
+
+    made: Any = distributed.Security  # which is not typed
+    authority, certificate, key = plugin.papers
+    parts = {f"tls_{role}_{part}": text for role in ("client", "scheduler", "worker")
+             for part, text in (("cert", certificate), ("key", key))}  # fmt: skip
+    return made(tls_ca_file=authority, require_encryption=True, **parts)
+
+
+@contextmanager
+def run_scheduler(plugin: Dask, address: str, port: int) -> Iterator[None]:
+    """The scheduler, on the head.
+
+    Raises:
+        PoolError: a port cannot be had.
+    """
+    for place in ((address, port), ("127.0.0.1", port + 1)):
+        check_port_free("dask", *place)
+
+    async def start() -> Any:
+        from distributed import Scheduler
+
+        made = Scheduler(
+            host=address,
+            port=port,
+            protocol="tls",
+            security=make_security(plugin),
+            dashboard=plugin.dashboard,
+            dashboard_address=f"127.0.0.1:{port + 1}",
+            http_prefix=f"/{plugin.token}/",
+        )
+        _protect_pages(made, plugin.token)
+        return await made
+
+    config = _load_config()
+    with _run_server(start), config.set({"distributed.comm.timeouts.connect": f"{GRACE:g}s"}):  # to workers that ended
+        yield
+
+
+@contextmanager
+def run_worker(plugin: Dask, info: InstanceInfo, at: str) -> Iterator[None]:
+    """The worker of a rank.
+
+    Args:
+        at: the scheduler.
+    """
+    folder = tempfile.mkdtemp(prefix="sky-dask-")  # nobody else's: what it spills lies here
+
+    async def start() -> Any:
+        from distributed import Worker
+
+        own = os.urandom(16).hex()  # told to nobody: nobody needs its pages
+        made = Worker(
+            at,
+            # Of a name that nothing had before: a rank that died may not have been missed yet.
+            name=f"rank-{info.rank}.{os.getpid()}.{os.urandom(2).hex()}",
+            nthreads=plugin.threads,
+            host=info.address,
+            protocol="tls",
+            security=make_security(plugin),
+            dashboard=False,
+            dashboard_address="127.0.0.1:0",
+            http_prefix=f"/{own}/",
+            local_directory=folder,
+            memory_limit=plugin.memory_limit,
+            death_timeout=START_TIMEOUT,
+        )
+        await made  # which begins to listen there
+        _protect_pages(made, own)
+        return made
+
+    try:
+        with client_settings(plugin, at), _run_server(start):
+            yield
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def client_settings(plugin: Dask, at: str) -> Iterator[None]:
+    """Let ``distributed.Client()`` in this process find the cluster, whose scheduler is there."""
+    authority, certificate, key = plugin.papers
+    tls = "distributed.comm.tls"
+    settings = {
+        "scheduler-address": at,
+        f"{tls}.ca-file": authority,
+        f"{tls}.client.cert": certificate,
+        f"{tls}.client.key": key,
+        "distributed.comm.require-encryption": True,
+    }
+    with _load_config().set(settings):
+        yield
+
+
+def _load_config() -> Any:
+    import dask
+    import distributed  # noqa: F401  its defaults
+
+    return dask.config
+
+
+def _protect_pages(server: Any, token: str) -> None:
+    """Have a server's web pages be found by who knows its secret. Dask's prefix alone hides nothing: the root leads to
+    it, and the map of the site names it."""
+    from tornado.web import ErrorHandler
+
+    web = server.http_application
+    find, secret = web.find_handler, f"/{token}/"
+
+    def find_handler(request: Any, **kwargs: Any) -> Any:
+        if compare_digest(request.path[: len(secret)].encode(), secret.encode()):
+            return find(request, **kwargs)
+        return web.get_handler_delegate(request, ErrorHandler, {"status_code": 404})
+
+    web.find_handler = find_handler
+
+
+@contextmanager
+def _run_server(start: Callable[[], Awaitable[Any]]) -> Iterator[None]:
+    """A server, on a loop in a thread of its own."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, name="dask", daemon=True)
+    thread.start()
+
+    async def begin() -> Any:
+        return await start()
+
+    try:
+        server = asyncio.run_coroutine_threadsafe(begin(), loop).result()
+        try:
+            yield
+        finally:
+            with suppress(TimeoutError):
+                asyncio.run_coroutine_threadsafe(_close_server(server), loop).result(GRACE)
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(GRACE)
+
+
+async def _close_server(server: Any) -> None:
+    await asyncio.wait_for(server.close(), GRACE)
 
 
 PLUGIN = Dask

@@ -11,7 +11,6 @@ import os
 import shutil
 import socket
 import sys
-import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -19,18 +18,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from skyward_core.model.errors import PoolError, UsageError
-from skyward_core.plugins.plugin import Plugin
-from skyward_core.plugins.server_ports_and_certificates import set_variables
+from skyward_core.plugins.server_ports_and_certificates import ServerPlugin, set_variables
 from skyward_core.plugins.ssh_between_nodes import make_key_pair, secret_lines
 
 if TYPE_CHECKING:
     from skyward_core.runtime.instance_info import InstanceInfo
 
-FIRST_PORT, PORTS = 18_000, 1_000  # of these a pool has one, by its name; Linux gives them to nobody
-
 
 @dataclass(frozen=True)
-class Mpi(Plugin):
+class Mpi(ServerPlugin):
     """Nodes reach one another by ``ssh``, without a password, and a host file tells where they are.
 
     A command on one rank starts processes on all nodes: ``mpirun --hostfile $SKYWARD_HOSTFILE -np 8 train``. Each host
@@ -55,6 +51,7 @@ class Mpi(Plugin):
     gang: ClassVar[bool] = False
     needs_peers = "ssh between the nodes"
     _package: ClassVar[str] = "openmpi-bin"  # which has the launcher, in Debian
+    pool_ports = (18_000, 1_000)
     slots: int | None = field(default=None, metadata={"help": "processes for each node; its GPUs, or its ranks"})
     launcher: str = field(default="mpirun", metadata={"help": "the program that each node must have"})
     port: int | None = field(default=None, metadata={"help": "of each node's sshd; one made of the pool's name"})
@@ -62,8 +59,7 @@ class Mpi(Plugin):
     host: tuple[str, str] = field(default_factory=make_key_pair, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        if self.port is not None and not 1024 <= self.port <= 65535:
-            raise UsageError(f"port must be from 1024 to 65535, not {self.port}; None takes one by the pool's name")
+        super().__post_init__()
         if self.slots is not None and self.slots < 1:
             raise UsageError(f"slots must be 1 or more, not {self.slots}; None takes a node's GPUs, or its ranks")
 
@@ -96,14 +92,6 @@ class Mpi(Plugin):
             ssh_between_nodes.write_gang_hosts(info, self.slots or info.accelerators or info.ranks_per_node)
         ):
             yield
-
-    def port_of(self, pool: str) -> int:
-        """The port of each node's sshd, in each epoch of the gang.
-
-        Args:
-            pool: its name.
-        """
-        return self.port or FIRST_PORT + zlib.crc32(pool.encode()) % PORTS
 
     def _needs_launcher(self, info: InstanceInfo) -> bool:
         return True

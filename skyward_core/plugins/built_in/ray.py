@@ -17,22 +17,20 @@ import socket
 import subprocess
 import sys
 import time
-import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from skyward_core.model.errors import PoolError, UsageError
-from skyward_core.plugins.plugin import Plugin, requirement, with_pip
-from skyward_core.plugins.server_ports_and_certificates import check_port_free, set_variables
+from skyward_core.model.errors import PoolError
+from skyward_core.plugins.plugin import requirement, with_pip
+from skyward_core.plugins.server_ports_and_certificates import ServerPlugin, check_port_free, set_variables
 
 if TYPE_CHECKING:
     from skyward_core.model.specs import Image, PoolSpec
     from skyward_core.runtime.instance_info import InstanceInfo
 
-FIRST_PORT, PORTS = 20_000, 10_000  # of these a pool has two neighbours, by its name
 START_TIMEOUT = 120.0  # seconds for the head to be there, and for a node to join it
 WITH_TOKENS = (2, 52)  # Ray's first version that asks for one
 PAUSE = 0.1  # seconds between looks
@@ -54,7 +52,7 @@ HEALTH_CHECK_OPTIONS = {
 
 
 @dataclass(frozen=True)
-class Ray(Plugin):
+class Ray(ServerPlugin):
     """One Ray cluster of the pool's nodes: the head on node 0, from before the ranks are set up until they have ended.
 
     ``ray.init()`` in a rank connects to it; other nodes may still be on their way then, and what asks for them waits,
@@ -78,14 +76,12 @@ class Ray(Plugin):
     place: ClassVar[int] = 10
     gang: ClassVar[bool] = False
     needs_peers = "one cluster of all nodes"
+    pool_ports = (20_000, 10_000)
+    ports_per_pool = 2  # the dashboard has the next one
     version: str = field(default="latest", metadata={"help": "of ray"})
     dashboard: bool = field(default=True, metadata={"help": "have the head serve Ray's dashboard on its loopback"})
     port: int | None = field(default=None, metadata={"help": "of the head; one made of the pool's name"})
     token: str = field(default_factory=lambda: secrets.token_hex(32), init=False, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        if self.port is not None and not 1024 <= self.port < 65535:
-            raise UsageError(f"port must be from 1024 to 65534, not {self.port}; None takes one by the pool's name")
 
     def secrets(self) -> Sequence[str]:
         return (self.token,)
@@ -96,7 +92,7 @@ class Ray(Plugin):
     @contextmanager
     def around_app(self, info: InstanceInfo) -> Iterator[None]:
         _check_tokens()
-        port = self._port(info.pool)
+        port = self.port_of(info.pool)
         if info.node:
             _await_head(info, port)
         else:
@@ -109,7 +105,7 @@ class Ray(Plugin):
 
     @contextmanager
     def around_process(self, info: InstanceInfo) -> Iterator[None]:
-        with set_variables(self._variables(info, self._port(info.pool))):
+        with set_variables(self._variables(info, self.port_of(info.pool))):
             yield
 
     def dashboard_at(self, pool: str) -> tuple[int, str] | None:
@@ -118,11 +114,7 @@ class Ray(Plugin):
         Args:
             pool: its name.
         """
-        return (self._port(pool) + 1, "") if self.dashboard else None
-
-    def _port(self, pool: str) -> int:
-        """The same on all nodes and in each epoch of the gang: a node that comes later joins the head that is there."""
-        return self.port or FIRST_PORT + zlib.crc32(pool.encode()) % (PORTS // 2) * 2
+        return (self.port_of(pool) + 1, "") if self.dashboard else None
 
     def _variables(self, info: InstanceInfo, port: int) -> dict[str, str]:
         return {

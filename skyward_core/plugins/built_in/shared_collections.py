@@ -13,7 +13,6 @@ import subprocess
 import sys
 import tempfile
 import time
-import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -21,21 +20,18 @@ from pathlib import Path
 from threading import Event, Thread
 from typing import TYPE_CHECKING, ClassVar
 
-from skyward_core.model.errors import PoolError, UsageError
-from skyward_core.plugins.plugin import Plugin, requirement, with_pip
+from skyward_core.model.errors import PoolError
+from skyward_core.plugins.plugin import requirement, with_pip
 from skyward_core.plugins.redis_dict_queue_lock import SOCKET, private_folder
-from skyward_core.plugins.server_ports_and_certificates import check_port_free, make_certificates
+from skyward_core.plugins.server_ports_and_certificates import ServerPlugin, check_port_free, make_certificates
 
 if TYPE_CHECKING:
     from skyward_core.model.specs import Image, PoolSpec
     from skyward_core.runtime.instance_info import InstanceInfo
 
 
-FIRST_PORT, PORTS = 19_000, 1_000  # of these a pool has one, by its name; Linux gives them to nobody
-
-
 @dataclass(frozen=True)
-class Shared(Plugin):
+class Shared(ServerPlugin):
     """What ranks and client share by name: ``sky.dict``, ``sky.set``, ``sky.counter``, ``sky.queue``, ``sky.lock``,
     ``sky.barrier``.
 
@@ -60,6 +56,7 @@ class Shared(Plugin):
     place: ClassVar[int] = 12
     gang: ClassVar[bool] = False
     needs_peers = "one store of all ranks"
+    pool_ports = (19_000, 1_000)
     version: str = field(default="latest", metadata={"help": "of the Python package redis"})
     port: int | None = field(default=None, metadata={"help": "of the server; one made of the pool's name"})
     papers: tuple[str, str, str] = field(
@@ -69,10 +66,6 @@ class Shared(Plugin):
         compare=False,
     )
     token: str = field(default_factory=lambda: secrets.token_hex(32), init=False, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        if self.port is not None and not 1024 <= self.port <= 65535:
-            raise UsageError(f"port must be from 1024 to 65535, not {self.port}; None takes one by the pool's name")
 
     def secrets(self) -> Sequence[str]:
         return (self.papers[2], self.token)
@@ -101,14 +94,6 @@ class Shared(Plugin):
             yield
         finally:
             redis_dict_queue_lock.set_current(None)
-
-    def port_of(self, pool: str) -> int:
-        """The server's port: the same for all nodes of a pool, and in each epoch of the gang.
-
-        Args:
-            pool: its name.
-        """
-        return self.port or FIRST_PORT + zlib.crc32(pool.encode()) % PORTS
 
 
 PLUGIN = Shared
