@@ -58,9 +58,15 @@ def walk(folder: Path, never: Callable[[str], bool]) -> Iterator[str]:
 
 
 def _is_ignored(path: str, rules: IgnoreRules) -> bool:
-    """Whether a path is ignored: the file nearest to it that says something decides."""
-    said = (spec.check_file(path.removeprefix(below)).include for below, spec in reversed(rules))
-    return bool(next((each for each in said if each is not None), False))
+    """Check whether a path is ignored: the last pattern that names it in the nearest file decides."""
+    for below, spec in reversed(rules):
+        inner = path.removeprefix(below)
+        for pattern in reversed(spec.patterns):
+            for found in pattern.regex.finditer(inner) if pattern.regex else ():
+                # pathspec lets a folder's pattern match what is in it. Git does not: it enters no ignored folder.
+                if found.groupdict().get("ps_d") is None or found.end("ps_d") == len(inner):
+                    return bool(pattern.include)
+    return False
 
 
 def _read_rules(file: Path, below: str) -> IgnoreRules:

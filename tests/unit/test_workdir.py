@@ -126,11 +126,14 @@ foo*bar
 logs/*
 !logs/keep
 [broken
+inner
+outer/
+!/outer/
 """
 TREE = """
 #odd x.tmp keep.tmp sub/keep.tmp top sub/top deep/er/f sub/deep/er/f build/f sub/build/f sub/build2 cache/f/g a/z a/b/z
 a/b/c/z b/a/z sp ace.txt a1.x c1.x dy.log ay.log foobar foo/bar fooXbar !bang logs/x logs/keep logs/sub/f in/.hidden
-in/own.txt in/x.tmp in/other/own.txt [broken
+in/own.txt in/x.tmp in/other/own.txt [broken outer/inner/f outer/f
 """
 
 
