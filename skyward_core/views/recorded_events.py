@@ -7,7 +7,7 @@ not as it should be is passed over, and text is made safe to show by the views, 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import MISSING, fields, is_dataclass
+from dataclasses import MISSING, fields
 from functools import cache
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -37,7 +37,7 @@ def parse_event(data: Any) -> events.Event | None:
     if kind is None:
         return None
     try:
-        event = _make_parser(kind)(data)
+        event = _parse_object(kind, data)
     except MisfitError:
         return None
     run, total, receipt = (getattr(event, name, None) for name in ("run", "total", "receipt"))
@@ -77,92 +77,66 @@ def _is_spec(spec: Mapping[str, Any]) -> bool:
     )
 
 
-Parser = Callable[[Any], Any]
-"""Gives a value as its type hint says; raises MisfitError where it is none such."""
+# A journal has thousands of events, but few kinds of them.
+_origin_of, _parts_of = cache(get_origin), cache(get_args)
+
+
+def _parse(hint: Any, value: Any) -> Any:
+    """Return a value as its type hint says.
+
+    Raises:
+        MisfitError: The value does not fit.
+    """
+    if type(hint) is type:
+        if hint in _CHECKS:
+            if _CHECKS[hint](value):
+                return value
+        elif hasattr(hint, "__dataclass_fields__"):
+            return _parse_object(hint, value)
+        elif type(value) is hint:  # also that of None
+            return value
+        raise MisfitError(f"{value!r:.80} is no {hint}")
+    if hint is Any:
+        return value
+    origin, parts = _origin_of(hint), _parts_of(hint)
+    if origin in (Union, UnionType):
+        for each in parts:
+            try:
+                return _parse(each, value)
+            except MisfitError:
+                continue
+    elif origin is Literal and type(value) is str and value in parts:
+        return value
+    elif origin in (dict, Mapping) and type(value) is dict:
+        return {_parse(parts[0], name): _parse(parts[1], each) for name, each in value.items()}
+    elif origin is Sequence and type(value) is list:
+        return [_parse(parts[0], each) for each in value]
+    raise MisfitError(f"{value!r:.80} is no {hint}")
+
+
+_CHECKS: dict[type, Callable[[Any], bool]] = {
+    float: is_number,
+    int: lambda value: type(value) is int and is_number(value),
+    str: lambda value: type(value) is str and len(value) <= TEXT,
+}
+
+
+def _parse_object(kind: Any, value: Any) -> Any:
+    hints, wanted = _fields_of(kind)
+    if type(value) is not dict:
+        raise MisfitError(f"{value!r:.80} is no {kind.__name__}")
+    if not value.keys() >= wanted:
+        raise MisfitError(f"{kind.__name__} lacks {', '.join(sorted(wanted - value.keys()))}")
+    # What a newer release tells beside it is left out.
+    return kind(**{name: _parse(hints[name], each) for name, each in value.items() if name in hints})
 
 
 @cache
-def _make_parser(hint: Any) -> Parser:
-    """That of a hint: worked out once, as a journal has thousands of events."""
-    if is_dataclass(hint):
-        return _object_parser(hint)
-    origin, parts = get_origin(hint), get_args(hint)
-    if origin in (Union, UnionType):
-        return _union_parser(hint, list(map(_make_parser, parts)))
-    if origin in (dict, Mapping):
-        return _mapping_parser(hint, *map(_make_parser, parts))
-    if origin is Sequence:
-        return _list_parser(hint, _make_parser(parts[0]))
-    return _plain_parser(hint, _type_check(hint, origin, parts))
-
-
-def _type_check(hint: Any, origin: Any, parts: tuple[Any, ...]) -> Callable[[Any], object]:
-    if origin is Literal:
-        return lambda value: type(value) is str and value in parts
-    if hint is float:
-        return is_number
-    if hint is int:
-        return lambda value: type(value) is int and is_number(value)
-    if hint is str:
-        return lambda value: type(value) is str and len(value) <= TEXT
-    if hint is Any:
-        return lambda value: True
-    return lambda value: type(value) is hint  # also that of None
-
-
-def _plain_parser(hint: Any, good: Callable[[Any], object]) -> Parser:
-    def make(value: Any) -> Any:
-        if not good(value):
-            raise MisfitError(f"{value!r:.80} is no {hint}")
-        return value
-
-    return make
-
-
-def _mapping_parser(hint: Any, key: Parser, each: Parser) -> Parser:
-    def make(value: Any) -> Any:
-        if type(value) is not dict:
-            raise MisfitError(f"{value!r:.80} is no {hint}")
-        return {key(name): each(of) for name, of in value.items()}
-
-    return make
-
-
-def _list_parser(hint: Any, each: Parser) -> Parser:
-    def make(value: Any) -> Any:
-        if type(value) is not list:
-            raise MisfitError(f"{value!r:.80} is no {hint}")
-        return list(map(each, value))
-
-    return make
-
-
-def _union_parser(hint: Any, makers: Sequence[Parser]) -> Parser:
-    def make(value: Any) -> Any:
-        for each in makers:
-            try:
-                return each(value)
-            except MisfitError:
-                continue
-        raise MisfitError(f"{value!r:.80} is no {hint}")
-
-    return make
-
-
-def _object_parser(kind: Any) -> Parser:
+def _fields_of(kind: Any) -> tuple[dict[str, Any], set[str]]:
+    """Return the type hint of each field of a dataclass, and the fields without a default."""
     hints = get_type_hints(kind)
-    makers = {field.name: _make_parser(hints[field.name]) for field in fields(kind)}
     wanted = {field.name for field in fields(kind) if field.default is MISSING and field.default_factory is MISSING}
-
-    def make(value: Any) -> Any:
-        if type(value) is not dict:
-            raise MisfitError(f"{value!r:.80} is no {kind.__name__}")
-        if not value.keys() >= wanted:
-            raise MisfitError(f"{kind.__name__} lacks {', '.join(sorted(wanted - value.keys()))}")
-        # What a newer release tells beside it is left out.
-        return kind(**{name: makers[name](each) for name, each in value.items() if name in makers})
-
-    return make
+    return {field.name: hints[field.name] for field in fields(kind)}, wanted
 
 
 Entry = dict[str, Any]
