@@ -100,30 +100,26 @@ class Comparison:
 
     def facts(self, now: float) -> list[ComparedRow]:
         """How they were made and how they went; times in seconds, costs in dollars."""
-        both = self.left, self.right
-
-        def row(name: str, *values: Any) -> ComparedRow:
-            return ComparedRow(name, *values)
-
-        return [
-            row("pool", *(each.past.pool for each in both)),
-            row("function", *(each.past.function for each in both)),
-            row("script", *(each.past.script for each in both)),
-            row("text", *(each.source for each in both)),
-            row("commit", *(each.commit for each in both)),
-            row("changed", *(each.changed for each in both)),
-            row("provider", *(each.past.provider for each in both)),
-            row("nodes", *(each.nodes for each in both)),
-            row("ranks", *(each.past.ranks for each in both)),
-            row("plugins", *(each.plugins for each in both)),
-            row("parameters", *(each.parameters for each in both)),
-            row("image", *(each.image for each in both)),
-            row("outcome", *(each.past.state for each in both)),
-            row("error", *(each.past.error for each in both)),
-            row("began", *(each.past.opened_at for each in both)),
-            row("took", *(each.past.seconds(now) for each in both)),
-            row("cost", *(each.past.dollars for each in both)),
-        ]
+        facts = {
+            "pool": lambda run: run.past.pool,
+            "function": lambda run: run.past.function,
+            "script": lambda run: run.past.script,
+            "text": lambda run: run.source,
+            "commit": lambda run: run.commit,
+            "changed": lambda run: run.changed,
+            "provider": lambda run: run.past.provider,
+            "nodes": lambda run: run.nodes,
+            "ranks": lambda run: run.past.ranks,
+            "plugins": lambda run: run.plugins,
+            "parameters": lambda run: run.parameters,
+            "image": lambda run: run.image,
+            "outcome": lambda run: run.past.state,
+            "error": lambda run: run.past.error,
+            "began": lambda run: run.past.opened_at,
+            "took": lambda run: run.past.seconds(now),
+            "cost": lambda run: run.past.dollars,
+        }
+        return [ComparedRow(name, of(self.left), of(self.right)) for name, of in facts.items()]
 
     def arguments(self) -> list[ComparedRow]:
         """Each argument of either."""

@@ -12,8 +12,6 @@ from skyward_tui.ui.actions import bindings
 if TYPE_CHECKING:
     from skyward_core.client.session_interface import SessionInterface
 
-SHORT_STEP, LONG_STEP = 10.0, 60.0  # seconds of the record
-
 
 class ReplayApp(SkywardApp):
     """Play a record.
@@ -64,13 +62,9 @@ class ReplayApp(SkywardApp):
         if self.replay is not None:
             self.replay.multiply_speed(factor)
 
-    def action_replay_skip(self, steps: int) -> None:
+    def action_replay_skip(self, seconds: int) -> None:
         if self.replay is not None:
-            self.replay.skip(steps * SHORT_STEP)
-
-    def action_replay_skip_far(self, steps: int) -> None:
-        if self.replay is not None:
-            self.replay.skip(steps * LONG_STEP)
+            self.replay.skip(seconds)
 
     def action_replay_failure(self) -> None:
         if self.replay is not None and not self.replay.seek_failure():

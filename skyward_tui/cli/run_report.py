@@ -19,7 +19,7 @@ from skyward_tui.text.number_format import table as table
 from skyward_tui.text.run_rows import difference_table, parse_rank_pair
 
 GLYPHS = {"returned": "✓", "raised": "✗", "exited": "✗", "lost": "!", "collateral": "⊘", "running": "●"}
-COLORS = {"returned": 32, "raised": 31, "exited": 31, "lost": 31, "collateral": 2}
+COLORS = {"returned": 32, "raised": 31, "exited": 31, "lost": 31, "collateral": 2, "waiting": 2}
 
 
 def exit_status(run: RunView) -> int:

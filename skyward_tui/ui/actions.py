@@ -104,12 +104,12 @@ ACTIONS: tuple[Action, ...] = (
     Action("app.jump", "apostrophe,ctrl+l", "app.jump", "", "Jump: type the letter of where to go"),
     # Replay
     Action("replay.pause", "p", "replay_pause", "play", "Pause or go on; at its end, from the beginning"),
-    Action("replay.back", "comma", "replay_skip(-1)", "10 s", "Back by 10 s", partner="replay.on"),
-    Action("replay.on", "full_stop", "replay_skip(1)", "", "On by 10 s"),
+    Action("replay.back", "comma", "replay_skip(-10)", "10 s", "Back by 10 s", partner="replay.on"),
+    Action("replay.on", "full_stop", "replay_skip(10)", "", "On by 10 s"),
     Action(
-        "replay.far_back", "less_than_sign", "replay_skip_far(-1)", "1 min", "Back by a minute", partner="replay.far_on"
+        "replay.far_back", "less_than_sign", "replay_skip(-60)", "1 min", "Back by a minute", partner="replay.far_on"
     ),
-    Action("replay.far_on", "greater_than_sign", "replay_skip_far(1)", "", "On by a minute"),
+    Action("replay.far_on", "greater_than_sign", "replay_skip(60)", "", "On by a minute"),
     Action(
         "replay.slower", "minus", "replay_speed(0.5)", "speed", "Half as fast; x0.25 at least", partner="replay.faster"
     ),

@@ -55,6 +55,7 @@ from skyward_tui.cli.console import Console
 from skyward_tui.cli.follow_run import MUST_FINISH, Choice, Follower, Interrupted
 from skyward_tui.cli.pool_and_run_lookup import live_pools, open_session
 from skyward_tui.cli.run_report import (
+    COLORS,
     GLYPHS,
     drop_receipts,
     exit_status,
@@ -114,9 +115,6 @@ def _ring_terminal(text: str) -> None:
     if sys.stderr.isatty():
         sys.stderr.write(text)
         sys.stderr.flush()
-
-
-COLORS = {"returned": 32, "raised": 31, "exited": 31, "lost": 31, "collateral": 2, "waiting": 2}
 
 
 class TrialReporter:
