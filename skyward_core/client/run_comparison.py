@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import isfinite
 from typing import Any, NamedTuple
@@ -100,7 +100,7 @@ class Comparison:
 
     def facts(self, now: float) -> list[ComparedRow]:
         """How they were made and how they went; times in seconds, costs in dollars."""
-        facts = {
+        facts: dict[str, Callable[[ComparedRun], Any]] = {
             "pool": lambda run: run.past.pool,
             "function": lambda run: run.past.function,
             "script": lambda run: run.past.script,

@@ -77,8 +77,10 @@ def _is_spec(spec: Mapping[str, Any]) -> bool:
     )
 
 
-# A journal has thousands of events, but few kinds of them.
-_origin_of, _parts_of = cache(get_origin), cache(get_args)
+@cache
+def _split_hint(hint: Any) -> tuple[Any, tuple[Any, ...]]:
+    """Return the origin and the arguments of a type hint; a journal has thousands of events of few kinds."""
+    return get_origin(hint), get_args(hint)
 
 
 def _parse(hint: Any, value: Any) -> Any:
@@ -98,7 +100,7 @@ def _parse(hint: Any, value: Any) -> Any:
         raise MisfitError(f"{value!r:.80} is no {hint}")
     if hint is Any:
         return value
-    origin, parts = _origin_of(hint), _parts_of(hint)
+    origin, parts = _split_hint(hint)
     if origin in (Union, UnionType):
         for each in parts:
             try:
