@@ -218,7 +218,7 @@ class NodeResultsFetcher:
         """The agent's: it has no ranks, and only hands out what is there."""
         return {
             "pool": self._row.name, "node": self._machine.node, "nodes": 1, "ranks_per_node": 0,
-            "concurrency": 1, "idle_timeout": LEASE, "env": {}, "cwd": "", "path": [], "image": {},
+            "concurrency": 1, "idle_timeout": LEASE, "grace": 0.0, "env": {}, "cwd": "", "path": [], "image": {},
         }  # fmt: skip
 
     async def _download_runs(self, link: Link, runs: Sequence[str]) -> list[CallOutcome]:

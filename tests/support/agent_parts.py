@@ -78,7 +78,7 @@ class Node:
     """The second of two nodes with two ranks each and two slots per rank; none of its workers is ever started."""
 
     def __init__(self, folder: Path, **config: Any) -> None:
-        shape: dict[str, Any] = {"ranks_per_node": 2, "concurrency": 2} | config
+        shape: dict[str, Any] = {"ranks_per_node": 2, "concurrency": 2, "idle_timeout": 600.0, "grace": 5.0} | config
         told = AgentConfig("p", 1, 2, str(folder), str(folder / "s"), **shape)
         told.spool.mkdir()
         told.blobs.mkdir()

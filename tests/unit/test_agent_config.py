@@ -8,7 +8,15 @@ import pytest
 
 from skyward_core.node.agent.config import AgentConfig
 
-TOLD: dict[str, Any] = {"pool": "p", "node": 0, "nodes": 2, "folder": "/n", "socket": "/s"}
+TOLD: dict[str, Any] = {
+    "pool": "p",
+    "node": 0,
+    "nodes": 2,
+    "folder": "/n",
+    "socket": "/s",
+    "idle_timeout": 9.0,
+    "grace": 1.0,
+}
 
 
 def test_it_is_what_a_client_sent_and_what_that_leaves_out() -> None:
@@ -20,7 +28,7 @@ def test_it_is_what_a_client_sent_and_what_that_leaves_out() -> None:
         [],
         None,
     )
-    other = AgentConfig("p", 0, 2, "/n", "/s")
+    other = AgentConfig("p", 0, 2, "/n", "/s", 9.0, 1.0)
     assert other.env == {} and other.env is not AgentConfig(**TOLD).env
     assert other.worker_socket == config.worker_socket
 
@@ -36,7 +44,7 @@ def test_a_changed_one_is_another() -> None:
 @pytest.mark.parametrize(
     ("told", "said"),
     [
-        ({"pool": "p", "node": 0}, "needs nodes, folder, socket$"),
+        ({"pool": "p", "node": 0}, "needs nodes, folder, socket, idle_timeout, grace$"),
         (TOLD | {"colour": "red"}, "has no colour$"),
     ],
 )

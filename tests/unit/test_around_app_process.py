@@ -27,7 +27,9 @@ class Around:
     """``PluginContextProcess`` of a node, with what it starts in place of processes: numbers that are no process's."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        config = AgentConfig("p", 1, 2, str(folder), str(folder / "s"), ranks_per_node=2, grace=60.0)
+        config = AgentConfig(
+            "p", 1, 2, str(folder), str(folder / "s"), ranks_per_node=2, idle_timeout=600.0, grace=60.0
+        )
         config.spool.mkdir()
         self.state = NodeState(config)
         self.state.learn_gang(GANG)

@@ -463,6 +463,7 @@ def test_what_some_nodes_load_comes_compiled(name: str, unpacked: Path) -> None:
 
 def test_an_agent_that_listens_has_loaded_nothing_of_that(unpacked: Path, tmp_path: Path) -> None:
     config = {"pool": "p", "node": 0, "nodes": 1, "folder": str(tmp_path), "socket": str(tmp_path / "s")}
+    config |= {"idle_timeout": 600.0, "grace": 5.0}
     script = (
         "import sys; sys.path.insert(0, sys.argv[1])\n"
         "from skyward_core.node.bootstrap import host_command_server as server\n"

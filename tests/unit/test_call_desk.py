@@ -40,7 +40,9 @@ class Peer(Connection):
 
 @pytest.fixture
 def config(tmp_path: Path) -> AgentConfig:
-    config = AgentConfig(pool="p", node=3, nodes=4, folder=str(tmp_path), socket=str(tmp_path / "s"))
+    config = AgentConfig(
+        pool="p", node=3, nodes=4, folder=str(tmp_path), socket=str(tmp_path / "s"), idle_timeout=9.0, grace=1.0
+    )
     config.spool.mkdir()
     return config
 
@@ -114,7 +116,8 @@ from skyward_core.node.agent.connection import Connection
 from skyward_core.node.agent.agent_state import NodeState
 
 async def main(folder, descriptor):
-    state, owner = NodeState(AgentConfig(pool="p", node=3, nodes=4, folder=folder, socket="")), Connection(print, print)
+    config = AgentConfig(pool="p", node=3, nodes=4, folder=folder, socket="", idle_timeout=9.0, grace=1.0)
+    state, owner = NodeState(config), Connection(print, print)
     await asyncio.get_running_loop().create_connection(lambda: owner, sock=socket.socket(fileno=int(descriptor)))
     desk, call = CallLifecycle(state, ClientRegistry()), Call("r1", 0, {}, b"", owner, rank=3)
     state.registry.add(call)

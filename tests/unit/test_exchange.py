@@ -35,7 +35,7 @@ class Client:
 
 class Node:
     def __init__(self, folder: Path, number: int, authority: Authority) -> None:
-        self.config = AgentConfig("p", number, 2, str(folder), str(folder / "sock"))
+        self.config = AgentConfig("p", number, 2, str(folder), str(folder / "sock"), 600.0, 5.0)
         self.config.blobs.mkdir(parents=True)
         self.exchange = PeerTransfers(self.config)
         self.client = Client()

@@ -159,6 +159,8 @@ def test_an_agent_stays_small(tmp_path: Path) -> None:
             "nodes": 1,
             "folder": str(folder),
             "socket": socket,
+            "idle_timeout": 600.0,
+            "grace": 5.0,
             "path": [str(ROOT)],
         }
         begin = f"import sys\nsys.path.insert(0, {str(ROOT)!r})\n"

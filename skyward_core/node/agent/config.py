@@ -53,15 +53,15 @@ class AgentConfig:
     nodes: int
     folder: str
     socket: str
+    idle_timeout: float
+    grace: float
     ranks_per_node: int = 1
     concurrency: int = 1
     executor: str = "process"
-    idle_timeout: float = 600.0
     ttl: float | None = None
     deadman: int = 0
     log_limit: int = 0
     keep_results: float = 0.0
-    grace: float = 5.0
     rendezvous: bool = True
     debug_wait: float = 0.0
     notices: str = ""

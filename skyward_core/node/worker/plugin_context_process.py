@@ -29,7 +29,7 @@ def main(socket_path: str, folder: str, rank: str, number: str) -> None:
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # its log is read while it lives
     faulthandler.enable()
     import_hooks.install()
-    PluginContextServer(socket_path, float(os.environ.pop("SKYWARD_PATIENCE", "600"))).serve()
+    PluginContextServer(socket_path, float(os.environ.pop("SKYWARD_PATIENCE"))).serve()
 
 
 class PluginContextServer:

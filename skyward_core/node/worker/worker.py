@@ -70,8 +70,8 @@ class WorkerConfig:
         if (names := environ.pop("SKYWARD_VARIABLES", None)) is not None:
             self.start_options["env"] = {name: environ[name] for name in names.split(",") if name in environ}
         self.capacity = int(environ.pop("SKYWARD_CAPACITY", "1"))
-        self.patience = float(environ.pop("SKYWARD_PATIENCE", "600"))
-        self.grace = float(environ.pop("SKYWARD_GRACE", "5"))
+        self.patience = float(environ.pop("SKYWARD_PATIENCE"))
+        self.grace = float(environ.pop("SKYWARD_GRACE"))
         self.rendezvous = environ.pop("SKYWARD_RENDEZVOUS", "1") != "0"
         self.debug_wait = float(environ.pop("SKYWARD_DEBUG_WAIT", "0"))
         self.sources, self.folders = json.loads(environ.pop("SKYWARD_FOLDERS", '[[""], []]'))

@@ -14,6 +14,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from yaml.reader import ReaderError
 
 from skyward_core.model.errors import JobFileError
+from skyward_core.model.spec_field_checks import duration
 from skyward_core.util.light_dataclass import Value, value
 from skyward_core.util.redaction import Redactor, url_secrets
 
@@ -254,7 +255,6 @@ class JobKeys(_Keys):
 _NUMBER = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*(\+?)\s*")
 _SIZE_UNITS = {"": 1.0, "gb": 1.0, "gi": 1.0, "g": 1.0, "tb": 2.0**10, "t": 2.0**10}  # in GB
 _SIZE_UNITS |= {"mb": 2.0**-10, "m": 2.0**-10, "kb": 2.0**-20, "k": 2.0**-20}
-_TIME_UNITS = {"": 60.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 DEFAULT_IDLE_SECONDS = 300.0  # seconds, where only ``true`` is said
 ALTERNATIVE_KEYS = ("any_of", "ordered")
 
@@ -397,10 +397,13 @@ class _ResourceReader:
             return DEFAULT_IDLE_SECONDS
         if isinstance(said, AutostopKeys):
             return DEFAULT_IDLE_SECONDS if said.idle_minutes is None else said.idle_minutes * 60
-        found = _NUMBER.fullmatch(str(said))
-        if found is None or found[2].lower() not in _TIME_UNITS or not float(found[1]):
-            raise self._document.make_error(f"{said!r:.40} is no time; write 10 (minutes), 10m or 2h", place)
-        return float(found[1]) * _TIME_UNITS[found[2].lower()]
+        text = str(said).strip()
+        try:
+            if seconds := duration(f"{text}m" if text.replace(".", "", 1).isdigit() else text):
+                return seconds
+        except ValueError:
+            pass
+        raise self._document.make_error(f"{said!r:.40} is no time; write 10 (minutes), 10m or 2h", place)
 
 
 def read_machine_alternatives(document: YamlDocument, keys: ResourceKeys | None) -> tuple[WantedMachine, ...]:
