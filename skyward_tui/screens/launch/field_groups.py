@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
@@ -327,30 +327,56 @@ class FoldingSection(Collapsible):
         self._title.focus(scroll_visible)
         return self
 
-    def set_summary(self, said: str, *, amiss: bool = False) -> None:
-        """Say behind its name what is set in it."""
-        self._title.label = Content.assemble(self._label, "  ", (said, "$text-error" if amiss else "$muted"))
 
+class OptionFields(FoldingSection):
+    """Fields for the parts of one option, which fold.
 
-LABEL = "Image and environment"
+    Args:
+        label: as of :class:`FoldingSection`.
+        prefix: start of the ids of the fields, and of what holds them.
+    """
 
-
-class ImageFields(FoldingSection):
-    """That part."""
-
-    class ImageChanged(Message):
+    class Changed(Message):
         """A field was."""
 
+    def __init__(self, label: str, prefix: str, *, id: str) -> None:
+        super().__init__(label, ArgumentFields(id=f"{prefix}-arguments", prefix=prefix), id=id)
+        self._line = ""  # what the fields say, as they know it themselves
+
+    @property
+    def texts(self) -> dict[str, str]:
+        """What the fields say, by their names."""
+        return parse_arguments(self._line) or {}
+
+    def show_fields(self, asked: Sequence[ArgumentField] | None, told: str, wrong: str) -> None:
+        """Show fields, unless they stay as they are, and behind the label what they say, or what is wrong with it."""
+        if asked is not None:
+            self.query_one(ArgumentFields).show(asked, self._line, Path(), sweep=False)
+        text = sanitize_line(one_line(f"✗ {wrong}" if wrong else told)) or "as they are by default"
+        self._title.label = Content.assemble(self._label, "  ", (text, "$text-error" if wrong else "$muted"))
+
+    @on(ArgumentFields.Edited)
+    def _edited(self, event: ArgumentFields.Edited) -> None:
+        event.stop()
+        before, self._line = self.texts, event.line
+        self.on_edited({name for name in before | self.texts if before.get(name) != self.texts.get(name)})
+        self.post_message(self.Changed())
+
+    def on_edited(self, names: Collection[str]) -> None:
+        """Handle new texts of these fields."""
+
+
+class ImageFields(OptionFields):
+    """The ranks' environment."""
+
     def __init__(self, *, id: str) -> None:
-        super().__init__(LABEL, ArgumentFields(id="image-arguments", prefix="image"), id=id)
-        self._line = ""  # what each field says, as they know it themselves
-        self._texts: dict[str, list[str]] = {}  # and of a launch that was filled in, what that is made of
+        super().__init__("Image and environment", "image", id=id)
+        self._filled: dict[str, list[str]] = {}  # what a launch that was filled in says, by its fields
 
     @property
     def text(self) -> str:
         """What is said, as texts such as ``pip=einops``; such as nobody can split where a quotation has no end."""
-        said = parse_arguments(self._line) or {}
-        return " ".join(text for name, each in said.items() if (text := self._text_of(name, each)))
+        return " ".join(text for name, each in self.texts.items() if (text := self._text_of(name, each)))
 
     def fill(self, text: str) -> None:
         """Have the fields say what such texts do."""
@@ -360,10 +386,10 @@ class ImageFields(FoldingSection):
             texts = shlex.split(text)
         except ValueError:  # it was kept while somebody was typing
             texts = []
-        self._texts = {}
+        self._filled = {}
         for each in texts:
             (name,) = split_by_field([each])
-            self._texts.setdefault(name, []).append(each)
+            self._filled.setdefault(name, []).append(each)
         self._line = shlex.join(f"{name}={said}" for name, said in split_by_field(texts).items())
 
     @on(FoldingSection.Expanded)
@@ -371,55 +397,35 @@ class ImageFields(FoldingSection):
         """Say on the line that folds what is set, or what is wrong; once it is open, have the fields there."""
         from skyward_core.client.launch.image_options import IMAGE_FIELDS, parse_image_options
 
-        if not self.collapsed:
-            self.query_one(ArgumentFields).show(IMAGE_FIELDS, self._line, Path(), sweep=False)
+        wrong = ""
         try:
             parse_image_options(shlex.split(self.text))
         except (UsageError, ValueError) as error:
-            self.set_summary(f"✗ {sanitize_line(one_line(str(error)))}", amiss=True)
-        else:
-            self.set_summary(sanitize_line(one_line(self.text)) if self.text else "as they are by default")
+            wrong = str(error)
+        self.show_fields(None if self.collapsed else IMAGE_FIELDS, self.text, wrong)
 
     def _text_of(self, name: str, said: str) -> str:
         from skyward_core.client.launch.image_options import field_texts
 
-        if name in self._texts:  # several commands stay several
-            return shlex.join(self._texts[name])
+        if name in self._filled:  # several commands stay several
+            return shlex.join(self._filled[name])
         try:
             return shlex.join(field_texts(name, said))
         except ValueError:
             return f"{name}={said}"
 
-    @on(ArgumentFields.Edited)
-    def _edited(self, event: ArgumentFields.Edited) -> None:
-        event.stop()
-        said = parse_arguments(self._line) or {}
-        self._line, now = event.line, parse_arguments(event.line) or {}
-        changed = {name for name in said.keys() | now.keys() if said.get(name) != now.get(name)}
-        self._texts = {name: texts for name, texts in self._texts.items() if name not in changed}
-        self.post_message(self.ImageChanged())
+    def on_edited(self, names: Collection[str]) -> None:
+        self._filled = {name: texts for name, texts in self._filled.items() if name not in names}
 
 
-PLUGIN_PARAMETERS_LABEL = "Plugins' parameters"
-
-
-class PluginFields(FoldingSection):
-    """That part. It is there while a plugin is on that takes something."""
-
-    class ParametersChanged(Message):
-        """A parameter was."""
+class PluginFields(OptionFields):
+    """Parameters of plugins; there while a plugin is on that takes some."""
 
     def __init__(self, *, id: str) -> None:
-        super().__init__(PLUGIN_PARAMETERS_LABEL, ArgumentFields(id="plugin-arguments", prefix="parameter"), id=id)
+        super().__init__("Plugins' parameters", "plugin", id=id)
         self.display = False
-        self._line = ""
         self._names: Sequence[str] | None = None
         self._arguments: list[ArgumentField] = []
-
-    @property
-    def texts(self) -> Mapping[str, str]:
-        """What is given, by names such as ``torch.backend``; of plugins that are off, too."""
-        return parse_arguments(self._line) or {}
 
     def fill(self, texts: Mapping[str, str]) -> None:
         """Have the fields say what is given."""
@@ -431,23 +437,11 @@ class PluginFields(FoldingSection):
 
         if names != self._names:  # packages are looked through for others' plugins
             self._names, self._arguments = names, parameter_fields(names)
-        asked = self._arguments
-        self.display = bool(asked)
-        self.query_one(ArgumentFields).show(asked, self._line, Path(), sweep=False)
-        known = {each.name: each for each in asked}
+        self.display = bool(self._arguments)
+        known = {each.name: each for each in self._arguments}
         said = {name: text for name, text in self.texts.items() if name in known}
-        amiss = [name for name, text in said.items() if known[name].validation_error(text)]
-        if amiss:
-            self.set_summary(f"✗ {sanitize_line(amiss[0])} is amiss", amiss=True)
-        else:
-            told = ", ".join(f"{name}={text}" for name, text in said.items())
-            self.set_summary(sanitize_line(one_line(told)) if told else "as they are by default")
-
-    @on(ArgumentFields.Edited)
-    def _edited(self, event: ArgumentFields.Edited) -> None:
-        event.stop()
-        self._line = event.line
-        self.post_message(self.ParametersChanged())
+        wrong = next((f"{name} is amiss" for name, text in said.items() if known[name].validation_error(text)), "")
+        self.show_fields(self._arguments, ", ".join(f"{name}={text}" for name, text in said.items()), wrong)
 
 
 State = Literal["asked", "ok", "warn", "fail"]

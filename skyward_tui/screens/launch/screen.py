@@ -52,9 +52,8 @@ from skyward_tui.screens.launch.field_groups import (
     ArgumentFields,
     CallFields,
     CheckLines,
-    ImageFields,
     LaunchFields,
-    PluginFields,
+    OptionFields,
     ProviderField,
     display_path,
     worst_state,
@@ -515,8 +514,7 @@ class LaunchScreen(BaseScreen[None]):
     @on(Input.Changed)
     @on(Select.Changed)
     @on(Toggles.Changed)
-    @on(PluginFields.ParametersChanged)
-    @on(ImageFields.ImageChanged)
+    @on(OptionFields.Changed)
     def _review(self) -> None:
         """Say what the form as it stands would do, or what is wrong with it."""
         if self._busy:
