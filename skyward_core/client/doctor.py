@@ -14,8 +14,7 @@ from skyward_core.model.errors import SkywardError, error_hint, error_message
 from skyward_core.model.machines import Check
 from skyward_core.model.provider_capabilities import ChecksSettings, declared_settings
 from skyward_core.store.ledger import VERSION, Ledger
-from skyward_core.store.state_folder import ensure_socket_folder
-from skyward_core.store.state_folder import state_home as state_folder
+from skyward_core.store.state_folder import ensure_socket_folder, state_home
 
 FILES_WANTED = 1024  # a socket and two log files for each of some hundred ranks, and what the scripts open
 
@@ -45,7 +44,7 @@ def _files() -> Check:
 
 def _folders() -> Iterator[Check]:
     try:
-        home = state_folder()
+        home = state_home()
         probe = home / f".doctor-{os.getpid()}"
         probe.write_bytes(b"")
         probe.unlink()

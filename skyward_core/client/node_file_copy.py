@@ -20,8 +20,13 @@ from skyward_core.store.ledger import Ledger
 from skyward_core.store.ledger_rows import PoolRow
 from skyward_core.store.state_folder import find_state_folder, is_state_folder
 from skyward_core.transport.ssh.asyncssh_import import asyncssh
-from skyward_core.transport.ssh.connection import answer_timeout, describe_error, silent_host_error, stalled_host_error
-from skyward_core.transport.ssh.connection import connect as open_connection
+from skyward_core.transport.ssh.connection import (
+    answer_timeout,
+    connect,
+    describe_error,
+    silent_host_error,
+    stalled_host_error,
+)
 from skyward_core.util.terminal_safe_text import sanitize_line
 from skyward_core.util.user_files import is_dir, resolve_path
 
@@ -342,7 +347,7 @@ class _AnswerLimit:
 
 @asynccontextmanager
 async def _sftp(target: Any) -> AsyncIterator[tuple[Any, _AnswerLimit]]:
-    link = await open_connection(target)
+    link = await connect(target)
     try:
         try:
             async with asyncio.timeout(answer_timeout()) as timeout:

@@ -65,7 +65,7 @@ class Playback:
 
     Attributes:
         about: what the record says of itself, safe to show.
-        passed_over: entries that could not be understood.
+        skipped_count: entries that could not be understood.
     """
 
     def __init__(self, record: RecordingReader, wall: Callable[[], float] = time.monotonic) -> None:

@@ -12,7 +12,7 @@ from skyward_core.client.run_history import PastRun, load_metrics, past_run, run
 from skyward_core.model.errors import UsageError
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.state_folder import pool_path
-from skyward_core.util.terminal_safe_text import sanitize_line as safe
+from skyward_core.util.terminal_safe_text import sanitize_line
 from skyward_core.views.outliers import Trace, compute_band, median
 from skyward_core.views.pool_view import RunView, TaskView
 from skyward_core.views.rank_metrics import MetricStore
@@ -175,13 +175,13 @@ def _load_run(ledger: Ledger, run: str) -> ComparedRun:
     return ComparedRun(
         past=past_run(ledger, row),
         view=view,
-        commit=safe(launch.source.commit) if launch else "",
-        changed=tuple(map(safe, launch.source.changed)) if launch else (),
-        source=safe(launch.source.script) if launch else "",
+        commit=sanitize_line(launch.source.commit) if launch else "",
+        changed=tuple(map(sanitize_line, launch.source.changed)) if launch else (),
+        source=sanitize_line(launch.source.script) if launch else "",
         nodes=nodes if isinstance(nodes, int) else 0,
-        plugins=tuple(safe(str(each)) for each in plugins) if isinstance(plugins, list) else (),
-        parameters=tuple(safe(f"{name}={text}") for name, text in sorted(given.items())),
-        image=tuple(map(safe, launch.request.image_settings)) if launch else (),
+        plugins=tuple(sanitize_line(str(each)) for each in plugins) if isinstance(plugins, list) else (),
+        parameters=tuple(sanitize_line(f"{name}={text}") for name, text in sorted(given.items())),
+        image=tuple(map(sanitize_line, launch.request.image_settings)) if launch else (),
         numbers=_summarize_metrics(view.tasks, book, run),
         book=book,
     )

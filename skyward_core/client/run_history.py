@@ -29,8 +29,7 @@ from skyward_core.store.pool_folder import fill_last_metrics, has_metrics, log_f
 from skyward_core.store.pruning import prune_clones, prune_environments, prune_pools
 from skyward_core.store.run_logs import LineBatch, LogRange, RunLogs, StoredLines, ring_tail
 from skyward_core.store.state_folder import pool_path
-from skyward_core.util.terminal_safe_text import sanitize_line as safe
-from skyward_core.util.terminal_safe_text import sanitize_line as safe_field
+from skyward_core.util.terminal_safe_text import sanitize_line
 from skyward_core.views.log_buffer import join_lines
 from skyward_core.views.pool_view import RunView, TaskView
 from skyward_core.views.rank_metrics import MetricStore
@@ -471,24 +470,26 @@ class _PoolCache:
             self.launches[row.run] = told
         end = time.time() if row.ended_at is None else row.ended_at
         return PastRun(
-            run=row.run, pool=safe(pool.name), key=pool.key, provider=_provider(pool), function=safe(row.function),
+            run=row.run, pool=sanitize_line(pool.name), key=pool.key, provider=_provider(pool),
+            function=sanitize_line(row.function),
             script=told.script, arguments=told.arguments, ranks=row.total,
             counted=_COUNTED.get(row.kind, "task"), state=row.state,
-            opened_at=row.opened_at, ended_at=row.ended_at, error=safe(error),
+            opened_at=row.opened_at, ended_at=row.ended_at, error=sanitize_line(error),
             dollars=_dollars(pool, bills, row.opened_at, end), is_up=pool.ended_at is None,
         )  # fmt: skip
 
     def pool_without_run(self, pool: PoolRow) -> PastRun:
         bills = bills_of_pool(self.ledger, pool)
         return PastRun(
-            run="", pool=safe(pool.name), key=pool.key, provider=_provider(pool), function="", state=pool.state,
+            run="", pool=sanitize_line(pool.name), key=pool.key, provider=_provider(pool), function="",
+            state=pool.state,
             opened_at=pool.created_at, ended_at=pool.ended_at, is_up=pool.ended_at is None,
             dollars=_dollars(pool, bills, 0.0, time.time()),
         )  # fmt: skip
 
 
 def _provider(pool: PoolRow) -> str:
-    return safe(str(pool.spec.get("provider") or pool.provider.get("provider", "")))
+    return sanitize_line(str(pool.spec.get("provider") or pool.provider.get("provider", "")))
 
 
 def _dollars(pool: PoolRow, bills: Iterable[Bill], since: float, until: float) -> float | None:
@@ -519,15 +520,17 @@ def _load_launch_summary(pool: str, run: str) -> LaunchSummary:
     try:
         told = pool_folder.read_launch(pool, run) or {}
         if "job" in told:
-            variables = tuple(safe(f"{name}={text}") for name, text in dict(told["job"]["env"]).items())
-            return LaunchSummary(safe(Path(str(told["job"]["path"])).name), variables)
+            variables = tuple(sanitize_line(f"{name}={text}") for name, text in dict(told["job"]["env"]).items())
+            return LaunchSummary(sanitize_line(Path(str(told["job"]["path"])).name), variables)
         if "command" in told:
-            return LaunchSummary("", tuple(safe(str(word)) for word in told["command"]["words"]))
+            return LaunchSummary("", tuple(sanitize_line(str(word)) for word in told["command"]["words"]))
         asked = dict(told["request"])
         words = asked.get("arguments") or asked.get("script_args") or ()
         if any(map(asked.get, WAYS)):
             words = _gang_arguments(pool, run) or words
-        return LaunchSummary(safe(Path(str(asked["script"])).name), tuple(safe(str(word)) for word in words))
+        return LaunchSummary(
+            sanitize_line(Path(str(asked["script"])).name), tuple(sanitize_line(str(word)) for word in words)
+        )
     except (OSError, KeyError, TypeError, ValueError):
         return LaunchSummary()
 
@@ -685,7 +688,7 @@ class LogSearch:
 
     Attributes:
         runs: how many are to be looked through.
-        looked: how many have been.
+        searched: number of runs that have been searched.
         unread: how many of these could not be read.
         done: whether nothing is left to do.
     """
@@ -797,13 +800,13 @@ def matching_lines(texts: Sequence[str], words: Sequence[str]) -> list[int]:
 def _outcome_lines(outcome: Outcome) -> Iterator[str]:
     """What a rank gave, and what it failed by, a line each."""
     if outcome.summary is not None:
-        yield safe_field(outcome.summary.text)
+        yield sanitize_line(outcome.summary.text)
     if outcome.error is not None:
-        yield safe_field(f"{outcome.error.type}: {outcome.error.message}")
+        yield sanitize_line(f"{outcome.error.type}: {outcome.error.message}")
 
 
 def _make_match(rank: int, number: int | None, line: str, words: Sequence[str]) -> LineMatch:
-    text = safe_field(line)
+    text = sanitize_line(line)
     places = {word: text.casefold().find(word) for word in words}
     first = max(0, min(places.values()) - CONTEXT_CHARS) if len(text) > MAX_MATCH_CHARS else 0
     shown = f"{'… ' if first else ''}{text[first : first + MAX_MATCH_CHARS].strip()}"

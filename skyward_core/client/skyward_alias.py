@@ -17,7 +17,7 @@ from skyward_core.model.errors import UsageError
 from skyward_core.tasks.bounded_subprocess import QueryTimeout, run_bounded
 from skyward_core.tasks.client_interpreter import ALIAS_FOLDER
 from skyward_core.tasks.script_interpreter_selection import list_interpreters
-from skyward_core.util.terminal_safe_text import sanitize_line as shown
+from skyward_core.util.terminal_safe_text import sanitize_line
 
 MARK = "# An alias of skyward_core: the command `shim install` wrote it, and `shim remove` takes it away.\n"
 _PREFIX = ".skyward-"  # of a file until it is whole
@@ -66,7 +66,8 @@ def install(python: str | None = None) -> AliasModule:
     path = site / "skyward.py"
     if found["there"] and not (_is_ours(path) and Path(found["there"]) == path):
         raise UsageError(
-            f"{python} has another package skyward, at {shown(found['there'])}, which scripts get: uninstall it first"
+            f"{python} has another package skyward, at {sanitize_line(found['there'])}, which scripts get: "
+            "uninstall it first"
         )
     if _is_ours(path):
         return AliasModule(path, python, changed=False)
@@ -128,7 +129,7 @@ def _inspect_interpreter(python: str | None) -> tuple[str, Path, dict[str, Any]]
         why = str(error)
     except (ValueError, KeyError):
         why = "it answers something else, and may be no Python"
-    raise UsageError(f"{shown(python)} does not say where its packages are: {shown(why)}")
+    raise UsageError(f"{sanitize_line(python)} does not say where its packages are: {sanitize_line(why)}")
 
 
 def _remove_partial_files(site: Path) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from skyward_core.model.outcomes import MachineStatus
 from skyward_core.util.light_dataclass import Value, value
-from skyward_core.util.terminal_safe_text import sanitize_line as safe_field
+from skyward_core.util.terminal_safe_text import sanitize_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -160,8 +160,8 @@ class GpuProcess(Value):
     computes: bool
 
     def __str__(self) -> str:
-        who = safe_field(self.user) or "somebody who cannot be seen from here"
-        what = [safe_field(self.command) or f"process {self.pid}"]
+        who = sanitize_line(self.user) or "somebody who cannot be seen from here"
+        what = [sanitize_line(self.command) or f"process {self.pid}"]
         if self.memory:
             what.append(f"{self.memory / 1e9:.1f} GB")
         return f"{who} ({', '.join(what)})"
@@ -210,7 +210,7 @@ class GpuUse(Value):
     @property
     def state(self) -> str:
         """ "free", or who has it, in words that may be shown."""
-        parts = [f"taken by {safe_field(self.holder)}"] if self.holder else []
+        parts = [f"taken by {sanitize_line(self.holder)}"] if self.holder else []
         if users := [str(each) for each in self.processes if each.computes]:
             parts.append(f"used by {' and '.join(users)}")
         elif self.is_in_use:
@@ -219,7 +219,7 @@ class GpuUse(Value):
         return "; ".join(parts) or FREE
 
     def __str__(self) -> str:
-        return f"GPU {safe_field(self.number)} ({safe_field(self.model)}) is {self.state}"
+        return f"GPU {sanitize_line(self.number)} ({sanitize_line(self.model)}) is {self.state}"
 
 
 @value

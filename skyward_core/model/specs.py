@@ -9,7 +9,7 @@ from dataclasses import asdict, fields, replace
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from skyward_core.model import spec_field_checks as checks
+from skyward_core.model import spec_field_checks
 from skyward_core.model.errors import SpecError
 from skyward_core.model.older_api_arguments import (
     AcceptsDeprecatedArguments,
@@ -84,8 +84,8 @@ class Nodes(ValidatedValue):
         SpecError: a value makes no sense.
     """
 
-    min: int = checked(checks.integer_between(1, 1024))
-    max: int = checked(checks.integer_between(1, 1024))
+    min: int = checked(spec_field_checks.integer_between(1, 1024))
+    max: int = checked(spec_field_checks.integer_between(1, 1024))
 
     if TYPE_CHECKING:
 
@@ -151,7 +151,7 @@ def _parse_count(text: str) -> int:
     return int(text)
 
 
-_check_node_count: Callable[[Any], int] = checks.integer_between(1, 1024)
+_check_node_count: Callable[[Any], int] = spec_field_checks.integer_between(1, 1024)
 
 
 NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,46}[a-z0-9])?")
@@ -195,8 +195,8 @@ class PipIndex(ValidatedValue):
         SpecError: a value makes no sense; as of all that is made here.
     """
 
-    url: str = checked(checks.text)
-    packages: Sequence[str] = checked(checks.tuple_of(checks.text), default=())
+    url: str = checked(spec_field_checks.text)
+    packages: Sequence[str] = checked(spec_field_checks.tuple_of(spec_field_checks.text), default=())
 
 
 @value(kw_only=True, frozen=True)
@@ -227,19 +227,23 @@ class Image(ValidatedValue):
         SpecError: a value makes no sense.
     """
 
-    python: str | None = checked(checks.optional(checks.python_version), default=None)
-    pip: Sequence[str] = checked(checks.tuple_of(checks.text), default=())
-    pip_indexes: Sequence[PipIndex] = checked(checks.tuple_of(checks.instance(PipIndex)), default=())
-    lock: str | os.PathLike[str] | None = checked(checks.optional(checks.path), default=None)
-    requirements: str | os.PathLike[str] | None = checked(checks.optional(checks.path), default=None)
-    project: bool = checked(checks.flag, default=False)
-    apt: Sequence[str] = checked(checks.tuple_of(checks.text), default=())
-    env: dict[str, str] = checked(checks.variables, default_factory=dict, repr=False)  # may hold secrets
-    setup: Sequence[str] = checked(checks.tuple_of(checks.text), default=())
-    workdir: str | os.PathLike[str] | None = checked(checks.optional(checks.path), default=None)
-    includes: Sequence[str] = checked(checks.tuple_of(checks.upload_pattern), default=())
-    excludes: Sequence[str] = checked(checks.tuple_of(checks.upload_pattern), default=())
-    outputs: Sequence[str] = checked(checks.tuple_of(checks.output_pattern), default=())
+    python: str | None = checked(spec_field_checks.optional(spec_field_checks.python_version), default=None)
+    pip: Sequence[str] = checked(spec_field_checks.tuple_of(spec_field_checks.text), default=())
+    pip_indexes: Sequence[PipIndex] = checked(
+        spec_field_checks.tuple_of(spec_field_checks.instance(PipIndex)), default=()
+    )
+    lock: str | os.PathLike[str] | None = checked(spec_field_checks.optional(spec_field_checks.path), default=None)
+    requirements: str | os.PathLike[str] | None = checked(
+        spec_field_checks.optional(spec_field_checks.path), default=None
+    )
+    project: bool = checked(spec_field_checks.flag, default=False)
+    apt: Sequence[str] = checked(spec_field_checks.tuple_of(spec_field_checks.text), default=())
+    env: dict[str, str] = checked(spec_field_checks.variables, default_factory=dict, repr=False)  # may hold secrets
+    setup: Sequence[str] = checked(spec_field_checks.tuple_of(spec_field_checks.text), default=())
+    workdir: str | os.PathLike[str] | None = checked(spec_field_checks.optional(spec_field_checks.path), default=None)
+    includes: Sequence[str] = checked(spec_field_checks.tuple_of(spec_field_checks.upload_pattern), default=())
+    excludes: Sequence[str] = checked(spec_field_checks.tuple_of(spec_field_checks.upload_pattern), default=())
+    outputs: Sequence[str] = checked(spec_field_checks.tuple_of(spec_field_checks.output_pattern), default=())
 
     _older: ClassVar[Rules] = {
         "base": rejected("nodes have the machine image of their provider, such as sky.AWS(ami=...)"),
@@ -288,9 +292,13 @@ class Worker(ValidatedValue):
         SpecError: a value makes no sense.
     """
 
-    concurrency: int | Literal["auto"] = checked(checks.word_or("auto", checks.integer_between(1, 256)), default=1)
-    executor: Literal["process", "thread"] = checked(checks.executor, default="process")
-    ranks_per_node: int | Literal["gpu"] = checked(checks.word_or("gpu", checks.integer_between(1, 64)), default=1)
+    concurrency: int | Literal["auto"] = checked(
+        spec_field_checks.word_or("auto", spec_field_checks.integer_between(1, 256)), default=1
+    )
+    executor: Literal["process", "thread"] = checked(spec_field_checks.executor, default="process")
+    ranks_per_node: int | Literal["gpu"] = checked(
+        spec_field_checks.word_or("gpu", spec_field_checks.integer_between(1, 64)), default=1
+    )
 
     _older: ClassVar[Rules] = {
         "buffer": ignored("a rank has its next call as soon as the one before ends", 0),
@@ -351,27 +359,27 @@ class Options(ValidatedValue):
         SpecError: a value makes no sense.
     """
 
-    fail_fast: bool = checked(checks.flag, default=True)
-    grace: float = checked(checks.seconds(least=0, most=3600), default=5.0)
-    console: bool = checked(checks.console, default=True)
-    idle_timeout: float = checked(checks.seconds(), default=600.0)
-    ttl: float | None = checked(checks.optional(checks.seconds()), default=None)
-    budget: float | None = checked(checks.optional(checks.dollars), default=None)
-    log_limit: int | str = checked(checks.size, default="10 GB")
-    keep_results: float | str = checked(checks.duration, default="7d")
-    keep_outputs: int | str = checked(checks.size, default="1 GB")
-    start_timeout: float = checked(checks.seconds(), default=300.0)
-    wait_for_capacity: float | str = checked(checks.duration, default=0.0)
-    on_loss: Literal["fail", "replace"] = checked(checks.one_of("fail", "replace"), default="fail")
-    lost_after: float | None = checked(checks.optional(checks.seconds()), default=60.0)
-    cluster: bool = checked(checks.default_if_none(True, checks.flag), default=True)
-    rendezvous: bool = checked(checks.flag, default=True)
-    debug_wait: float | str = checked(checks.duration, default=0.0)
-    nice: int = checked(checks.integer_between(0, 19), default=0)
-    allow_apt: bool = checked(checks.flag, default=False)
-    secrets: Sequence[str] = checked(checks.tuple_of(_check_secret), default=(), repr=False)
-    worker: Worker | None = checked(checks.optional(checks.instance(Worker)), default=None)
-    selection: str | None = checked(checks.optional(checks.text), default=None)
+    fail_fast: bool = checked(spec_field_checks.flag, default=True)
+    grace: float = checked(spec_field_checks.seconds(least=0, most=3600), default=5.0)
+    console: bool = checked(spec_field_checks.console, default=True)
+    idle_timeout: float = checked(spec_field_checks.seconds(), default=600.0)
+    ttl: float | None = checked(spec_field_checks.optional(spec_field_checks.seconds()), default=None)
+    budget: float | None = checked(spec_field_checks.optional(spec_field_checks.dollars), default=None)
+    log_limit: int | str = checked(spec_field_checks.size, default="10 GB")
+    keep_results: float | str = checked(spec_field_checks.duration, default="7d")
+    keep_outputs: int | str = checked(spec_field_checks.size, default="1 GB")
+    start_timeout: float = checked(spec_field_checks.seconds(), default=300.0)
+    wait_for_capacity: float | str = checked(spec_field_checks.duration, default=0.0)
+    on_loss: Literal["fail", "replace"] = checked(spec_field_checks.one_of("fail", "replace"), default="fail")
+    lost_after: float | None = checked(spec_field_checks.optional(spec_field_checks.seconds()), default=60.0)
+    cluster: bool = checked(spec_field_checks.default_if_none(True, spec_field_checks.flag), default=True)
+    rendezvous: bool = checked(spec_field_checks.flag, default=True)
+    debug_wait: float | str = checked(spec_field_checks.duration, default=0.0)
+    nice: int = checked(spec_field_checks.integer_between(0, 19), default=0)
+    allow_apt: bool = checked(spec_field_checks.flag, default=False)
+    secrets: Sequence[str] = checked(spec_field_checks.tuple_of(_check_secret), default=(), repr=False)
+    worker: Worker | None = checked(spec_field_checks.optional(spec_field_checks.instance(Worker)), default=None)
+    selection: str | None = checked(spec_field_checks.optional(spec_field_checks.text), default=None)
 
     _older: ClassVar[Rules] = {
         "ready_timeout": renamed("start_timeout"),
@@ -461,19 +469,26 @@ class Spec(ValidatedValue):
 
     provider: ProviderLike | None = None
     accelerator: AcceleratorLike | None = None
-    nodes: int | Nodes | str | None = checked(checks.optional(parse_node_count), default=None)
-    vcpus: float | None = checked(checks.optional(checks.threads), default=None)
-    memory_gb: float | None = checked(checks.optional(checks.positive_number), default=None)
-    architecture: str | None = checked(checks.optional(checks.one_of("x86_64", "arm64")), default=None)
-    region: str | Sequence[str] | None = checked(checks.optional(checks.one_or_tuple_of(checks.text)), default=None)
-    max_hourly_cost: float | None = checked(checks.optional(checks.positive_number), default=None)
-    allocation: str | None = checked(
-        checks.optional(checks.one_of_words("on-demand", "spot", "spot-if-available", "cheapest")), default=None
+    nodes: int | Nodes | str | None = checked(spec_field_checks.optional(parse_node_count), default=None)
+    vcpus: float | None = checked(spec_field_checks.optional(spec_field_checks.threads), default=None)
+    memory_gb: float | None = checked(spec_field_checks.optional(spec_field_checks.positive_number), default=None)
+    architecture: str | None = checked(
+        spec_field_checks.optional(spec_field_checks.one_of("x86_64", "arm64")), default=None
     )
-    disk_gb: int | None = checked(checks.optional(checks.integer_between(1, 65536)), default=None)
-    image: Image | None = checked(checks.optional(checks.instance(Image)), default=None)
-    plugins: Sequence[HasHooks] = checked(checks.tuple_of(checks.anything), default=())
-    ttl: float | None = checked(checks.optional(checks.seconds(least=0)), default=None)
+    region: str | Sequence[str] | None = checked(
+        spec_field_checks.optional(spec_field_checks.one_or_tuple_of(spec_field_checks.text)), default=None
+    )
+    max_hourly_cost: float | None = checked(spec_field_checks.optional(spec_field_checks.positive_number), default=None)
+    allocation: str | None = checked(
+        spec_field_checks.optional(
+            spec_field_checks.one_of_words("on-demand", "spot", "spot-if-available", "cheapest")
+        ),
+        default=None,
+    )
+    disk_gb: int | None = checked(spec_field_checks.optional(spec_field_checks.integer_between(1, 65536)), default=None)
+    image: Image | None = checked(spec_field_checks.optional(spec_field_checks.instance(Image)), default=None)
+    plugins: Sequence[HasHooks] = checked(spec_field_checks.tuple_of(spec_field_checks.anything), default=())
+    ttl: float | None = checked(spec_field_checks.optional(spec_field_checks.seconds(least=0)), default=None)
 
     _in_order: ClassVar[Sequence[str]] = ("provider", "accelerator", "vcpus", "memory_gb", "region")
     _older: ClassVar[Rules] = {
@@ -513,11 +528,13 @@ class PoolSpec(ValidatedValue):
     nodes: int | Nodes = checked(parse_node_count, default=1)
     accelerator: Any = None
     wish: MachineRequirements | None = None
-    image: Image = checked(checks.instance(Image), default_factory=Image)
-    plugins: Sequence[Any] = checked(checks.tuple_of(checks.anything), default=())
-    worker: Worker = checked(checks.instance(Worker), default_factory=Worker)
-    options: Options = checked(checks.instance(Options), default_factory=Options)
-    interpreter: Interpreter | None = checked(checks.optional(checks.instance(Interpreter)), default=None)
+    image: Image = checked(spec_field_checks.instance(Image), default_factory=Image)
+    plugins: Sequence[Any] = checked(spec_field_checks.tuple_of(spec_field_checks.anything), default=())
+    worker: Worker = checked(spec_field_checks.instance(Worker), default_factory=Worker)
+    options: Options = checked(spec_field_checks.instance(Options), default_factory=Options)
+    interpreter: Interpreter | None = checked(
+        spec_field_checks.optional(spec_field_checks.instance(Interpreter)), default=None
+    )
 
     @property
     def needs(self) -> MachineRequirements:

@@ -136,9 +136,9 @@ class EditedModules:
         if not (copy and self._folder):
             return False
         from skyward_core.node.worker.script_modules import LoadedModules  # not for pools of this machine
-        from skyward_core.transport.working_folder_upload import copy_name as name_of_copy
+        from skyward_core.transport.working_folder_upload import copy_name
 
-        if Path(copy).name != name_of_copy(Path(self._folder).resolve()):
+        if Path(copy).name != copy_name(Path(self._folder).resolve()):
             return False
         self._own = self._own or LoadedModules([str(Path(self._folder).resolve()), self._folder])
         return True

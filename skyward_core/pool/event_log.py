@@ -191,7 +191,7 @@ class EventPublisher:
 
     Attributes:
         records: its part of the ledger, and its journal.
-        intake: where bytes of logs come in.
+        log_receiver: where bytes of logs come in.
         redactor: blanks the secrets that this client knows of.
     """
 

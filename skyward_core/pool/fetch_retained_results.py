@@ -34,7 +34,7 @@ from skyward_core.store.state_folder import pool_path
 from skyward_core.transport.downloads import ResultDownload
 from skyward_core.transport.transport import Transport
 from skyward_core.util.byte_sizes import format_size
-from skyward_core.util.terminal_safe_text import sanitize_line as safe
+from skyward_core.util.terminal_safe_text import sanitize_line
 
 if TYPE_CHECKING:
     from skyward_core.protocol.frame_types import AgentItem, AgentOutcome, FromAgent
@@ -393,7 +393,7 @@ async def fetch_remaining(
         return [], [f"what nobody had fetched: {asked} did not all answer within {QUERY_TIMEOUT:g} s"]
     for now in seen:
         if now.state in ("unreachable", "lost"):
-            why = safe(str(now.extra.get("why") or "it does not answer"))
+            why = sanitize_line(str(now.extra.get("why") or "it does not answer"))
             lost.append(
                 f"{_describe_machine(now)} could not be asked for results, logs and files that nobody has "
                 f"fetched ({why})"

@@ -35,8 +35,8 @@ class NodeRoster:
 
     Attributes:
         owner: this client's name, where one client sees to a node for all.
-        tasks: node -> what brings it another machine, while that goes on.
-        given_up: node -> why it got none.
+        replacement_tasks: node -> task that replaces its machine.
+        failures: node -> why it got no other machine.
     """
 
     def __init__(self, context: PoolContext) -> None:

@@ -25,7 +25,7 @@ from skyward_core.store.ledger_rows import RemainingFiles
 from skyward_core.transport.downloads import PARTS, DownloadInProgress, IncomingOutput, check_folder_owner
 from skyward_core.util.byte_sizes import format_size
 from skyward_core.util.light_dataclass import Value, value
-from skyward_core.util.terminal_safe_text import sanitize_line as safe
+from skyward_core.util.terminal_safe_text import sanitize_line
 from skyward_core.views import events
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class FileListing(NamedTuple):
 
     Attributes:
         files: by node and path. Where nodes share a disk, a file of it is the first one's.
-        untold: how many more there are.
+        omitted_count: number of further files.
         folders: node -> the ranks' working folder there.
         failures: node -> why it did not tell.
     """
@@ -805,7 +805,7 @@ class Outputs:
     def _describe_unfetched(self, node: int, folder: str, files: Sequence[WrittenFile]) -> str:
         """What nobody has fetched of one node: how much, where, and its largest by name."""
         largest = sorted(files, key=lambda file: -file.size)[:MAX_NAMED_FILES]
-        named = ", ".join(f"{safe(file.path)} ({format_size(file.size)})" for file in largest)
+        named = ", ".join(f"{sanitize_line(file.path)} ({format_size(file.size)})" for file in largest)
         more = f" and {len(files) - len(largest):,} more" if len(files) > len(largest) else ""
         many = f"{len(files):,} files" if len(files) > 1 else "1 file"
         where = f"node {node} ({self._context.machines[node].address}) in {folder}"

@@ -32,7 +32,7 @@ class RankSetupManager:
         image: the image, as JSON; the ledger's one lacks variables' values, and credentials in URLs.
         interpreter: the one that the pool's scripts have, as JSON; None where it is of an older release.
         cwd: the client's working folder that goes to the nodes.
-        keeper: of the ranks' plugins, once there is one.
+        rank_setup: of the ranks' plugins, once there is one.
     """
 
     def __init__(self, context: PoolContext) -> None:

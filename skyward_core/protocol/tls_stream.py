@@ -83,7 +83,7 @@ class TlsConnection:
 
     Attributes:
         peer: whose certificate the other side shows.
-        made: when, by the monotonic clock.
+        connected_at: time of the connection, by the monotonic clock.
 
     Raises:
         LineError: the two have not come to trust each other.

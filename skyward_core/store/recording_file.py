@@ -55,7 +55,7 @@ class RecordingWriter:
 
     Attributes:
         size: bytes of the file so far.
-        waiting: bytes of lines that are not on disk yet.
+        pending_bytes: bytes of lines that are not on disk yet.
     """
 
     def __init__(self, path: Path, about: Mapping[str, Any]) -> None:
@@ -128,7 +128,7 @@ class RecordingReader:
 
     Attributes:
         about: what it is of.
-        cut: whether it ends before its end, or is damaged there.
+        is_truncated: whether the file is cut off or damaged at its end.
     """
 
     def __init__(self, data: bytes, name: str) -> None:

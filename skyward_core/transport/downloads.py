@@ -13,7 +13,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
-from skyward_core.protocol.tls_stream import CHUNK_BYTES as STREAM_PIECE
+from skyward_core.protocol.tls_stream import CHUNK_BYTES
 
 PARTS = ".skyward-parts"  # the folder for them, beside what has come: to rename is no copy there
 PIECE = 1 << 20
@@ -255,7 +255,7 @@ class ResultDownload:
 
     def next_buffer(self) -> memoryview:
         """Where the next bytes belong: some of them, and at least one while any are missing."""
-        return self._buffer[: min(STREAM_PIECE, self.size - self.at)]
+        return self._buffer[: min(CHUNK_BYTES, self.size - self.at)]
 
     def advance(self, count: int) -> None:
         """So many bytes are in that room.
@@ -331,11 +331,11 @@ class ResultDownload:
     def _file_buffers(self, head: bytes, length: int) -> Iterator[memoryview]:
         """Rooms for what goes to the file, behind what is here already."""
         rest = len(head) + length
-        buffer = memoryview(bytearray(min(STREAM_PIECE, rest)))
+        buffer = memoryview(bytearray(min(CHUNK_BYTES, rest)))
         buffer[: len(head)] = head
         begin = len(head)
         while rest:
-            piece = buffer[: min(STREAM_PIECE, rest)]
+            piece = buffer[: min(CHUNK_BYTES, rest)]
             yield piece[begin:]
             self._write_file(piece)
             rest -= len(piece)

@@ -27,7 +27,7 @@ class MemoryBudget:
     """What several stores may take together, in equal parts.
 
     Attributes:
-        most: bytes of each room, in this process.
+        total_bytes: bytes of each room, in this process.
     """
 
     __slots__ = ("_stores",)
@@ -215,7 +215,7 @@ class PoolActivity:
     """Of all ranks of a pool, in its latest runs. One thread writes, others may read.
 
     Attributes:
-        stands: whether a rank stands still at a breakpoint; the others wait for it sooner or later.
+        is_paused: whether a rank is stopped at a breakpoint; the others wait for it sooner or later.
         clocks: of who is connected to the ranks; None where times are taken as they are, as of a record.
     """
 

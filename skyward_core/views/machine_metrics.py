@@ -15,7 +15,7 @@ from skyward_core.model.metric_series import (
     NODE_METRIC_DEFINITIONS,
     describe_throttling,
 )
-from skyward_core.util.terminal_safe_text import sanitize_line as safe
+from skyward_core.util.terminal_safe_text import sanitize_line
 from skyward_core.views.outliers import Trace
 from skyward_core.views.rank_metrics import MAX_TIME, MAX_VALUE
 
@@ -194,7 +194,7 @@ class MachineMetrics:
 
     def set_silence_reason(self, node: int, why: str) -> None:
         """Why nothing comes of a node, or "": something does."""
-        self.machine(node).why = safe(why)
+        self.machine(node).why = sanitize_line(why)
         self.version += 1
 
     def feed(self, node: int, data: bytes, ahead: float = 0.0) -> None:
@@ -222,7 +222,7 @@ class MachineMetrics:
         if isinstance(devices, list):
             machine.devices = [_parse_device(each) for each in devices[:MAX_GPUS]]
         machine.host.add(at, _parse_metrics(told.get("node")))
-        machine.why = safe(why) if isinstance(why, str) else ""
+        machine.why = sanitize_line(why) if isinstance(why, str) else ""
         for number, each in enumerate(gpus[:MAX_GPUS] if isinstance(gpus, list) else ()):
             if number == len(machine.gpus):
                 machine.gpus.append(MetricHistory())
@@ -256,13 +256,13 @@ def _parse_metrics(told: Any) -> dict[str, float]:
     found: dict[str, float] = {}
     for name, value in told.items():
         if type(value) in _NUMBERS and -MAX_VALUE < value < MAX_VALUE and len(found) < MAX_NAMES:
-            found[safe(name)[:MAX_NAME_LENGTH]] = float(value)
+            found[sanitize_line(name)[:MAX_NAME_LENGTH]] = float(value)
     return found
 
 
 def _parse_device(told: Any) -> Device:
     known = told if isinstance(told, dict) else {}
-    return Device(*(safe(str(known.get(name, "")))[:80] for name in ("id", "model")))
+    return Device(*(sanitize_line(str(known.get(name, "")))[:80] for name in ("id", "model")))
 
 
 STALE_SECONDS = 60.0  # seconds before a failure, beyond which figures tell nothing of it

@@ -32,8 +32,7 @@ from skyward_core.model.outcomes import (
 )
 from skyward_core.util.light_dataclass import Value
 from skyward_core.util.light_dataclass import value as dataclass_value
-from skyward_core.util.terminal_safe_text import sanitize_json, sanitize_paragraph
-from skyward_core.util.terminal_safe_text import sanitize_line as safe
+from skyward_core.util.terminal_safe_text import sanitize_json, sanitize_line, sanitize_paragraph
 from skyward_core.views import events
 from skyward_core.views.log_buffer import LogBuffers, PoolActivity
 from skyward_core.views.rank_metrics import MetricStore
@@ -256,7 +255,7 @@ class RunView(Value):
     version: int = 0
 
     def __post_init__(self) -> None:
-        self.pool, self.function = safe(self.pool), safe(self.function)
+        self.pool, self.function = sanitize_line(self.pool), sanitize_line(self.function)
         if self.root_cause is not None:
             self.set_end(self.state, self.ended_at, self.root_cause)
 
@@ -264,7 +263,7 @@ class RunView(Value):
         """Take how it ended, and when."""
         self.state, self.ended_at = state, at
         if cause is not None:
-            cause = replace(cause, type=safe(cause.type), message=sanitize_paragraph(cause.message))
+            cause = replace(cause, type=sanitize_line(cause.type), message=sanitize_paragraph(cause.message))
         self.root_cause = cause
 
     @property
@@ -330,7 +329,7 @@ class PoolView(Value):
     hint: Hint | None = None
 
     def __post_init__(self) -> None:
-        self.name, self.provider = safe(self.name), safe(self.provider)
+        self.name, self.provider = sanitize_line(self.name), sanitize_line(self.provider)
         self.detail = sanitize_paragraph(self.detail)
         self.spec, self.receipt = sanitize_json(self.spec), sanitize_json(self.receipt)
         self.logs.activity = self.metrics.activity = self.activity
@@ -494,13 +493,13 @@ def _(event: events.NodePhase, view: PoolView) -> None:
         gone = range(first, first + view.ranks_per_node)
         view.rank_phases = {rank: phase for rank, phase in view.rank_phases.items() if rank not in gone}
         _update_paused(view, event.at)
-    node.detail, node.retry_at = safe(event.detail), event.retry_at
+    node.detail, node.retry_at = sanitize_line(event.detail), event.retry_at
     node.said = _add_detail(node.said, event)
-    node.address = safe(event.address) or node.address
+    node.address = sanitize_line(event.address) or node.address
 
 
 def _add_detail(said: NodeDetails, event: events.NodePhase) -> NodeDetails:
-    detail = safe(event.detail)
+    detail = sanitize_line(event.detail)
     if not detail or (said and said[-1][1:] == (event.phase, detail)):
         return said
     return (*said, (event.at, event.phase, detail))[-MAX_NODE_DETAILS:]
@@ -541,7 +540,7 @@ def _(event: events.NodeLink, view: PoolView) -> None:
     node = view.nodes[event.node]
     if node.link_up is not event.up:
         node.link_up, node.link_since = event.up, event.at
-    node.link_detail = safe(event.detail)
+    node.link_detail = sanitize_line(event.detail)
 
 
 @_apply.register(events.RunOpened)
@@ -584,13 +583,15 @@ def _(event: events.RunPlaced, view: PoolView) -> None:
 
 @_apply.register(events.QueueNews)
 def _(event: events.QueueNews, view: PoolView) -> None:
-    view.waiting = tuple(replace(each, name=safe(each.name), who=safe(each.who)) for each in event.waiting)
+    view.waiting = tuple(
+        replace(each, name=sanitize_line(each.name), who=sanitize_line(each.who)) for each in event.waiting
+    )
 
 
 @_apply.register(events.RankPhase)
 def _(event: events.RankPhase, view: PoolView) -> None:
     phases = {rank: phase for rank, phase in view.rank_phases.items() if rank != event.rank}
-    view.rank_phases = phases | ({event.rank: (safe(event.phase), event.at)} if event.phase else {})
+    view.rank_phases = phases | ({event.rank: (sanitize_line(event.phase), event.at)} if event.phase else {})
     _update_paused(view, event.at)
 
 
@@ -667,7 +668,7 @@ def _(event: events.UnfetchedNews, view: PoolView) -> None:
 @_apply.register(events.OutputFetched)
 def _(event: events.OutputFetched, view: PoolView) -> None:
     if (run := view.runs.get(event.run)) is not None and len(run.outputs) < MAX_TASKS:
-        run.outputs = run.outputs | {safe(event.target): safe(event.error)}
+        run.outputs = run.outputs | {sanitize_line(event.target): sanitize_line(event.error)}
         run.version += 1
 
 
@@ -702,12 +703,14 @@ _PLAIN = frozenset((int, float, bool, type(None)))
 def _safe_outcome(outcome: Outcome) -> Outcome:
     error, summary = outcome.error, outcome.summary
     if error is not None:
-        error = ErrorInfo(safe(error.type), sanitize_paragraph(error.message), sanitize_paragraph(error.traceback))
+        error = ErrorInfo(
+            sanitize_line(error.type), sanitize_paragraph(error.message), sanitize_paragraph(error.traceback)
+        )
     if summary is not None:
         summary = _safe_summary(summary)
     numbers = outcome.numbers
     if numbers is not None and not all(name.isprintable() for name in numbers):
-        numbers = {safe(name): gist for name, gist in numbers.items()}
+        numbers = {sanitize_line(name): gist for name, gist in numbers.items()}
     if error == outcome.error and summary is outcome.summary and numbers is outcome.numbers:
         return outcome
     return replace(outcome, error=error, summary=summary, numbers=numbers)
@@ -716,7 +719,7 @@ def _safe_outcome(outcome: Outcome) -> Outcome:
 def _safe_summary(summary: Summary) -> Summary:
     if type(summary.json) in _PLAIN and summary.type.isprintable() and summary.text.isprintable():
         return summary
-    kind, text, json = safe(summary.type), safe(summary.text), sanitize_json(summary.json)
+    kind, text, json = sanitize_line(summary.type), sanitize_line(summary.text), sanitize_json(summary.json)
     if kind == summary.type and text == summary.text and json == summary.json:
         return summary  # nearly always: then nothing is held twice
     return replace(summary, type=kind, text=text, json=json)

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from math import isfinite
 from typing import Any, Literal
 
-from skyward_core.util.terminal_safe_text import sanitize_line as safe
+from skyward_core.util.terminal_safe_text import sanitize_line
 from skyward_core.views.log_buffer import PoolActivity
 from skyward_core.views.outliers import Trace, find_outliers, median
 
@@ -247,7 +247,7 @@ class MetricStore:
         series = self._runs.setdefault(run, {}).setdefault(rank, {})
         step = numbers.get("step")
         for told, value in numbers.items():
-            name = safe(str(told))
+            name = sanitize_line(str(told))
             if name not in series:
                 if len(series) >= MAX_NAMES:
                     continue

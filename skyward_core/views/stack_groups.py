@@ -78,7 +78,7 @@ class StackGroup:
     Attributes:
         stacks: of which the first one stands for all.
         frames: of the person's code and what that called, the innermost first.
-        said: what is told where there are no frames.
+        state_text: what is told where there are no frames.
     """
 
     stacks: tuple[RankStack, ...]

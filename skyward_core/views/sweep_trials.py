@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from math import isfinite, isnan
 from typing import Any, NamedTuple
 
-from skyward_core.util.terminal_safe_text import sanitize_line as safe
+from skyward_core.util.terminal_safe_text import sanitize_line
 from skyward_core.views.outliers import median
 from skyward_core.views.pool_view import PoolView, RunView, TaskView, TrialSheet
 from skyward_core.views.rank_metrics import MetricStore
@@ -130,7 +130,7 @@ class TrialTable:
         """What the number of the results is called, where they say so."""
         values = (row.value for row in self.rows)
         names = (next(iter(value), "") for value in values if isinstance(value, dict))
-        return safe(str(next(names, RESULT)))
+        return sanitize_line(str(next(names, RESULT)))
 
     def _sort_value(self, row: TrialRow, by: str, at: int | None) -> Any:
         """What a row is sorted by: what stands in a column, or a key of its result."""
@@ -182,9 +182,9 @@ class TrialTableSource:
             live = {}
             if found is not None and found.state == "running" and found.began_at is not None:
                 live = book.latest_since(of, found.rank, found.began_at)
-            rows.append(TrialRow(at, tuple(map(safe, texts)), found, of if found is not None else "", live))
+            rows.append(TrialRow(at, tuple(map(sanitize_line, texts)), found, of if found is not None else "", live))
         numbers = dict.fromkeys(name for row in rows for name in row.numbers)
-        return TrialTable(tuple(map(safe, self.sheet.names)), tuple(numbers), rows)
+        return TrialTable(tuple(map(sanitize_line, self.sheet.names)), tuple(numbers), rows)
 
 
 def representative_task(tasks: Iterable[TaskView]) -> TaskView | None:

@@ -20,8 +20,8 @@ from skyward_core.client.launch.discovery import (
     InterpreterOption,
     UnusablePython,
     choose_interpreter,
-    known_python,
     list_interpreters,
+    read_python,
 )
 from skyward_core.model.errors import SkywardError
 from skyward_core.model.offers import OfferList
@@ -30,11 +30,10 @@ from skyward_core.util.user_files import expand_user, is_dir, is_file, list_entr
 from skyward_tui.dialogs.dialog import ChoiceScreen, Dialog, Picker
 from skyward_tui.launch_form.form import Form, example_paths
 from skyward_tui.launch_form.recent_launches import MAX_SHOWN, example_row, missing_packages, recent_row
-from skyward_tui.shutdown import run_in_daemon_thread as in_thread
+from skyward_tui.shutdown import run_in_daemon_thread
 from skyward_tui.terminal_info import current_folder
 from skyward_tui.text.error_hints import format_error
-from skyward_tui.text.hardware_cells import OFFERS_HEAD as HEAD
-from skyward_tui.text.hardware_cells import OfferRow, offer_rows
+from skyward_tui.text.hardware_cells import OFFERS_HEAD, OfferRow, offer_rows
 from skyward_tui.text.number_format import fit_width, one_line
 from skyward_tui.ui.actions import bindings
 from skyward_tui.ui.session_futures import flash_errors
@@ -68,7 +67,7 @@ class AcceleratorsScreen(Picker):
     @work
     async def _load_offers(self, ask: Callable[[], OfferList]) -> None:
         try:
-            found = await in_thread(ask)
+            found = await run_in_daemon_thread(ask)
         except (SkywardError, OSError) as error:
             self._notes = (format_error(error),)
         else:
@@ -83,7 +82,7 @@ class AcceleratorsScreen(Picker):
         for note in self._notes:
             self.add_note(one_line(sanitize_line(note)))
         if found:
-            self.add_note(f"  {HEAD}")
+            self.add_note(f"  {OFFERS_HEAD}")
         for row in found:
             self.add(row.accelerator, Content(f"  {row.label}"))
         entries = accelerators.search(typed)
@@ -136,7 +135,7 @@ class FilesScreen(Picker):
     @work
     async def _look_for_packages(self) -> None:
         """Say what examples need and cannot find here; a Python that hangs is not waited for with the list."""
-        self._lacking = await in_thread(missing_packages)
+        self._lacking = await run_in_daemon_thread(missing_packages)
         for path in filter(self._lacking.get, example_paths()):
             self.replace(path, self._example(path))
 
@@ -239,13 +238,13 @@ class PythonsScreen(Picker):
 
     @work
     async def _find_interpreters(self) -> None:
-        self._offered += await in_thread(lambda: list_interpreters(self._script, os.environ))
+        self._offered += await run_in_daemon_thread(lambda: list_interpreters(self._script, os.environ))
         self.refill()
         await asyncio.gather(*map(self._inspect, self._offered))
 
     async def _inspect(self, each: InterpreterOption) -> None:
         async with self._asks:
-            told = self._interpreter_info[each.path] = await in_thread(
+            told = self._interpreter_info[each.path] = await run_in_daemon_thread(
                 lambda: _inspect_interpreter(self._script, each.path)
             )
         if told.problem and not each.source:
@@ -277,7 +276,7 @@ def _inspect_interpreter(script: Path | None, path: str) -> _InterpreterInfo:
     """Return what files say about an interpreter."""
     try:
         if path:
-            return _InterpreterInfo(known_python(path).version or "?")
+            return _InterpreterInfo(read_python(path).version or "?")
         if script is None:
             return _InterpreterInfo("")
         found = choose_interpreter(script)
@@ -334,7 +333,7 @@ class PresetsScreen(Picker):
         from skyward_core.client.launch.presets import delete
 
         with flash_errors(self.app, "not deleted: "):
-            await in_thread(lambda: delete(preset))
+            await run_in_daemon_thread(lambda: delete(preset))
             self.app.flash(f"deleted preset {preset.name} of {_relative_path(preset.file)}", "done")
             self.presets.pop(preset.name, None)
             self.refill()

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from skyward_core.client.launch.discovery import DEFAULT_PROVIDER, available, parse_source
 from skyward_core.client.launch.launch_request import DEFAULTS, OPTIONS, PACKAGES, WAYS, LaunchRequest
 from skyward_core.model.errors import ScriptError, SkywardError, SpecError, UsageError
-from skyward_core.util.terminal_safe_text import sanitize_line as safe_field
+from skyward_core.util.terminal_safe_text import sanitize_line
 from skyward_core.util.user_files import exists, expand_user
 from skyward_core.views.pool_view import PoolView
 from skyward_tui.terminal_info import current_folder
@@ -638,9 +638,9 @@ def split_values(name: str, text: str) -> list[str]:
     Raises:
         UsageError: it is no list.
     """
-    from skyward_core.client.launch.discovery import argument_values as of_core
+    from skyward_core.client.launch.discovery import argument_values
 
-    return of_core(name, text)
+    return argument_values(name, text)
 
 
 def _written(value: object) -> str:
@@ -735,7 +735,7 @@ def form_from_preset(preset: Preset) -> tuple[Form, list[str]]:
     request, more = drop_unknown(request)
     said += more
     strange = fieldless_options(request)
-    said += [f"the form has no field for {safe_field(name)}" for name in strange]
+    said += [f"the form has no field for {sanitize_line(name)}" for name in strange]
     named = (*request.settings, *request.plugin_settings)
     blank = {name: DEFAULTS[name] for name in strange if name in DEFAULTS and name not in named}
     settings = {name: text for name, text in request.settings.items() if name not in strange}

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from skyward_core.client.launch.discovery import DEFAULT_PROVIDER
 from skyward_core.model.errors import JobFileError, SkywardError, UsageError
-from skyward_core.util.terminal_safe_text import sanitize_line as safe
+from skyward_core.util.terminal_safe_text import sanitize_line
 from skyward_core.views.pool_view import PoolView
 from skyward_tui.launch_form.form import (
     FieldError,
@@ -146,7 +146,7 @@ def form_from_shell(found: ShellRecord, run: str) -> Form:
     found.check_rerunnable()
     again = f"skyward-tui rerun {run} runs it again as it was"
     if not isinstance(found, JobRecord):
-        raise UsageError(f"run {run} is of {safe(found.label)}, for which the form has no field: {again}")
+        raise UsageError(f"run {run} is of {sanitize_line(found.label)}, for which the form has no field: {again}")
     if found.cwd != current_folder():
         raise UsageError(
             f"it was launched in {found.cwd}, from where its paths are seen: open the app there, or {again}"
@@ -174,7 +174,7 @@ def form_from_shell(found: ShellRecord, run: str) -> Form:
 def job_rows(plan: JobPlan) -> list[tuple[str, str]]:
     """What will happen, as (heading, text); of secrets no more than their names."""
     job, pool = plan.job, plan.pool
-    told = [("job", safe(job.name or str(job.path)))]
+    told = [("job", sanitize_line(job.name or str(job.path)))]
     if isinstance(pool, PoolView):
         told.append(("uses", f"pool {pool.name}: {count(len(pool.nodes), 'node')}, {job.num_nodes} of them for it"))
     else:
@@ -182,8 +182,8 @@ def job_rows(plan: JobPlan) -> list[tuple[str, str]]:
         told.append(("creates", f"pool {pool.name}: {nodes}"))
         if pool.accelerator is not None:
             told.append(("needs", str(pool.accelerator)))
-    told.append(("folder", safe(job.folder)))
-    told += [("brings", safe(f"{source} to {target}")) for target, source in job.mounts.items()]
+    told.append(("folder", sanitize_line(job.folder)))
+    told += [("brings", sanitize_line(f"{source} to {target}")) for target, source in job.mounts.items()]
     if job.setup.strip():
         told.append(("setup", f"{count(len(job.setup.splitlines()), 'line')}, on all nodes"))
     if job.run.strip():
@@ -192,8 +192,8 @@ def job_rows(plan: JobPlan) -> list[tuple[str, str]]:
         told.append(("run", NO_RUN))
     if job.secrets:
         asked = f"; {', '.join(plan.lacks)} asked for at the launch" if plan.lacks else ""
-        told.append(("secrets", safe(", ".join(job.secrets) + asked)))
-    told += [("note", safe(note)) for note in plan.notes]
+        told.append(("secrets", sanitize_line(", ".join(job.secrets) + asked)))
+    told += [("note", sanitize_line(note)) for note in plan.notes]
     stays = plan.keep or isinstance(pool, PoolView)
     told.append(("then", "the pool stays up; X tears it down" if stays else "the pool is torn down"))
     return told

@@ -55,7 +55,7 @@ class RunPanel(Panel, Generic[Main]):
         MAIN: Type of the widget that takes the focus.
         FITS_ROWS: Whether the panel has no use for more rows than its main widget has.
         CALM: whether what it awaits is looked at more seldom where nothing goes on in the pool.
-        filled: whether there is anything to see; what hides is away otherwise.
+        has_content: whether there is anything to see; what hides is away otherwise.
     """
 
     app: SkywardApp

@@ -58,7 +58,7 @@ class LogSearcher:
         screen: the history.
 
     Attributes:
-        found: where the words are in what runs printed, by the run.
+        matches: where the words are in what runs printed, by the run.
         changes: how often that has changed.
     """
 

@@ -21,7 +21,7 @@ from skyward_core.model.errors import SkywardError
 from skyward_core.util.terminal_safe_text import sanitize_line
 from skyward_tui.dialogs.dialog import AskScreen, ChoiceScreen
 from skyward_tui.screens.base_screen import ListScreen
-from skyward_tui.shutdown import run_in_daemon_thread as in_thread
+from skyward_tui.shutdown import run_in_daemon_thread
 from skyward_tui.text.error_hints import format_detail, format_error
 from skyward_tui.text.hardware_cells import free_text, memory, usage_by_user, utilization
 from skyward_tui.text.number_format import ago, clip, count
@@ -213,7 +213,7 @@ class HostsScreen(ListScreen[HostList]):
     async def _load_groups(self) -> None:
         """Read the files, which may lie on a disk that is slow."""
         try:
-            self._groups, self._failed = await in_thread(ssh_hosts.groups), ""
+            self._groups, self._failed = await run_in_daemon_thread(ssh_hosts.groups), ""
         except (SkywardError, OSError) as error:
             self._groups, self._failed = [], format_error(error)
         self._is_read = True
@@ -241,7 +241,7 @@ class HostsScreen(ListScreen[HostList]):
         self._mark_changed()
         try:
             with flash_errors(self.app):
-                await in_thread(partial(ssh_hosts.list_gpu_use, meant, said))
+                await run_in_daemon_thread(partial(ssh_hosts.list_gpu_use, meant, said))
                 self._looked_at = self.app.clock()
         finally:
             self._looking -= 1
@@ -260,7 +260,7 @@ class HostsScreen(ListScreen[HostList]):
             return
         self.flash(f"checking {sanitize_line(row.host)} …")
         with flash_errors(self.app):
-            self._checked[row.host] = found = await in_thread(partial(ssh_hosts.check, row.host))
+            self._checked[row.host] = found = await run_in_daemon_thread(partial(ssh_hosts.check, row.host))
             wrong = [check for check in found if check.state == "fail"]
             said = wrong[0].detail if wrong else "all that a pool needs is there"
             self.flash(f"{row.host}: {said}", "error" if wrong else "done")
@@ -276,7 +276,7 @@ class HostsScreen(ListScreen[HostList]):
             return
         self.flash(f"asking {sanitize_line(row.host)} for its key …")
         with flash_errors(self.app):
-            shown = await in_thread(partial(ssh_hosts.fetch_host_key, row.host))
+            shown = await run_in_daemon_thread(partial(ssh_hosts.fetch_host_key, row.host))
             if shown.is_known():
                 return self.flash(f"the key of {sanitize_line(row.host)} is known: {shown.key.fingerprint}", "done")
             if not await self.app.push_screen_wait(HostKeyScreen(shown.key, starts=False)):
@@ -302,7 +302,7 @@ class HostsScreen(ListScreen[HostList]):
     async def _write(self, change: Callable[[], None], said: str) -> None:
         with flash_errors(self.app):
             async with self._writing:
-                await in_thread(change)
+                await run_in_daemon_thread(change)
                 await self._load_groups()
             self.app.flash(said, "done")
             new = [host for group in self._groups for host in group.hosts if host not in self._seen]

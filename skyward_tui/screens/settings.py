@@ -18,7 +18,7 @@ from skyward_core.model.errors import SkywardError
 from skyward_core.util.terminal_safe_text import sanitize_line
 from skyward_tui.dialogs.dialog import AskScreen
 from skyward_tui.screens.base_screen import ListScreen
-from skyward_tui.shutdown import run_in_daemon_thread as in_thread
+from skyward_tui.shutdown import run_in_daemon_thread
 from skyward_tui.text.error_hints import format_error
 from skyward_tui.text.number_format import clip, fit_width
 from skyward_tui.ui.actions import SCOPES, Action, actions_in, bindings, resolve_keymap
@@ -150,7 +150,7 @@ class SettingsScreen(ListScreen[SettingList]):
     async def _load(self) -> None:
         """Read the file, which may lie on a disk that is slow."""
         try:
-            self._given, self._failed = await in_thread(settings.user_values), ""
+            self._given, self._failed = await run_in_daemon_thread(settings.user_values), ""
         except (SkywardError, OSError) as error:
             self._given, self._failed = {}, format_error(error)
         self._is_read = True
@@ -261,8 +261,8 @@ class SettingsScreen(ListScreen[SettingList]):
     async def _write(self, change: Callable[[], None], name: str) -> None:
         async with self._writing:
             try:
-                await in_thread(change)
-                own = await in_thread(settings.load_user_settings)
+                await run_in_daemon_thread(change)
+                own = await run_in_daemon_thread(settings.load_user_settings)
             except (SkywardError, OSError) as error:
                 said = f"{name} is as it was: " if isinstance(error, OSError) else ""
                 return self.app.flash(said + format_error(error), "error")

@@ -165,9 +165,9 @@ class GpuMetric(NamedTuple):
 
     Attributes:
         name: as a person reads it.
-        figure: as it is measured.
+        metric: as it is measured.
         whole: the figure that it is a part of, or how much of it is all; None for the greatest that any GPU has had.
-        asks: whether it is there only where a GPU has told it.
+        is_optional: whether it is there only where a GPU has told it.
     """
 
     name: str
@@ -255,9 +255,9 @@ class OfferRow(NamedTuple):
     """One of them.
 
     Attributes:
-        wanted: what a launch asks for, to get it: ``A100-80GB:8``.
-        told: the row, for people.
-        words: by which it is found, in small letters.
+        accelerator: what a launch asks for, to get it: ``A100-80GB:8``.
+        label: the row, for people.
+        search_text: by which it is found, in small letters.
         is_usual: whether it is eight of 80 GB.
     """
 

@@ -301,7 +301,7 @@ class ChangeHighlight:
     """Of one widget. No timer goes on but the one that ends what stands out.
 
     Attributes:
-        lit: what stands out now.
+        highlighted: what stands out now.
     """
 
     def __init__(self, widget: Widget) -> None:

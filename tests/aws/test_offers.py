@@ -20,7 +20,7 @@ from skyward_core.model.accelerators import resolve
 from skyward_core.model.offers import MachineRequirements, Offer, OfferList, matching_offers
 from skyward_core.protocol.node_paths import STATE_FILE
 from skyward_core.providers.aws import boto_calls, instance_offers
-from skyward_tui.cli.commands.offers_capacity_costs import offers as command
+from skyward_tui.cli.commands.offers_capacity_costs import offers
 from skyward_tui.cli.commands.run import run
 from skyward_tui.cli.console import Console
 from tests.aws import Bed, prices
@@ -151,7 +151,7 @@ def show(capsys: pytest.CaptureFixture[str], as_json: bool = False, **asked: Any
         "accelerator": None, "max_hourly": None, "spot": False, "regions": (), "zones": (), "efa": False, "vcpus": 0,
         "memory": 0.0, "architecture": None, "block": None, "nodes": None,
     }  # fmt: skip
-    status = command.function(Console(as_json), **given | asked)
+    status = offers.function(Console(as_json), **given | asked)
     return status, *capsys.readouterr()
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import skyward_core as sky
-from skyward_core.client.run_history import costs as add_up
+from skyward_core.client.run_history import costs
 from skyward_core.client.session import Session
 from skyward_core.model.errors import HostKeyError, PoolError
 from skyward_core.store import state_folder as home
@@ -74,7 +74,7 @@ def test_the_torch_example_from_nothing_to_a_receipt(cloud: Bed, tmp_path: Path)
     assert ours.keys() == billed.keys()
     assert all(abs(each["until"] - each["since"] - billed[name]) < 3 for name, each in ours.items())
     cost = sum(each["hourly"] * billed[name] / 3600 for name, each in ours.items())
-    assert add_up(0.0).dollars == pytest.approx(cost, abs=0.01)
+    assert costs(0.0).dollars == pytest.approx(cost, abs=0.01)
     assert left(cloud) == []
     assert len(cloud.calls("RunInstances")) == 1 and len(cloud.calls("TerminateInstances")) == 1
     assert not list((tmp_path / "home" / "aws").glob("pair.*")), "its keys are gone"

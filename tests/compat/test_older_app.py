@@ -14,7 +14,7 @@ from typing import Any, Literal
 import pytest
 
 import skyward_core as sky
-from skyward_core.__main__ import main as script_main
+from skyward_core.__main__ import main
 from skyward_core.api import older_api_names
 from skyward_core.client.launch.launch_plan import make_plan
 from skyward_core.client.launch.launch_request import LaunchRequest
@@ -184,11 +184,11 @@ def test_a_dry_run_rents_nothing_whatever_the_script_does(
     script = tmp_path / "pi.py"
     script.write_text(SCRIPT)
     words = ["--provider", "local", "--dry-run", str(script)]
-    assert script_main(words) == 0
+    assert main(words) == 0
     assert capsys.readouterr().out == "nothing is rented\n"
     script.write_text(SCRIPT + "with sky.Compute() as pool: print('up')\n")
-    assert script_main(words) == 2
+    assert main(words) == 2
     said = capsys.readouterr()
     assert "brings a pool up by itself" in said.err and said.out == ""
     script.write_text("print('runs')")
-    assert script_main(words) == 2 and "has none" in capsys.readouterr().err
+    assert main(words) == 2 and "has none" in capsys.readouterr().err

@@ -26,7 +26,7 @@ from skyward_core.model.script_interpreter import Interpreter
 from skyward_core.model.specs import Image, Options, PoolSpec
 from skyward_core.node.bootstrap.image_environment import MADE_FILE
 from skyward_core.plugins.plugin import Plugin
-from skyward_core.store.pool_folder import read_lock as kept
+from skyward_core.store.pool_folder import read_lock
 from skyward_core.tasks.run_script_loader import build_task
 from skyward_core.tasks.script_interpreter_selection import library_path_entries, query_python
 from skyward_core.tasks.task_and_blob_values import Task
@@ -163,7 +163,7 @@ def test_a_script_and_its_ranks_have_the_project_s_python(
         failed = pool.run("fails")
         assert failed.state == "failed" and failed.outcomes()[0].error.type.endswith("Own")
         assert pool.run("yields").state == "done"
-    (lock,) = kept(pool.key).values()
+    (lock,) = read_lock(pool.key).values()
     first, *lines = lock.splitlines()
     assert "skytiny==1.0" in lines and not any(line.startswith("pytest==") for line in lines)
     assert first == f"# nothing was installed for pool p: its ranks had {chosen}, with these packages"

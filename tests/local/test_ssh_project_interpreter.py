@@ -22,7 +22,7 @@ from skyward_core.model.errors import PoolError, UsageError
 from skyward_core.model.script_interpreter import Interpreter
 from skyward_core.model.specs import Image, Options, PoolSpec
 from skyward_core.providers.ssh.provider import SSH
-from skyward_core.store.pool_folder import read_lock as kept
+from skyward_core.store.pool_folder import read_lock
 from tests.support.one_host import provider
 from tests.support.processes import exists
 from tests.support.pythons import another_python
@@ -157,7 +157,7 @@ async def test_a_project_of_another_version_has_that_version_there(
         failed = await pool.run("fails")
         assert failed.state == "failed" and failed.outcomes()[0].error.type == "ValueError"
         assert (await pool.run("yields")).state == "done"
-        (lock,) = kept(pool.session.ledger.live_pools()[0].key).values()
+        (lock,) = read_lock(pool.session.ledger.live_pools()[0].key).values()
         assert f"with Python {minor};" in lock and "skytiny==1.0" in lock.splitlines()
 
         # Another client comes, and starts another agent: with that version, whichever it has itself.

@@ -21,8 +21,7 @@ from skyward_core.client.session import Session
 from skyward_core.model.errors import PoolError, UsageError
 from skyward_core.model.thread_stacks import Stacks
 from skyward_core.node import stack_sampling
-from skyward_core.node.stack_sampling import PathMapping, RankProcess
-from skyward_core.node.stack_sampling import capture_stacks as taken
+from skyward_core.node.stack_sampling import PathMapping, RankProcess, capture_stacks
 from skyward_core.pool import rank_inspection
 from skyward_core.protocol.node_paths import STACK_SIGNAL
 from skyward_core.views.stack_groups import group_stacks, hottest_lines, parse_profile
@@ -151,11 +150,11 @@ def test_a_script_is_told_the_same(ranks: sky.Compute, session: Session, hung: s
 def test_ranks_write_their_stacks_at_the_signal_and_go_on(ranks: sky.Compute, session: Session, hung: str) -> None:
     told = take(session, run=hung)
     for rank, process in processes(ranks, told).items():
-        found = taken(process, "", signal=True)  # as the agent does where it has no py-spy
+        found = capture_stacks(process, "", signal=True)  # as the agent does where it has no py-spy
         assert found["how"] == "signal", found
         names = [frame[0].rpartition(".")[2] for frame in found["threads"][0]["frames"]]
         assert names == [name.rpartition(".")[2] for name in functions(told)[rank]]
-        assert taken(process, "", signal=False) == {
+        assert capture_stacks(process, "", signal=False) == {
             "why": "py-spy is not installed on its node",
             "answers": True,
         }
@@ -253,7 +252,7 @@ def test_a_process_that_would_end_by_the_signal_is_not_sent_it(tmp_path: Path) -
     with subprocess.Popen(["sleep", "60"]) as other:
         try:
             for signal_too in (True, False):
-                found = taken(RankProcess(other.pid, str(tmp_path / "x"), PLACES), "", signal=signal_too)
+                found = capture_stacks(RankProcess(other.pid, str(tmp_path / "x"), PLACES), "", signal=signal_too)
                 assert found == {"why": stack_sampling.NO_HANDLER, "answers": False}
             assert other.poll() is None
         finally:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from skyward_core.views import alert_rules as alerts
 from skyward_core.views.alert_rules import REPEAT_SECONDS, Alert, AlertWatch, find_alerts
-from skyward_core.views.log_buffer import SILENCE_OF_NEW_RANKS as UNKNOWN
+from skyward_core.views.log_buffer import SILENCE_OF_NEW_RANKS
 from skyward_core.views.machine_metrics import MachineMetrics
 from skyward_core.views.pool_view import PoolView, RunView
 from skyward_core.views.rank_metrics import (
@@ -119,7 +119,7 @@ def test_what_a_number_is_by_its_name(name: str, kind: str) -> None:
 
 def test_a_stall_is_what_silence_says() -> None:
     session, view, run = running()
-    now = session.now + UNKNOWN
+    now = session.now + SILENCE_OF_NEW_RANKS
     for rank in (0, 1, 3):
         view.activity.record_activity(run.id, rank, now - 1)
     (alert,) = find_alerts(view, run, now)

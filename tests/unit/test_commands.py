@@ -45,8 +45,7 @@ from skyward_core.tasks.task_and_blob_values import Blob, Task
 from skyward_core.views.events import NodeLink, NodeNotice, NodePhase, PoolOpened, PoolState
 from skyward_core.views.pool_view import PoolView, RunView, TaskView, apply
 from skyward_tui.cli import pool_and_run_lookup
-from skyward_tui.cli.commands import cancel_down_prune as manage
-from skyward_tui.cli.commands import ls_logs_results_files
+from skyward_tui.cli.commands import cancel_down_prune, ls_logs_results_files
 from skyward_tui.cli.commands.run import PoolCommand
 from skyward_tui.cli.console import Console
 from skyward_tui.cli.follow_run import Follower, Interrupted
@@ -336,7 +335,7 @@ def test_a_launch_that_cannot_be_kept_is_told_and_the_run_goes_on(capsys: pytest
 def test_the_question_before_a_teardown_names_files_that_nobody_has_fetched(left: Any, said: list[str]) -> None:
     row: Any = SimpleNamespace(key="p.t", name="p")
     session: Any = SimpleNamespace(unfetched_files=lambda key: done(left))
-    assert list(manage._unfetched_files(session, [row])) == said
+    assert list(cancel_down_prune._unfetched_files(session, [row])) == said
 
 
 def test_an_unverified_teardown_outranks_the_run(capfd: pytest.CaptureFixture[str]) -> None:
@@ -549,11 +548,11 @@ def test_down_ends_with_the_truth(
 ) -> None:
     monkeypatch.setattr(pool_and_run_lookup, "Session", lambda: Session(receipt=receipt))
     monkeypatch.setattr(
-        manage,
+        cancel_down_prune,
         "live_and_retained_pools",
         lambda session, pools: ([SimpleNamespace(name="p", key="p.t", token="t", spec={"rents": True})], []),
     )
-    assert manage.down.function(Console(as_json=True), ("p",), False, True, False, False) == status
+    assert cancel_down_prune.down.function(Console(as_json=True), ("p",), False, True, False, False) == status
     said = capfd.readouterr()
     found = json.loads(said.out)["receipts"]
     assert [r["pool"] for r in found] == (["p"] if isinstance(receipt, Receipt) else [])

@@ -13,7 +13,7 @@ from skyward_core.client import bug_report
 from skyward_core.model.machines import Machine
 from skyward_core.model.outcomes import RootCause
 from skyward_core.store.ledger import Ledger
-from skyward_tui.cli.commands import doctor_and_debug_dump as debug_dump
+from skyward_tui.cli.commands import doctor_and_debug_dump
 from skyward_tui.cli.main import cli
 from tests.support.ledger_runs import record_runs
 
@@ -100,7 +100,7 @@ def test_nothing_is_overwritten(
         with pytest.raises(SystemExit) as ended:
             cli.main(["debug-dump", name], standalone_mode=False)
         assert ended.value.code == 2 and "is there already" in capfd.readouterr().err
-    monkeypatch.setattr(debug_dump, "_require_absent", lambda target: None)  # it comes while we pack
+    monkeypatch.setattr(doctor_and_debug_dump, "_require_absent", lambda target: None)  # it comes while we pack
     with pytest.raises(SystemExit):
         cli.main(["debug-dump", "out.zip"], standalone_mode=False)
     assert Path("out.zip").read_text() == "mine" and not Path("nowhere.zip").exists()

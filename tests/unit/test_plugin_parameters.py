@@ -9,12 +9,11 @@ from typing import Any, ClassVar, Literal
 import pytest
 
 from skyward_core import plugins
-from skyward_core.client.launch.discovery import available_plugins as available
-from skyward_core.client.launch.discovery import by_name, parameter_fields, parse_parameters
+from skyward_core.client.launch.discovery import available_plugins, by_name, parameter_fields, parse_parameters
 from skyward_core.model.errors import UsageError
 from skyward_core.plugins import Plugin
 
-NAMES = [each.name for each in available()]
+NAMES = [each.name for each in available_plugins()]
 Pace = Literal["slow", "fast"]
 
 
@@ -42,7 +41,7 @@ def mine(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_every_parameter_has_a_field_that_takes_its_default_and_secrets_have_none() -> None:
     fields = {each.name: each for each in parameter_fields(NAMES)}
-    for info in available():
+    for info in available_plugins():
         for name in info.parameters:
             if (info.name, name) == ("huggingface", "token"):
                 assert "huggingface.token" not in fields

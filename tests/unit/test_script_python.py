@@ -15,7 +15,7 @@ from skyward_core.client.launch.launch_plan import make_plan, script_python
 from skyward_core.client.launch.launch_request import LaunchRequest
 from skyward_core.model.errors import ScriptError, SpecError
 from skyward_core.model.specs import Image, PoolSpec
-from skyward_core.plugins import by_name as plugin
+from skyward_core.plugins import by_name
 from skyward_core.plugins.plugin import Plugin, transform_image
 from skyward_core.providers.local.provider import Local
 from skyward_core.tasks import missing_packages
@@ -129,7 +129,7 @@ def test_what_plugins_bring_loads_a_script_that_needs_it(project: Path, monkeypa
 @pytest.mark.parametrize("example", sorted(EXAMPLES.glob("[!_]*.py")), ids=lambda path: path.stem)
 def test_an_installation_without_frameworks_has_what_each_example_needs_made(example: Path) -> None:
     names = re.findall(r"--plugin (\w+)", example.read_text(encoding="utf-8"))
-    spec = PoolSpec(name="p", provider=Local(), plugins=[plugin(name) for name in names])
+    spec = PoolSpec(name="p", provider=Local(), plugins=[by_name(name) for name in names])
     brought = transform_image(spec.plugins, Image(), spec).describe()["pip"]
     packages = {re.split(r"[^\w-]", each)[0] for each in brought} | {"numpy"}  # which all of these depend on
     assert {name for name in FRAMEWORKS if name in list_imports(example)} <= packages

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from skyward_core.pool.agent_link import ClockSteps
 from skyward_core.views import events
-from skyward_core.views.log_buffer import MAX_RUNS, MIN_SILENCE, Clocks, PoolActivity
-from skyward_core.views.log_buffer import SILENCE_OF_NEW_RANKS as UNKNOWN
+from skyward_core.views.log_buffer import MAX_RUNS, MIN_SILENCE, SILENCE_OF_NEW_RANKS, Clocks, PoolActivity
 from skyward_tui.widgets.rank_state import rank_states
 from tests.support.fake_session import FakeSession
 from tests.support.pool_parts import World, attached, intended
@@ -26,8 +25,8 @@ BEGAN = 1000.0
     ("pauses", "silent", "told"),
     [
         # (how long it was quiet between signs, how long it has been now, whether that is told of)
-        ([], UNKNOWN - 1, False),  # nothing was ever heard: it may load, or compile
-        ([], UNKNOWN + 1, True),
+        ([], SILENCE_OF_NEW_RANKS - 1, False),  # nothing was ever heard: it may load, or compile
+        ([], SILENCE_OF_NEW_RANKS + 1, True),
         ([5], MIN_SILENCE + 1, False),  # next to nothing is known
         ([5] * 10, MIN_SILENCE - 1, False),
         ([5] * 10, MIN_SILENCE + 1, True),
@@ -163,8 +162,8 @@ def test_a_node_whose_clock_is_wrong_is_no_rank_that_is_quiet(behind: float) -> 
     clock.hears(behind, ago=20)
     assert clock.quiet() is None
     clock.hears(behind)
-    clock.at += UNKNOWN + 1
-    assert clock.quiet() == pytest.approx(UNKNOWN + 1)
+    clock.at += SILENCE_OF_NEW_RANKS + 1
+    assert clock.quiet() == pytest.approx(SILENCE_OF_NEW_RANKS + 1)
 
 
 @pytest.mark.parametrize("before", [HOUR, 0.0])
@@ -177,8 +176,8 @@ def test_a_node_whose_clock_is_set_meanwhile_is_none_either(before: float, after
         clock.hears(node_clock)
         clock.hears(node_clock, "r003.metrics")
         assert clock.quiet() is None
-    clock.at += UNKNOWN + 1
-    assert clock.quiet() == pytest.approx(UNKNOWN + 1)
+    clock.at += SILENCE_OF_NEW_RANKS + 1
+    assert clock.quiet() == pytest.approx(SILENCE_OF_NEW_RANKS + 1)
 
 
 def test_what_has_waited_for_us_is_as_old_as_it_is() -> None:
@@ -197,8 +196,8 @@ def test_our_clock_is_set_and_nobody_has_been_quiet_for_that(seconds: float) -> 
     clock.at += seconds
     clock.rhythms.shift_clock(seconds)
     assert clock.quiet() is None
-    clock.at += UNKNOWN + 1
-    assert clock.quiet() == pytest.approx(UNKNOWN + 1)
+    clock.at += SILENCE_OF_NEW_RANKS + 1
+    assert clock.quiet() == pytest.approx(SILENCE_OF_NEW_RANKS + 1)
 
 
 async def test_a_client_knows_its_nodes_clocks_and_when_its_own_was_set(
@@ -217,5 +216,5 @@ async def test_a_client_knows_its_nodes_clocks_and_when_its_own_was_set(
     ahead += HOUR
     client.news.update_cpu_time(link, {"t": "pong", "lease": None})
     assert view.activity.unusual_silence("ab12", 0, 0.0, time.time() + HOUR) is None
-    assert view.activity.unusual_silence("ab12", 0, 0.0, time.time() + HOUR + UNKNOWN + 1) is not None
+    assert view.activity.unusual_silence("ab12", 0, 0.0, time.time() + HOUR + SILENCE_OF_NEW_RANKS + 1) is not None
     await client.close()

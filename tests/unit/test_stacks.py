@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from skyward_core.model.thread_stacks import RankStack, StackFrame, Stacks, ThreadStack
-from skyward_core.node.stack_sampling import FRAMES_PER_THREAD as FRAMES
 from skyward_core.node.stack_sampling import (
+    FRAMES_PER_THREAD,
     THREADS,
     PathMapping,
     limit_threads,
@@ -29,10 +29,10 @@ from skyward_core.views.stack_groups import (
     format_ranges,
     group_stacks,
     short_file,
+    stack_as_json,
     summarize_collectives,
     user_frames,
 )
-from skyward_core.views.stack_groups import stack_as_json as as_json
 from tests.support.examples import examples
 from tests.support.hostile_text import Acts
 from tests.support.some_stacks import C10D, OURS, REDUCING, TORCH, WORKER, stack
@@ -298,7 +298,7 @@ def test_deep_stacks_and_many_threads_stay_small() -> None:
     said = [of_spy(7, 7 + number, "t" * 1000, *["f" * 400] * 200) for number in range(70)]
     threads = parse_py_spy(json.dumps(said).encode(), 7)
     assert len(threads) == THREADS
-    assert all(len(each["frames"]) == sum(FRAMES) + 1 for each in threads)
+    assert all(len(each["frames"]) == sum(FRAMES_PER_THREAD) + 1 for each in threads)
     assert len(limit_threads(threads, 300)) == 2
     assert limit_threads(threads, 1) == threads[:1], "the first one is always told of"
 
@@ -335,7 +335,7 @@ def test_names_of_ranks_reach_no_terminal_as_they_are(function: str, file: str, 
     told = Stacks(0.0, (hostile, stack(1, at="silent", why=why + "\x1b[31m")))
     for threads in (False, True):
         assert all(Acts.on(line.encode()).done <= {"draw"} for line in as_text(told, threads=threads))
-    assert "\x1b" not in json.dumps(as_json(told), ensure_ascii=False)
+    assert "\x1b" not in json.dumps(stack_as_json(told), ensure_ascii=False)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 
 from skyward_core.model.errors import UsageError
 from skyward_core.model.thread_stacks import Stacks
-from skyward_tui.cli.commands import debug_stacks_profile as stacks
+from skyward_tui.cli.commands import debug_stacks_profile
 from skyward_tui.cli.console import Console
 from tests.support.fake_session import NOW, FakeSession
 from tests.support.some_stacks import REDUCING, VALIDATING, stack
@@ -28,8 +28,10 @@ def session(monkeypatch: pytest.MonkeyPatch) -> FakeSession:
     def opened(console: Console) -> Iterator[FakeSession]:
         yield made
 
-    monkeypatch.setattr(stacks, "open_session", opened)
-    monkeypatch.setattr(stacks, "live_run", lambda session, word: (SimpleNamespace(key="p.1", spec={}), "r1"))
+    monkeypatch.setattr(debug_stacks_profile, "open_session", opened)
+    monkeypatch.setattr(
+        debug_stacks_profile, "live_run", lambda session, word: (SimpleNamespace(key="p.1", spec={}), "r1")
+    )
     return made
 
 
@@ -62,7 +64,7 @@ def test_a_signal_needs_a_yes_or_the_option(
     monkeypatch.setattr(Console, "ask", ask)
     if signal and session.signalled is not None:
         session.taken = session.signalled
-    status = stacks.stacks.function(Console(), "r1", signal=signal, threads=False)
+    status = debug_stacks_profile.stacks.function(Console(), "r1", signal=signal, threads=False)
     out, err = capsys.readouterr()
     assert any(each[2] for each in session.asked_stacks) == sent
     assert status == (0 if sent else 1), "who is not known is no success"
@@ -78,7 +80,7 @@ def test_of_a_pool_that_is_over_there_are_none(session: FakeSession, monkeypatch
     def over(session: FakeSession, word: str) -> None:
         raise UsageError(f"pool {word} has ended, and its ranks with it")
 
-    monkeypatch.setattr(stacks, "live_run", over)
+    monkeypatch.setattr(debug_stacks_profile, "live_run", over)
     with pytest.raises(UsageError, match="pool p has ended"):
-        stacks.stacks.function(Console(), "p", signal=True, threads=False)
+        debug_stacks_profile.stacks.function(Console(), "p", signal=True, threads=False)
     assert not session.asked_stacks

@@ -22,7 +22,7 @@ from skyward_core.client.launch.launch_request import LaunchRequest
 from skyward_core.model.errors import JobFileError, ScriptError, SkywardError
 from skyward_core.store import pool_folder, state_folder
 from skyward_core.tasks.job_files.job import JobFile, read_variables
-from skyward_core.tasks.shell_and_script_calls import script as whole_script
+from skyward_core.tasks.shell_and_script_calls import script
 from skyward_core.transport.ssh import known_hosts
 from skyward_core.transport.working_folder_upload import walk
 from skyward_core.util import user_files
@@ -78,7 +78,7 @@ def written(name: str, text: str) -> None:
 
 READERS: dict[str, tuple[str, Callable[[], Any]]] = {
     "script": ("train.py", lambda: list_functions(Path("train.py"))),
-    "whole script": ("train.py", lambda: whole_script("train.py")),
+    "whole script": ("train.py", lambda: script("train.py")),
     "presets": ("skyward.toml", presets.presets),
     "hosts": ("skyward.toml", state_folder.host_groups),
     "requirements": ("requirements.txt", lambda: plan(requirements="requirements.txt")),

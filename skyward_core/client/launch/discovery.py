@@ -43,9 +43,9 @@ from skyward_core.tasks.script_interpreter_selection import (
     find_missing_modules,
     has_module,
     list_interpreters,
+    query_python,
+    read_python,
 )
-from skyward_core.tasks.script_interpreter_selection import query_python as asked_python
-from skyward_core.tasks.script_interpreter_selection import read_python as known_python
 from skyward_core.tasks.source_annotations import parse_source
 from skyward_core.tasks.task_and_blob_values import Task
 from skyward_core.util.user_files import is_dir, is_file, resolve_path
@@ -305,7 +305,6 @@ __all__ = [
     "UnusablePython",
     "argument_fields",
     "argument_values",
-    "asked_python",
     "available",
     "available_plugins",
     "build_task",
@@ -317,7 +316,6 @@ __all__ = [
     "has_functions",
     "has_own_block",
     "install_advice",
-    "known_python",
     "lacks_module",
     "list_commands",
     "list_functions",
@@ -330,5 +328,7 @@ __all__ = [
     "parse_arguments",
     "parse_parameters",
     "parse_source",
+    "query_python",
+    "read_python",
     "split_target",
 ]

@@ -7,8 +7,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from skyward_core.client.launch.discovery import available_plugins as plugins_here
-from skyward_core.client.launch.discovery import parameter_fields
+from skyward_core.client.launch.discovery import available_plugins, parameter_fields
 from skyward_core.client.launch.image_options import parse_image_options
 from skyward_core.client.launch.launch_records import invalid_fields, texts_in
 from skyward_core.client.launch.launch_request import DEFAULTS, LaunchRequest
@@ -68,7 +67,7 @@ class Preset:
         if settings := values.get("settings"):
             values["settings"] = dict(_known_settings(values.get("provider") or DEFAULT_PROVIDER, settings, said))
         if plugins := values.get("plugins"):
-            here = {each.name for each in plugins_here()}
+            here = {each.name for each in available_plugins()}
             said += [f"there is no plugin {sanitize_line(name)}" for name in plugins if name not in here]
             values["plugins"] = tuple(name for name in plugins if name in here)
         if given := values.get("plugin_settings"):

@@ -76,10 +76,10 @@ def start(config: AgentConfig, wanted: Callable[[], bool] = lambda: True) -> dic
             shutil.rmtree(folder, ignore_errors=True)
         return {"ok": False, "error": "the client has gone"}
     if config.free_gpus:
-        from skyward_core.node.gpu_locks import lock_gpus as taken
+        from skyward_core.node.gpu_locks import lock_gpus
 
         try:
-            config = taken(config)
+            config = lock_gpus(config)
         except ValueError:
             if not Path(config.paths.state).exists():
                 import shutil

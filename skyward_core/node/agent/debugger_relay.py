@@ -68,7 +68,7 @@ class _DebuggerSession:
 
     Attributes:
         connection: by which they spoke last.
-        over: whether the rank goes on without them.
+        is_closed: whether the session has ended.
     """
 
     def __init__(self, who: str) -> None:

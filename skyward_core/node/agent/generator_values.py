@@ -23,7 +23,7 @@ class GeneratorBuffer:
 
     Attributes:
         first: number of the first value that is still to be taken.
-        sent: number of the first one that its reader was not sent.
+        next_unsent: number of the first one that its reader was not sent.
     """
 
     def __init__(self, path: Path) -> None:

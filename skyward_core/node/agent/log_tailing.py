@@ -224,7 +224,7 @@ class LogLimit:
         limit: bytes that one run may print; 0 for no limit.
 
     Attributes:
-        most: how far the file may be sent.
+        max_size: how far the file may be sent.
     """
 
     def __init__(self, path: str, limit: int) -> None:

@@ -29,7 +29,7 @@ class SlotDispatcher:
     """Those of one agent, and the process that holds plugins' contexts around them.
 
     Attributes:
-        news: set when a worker has greeted or ended.
+        worker_event: set when a worker has greeted or ended.
     """
 
     def __init__(self, state: NodeState, audience: ClientRegistry, desk: CallLifecycle, phases: RankPhases) -> None:

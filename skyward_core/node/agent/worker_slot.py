@@ -48,7 +48,7 @@ class PluginContextProcess:
 
     Attributes:
         process: the process, while there is one.
-        failure: the outcome's error and the pickled exception, where the contexts could not be entered.
+        entry_failure: the outcome's error and the pickled exception, where the contexts could not be entered.
     """
 
     def __init__(self, state: NodeState, pump: Callable[[], None], break_gang: Callable[[str], None]) -> None:
@@ -259,7 +259,7 @@ class Slot:
         place: its rank, and its number within the rank; 0 is the gang's.
 
     Attributes:
-        lone: its process runs the rank's tasks in place of the gang's, where that has joined other ranks.
+        is_task_slot: its process runs the rank's tasks in place of the gang's, where that has joined other ranks.
         twin: the other one of these two, which take turns.
         queue: calls that wait for it.
         running: calls that its process has been given.

@@ -576,8 +576,8 @@ class _ReaderWindow:
     """How far a generator may be ahead of its reader.
 
     Attributes:
-        made: how many values it has yielded.
-        last: the summary of the latest one.
+        yielded: how many values it has yielded.
+        last_summary: the summary of the latest one.
     """
 
     def __init__(self) -> None:

@@ -123,9 +123,9 @@ class GangSweep:
 
     Attributes:
         ids: what its runs are called.
-        begun: ids of those that have.
+        begun_ids: ids of the runs that have begun.
         cancelled: whether somebody has stopped it, or one of its runs.
-        first: done when the first of them is opened.
+        first_run: done when the first of them is opened.
     """
 
     def __init__(

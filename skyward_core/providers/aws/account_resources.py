@@ -19,8 +19,7 @@ from skyward_core.model.errors import (
     error_message,
 )
 from skyward_core.model.machines import Check, Inventory, Leftover, Machine
-from skyward_core.providers.aws import instance_lookup_and_end as rented
-from skyward_core.providers.aws import instance_tags, network
+from skyward_core.providers.aws import instance_lookup_and_end, instance_tags, network
 from skyward_core.providers.aws import network as placement
 from skyward_core.providers.aws.boto_calls import AwsCalls
 from skyward_core.providers.aws.ec2_errors import (
@@ -33,7 +32,7 @@ from skyward_core.providers.aws.ec2_errors import (
 from skyward_core.providers.aws.launch_journal import KeyPair, LaunchJournal
 from skyward_core.providers.aws.network import Zone
 from skyward_core.util.light_dataclass import Value, value
-from skyward_core.util.terminal_safe_text import sanitize_line as safe
+from skyward_core.util.terminal_safe_text import sanitize_line
 from skyward_core.util.user_files import expand_user, is_file
 
 REMOVAL_TIMEOUT = 45.0  # seconds for which a group that machines have only just left is tried to be removed
@@ -238,8 +237,10 @@ async def _find_in_region(calls: AwsCalls, region: str) -> list[Leftover]:
     alive = [*OWN_TAG_FILTER, {"Name": "instance-state-name", "Values": LIVE_STATES}]
     loose = [*OWN_TAG_FILTER, {"Name": "status", "Values": ["available"]}]
     instances, disks, groups, keys, placements = await asyncio.gather(
-        rented.describe_instances(calls, region, alive),
-        calls.call_all("ec2", region, "describe_volumes", "Volumes", Filters=loose, MaxResults=rented.PAGE_SIZE),
+        instance_lookup_and_end.describe_instances(calls, region, alive),
+        calls.call_all(
+            "ec2", region, "describe_volumes", "Volumes", Filters=loose, MaxResults=instance_lookup_and_end.PAGE_SIZE
+        ),
         calls.call_all("ec2", region, "describe_security_groups", "SecurityGroups", Filters=OWN_TAG_FILTER),
         calls.call_all("ec2", region, "describe_key_pairs", "KeyPairs", Filters=OWN_TAG_FILTER),
         placement.find_placement_groups(calls, region, OWN_TAG_FILTER),
@@ -255,7 +256,7 @@ async def _find_in_region(calls: AwsCalls, region: str) -> list[Leftover]:
 
 def _make_leftover(what: str, id: str, place: str, told: Mapping[str, Any]) -> Leftover:
     # Everybody who uses the account may write tags.
-    marks = {key: safe(text) for key, text in instance_tags.parse_tags(told).items()}
+    marks = {key: sanitize_line(text) for key, text in instance_tags.parse_tags(told).items()}
     made = told.get("LaunchTime") or told.get("CreateTime")
     ledger = marks.get(instance_tags.LEDGER, "")
     is_machine = what == "instance"
@@ -299,11 +300,11 @@ async def _terminate_instances(calls: AwsCalls, region: str, ids: Sequence[str])
     """
     if not ids:
         return
-    await rented.terminate(calls, [Machine(id, 0, "", "", extra={"region": region}) for id in ids])
+    await instance_lookup_and_end.terminate(calls, [Machine(id, 0, "", "", extra={"region": region}) for id in ids])
     deadline, pause = time.monotonic() + TERMINATION_TIMEOUT, POLL_PAUSES[0]
     while True:
-        seen = await rented.find_instances(calls, region, ids)
-        going = [id for id, each in seen.items() if each["State"]["Name"] not in rented.ENDED_STATES]
+        seen = await instance_lookup_and_end.find_instances(calls, region, ids)
+        going = [id for id, each in seen.items() if each["State"]["Name"] not in instance_lookup_and_end.ENDED_STATES]
         if not going:
             return
         if time.monotonic() > deadline:

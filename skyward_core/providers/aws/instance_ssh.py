@@ -17,7 +17,7 @@ from skyward_core.transport.ssh.connection import HostConnection, answer_timeout
 from skyward_core.transport.ssh.host_address import Target
 from skyward_core.transport.ssh.ssh_transport import SSHTransport
 from skyward_core.transport.transport import Report, StartBarrier
-from skyward_core.util.terminal_safe_text import sanitize_line as safe
+from skyward_core.util.terminal_safe_text import sanitize_line
 
 HOST_KEY_FILE = "/etc/ssh/ssh_host_ed25519_key"
 NEXT_KEY_FILE = "/etc/ssh/skyward_next_key"
@@ -89,7 +89,7 @@ class HostKeyFile:
             raise PoolError(f"it could make itself no host key of its own: {error_message(error)}") from error
         words = line[-1].split() if line else []
         if len(words) < 2 or words[0] != "ssh-ed25519":
-            raise PoolError(f"it made itself no host key, but says {safe(' '.join(line))!r}")
+            raise PoolError(f"it made itself no host key, but says {sanitize_line(' '.join(line))!r}")
         new = " ".join(words[:2])
         self.write(seen, new)
         await as_root(INSTALL_KEY_COMMAND)
@@ -199,7 +199,9 @@ async def _run_command(link: HostConnection, command: str, seconds: float | None
         channel.close()  # of one that took too long
     if channel.get_exit_status() != 0:
         told = " ".join([*lines, bytes(said.errors).decode("utf-8", "replace")])
-        raise PoolError(f"`{command.split(' ', 3)[0]}` failed there: {safe(told.strip()) or 'it says nothing'}")
+        raise PoolError(
+            f"`{command.split(' ', 3)[0]}` failed there: {sanitize_line(told.strip()) or 'it says nothing'}"
+        )
     return "\n".join(lines)
 
 

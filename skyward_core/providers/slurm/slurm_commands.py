@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from skyward_core.model.errors import PoolError, Unreachable
 from skyward_core.util.light_dataclass import Value, value
-from skyward_core.util.terminal_safe_text import sanitize_line as safe
+from skyward_core.util.terminal_safe_text import sanitize_line
 
 if TYPE_CHECKING:
     from skyward_core.transport.ssh.host_address import Target
@@ -94,7 +94,7 @@ class SlurmCommands:
             raise CommandFailed(f"{program} on {self.host_label} prints more than {MAX_OUTPUT_BYTES >> 20} MB")
         if status == 0:
             return output.decode("utf-8", "replace")
-        said = safe(" ".join(errors[-2000:].decode("utf-8", "replace").split()))
+        said = sanitize_line(" ".join(errors[-2000:].decode("utf-8", "replace").split()))
         if status == _NOT_FOUND_STATUS:
             raise NoSlurm(f"there is no {program} on {self.host_label}, which is no login node of a Slurm cluster")
         if _NO_CLUSTER_MESSAGE in said:
@@ -249,7 +249,11 @@ class SlurmJob(Value):
     def end_reason(self) -> str:
         """In words."""
         why = END_REASONS.get(self.state, f"Slurm calls it {self.state}")
-        more = "" if self.reason in ("None", "") or self.state in ("TIMEOUT", "PREEMPTED") else f"; {safe(self.reason)}"
+        more = (
+            ""
+            if self.reason in ("None", "") or self.state in ("TIMEOUT", "PREEMPTED")
+            else f"; {sanitize_line(self.reason)}"
+        )
         return f"allocation {self.id} ended: {why}{more}"
 
     @property
@@ -261,7 +265,7 @@ class SlurmJob(Value):
         words = WAIT_REASONS.get(word)
         if word == "None":
             return WAIT_REASONS[word]
-        return f"{words} ({safe(self.reason)})" if words else safe(self.reason)
+        return f"{words} ({sanitize_line(self.reason)})" if words else sanitize_line(self.reason)
 
 
 def parse_jobs(text: str, *, ours: str = "") -> list[SlurmJob]:
@@ -281,7 +285,7 @@ def parse_jobs(text: str, *, ours: str = "") -> list[SlurmJob]:
         if len(parts) != 8 or not (
             _ID.fullmatch(parts[0]) and _STATE.fullmatch(parts[1]) and _NODES.fullmatch(parts[2])
         ):
-            raise PoolError(f"squeue prints what is no job: {safe(line)[:200]}")
+            raise PoolError(f"squeue prints what is no job: {sanitize_line(line)[:200]}")
         id, state, nodes, start, end, name, comment, reason = parts
         found.append(
             SlurmJob(
@@ -290,9 +294,9 @@ def parse_jobs(text: str, *, ours: str = "") -> list[SlurmJob]:
                 nodes,
                 _parse_time(start),
                 _parse_time(end),
-                safe(name),
-                safe(comment),
-                safe(reason),
+                sanitize_line(name),
+                sanitize_line(comment),
+                sanitize_line(reason),
             )
         )
     return found
@@ -311,7 +315,9 @@ def parse_job_id(text: str) -> str:
     lines = text.split()
     found = _SBATCH_OUTPUT.fullmatch(lines[-1]) if lines else None
     if found is None:
-        raise PoolError(f"sbatch does not say which job it has submitted: {safe(text)[:200] or 'it says nothing'}")
+        raise PoolError(
+            f"sbatch does not say which job it has submitted: {sanitize_line(text)[:200] or 'it says nothing'}"
+        )
     return found[1]
 
 
@@ -324,7 +330,7 @@ def parse_hostnames(text: str) -> list[str]:
     names = text.split()
     for name in names:
         if not _HOST.fullmatch(name):
-            raise PoolError(f"scontrol prints what is no name of a node: {safe(name)[:200]}")
+            raise PoolError(f"scontrol prints what is no name of a node: {sanitize_line(name)[:200]}")
     return names
 
 
@@ -355,10 +361,10 @@ def parse_node_reports(text: str, count: int) -> list[AllocatedNode]:
         if found := _NODE_REPORT.fullmatch(line):
             index, port = int(found[1]), int(found[4])
             if index >= count or not 0 < port < 65536 or index in nodes:
-                raise PoolError(f"a node of the allocation tells nonsense of itself: {safe(line)[:200]}")
+                raise PoolError(f"a node of the allocation tells nonsense of itself: {sanitize_line(line)[:200]}")
             nodes[index] = AllocatedNode(index, found[2], found[3], port, found[5], found[6])
         elif found := _NODE_ERROR.fullmatch(line):
-            troubles[int(found[1])] = safe(found[2])
+            troubles[int(found[1])] = sanitize_line(found[2])
     if troubles:
         raise PoolError("; ".join(f"node {index}: {why}" for index, why in sorted(troubles.items())))
     if lacking := [str(index) for index in range(count) if index not in nodes]:
@@ -404,7 +410,7 @@ def parse_partitions(text: str) -> list[Partition]:
         parts = line.split("|", 7)
         if len(parts) != 8:
             continue
-        name, up, nodes, cpus, memory, limit, state, gres = map(safe, parts)
+        name, up, nodes, cpus, memory, limit, state, gres = map(sanitize_line, parts)
         numbers = [each.rstrip("+") for each in (nodes, cpus, memory)]
         if not all(_ID.fullmatch(each) for each in numbers):
             continue
@@ -425,7 +431,7 @@ def select_partition(there: Sequence[Partition], named: str | None) -> list[Part
 
 def parse_version(words: Sequence[str]) -> str:
     """Slurm's version, of what a command of it calls itself."""
-    return safe(words[-1])[:32] if words else "of an unknown version"
+    return sanitize_line(words[-1])[:32] if words else "of an unknown version"
 
 
 def matching_gpu_types(name: str, memory_gb: float | None, there: Iterable[str]) -> list[str]:

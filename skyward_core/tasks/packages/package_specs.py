@@ -219,7 +219,7 @@ class LocalPackage(Value):
         name: what it is called.
         folder: where its project lies.
         entry: what the import path needs of that.
-        asked: whether a file of the project asks for it; else it is only installed so.
+        is_requested: whether a file of the project asks for it; else it is only installed so.
     """
 
     name: str

@@ -23,8 +23,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from skyward_core.model.errors import PoolError
 from skyward_core.protocol.frame_codec import AnyHeader, WireError
-from skyward_core.protocol.host_facts import validate_facts as check_facts
-from skyward_core.protocol.host_facts import validate_task_result as check_done
+from skyward_core.protocol.host_facts import validate_facts, validate_task_result
 from skyward_core.store.debug_log import get_logger, log_duration
 from skyward_core.transport.bundle_builder import bundle_for
 from skyward_core.transport.ssh.asyncssh_import import asyncssh
@@ -49,7 +48,7 @@ from skyward_core.transport.ssh.host_address import (
     parse_pythons,
 )
 from skyward_core.transport.transport import FlowControl
-from skyward_core.util.terminal_safe_text import sanitize_line as safe
+from skyward_core.util.terminal_safe_text import sanitize_line
 
 if TYPE_CHECKING:
     from skyward_core.protocol.frame_types import AgentDone, HostFacts
@@ -244,7 +243,7 @@ class CommandChannel:
             with log_duration(_log, f"{link.target.host}: asking what is there"):
                 async with asyncio.timeout(NOISY_START_FACTOR * answer_timeout()) as noisy:
                     self.facts = await self._answer(noisy)
-            check_facts(self.facts, status=status)
+            validate_facts(self.facts, status=status)
         except WireError as error:
             self.close()
             raise HostCommandFailed(f"Host {link.target.host} tells nonsense of itself: {error}") from error
@@ -381,7 +380,7 @@ class CommandChannel:
 
     def _validate_answer(self, done: str, answer: dict[str, Any]) -> AnyHeader:
         try:
-            check_done(done, answer)
+            validate_task_result(done, answer)
         except WireError as error:
             raise HostCommandFailed(f"Host {self.link.target.host} answers nonsense: {error}") from error
         return answer
@@ -392,15 +391,15 @@ class CommandChannel:
         needs = f"Functions travel as bytecode, so a host needs the version that {self.python.version_origin}"
         if named := self.python.named:
             error = NoFittingPython(
-                f"Host {host}: {safe(named)}, which is named for it, is no Python {minor} that runs there ({found}). "
-                f"{needs}: name another interpreter, or leave python= out to have one looked for. Nothing was sent to "
-                "it."
+                f"Host {host}: {sanitize_line(named)}, which is named for it, is no Python {minor} that runs there "
+                f"({found}). {needs}: name another interpreter, or leave python= out to have one looked for. Nothing "
+                "was sent to it."
             )
         elif self._is_uv_running:
             said = " ".join(self._session.errors.decode(errors="replace").split())[-500:]
             error = NoFittingPython(
-                f"{lacks}, and its uv cannot fetch one: {safe(said) or 'it does not say why'}. {needs}: install "
-                f"python{minor} there, or name the interpreter. Nothing was sent to it."
+                f"{lacks}, and its uv cannot fetch one: {sanitize_line(said) or 'it does not say why'}. {needs}: "
+                f"install python{minor} there, or name the interpreter. Nothing was sent to it."
             )
         else:
             error = NoFittingPython(

@@ -33,7 +33,7 @@ from skyward_core.transport.ssh.effective_ssh_config import (
     resolve,
 )
 from skyward_core.transport.ssh.host_address import Target
-from skyward_core.util.terminal_safe_text import sanitize_line as safe
+from skyward_core.util.terminal_safe_text import sanitize_line
 from skyward_core.util.user_files import UnusableFile
 
 T = TypeVar("T")
@@ -119,8 +119,9 @@ def connect_error(target: Target, route: Route | None, error: Exception) -> Pool
     if isinstance(error, UnicodeError) and not isinstance(error, UnicodeDecodeError):  # of a name's encoding
         name = target.host if route is None else route.host
         return Unreachable(
-            f"Host {target.host}: its name {name!r} cannot be looked up ({safe(str(error.__cause__ or error))}). Check "
-            "the spelling, or give its address (or HostName in ~/.ssh/config)."
+            f"Host {target.host}: its name {name!r} cannot be looked up "
+            f"({sanitize_line(str(error.__cause__ or error))}). Check the spelling, or give its address (or HostName "
+            "in ~/.ssh/config)."
         )
     if route is None or not isinstance(error, OSError | asyncssh.Error):
         return Unreachable(
@@ -170,7 +171,7 @@ def silent_host_error(host: str, seconds: float, said: str = "") -> Unreachable:
         seconds: How long it sent nothing.
         said: What its login shell printed before.
     """
-    printed = f" It printed: {safe(said)}." if said else ""
+    printed = f" It printed: {sanitize_line(said)}." if said else ""
     return Unreachable(
         f"Host {host} accepted the login and then sent nothing for {seconds:g} s: its shell start-up probably reads "
         f"our input or waits.{printed} Guard such lines of its start-up files (~/.bashrc, ~/.zshrc) with "
@@ -190,7 +191,8 @@ def noisy_shell_error(host: str, seconds: float, said: str) -> Unreachable:
     """Return the error for a login shell that prints without end."""
     return Unreachable(
         f"Host {host} accepted the login, and its shell start-up prints without end; for {seconds:g} s nothing else "
-        f"came. It printed: {safe(said)}. Guard such lines of its start-up files with `case $- in *i*) ...;; esac`."
+        f"came. It printed: {sanitize_line(said)}. Guard such lines of its start-up files with "
+        "`case $- in *i*) ...;; esac`."
     )
 
 
@@ -204,7 +206,7 @@ def stalled_host_error(host: str, seconds: float, doing: str) -> Unreachable:
 
 def describe_error(error: Exception) -> str:
     """Return what an error that is not one of ours says, behind its type, which often says more."""
-    said = safe(str(error)).rstrip(".")
+    said = sanitize_line(str(error)).rstrip(".")
     return f"{type(error).__name__}: {said}" if said else type(error).__name__
 
 
@@ -297,10 +299,10 @@ class HostConnection(asyncssh.SSHClient):
     Attributes:
         ssh: the connection.
         route: what was reached.
-        made: whether there has been a connection, which then is whose socket it is to close.
+        has_connected: whether there has been a connection, which then is whose socket it is to close.
         lost: set once the connection is gone.
-        shown, signed: the key that it showed, or whether it was a certificate.
-        begun: a command channel that was opened ahead, for the first who needs one.
+        shown, showed_certificate: the key that it showed, or whether it was a certificate.
+        early_channel: a command channel that was opened ahead, for the first who needs one.
     """
 
     ssh: asyncssh.SSHClientConnection

@@ -25,7 +25,7 @@ from skyward_core.model.errors import UsageError
 from skyward_core.store import state_folder
 from skyward_core.transport.ssh.host_address import SSH_PORT, Target, why_unsafe
 from skyward_core.util.light_dataclass import Value, value
-from skyward_core.util.terminal_safe_text import sanitize_line as safe
+from skyward_core.util.terminal_safe_text import sanitize_line
 from skyward_core.util.user_files import read_bytes
 
 ANSWER = 10.0  # seconds for one `ssh -G`: it runs the commands of `Match exec`
@@ -453,7 +453,9 @@ async def _run(command: Sequence[str], gate: asyncio.Semaphore) -> HostOptions:
             said = _read_errors(heard)
             if process.returncode:
                 words = " ".join(line for line in said.split("\n") if not line.startswith(DEBUG_PREFIXES))
-                raise _query_error(command, safe(" ".join(words.split())) or f"it ended with {process.returncode}")
+                raise _query_error(
+                    command, sanitize_line(" ".join(words.split())) or f"it ended with {process.returncode}"
+                )
         except OSError as error:
             raise _query_error(command, error.strerror or str(error)) from error
         finally:

@@ -28,7 +28,7 @@ from skyward_core.node.bootstrap.receive_working_folder import FolderItem
 from skyward_core.protocol.frame_codec import AnyHeader
 from skyward_core.protocol.node_paths import NodePaths, pools_folder
 from skyward_core.store.debug_log import get_logger, log_duration
-from skyward_core.store.state_folder import unusable_reason as why_unfit
+from skyward_core.store.state_folder import unusable_reason
 from skyward_core.tasks.client_interpreter import own_interpreter
 from skyward_core.transport import working_folder_upload
 from skyward_core.transport.bundle_builder import bundle_for
@@ -803,7 +803,7 @@ def _get_snapshot(
 ) -> working_folder_upload.Snapshot | str:
     """The working folder as it is now, the same for all nodes of a start; or why it cannot travel."""
     folder = resolve_path(cwd)
-    if unfit := why_unfit(folder) or ("" if is_dir(folder) else f"{folder} is no folder"):
+    if unfit := unusable_reason(folder) or ("" if is_dir(folder) else f"{folder} is no folder"):
         return unfit
 
     def make() -> working_folder_upload.Snapshot:

@@ -23,9 +23,9 @@ from skyward_core.views.stack_groups import (
     merge_stacks,
     parse_profile,
     profile_table,
+    stack_as_json,
 )
 from skyward_core.views.stack_groups import as_json as profile_as_json
-from skyward_core.views.stack_groups import stack_as_json as as_json
 from skyward_tui.cli.console import Console
 from skyward_tui.cli.pool_and_run_lookup import live_run, open_session
 from skyward_tui.cli.run_report import table
@@ -138,7 +138,7 @@ def stacks(console: Console, run: str, signal: bool, threads: bool) -> int:
         if (ranks := found.askable) and not signal and _ask_signal(found, console):
             found = merge_stacks(found, session.stacks(pool.key, run, ranks, signal=True).result())
         folder = str(pool.spec.get("cwd") or "")
-    console.result(as_json(found))
+    console.result(stack_as_json(found))
     if not console.as_json:
         for line in as_text(found, (folder,), threads=threads):
             console.print_line(line)

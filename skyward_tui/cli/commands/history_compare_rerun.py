@@ -380,8 +380,7 @@ def _rerun_job(found: JobRecord, pool: str | None, console: Console, given: Give
     Args:
         pool: one that is up; None for a new one.
     """
-    from skyward_tui.cli.commands.exec_launch_queue import execute
-    from skyward_tui.cli.commands.exec_launch_queue import launch as launch_job
+    from skyward_tui.cli.commands.exec_launch_queue import execute, launch
 
     what = "exec" if found.run_alone else "launch"
     _change_folder(found.cwd, console, f"{what} {found.path}" + ("" if found.setup else " --no-setup"))
@@ -394,7 +393,7 @@ def _rerun_job(found: JobRecord, pool: str | None, console: Console, given: Give
         return execute(pool or "", (), console, job=job, env={}, secrets={}, **how)
     request = found.to_job_request(job, None) if pool is None else JobRequest.from_options(job, pool=pool)
     down = found.down and pool is None
-    return launch_job(request, console, setup=found.setup, down=down, dry_run=dry_run, **how)
+    return launch(request, console, setup=found.setup, down=down, dry_run=dry_run, **how)
 
 
 def _refuse_dry_run(dry_run: bool) -> None:

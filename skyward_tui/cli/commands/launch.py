@@ -100,7 +100,7 @@ def torchrun(
     script is the script's own.
     """
     from skyward_core.client.launch.discovery import DEFAULT_PROVIDER
-    from skyward_tui.cli.commands import run as work
+    from skyward_tui.cli.commands import run
 
     notes = list(ignored_option_notes(said))
     asked = {name: value for name, value in said.items() if name.replace("_", "-") not in TORCHRUN_OPTIONS}
@@ -114,7 +114,7 @@ def torchrun(
     if as_module:
         asked["module"] = training_script
         training_script = str(module_file(training_script))
-    return work.run(LaunchRequest.from_options(training_script, **asked), console, watch=watch)
+    return run.run(LaunchRequest.from_options(training_script, **asked), console, watch=watch)
 
 
 @command()
@@ -155,7 +155,7 @@ def launch(
     ends itself when nobody has used it for a while.
     """
     from skyward_core.client.launch import job_launch
-    from skyward_tui.cli.commands import exec_launch_queue as work
+    from skyward_tui.cli.commands import exec_launch_queue
 
     if detach and down and idle_minutes is None:
         raise click.UsageError("--detach leaves the job running, and --down ends its pool: give -i MIN with both")
@@ -164,4 +164,6 @@ def launch(
     idle = None if idle_minutes is None else idle_minutes * 60
     request = job_launch.JobRequest(job=job, options=LaunchRequest.from_options(file, **said), idle_timeout=idle)
     ends = down and idle is None
-    return work.launch(request, console, setup=not no_setup, detach=detach, down=ends, dry_run=dry_run, watch=watch)
+    return exec_launch_queue.launch(
+        request, console, setup=not no_setup, detach=detach, down=ends, dry_run=dry_run, watch=watch
+    )

@@ -8,7 +8,7 @@ from dataclasses import asdict, replace
 
 import click
 
-from skyward_core.client import offers_and_capacity as purchasing
+from skyward_core.client import offers_and_capacity
 from skyward_core.client.leftover_cleanup import parse_setting
 from skyward_core.client.offers_and_capacity import list_blocks, list_offers, save_listed_blocks
 from skyward_core.client.run_history import PoolCost
@@ -41,7 +41,7 @@ def buy(console: Console, offering: str, price: float | None, settings: Sequence
     It is paid at once, and not given back. At a terminal the price is asked for; elsewhere --price has to say it.
     """
     texts = dict(map(parse_setting, settings))
-    block = purchasing.find_offering(offering, texts)
+    block = offers_and_capacity.find_offering(offering, texts)
     console.note(
         f"{count(block.count, 'machine')} of {sanitize_line(block.instance_type)} in {sanitize_line(block.zone)} for "
         f"{block.hours} hours from {_format_time(block.starts_at)}: ${block.upfront:,.2f}, paid at once and not "
@@ -49,7 +49,7 @@ def buy(console: Console, offering: str, price: float | None, settings: Sequence
     )
     said = _ask_price(block, price, console)
     try:
-        found = purchasing.buy(block, said, texts)
+        found = offers_and_capacity.buy(block, said, texts)
     except Unreachable as error:  # nobody knows
         console.report_error(error)
         return errors.UNVERIFIED
@@ -81,7 +81,7 @@ def clear(console: Console, offering: str, yes: bool) -> int:
 
     The account is asked first: what it shows, or cannot tell, is not cleared.
     """
-    purchase = purchasing.find_doubtful_purchase(offering)
+    purchase = offers_and_capacity.find_doubtful_purchase(offering)
     block = Block(**purchase.block)
     console.note(
         f"{sanitize_line(block.id)} ({money(block.upfront)}) was asked for {_format_time(purchase.asked_at)}, "
@@ -93,7 +93,7 @@ def clear(console: Console, offering: str, yes: bool) -> int:
             raise UsageError(f"nothing was changed: --yes has {offering} count as not bought")
         if console.ask("type clear to have it count as not bought").strip() != "clear":
             raise UsageError("nothing was changed")
-    purchasing.clear_purchase(purchase)
+    offers_and_capacity.clear_purchase(purchase)
     console.note(f"{sanitize_line(block.id)} counts as not bought, and may be bought again")
     console.result({"cleared": purchase.block})
     return errors.OK
@@ -107,8 +107,8 @@ def list_offerings(console: Console, provider: str, settings: Sequence[str]) -> 
 
     Ends with 3 where nobody knows whether something was bought.
     """
-    bought = purchasing.purchases()
-    held = purchasing.list_reservations(provider, dict(map(parse_setting, settings)))
+    bought = offers_and_capacity.purchases()
+    held = offers_and_capacity.list_reservations(provider, dict(map(parse_setting, settings)))
     rows: list[tuple[str, ...]] = [("id", "type", "machines", "free", "where", "from", "until", "state")]
     rows += [_row(each) for each in held]
     doubtful = [(row, why) for row, found, why in bought if found is None and row.state == "asked"]

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from skyward_core.client.recording_export import export_recording
-from skyward_core.client.replay_session import open_recording as read
+from skyward_core.client.replay_session import open_recording
 from skyward_core.client.run_history import PoolRow, follow_output
 from skyward_core.client.session import Session
 from skyward_core.model import errors
@@ -66,7 +66,7 @@ def dump(record: Path, console: Console) -> int:
         UsageError: it is none, or of a newer release.
         OSError: it cannot be read.
     """
-    found = read(record)
+    found = open_recording(record)
     for entry in found.entries():
         console.print_line(json.dumps(entry))
     if found.is_truncated:

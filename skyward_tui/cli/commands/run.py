@@ -22,9 +22,9 @@ from skyward_core.client import settings
 from skyward_core.client.launch.discovery import (
     Interpreter,
     Task,
-    asked_python,
     choose_interpreter,
     lacks_module,
+    query_python,
     split_target,
 )
 from skyward_core.client.launch.launch_plan import LaunchPlan, make_plan
@@ -874,7 +874,7 @@ def _resolve_interpreter(script: str, asked: str | None, console: Console) -> st
     Raises:
         UsageError: the one that was asked for has no such library.
     """
-    found = choose_interpreter(split_target(script)[0], asked, ask=asked_python)
+    found = choose_interpreter(split_target(script)[0], asked, ask=query_python)
     if not lacks_module(found, LIBRARY):
         return found.path
     if asked is not None:

@@ -550,7 +550,7 @@ class LaunchFields(FormFields):
         self._live, self._used, self._keymap = live, used, keymap
 
     def compose(self) -> ComposeResult:
-        from skyward_core.client.launch.discovery import available_plugins as available
+        from skyward_core.client.launch.discovery import available_plugins
 
         hint = with_keys("path of a script; {launch.files} picks one", keymap=self._keymap)
         yield field_row("Script", text_field("script", hint))
@@ -569,7 +569,7 @@ class LaunchFields(FormFields):
         yield field_row("Nodes", *self._option_fields("Nodes"))
         yield field_row("Market", *self._option_fields("Market"), id="market")
         yield field_row("Budget $", *self._option_fields("Budget $"), id="money")
-        yield field_row("Plugins", PluginToggles(available(), id="plugins"))
+        yield field_row("Plugins", PluginToggles(available_plugins(), id="plugins"))
         yield PluginFields(id="plugin_settings")
         packages = Choice(package_choices(None, ""), value="", allow_blank=False, id="packages", compact=True)
         yield field_row("Packages", packages, *self._option_fields("Packages"))
