@@ -62,7 +62,7 @@ from skyward_core.transport.transport import (
 )
 from skyward_core.util.light_dataclass import Value, value
 from skyward_core.util.redaction import make_sanitizer, map_strings
-from skyward_core.util.terminal_safe_text import sanitize_line as safe
+from skyward_core.util.terminal_safe_text import sanitize_line
 from skyward_core.views.pool_view import restore_node_details
 
 if TYPE_CHECKING:
@@ -222,7 +222,7 @@ class MachineVerifier:
                 told: SendDone = await channel.ask("send", address=self._address(neighbour), port=port, word=word)
         except (SkywardError, OSError, TimeoutError) as error:
             return None, f"not measured: {error_message(error) or 'there was no time'}"
-        return told["rate"], safe(told["why"])
+        return told["rate"], sanitize_line(told["why"])
 
     def _address(self, node: int) -> str:
         return self._context.machines[node].private_address
@@ -279,12 +279,14 @@ def _parse_probe(told: ProbeDone, begun: float, bought: OrderedHardware) -> Meas
     whys = told["whys"]
     clock = told["time"]
     return MeasuredHardware(
-        gpus=None if "gpus" in whys or not bought.count else [(safe(n), mib / 1024) for n, mib in told["gpus"]],
+        gpus=None
+        if "gpus" in whys or not bought.count
+        else [(sanitize_line(n), mib / 1024) for n, mib in told["gpus"]],
         disk=None if "disk" in whys else told["disk"],
         tflops=told["tflops"] or None,
         # It was asked some time between the two: only beyond them it is off, however slow the answer.
         offset=clock - min(max(clock, begun), time.time()),
-        notes=[f"{name} not measured: {safe(why)}" for name, why in sorted(whys.items())],
+        notes=[f"{name} not measured: {sanitize_line(why)}" for name, why in sorted(whys.items())],
     )
 
 

@@ -427,7 +427,7 @@ class RunRegistry:
         others: Runs of other clients.
         blobs: large arguments on their way to the nodes.
         direct: lines to the nodes past their SSH connections.
-        only_looks: whether nothing is to be changed from here, whatever is seen.
+        is_read_only: whether nothing is to be changed from here, whatever is seen.
     """
 
     def __init__(self, context: PoolContext) -> None:

@@ -18,6 +18,7 @@ from skyward_core.model.thread_stacks import Stacks
 from skyward_core.util.terminal_safe_text import sanitize_paragraph
 from skyward_core.views.stack_groups import (
     SIGNAL,
+    as_json,
     as_text,
     format_ranges,
     merge_stacks,
@@ -25,7 +26,6 @@ from skyward_core.views.stack_groups import (
     profile_table,
     stack_as_json,
 )
-from skyward_core.views.stack_groups import as_json as profile_as_json
 from skyward_tui.cli.console import Console
 from skyward_tui.cli.pool_and_run_lookup import live_run, open_session
 from skyward_tui.cli.run_report import table
@@ -180,7 +180,7 @@ def profile(console: Console, rank: str, seconds: float, to: str | None) -> int:
     called = f"{pool.name}-{run}-r{number}" if run else f"{pool.name}-r{number}"
     folder.mkdir(parents=True, exist_ok=True)
     paths = save_all(folder, {name: [text] for name, text in profile_files(seen, called).items()})
-    console.result(profile_as_json(seen) | {"files": [str(path) for path in paths]})
+    console.result(as_json(seen) | {"files": [str(path) for path in paths]})
     if seen.samples and not console.as_json:
         console.print_line("\n".join(table(profile_table(seen))))
     if not seen.samples:
