@@ -65,22 +65,18 @@ watch_option = click.option(
 )
 
 
-_variable_options = (
-    click.option("--env", "env", metavar="NAME[=VALUE]", multiple=True, help="A variable of the job; repeatable."),
-    click.option(
-        "--secret",
-        "secrets",
-        metavar="NAME[=VALUE]",
-        multiple=True,
-        help="One that is blanked in logs; repeatable.",
-    ),
+variable_options = _combine_options(
+    (
+        click.option("--env", "env", metavar="NAME[=VALUE]", multiple=True, help="A variable of the job; repeatable."),
+        click.option(
+            "--secret",
+            "secrets",
+            metavar="NAME[=VALUE]",
+            multiple=True,
+            help="One that is blanked in logs; repeatable.",
+        ),
+    )
 )
-
-
-def variable_options(command: Any) -> Any:
-    for option in reversed(_variable_options):
-        command = option(command)
-    return command
 
 
 def parse_node_count(text: str) -> int | str:

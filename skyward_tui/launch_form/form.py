@@ -12,7 +12,7 @@ from itertools import count as count_from
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from skyward_core.client.launch.discovery import DEFAULT_PROVIDER, available, parse_source
+from skyward_core.client.launch.discovery import DEFAULT_PROVIDER, argument_values, available, parse_source
 from skyward_core.client.launch.launch_request import DEFAULTS, OPTIONS, PACKAGES, WAYS, LaunchRequest
 from skyward_core.model.errors import ScriptError, SkywardError, SpecError, UsageError
 from skyward_core.util.terminal_safe_text import sanitize_line
@@ -607,7 +607,7 @@ def _quoted(word: str) -> str:
 def value_list_error(asked: ArgumentField, text: str) -> str:
     """Why a text is no list of values of an argument, in words; "" where it is one."""
     try:
-        values = split_values(asked.name, text)
+        values = argument_values(asked.name, text)
     except UsageError as error:
         return str(error)
     return next((why for value in values if (why := asked.validation_error(value))), "")
@@ -626,21 +626,10 @@ def is_sweep(asked: Sequence[ArgumentField], line: str) -> bool:
             text
             and each.validation_error(text)
             and not value_list_error(each, text)
-            and len(split_values(each.name, text)) > 1
+            and len(argument_values(each.name, text)) > 1
         ):
             return True
     return False
-
-
-def split_values(name: str, text: str) -> list[str]:
-    """The values of one argument, as texts.
-
-    Raises:
-        UsageError: it is no list.
-    """
-    from skyward_core.client.launch.discovery import argument_values
-
-    return argument_values(name, text)
 
 
 def _written(value: object) -> str:

@@ -352,11 +352,11 @@ def test_what_is_declared_is_read_only_where_none_of_ours_is_meant(
         raise AssertionError(group)
 
     monkeypatch.setattr("importlib.metadata.entry_points", never)
-    assert make_spec(LaunchRequest(script="x.py")).provider.name == "local"
-    given = make_spec(LaunchRequest.from_options("x.py", hosts="gpu1, gpu2", settings=["user=me"]))
+    assert make_spec(LaunchRequest(script="x.py"))[0].provider.name == "local"
+    given = make_spec(LaunchRequest.from_options("x.py", hosts="gpu1, gpu2", settings=["user=me"]))[0]
     assert (given.nodes, given.provider.hosts, given.provider.user) == (2, ("gpu1", "gpu2"), "me")
     with pytest.raises(AssertionError):
-        make_spec(LaunchRequest(script="x.py", provider="cupboard"))
+        make_spec(LaunchRequest(script="x.py", provider="cupboard"))[0]
 
 
 @pytest.mark.proof("3 s of a processor", after=1)

@@ -361,7 +361,7 @@ def make_plan(request: LaunchRequest, *, launching: bool = False, name: str = ""
             raise UsageError("each combination of a sweep runs on one rank anyway: leave --one out")
     function, values = resolve_call(request)
     texts = expand_combinations(request.arguments) if request.sweep else []
-    spec, interpreter, packages = _resolve_spec(request, launching, name)
+    spec, interpreter, packages = make_spec(request, launching=launching, name=name)
     gang = any(map(request.is_given, WAYS))
     return LaunchPlan(
         request=request,
@@ -444,19 +444,17 @@ def _script_function(request: LaunchRequest) -> FunctionInfo:
         return describe_script(Path(request.script), request.module)
 
 
-def make_spec(request: LaunchRequest) -> PoolSpec:
-    """Return the requested pool; its working folder is the script's.
+def make_spec(
+    request: LaunchRequest, *, launching: bool = False, name: str = ""
+) -> tuple[PoolSpec, Interpreter, PackageSpecs | None]:
+    """Return the requested pool, the interpreter of the script, and the packages that a file of its project names.
+
+    Args:
+        launching, name: as of :func:`make_plan`.
 
     Raises:
         SkywardError: A value is invalid; its ``field`` says which: that of a setting is ``settings.NAME``.
     """
-    return _resolve_spec(request, launching=False, name="")[0]
-
-
-def _resolve_spec(
-    request: LaunchRequest, launching: bool, name: str
-) -> tuple[PoolSpec, Interpreter, PackageSpecs | None]:
-    """Return the pool, the interpreter of the script, and the packages that a file of its project names."""
     script = Path(request.script)
     with set_error_field("provider"):
         provider = _make_provider(request)

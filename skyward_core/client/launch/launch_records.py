@@ -69,16 +69,17 @@ class ScriptState:
         commit = _run_git(folder, until, 1 << 10, "rev-parse", "--verify", "HEAD").strip().decode("ascii", "replace")
         if not commit:
             return found
-        # One look for names and patch. No program that an attribute of a file asks for is run.
-        look = ("diff", *_DIFF_OPTIONS, "--raw", "--patch", "-z", "HEAD", "--")
-        told = _run_git(folder, until, _MAX_GIT_OUTPUT, *look, without=_repository_filters(folder, until))
-        names, patch = _split_diff(told)
-        cut = len(told) >= _MAX_GIT_OUTPUT or len(patch) > MAX_DIFF_BYTES
+        # No program that an attribute of a file asks for is run.
+        look, without = ("diff", *_DIFF_OPTIONS), _repository_filters(folder, until)
+        names = _run_git(
+            folder, until, _MAX_GIT_OUTPUT, *look, "--name-only", "-z", "HEAD", "--", without=without
+        ).split(b"\0")[:-1]
+        patch = _run_git(folder, until, _MAX_GIT_OUTPUT, *look, "HEAD", "--", without=without)
+        cut = len(patch) > MAX_DIFF_BYTES
         if cut:
             patch = patch[:MAX_DIFF_BYTES].rpartition(b"\n")[0] + b"\n"
-        return replace(
-            found, commit=commit, changed=tuple(names[:MAX_CHANGED_FILES]), diff=_redact_patch(patch), cut=cut
-        )
+        changed = tuple(name.decode("utf-8", "replace") for name in names[:MAX_CHANGED_FILES])
+        return replace(found, commit=commit, changed=changed, diff=_redact_patch(patch), cut=cut)
 
     def changes_since(self, before: ScriptState) -> list[str]:
         """What is otherwise now than it was before, in words."""
@@ -288,20 +289,7 @@ _DIFF_OPTIONS = (
 )  # fmt: skip
 _FILTER_PATTERN = r"^filter\..*\.(clean|smudge|process|required)$"
 _OWN_SCOPES = (b"local", b"worktree")
-_MAX_GIT_OUTPUT = MAX_DIFF_BYTES + (1 << 16)  # names stand before the patch
-
-
-def _split_diff(told: bytes) -> tuple[list[str], bytes]:
-    """What ``git diff --raw --patch -z`` says: for each file ``:…\\0name\\0``, then ``\\0`` and the patch."""
-    names, at = list[str](), 0
-    while told[at : at + 1] == b":":
-        begin = told.find(b"\0", at) + 1
-        end = told.find(b"\0", begin)
-        if not begin or end < 0:
-            return names, b""  # there are so many names that these are cut
-        names.append(told[begin:end].decode("utf-8", "replace"))
-        at = end + 1
-    return names, told[at + 1 :]
+_MAX_GIT_OUTPUT = MAX_DIFF_BYTES + 1
 
 
 def _redact_patch(patch: bytes) -> bytes:

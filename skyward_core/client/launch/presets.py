@@ -104,7 +104,7 @@ def save(name: str, request: LaunchRequest) -> Path:
         values.pop("script", None)
     path = require_current_folder() / SETTINGS_FILE
     text, _ = read_table(path, PRESETS_TABLE)
-    told = {key: _to_toml(value) for key, value in values.items()}
+    told = {key: list(value) if isinstance(value, tuple) else value for key, value in values.items()}
     replace_text(path, text, set_table(text, (PRESETS_TABLE, name), told))
     return path
 
@@ -143,10 +143,6 @@ def drop_unknown(request: LaunchRequest) -> tuple[LaunchRequest, list[str]]:
         f"{function.name} takes no argument {sanitize_line(text.partition('=')[0].strip())} any more" for text in gone
     ]
     return replace(request, arguments=left), takes
-
-
-def _to_toml(value: Any) -> Any:
-    return list(value) if isinstance(value, tuple) else value
 
 
 def _parse_entry(entry: Mapping[str, Any], said: list[str]) -> Iterator[tuple[str, Any]]:

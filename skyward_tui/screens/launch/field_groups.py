@@ -17,7 +17,7 @@ from textual.widget import Widget
 from textual.widgets import Collapsible, Input, Label, Select, Static
 from textual.widgets.collapsible import CollapsibleTitle
 
-from skyward_core.client.launch.discovery import DEFAULT_PROVIDER
+from skyward_core.client.launch.discovery import DEFAULT_PROVIDER, argument_values
 from skyward_core.client.launch.launch_request import OPTIONS
 from skyward_core.model.errors import UsageError
 from skyward_core.util.terminal_safe_text import sanitize_line
@@ -28,7 +28,6 @@ from skyward_tui.launch_form.form import (
     provider_choices,
     script_argument,
     set_argument,
-    split_values,
     value_list_error,
 )
 from skyward_tui.terminal_info import current_folder
@@ -113,7 +112,7 @@ class ArgumentRow(Vertical):
         """Tell what is amiss with what is given; with ``sweep`` that are values between commas."""
         if text is not None and sweep:
             self._problem = value_list_error(self.argument, text)
-            values = [] if self._problem else split_values(self.argument.name, text)
+            values = [] if self._problem else argument_values(self.argument.name, text)
         else:
             self._problem = "" if text is None else self.argument.validation_error(text)
             values = [] if text is None or self._problem else [text]

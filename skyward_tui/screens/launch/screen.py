@@ -315,21 +315,13 @@ async def _wait_until_up(app: SkywardApp, plan: LaunchPlan | JobPlan, created: F
         app.flash(format_error(error))
         return False
     except SkywardError as error:
-        _offer_retry(app, f"Pool {plan.pool.name} did not start", format_error(error))
+        choices = [("close", "Close", False), ("edit", "Change the launch", False)]
+        title = f"Pool {plan.pool.name} did not start"
+        if await app.push_screen_wait(ChoiceScreen(title, format_error(error), choices, escape="close")) == "edit":
+            app.show_launch()  # as it was filled in
         return False
     app.unlaunched = None
     return True
-
-
-def _offer_retry(app: SkywardApp, title: str, text: str) -> None:
-    """Say what went wrong; the form, as it was filled in, is one key away."""
-
-    def go(choice: str | None) -> None:
-        if choice == "edit":
-            app.show_launch()
-
-    choices = [("close", "Close", False), ("edit", "Change the launch", False)]
-    app.push_screen(ChoiceScreen(title, text, choices, escape="close"), go)
 
 
 _EDITS = (
