@@ -710,10 +710,6 @@ class Link:
         said = "node %d: %s %s%s, %d bytes"
         _log.debug(said, self.node, way, header["t"], "".join(about), len(body), extra=self._log_extra)
 
-    async def drain(self) -> None:
-        if self._pipe is not None:
-            await self._pipe.drain()
-
 
 def is_notification(header: RunFrame, body: bytes) -> bool:
     """Whether an outcome, or what was yielded, is only told, as to every client, without the value that its owner gets.

@@ -6,8 +6,8 @@ import asyncio
 import os
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -695,20 +695,26 @@ class PoolStartup:
             PoolError: the machine cannot be reached, cannot run an agent, or is not what was bought.
             OSError: another node has to be asked for the environment, and none can be now.
         """
-        pool, node = self._context, machine.node
         await self._context.setup.fetch_from_nodes()
-        pool.machines[node] = machine
-        self._news.update_price()
-        link = self._link(machine)
-        try:
+        with self._moved_link(machine) as link:
             await self.prepare(link)
             await self._replace_link(link)
             self._check_equal_ranks()
             if ready:
-                await self._verifier.verify_replacement(node)
+                await self._verifier.verify_replacement(machine.node)
+
+    @contextmanager
+    def _moved_link(self, machine: Machine) -> Iterator[Link]:
+        """Make the link of a node that another machine has; after a failure nothing uses it."""
+        pool = self._context
+        pool.machines[machine.node] = machine
+        self._news.update_price()
+        link = self._link(machine)
+        try:
+            yield link
         except BaseException:
-            self._context.registry.drop_link(link)
-            self._context.background.spawn(link.close())
+            pool.registry.drop_link(link)
+            pool.background.spawn(link.close())
             raise
 
     async def join_machine(self, machine: Machine) -> None:
@@ -717,17 +723,9 @@ class PoolStartup:
         Raises:
             PoolError, OSError: it does not answer.
         """
-        pool = self._context
-        pool.machines[machine.node] = machine
-        self._news.update_price()
-        link = self._link(machine)
-        try:
+        with self._moved_link(machine) as link:
             await self._replace_link(link)
             await self._context.setup.fetch_from_nodes()  # of this node, where no other is there
-        except BaseException:
-            self._context.registry.drop_link(link)
-            self._context.background.spawn(link.close())
-            raise
         self._news.emit_phase(link.node, "ready", address=machine.address)
 
     async def _replace_link(self, link: Link) -> None:

@@ -25,7 +25,6 @@ from skyward_core.tasks import client_interpreter
 from skyward_core.tasks.client_interpreter import is_own_environment
 from skyward_core.transport.transport import (
     MINOR,
-    FlowControl,
     OnData,
     OnLost,
     Report,
@@ -300,11 +299,10 @@ _log = get_logger("local")
 BUFFER = 1 << 18
 
 
-class SocketPipe(FlowControl, asyncio.BufferedProtocol):
+class SocketPipe(asyncio.BufferedProtocol):
     """A Unix socket as a ``transport.Pipe``."""
 
     def __init__(self, on_data: OnData, on_lost: OnLost) -> None:
-        super().__init__()
         self._on_data = on_data
         self._buffer = memoryview(bytearray(BUFFER))
         self._on_lost = on_lost
@@ -323,7 +321,6 @@ class SocketPipe(FlowControl, asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         if exc is not None:
             self._read_rest()
-        self.resume_writing()
         self._on_lost(exc)
 
     def _read_rest(self) -> None:

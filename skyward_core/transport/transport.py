@@ -128,11 +128,9 @@ def _reject_local_folders(links: Sequence[str], source: str) -> None:
 
 
 class Pipe(Protocol):
-    """One open connection to an agent. Writes never block; ``drain`` waits while the other side is slow."""
+    """One open connection to an agent. Writes never block."""
 
     def write(self, data: bytes) -> None: ...
-
-    async def drain(self) -> None: ...
 
     def close(self) -> None: ...
 

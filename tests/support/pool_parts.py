@@ -184,9 +184,6 @@ class Pipe:
                 return {"t": "bye", "logs": {}}
         return None
 
-    async def drain(self) -> None:
-        return None
-
     def close(self) -> None:
         return None
 

@@ -58,9 +58,6 @@ class Pipe:
             self.sent.append((header, body))
             self._node.log.append((self._node.number, header))
 
-    async def drain(self) -> None:
-        return None
-
     def close(self) -> None:
         return None
 

@@ -48,9 +48,6 @@ class Pipe:
         assert not self.closed
         self.sent += self._decoder.feed(data)
 
-    async def drain(self) -> None:
-        return None
-
     def close(self) -> None:
         self.closed = True
 

@@ -266,10 +266,10 @@ class RunScheduler:
         self._context.background.run_deferred()
         if not whole and self._needs_lost_nodes(run):
             run.mark_waiting()
-            self._context.background.spawn(self._start_when_complete(run))
+            self._context.background.spawn(self._start_later(run, complete=True))
         elif edited:
             run.mark_waiting()
-            self._context.background.spawn(self._start_after_reload(run))
+            self._context.background.spawn(self._start_later(run, complete=False))
         elif not whole or large:
             self._start_or_reject(run)
         return run
@@ -371,37 +371,27 @@ class RunScheduler:
             return False
         return run.kind == "broadcast" or len(gone) == len(links)
 
-    async def _start_when_complete(self, run: Run) -> None:
-        async def whole() -> None:
-            await self._context.roster.wait_replacements()
-            if self.modules.has_edits:  # since it was opened, perhaps long ago
-                await self._retry_on_reconnect([run], self.modules.reload)
+    async def _start_later(self, run: Run, *, complete: bool) -> None:
+        """Bring edited modules to the nodes, and start a run if it is still wanted then.
 
-        await self._start_after(run, whole)
-
-    async def _start_after_reload(self, run: Run) -> None:
-        await self._start_after(run, lambda: self._retry_on_reconnect([run], self.modules.reload))
-
-    async def _start_after(self, run: Run, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        Args:
+            complete: Whether it waits for nodes that get another machine, first.
+        """
+        wanted = False
         try:
-            wanted = await self._is_wanted_after(run, work)
+            if complete:
+                await self._context.roster.wait_replacements()
+            if not complete or self.modules.has_edits:  # since it was opened, perhaps long ago
+                await self._retry_on_reconnect([run], self.modules.reload)
+            wanted = run.end_waiting()
         except (PoolError, OSError) as error:
             run.end_waiting()
             self._fail(run, f"edited modules could not be brought to the nodes: {error}")
-            return
-        if wanted:
-            self._start_or_reject(run)
-
-    async def _is_wanted_after(self, run: Run, work: Callable[[], Coroutine[Any, Any, None]]) -> bool:
-        """Do what a run has to wait for; says whether it is still wanted then."""
-        wanted = False
-        try:
-            await work()
-            wanted = run.end_waiting()
         finally:
             if not wanted:  # it was cancelled, or we leave
                 delete_files(run.tasks)
-        return wanted
+        if wanted:
+            self._start_or_reject(run)
 
     def _start_or_reject(self, run: Run) -> None:
         """Start a run, or refuse it, in a pool that may lack nodes."""

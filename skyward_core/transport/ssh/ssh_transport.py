@@ -62,7 +62,6 @@ from skyward_core.transport.ssh.host_address import (
     parse_pythons,
 )
 from skyward_core.transport.transport import (
-    FlowControl,
     OnData,
     OnLost,
     Pipe,
@@ -105,7 +104,7 @@ async def lend_bundle(channel: CommandChannel) -> None:
 MOST_NOISE = 1 << 20  # bytes before the relay's word
 
 
-class _ChannelPipe(FlowControl):
+class _ChannelPipe:
     """What both have in common; see :class:`~skyward_core.transport.transport.Pipe`."""
 
     def __init__(self, on_data: OnData, on_lost: OnLost) -> None:
@@ -126,7 +125,6 @@ class _ChannelPipe(FlowControl):
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self.resume_writing()
         on_lost, self._on_lost = self._on_lost, None
         if on_lost is not None:
             on_lost(exc)
