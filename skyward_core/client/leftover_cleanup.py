@@ -150,7 +150,7 @@ async def _is_alive(ledger: Ledger, row: PoolRow) -> bool:
 
 
 async def remove_leftovers(
-    sweep: LeftoverScan,
+    scan: LeftoverScan,
     ledger: Ledger,
     down: Callable[[str], Awaitable[Receipt]],
     tell: Callable[[str], None] = lambda said: None,
@@ -164,7 +164,7 @@ async def remove_leftovers(
         tell: hears what became of each pool that was.
     """
     remains: list[str] = []
-    for key in sorted({each.pool for each in sweep.removable if each.verdict == "expired"}):
+    for key in sorted({each.pool for each in scan.removable if each.verdict == "expired"}):
         row = ledger.find_pool(key)
         if row is not None and await _is_alive(ledger, row):
             remains.append(f"pool {row.name}: an agent lives there again, or may; tear the pool down if you want that")
@@ -176,14 +176,14 @@ async def remove_leftovers(
             continue
         tell(f"{key}: {receipt}")
         remains += receipt.unaccounted
-    return remains + await _remove_resources(sweep)
+    return remains + await _remove_resources(scan)
 
 
-async def _remove_resources(sweep: LeftoverScan) -> list[str]:
+async def _remove_resources(scan: LeftoverScan) -> list[str]:
     """End what is left of pools that are not up."""
     remains: list[str] = []
-    for index, account in enumerate(sweep.accounts):
-        things = [each.thing for each in sweep.removable if each.verdict == "left" and each.account == index]
+    for index, account in enumerate(scan.accounts):
+        things = [each.thing for each in scan.removable if each.verdict == "left" and each.account == index]
         if things:
             try:
                 remains += await log_call("remove", LOG_SUBJECT, account.remove(things))

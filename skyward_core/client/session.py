@@ -737,11 +737,11 @@ class Session(SessionInterface):
         return await leftover_cleanup.scan_accounts(self.ledger, accounts, everywhere=everywhere, ledgers=ledgers)
 
     @verb
-    async def remove_leftovers(self, sweep: LeftoverScan, tell: Callable[[str], None] = lambda said: None) -> list[str]:
+    async def remove_leftovers(self, scan: LeftoverScan, tell: Callable[[str], None] = lambda said: None) -> list[str]:
         async def down(pool: str) -> Receipt:
             return await asyncio.wrap_future(self.tear_down(pool))
 
-        return await leftover_cleanup.remove_leftovers(sweep, self.ledger, down, tell)
+        return await leftover_cleanup.remove_leftovers(scan, self.ledger, down, tell)
 
     @verb
     async def detach_pool(self, name: str) -> None:

@@ -341,7 +341,7 @@ class SessionInterface:
         """
         return self.reject()
 
-    def remove_leftovers(self, sweep: LeftoverScan) -> Future[list[str]]:
+    def remove_leftovers(self, scan: LeftoverScan) -> Future[list[str]]:
         """Remove the leftovers that a scan found; returns what remains, in words."""
         return self.reject()
 

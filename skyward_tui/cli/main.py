@@ -134,6 +134,7 @@ COMMANDS = {
     "history": ("history_compare_rerun", "List every past run: outcome, duration, cost."),
     "hosts": ("hosts_trust_shell_forward", "Show who uses the GPUs of your hosts."),
     "launch": ("launch", "Run a job file, as SkyPilot's task YAML is, on a pool."),
+    "leftovers": ("leftovers", "Find what was rented from here and is left, and end it."),
     "lock": ("ls_logs_results_files", "Print the lock of what was installed for a run."),
     "logs": ("ls_logs_results_files", "Print what a run's ranks printed, also when the pool is gone."),
     "ls": ("ls_logs_results_files", "List the pools that are up, with their runs."),
@@ -149,11 +150,13 @@ COMMANDS = {
     "shim": ("examples_and_shim", "Let plain `python script.py` find this library as `skyward`."),
     "ssh": ("hosts_trust_shell_forward", "Open a shell on a node of a pool."),
     "stacks": ("debug_stacks_profile", "Show where every rank is: its Python stack."),
-    "sweep": ("leftovers", "Find what was rented from here and is left, and end it."),
     "top": ("top_and_metrics", "Show what a pool's machines do, every second."),
     "torchrun": ("launch", "Run a script on a pool, with the options of PyTorch's torchrun."),
     "trust": ("hosts_trust_shell_forward", "Show the fingerprint of a host's key, and accept the key."),
 }
+
+
+OLDER_COMMANDS = {"sweep": "leftovers"}
 
 
 class LazyGroup(click.Group):
@@ -166,6 +169,9 @@ class LazyGroup(click.Group):
         return sorted({*self.commands, *COMMANDS})
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name in OLDER_COMMANDS:
+            click.echo(f"`{cmd_name}` is an older name: use `{OLDER_COMMANDS[cmd_name]}`.", err=True)
+            cmd_name = OLDER_COMMANDS[cmd_name]
         if cmd_name in COMMANDS and cmd_name not in self.commands:
             found = vars(import_module(f"skyward_tui.cli.commands.{COMMANDS[cmd_name][0]}")).values()
             self.add_command(next(each for each in found if isinstance(each, click.Command) and each.name == cmd_name))

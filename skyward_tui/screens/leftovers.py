@@ -1,4 +1,4 @@
-"""What accounts still hold (today "sweep")."""
+"""Leftovers: resources of ours that cloud accounts still hold."""
 
 from __future__ import annotations
 
@@ -54,11 +54,11 @@ class LeftoverList(CursorList[LeftoverRow]):
     def row_id(self, row: LeftoverRow) -> str:
         return row.id
 
-    def update(self, sweep: LeftoverScan | None, note: str, now: float) -> None:
-        state = (id(sweep), note, idle_token(now), self.size)
+    def update(self, scan: LeftoverScan | None, note: str, now: float) -> None:
+        state = (id(scan), note, idle_token(now), self.size)
         if state != self._state:
             self._state, self.note, self._now = state, note, now
-            self.set_rows([] if sweep is None else leftover_rows(sweep))
+            self.set_rows([] if scan is None else leftover_rows(scan))
             self.refresh()
 
     def columns(self, width: int) -> Sequence[tuple[str, int | None]]:
@@ -89,13 +89,13 @@ class LeftoversScreen(ListScreen[LeftoverList]):
         known: what the app has found before; shown until the accounts have answered.
     """
 
-    SCOPE = "sweep"
-    BINDINGS = bindings("sweep")
-    DEFAULT_CSS = read_style_sheet(__file__, "sweep")
+    SCOPE = "leftovers"
+    BINDINGS = bindings("leftovers")
+    DEFAULT_CSS = read_style_sheet(__file__)
 
     def __init__(self, known: LeftoverScan | None = None) -> None:
         super().__init__(LeftoverList())
-        self._sweep = known
+        self._found = known
         self._failed = ""
         self._looking_since: float | None = None
         self._looked_at: float | None = None
@@ -111,11 +111,11 @@ class LeftoversScreen(ListScreen[LeftoverList]):
 
     def time_token(self, now: float) -> object:
         looks = self._looking_since is not None
-        return id(self._sweep), self._failed, int(now) if looks else super().time_token(now)
+        return id(self._found), self._failed, int(now) if looks else super().time_token(now)
 
     def tick(self, now: float) -> None:
         self.query_one(Breadcrumbs).update_trail(["pools", "what is left"], self._status(now))
-        self.listed.update(self._sweep, self._note(), now)
+        self.listed.update(self._found, self._note(), now)
         chosen = self.listed.chosen
         self.query_one("#detail", Static).update(Content(row_detail(chosen, now) if chosen else ""))
         super().tick(now)
@@ -124,10 +124,10 @@ class LeftoversScreen(ListScreen[LeftoverList]):
         parts = []
         if self._looking_since is not None:
             parts.append(Content.styled(f"◌ asking accounts … {duration(now - self._looking_since)}", "$text-warning"))
-        if self._sweep is not None and self._sweep.removable:
-            parts.append(Content.styled(f"! {leftovers_amount(self._sweep.removable)} left", "$text-error"))
-        if self._sweep is not None and self._sweep.unknown:
-            parts.append(Content.styled(f"! {len(self._sweep.unknown)} not known", "$text-warning"))
+        if self._found is not None and self._found.removable:
+            parts.append(Content.styled(f"! {leftovers_amount(self._found.removable)} left", "$text-error"))
+        if self._found is not None and self._found.unknown:
+            parts.append(Content.styled(f"! {len(self._found.unknown)} not known", "$text-warning"))
         if self._looked_at is not None and self._looking_since is None:
             parts.append(Content.styled(f"looked {ago(now - self._looked_at)}", "$muted"))
         parts.append(Content.styled("all regions" if self._everywhere else "regions that pools were in", "$muted"))
@@ -154,7 +154,7 @@ class LeftoversScreen(ListScreen[LeftoverList]):
         self._looking_since = self.app.clock()
         try:
             asked = await asyncio.to_thread(_all_providers)
-            self._sweep = await wait_shielded(
+            self._found = await wait_shielded(
                 session.scan_leftovers(asked, everywhere=self._everywhere, ledgers=self._ledgers)
             )
         except (SkywardError, OSError) as error:
@@ -178,12 +178,12 @@ class LeftoversScreen(ListScreen[LeftoverList]):
             case "end":
                 return chosen is not None and bool(self._deletable_of_pool(chosen))
             case "end_all":
-                return self._sweep is not None and bool(self._sweep.removable)
+                return self._found is not None and bool(self._found.removable)
         return True
 
     def is_hint_worthy(self, action: Action) -> bool:
         if action.call == "end_all":
-            pools = {(each.thing.pool, each.thing.token) for each in self._sweep.removable} if self._sweep else ()
+            pools = {(each.thing.pool, each.thing.token) for each in self._found.removable} if self._found else ()
             return len(pools) > 1
         return action.call != "everywhere" or not self._everywhere
 
@@ -194,12 +194,12 @@ class LeftoversScreen(ListScreen[LeftoverList]):
 
     def _deletable_of_pool(self, row: LeftoverRow) -> list[JudgedLeftover]:
         """All that nobody needs of the pool of what is chosen."""
-        if row.found is None or self._sweep is None:
+        if row.found is None or self._found is None:
             return []
         of = row.found.thing
         return [
             each
-            for each in self._sweep.removable
+            for each in self._found.removable
             if (each.thing.pool, each.thing.token, each.thing.ledger) == (of.pool, of.token, of.ledger)
         ]
 
@@ -225,12 +225,12 @@ class LeftoversScreen(ListScreen[LeftoverList]):
             self._ask_to_delete(self._deletable_of_pool(chosen))
 
     def action_end_all(self) -> None:
-        if self._sweep is not None:
-            self._ask_to_delete(self._sweep.removable)
+        if self._found is not None:
+            self._ask_to_delete(self._found.removable)
 
     def _ask_to_delete(self, found: list[JudgedLeftover]) -> None:
-        if found and self._sweep is not None:
-            self.app.push_screen(DeleteLeftoversScreen(self._sweep.select(found), self._rescan))
+        if found and self._found is not None:
+            self.app.push_screen(DeleteLeftoversScreen(self._found.select(found), self._rescan))
 
 
 def _all_providers() -> dict[str, tuple[str, ...]]:
@@ -245,28 +245,28 @@ class DeleteLeftoversScreen(TypedConfirmation[None]):
     has begun.
 
     Args:
-        sweep: what is to be ended.
+        scan: what is to be ended.
         ended: called once that is over.
     """
 
     DEFAULT_CSS = read_style_sheet(__file__, "end_left")
     CONFIRMS = "#end"
 
-    def __init__(self, sweep: LeftoverScan, ended: Callable[[], None]) -> None:
+    def __init__(self, scan: LeftoverScan, ended: Callable[[], None]) -> None:
         super().__init__()
-        self.heading = f"End {leftovers_amount(sweep.removable)}?"
-        self._sweep = sweep
+        self.heading = f"End {leftovers_amount(scan.removable)}?"
+        self._found = scan
         self._on_deleted = ended
         self._started_at = 0.0
-        if any(each.thing.is_machine for each in sweep.removable):
-            names = {each.thing.pool for each in sweep.removable}
+        if any(each.thing.is_machine for each in scan.removable):
+            names = {each.thing.pool for each in scan.removable}
             name = names.pop() if len(names) == 1 else ""
             # A name is a tag, which may be anything.
             self.word = name.strip() if name.isascii() and name.isprintable() else ""
-            self.word = self.word or str(len(sweep.removable))
+            self.word = self.word or str(len(scan.removable))
 
     def body(self) -> ComposeResult:
-        yield self.facts(Content("\n".join(deletion_lines(self._sweep.removable, self.app.clock()))))
+        yield self.facts(Content("\n".join(deletion_lines(self._found.removable, self.app.clock()))))
         yield Static(self._question(), id="ask")
         yield from self.field()
 
@@ -276,12 +276,12 @@ class DeleteLeftoversScreen(TypedConfirmation[None]):
 
     def _question(self, refused: str = "") -> Content:
         parts = [("\nWhat nobody has fetched from there goes with it.", "$text-warning")]
-        others = {(each.thing.ledger, each.thing.owner) for each in self._sweep.removable if not each.thing.ours}
+        others = {(each.thing.ledger, each.thing.owner) for each in self._found.removable if not each.thing.ours}
         for ledger, owner in sorted(others):
             said = f"\n! of ledger {ledger} ({owner}): whether it is in use there cannot be told from here"
             parts.append((said, "$text-warning"))
         if self.word:
-            what = "how many things" if self.word == str(len(self._sweep.removable)) else "the pool's name"
+            what = "how many things" if self.word == str(len(self._found.removable)) else "the pool's name"
             parts += [(f"\n\nType {what}, ", ""), (self.word, "bold $text-accent"), (", to end it:", "")]
         if refused:
             parts.append((f"\n✗ nothing was ended: {refused}", "$text-error"))
@@ -310,15 +310,15 @@ class DeleteLeftoversScreen(TypedConfirmation[None]):
 
     def show_progress(self) -> None:
         took = duration(self.app.clock() - self._started_at)
-        said = f"ending {leftovers_amount(self._sweep.removable)} … {took}\n\nUntil the account says that it is gone."
+        said = f"ending {leftovers_amount(self._found.removable)} … {took}\n\nUntil the account says that it is gone."
         self.show_facts(Content(said))
 
     async def _delete(self, session: SessionInterface) -> None:
         try:
-            remains = await wait_shielded(session.remove_leftovers(self._sweep))
+            remains = await wait_shielded(session.remove_leftovers(self._found))
         except (SkywardError, OSError) as error:
             remains = [format_error(error)]
-        many = count(len(self._sweep.removable), "thing")
+        many = count(len(self._found.removable), "thing")
         if remains:
             self.app.flash(f"still there: {remains[0]}", "error")
         else:

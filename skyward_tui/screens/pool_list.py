@@ -392,7 +392,7 @@ class PoolsScreen(ListScreen[PoolList]):
             return bool(self.app.pools())
         if action in ("launch_here", "dashboard"):
             return chosen is not None and chosen.is_live
-        if action in ("new", "sweep", "history", "hosts", "failures"):
+        if action in ("new", "leftovers", "history", "hosts", "failures"):
             return self.app.session is not None
         return True
 
@@ -427,7 +427,7 @@ class PoolsScreen(ListScreen[PoolList]):
         if not self.stop_finding():
             self._change_list(self.listed.unmark)
 
-    def action_sweep(self) -> None:
+    def action_leftovers(self) -> None:
         self.app.show_leftovers()
 
     def _count_failures(self, pools: list[PoolView]) -> None:
@@ -458,7 +458,7 @@ class PoolsScreen(ListScreen[PoolList]):
             return len(self.app.pools()) > 1
         if action.call == "failures":
             return self.app.failures > 0
-        return action.call != "sweep" or bool(self.app.leftovers and self.app.leftovers.removable)
+        return action.call != "leftovers" or bool(self.app.leftovers and self.app.leftovers.removable)
 
     def action_refresh(self) -> None:
         self.app.refresh_pools()

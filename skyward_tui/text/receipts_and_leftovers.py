@@ -78,7 +78,7 @@ def receipt_line(receipt: Receipt) -> str:
     return "; ".join([f"{receipt} ({receipt.seconds:.1f} s)", *receipt.notes])
 
 
-COMMAND = "skyward-tui sweep"
+COMMAND = "skyward-tui leftovers"
 
 
 def leftovers_amount(found: Sequence[JudgedLeftover]) -> str:
@@ -91,23 +91,23 @@ def leftovers_amount(found: Sequence[JudgedLeftover]) -> str:
     return " and ".join(parts)
 
 
-def leftovers_line(sweep: LeftoverScan, how: str = COMMAND) -> str:
+def leftovers_line(found: LeftoverScan, how: str = COMMAND) -> str:
     """What nobody needs, as one line that ends with how to have it ended; "" where there is nothing."""
-    if not sweep.removable:
+    if not found.removable:
         return ""
-    is_are = "is" if len(sweep.removable) == 1 else "are"
-    return f"{leftovers_amount(sweep.removable)} of pools that are over {is_are} left: {how}"
+    is_are = "is" if len(found.removable) == 1 else "are"
+    return f"{leftovers_amount(found.removable)} of pools that are over {is_are} left: {how}"
 
 
-def unchecked_line(sweep: LeftoverScan) -> str:
+def unchecked_line(found: LeftoverScan) -> str:
     """What could not be looked at, as one line; "" where all was."""
-    said = "; ".join(f"{place} ({why})" for place, why in sweep.unknown.items())
+    said = "; ".join(f"{place} ({why})" for place, why in found.unknown.items())
     return f"could not look for what is left: {said}" if said else ""
 
 
-def other_ledgers_lines(sweep: LeftoverScan) -> Iterator[str]:
+def other_ledgers_lines(found: LeftoverScan) -> Iterator[str]:
     """What other ledgers have there."""
-    for (ledger, owner), (machines, more) in sweep.others.items():
+    for (ledger, owner), (machines, more) in found.others.items():
         things = _count_things(machines, more)
         yield f"not looked at: {things} of ledger {ledger} ({owner}): --ledger {ledger} has them looked at"
 
@@ -155,7 +155,7 @@ class LeftoverRow:
     ledger: str = ""
 
 
-def leftover_rows(sweep: LeftoverScan) -> list[LeftoverRow]:
+def leftover_rows(found: LeftoverScan) -> list[LeftoverRow]:
     """All that a look has found."""
     rows = [
         LeftoverRow(
@@ -163,12 +163,12 @@ def leftover_rows(sweep: LeftoverScan) -> list[LeftoverRow]:
             f": {verdict_text(each).removeprefix('left: ').removeprefix(_OVER)}",
             each,
         )
-        for each in _sorted(sweep.found)
+        for each in _sorted(found.found)
     ]
-    for (ledger, owner), (machines, more) in sweep.others.items():
+    for (ledger, owner), (machines, more) in found.others.items():
         text = f"{_count_things(machines, more)} of ledger {ledger or '?'} ({owner or 'nobody'})"
         rows.append(LeftoverRow(f"ledger {ledger} {owner}", text, ledger=ledger))
-    for place, why in sweep.unknown.items():
+    for place, why in found.unknown.items():
         rows.append(
             LeftoverRow(f"place {place}", f"! {sanitize_line(place)} could not be looked at: {sanitize_line(why)}")
         )

@@ -24,7 +24,7 @@ SCOPES = {
     "pools": "Pools",
     "history": "Past runs",
     "compare": "Two runs side by side",
-    "sweep": "What accounts hold",
+    "leftovers": "What accounts hold",
     "hosts": "Hosts (groups of skyward.toml, and who uses their GPUs)",
     "settings": "Settings (your own skyward.toml)",
     "launch": "Launch form",
@@ -122,7 +122,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("pools.down", "X", "down", "tear down", "Tear the pool down, or all that are marked", dangerous=True),
     Action("pools.dashboard", "P", "dashboard", "", PAGES),
     Action("pools.refresh", "r", "refresh", "", "Look for pools again"),
-    Action("pools.sweep", "w", "sweep", "what is left", "See what cloud accounts hold, and what of it is left"),
+    Action("pools.leftovers", "w", "leftovers", "what is left", "See what cloud accounts hold, and what of it is left"),
     Action("pools.quit", "q", "app.ask_quit", "quit", "Quit; asks first while pools are up"),
     Action("pools.history", "H", "history", "history", "See every past run"),
     Action("pools.hosts", "s", "hosts", "hosts", "See your hosts, and who uses their GPUs"),
@@ -156,12 +156,12 @@ ACTIONS: tuple[Action, ...] = (
     Action("compare.copy", "y", "copy", "copy", "Copy all rows"),
     Action("compare.back", "escape,q", "back", "back", "Back to the past runs"),
     # What accounts hold
-    Action("sweep.open", "enter", "open", "open", "Open the pool, or look at what another ledger made"),
-    Action("sweep.end", "X", "end", "end it", "End what is left of that thing's pool", dangerous=True),
-    Action("sweep.end_all", "E", "end_all", "end all", "End all that is left", dangerous=True),
-    Action("sweep.again", "r", "again", "look again", "Look again"),
-    Action("sweep.everywhere", "a", "everywhere", "all regions", "Look in all regions, or where pools have been"),
-    Action("sweep.back", "escape,q", "back", "back", "Back to the pools"),
+    Action("leftovers.open", "enter", "open", "open", "Open the pool, or look at what another ledger made"),
+    Action("leftovers.end", "X", "end", "end it", "End what is left of that thing's pool", dangerous=True),
+    Action("leftovers.end_all", "E", "end_all", "end all", "End all that is left", dangerous=True),
+    Action("leftovers.again", "r", "again", "look again", "Look again"),
+    Action("leftovers.everywhere", "a", "everywhere", "all regions", "Look in all regions, or where pools have been"),
+    Action("leftovers.back", "escape,q", "back", "back", "Back to the pools"),
     # Hosts
     Action("hosts.again", "r", "again", "look again", "Look again who uses which GPU"),
     Action("hosts.check", "c", "check", "check", "Check the host: what works there, in words"),
@@ -348,7 +348,7 @@ HINTS: Mapping[str, tuple[str, ...]] = {
         "history.compare",
     ),
     "history.words": ("history.back",),
-    "sweep": ("sweep.open", "sweep.again"),
+    "leftovers": ("leftovers.open", "leftovers.again"),
     "hosts": ("hosts.again", "hosts.check", "hosts.trust", "hosts.add"),
     "settings": ("settings.change", "settings.forget", "settings.find"),
     "launch": ("launch.launch", "launch.files", "launch.copy"),
@@ -361,8 +361,8 @@ HINTS: Mapping[str, tuple[str, ...]] = {
 }  # fmt: skip
 # Those that are never cut off, and stand last.
 GLOBAL_HINTS = (
-    "pools.down", "run.down", "sweep.end", "sweep.end_all",
-    "pools.quit", "run.leave", "errors.back", "stacks.back", "sweep.back", "hosts.back",
+    "pools.down", "run.down", "leftovers.end", "leftovers.end_all",
+    "pools.quit", "run.leave", "errors.back", "stacks.back", "leftovers.back", "hosts.back",
     "settings.back", "history.back", "compare.back", "launch.back", "app.help",
 )  # fmt: skip
 
@@ -440,7 +440,7 @@ if __name__ == "__main__":
 # Scopes whose keys live at once, in what has the focus and in the screen around it.
 CONCURRENT_SCOPES = (
     *(("app", scope) for scope in SCOPES if scope != "app"),
-    *(("panel", scope) for scope in ("pools", "history", "sweep", "hosts", "settings", "run", "errors", "stacks")),
+    *(("panel", scope) for scope in ("pools", "history", "leftovers", "hosts", "settings", "run", "errors", "stacks")),
     ("run", "log"),
     *((scope, "numbers") for scope in ("run", "panel")),
     *(("launch", scope) for scope in ("choice", "toggles", "fold")),
@@ -465,7 +465,8 @@ def resolve_keymap(wished: Mapping[str, str]) -> tuple[dict[str, str], list[str]
     """
     keymap: dict[str, str] = {}
     refused: list[str] = []
-    for id, text in wished.items():
+    for given, text in wished.items():
+        id = re.sub(r"^(pools\.)?sweep\b", r"\1leftovers", given)  # ids of earlier releases
         if id not in _BY_ID:
             near = get_close_matches(id, _BY_ID, 1)
             refused.append(f"keys.{id}: there is no such action{f'; {near[0]} is one' if near else ''}")

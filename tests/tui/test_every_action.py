@@ -26,7 +26,7 @@ TRIED_IN = {
     "pools": ("test_pools_screen", "test_history", "test_hosts", "test_settings_screen", "test_leftovers"),
     "history": ("test_history",),
     "compare": ("test_history",),
-    "sweep": ("test_leftovers", "test_snapshots"),
+    "leftovers": ("test_leftovers", "test_snapshots"),
     "hosts": ("test_hosts",),
     "settings": ("test_settings_screen",),
     "launch": (

@@ -183,7 +183,7 @@ async def test_stacks(app: SkywardApp, session: FakeSession, snap: Snap, size: t
 async def test_sweep(app: SkywardApp, session: FakeSession, snap: Snap, size: tuple[int, int]) -> None:
     session.swept = leftovers()
     session.pool("llama-ft", 2)
-    await show(app, snap, "sweep", size, ["w", "down"], "end all" if size == SMALLEST else "no answer within")
+    await show(app, snap, "leftovers", size, ["w", "down"], "end all" if size == SMALLEST else "no answer within")
 
 
 @at_every_size

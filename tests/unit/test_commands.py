@@ -556,7 +556,7 @@ def test_down_ends_with_the_truth(
     said = capfd.readouterr()
     found = json.loads(said.out)["receipts"]
     assert [r["pool"] for r in found] == (["p"] if isinstance(receipt, Receipt) else [])
-    assert "1 machine ($?/h) of pools that are over is left: skyward-tui sweep" in said.err
+    assert "1 machine ($?/h) of pools that are over is left: skyward-tui leftovers" in said.err
 
 
 def test_interrupted_tells_which_signal() -> None:
@@ -599,3 +599,8 @@ def test_the_help_of_run_writes_values_as_they_are_taken() -> None:
 def test_the_help_of_logs_says_where_its_output_goes() -> None:
     said = " ".join(CliRunner().invoke(cli, ["logs", "--help"]).output.split())
     assert "What they wrote to standard error is written to standard error." in said
+
+
+def test_an_older_command_name_works_and_names_the_newer_one() -> None:
+    done = CliRunner().invoke(cli, ["sweep", "--help"])
+    assert done.exit_code == 0 and "use `leftovers`" in done.stderr and "--all-regions" in done.stdout

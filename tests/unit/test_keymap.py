@@ -20,6 +20,7 @@ from skyward_tui.ui.panel_table import PANELS
         ({"pools.new": "ctrl+shift+n,é"}, {"pools.new": "ctrl+shift+n,é"}),
         ({"run.merge": "f", "run.follow": "a"}, {"run.merge": "f", "run.follow": "a"}),  # they change places
         ({"run.next_rank": "tab"}, {"run.next_rank": "tab"}),
+        ({"pools.sweep": "u", "sweep.end": "K"}, {"pools.leftovers": "u", "leftovers.end": "K"}),  # older ids
         (
             {"log.start": "0", "panel.first": "0"},
             {"log.start": "0", "panel.first": "0"},

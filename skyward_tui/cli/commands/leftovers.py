@@ -1,4 +1,4 @@
-"""``skyward-tui sweep``: what accounts hold that was made for pools; what nobody needs is ended where that is said."""
+"""``skyward-tui leftovers``: resources of ours that cloud accounts still hold, listed and removed."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from skyward_tui.text.receipts_and_leftovers import (
 @click.option("--all-regions", is_flag=True, help="Look in all regions, not only where pools have been.")
 @click.option("--ledger", "ledgers", metavar="ID", multiple=True, help="Also what this other ledger made; repeatable.")
 @click.option("-y", "--yes", is_flag=True, help="End what is left without asking.")
-def sweep(
+def leftovers(
     console: Console,
     provider: str | None,
     settings: Sequence[str],

@@ -67,8 +67,8 @@ def look(**how: Any) -> LeftoverScan:
         return opened.scan_leftovers({"aws": ()}, **how).result(60)
 
 
-def kinds(sweep: LeftoverScan) -> list[tuple[str, str]]:
-    return sorted((each.thing.what, each.verdict) for each in sweep.found)
+def kinds(scan: LeftoverScan) -> list[tuple[str, str]]:
+    return sorted((each.thing.what, each.verdict) for each in scan.found)
 
 
 def test_what_no_row_tells_of_is_found_and_ended_and_nothing_else_is_touched(
@@ -89,10 +89,10 @@ def test_what_no_row_tells_of_is_found_and_ended_and_nothing_else_is_touched(
     assert f"2 machines and 3 other things of ledger {another}" in next(other_ledgers_lines(found))
 
     cli = Cli(tmp_path)
-    shown = cli("sweep", "--provider", "aws")
+    shown = cli("leftovers", "--provider", "aws")
     assert "--yes ends what is left" in shown.stderr
     assert len(bed.instances("running")) == 5
-    ended = cli.json("sweep", "--yes")
+    ended = cli.json("leftovers", "--yes")
     assert ended["ended"] and ended["remains"] == [] and len(ended["found"]) == 5
     assert {each["id"] for each in bed.instances("running")} == theirs
     assert not any("-q-" in name for name in left(bed)) and any("-theirs-" in name for name in left(bed))
