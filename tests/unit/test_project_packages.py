@@ -144,7 +144,7 @@ def test_what_a_package_in_a_folder_says_wrong_is_refused(project: Path, text: s
         (f"a==1 --hash={SHA}\nb==2", "line 2: b==2 has no --hash, and others have"),
         (f"a>1 --hash={SHA}", "a>1 names no exact version"),
         ("a --config-settings=x=y", "--config-settings is not known"),
-        ("-c", "-c lacks a value"),
+        ("-c", "argument -c/--constraint: expected one argument"),
         ("a 'b", 'line 1: "a \'b" is not there|is not there'),
         (b"\xff\xfe", "no text in UTF-8"),
     ],

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import argparse
 import ast
 import configparser
 import os
 import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -200,15 +202,7 @@ _COMMENT = re.compile(r"(^|\s)#.*$")
 _VARIABLE = re.compile(r"\$\{([A-Z0-9_]+)\}")
 _LINE_OPTION = re.compile(r"\s--([a-z-]+)[ =]+(\S+)")
 _ADDRESS = re.compile(r"[a-z][a-z0-9+.-]*://")
-# Options by all that they may be called.
 MAX_FILES = 100  # that one names, and those that these name
-_OPTIONS = {
-    "-r": "include", "--requirement": "include", "-c": "limit", "--constraint": "limit",
-    "-e": "editable", "--editable": "editable", "-i": "index", "--index-url": "index", "--pypi-url": "index",
-    "--extra-index-url": "extra", "-f": "links", "--find-links": "links",
-    "--no-index": "no_index", "--require-hashes": "hashes",
-}  # fmt: skip
-_VALUELESS_OPTIONS = ("no_index", "hashes")
 SUPPORTED_OPTIONS = (
     "-r, -c, -e, --hash, --index-url, --extra-index-url, --find-links, --no-index and --require-hashes are"
 )
@@ -296,38 +290,27 @@ class _RequirementsReader:
 
     def _read_options(self, text: str, path: Path, where: str, limits: bool) -> None:
         try:
-            words = shlex.split(text)
-        except ValueError as error:
+            given, unknown = _option_parser().parse_known_args(shlex.split(text))
+        except (ValueError, argparse.ArgumentError) as error:
             raise PackagesError(f"{where}: {error}") from None
-        while words:
-            name, given = _parse_option(words.pop(0), where)
-            if name in _VALUELESS_OPTIONS:
-                self._no_index |= name == "no_index"
-                self._hashes |= name == "hashes"
-                continue
-            if not given:
-                if not words:
-                    raise PackagesError(f"{where}: {text} lacks a value")
-                given = words.pop(0)
-            self._read_option(name, given, path, where, limits)
-
-    def _read_option(self, name: str, given: str, path: Path, where: str, limits: bool) -> None:
-        if name in ("include", "limit"):
-            if _ADDRESS.match(given):
-                raise PackagesError(f"{where}: {given} is not fetched; put the file beside this one")
-            self.read(path.parent / expand_user(given), limits=limits or name == "limit")
-        elif name == "editable":
+        if unknown:
+            raise PackagesError(f"{where}: {unknown[0]} is not known here; {SUPPORTED_OPTIONS}")
+        self._no_index |= given.no_index
+        self._hashes |= given.require_hashes
+        self._index = given.index_url or self._index
+        self._extra |= dict.fromkeys(given.extra_index_url)
+        for link in given.find_links:
+            folder = local_path(link)
+            at = None if folder is None else resolve_path(path.parent / expand_user(folder))
+            self._links[link if at is None else "file://" + quote(str(at))] = None
+        for file in (*given.requirement, *given.constraint):
+            if _ADDRESS.match(file):
+                raise PackagesError(f"{where}: {file} is not fetched; put the file beside this one")
+            self.read(path.parent / expand_user(file), limits=limits or file in given.constraint)
+        for folder in given.editable:
             if limits:
                 raise PackagesError(f"{where}: a constraint is no package to install")
-            self._read_folder(given, path, where)
-        elif name == "index":
-            self._index = given
-        elif name == "extra":
-            self._extra[given] = None
-        else:
-            folder = local_path(given)
-            at = None if folder is None else resolve_path(path.parent / expand_user(folder))
-            self._links[given if at is None else "file://" + quote(str(at))] = None
+            self._read_folder(folder, path, where)
 
     def _read_requirement(self, text: str, path: Path, where: str, limits: bool) -> None:
         hashes = []
@@ -369,14 +352,18 @@ class _RequirementsReader:
         self._folders[str(folder)] = self._folders.get(str(folder), frozenset()) | extras
 
 
-def _parse_option(word: str, where: str) -> tuple[str, str]:
-    """What an option is to us, and what is given with it in the same word."""
-    name, _, given = word.partition("=")
-    if not word.startswith("--"):
-        name, given = word[:2], word[2:].removeprefix("=")
-    if name not in _OPTIONS:
-        raise PackagesError(f"{where}: {name} is not known here; {SUPPORTED_OPTIONS}")
-    return _OPTIONS[name], given
+@cache
+def _option_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    for names in (
+        ("-r", "--requirement"), ("-c", "--constraint"), ("-e", "--editable"), ("-f", "--find-links"),
+        ("--extra-index-url",),
+    ):  # fmt: skip
+        parser.add_argument(*names, action="append", default=[])
+    parser.add_argument("-i", "--index-url", "--pypi-url")
+    for name in ("--no-index", "--require-hashes"):
+        parser.add_argument(name, action="store_true")
+    return parser
 
 
 def _split_words(text: str) -> tuple[str, str]:
