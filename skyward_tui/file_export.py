@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from skyward_core.client.run_history import RunLogs
 from skyward_core.model.errors import UsageError
+from skyward_core.model.metric_series import import_pyarrow
 from skyward_core.model.outcomes import Outcome
 from skyward_core.util.byte_sizes import format_size
 from skyward_core.util.terminal_safe_text import sanitize_line
@@ -226,7 +227,7 @@ def check_output(output: str) -> None:
     if exists(output):
         raise UsageError(f"{output} is there already")
     if output.endswith(".parquet"):
-        _import_pyarrow()
+        import_pyarrow()
 
 
 def write_results(run: RunView, output: str, values: Callable[[RunView], Mapping[int, Path]]) -> str:
@@ -273,19 +274,9 @@ def _pickled_values(found: Mapping[int, Path]) -> Iterator[bytes]:
     return iter([pickle.dumps(list(found)), *(path.read_bytes() for path in found.values())])
 
 
-def _import_pyarrow() -> Any:
-    try:
-        import pyarrow.parquet
-    except ImportError as error:
-        raise UsageError(
-            "Parquet is written by pyarrow, which is not installed here: pip install pyarrow, or take .csv or .json"
-        ) from error
-    return pyarrow
-
-
 def _to_parquet(rows: list[Mapping[str, Any]]) -> bytes:
     """Rows as a Parquet file: numbers are numbers where all of a column are; what is no plain value is JSON."""
-    arrow = _import_pyarrow()
+    arrow = import_pyarrow()
     names = list(dict.fromkeys(name for row in rows for name in row))
     columns = [_column([row.get(name) for row in rows]) for name in names]
     sink = arrow.BufferOutputStream()

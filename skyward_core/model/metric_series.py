@@ -174,20 +174,29 @@ class Curves(Sequence[Curve]):
         Raises:
             UsageError: pyarrow is not installed here.
         """
-        try:
-            import pyarrow
-            from pyarrow import parquet
-        except ImportError as error:
-            raise UsageError(
-                "Parquet is written by pyarrow, which is not installed here: pip install pyarrow, or take CSV or JSON"
-            ) from error
+        pyarrow = import_pyarrow()
         types = (
             pyarrow.string(), pyarrow.string(), pyarrow.int32(), pyarrow.int32(), pyarrow.int32(), pyarrow.string(),
             pyarrow.float64(), pyarrow.float64(),
         )  # fmt: skip
         columns = list(zip(*self.rows(), strict=True)) or [()] * len(COLUMNS)
         arrays = [pyarrow.array(column, kind) for column, kind in zip(columns, types, strict=True)]
-        parquet.write_table(pyarrow.Table.from_arrays(arrays, names=list(COLUMNS)), path)
+        pyarrow.parquet.write_table(pyarrow.Table.from_arrays(arrays, names=list(COLUMNS)), path)
+
+
+def import_pyarrow() -> Any:
+    """Return pyarrow with its module for Parquet.
+
+    Raises:
+        UsageError: It is not installed here.
+    """
+    try:
+        import pyarrow.parquet
+    except ImportError as error:
+        raise UsageError(
+            "Parquet is written by pyarrow, which is not installed here: pip install pyarrow, or take CSV or JSON"
+        ) from error
+    return pyarrow
 
 
 def curve_json(curve: Curve) -> dict[str, Any]:
