@@ -213,6 +213,22 @@ def _count_states(result: object) -> str:
     return ": machines " + (", ".join(f"{count} {state}" for state, count in states.items()) or "none")
 
 
+async def poll_until_empty(
+    ask: Callable[[], Awaitable[T]], pauses: tuple[float, float], limit: float, factor: float = 2.0
+) -> T:
+    """Ask again, after growing pauses, until the answer is empty or the time is over; return the last answer.
+
+    Args:
+        pauses: Seconds between two questions, at first and at most.
+        limit: Seconds in all.
+    """
+    deadline, (pause, longest) = time.monotonic() + limit, pauses
+    while (found := await ask()) and time.monotonic() + pause <= deadline:
+        await asyncio.sleep(pause)
+        pause = min(longest, pause * factor)
+    return found
+
+
 def describe_python(minor: str, machine: str, named: str | None, *, rented: bool = False) -> str:
     """In words.
 

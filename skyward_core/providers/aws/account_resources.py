@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
@@ -27,10 +26,11 @@ from skyward_core.providers.aws.ec2_errors import (
     GROUP_NOT_FOUND,
     CallFailed,
     is_region_failure,
-    retry_until_visible,
+    retry_while,
 )
 from skyward_core.providers.aws.launch_journal import KeyPair, LaunchJournal
 from skyward_core.providers.aws.network import Zone
+from skyward_core.providers.provider import poll_until_empty
 from skyward_core.util.light_dataclass import Value, value
 from skyward_core.util.terminal_safe_text import sanitize_line
 from skyward_core.util.user_files import expand_user, is_file
@@ -100,7 +100,7 @@ async def _ensure_group(calls: AwsCalls, place: Zone, name: str, marks: dict[str
     except CallFailed as error:
         if error.code != "InvalidGroup.Duplicate":
             raise
-        return await retry_until_visible(GROUP_NOT_FOUND, lambda: _find_existing_group(calls, place, name))
+        return await retry_while(GROUP_NOT_FOUND, lambda: _find_existing_group(calls, place, name))
     return str(made["GroupId"])
 
 
@@ -120,7 +120,7 @@ async def _find_groups(calls: AwsCalls, region: str, name: str, vpc: str) -> lis
 
 async def _authorize(calls: AwsCalls, region: str, action: str, group: str, rules: list[dict[str, Any]]) -> None:
     try:
-        await retry_until_visible(
+        await retry_while(
             GROUP_NOT_FOUND, lambda: calls.call("ec2", region, action, GroupId=group, IpPermissions=rules)
         )
     except CallFailed as error:
@@ -151,24 +151,20 @@ async def remove_group(calls: AwsCalls, region: str, group: str, name: str) -> N
     Raises:
         SkywardError: it is still there; says why.
     """
-    deadline, pause = time.monotonic() + REMOVAL_TIMEOUT, REMOVAL_PAUSES[0]
-    while True:
-        try:
-            await calls.call("ec2", region, "delete_security_group", GroupId=group)
-        except CallFailed as error:
-            if error.code in GROUP_NOT_FOUND:
-                return
-            if error.code != "DependencyViolation":
-                raise
-            if time.monotonic() + pause > deadline:
-                raise PoolError(
-                    f"security group {name} ({group}, {region}) is still in use; it costs nothing, and another `down` "
-                    "removes it"
-                ) from error
-            await asyncio.sleep(pause)
-            pause = min(REMOVAL_PAUSES[1], pause * 2)
-        else:
-            return
+    held = "DependencyViolation"
+    try:
+        await retry_while(
+            (held,), lambda: calls.call("ec2", region, "delete_security_group", GroupId=group),
+            REMOVAL_TIMEOUT, REMOVAL_PAUSES,
+        )  # fmt: skip
+    except CallFailed as error:
+        if error.code == held:
+            raise PoolError(
+                f"security group {name} ({group}, {region}) is still in use; it costs nothing, and another `down` "
+                "removes it"
+            ) from error
+        if error.code not in GROUP_NOT_FOUND:
+            raise
 
 
 OWN_TAG_FILTER = [{"Name": "tag-key", "Values": [instance_tags.LEDGER]}]
@@ -301,16 +297,13 @@ async def _terminate_instances(calls: AwsCalls, region: str, ids: Sequence[str])
     if not ids:
         return
     await instance_lookup_and_end.terminate(calls, [Machine(id, 0, "", "", extra={"region": region}) for id in ids])
-    deadline, pause = time.monotonic() + TERMINATION_TIMEOUT, POLL_PAUSES[0]
-    while True:
+
+    async def find_running() -> list[str]:
         seen = await instance_lookup_and_end.find_instances(calls, region, ids)
-        going = [id for id, each in seen.items() if each["State"]["Name"] not in instance_lookup_and_end.ENDED_STATES]
-        if not going:
-            return
-        if time.monotonic() > deadline:
-            raise SkywardError(f"EC2 has not said within {TERMINATION_TIMEOUT:g} s that {', '.join(going)} ended")
-        await asyncio.sleep(pause)
-        pause = min(POLL_PAUSES[1], pause * 1.5)
+        return [id for id, each in seen.items() if each["State"]["Name"] not in instance_lookup_and_end.ENDED_STATES]
+
+    if running := await poll_until_empty(find_running, POLL_PAUSES, TERMINATION_TIMEOUT, factor=1.5):
+        raise SkywardError(f"EC2 has not said within {TERMINATION_TIMEOUT:g} s that {', '.join(running)} ended")
 
 
 async def _remove_leftover(calls: AwsCalls, region: str, thing: Leftover) -> None:

@@ -253,22 +253,29 @@ VISIBILITY_TIMEOUT = 30.0  # seconds until all know of it
 POLL_PAUSES = (0.2, 2.0)  # seconds between two tries, at first and at most
 
 
-async def retry_until_visible(unknown: Container[str], ask: Callable[[], Awaitable[T]]) -> T:
-    """What a call gives, once EC2 knows of what it is about.
+async def retry_while(
+    codes: Container[str],
+    ask: Callable[[], Awaitable[T]],
+    limit: float = VISIBILITY_TIMEOUT,
+    pauses: tuple[float, float] | None = None,
+) -> T:
+    """Return what a call gives, once it no longer fails with some codes: EC2 does not know yet what it is about, say.
 
     Args:
-        unknown: EC2's names for not knowing of it.
-        ask: makes the call; may do so again and again.
+        codes: EC2's names of failures that pass.
+        ask: Makes the call; may do so again and again.
+        limit: Seconds in all.
+        pauses: Seconds between two tries, at first and at most.
 
     Raises:
-        SkywardError: it came to nothing; says why.
+        SkywardError: It came to nothing; says why.
     """
-    deadline, pause = time.monotonic() + VISIBILITY_TIMEOUT, POLL_PAUSES[0]
+    deadline, (pause, longest) = time.monotonic() + limit, pauses or POLL_PAUSES
     while True:
         try:
             return await ask()
         except CallFailed as error:
-            if error.code not in unknown or time.monotonic() + pause > deadline:
+            if error.code not in codes or time.monotonic() + pause > deadline:
                 raise
         await asyncio.sleep(pause)
-        pause = min(POLL_PAUSES[1], pause * 2)
+        pause = min(longest, pause * 2)

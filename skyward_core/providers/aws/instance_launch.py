@@ -38,7 +38,7 @@ from skyward_core.providers.aws.ec2_errors import (
     is_attempt_failure,
     is_region_failure,
     query_regions,
-    retry_until_visible,
+    retry_while,
 )
 from skyward_core.providers.aws.instance_lookup_and_end import ENDED_STATES, ENDING_STATES, find_instances, to_machine
 from skyward_core.providers.aws.instance_offers import (
@@ -395,7 +395,7 @@ class InstanceLaunch:
             new = (*KEY_NOT_FOUND, *PLACEMENT_GROUP_NOT_FOUND, *(() if wishes.group else GROUP_NOT_FOUND))
             noted = partial(self._record_answer, facts)
             ask = partial(self._calls.call, "ec2", place.region, "run_instances", answered=noted, **request)
-            answer: dict[str, Any] = await retry_until_visible(new, ask)
+            answer: dict[str, Any] = await retry_while(new, ask)
         except Unreachable:
             raise  # it may have been done all the same
         except SkywardError as error:

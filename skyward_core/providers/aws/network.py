@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import ipaddress
 import socket
-import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import urlsplit
@@ -18,6 +16,7 @@ from skyward_core.providers.aws.ec2_errors import CallFailed
 from skyward_core.providers.aws.instance_lookup_and_end import with_node
 from skyward_core.providers.aws.instance_offers import InstanceType
 from skyward_core.providers.aws.launch_journal import LaunchJournal
+from skyward_core.providers.provider import poll_until_empty
 from skyward_core.store.debug_log import get_logger
 from skyward_core.util.light_dataclass import Value, value
 
@@ -154,18 +153,10 @@ async def remove_placement_group(calls: AwsCalls, region: str, name: str) -> Non
     Raises:
         SkywardError: it is still there; says why.
     """
-    deadline, pause = time.monotonic() + REMOVAL_TIMEOUT, POLL_PAUSES[0]
-    while True:
-        why = await _delete_group(calls, region, name)
-        if not why:
-            return
-        if time.monotonic() + pause > deadline:
-            raise PoolError(
-                f"placement group {name} ({region}) is still there ({why}); it costs nothing, and another `down` "
-                "removes it"
-            )
-        await asyncio.sleep(pause)
-        pause = min(POLL_PAUSES[1], pause * 2)
+    if why := await poll_until_empty(lambda: _delete_group(calls, region, name), POLL_PAUSES, REMOVAL_TIMEOUT):
+        raise PoolError(
+            f"placement group {name} ({region}) is still there ({why}); it costs nothing, and another `down` removes it"
+        )
 
 
 async def _delete_group(calls: AwsCalls, region: str, name: str) -> str:
