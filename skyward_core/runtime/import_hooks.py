@@ -168,18 +168,24 @@ def _unfreeze_on_stop(phase: str, info: object) -> None:
 
 
 class _LargeFinder:
-    """Finds what the finders behind it find, and sees to how it is loaded."""
+    """Finds what the finders behind it find, and pauses the garbage collection while it is loaded."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         if fullname.partition(".")[0] not in LARGE_PACKAGES or not gc.isenabled():
             return None  # within another's import the search is off already
-        for finder in sys.meta_path[sys.meta_path.index(self) + 1 :]:
-            if spec := finder.find_spec(fullname, path, target):
-                _pause_gc_during_load(spec.loader)
-                return spec
-        return None
+        spec = _find_behind(self, fullname, path, target)
+        if spec is not None:
+            _pause_gc_during_load(spec.loader)
+        return spec
+
+
+def _find_behind(
+    finder: Any, fullname: str, path: Sequence[str] | None, target: ModuleType | None
+) -> ModuleSpec | None:
+    found = (each.find_spec(fullname, path, target) for each in sys.meta_path[sys.meta_path.index(finder) + 1 :])
+    return next(filter(None, found), None)
 
 
 def _pause_gc_during_load(loader: Any) -> None:
@@ -198,3 +204,40 @@ def _pause_gc_during_load(loader: Any) -> None:
         loader.exec_module = load
     except AttributeError:
         return  # one that nothing can be added to loads as it always does
+
+
+def call_when_imported(use: Callable[[Any], None], *names: str) -> None:
+    """Call a function with each of some modules as soon as it is imported; now, if it is already."""
+    missing = {name for name in names if name not in sys.modules}
+    for name in names:
+        if name not in missing:
+            use(sys.modules[name])
+    if missing:
+        sys.meta_path.insert(0, _CallbackFinder(use, missing))
+
+
+class _CallbackFinder:
+    """Finds modules as the finders behind it do, and calls a function with each that has been loaded."""
+
+    def __init__(self, use: Callable[[Any], None], names: set[str]) -> None:
+        self._use, self._names = use, names
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        spec = _find_behind(self, fullname, path, target) if fullname in self._names else None
+        if spec is not None and spec.loader is not None:
+            self._watch(spec.loader)
+        return spec
+
+    def _watch(self, loader: Any) -> None:
+        run: Callable[[ModuleType], None] = loader.exec_module
+
+        def load(module: ModuleType) -> None:
+            vars(loader).pop("exec_module", None)  # once: it is the loader's own again
+            run(module)
+            if module.__name__ in self._names:
+                self._names.discard(module.__name__)
+                self._use(module)
+
+        loader.exec_module = load

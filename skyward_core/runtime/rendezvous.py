@@ -14,12 +14,12 @@ import sys
 from _socket import AF_INET, SOCK_DGRAM, if_nameindex, inet_ntoa
 from _socket import socket as network_socket
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from importlib.machinery import ModuleSpec
+from collections.abc import Callable, Mapping
 from types import CodeType, ModuleType
 from typing import Any
 
 from skyward_core.runtime import instance_info
+from skyward_core.runtime.import_hooks import call_when_imported
 from skyward_core.runtime.instance_info import InstanceInfo
 
 JAX_MODULE = "jax.distributed"
@@ -116,59 +116,8 @@ def patch_jax_when_imported(place: Callable[[], Mapping[str, Any]]) -> None:
         if not _shared:
             patch_jax_initialize(distributed, place)
 
-    call_when_imported(JAX_MODULE, share)
+    call_when_imported(share, JAX_MODULE)
 
-
-def call_when_imported(name: str, use: Callable[[ModuleType], None]) -> None:
-    """Call a function with a module as soon as it is imported; now, if it is already."""
-    if (there := sys.modules.get(name)) is not None:
-        use(there)
-    else:
-        sys.meta_path.insert(0, _OnceFinder(name, use))
-
-
-class _OnceFinder:
-    """Finds the one module as the finders behind it do."""
-
-    def __init__(self, name: str, use: Callable[[ModuleType], None]) -> None:
-        self._name, self._use = name, use
-
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        if fullname != self._name:
-            return None
-        for finder in sys.meta_path[sys.meta_path.index(self) + 1 :]:
-            if (spec := finder.find_spec(fullname, path, target)) and spec.loader is not None:
-                spec.loader = _OnceLoader(spec.loader, self._use)  # type: ignore[assignment]  # has all that it has
-                return spec
-        return None
-
-
-class _OnceLoader:
-    """Loads the module as its own loader does, which it has again afterwards."""
-
-    def __init__(self, own: Any, use: Callable[[ModuleType], None]) -> None:
-        self._own, self._use = own, use
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._own, name)
-
-    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        made: ModuleType | None = self._own.create_module(spec)
-        return made
-
-    def exec_module(self, module: ModuleType) -> None:
-        module.__loader__ = self._own
-        if module.__spec__ is not None:
-            module.__spec__.loader = self._own
-        self._own.exec_module(module)
-        self._use(module)
-
-
-# What lies above it takes a rank a millisecond.
-
-# what lies above it takes a rank a millisecond
 
 _SIOCGIFADDR = 0x8915  # from linux/sockios.h: an interface's IPv4 address
 
@@ -336,7 +285,7 @@ class TorchrunEnvironment:
         self._jax: dict[InstanceInfo, dict[str, Any]] = {}
         self._leftover_group: Any = None
         patch_jax_when_imported(self._jax_arguments)
-        call_when_imported(C10D, self._replace_left_group)
+        call_when_imported(self._replace_left_group, C10D)
 
     def start_call(self, together: bool) -> None:
         """A call begins.

@@ -112,12 +112,9 @@ ALIAS_FOLDER = Path(__file__).parent / "alias"
 
 def install_alias() -> None:
     """Children that are no forks find that module, behind all that they find else."""
-    if SPAWN_MODULE in sys.modules:
-        _patch_spawn(sys.modules[SPAWN_MODULE])
-    else:
-        from skyward_core.node.worker.stdio import ImportCallback
+    from skyward_core.runtime.import_hooks import call_when_imported
 
-        sys.meta_path.insert(0, ImportCallback(_patch_spawn, SPAWN_MODULE))
+    call_when_imported(_patch_spawn, SPAWN_MODULE)
 
 
 def _patch_spawn(spawn: Any) -> None:

@@ -13,7 +13,6 @@ from contextlib import suppress
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
-from skyward_core.node.worker.stdio import ImportCallback
 from skyward_core.protocol.frame_codec import COMMAND_LINE_MARKER, COMMAND_LINE_TRAILER
 from skyward_core.runtime import import_hooks
 
@@ -204,10 +203,7 @@ class MainNamespaceLoader:
         self._written = 0
         self._command_line: CommandLine | None = None
         self._moved: dict[str, str] = {}  # the node's own files, by the clients' names
-        there = {name for name in SPAWNERS if name in sys.modules}
-        for name in there:
-            self._patch(sys.modules[name])
-        sys.meta_path.insert(0, ImportCallback(self._patch, *set(SPAWNERS) - there))
+        import_hooks.call_when_imported(self._patch, *SPAWNERS)
 
     def load(self, source: Source) -> LoadedObject:
         """Unpickle what a call needs."""
@@ -483,11 +479,9 @@ class SourceFiles:
         if not os.path.exists(file):  # noqa: PTH110
             return
         self._registered[name] = file, content
-        if "linecache" in sys.modules:
-            self._fill_linecache(sys.modules["linecache"])
-        elif not self._waits:
+        if "linecache" in sys.modules or not self._waits:
             self._waits = True
-            sys.meta_path.insert(0, ImportCallback(self._fill_linecache, "linecache"))
+            import_hooks.call_when_imported(self._fill_linecache, "linecache")
 
     def _fill_linecache(self, linecache: Any) -> None:
         import tokenize

@@ -19,6 +19,7 @@ from time import monotonic, sleep  # user code may replace the functions of `tim
 from typing import Any
 
 from skyward_core.protocol.output_order_marks import BEFORE, MARK_INTERVAL, MarkWriter, file_identity
+from skyward_core.runtime.import_hooks import call_when_imported
 
 PIPE_BYTES = 1 << 20  # bytes that a pipe holds, where the system lets us: so far is a child ahead of us
 READ_BYTES = 1 << 16
@@ -40,10 +41,7 @@ class ChildOutput:
         self._ours: dict[int, tuple[int, int]] = {}  # descriptors and their files: user code may close them
         self._lock = threading.Lock()
         os.register_at_fork(after_in_child=self._on_fork)
-        if "subprocess" in sys.modules:
-            self._patch(sys.modules["subprocess"])
-        else:
-            sys.meta_path.insert(0, ImportCallback(self._patch, "subprocess"))
+        call_when_imported(self._patch, "subprocess")
         os.system = self._run_system
 
     def drain(self) -> None:
@@ -106,33 +104,6 @@ class ChildOutput:
         """A child that was forked leaves the passing on to us, and prints into the files."""
         self._pipes = {}
         self._lock = threading.Lock()
-
-
-class ImportCallback:
-    """Does something to modules as soon as each is imported."""
-
-    def __init__(self, then: Callable[[Any], None], *names: str) -> None:
-        self._names = set(names)
-        self._then = then
-
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        if name not in self._names:
-            return None
-        from importlib.machinery import PathFinder
-
-        spec = PathFinder.find_spec(name, path)
-        if spec is not None and spec.loader is not None:
-            self._names.remove(name)
-            if not self._names:
-                sys.meta_path.remove(self)
-            execute = spec.loader.exec_module
-
-            def exec_module(module: Any) -> None:
-                execute(module)
-                self._then(module)
-
-            spec.loader.exec_module = exec_module  # type: ignore[method-assign]
-        return spec
 
 
 class CapturedStreams:

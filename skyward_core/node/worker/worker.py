@@ -28,7 +28,7 @@ from skyward_core.node.worker.script_modules import (
     LoadedObject,
     MainNamespaceLoader,
 )
-from skyward_core.node.worker.stdio import CapturedStreams, ImportCallback
+from skyward_core.node.worker.stdio import CapturedStreams
 from skyward_core.node.worker.stop_signal import Stopped, StopSignal, enable_stack_dumps
 from skyward_core.protocol.frame_codec import MAX_INLINE_BYTES, WINDOW, AnyHeader, Header
 from skyward_core.protocol.node_paths import MARKS, METRICS, NodePaths, log_stem
@@ -101,9 +101,7 @@ def main(socket_path: str, folder: str, rank: str, number: str) -> None:
 
         patch_pdb(pdb, orders.debug_wait, paths.debugger(int(rank), int(number)), process)
 
-    if "pdb" in sys.modules:
-        catch_breakpoints(sys.modules["pdb"])
-    sys.meta_path.insert(0, ImportCallback(catch_breakpoints, "pdb"))  # which breakpoint() imports, too
+    import_hooks.call_when_imported(catch_breakpoints, "pdb")  # which breakpoint() imports, too
     worker = WorkerProcess(socket_path, paths, orders, streams, metric_logging.start_writer(beside + METRICS))
     try:
         code = worker.serve()
