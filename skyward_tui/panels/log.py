@@ -588,14 +588,15 @@ class LogPanel(RunPanel[LogPane]):
         self.pane.action_toggle_pause()
 
     def action_wrap(self) -> None:
-        wrap = not self.pane.wrap
-        for column in self.panes.columns:
-            column.pane.wrap = wrap
+        self._toggle("wrap")
 
     def action_times(self) -> None:
-        times = not self.pane.times
+        self._toggle("times")
+
+    def _toggle(self, name: str) -> None:
+        value = not getattr(self.pane, name)
         for column in self.panes.columns:
-            column.pane.times = times
+            setattr(column.pane, name, value)
 
     def on_log_pane_status_changed(self, event: LogPane.StatusChanged) -> None:
         self.update_titles()

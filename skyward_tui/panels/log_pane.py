@@ -83,7 +83,6 @@ class Matcher:
         among: how a line has to begin, too, where only some ranks' lines are wanted.
         scan: the same for a text of many lines: it matches wherever a line of it does. None where that is not sure, or
             would take much longer.
-        small: the same for ASCII in small letters, where capitals match, too: six times as quick.
     """
 
     text: str
@@ -91,7 +90,6 @@ class Matcher:
     invert: bool = False
     among: re.Pattern[str] | None = None
     scan: Pattern | None = None
-    small: Pattern | None = None
 
     @classmethod
     def parse(cls, text: str, *, invertible: bool = False) -> Matcher | None:
@@ -108,9 +106,7 @@ class Matcher:
             pattern = Pattern(body, flags)
         if _OF_ONE_LINE.search(body):
             return cls(text, pattern, invert)
-        scan = Pattern(body, flags | re.MULTILINE)
-        small = Pattern(body, re.MULTILINE) if flags == re.IGNORECASE and "[" not in body else None
-        return cls(text, pattern, invert, scan=scan, small=small)
+        return cls(text, pattern, invert, scan=Pattern(body, flags | re.MULTILINE))
 
     @classmethod
     def for_ranks(cls, ranks: Iterable[int], within: Matcher | None) -> Matcher:
@@ -125,8 +121,6 @@ class Matcher:
         if text.isascii():
             if "\t" in text or not is_plain_ascii(text.encode()):
                 return True
-            if self.small is not None:
-                return self.small.matches(text.lower())
         elif not text.replace("\n", "").isprintable():
             return True
         return self.scan.matches(text)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable
 from statistics import fmean
 from time import monotonic
 from typing import ClassVar, NamedTuple
@@ -34,36 +33,8 @@ from skyward_tui.widgets.braille_chart import Canvas
 from skyward_tui.widgets.virtual_list import PaintedLines
 
 _BARS = " ▁▂▃▄▅▆▇█"
-FULL = 100.0
 
 Span = tuple[float, float]
-
-
-def use_curve(machine: MachineView, width: int, height: int, x: Span) -> list[str]:
-    """How much of its GPUs was used over time, as rows."""
-    return _filled(_use(machine), FULL, width, height, x)
-
-
-def host_curve(machine: MachineView, name: str, full: float, width: int, height: int, x: Span) -> list[str]:
-    """One of the node's own figures over time, as rows.
-
-    Args:
-        full: what the whole height is.
-    """
-    return _filled(list(zip(*machine.host.trace(name), strict=True)), full, width, height, x)
-
-
-def max_value(machines: Iterable[MachineView], name: str) -> float:
-    """The greatest value that any of them has had, so that all curves have one scale."""
-    return max((machine.host.maximum(name) for machine in machines), default=0.0)
-
-
-def _filled(points: list[tuple[float, float]], full: float, width: int, height: int, x: Span) -> list[str]:
-    canvas = Canvas(width, height, x, (0.0, full or 1.0))
-    canvas.draw_line(points, 1)
-    if height > 1:
-        canvas.fill(1)
-    return ["".join(text for text, _ in canvas.runs(row)) for row in range(height)]
 
 
 def gpu_rows(machine: MachineView, name: str, whole: str | float, width: int, x: Span) -> list[str]:
@@ -228,19 +199,23 @@ class MachineGrid(PaintedLines):
 
     def _full(self, machine: MachineView) -> float:
         """What the whole height of a node's curve is."""
+        whole = self._host_figure[-1]
+        return machine.host.latest.get(whole, 0.0) if isinstance(whole, str) else self._most
+
+    @property
+    def _most(self) -> float:
+        """The greatest value that any node has had of what curves show, so that all have one scale."""
         _, name, _, whole = self._host_figure
-        if isinstance(whole, str):
-            return machine.host.latest.get(whole, 0.0)
-        return max_value(self._book.nodes.values(), name) if whole is None and self._book else whole or 0.0
+        if isinstance(whole, float) or self._book is None:
+            return whole if isinstance(whole, float) else 0.0
+        return max((machine.host.maximum(name) for machine in self._book.nodes.values()), default=0.0)
 
     @property
     def _host_metric_text(self) -> str:
         """What curves of nodes show, in words."""
-        name, figure, unit, whole = self._host_figure
-        if isinstance(whole, str):
-            return f"{name}, of all of it, ←→ another"
-        most = max_value(self._book.nodes.values(), figure) if whole is None and self._book else whole or 0.0
-        return f"{name} of {quantity(most, unit)}, ←→ another"
+        name, _, unit, whole = self._host_figure
+        said = ", of all of it" if isinstance(whole, str) else f" of {quantity(self._most, unit)}"
+        return f"{name}{said}, ←→ another"
 
     @property
     def _has_gpus(self) -> bool:
@@ -376,10 +351,15 @@ class MachineGrid(PaintedLines):
             told = ["", *gpu_rows(machine, self._scale.metric.metric, whole, width, x)]
         else:
             tall = height if height < 3 else height - 1
-            if machine.gpus:
-                told = use_curve(machine, width, tall, x)
-            else:
-                told = host_curve(machine, self._host_figure[1], self._full(machine), width, tall, x)
+            points, full = _use(machine), 100.0
+            if not machine.gpus:
+                points = list(zip(*machine.host.trace(self._host_figure[1]), strict=True))
+                full = self._full(machine) or 1.0
+            canvas = Canvas(width, tall, x, (0.0, full))
+            canvas.draw_line(points, 1)
+            if tall > 1:
+                canvas.fill(1)
+            told = ["".join(text for text, _ in canvas.runs(row)) for row in range(tall)]
         rows = [[Segment(text, style)] for text in told]
         self._curves[id(machine)] = about, rows
         return rows

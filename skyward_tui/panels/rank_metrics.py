@@ -30,7 +30,7 @@ from skyward_tui.panels.panel import RunPanel, RunSelection
 from skyward_tui.text.number_format import clip, duration, fit_width, number
 from skyward_tui.ui.actions import bindings
 from skyward_tui.ui.themes import read_style_sheet
-from skyward_tui.widgets.braille_chart import Canvas, bounds, spark
+from skyward_tui.widgets.braille_chart import SCALE, Canvas, bounds, framed, spark
 from skyward_tui.widgets.virtual_list import PaintedLines
 
 REPAINT_SECONDS = 0.5  # between two looks at numbers that keep coming
@@ -38,7 +38,6 @@ MANY_RANKS = 128  # ranks of which all are looked at half as often
 MAX_NAMED_OUTLIERS = 4  # of those that are far from all others
 NAMES_SHOWN = 64
 _NAME, _VALUE = 12, 9  # columns
-_SCALE = 9
 _OTHERS, _CHOSEN, _HAIR = 1, 2, 3
 _LEAST_WIDTH, _LEAST_HEIGHT = 40, 6  # cells of one of many charts
 
@@ -214,7 +213,7 @@ class MetricsPane(PaintedLines):
         place = self.names.index(self.name_shown)
         top = min(max(0, place - listed + 1), len(self.names) - listed)
         rows = [self._name_row(book, name, width) for name in self.names[top : top + listed]]
-        if height - listed >= 3 and width > 2 * _SCALE:
+        if height - listed >= 3 and width > 2 * SCALE:
             chart = self._chart_of(book, self.name_shown, width)
             self._span = time_span([chart])
             rows += self._draw_chart(chart, width, height - listed, 0)
@@ -311,23 +310,18 @@ class MetricsPane(PaintedLines):
             rows = [Strip([Segment(clip(why, width), muted)]), *[Strip([])] * (height - 1)]
             return [row.extend_cell_length(width, self._plain) for row in rows]
         low, high = spanned[1]
-        self._columns = width - _SCALE - 1
-        self._lefts.append(left + _SCALE)
+        self._columns = width - SCALE - 1
+        self._lefts.append(left + SCALE)
         canvas = Canvas(self._columns, height - 1, self._span, (low, high))
         for line in chart.behind:
             canvas.draw_line(line, _OTHERS)
         canvas.draw_line(chart.front, _CHOSEN)
         if self.instant is not None:
             canvas.draw_vertical(time_column(self.instant, self._columns, self._span), _HAIR)
-        styles = [self._plain, self._style("others"), self._style("chosen"), self._style("hair")]
-        rows = []
-        for row in range(canvas.height):
-            mark = self._scale_text(high) if row == 0 else self._scale_text(low) if row == canvas.height - 1 else ""
-            scale = Segment(f"{clip(mark, _SCALE - 1):>{_SCALE - 1}} ┤" if mark else f"{'':{_SCALE}}│", muted)
-            rows.append(Strip([scale, *(Segment(text, styles[owner]) for text, owner in canvas.runs(row))]))
-        span = duration(self._span[1] - self._span[0])
-        axis = f"{'':{_SCALE}}└ 0:00 {'─' * max(0, canvas.width - len(span) - 7)} {span}"
-        rows.append(Strip([Segment(axis, muted)]))
+        styles = [self._plain, self._style("others"), self._style("chosen"), self._style("hair"), muted]
+        ends = duration(0), duration(self._span[1] - self._span[0])
+        framing = framed(canvas, self._scale_text(low), self._scale_text(high), *ends)
+        rows = [Strip(Segment(text, styles[owner]) for text, owner in row) for row in framing]
         return [row.extend_cell_length(width, self._plain).crop(0, width) for row in rows]
 
     def _scale_text(self, value: float) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from math import isfinite
 
 from textual.content import Content
@@ -166,10 +166,7 @@ class MetricsChart:
     """The first of a run's numbers that is no counter, as the median of all ranks, with a line above it."""
 
     def __init__(self) -> None:
-        self._band: tuple[object, IncrementalBand] = (
-            None,
-            IncrementalBand(),
-        )  # of what is drawn, and what that is
+        self._band: tuple[object, IncrementalBand] = (None, IncrementalBand())  # of what is drawn, and what that is
 
     def rows(self, book: MetricStore, whose: object, run: str, width: int, height: int) -> list[Content]:
         """As many rows as asked for and one more; none where there are no numbers.
@@ -213,12 +210,15 @@ def scaled(curves: Sequence[Points], styles: Sequence[str], width: int, height: 
     canvas = Canvas(width - SCALE - 1, height - 1, (first, last), (low, high))
     for owner, points in enumerate(curves, 1):
         canvas.draw_line(points, owner)
-    worn = ("", *styles)
-    rows = []
+    worn = ("", *styles, "$muted")
+    rows = framed(canvas, f"{low:.3g}", f"{high:.3g}", duration(first), duration(last))
+    return [Content.assemble(*((text, worn[who]) for text, who in row)) for row in rows]
+
+
+def framed(canvas: Canvas, low: str, high: str, begin: str, end: str) -> Iterator[list[tuple[str, int]]]:
+    """Yield the rows of a canvas with its scales, as pieces of one owner each; that of the scales is -1."""
     for at in range(canvas.height):
-        mark = f"{high:.3g}" if at == 0 else f"{low:.3g}" if at == canvas.height - 1 else ""
+        mark = high if at == 0 else low if at == canvas.height - 1 else ""
         scale = f"{clip(mark, SCALE - 1):>{SCALE - 1}} ┤" if mark else f"{'':{SCALE}}│"
-        rows.append(Content.assemble((scale, "$muted"), *((text, worn[who]) for text, who in canvas.runs(at))))
-    begin, end = duration(first), duration(last)
-    axis = f"{'':{SCALE}}└ {begin} {'─' * max(0, canvas.width - len(begin) - len(end) - 3)} {end}"
-    return [*rows, Content.styled(axis, "$muted")]
+        yield [(scale, -1), *canvas.runs(at)]
+    yield [(f"{'':{SCALE}}└ {begin} {'─' * max(0, canvas.width - len(begin) - len(end) - 3)} {end}", -1)]

@@ -140,13 +140,8 @@ def _block(
     rows = [Content.assemble(*head)]
     for each in groups[:MOST_VALUES]:
         line = _strip(each, span, room)
-        rows.append(
-            Content.assemble(
-                (f" {fit_width(each.value, -_VALUE)}", ""),
-                (f"{number(each.mean):>{_MEAN}}  ", "bold"),
-                *line,
-            )
-        )
+        value, mean = f" {fit_width(each.value, -_VALUE)}", f"{number(each.mean):>{_MEAN}}  "
+        rows.append(Content.assemble((value, ""), (mean, "bold"), *line))
     if hidden := len(groups) - MOST_VALUES:
         rows += [Content.styled(f" +{hidden:,} more values", "$muted")] if hidden > 0 else []
     return rows
@@ -247,11 +242,8 @@ class TrialLines:
     def _visible_columns(self, width: int) -> list[int]:
         """The columns that fit: the first, and of the others so many that the chosen one is among them."""
         columns = self._table.columns
-        chosen, rest, room = (
-            columns.index(self._sort_column),
-            list(range(1, len(columns))),
-            width - 1 - self._widths[0],
-        )
+        chosen, rest = columns.index(self._sort_column), list(range(1, len(columns)))
+        room = width - 1 - self._widths[0]
         while chosen in rest[1:] and sum(self._room(at) for at in rest[: rest.index(chosen) + 1]) > room:
             del rest[0]
         return [0, *rest]
@@ -282,8 +274,7 @@ class TrialLines:
         if at == len(self._widths) - 1:  # the result has what is left
             return text
         room = self._widths[at]
-        blank = " " * (room - min(room, cell_len(text)))
-        return (blank + clip(text, room) if at in self._right else clip(text, room) + blank) + " " * GAP
+        return fit_width(text, -room if at in self._right else room) + " " * GAP
 
 
 def _is_figure(text: str) -> bool:
