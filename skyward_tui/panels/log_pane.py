@@ -435,7 +435,6 @@ class LogPane(Widget, can_focus=True):
     """
 
     BINDINGS = bindings("log")
-    ALLOW_SELECT = True
     DEFAULT_CSS = read_style_sheet(__file__, "log_pane")
 
     wrap: var[bool] = var(False)

@@ -93,12 +93,13 @@ class BaseScreen(DismissOnceScreen[Result]):
         """Whether one may go elsewhere from here just now."""
         return True
 
-    def on_breadcrumbs_crumb_chosen(self, event: Breadcrumbs.CrumbChosen) -> None:
-        """Go back to the nearest screen that stands where the way leads, or is on it."""
+    def action_go_back(self, crumbs: int) -> None:
+        """Go back to the nearest screen that stands where the way of so many crumbs leads, or is on it."""
+        way = self.query_one(Breadcrumbs).trail[:crumbs]
         below = [screen for screen in reversed(self.app.screen_stack[:-1]) if isinstance(screen, BaseScreen)]
         trails = [screen.query_one(Breadcrumbs).trail for screen in below]
-        there = [at for at, trail in enumerate(trails) if trail == event.trail]
-        near = [at for at, trail in enumerate(trails) if trail[: len(event.trail)] == event.trail]
+        there = [at for at, trail in enumerate(trails) if trail == way]
+        near = [at for at, trail in enumerate(trails) if trail[:crumbs] == way]
         target = below[(there or near)[0]] if there or near else None
         while target is not None and (top := self.app.screen) is not target:
             if not isinstance(top, BaseScreen) or not top.can_leave:

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any
 
-from rich.cells import cell_len
 from rich.text import Text
-from textual import events
 from textual.containers import Vertical
 from textual.content import Content
-from textual.message import Message
 from textual.reactive import reactive
+from textual.style import Style
 from textual.widget import Widget
 from textual.widgets import Input, Static
 
@@ -39,16 +36,6 @@ class Breadcrumbs(Chrome):
         mark: a word that stands behind the former, or "".
     """
 
-    @dataclass
-    class CrumbChosen(Message):
-        """A place above was clicked.
-
-        Attributes:
-            trail: the way there.
-        """
-
-        trail: list[str]
-
     def __init__(self, mark: str = "") -> None:
         super().__init__()
         self._mark = f"  [{mark}]" if mark else ""
@@ -64,9 +51,10 @@ class Breadcrumbs(Chrome):
             return
         self._shown = shown
         *above, here = trail
-        parts: list[tuple[str, str]] = [(" ", "")]
-        for crumb in above:
-            parts += [(crumb, "$muted"), (" › ", "$muted")]
+        parts: list[Content | str] = [" "]
+        for place, crumb in enumerate(above, 1):
+            click = Style.from_meta({"@click": f"screen.go_back({place})"})
+            parts += [Content.styled(crumb, "$muted").stylize(click), Content.styled(" › ", "$muted")]
         left = Content.assemble(*parts, (here, "bold"), (self._mark, "$warning"))
         room = self.size.width - left.cell_length - 3
         status = Content("")
@@ -80,14 +68,6 @@ class Breadcrumbs(Chrome):
 
     def on_resize(self) -> None:
         self._shown = None
-
-    def on_click(self, event: events.Click) -> None:
-        begins = 1
-        for place, crumb in enumerate(self.trail[:-1], 1):
-            ends = begins + cell_len(crumb)
-            if begins <= event.x < ends:
-                self.post_message(self.CrumbChosen(self.trail[:place]))
-            begins = ends + len(" › ")
 
 
 class HintBar(Chrome):
