@@ -31,6 +31,7 @@ def config(folder: Path, node: int) -> dict[str, Any]:
     return {
         "pool": "p", "node": node, "nodes": 2, "folder": str(folder / f"node-{node}"),
         "socket": str(folder / f"{node}.sock"), "path": sys.path, "python": sys.executable,
+        "idle_timeout": 600.0, "grace": 5.0,
     }  # fmt: skip
 
 
