@@ -155,7 +155,6 @@ def _pieces(found: RunLogs, part: LogRange, size: int = PIECE_BYTES) -> Iterator
         yield OutputChunk(parse_rank(part.stem), f"{part.stem}.{piece.stream}", piece.stream, piece.data, piece.at)
 
 
-DAY = 86400.0
 MAX_COSTED_POOLS = 10_000  # pools that are looked at, at most
 
 

@@ -347,7 +347,23 @@ class ConsoleCommand(click.Command):
 
     def _run(self, **given: Any) -> int:
         with open_console(given.pop("as_json", False)) as console:
+            if given.get("watch"):
+                require_terminal(console, detach=given.get("detach", False))
             return self.function(console, **given)
+
+
+def require_terminal(console: Console, *, detach: bool = False) -> None:
+    """Check that there is a terminal for what ``--watch`` draws.
+
+    Raises:
+        UsageError: There is none, or another option excludes it.
+    """
+    from skyward_core.model.errors import UsageError
+
+    if console.as_json or detach:
+        raise UsageError(f"--watch stays and draws: leave it out, or {'--json' if console.as_json else '--detach'}")
+    if not sys.stderr.isatty() or os.environ.get("TERM") == "dumb":
+        raise UsageError("--watch draws on a terminal, and standard error is none")
 
 
 def command(name: str | None = None, **settings: Any) -> Callable[[Callable[..., int]], ConsoleCommand]:

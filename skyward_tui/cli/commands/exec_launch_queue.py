@@ -20,7 +20,7 @@ from skyward_core.model.errors import UsageError
 from skyward_core.model.specs import PoolSpec
 from skyward_core.views.pool_view import PoolView
 from skyward_core.views.stack_groups import format_ranges
-from skyward_tui.cli.commands.run import PoolCommand, live_pool, require_terminal
+from skyward_tui.cli.commands.run import PoolCommand, live_pool
 from skyward_tui.cli.console import Console
 from skyward_tui.cli.pool_and_run_lookup import live_pools, open_session
 from skyward_tui.cli.run_report import table
@@ -101,13 +101,9 @@ def execute(
     Args:
         nodes: how many of the pool's nodes run a command, or which; None for all.
     """
-    if watch:
-        require_terminal(console, detach=detach)
     with open_session(console) as session:
         (row,) = live_pools(session, (pool,))
-        runner = JobCommand(session, console, pool, ours=False, keep=True)
-        if watch:
-            runner.enable_live_status()
+        runner = JobCommand(session, console, pool, ours=False, keep=True, watch=watch)
         with job_launch.temporary_folder(job_launch.TASKS_FOLDER) as large, runner.follower.catch_signals():
             kept: ShellRecord
             if job is None:
@@ -195,8 +191,6 @@ def launch(
     A pool of that name that is up is used as it is. The pool stays up afterwards; ``down`` tears it down, also one that
     was up before.
     """
-    if watch:
-        require_terminal(console, detach=detach)
     job = request.job
     with open_session(console) as session:
         found = live_pool(session, request.options.pool)
@@ -212,9 +206,7 @@ def launch(
         if dry_run:
             return _show_plan(job, spec, found, console, setup=setup)
         name = spec.name if spec is not None else found.name if found is not None else ""
-        runner = JobCommand(session, console, name, ours=found is None or down, keep=not down)
-        if watch:
-            runner.enable_live_status()
+        runner = JobCommand(session, console, name, ours=found is None or down, keep=not down, watch=watch)
         with job_launch.temporary_folder(job_launch.TASKS_FOLDER) as folder, runner.follower.catch_signals():
             steps = (
                 list(job_tasks(job, folder, setup=setup))

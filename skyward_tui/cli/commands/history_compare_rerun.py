@@ -25,7 +25,6 @@ from skyward_core.client.session import Session
 from skyward_core.client.sweep_results import TrialSheet, gang_runs, missing_trials, resume_sweep
 from skyward_core.model import errors
 from skyward_core.model.errors import UsageError
-from skyward_tui.cli.commands.run import require_terminal
 from skyward_tui.cli.commands.run import run as launch
 from skyward_tui.cli.console import Console
 from skyward_tui.cli.pool_and_run_lookup import (
@@ -265,8 +264,6 @@ def rerun(
     RUN is a run's id or a pool's name (its latest run), or as much of one as tells it from others.
     """
     given = {"--env": parse_variables("--env", env), "--secret": parse_variables("--secret", secrets)}
-    if watch:
-        require_terminal(console, detach=detach)
     if missing and (arguments or script_args):
         raise UsageError("--missing goes on with the same arguments: leave other ones out")
     with ExitStack() as held:

@@ -52,7 +52,7 @@ from skyward_core.views.sweep_trials import (
 )
 from skyward_tui.cli.commands.leftovers import note_leftovers
 from skyward_tui.cli.console import Console
-from skyward_tui.cli.follow_run import MUST_FINISH, Choice, Follower, Interrupted
+from skyward_tui.cli.follow_run import MUST_FINISH, Choice, Follower, Interrupted, LiveStatus, Row, status_rows
 from skyward_tui.cli.pool_and_run_lookup import live_pools, open_session
 from skyward_tui.cli.run_report import (
     COLORS,
@@ -66,7 +66,7 @@ from skyward_tui.cli.run_report import (
     show_run,
     table,
 )
-from skyward_tui.cli.shared_options import SCRIPT_ARGUMENTS, command, watch_option
+from skyward_tui.cli.shared_options import SCRIPT_ARGUMENTS, command, require_terminal, watch_option
 from skyward_tui.launch_form.form import suggest_example
 from skyward_tui.launch_form.plan_text import missing_packages_text, plan_rows, python_mismatch
 from skyward_tui.notifications import Notifier
@@ -294,23 +294,11 @@ def run(
             console.note(said)
         tasks = plan.load_tasks(echo=True)
         caller = None if request.detach else RunNotifier(console)
-        job = PoolCommand(session, console, plan.pool.name, ours=found is None, keep=plan.keep, caller=caller)
-        if watch:
-            job.enable_live_status()
+        job = PoolCommand(
+            session, console, plan.pool.name, ours=found is None, keep=plan.keep, caller=caller, watch=watch
+        )
         with job.follower.catch_signals():
             return job.execute(plan.spec, tasks, request, plan.sheet)
-
-
-def require_terminal(console: Console, *, detach: bool = False) -> None:
-    """See to it that there is one for what ``--watch`` draws.
-
-    Raises:
-        UsageError: there is none, or something else was asked for, too, that has none.
-    """
-    if console.as_json or detach:
-        raise UsageError(f"--watch stays and draws: leave it out, or {'--json' if console.as_json else '--detach'}")
-    if not sys.stderr.isatty() or os.environ.get("TERM") == "dumb":
-        raise UsageError("--watch draws on a terminal, and standard error is none")
 
 
 def _show_plan(plan: LaunchPlan, console: Console) -> int:
@@ -349,8 +337,6 @@ def _make_plan(request: LaunchRequest, *, launching: bool) -> LaunchPlan:
 @watch_option
 def attach(console: Console, pool: str, watch: bool) -> int:
     """Watch what runs on a pool, until it ends."""
-    if watch:
-        require_terminal(console)
     with open_session(console) as session:
         (row,) = live_pools(session, (pool,))
         view = session.observe(row.key).result()
@@ -364,9 +350,9 @@ def attach(console: Console, pool: str, watch: bool) -> int:
             # would, we have it stopped.
             session.attach(row.key).result()
         caller = RunNotifier(console)
-        job = PoolCommand(session, console, pool, ours=False, keep=True, off_terminal="detach", caller=caller)
-        if watch:
-            job.enable_live_status()
+        job = PoolCommand(
+            session, console, pool, ours=False, keep=True, off_terminal="detach", caller=caller, watch=watch
+        )
         with job.follower.catch_signals():
             return job.resume(running[-1])
 
@@ -391,6 +377,7 @@ class PoolCommand:
         keep: bool,
         off_terminal: Choice = "cancel",
         caller: RunNotifier | None = None,
+        watch: bool = False,
     ) -> None:
         self.session = session
         self.console = console
@@ -413,6 +400,8 @@ class PoolCommand:
         self._is_interrupted = False  # from then on the main thread decides about the pool, not the run's end
         self._deciding = threading.Lock()
         self._is_shown = False  # the receipt
+        if watch:
+            self.follower.live = LiveStatus(console, self._status_rows)
 
     def execute(
         self, spec: PoolSpec | None, tasks: Sequence[Task], request: LaunchRequest, sheet: TrialSheet | None
@@ -556,15 +545,10 @@ class PoolCommand:
                 self.follower.on_event(told)
             self.session.subscribe(self.key, self.follower.on_event, self.follower.on_log)
 
-    def enable_live_status(self) -> None:
-        """Tell how the run is, in place of all that its ranks print."""
-        from skyward_tui.cli.follow_run import LiveStatus, Row, status_rows
-
-        def look(said: str) -> list[Row]:
-            view = next(filter(self._is_ours, self.session.pools()), None)
-            return [] if view is None else status_rows(view, self.run, said, time.time())
-
-        self.follower.live = LiveStatus(self.console, look)
+    def _status_rows(self, said: str) -> list[Row]:
+        """Return what to draw in place of all that ranks print."""
+        view = next(filter(self._is_ours, self.session.pools()), None)
+        return [] if view is None else status_rows(view, self.run, said, time.time())
 
     def resume(self, run: RunView) -> int:
         """Follow a run that is under way, and, where it is a step of somebody's job, those that follow."""
