@@ -22,7 +22,7 @@ from skyward_tui.terminal_info import current_folder
 from skyward_tui.text.number_format import count, one_line
 
 if TYPE_CHECKING:
-    from skyward_core.client.launch.discovery import ArgumentField, FunctionInfo
+    from skyward_core.client.launch.discovery import ArgumentField, FunctionInfo, ProviderInfo
     from skyward_core.client.launch.launch_plan import LaunchPlan
     from skyward_core.client.launch.presets import Preset
     from skyward_core.model.setting_descriptors import Setting
@@ -138,39 +138,21 @@ _NUMBERS = {
 }  # by field: what it counts, and the most
 
 
-@dataclass(frozen=True, slots=True)
-class ProviderChoice:
-    """A provider that the form offers, as it declares itself.
-
-    Attributes:
-        fields: its settings that have a field in the form, by the field's id.
-        chooses: whether it has offers to choose from.
-        costs: whether its machines may cost money.
-    """
-
-    name: str
-    label: str
-    fields: Mapping[str, Setting]
-    chooses: bool = False
-    costs: bool = False
-
-    @property
-    def has_named_machines(self) -> bool:
-        """Whether its settings say which machines, and so how many."""
-        return any(setting.names_machines for setting in self.fields.values())
+@cache
+def provider_choices() -> Mapping[str, ProviderInfo]:
+    """The providers that there are; of a declared one that cannot be loaded, too: the form says why when it is used."""
+    return {each.name: each for each in available()}
 
 
 @cache
-def provider_choices() -> Mapping[str, ProviderChoice]:
-    """The providers that there are; of a declared one that cannot be loaded, too: the form says why when it is used."""
+def _settings_by_id() -> Mapping[str, Mapping[str, Setting]]:
+    """Settings with a field in the form, by the provider's name and the field's id."""
     taken = {field.name for field in fields(Form)} | OTHER_IDS
-    choices = {}
-    for each in available():
-        shown = {_free_id(own.name, taken): own for own in each.settings if own.field is not None}
-        label = f"{each.name}: {each.about}" if each.about else each.name
-        choices[each.name] = ProviderChoice(each.name, label, shown, each.chooses, each.costs)
-        taken |= set(shown)
-    return choices
+    found: dict[str, Mapping[str, Setting]] = {}
+    for name, each in provider_choices().items():
+        found[name] = {_free_id(own.name, taken): own for own in each.settings if own.field is not None}
+        taken |= set(found[name])
+    return found
 
 
 def _free_id(name: str, taken: Collection[str]) -> str:
@@ -410,8 +392,7 @@ def _parameters_of(form: Form) -> Iterator[tuple[str, str]]:
 
 def setting_fields(provider: str) -> Mapping[str, Setting]:
     """The settings of a provider, by their fields' ids."""
-    choice = provider_choices().get(provider)
-    return choice.fields if choice else {}
+    return _settings_by_id().get(provider, {})
 
 
 def plan_launch(form: Form, pools: Collection[PoolView], *, launching: bool = False) -> LaunchPlan:

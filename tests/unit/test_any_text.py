@@ -19,7 +19,7 @@ from skyward_core.client.launch.launch_request import LaunchRequest
 from skyward_core.model.errors import SkywardError
 from skyward_core.transport.local_transport import LocalTransport
 from skyward_tui.cli.main import cli
-from skyward_tui.launch_form.form import Form, command_line, provider_choices, python_script
+from skyward_tui.launch_form.form import Form, command_line, provider_choices, python_script, setting_fields
 from skyward_tui.launch_form.plan_text import PlanResult, compute_plan
 from tests.support.commands import COMMANDS
 from tests.support.examples import examples
@@ -60,8 +60,8 @@ TEXT = st.sampled_from(ODD) | st.text(st.characters(), max_size=12)
 FIELDS = [each.name for each in fields(Form) if each.type == "str"]
 SETTINGS = [
     (name, setting)
-    for name, choice in provider_choices().items()
-    for setting in choice.fields
+    for name in provider_choices()
+    for setting in setting_fields(name)
     if name in ("local", "ssh")  # a plan of the others asks their machines
 ]
 TRIES = settings(

@@ -262,7 +262,6 @@ class ProviderInfo:
         settings: what a person may choose.
         chooses: whether it has offers to choose from: markets, prices, regions.
         costs: whether its machines may cost money.
-        trouble: why it cannot be had; "" where it can.
     """
 
     name: str
@@ -270,13 +269,22 @@ class ProviderInfo:
     settings: Sequence[Setting] = ()
     chooses: bool = False
     costs: bool = False
-    trouble: str = ""
+
+    @property
+    def label(self) -> str:
+        """Its name, and what it is."""
+        return f"{self.name}: {self.about}" if self.about else self.name
+
+    @property
+    def has_named_machines(self) -> bool:
+        """Whether settings name the machines, and so how many there are."""
+        return any(setting.names_machines for setting in self.settings)
 
 
 def available() -> list[ProviderInfo]:
     """The providers that come with this library, then those that other packages declare, by name.
 
-    One that cannot be had is listed, too, with why.
+    One that cannot be had is listed, too.
     """
     return [_info(name) for name in provider_names()]
 
@@ -284,8 +292,8 @@ def available() -> list[ProviderInfo]:
 def _info(name: str) -> ProviderInfo:
     try:
         found = provider_by_name(name)
-    except SkywardError as error:
-        return ProviderInfo(name, trouble=str(error))
+    except SkywardError:  # planning a launch on it says why
+        return ProviderInfo(name)
     costs = costs_money(found)
     return ProviderInfo(name, found.about, declared_settings(found), isinstance(found, Offers), costs)
 

@@ -28,6 +28,7 @@ from skyward_tui.launch_form.form import (
     provider_choices,
     script_argument,
     set_argument,
+    setting_fields,
     value_list_error,
 )
 from skyward_tui.terminal_info import current_folder
@@ -559,7 +560,7 @@ class LaunchFields(FormFields):
         used = self._used if self._used in dict(self._live).values() else ""  # it may be over by now
         pools = Choice([(_NEW, ""), *self._live], value=used, allow_blank=False, id="pool", compact=True)
         yield field_row("Pool", pools, inline_label("name"), text_field("name", "from the script's name"))
-        choices = {choice.name: choice.label for choice in provider_choices().values()}
+        choices = {name: choice.label for name, choice in provider_choices().items()}
         with Vertical(id="where"):
             yield field_row("Provider", ProviderField(choices, DEFAULT_PROVIDER, id="provider"))
             yield CheckLines(id="check")
@@ -663,7 +664,7 @@ class LaunchFields(FormFields):
     def _show_provider(self, provider: str) -> None:
         choice = provider_choices().get(provider)
         for id in setting_fields_by_id():
-            self.query_one(f"#{id}-row").display = choice is not None and id in choice.fields
+            self.query_one(f"#{id}-row").display = choice is not None and id in setting_fields(provider)
         self.query_one("#market").display = choice is not None and choice.chooses
         self.query_one("#money").display = choice is not None and choice.costs
         for waits in ("#wait_for_capacity", "#wait_for_capacity-label"):
@@ -674,7 +675,7 @@ class LaunchFields(FormFields):
 
 def setting_fields_by_id() -> dict[str, Setting]:
     """The providers' settings that have a field, by its id."""
-    return {id: setting for choice in provider_choices().values() for id, setting in choice.fields.items()}
+    return {id: setting for provider in provider_choices() for id, setting in setting_fields(provider).items()}
 
 
 def display_path(path: Path) -> str:
