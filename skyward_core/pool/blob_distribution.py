@@ -295,13 +295,17 @@ MAX_UNUSED_BYTES = 128 << 20  # bytes of blobs that no run of ours needs now
 
 
 class BlobCache:
-    """See the module."""
+    """See the module.
+
+    Attributes:
+        users: By blob, the runs that need it.
+    """
 
     def __init__(self, context: PoolContext, direct: DirectConnections) -> None:
         self._context = context
         self._distributor = BlobDistributor(context, direct)
         self._sizes: dict[str, int] = {}  # by name; the latest use is last
-        self._users: dict[str, set[str]] = {}
+        self.users: dict[str, set[str]] = {}
         self._drops: set[asyncio.Task[None]] = set()
 
     async def ensure_uploaded(self, run: str, parcels: Sequence[BlobFile]) -> frozenset[Link]:
@@ -313,7 +317,7 @@ class BlobCache:
         for parcel in parcels:
             self._sizes.pop(parcel.name, None)
             self._sizes[parcel.name] = parcel.size
-            self._users.setdefault(parcel.name, set()).add(run)
+            self.users.setdefault(parcel.name, set()).add(run)
         if self._drops:
             await asyncio.wait(self._drops)  # what is on its way out must not be taken for there
         links = self._context.present_links
@@ -322,9 +326,9 @@ class BlobCache:
 
     def release(self, run: str) -> None:
         """A run is over: make room."""
-        for users in self._users.values():
+        for users in self.users.values():
             users.discard(run)
-        idle = [name for name in self._sizes if not self._users[name]]
+        idle = [name for name in self._sizes if not self.users[name]]
         over = sum(self._sizes[name] for name in idle) - MAX_UNUSED_BYTES
         latest = next(reversed(self._sizes), None)
         gone = []
@@ -332,7 +336,7 @@ class BlobCache:
             if over <= 0 or name == latest:
                 break
             over -= self._sizes.pop(name)
-            del self._users[name]
+            del self.users[name]
             gone.append(name)
         if gone:
             for link in self._context.present_links:

@@ -215,9 +215,9 @@ class EventPublisher:
 
     def emit(self, event: events.Event) -> None:
         """Something has happened."""
-        if self.redactor and (detail := getattr(event, "detail", "")):
+        if (detail := getattr(event, "detail", "")) and self.redactor:
             event = replace(event, detail=self.redactor.redact_text(detail))  # type: ignore[call-arg]
-        if self.redactor and isinstance(event, events.PoolState) and (hint := event.hint) is not None:
+        if isinstance(event, events.PoolState) and (hint := event.hint) is not None and self.redactor:
             subject, path = map(self.redactor.redact_text, (hint.subject, hint.path))
             event = replace(event, hint=replace(hint, subject=subject, path=path))
         apply(self._context.view, event)

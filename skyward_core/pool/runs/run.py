@@ -867,16 +867,14 @@ class Run:
         self._end()
 
     def _end(self) -> None:
-        self.root_cause = root_cause(self._arrived)
         if self._spent:
             for link in self.links:
                 link.broken = link.broken or self._spent
         if all(outcome.kind == "returned" for outcome in self.outcomes.values()):
             self.state = "done"
-        elif self.root_cause is None or self.cancelled:
-            self.state = "cancelled"
         else:
-            self.state = "failed"
+            self.root_cause = root_cause(self._arrived)
+            self.state = "cancelled" if self.root_cause is None or self.cancelled else "failed"
         self._context.background.defer(self._finalize)
         self._notify_waiters()
 

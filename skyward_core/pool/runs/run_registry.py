@@ -621,7 +621,8 @@ class RunRegistry:
             self._ended_runs[run.id] = None
             if len(self._ended_runs) > MAX_ENDED_RUNS:
                 self._ended_runs.popitem(last=False)
-        self.blobs.release(run.id)
+        if self.blobs.users:
+            self.blobs.release(run.id)
         self._news.records.add_run_end(run.id, run.state, time.time(), run.root_cause)
         self._news.emit(
             events.RunEnded(pool=self._context.name, run=run.id, state=run.state, root_cause=run.root_cause)
