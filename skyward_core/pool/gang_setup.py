@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
@@ -34,8 +33,11 @@ if TYPE_CHECKING:
 NodesWanted = int | tuple[int, ...]  # how many nodes a run wants, or which
 
 
-class RankSetup(ABC):
-    """Sets up the ranks of a pool before they run calls. Gangs and standalone nodes differ in how.
+FIRST_EPOCH = 1  # the epoch that a node begins with; it counts on by itself
+
+
+class RankSetup:
+    """Sets up the ranks of a pool before they run calls: of nodes that stand alone, each by itself.
 
     Args:
         plugins: The pickled plugins. None if this client did not create the pool and has not asked the nodes yet.
@@ -109,20 +111,22 @@ class RankSetup(ABC):
             )
 
     @property
-    @abstractmethod
     def is_complete(self) -> bool:
         """Whether all ranks are set up, as far as their nodes are there."""
+        return all(link.epoch or link.gone for link in self._links)
 
     @property
     def is_ready(self) -> bool:
         """Whether all ranks are set up for calls that need no gang, be it in several gangs."""
         return self.is_complete
 
-    @abstractmethod
     def try_start(self, send: Callable[[int], None]) -> bool:
         """Start a broadcast without waiting, when nothing stands in the way; says whether it did."""
+        if self.is_complete:
+            send(FIRST_EPOCH)
+            return True
+        return False
 
-    @abstractmethod
     async def start(self, send: Callable[[int], None]) -> bool:
         """Start a broadcast: ``send(epoch)`` hands its calls to the links. False where it cannot be yet, for runs on
         some of the nodes only have not ended.
@@ -130,11 +134,14 @@ class RankSetup(ABC):
         Raises:
             ConnectionError: a node that is needed for that cannot be reached now.
         """
+        await self.ensure_set_up()
+        send(FIRST_EPOCH)
+        return True
 
-    @abstractmethod
     async def start_on(self, wanted: NodesWanted, send: Callable[[int, tuple[int, ...]], None], job: str = "") -> bool:
         """Start a broadcast on some of the nodes: ``send(epoch, nodes)`` hands its calls to their links. False where
-        not enough of them are free yet.
+        not enough of them are free yet. Standalone nodes are never busy: those with the least to do for this client
+        come first, and calls wait there.
 
         Args:
             wanted: how many, or which.
@@ -143,23 +150,42 @@ class RankSetup(ABC):
         Raises:
             ConnectionError: a node that is needed for that cannot be reached now.
         """
+        await self.ensure_set_up()
+        if isinstance(wanted, int):
+            there = sorted((link.gone, link.load, link.node) for link in self._links)
+            wanted = tuple(sorted(node for *_, node in there[:wanted]))
+        send(FIRST_EPOCH, wanted)
+        return True
 
-    @abstractmethod
     async def ensure_set_up(self) -> None:
         """Have the ranks set up, for work that is no broadcast but needs the plugins' contexts."""
+        async with self._busy:
+            if self.is_complete:
+                return
+            await self._ensure_plugins()
+            header, plugins = self._setup_frame(FIRST_EPOCH, self._placement())
+            for link in self._links:
+                # One that is down is set up when it is there again: its calls wait for that.
+                if not link.epoch and link.send(header | {"alone": True}, plugins):
+                    link.epoch = FIRST_EPOCH
 
-    @abstractmethod
     async def restart_processes(self) -> None:
         """Have fresh processes take the ranks' places, once broadcasts that are under way have ended.
 
         Raises:
             ConnectionError: a node that is needed for that cannot be reached now.
         """
+        async with self._busy:
+            await self._ensure_plugins()
+            header, plugins = self._setup_frame(FIRST_EPOCH, self._placement(), fresh=True)
+            for link in self._links:
+                # One that is down tells what it has loaded when it is there again.
+                link.send(header | {"alone": True}, plugins)
 
-    def on_frame(self, link: Link, header: LockFrame) -> None:  # noqa: B027  only some need to know
+    def on_frame(self, link: Link, header: LockFrame) -> None:
         """An agent's word about starting broadcasts."""
 
-    def on_down(self, link: Link) -> None:  # noqa: B027
+    def on_down(self, link: Link) -> None:
         """A link went down."""
 
 
@@ -530,53 +556,3 @@ class GangSetup(RankSetup):
         at = {peer["node"]: str(peer["address"]) for peer in peers}
         line = [(node, at[node], answer["line"]) for node, answer in told.items() if answer["line"]]
         return peers, gpus, line
-
-
-FIRST_EPOCH = 1  # the epoch that a node begins with; it counts on by itself
-
-
-class StandaloneSetup(RankSetup):
-    """See the module, and :class:`RankSetup` for what it is made with."""
-
-    @property
-    def is_complete(self) -> bool:
-        return all(link.epoch or link.gone for link in self._links)
-
-    def try_start(self, send: Callable[[int], None]) -> bool:
-        if self.is_complete:
-            send(FIRST_EPOCH)
-            return True
-        return False
-
-    async def start(self, send: Callable[[int], None]) -> bool:
-        await self.ensure_set_up()
-        send(FIRST_EPOCH)
-        return True
-
-    async def start_on(self, wanted: NodesWanted, send: Callable[[int, tuple[int, ...]], None], job: str = "") -> bool:
-        """The nodes with the least to do for this client; where all have some, its calls wait there."""
-        await self.ensure_set_up()
-        if isinstance(wanted, int):
-            there = sorted((link.gone, link.load, link.node) for link in self._links)
-            wanted = tuple(sorted(node for *_, node in there[:wanted]))
-        send(FIRST_EPOCH, wanted)
-        return True
-
-    async def restart_processes(self) -> None:
-        async with self._busy:
-            await self._ensure_plugins()
-            header, plugins = self._setup_frame(FIRST_EPOCH, self._placement(), fresh=True)
-            for link in self._links:
-                # One that is down tells what it has loaded when it is there again.
-                link.send(header | {"alone": True}, plugins)
-
-    async def ensure_set_up(self) -> None:
-        async with self._busy:
-            if self.is_complete:
-                return
-            await self._ensure_plugins()
-            header, plugins = self._setup_frame(FIRST_EPOCH, self._placement())
-            for link in self._links:
-                # One that is down is set up when it is there again: its calls wait for that.
-                if not link.epoch and link.send(header | {"alone": True}, plugins):
-                    link.epoch = FIRST_EPOCH

@@ -10,7 +10,7 @@ from skyward_core.model.script_interpreter import Interpreter
 from skyward_core.model.specs import Image
 from skyward_core.plugins.plugin import has_app_hook
 from skyward_core.pool.agent_link import Link
-from skyward_core.pool.gang_setup import GangSetup, RankSetup, StandaloneSetup
+from skyward_core.pool.gang_setup import GangSetup, RankSetup
 from skyward_core.protocol.frame_codec import MAX_PLUGINS_BYTES
 from skyward_core.util.redaction import secret_values, url_secrets
 
@@ -132,7 +132,7 @@ class RankSetupManager:
             said = f"the pool's plugins take {len(blob):,} bytes when they are pickled, and {limit}: "
             raise UsageError(f"{said}have them load on the nodes, in around_process, what is large")
         values = self.credentials + [value for plugin in plugins or () for value in plugin.secrets()]
-        kind = StandaloneSetup if self._context.is_standalone else GangSetup
+        kind = RankSetup if self._context.is_standalone else GangSetup
         joins = any(plugin.joins for plugin in plugins or ())
         self.rank_setup = kind(self._context, blob, values, apps=has_app_hook(plugins or ()), joins=joins)
 

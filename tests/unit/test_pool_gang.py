@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from skyward_core.pool.gang_setup import GangSetup, StandaloneSetup
+from skyward_core.pool.gang_setup import GangSetup, RankSetup
 from tests.support.waiting import until
 
 Header = dict[str, Any]
@@ -62,7 +62,7 @@ class Gang:
         self.links: Any = [FakeLink(node, self.log) for node in range(nodes)]
         machines = [SimpleNamespace(node=node, private_address=f"10.0.0.{node}") for node in range(nodes)]
         context = SimpleNamespace(
-            links=self.links, machines=machines, ranks_per_node=1, is_standalone=kind is StandaloneSetup,
+            links=self.links, machines=machines, ranks_per_node=1, is_standalone=kind is RankSetup,
             options=SimpleNamespace(fail_fast=True), setup=SimpleNamespace(fetch_from_nodes=self.ask),
             roster=SimpleNamespace(report_wait=lambda words: None),
         )  # fmt: skip
@@ -348,7 +348,7 @@ async def test_a_node_that_is_gone_has_nothing_to_tell(gang: Gang) -> None:
 
 @pytest.fixture
 async def alone() -> Gang:
-    made = Gang(kind=StandaloneSetup)
+    made = Gang(kind=RankSetup)
     for link in made.links:
         link.epoch = 0
     return made
