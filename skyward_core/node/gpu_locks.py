@@ -200,17 +200,17 @@ def _process(pid: int, memory: int | None, computes: bool) -> dict[str, Any]:
     return {"pid": pid, "user": user, "command": command, "memory": memory, "computes": computes}
 
 
-def read_gpu_usage_in_child(patience: float = DRIVER_TIMEOUT) -> tuple[list[dict[str, Any]], str]:
+def read_gpu_usage_in_child() -> tuple[list[dict[str, Any]], str]:
     """The same, from a process that may hang without harm, as drivers do; and why it tells nothing, or ""."""
     readable, writable = os.pipe()
     if not (pid := os.fork()):
         _write_usage(writable)
     os.close(writable)
-    said, until = b"", time.monotonic() + patience
+    said, until = b"", time.monotonic() + DRIVER_TIMEOUT
     try:
         while True:
             if not select.select([readable], [], [], max(0.0, until - time.monotonic()))[0]:
-                return [], f"the NVIDIA driver has not answered for {patience:g} s"
+                return [], f"the NVIDIA driver has not answered for {DRIVER_TIMEOUT:g} s"
             piece = os.read(readable, 1 << 16)
             if not piece:
                 break

@@ -8,6 +8,7 @@ import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
+from pathlib import Path
 from typing import ClassVar
 
 from skyward_core.model.errors import PoolError, UsageError
@@ -59,6 +60,12 @@ def check_port_free(plugin: str, address: str, port: int) -> None:
         except OSError as error:
             words = f"port {port} of {address} cannot be had ({error.strerror}): give another one, {plugin}(port=...)"
             raise PoolError(words) from error
+
+
+def last_line(log: Path) -> str:
+    """Return the last line of a server's log that is not blank."""
+    lines = log.read_text(errors="replace").split("\n")
+    return next(filter(None, map(str.strip, reversed(lines))), "it said nothing")
 
 
 @contextmanager

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING
 
 from skyward_core.model.errors import PoolError
 from skyward_core.plugins import ssh_forced_command
-from skyward_core.plugins.server_ports_and_certificates import check_port_free
+from skyward_core.plugins.server_ports_and_certificates import check_port_free, last_line
 
 if TYPE_CHECKING:
     from skyward_core.runtime.instance_info import InstanceInfo
@@ -308,7 +308,7 @@ class _ServerKeeper:
             if time.monotonic() > until:
                 raise PoolError(f"sshd does not listen at {address}:{port} after {START_TIMEOUT:g} s")
             time.sleep(PAUSE)
-        raise PoolError(f"sshd ended with status {child.returncode}: {_last_line(self._said)}")
+        raise PoolError(f"sshd ended with status {child.returncode}: {last_line(self._said)}")
 
     def end(self) -> None:
         self._over.set()
@@ -345,7 +345,7 @@ class _ServerKeeper:
             status = self._child.wait()
             if self._over.wait(RESTART_DELAY):
                 return
-            sys.stderr.write(f"sshd ended with status {status}, and is started anew: {_last_line(self._said)}\n")
+            sys.stderr.write(f"sshd ended with status {status}, and is started anew: {last_line(self._said)}\n")
             sys.stderr.flush()
             self._start_process()
 
@@ -402,11 +402,6 @@ def _find_descendants(pid: int) -> list[int]:
     return found
 
 
-def _last_line(said: Path) -> str:
-    lines = said.read_text(errors="replace").split("\n")
-    return next(filter(None, map(str.strip, reversed(lines))), "it said nothing")
-
-
 SHORTEST = 20  # characters of a line that is worth blanking
 
 
@@ -425,5 +420,5 @@ def make_key_pair() -> tuple[str, str]:
 
 def secret_lines(private: str) -> Sequence[str]:
     """What of a private key must be seen nowhere, as logs have it: line by line."""
-    _, _common, *rest = private.splitlines()  # the first says no more than that it is a key
+    _, _, *rest = private.splitlines()  # the first says no more than that it is a key
     return [line for line in rest if not line.startswith("-----") and len(line) >= SHORTEST]

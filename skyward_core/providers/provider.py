@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Hashable, Iterator, Mapping
@@ -227,6 +228,17 @@ async def poll_until_empty(
         await asyncio.sleep(pause)
         pause = min(longest, pause * factor)
     return found
+
+
+def split_words(text: str) -> list[str]:
+    """Return the words of a name, such as that of an accelerator, in lower case."""
+    return [part for part in re.split(r"[^a-z0-9]+", text.lower()) if part]
+
+
+def contains_words(parts: Sequence[str], wanted: Sequence[str]) -> bool:
+    """Check whether words stand among others in a row."""
+    width = len(wanted)
+    return any(list(parts[at : at + width]) == list(wanted) for at in range(len(parts) - width + 1))
 
 
 def describe_python(minor: str, machine: str, named: str | None, *, rented: bool = False) -> str:

@@ -7,7 +7,7 @@ import subprocess
 import threading
 from collections.abc import Callable
 from time import monotonic, sleep
-from typing import Any, Protocol
+from typing import Any
 
 # ruff: noqa: PTH118, PTH119, PTH208
 
@@ -247,15 +247,6 @@ def normalize_pci_address(bus: str) -> str:
 DRIVER_TIMEOUT = 5.0  # seconds after which a driver does not answer
 
 
-class Driver(Protocol):
-    """NVIDIA's or AMD's."""
-
-    @property
-    def devices(self) -> list[dict[str, str]]: ...
-
-    def read(self, now: float) -> list[dict[str, float]]: ...
-
-
 class GpuMetrics:
     """Those of this machine, as they were at the last reading; none where nothing drives any.
 
@@ -312,7 +303,7 @@ class GpuMetrics:
             sleep(self._period)
 
 
-def _find_driver() -> Driver | None:
+def _find_driver() -> NvidiaGpus | AmdGpus | None:
     try:
         import pynvml
     except ImportError:  # hosts without a driver are not sent it
@@ -325,7 +316,7 @@ def _find_driver() -> Driver | None:
     return nvidia if nvidia.devices else _find_amd()
 
 
-def _find_amd() -> Driver | None:
+def _find_amd() -> NvidiaGpus | AmdGpus | None:
     found = AmdGpus()
     return found if found.devices else None
 

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from skyward_core.model.errors import PoolError
 from skyward_core.plugins.plugin import requirement, with_pip
-from skyward_core.plugins.server_ports_and_certificates import ServerPlugin, check_port_free, set_variables
+from skyward_core.plugins.server_ports_and_certificates import ServerPlugin, check_port_free, last_line, set_variables
 
 if TYPE_CHECKING:
     from skyward_core.model.specs import Image, PoolSpec
@@ -218,14 +218,9 @@ def _await_start(node: subprocess.Popen[bytes], said: Path) -> None:
         if STARTED in said.read_text(errors="replace"):
             return
         if time.monotonic() > until:
-            raise PoolError(f"Ray has not started on this node after {START_TIMEOUT:g} s: {_last_line(said)}")
+            raise PoolError(f"Ray has not started on this node after {START_TIMEOUT:g} s: {last_line(said)}")
         time.sleep(PAUSE)
-    raise PoolError(f"ray start ended with status {node.returncode}: {_last_line(said)}")
-
-
-def _last_line(said: Path) -> str:
-    lines = said.read_text(errors="replace").split("\n")
-    return next(filter(None, map(str.strip, reversed(lines))), "it said nothing")
+    raise PoolError(f"ray start ended with status {node.returncode}: {last_line(said)}")
 
 
 PLUGIN = Ray

@@ -14,6 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from skyward_core.model.errors import PoolError, Unreachable
+from skyward_core.providers.provider import contains_words, split_words
 from skyward_core.util.light_dataclass import Value, value
 from skyward_core.util.terminal_safe_text import sanitize_line
 
@@ -441,18 +442,9 @@ def matching_gpu_types(name: str, memory_gb: float | None, there: Iterable[str])
         name: of the accelerator, as the catalogue has it.
         memory_gb: of each; None for any.
     """
-    wanted = _split_words(name)
-    fitting = [kind for kind in dict.fromkeys(there) if kind and _contains_words(_split_words(kind), wanted)]
+    wanted = split_words(name)
+    fitting = [kind for kind in dict.fromkeys(there) if kind and contains_words(split_words(kind), wanted)]
     if memory_gb is not None:
-        exact = [kind for kind in fitting if f"{memory_gb:g}gb" in _split_words(kind)]
+        exact = [kind for kind in fitting if f"{memory_gb:g}gb" in split_words(kind)]
         fitting = exact or fitting
     return fitting
-
-
-def _split_words(text: str) -> list[str]:
-    return [part for part in re.split(r"[^a-z0-9]+", text.lower()) if part]
-
-
-def _contains_words(parts: Sequence[str], wanted: Sequence[str]) -> bool:
-    width = len(wanted)
-    return any(list(parts[at : at + width]) == list(wanted) for at in range(len(parts) - width + 1))

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from skyward_core.model.errors import NoCapacity, PoolError, UsageError, error_message
 from skyward_core.model.machines import GpuUse
-from skyward_core.providers.provider import AnswerCache
+from skyward_core.providers.provider import AnswerCache, contains_words, split_words
 from skyward_core.util.light_dataclass import Value, value
 from skyward_core.util.terminal_safe_text import sanitize_line
 
@@ -79,11 +78,11 @@ def matching_gpus(gpus: Sequence[GpuUse], accelerator: Accelerator | None) -> li
     """Those that are of a kind, as far as a driver's name of one tells."""
     if accelerator is None:
         return list(gpus)
-    names = [_split_words(name) for name in (accelerator.name, *accelerator.entry.aliases)]
+    names = [split_words(name) for name in (accelerator.name, *accelerator.entry.aliases)]
     return [
         gpu
         for gpu in gpus
-        if any(_contains_words(_split_words(gpu.model), name) for name in names)
+        if any(contains_words(split_words(gpu.model), name) for name in names)
         and (accelerator.mig is None or accelerator.mig in gpu.model.lower())
         and (
             accelerator.memory_gb is None
@@ -158,12 +157,3 @@ def _describe_taken(look: HostGpuUsage, take: Mapping[str, Any]) -> str:
     named = f"{', '.join(sanitize_line(gpu.number) for gpu in mine)}: {sanitize_line(mine[0].model)}"
     says = f"{look.host}: takes {len(mine)} of {len(look.gpus)} GPUs ({named})"
     return "; ".join([says, *others])
-
-
-def _split_words(text: str) -> list[str]:
-    return [part for part in re.split(r"[^a-z0-9]+", text.lower()) if part]
-
-
-def _contains_words(parts: Sequence[str], wanted: Sequence[str]) -> bool:
-    width = len(wanted)
-    return any(list(parts[at : at + width]) == list(wanted) for at in range(len(parts) - width + 1))

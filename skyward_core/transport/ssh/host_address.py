@@ -155,10 +155,6 @@ class HostPythons(Value):
         """Those that ranks can have."""
         return tuple(each for each in self.versions if parse_version(each) >= MIN_PYTHON)
 
-    def newest_of(self, minor: str) -> str:
-        """The newest of a minor version; "" where it has none."""
-        return next((each for each in self.versions if minor_of(each) == minor), "")
-
     def __str__(self) -> str:
         return f"it has Python {', '.join(self.versions)}" if self.versions else "it has no Python at all"
 
