@@ -27,11 +27,10 @@ from skyward_core.tasks.job_files.yaml_document import (
     GitKeys,
     JobKeys,
     ResourceKeys,
+    ResourceReader,
     WantedMachine,
     YamlDocument,
     YamlPath,
-    read_idle_seconds,
-    read_machine_alternatives,
 )
 from skyward_core.tasks.shell_and_script_calls import resolve_variables
 from skyward_core.util.byte_sizes import format_size
@@ -220,7 +219,8 @@ class JobFile(Value):
         folder = keys.workdir if isinstance(keys.workdir, str) else None
         mounts = _resolve_mounts(document, keys, envs)
         workdir = None if folder is None else _resolve_workdir(document, _substitute(folder, envs))
-        ways = read_machine_alternatives(document, keys.resources)
+        resources, reader = keys.resources or ResourceKeys(), ResourceReader(document)
+        ways = tuple(reader.read_alternatives(resources, ("resources",)))
         short = [name for name, text in hidden.items() if len(text) < MIN_SECRET_LENGTH]
         notes += [
             f"secrets: {name} has fewer than {MIN_SECRET_LENGTH} characters, and is not blanked in logs"
@@ -238,13 +238,13 @@ class JobFile(Value):
             git=None if git is None else (_substitute(git.url, envs), _substitute(git.ref or "", envs)),
             num_nodes=keys.num_nodes or 1,
             ways=ways,
-            ordered=_has_order(keys.resources),
+            ordered=resources.ordered is not None or isinstance(resources.accelerators, list),
             envs=envs,
             secrets=hidden,
             mounts=mounts,
             setup=_join_lines(keys.setup),
             run=_join_lines(keys.run),
-            idle_seconds=read_idle_seconds(document, keys.resources),
+            idle_seconds=reader.read_idle_seconds(resources.autostop, ("resources", "autostop")),
             notes=tuple(notes),
             text=text,
         )
@@ -526,10 +526,6 @@ def _substitute(text: str, envs: Mapping[str, str]) -> str:
 
 def _join_lines(said: str | list[str] | None) -> str:
     return "\n".join(said) if isinstance(said, list) else said or ""
-
-
-def _has_order(keys: ResourceKeys | None) -> bool:
-    return keys is not None and (keys.ordered is not None or isinstance(keys.accelerators, list))
 
 
 Task = JobFile

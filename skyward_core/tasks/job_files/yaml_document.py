@@ -285,12 +285,14 @@ class WantedMachine(Value):
     max_hourly: float = 0.0
 
 
-class _ResourceReader:
+class ResourceReader:
+    """Reader of the resources of a job file. Its methods raise JobFileError, which says where."""
+
     def __init__(self, document: YamlDocument) -> None:
         self._document = document
 
     def read_alternatives(self, keys: ResourceKeys, place: YamlPath) -> Iterator[WantedMachine]:
-        """All that resources ask for: alternatives, each with what stands beside them."""
+        """Yield the machines that resources allow, in the order of the file, each with what stands beside them."""
         said = [name for name in ALTERNATIVE_KEYS if getattr(keys, name) is not None]
         if len(said) > 1:
             raise self._document.make_error("any_of and ordered: keep one of them", (*place, said[1]))
@@ -404,24 +406,6 @@ class _ResourceReader:
         except ValueError:
             pass
         raise self._document.make_error(f"{said!r:.40} is no time; write 10 (minutes), 10m or 2h", place)
-
-
-def read_machine_alternatives(document: YamlDocument, keys: ResourceKeys | None) -> tuple[WantedMachine, ...]:
-    """The ways to have the machines, in the order of the file.
-
-    Raises:
-        JobFileError: something makes no sense; says where.
-    """
-    if keys is None:
-        return (WantedMachine(),)
-    return tuple(_ResourceReader(document).read_alternatives(keys, ("resources",)))
-
-
-def read_idle_seconds(document: YamlDocument, keys: ResourceKeys | None) -> float | None:
-    """After how many seconds without use the pool is to end; None where the file says nothing of it."""
-    return (
-        None if keys is None else _ResourceReader(document).read_idle_seconds(keys.autostop, ("resources", "autostop"))
-    )
 
 
 def strip_secrets(text: str, names: Collection[str], values: Collection[str]) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 from skyward_core.model.errors import SpecError
 from skyward_core.model.specs import Image
 from skyward_core.node.bootstrap.host_inspection import distrust_reason
-from skyward_core.tasks.packages.lock_files import lock_python_version
+from skyward_core.tasks.packages.lock_files import lock_python_version, read_pylock, read_uv_lock
 from skyward_core.tasks.packages.package_specs import PackagesError, PackageSpecs, read_toml
 from skyward_core.tasks.packages.python_versions import VersionError, satisfies
 from skyward_core.util.light_dataclass import Value, value
@@ -72,20 +72,14 @@ def image_python_version(image: Image, folder: str) -> tuple[str, str]:
 
 
 def _read_packages(name: str, path: Path, version: str) -> PackageSpecs:
-    if name == "project":
-        from skyward_core.tasks.packages import project_requirements
-
-        return project_requirements.read_project_file(path, version)
     if name == "lock" and path.suffix == ".toml":
-        from skyward_core.tasks.packages import lock_files
-
-        return lock_files.read_pylock(path, version)
+        return read_pylock(path, version)
     if name == "lock" and path.suffix == ".lock" and not _is_requirements_style(path):
-        from skyward_core.tasks.packages import lock_files
+        return read_uv_lock(path, version)
+    from skyward_core.tasks.packages import project_requirements  # late: most images name no such file
 
-        return lock_files.read_uv_lock(path, version)
-    from skyward_core.tasks.packages import project_requirements
-
+    if name == "project":
+        return project_requirements.read_project_file(path, version)
     return project_requirements.read_requirements(path, lock=name == "lock")
 
 
