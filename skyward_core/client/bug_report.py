@@ -9,6 +9,7 @@ import re
 import sys
 import traceback
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import asdict
 from importlib import metadata
 from typing import Any
@@ -94,8 +95,7 @@ def logs(clean: Clean) -> dict[str, str]:
 def ledger() -> dict[str, Any]:
     """The ledger's rows, or why they cannot be read."""
     try:
-        opened = Ledger()
-        try:
+        with closing(Ledger()) as opened:
             pools = [*opened.live_pools(), *opened.ended_pools(limit=POOLS)]
             return {
                 "pools": [strip_variable_values(asdict(row)) for row in pools],
@@ -104,8 +104,6 @@ def ledger() -> dict[str, Any]:
                     asdict(each) | {"token": row.token} for row in pools for each in opened.replacements(row.token)
                 ],
             }
-        finally:
-            opened.close()
     except SkywardError as error:
         return {"error": str(error)}
 

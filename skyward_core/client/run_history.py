@@ -9,7 +9,7 @@ import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from operator import itemgetter
 from pathlib import Path
@@ -209,31 +209,28 @@ def costs(since: float) -> Spending:
     Raises:
         LedgerError: the ledger cannot be read.
     """
-    ledger = Ledger()
-    try:
-        return _pool_costs(ledger, since)
-    finally:
-        ledger.close()
-
-
-def _pool_costs(ledger: Ledger, since: float) -> Spending:
     told = Spending()
-    for row in [*ledger.live_pools(), *ledger.ended_pools(since, MAX_COSTED_POOLS)]:
-        bills = list(bills_of_pool(ledger, row))
-        if not bills and (not row.spec.get("rents") or _has_no_machine(row)):
-            continue
-        names = tuple(dict.fromkeys(run.function for run in ledger.runs(row.token)))
-        days: defaultdict[str, float] = defaultdict(float)
-        for bill in bills:
-            for day, dollars in _daily_costs(bill, since):
-                days[day] += dollars
-        total = sum(days.values()) if bills else None
-        provider = row.spec.get("provider", "")
-        told.pools.append(PoolCost(row.name, row.key, provider, names, row.created_at, total, row.ended_at is None))
-        told.by_function[", ".join(names)] += total or 0.0
-        for day, dollars in days.items():
-            told.by_day[day] += dollars
+    with closing(Ledger()) as ledger:
+        for row in [*ledger.live_pools(), *ledger.ended_pools(since, MAX_COSTED_POOLS)]:
+            _add_costs(told, ledger, row, since)
     return told
+
+
+def _add_costs(told: Spending, ledger: Ledger, row: PoolRow, since: float) -> None:
+    bills = list(bills_of_pool(ledger, row))
+    if not bills and (not row.spec.get("rents") or _has_no_machine(row)):
+        return
+    names = tuple(dict.fromkeys(run.function for run in ledger.runs(row.token)))
+    days: defaultdict[str, float] = defaultdict(float)
+    for bill in bills:
+        for day, dollars in _daily_costs(bill, since):
+            days[day] += dollars
+    total = sum(days.values()) if bills else None
+    provider = row.spec.get("provider", "")
+    told.pools.append(PoolCost(row.name, row.key, provider, names, row.created_at, total, row.ended_at is None))
+    told.by_function[", ".join(names)] += total or 0.0
+    for day, dollars in days.items():
+        told.by_day[day] += dollars
 
 
 def _has_no_machine(row: PoolRow) -> bool:

@@ -82,9 +82,13 @@ def history(
     shown = found if everything else found[:SHOWN]
     now = time.time()
     if console.as_json:
-        runs = [asdict(run) | {"seconds": run.seconds(now)} | _log_match_rows(looked, lines, run) for run in shown]
-        told = {"logs": _progress_json(looked)} if looked is not None else {}
-        console.result({"runs": runs, "found": len(found), **told})
+        runs: list[dict[str, Any]] = [asdict(run) | {"seconds": run.seconds(now)} for run in shown]
+        told: dict[str, Any] = {"runs": runs, "found": len(found)}
+        if looked is not None:
+            told["logs"] = {"runs": looked.runs, "looked_through": looked.searched, "unread": looked.unread}
+            for row in runs:
+                row["in_log"] = asdict(lines[row["run"]]) if row["run"] in lines else None
+        console.result(told)
         return errors.OK
     if looked is not None and looked.searched < looked.runs:
         of = f"{looked.searched:,} of {count(looked.runs, 'run')}"
@@ -138,18 +142,6 @@ def _search_logs(search: LogSearch, patience: float | None) -> dict[str, LineMat
     while not search.done and (end is None or time.monotonic() < end):
         found |= search.step()
     return found
-
-
-def _progress_json(looked: LogSearch) -> dict[str, int]:
-    """How far logs were looked through."""
-    return {"runs": looked.runs, "looked_through": looked.searched, "unread": looked.unread}
-
-
-def _log_match_rows(looked: LogSearch | None, lines: Mapping[str, LineMatch], run: PastRun) -> dict[str, Any]:
-    """What was found in a run's log, where somebody looked."""
-    if looked is None:
-        return {}
-    return {"in_log": asdict(lines[run.run]) if run.run in lines else None}
 
 
 def _show(shown: Sequence[PastRun], now: float, console: Console, found: Mapping[str, LineMatch] | None = None) -> None:
