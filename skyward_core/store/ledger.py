@@ -386,6 +386,8 @@ class Ledger:
             self._lock.acquire()
         try:
             return self._db.execute(sql, values).fetchall()
+        except UnicodeEncodeError:  # half a character: SQLite holds no such text
+            return []
         except sqlite3.DatabaseError as error:
             raise self._to_error(error, "read") from error
         finally:
