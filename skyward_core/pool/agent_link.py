@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from skyward_core.model.errors import HostKeyError, PoolError, UsageError
+from skyward_core.model.outcomes import ErrorInfo
 from skyward_core.protocol.frame_codec import (
     MAX_INLINE_BYTES,
     VERSION,
@@ -534,6 +535,12 @@ class Link:
         for task in (self._retry, self._watcher):
             if task is not None:
                 task.cancel()
+
+    @property
+    def lost_error(self) -> ErrorInfo:
+        """Why calls end as lost that the node has not answered."""
+        said = ": ".join(filter(None, (f"node {self.node} is gone", self.lost_reason)))
+        return ErrorInfo(self.lost_error_type, said if self.lost_error_type == "NodeLost" else self.lost_reason)
 
     async def close(self) -> None:
         """Leave; the agent goes on."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import resource
 import ssl
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from skyward_core.pool.agent_link import Link
 from skyward_core.protocol.frame_codec import Header
 from skyward_core.protocol.tls_stream import CLIENT, TlsConnectionError, make_ssl_context
+from skyward_core.transport.background_loop import run_all
 from skyward_core.transport.downloads import ResultDownload
 from skyward_core.util.light_dataclass import Value, value
 
@@ -225,9 +226,9 @@ class BlobDistributor:
         """
         small = sum(parcel.size for parcel in parcels) < MIN_DIRECT_SIZE
         if small or any(link.transport.shares_files for link in links):
-            await _run_all(link.transport.put(p.path, p.name) for p in parcels for link in links)
+            await run_all(link.transport.put(p.path, p.name) for p in parcels for link in links)
         else:
-            await _run_all(self._send_blob(links, parcel) for parcel in parcels)
+            await run_all(self._send_blob(links, parcel) for parcel in parcels)
 
     async def _send_blob(self, links: Sequence[Link], parcel: BlobFile) -> None:
         whole = [asyncio.Event() for _ in links]
@@ -240,7 +241,7 @@ class BlobDistributor:
                 await self._upload(links[at], parcel)
             whole[at].set()
 
-        await _run_all(give(at) for at in range(len(links)))
+        await run_all(give(at) for at in range(len(links)))
 
     async def _upload(self, link: Link, parcel: BlobFile) -> None:
         """Have a file on a node that the client reaches, unless it is there already."""
@@ -279,16 +280,6 @@ async def _request(link: Link, request: Header) -> FetchStatus:
     except ConnectionError as error:
         return {"error": str(error)}
     return answer
-
-
-async def _run_all(work: Iterable[Awaitable[None]]) -> None:
-    """Wait for all; the first failure stops the others and is raised itself."""
-    tasks = [asyncio.ensure_future(each) for each in work]
-    try:
-        await asyncio.gather(*tasks)
-    finally:
-        for task in tasks:
-            task.cancel()
 
 
 MAX_UNUSED_BYTES = 128 << 20  # bytes of blobs that no run of ours needs now

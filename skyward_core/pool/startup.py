@@ -6,7 +6,7 @@ import asyncio
 import os
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
@@ -52,6 +52,7 @@ from skyward_core.store.pool_folder import node_events
 from skyward_core.store.state_folder import prune_is_due, resolve_workdir
 from skyward_core.tasks import client_interpreter
 from skyward_core.tasks.client_interpreter import own_interpreter
+from skyward_core.transport.background_loop import run_all
 from skyward_core.transport.transport import (
     Report,
     StartBarrier,
@@ -492,7 +493,7 @@ class PoolStartup:
         )
         context.links[:] = [self._link(machine) for machine in context.machines]
         gate = StartBarrier(len(context.links))
-        await _run_all(self._start_node(link, gate) for link in context.links)
+        await run_all(self._start_node(link, gate) for link in context.links)
         await self._verify_machines(context.links)
         self._check_equal_ranks()
 
@@ -768,7 +769,7 @@ class PoolStartup:
         def said(link: Link) -> Callable[[str], None]:
             return lambda line: self._news.emit_warning(f"node {link.node}: {line}")
 
-        await _run_all(link.transport.send_folder(known.cwd, known.image, gate, said(link)) for link in links)
+        await run_all(link.transport.send_folder(known.cwd, known.image, gate, said(link)) for link in links)
 
     async def _start_node(self, link: Link, gate: StartBarrier) -> None:
         report = await self.prepare(link, gate, first=True)
@@ -866,16 +867,6 @@ def image_with_plugins(spec: PoolSpec) -> Image:
         check_standalone(spec.plugins)
     image = transform_image(spec.plugins, spec.image, spec)
     return replace(image, setup=(*image.setup, *bootstrap_steps(spec.plugins, spec)))
-
-
-async def _run_all(work: Iterable[Coroutine[Any, Any, None]]) -> None:
-    """Wait for all; the first failure cancels the others and is raised itself."""
-    try:
-        async with asyncio.TaskGroup() as group:
-            for each in work:
-                group.create_task(each)
-    except BaseExceptionGroup as failures:
-        raise failures.exceptions[0] from None
 
 
 @value

@@ -9,7 +9,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Coroutine, Iterator
+from collections.abc import Coroutine, Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -94,6 +94,16 @@ def short_switch_interval() -> Iterator[None]:
             _short_interval_users -= 1
             if not _short_interval_users:
                 sys.setswitchinterval(_normal_interval)
+
+
+async def run_all(work: Iterable[Coroutine[Any, Any, None]]) -> None:
+    """Wait for all; the first failure cancels the others and is raised itself."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            for each in work:
+                group.create_task(each)
+    except BaseExceptionGroup as failures:
+        raise failures.exceptions[0] from None
 
 
 def _reset_after_fork() -> None:

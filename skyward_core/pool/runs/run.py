@@ -802,10 +802,7 @@ class Run:
     def mark_lost(self, index: int) -> None:
         """The node that has a call is gone: it ends as lost."""
         link = self._where[index]
-        said = ": ".join(filter(None, (f"node {link.node} is gone", link.lost_reason)))
-        if link.lost_error_type != "NodeLost":
-            said = link.lost_reason
-        self._end_call(link, index, "lost", ErrorInfo(link.lost_error_type, said))
+        self._end_call(link, index, "lost", link.lost_error)
 
     def set_rank(self, index: int, rank: int) -> None:
         """A task has begun on a rank."""

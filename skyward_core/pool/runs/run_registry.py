@@ -82,8 +82,7 @@ class OtherRun:
     def lost_error(self, link: Link, run: str) -> ErrorInfo | None:
         """Why nothing of it can come from a node any more; None where it can."""
         if link.gone:
-            said = ": ".join(filter(None, (f"node {link.node} is gone", link.lost_reason)))
-            return ErrorInfo(link.lost_error_type, said if link.lost_error_type == "NodeLost" else link.lost_reason)
+            return link.lost_error
         if link.up and link.node not in self.known_by and run not in link.welcome.get("unfetched", ()):
             words = f"node {link.node} knows nothing of it: another machine or agent is there than when it began"
             return ErrorInfo("NodeLost", words)
