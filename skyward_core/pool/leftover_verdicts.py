@@ -125,5 +125,5 @@ def _describe_leftovers(found: list[JudgedLeftover]) -> str:
     ids = ", ".join(f"{each.thing.id} in {each.thing.place}" for each in first)
     more = ", …" if len(found) > _MAX_NAMED else ""
     is_are = "is" if len(found) == 1 else "are"
-    fix = "`skyward-tui leftovers` removes it"
+    fix = "the command `leftovers` removes it"
     return f"{' and '.join(parts)} of pools that are over {is_are} still there ({ids}{more}): {fix}"

@@ -87,7 +87,7 @@ async def test_what_is_ours_and_over_is_noted_and_nothing_else(
     (note,) = await notes(capsys)
     assert note == (
         "2 machines ($3.00/h) and 1 other thing of pools that are over are still there "
-        "(i-late in here, i-1 in here, k in here): `skyward-tui leftovers` removes it"
+        "(i-late in here, i-1 in here, k in here): the command `leftovers` removes it"
     )
     assert account.looks == [False, False]
 
