@@ -19,6 +19,7 @@ from skyward_core.providers.ssh.free_gpu_choice import HostGpuUsage as HostGpuUs
 from skyward_core.providers.ssh.provider import SSH
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.ledger_rows import PoolRow
+from skyward_core.store.state_folder import read_settings_files
 from skyward_core.transport.ssh import connection, ssh_config_export
 from skyward_core.transport.ssh import known_hosts as host_keys
 from skyward_core.transport.ssh.effective_ssh_config import resolve
@@ -189,13 +190,11 @@ def groups() -> list[HostGroup]:
     Raises:
         UsageError: a ``skyward.toml`` cannot be used.
     """
-    found: dict[str, HostGroup] = {}
-    for path in settings_paths():
-        for name, hosts in read_table(path, HOSTS_TABLE)[1].items():
-            listed = [hosts] if isinstance(hosts, str) else hosts
-            if not isinstance(listed, list) or not all(isinstance(host, str) for host in listed):
-                raise UsageError(f"{path}: the group {name} is not a list of hosts")
-            found[name] = HostGroup(name, path, listed)
+    found = {
+        name: HostGroup(name, path, hosts)
+        for path, settings in read_settings_files()
+        for name, hosts in settings.hosts.items()
+    }
     return list(found.values())
 
 

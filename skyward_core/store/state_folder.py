@@ -225,7 +225,7 @@ def host_groups() -> dict[str, list[str]]:
     Raises:
         UsageError: a file cannot be read or used.
     """
-    return {name: hosts for each in _read_settings_files() for name, hosts in each.hosts.items()}
+    return {name: hosts for _, each in read_settings_files() for name, hosts in each.hosts.items()}
 
 
 def pool_tables() -> tuple[dict[str, Any], dict[str, Any]]:
@@ -237,7 +237,7 @@ def pool_tables() -> tuple[dict[str, Any], dict[str, Any]]:
     """
     pools: dict[str, Any] = {}
     providers: dict[str, Any] = {}
-    for each in _read_settings_files():
+    for _, each in read_settings_files():
         pools, providers = _merge_tables(pools, each.pools), _merge_tables(providers, each.providers)
     return pools, providers
 
@@ -252,8 +252,8 @@ def _merge_tables(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any
     return below | above | both
 
 
-def _read_settings_files() -> Iterator[Settings]:
-    """What is there, the weaker file first.
+def read_settings_files() -> Iterator[tuple[Path, Settings]]:
+    """Yield the path and the content of each ``skyward.toml``, the weaker file first.
 
     Raises:
         UsageError: somebody else could have put it into the working folder: a group of hosts says whose machines are
@@ -271,7 +271,7 @@ def _read_settings_files() -> Iterator[Settings]:
                 )
             from skyward_core.store.settings_schema import read_settings_file
 
-            yield read_settings_file(path)
+            yield path.absolute(), read_settings_file(path)
 
 
 SYSTEM_FOLDERS = ("/bin", "/boot", "/dev", "/etc", "/lib", "/media", "/mnt", "/opt", "/proc", "/run", "/sbin", "/sys",
