@@ -599,11 +599,11 @@ class SkywardApp(App[None]):
 
         self.push_screen(StacksScreen(pool, run), chosen)
 
-    def ask(self, question: str, offered: str, answered: Callable[[str | None], None]) -> None:
-        """Ask for a line of text, by default ``offered``; the answer is None if the user goes back."""
+    async def ask(self, question: str, offered: str = "") -> str | None:
+        """Ask for a line of text, by default ``offered``, from a worker; the answer is None if the user goes back."""
         from skyward_tui.dialogs.dialog import AskScreen
 
-        self.push_screen(AskScreen(question, offered), answered)
+        return await self.push_screen_wait(AskScreen(question, offered))
 
     def show_differences(self, title: str, lines: Sequence[str]) -> None:
         """Show a table of differences."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, time, timedelta
 
-from textual import events
+from textual import events, work
 from textual.app import ComposeResult
 from textual.containers import Container, Vertical
 from textual.content import Content
@@ -409,17 +409,15 @@ class LogPanel(RunPanel[LogPane]):
                     self.panes.add_rank(rank)
             self._beside = []
 
-    def action_beside(self) -> None:
+    @work(group="ask", exclusive=True)
+    async def action_beside(self) -> None:
         shown, last = self.panes.ranks, self._world - 1
         if last < 1:
             return self.app.flash("there is no other rank whose log could stand beside it")
         others = (rank for rank in range(shown[-1] + 1, shown[-1] + self._world))
         offered = next((rank % self._world for rank in others if rank % self._world not in shown), None)
         question = f"Rank to put beside rank {self.panes.current.rank}, or to take away (0 to {last})"
-        self.app.ask(question, "" if offered is None else str(offered), self._toggle_column)
-
-    def _toggle_column(self, answer: str | None) -> None:
-        if answer is None:
+        if (answer := await self.app.ask(question, "" if offered is None else str(offered))) is None:
             return
         if not answer.isdecimal() or int(answer) >= self._world:
             return self.app.flash(f"no rank {answer}: there are ranks 0 to {self._world - 1}", "error")
@@ -497,17 +495,14 @@ class LogPanel(RunPanel[LogPane]):
 
     # Going to a time
 
-    def action_time(self) -> None:
-        self.app.ask("Go to a time (12:30, 12:30:05; -5m before the newest line)", "", self._go_to_time)
-
-    def _go_to_time(self, answer: str | None) -> None:
+    @work(group="ask", exclusive=True)
+    async def action_time(self) -> None:
+        answer = await self.app.ask("Go to a time (12:30, 12:30:05; -5m before the newest line)")
         if answer is None:
             return
         pane = self.pane
-        newest = next(
-            (line.about.at for line in reversed(pane.window.lines_before(pane.window.end, NEAR)) if line.about.at),
-            None,
-        )
+        near = reversed(pane.window.lines_before(pane.window.end, NEAR))
+        newest = next((line.about.at for line in near if line.about.at), None)
         if newest is None:
             return self.app.flash("nothing tells when these lines were printed")
         at = parse_time(answer, newest)
@@ -646,7 +641,10 @@ def failed_ranks(run: RunView | None) -> tuple[int, ...]:
 
 def _mode_text(pane: LogPane) -> tuple[str, str]:
     """Whether a log follows, and how it is painted."""
-    return ("FOLLOW", "$text-success") if pane.is_following else (_paused_text(pane.lines_behind), "$text-warning")
+    if pane.is_following:
+        return "FOLLOW", "$text-success"
+    behind = f" +{count(pane.lines_behind, 'line')}" if pane.lines_behind else ""
+    return f"PAUSED{behind}, f follows", "$text-warning"
 
 
 def _search_text(pane: LogPane) -> str:
@@ -665,7 +663,3 @@ def _search_text(pane: LogPane) -> str:
 def _search_start(pane: LogPane) -> int:
     """Number of the line before which nothing was looked at, as neither the ring nor files have it, or not yet."""
     return max(hits.begin for hits in (pane.window.filter, pane.window.search) if hits is not None)
-
-
-def _paused_text(behind: int) -> str:
-    return f"PAUSED +{count(behind, 'line')}, f follows" if behind else "PAUSED, f follows"

@@ -6,9 +6,10 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from textual import work
 from textual.content import Content
 
-from skyward_core.model.errors import NoTrials, SkywardError, UsageError
+from skyward_core.model.errors import NoTrials, SkywardError
 from skyward_core.util.user_files import expand_user
 from skyward_core.views.pool_view import PoolView, RunView
 from skyward_core.views.rank_metrics import MetricStore
@@ -19,6 +20,7 @@ from skyward_tui.text.number_format import count
 from skyward_tui.text.run_rows import difference_table, parse_rank_pair
 from skyward_tui.ui.actions import first_key
 from skyward_tui.ui.panel_table import PanelSpec
+from skyward_tui.ui.session_futures import flash_errors
 from skyward_tui.widgets.rank_state import FAILURES
 from skyward_tui.widgets.result_values import ResultsPane
 from skyward_tui.widgets.sweep_trials import TrialLines
@@ -162,7 +164,8 @@ class ResultsPanel(RunPanel[ResultsPane]):
             self._listing = session.files(pool.key, run.id)
         return False
 
-    def action_diff(self) -> None:
+    @work(group="ask", exclusive=True)
+    async def action_diff(self) -> None:
         run = self.main.run
         if run is None or len(run.outcomes()) < 2:
             return self.app.flash("there are no two results yet that could be compared")
@@ -170,57 +173,40 @@ class ResultsPanel(RunPanel[ResultsPane]):
         odd = {rank for each in find_disagreements(run) for rank in each.ranks}
         usual = next((rank for rank in ranks if rank not in odd), ranks[0])
         other = next((rank for rank in (*sorted(odd), *ranks) if rank != usual), usual)
-        self.app.ask("Compare the results of two, such as 0,1", f"{usual},{other}", self._show_diff)
-
-    def _show_diff(self, answer: str | None) -> None:
-        run = self.main.run
-        if answer is None or run is None:
+        answer = await self.app.ask("Compare the results of two, such as 0,1", f"{usual},{other}")
+        if answer is None:
             return
-        try:
+        with flash_errors(self.app):
             pair = parse_rank_pair(run, answer)
-        except UsageError as error:
-            return self.app.flash(format_error(error), "error")
-        found, equal = compare_results(*(task.outcome.summary if task.outcome else None for task in pair))
-        names = [f"r{task.index}" if run.kind == "broadcast" else f"#{task.index}" for task in pair]
-        lines = difference_table(names, found, equal)
-        self.app.show_differences(f"{names[0]} and {names[1]} of {run.function}", lines)
+            found, equal = compare_results(*(task.outcome.summary if task.outcome else None for task in pair))
+            names = [f"r{task.index}" if run.kind == "broadcast" else f"#{task.index}" for task in pair]
+            lines = difference_table(names, found, equal)
+            self.app.show_differences(f"{names[0]} and {names[1]} of {run.function}", lines)
 
-    def action_export(self) -> None:
-        from skyward_tui.file_export import ENDINGS
+    @work(exclusive=True, group="export")
+    async def action_export(self) -> None:
+        """Write results, in a thread: large values are copied, and pyarrow is loaded."""
+        from skyward_tui.file_export import ENDINGS, check_output, write_results
 
         run = self.main.run
         if run is None or not run.ended:
             return self.app.flash("there is no result yet that could be written")
-        kinds = f"{', '.join(ENDINGS[:-1])} or {ENDINGS[-1]}"
-        self.app.ask(f"Write results to ({kinds})", f"{run.pool}-{run.id}-results{ENDINGS[0]}", self._export)
-
-    def _export(self, answer: str | None) -> None:
-        if answer is not None and (run := self.main.run) is not None:
-            self.run_worker(self._write_export(run, answer), exclusive=True, group="export")
-
-    async def _write_export(self, run: RunView, name: str) -> None:
-        """Write them, in a thread: large values are copied, and pyarrow is loaded."""
-        from skyward_tui.file_export import check_output, write_results
-
-        session = self.app.session
-        if session is None:
+        kinds, session = f"{', '.join(ENDINGS[:-1])} or {ENDINGS[-1]}", self.app.session
+        name = await self.app.ask(f"Write results to ({kinds})", f"{run.pool}-{run.id}-results{ENDINGS[0]}")
+        if name is None or session is None:
             return
 
         def written() -> str:
             check_output(str(path))
             return write_results(run, str(path), session.result_values)
 
-        try:
-            path = expand_user(name)
-            remark = await asyncio.to_thread(written)
-        except (SkywardError, OSError) as error:
-            text = (
-                format_error(error)
-                if isinstance(error, SkywardError)
-                else f"could not write {name}: {error.strerror or error}"
-            )
-            return self.app.flash(text, "error")
-        return self.app.flash(f"wrote {path}" + (f": {remark}" if remark else ""), "done")
+        with flash_errors(self.app):
+            try:
+                path = expand_user(name)
+                remark = await asyncio.to_thread(written)
+            except OSError as error:
+                return self.app.flash(f"could not write {name}: {error.strerror or error}", "error")
+            self.app.flash(f"wrote {path}" + (f": {remark}" if remark else ""), "done")
 
     def offers(self, action: str) -> bool:
         if action == "run.export":

@@ -19,7 +19,7 @@ from skyward_core.client import ssh_hosts
 from skyward_core.client.ssh_hosts import HostGpuUsage
 from skyward_core.model.errors import SkywardError
 from skyward_core.util.terminal_safe_text import sanitize_line
-from skyward_tui.dialogs.dialog import AskScreen, ChoiceScreen
+from skyward_tui.dialogs.dialog import ChoiceScreen
 from skyward_tui.screens.base_screen import ListScreen
 from skyward_tui.shutdown import run_in_daemon_thread
 from skyward_tui.text.error_hints import format_detail, format_error
@@ -313,7 +313,7 @@ class HostsScreen(ListScreen[HostList]):
     async def action_add(self) -> None:
         if (row := self.listed.chosen) is None:
             return
-        if host := await self.app.push_screen_wait(AskScreen(f"Host to add to {sanitize_line(row.group.name)}")):
+        if host := await self.app.ask(f"Host to add to {sanitize_line(row.group.name)}"):
             self._edit(
                 partial(row.group.add_host, host),
                 f"{sanitize_line(host)} is in {sanitize_line(row.group.name)} now",
@@ -321,9 +321,9 @@ class HostsScreen(ListScreen[HostList]):
 
     @work(group="edit", exclusive=True)
     async def action_group(self) -> None:
-        if not (name := await self.app.push_screen_wait(AskScreen("Name of the new group"))):
+        if not (name := await self.app.ask("Name of the new group")):
             return
-        if host := await self.app.push_screen_wait(AskScreen(f"First host of {sanitize_line(name)}")):
+        if host := await self.app.ask(f"First host of {sanitize_line(name)}"):
             file = self.listed.chosen.group.file if self.listed.chosen else None
             self._edit(
                 partial(ssh_hosts.new_group, name, host, file),
@@ -335,7 +335,7 @@ class HostsScreen(ListScreen[HostList]):
         if (row := self.listed.chosen) is None:
             return
         old = row.host or row.group.name
-        new = await self.app.push_screen_wait(AskScreen(f"Another name for {sanitize_line(old)}", sanitize_line(old)))
+        new = await self.app.ask(f"Another name for {sanitize_line(old)}", sanitize_line(old))
         if new and new != old:
             change = partial(row.group.replace_host, old, new) if row.host else partial(row.group.rename, new)
             self._edit(change, f"{sanitize_line(old)} is called {sanitize_line(new)} now")

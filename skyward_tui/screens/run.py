@@ -523,20 +523,17 @@ class RunScreen(BaseScreen[None]):
             self.rank = (self.rank + step) % pool.world_size
         self.tick(self.app.clock())
 
-    def action_ask_rank(self) -> None:
+    @work(group="ask", exclusive=True)
+    async def action_ask_rank(self) -> None:
         pool = self.pool
         if pool is None or not pool.world_size:
             return
         last = pool.world_size - 1
-
-        def go(answer: str | None) -> None:
-            if answer is None:
-                return
-            if not answer.isdigit() or int(answer) > last:
-                return self.flash(f"no rank {answer}: there are ranks 0 to {last}", "error")
-            self._choose(int(answer))
-
-        self.app.ask(f"Go to rank (0 to {last})", "", go)
+        if (answer := await self.app.ask(f"Go to rank (0 to {last})")) is None:
+            return
+        if not answer.isdigit() or int(answer) > last:
+            return self.flash(f"no rank {answer}: there are ranks 0 to {last}", "error")
+        self._choose(int(answer))
 
     def action_step_run(self, step: int) -> None:
         pool, run = self.pool, self.run

@@ -16,7 +16,6 @@ from textual.widgets import Static
 from skyward_core.client import settings
 from skyward_core.model.errors import SkywardError
 from skyward_core.util.terminal_safe_text import sanitize_line
-from skyward_tui.dialogs.dialog import AskScreen
 from skyward_tui.screens.base_screen import ListScreen
 from skyward_tui.shutdown import run_in_daemon_thread
 from skyward_tui.text.error_hints import format_error
@@ -236,7 +235,7 @@ class SettingsScreen(ListScreen[SettingList]):
 
             return await self.app.push_screen_wait(ThemePicker(sorted(self.app.available_themes), self.app.theme))
         text = f"{now:g}" if isinstance(now, float) else sanitize_line(f"{now}")
-        return await self.app.push_screen_wait(AskScreen(f"{row.name} (esc leaves it)", text))
+        return await self.app.ask(f"{row.name} (esc leaves it)", text)
 
     async def _change_key(self, id: str, row: SettingRow) -> None:
         from skyward_tui.dialogs.pickers import KeyScreen
@@ -274,7 +273,7 @@ class SettingsScreen(ListScreen[SettingList]):
 
     @work(group="edit", exclusive=True)
     async def action_find(self) -> None:
-        words = await self.app.push_screen_wait(AskScreen("Show only what has these words in it", self._words))
+        words = await self.app.ask("Show only what has these words in it", self._words)
         self._words = words or ""
         self._show()
 

@@ -52,7 +52,7 @@ async def test_an_error_stands_where_its_worker_belongs(app: SkywardApp, session
         await until(pilot, lambda: isinstance(app.screen, RunScreen))
         panel = app.screen.query_one(LogPanel)
         if where == "dialog":
-            app.ask("a question", "", lambda answer: None)
+            app.push_screen(AskScreen("a question"))
             await until(pilot, lambda: isinstance(app.screen, AskScreen))
         nodes = {
             "panel": panel, "part of a panel": next(iter(panel.query(Static))), "screen": app.screen, "app": app,
