@@ -18,7 +18,7 @@ from skyward_core.client.run_history import LineMatch, StoredLines
 from skyward_core.model.errors import UsageError
 from skyward_core.model.outcomes import Outcome
 from skyward_core.model.spec_field_checks import duration
-from skyward_core.views.log_buffer import LogRing, Ring
+from skyward_core.views.log_buffer import Ring
 from skyward_core.views.log_collapsing import CollapsedRing
 from skyward_core.views.pool_view import PoolView, RunView
 from skyward_tui.external_editor import open_in_editor
@@ -281,10 +281,13 @@ class LogPanel(RunPanel[LogPane]):
     def _show_merged(self, pool: PoolView, run: RunView | None, chosen: RunSelection) -> bool:
         book = pool.logs if run is None else pool.logs.for_run(run.id)
         ring: Ring = book.merged
-        if chosen.collapsed:
-            ring = self._collapsed(book.merged, pool.world_size)
-        else:
+        if not chosen.collapsed:
             self._folded = None
+        else:  # the merged lines folded, as far as they have come
+            if self._folded is None or self._folded.source is not book.merged:
+                self._folded = CollapsedRing(book.merged)
+            self._folded.update(pool.world_size)
+            ring = self._folded
         self.pane.gap_hint = with_keys(_GAP, self.app.keys)
         self.pane.set_ranks(failed_ranks(run) if chosen.failed else None)
         self.pane.show(ring, merged=True)
@@ -322,13 +325,6 @@ class LogPanel(RunPanel[LogPane]):
             self._sought = found
             self.pane.set_filter(None)
             self.pane.set_search(Matcher.parse(".*".join(map(re.escape, found.words))))
-
-    def _collapsed(self, merged: LogRing, world: int) -> CollapsedRing:
-        """The merged lines folded, as far as they have come."""
-        if self._folded is None or self._folded.source is not merged:
-            self._folded = CollapsedRing(merged)
-        self._folded.update(world)
-        return self._folded
 
     def _subject_of(self, pool: PoolView, run: RunView | None, chosen: RunSelection) -> str:
         if chosen.merged:
@@ -655,11 +651,8 @@ def _search_text(pane: LogPane) -> str:
         parts.append(f"{typed}{count(len(pane.window.filter.numbers), 'line')}")
     if pane.window.search is not None:
         parts.append(f"/{pane.window.search.matcher.text} {count(pane.hit_count, 'hit')}")
-    if parts and (begin := _search_start(pane)):
+    # What is before that, neither the ring nor files have, or not yet.
+    begin = max((hits.begin for hits in (pane.window.filter, pane.window.search) if hits is not None), default=0)
+    if parts and begin:
         parts.append(f"in the last {count(pane.window.end - begin, 'line')} only")
     return "  ".join(parts)
-
-
-def _search_start(pane: LogPane) -> int:
-    """Number of the line before which nothing was looked at, as neither the ring nor files have it, or not yet."""
-    return max(hits.begin for hits in (pane.window.filter, pane.window.search) if hits is not None)

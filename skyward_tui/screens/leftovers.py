@@ -148,12 +148,15 @@ class LeftoversScreen(ListScreen[LeftoverList]):
 
     @work(group="look", exclusive=True)
     async def _scan(self) -> None:
+        from skyward_core.client.leftover_cleanup import scannable_providers
+
         session = self.app.session
         if session is None:
             return
         self._looking_since = self.app.clock()
         try:
-            asked = await asyncio.to_thread(_all_providers)
+            # Every provider that has accounts, as it is by its name: the ledger may be lost.
+            asked = dict.fromkeys(await asyncio.to_thread(scannable_providers), ())
             self._found = await wait_shielded(
                 session.scan_leftovers(asked, everywhere=self._everywhere, ledgers=self._ledgers)
             )
@@ -231,13 +234,6 @@ class LeftoversScreen(ListScreen[LeftoverList]):
     def _ask_to_delete(self, found: list[JudgedLeftover]) -> None:
         if found and self._found is not None:
             self.app.push_screen(DeleteLeftoversScreen(self._found.select(found), self._rescan))
-
-
-def _all_providers() -> dict[str, tuple[str, ...]]:
-    """Every provider that has accounts, as it is by its name: the ledger may be lost."""
-    from skyward_core.client.leftover_cleanup import scannable_providers
-
-    return dict.fromkeys(scannable_providers(), ())
 
 
 class DeleteLeftoversScreen(TypedConfirmation[None]):

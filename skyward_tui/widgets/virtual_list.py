@@ -1,4 +1,4 @@
-"""A list that paints only the visible lines."""
+"""Lists that paint only the visible lines, and of them those that have changed; a cursor, columns and sorting."""
 
 from __future__ import annotations
 
