@@ -248,18 +248,6 @@ def _refuse(name: str, why: str) -> NoReturn:
     raise click.UsageError(f"--{name}: {why}")
 
 
-def parse_nnodes(text: str | None) -> int | str | None:
-    """``--nnodes`` as a number, or a range as ``run --nodes`` takes it; None where nothing was said.
-
-    Raises:
-        click.UsageError: it is neither.
-    """
-    try:
-        return None if text is None else parse_node_count(text)
-    except ValueError as error:
-        _refuse("nnodes", str(error))
-
-
 def parse_nproc(text: str, *, is_here: bool) -> int | Literal["gpu"]:
     """``--nproc-per-node`` as ranks of each node.
 

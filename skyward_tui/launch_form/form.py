@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import shlex
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from difflib import get_close_matches
 from functools import cache, lru_cache
@@ -284,21 +285,17 @@ def _patterns(text: str) -> list[str]:
 
 def _number(text: str) -> Any:
     """A number; what is none stays as it is, and is refused with the other values that make no sense."""
-    try:
+    with suppress(ValueError):
         return int(text)
-    except ValueError:
-        return _text(text)
+    return _text(text)
 
 
 def parse_amount(text: str) -> Any:
     """As :func:`_number`, with cents."""
-    try:
-        return int(text)
-    except ValueError:
-        try:
-            return float(text)
-        except ValueError:
-            return _text(text)
+    for kind in (int, float):
+        with suppress(ValueError):
+            return kind(text)
+    return _text(text)
 
 
 _READERS: Mapping[str, Callable[[Any], Any]] = {
@@ -339,12 +336,17 @@ def build_request(form: Form) -> LaunchRequest:
         said["pool"] = _name_of(form.pool)
     else:
         said |= {"pool": _text(form.name), **_parse_choice(form.packages)}
-        said |= {"settings": dict(provider_settings(form)), "plugin_settings": dict(_parameters_of(form))}
+        given = {name: text for name, text in form.plugin_settings.items() if text and _plugin_of(name) in form.plugins}
+        said |= {"settings": dict(provider_settings(form)), "plugin_settings": given}
     if form.whole:
         said |= {"function": None, "arguments": (), "script_args": said["arguments"]}
     else:  # a function that is chosen in a whole script's place has no use for torchrun's variables
         said["torchrun"] = False
     return LaunchRequest(script=str(path_of(form.script)), **said)
+
+
+def _plugin_of(parameter: str) -> str:
+    return parameter.rpartition(".")[0]
 
 
 def _parse_choice(choice: str) -> dict[str, Any]:
@@ -381,13 +383,6 @@ def provider_settings(form: Form) -> Iterator[tuple[str, str]]:
         text = setting.normalize(form.settings.get(id, ""))
         if text or (setting.required and setting.option):
             yield setting.name, text
-
-
-def _parameters_of(form: Form) -> Iterator[tuple[str, str]]:
-    """What is given to the plugins that are on."""
-    for name, text in form.plugin_settings.items():
-        if text and name.rpartition(".")[0] in form.plugins:
-            yield name, text
 
 
 def setting_fields(provider: str) -> Mapping[str, Setting]:
@@ -640,9 +635,7 @@ def fieldless_options(request: LaunchRequest) -> list[str]:
     said = [name for name in DEFAULTS if name not in own and getattr(request, name)]
     shown = {setting.name for setting in setting_fields(provider).values()}
     no_field = [
-        name
-        for name, text in request.plugin_settings.items()
-        if not text or name.rpartition(".")[0] not in request.plugins
+        name for name, text in request.plugin_settings.items() if not text or _plugin_of(name) not in request.plugins
     ]
     return said + [name for name in request.settings if name not in shown] + no_field
 

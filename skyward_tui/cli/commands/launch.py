@@ -12,13 +12,13 @@ from skyward_core.client.launch.launch_request import LaunchRequest
 from skyward_tui.cli.shared_options import (
     SCRIPT_ARGUMENTS,
     TORCHRUN_OPTIONS,
+    NodesOption,
     ScriptCommand,
     command,
     function_arguments,
     ignored_option_notes,
     launch_options,
     module_file,
-    parse_nnodes,
     parse_nproc,
     script_arguments,
     script_commands,
@@ -74,7 +74,9 @@ def run(
 
 
 @command(context_settings={"allow_interspersed_args": False})
-@click.option("--nnodes", metavar="N", envvar="PET_NNODES", help="Machines.  [default: 1, or all hosts]")
+@click.option(
+    "--nnodes", metavar="N", type=NodesOption(), envvar="PET_NNODES", help="Machines.  [default: 1, or all hosts]"
+)
 @click.option(
     "--nproc-per-node", "--nproc_per_node", metavar="N|gpu", default="1", envvar="PET_NPROC_PER_NODE",
     help="Processes on each machine.  [default: 1]",
@@ -88,7 +90,7 @@ def run(
 def torchrun(
     console: Console,
     training_script: str,
-    nnodes: str | None,
+    nnodes: int | str | None,
     nproc_per_node: str,
     as_module: bool,
     watch: bool,
@@ -104,7 +106,7 @@ def torchrun(
 
     notes = list(ignored_option_notes(said))
     asked = {name: value for name, value in said.items() if name.replace("_", "-") not in TORCHRUN_OPTIONS}
-    shape = nproc_per_node, parse_nnodes(nnodes)
+    shape = nproc_per_node, nnodes
     for note in notes:
         console.note(note)
     if not asked["pool"] or shape != ("1", None):
