@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from skyward_core.util.terminal_safe_text import sanitize_line
 from skyward_core.views.notification_rules import Notification
-from skyward_tui.text.number_format import clip, precise_duration
+from skyward_tui.text.number_and_time_format import clip, precise_duration
 
 if TYPE_CHECKING:
     from skyward_core.client.settings import NotifySettings

@@ -29,7 +29,7 @@ from skyward_core.client.settings import NotifySettings, UserSettings
 from skyward_core.model.errors import SkywardError
 from skyward_core.views.notification_rules import Notification, NotificationWatch
 from skyward_tui.app.garbage_collection import collect_if_due
-from skyward_tui.app.user_questions import BudgetQuestions, HostKeyQuestions
+from skyward_tui.app.host_key_and_budget_questions import BudgetQuestions, HostKeyQuestions
 from skyward_tui.notifications import Notifier
 from skyward_tui.screens.base_screen import BaseScreen, commands
 from skyward_tui.screens.pool_list import PoolsScreen

@@ -21,7 +21,7 @@ import skyward_core
 from skyward_core.client import bug_report, settings
 from skyward_core.util.terminal_safe_text import sanitize_in_place
 from skyward_core.views.pool_view import PoolView
-from skyward_tui.text.number_format import count
+from skyward_tui.text.number_and_time_format import count
 
 if TYPE_CHECKING:
     from skyward_tui.app import SkywardApp

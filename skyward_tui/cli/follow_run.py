@@ -41,7 +41,7 @@ from skyward_tui.cli.output_stream import StandardStream
 from skyward_tui.cli.run_report import COLORS, GLYPHS
 from skyward_tui.text.ansi_colours import plain
 from skyward_tui.text.error_hints import format_detail
-from skyward_tui.text.number_format import clip, count, duration, hourly, money
+from skyward_tui.text.number_and_time_format import clip, count, duration, hourly, money
 
 MAX_BUFFERED_BYTES = 1 << 20  # bytes of a rank that are held until it is known whose they are; of more, the latest
 

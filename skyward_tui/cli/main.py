@@ -133,7 +133,7 @@ COMMANDS = {
     "forward": ("hosts_trust_shell_forward", "Bring ports of a node to this machine, by ssh."),
     "history": ("history_compare_rerun", "List every past run: outcome, duration, cost."),
     "hosts": ("hosts_trust_shell_forward", "Show who uses the GPUs of your hosts."),
-    "launch": ("launch", "Run a job file, as SkyPilot's task YAML is, on a pool."),
+    "launch": ("run_torchrun_launch_options", "Run a job file, as SkyPilot's task YAML is, on a pool."),
     "leftovers": ("leftovers", "Find what was rented from here and is left, and end it."),
     "lock": ("ls_logs_results_files", "Print the lock of what was installed for a run."),
     "logs": ("ls_logs_results_files", "Print what a run's ranks printed, also when the pool is gone."),
@@ -146,12 +146,12 @@ COMMANDS = {
     "record": ("record_and_dump", "Pack the record of a pool or a run into one file."),
     "rerun": ("history_compare_rerun", "Launch a run again, as it was, or with other arguments."),
     "results": ("ls_logs_results_files", "Show the outcomes of a run, and end with its exit status."),
-    "run": ("launch", "Run a script's function on every rank, and show the results."),
+    "run": ("run_torchrun_launch_options", "Run a script's function on every rank, and show the results."),
     "shim": ("examples_and_shim", "Let plain `python script.py` find this library as `skyward`."),
     "ssh": ("hosts_trust_shell_forward", "Open a shell on a node of a pool."),
     "stacks": ("debug_stacks_profile", "Show where every rank is: its Python stack."),
     "top": ("top_and_metrics", "Show what a pool's machines do, every second."),
-    "torchrun": ("launch", "Run a script on a pool, with the options of PyTorch's torchrun."),
+    "torchrun": ("run_torchrun_launch_options", "Run a script on a pool, with the options of PyTorch's torchrun."),
     "trust": ("hosts_trust_shell_forward", "Show the fingerprint of a host's key, and accept the key."),
 }
 

@@ -129,6 +129,6 @@ def _replace_unencodable(error: UnicodeError) -> tuple[str, int]:
     """Replace what an encoding lacks; an error handler of codecs."""
     if not isinstance(error, UnicodeEncodeError):
         raise error
-    from skyward_tui.text.number_format import plain_ascii
+    from skyward_tui.text.number_and_time_format import plain_ascii
 
     return plain_ascii(error.object[error.start : error.end]), error.end

@@ -18,7 +18,7 @@ from skyward_core.util.user_files import exists, is_file
 from skyward_tui.cli.output_stream import StandardStream
 
 if TYPE_CHECKING:
-    from skyward_core.client.launch.discovery import FunctionInfo
+    from skyward_core.client.launch.script_plugin_provider_discovery import FunctionInfo
     from skyward_tui.cli.console import Console
 
 
@@ -412,7 +412,7 @@ def script_commands(target: str) -> list[str]:
     Raises:
         ScriptError: the script cannot be read.
     """
-    from skyward_core.client.launch.discovery import list_commands, split_target
+    from skyward_core.client.launch.script_plugin_provider_discovery import list_commands, split_target
 
     path, function = split_target(target)
     names = [each.name for each in list_commands(path)] if is_file(path) else []
@@ -425,7 +425,7 @@ def script_arguments(context: click.Context, target: str) -> list[str] | None:
     Raises:
         click.UsageError: it would be run as a whole, and words for it do not stand behind ``--``.
     """
-    from skyward_core.client.launch.discovery import has_functions, split_target
+    from skyward_core.client.launch.script_plugin_provider_discovery import has_functions, split_target
 
     own: list[str] | None = context.meta[SCRIPT_ARGUMENTS]
     path, function = split_target(target)
@@ -449,7 +449,7 @@ def function_arguments(target: str, left: Sequence[str], own: Sequence[str]) -> 
     Raises:
         click.UsageError: a word is no flag of the function.
     """
-    from skyward_core.client.launch.discovery import find_function, split_target
+    from skyward_core.client.launch.script_plugin_provider_discovery import find_function, split_target
 
     if not left:
         return []
@@ -495,7 +495,7 @@ def _is_flag(param: Any) -> bool:
 
 
 def _function_signature(function: FunctionInfo) -> Iterator[tuple[str, str]]:
-    from skyward_core.client.launch.discovery import argument_fields
+    from skyward_core.client.launch.script_plugin_provider_discovery import argument_fields
 
     fields = {each.name: each for each in argument_fields(function)}
     for param in function.params:
@@ -511,7 +511,7 @@ def _function_signature(function: FunctionInfo) -> Iterator[tuple[str, str]]:
 
 
 def _functions(target: str) -> list[FunctionInfo]:
-    from skyward_core.client.launch.discovery import (
+    from skyward_core.client.launch.script_plugin_provider_discovery import (
         find_function,
         list_commands,
         list_functions,

@@ -12,7 +12,7 @@ from textual.reactive import var
 from textual.widgets import Button, Input, Label
 
 from skyward_tui.dialogs.dialog import Dialog
-from skyward_tui.text.number_format import count
+from skyward_tui.text.number_and_time_format import count
 from skyward_tui.ui.actions import bindings
 from skyward_tui.ui.themes import read_style_sheet
 from skyward_tui.widgets.header_and_hints import TextLine

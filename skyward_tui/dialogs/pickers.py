@@ -16,7 +16,7 @@ from textual.content import Content
 from textual.widgets import Input, Static
 
 from skyward_core import accelerators
-from skyward_core.client.launch.discovery import (
+from skyward_core.client.launch.script_plugin_provider_discovery import (
     InterpreterOption,
     UnusablePython,
     choose_interpreter,
@@ -34,7 +34,7 @@ from skyward_tui.shutdown import run_in_daemon_thread
 from skyward_tui.terminal_info import current_folder
 from skyward_tui.text.error_hints import format_error
 from skyward_tui.text.hardware_cells import OFFERS_HEAD, OfferRow, offer_rows
-from skyward_tui.text.number_format import fit_width, one_line
+from skyward_tui.text.number_and_time_format import fit_width, one_line
 from skyward_tui.ui.actions import bindings
 from skyward_tui.ui.session_futures import flash_errors
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from skyward_core.client.launch.discovery import DEFAULT_PROVIDER
+from skyward_core.client.launch.script_plugin_provider_discovery import DEFAULT_PROVIDER
 from skyward_core.model.errors import JobFileError, SkywardError, UsageError
 from skyward_core.util.terminal_safe_text import sanitize_line
 from skyward_core.views.pool_view import PoolView
@@ -23,12 +23,12 @@ from skyward_tui.launch_form.form import (
     setting_fields,
 )
 from skyward_tui.terminal_info import current_folder
-from skyward_tui.text.number_format import NO_RUN, count, count_range
+from skyward_tui.text.number_and_time_format import NO_RUN, count, count_range
 
 if TYPE_CHECKING:
-    from skyward_core.client.launch.discovery import ArgumentField, Task
     from skyward_core.client.launch.job_launch import JobFile, JobRequest
     from skyward_core.client.launch.job_records import ShellRecord
+    from skyward_core.client.launch.script_plugin_provider_discovery import ArgumentField, Task
     from skyward_core.model.specs import PoolSpec
 
 _UNKNOWN = "asked for when it is launched"  # stands for a secret meanwhile
@@ -62,8 +62,8 @@ class JobPlan:
 
 def variables(script: str) -> list[ArgumentField]:
     """The file's variables as fields; none where it cannot be read, which its plan tells."""
-    from skyward_core.client.launch.discovery import ArgumentField
     from skyward_core.client.launch.job_launch import read_variables
+    from skyward_core.client.launch.script_plugin_provider_discovery import ArgumentField
 
     try:
         envs, _ = read_variables(path_of(script))

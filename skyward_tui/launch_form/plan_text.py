@@ -27,12 +27,12 @@ from skyward_tui.launch_form.form import (
     relative_path,
 )
 from skyward_tui.shutdown import run_in_daemon_thread
-from skyward_tui.text.number_format import count, count_range, duration, hourly
-from skyward_tui.text.run_rows import gang_text
+from skyward_tui.text.number_and_time_format import count, count_range, duration, hourly
+from skyward_tui.text.queue_sweep_comparison_rows import gang_text
 
 if TYPE_CHECKING:
-    from skyward_core.client.launch.discovery import Task
     from skyward_core.client.launch.launch_plan import LaunchPlan
+    from skyward_core.client.launch.script_plugin_provider_discovery import Task
     from skyward_core.model.accelerators import Accelerator
     from skyward_core.model.specs import PoolSpec
     from skyward_tui.launch_form.job_form import JobPlan
@@ -49,7 +49,7 @@ def plan_rows(plan: LaunchPlan, *, may_remember: bool = False, as_options: bool 
         may_remember: whether what a provider said a minute ago will do.
         as_options: say it for a command line, not for the form.
     """
-    from skyward_core.client.launch.discovery import install_advice
+    from skyward_core.client.launch.script_plugin_provider_discovery import install_advice
 
     pool = plan.pool
     world = pool.world_size
@@ -182,7 +182,7 @@ def missing_packages_text(plan: LaunchPlan, *, as_options: bool = False) -> str:
     Args:
         as_options: say it for a command line, not for the form.
     """
-    from skyward_core.client.launch.discovery import packages_for
+    from skyward_core.client.launch.script_plugin_provider_discovery import packages_for
 
     if not (names := plan.missing_packages):
         return ""
@@ -296,7 +296,7 @@ def _outputs(spec: PoolSpec) -> tuple[str, str]:
 
 def _value_text(value: object) -> str:
     """A value as in source, or the text of one that is still to be made of it."""
-    from skyward_core.client.launch.discovery import RawArgument
+    from skyward_core.client.launch.script_plugin_provider_discovery import RawArgument
 
     return str(value) if isinstance(value, RawArgument) else repr(value)
 
@@ -410,7 +410,7 @@ async def load_tasks(plan: LaunchPlan, wait: ScriptWait) -> list[Task]:
     Raises:
         SkywardError: as :meth:`~skyward_core.client.launch.launch_plan.LaunchPlan.tasks`.
     """
-    from skyward_core.client.launch.discovery import CancellationToken
+    from skyward_core.client.launch.script_plugin_provider_discovery import CancellationToken
     from skyward_core.util.terminal_safe_text import sanitize_line
 
     def hear(line: str) -> None:

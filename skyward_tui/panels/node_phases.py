@@ -12,7 +12,7 @@ from skyward_core.views.pool_view import PHASES, NodeView, PoolView, RunView
 from skyward_core.views.sweep_trials import StepOnNode, failure_lines, steps_by_node, steps_of_job
 from skyward_tui.panels.panel import RunPanel, RunSelection
 from skyward_tui.text.error_hints import format_detail
-from skyward_tui.text.number_format import age, clip, clock, duration, precise_duration, preemption_text
+from skyward_tui.text.number_and_time_format import age, clip, clock, duration, precise_duration, preemption_text
 from skyward_tui.ui.refresh_and_repaint import refresh_token
 from skyward_tui.ui.themes import node_style, state_style
 from skyward_tui.widgets.rank_state import FAILURES, link_note

@@ -19,7 +19,7 @@ from skyward_core.views.machine_metrics import MetricHistory, memory_share
 from skyward_core.views.pool_view import PoolView, RunView
 from skyward_core.views.stack_groups import format_ranges
 from skyward_tui.panels.panel import RunPanel, RunSelection
-from skyward_tui.text.number_format import (
+from skyward_tui.text.number_and_time_format import (
     clip,
     clip_parts,
     duration,

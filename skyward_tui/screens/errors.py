@@ -28,7 +28,7 @@ from skyward_tui.external_editor import open_in_editor
 from skyward_tui.screens.base_screen import BaseScreen
 from skyward_tui.source_lookup import SourceFile, find_source, source_folders, source_positions
 from skyward_tui.text.hardware_cells import metrics_line
-from skyward_tui.text.number_format import failure, one_line, precise_duration
+from skyward_tui.text.number_and_time_format import failure, one_line, precise_duration
 from skyward_tui.ui.actions import bindings
 from skyward_tui.ui.themes import read_style_sheet, state_style
 from skyward_tui.widgets.braille_chart import curve

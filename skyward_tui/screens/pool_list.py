@@ -19,7 +19,7 @@ from textual.widgets import Input
 from skyward_core.model.errors import SkywardError
 from skyward_tui.screens.base_screen import ListScreen, newest_run
 from skyward_tui.text.error_hints import format_detail
-from skyward_tui.text.number_format import (
+from skyward_tui.text.number_and_time_format import (
     age,
     ago,
     clip,
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from skyward_core.client.session_interface import SessionInterface
     from skyward_core.views.pool_view import PoolView
     from skyward_tui.app import SkywardApp
-    from skyward_tui.widgets.pool_preview import PoolPreview, RecentRuns
+    from skyward_tui.widgets.pool_preview_and_recent_runs import PoolPreview, RecentRuns
 
 
 UNSORTED = ""
@@ -329,7 +329,9 @@ class PoolsScreen(ListScreen[PoolList]):
         self.set_class(there, "-preview")
         if chosen is None or not there:
             return
-        from skyward_tui.widgets.pool_preview import PoolPreview  # what it needs is loaded behind the first paint
+        from skyward_tui.widgets.pool_preview_and_recent_runs import (
+            PoolPreview,  # what it needs is loaded behind the first paint
+        )
 
         if self._preview is None:
             self._preview = PoolPreview()
@@ -351,7 +353,7 @@ class PoolsScreen(ListScreen[PoolList]):
         self.set_class(there, "-below")
         self.query_one("#pools").styles.height = wanted if there else "1fr"
         if there:
-            from skyward_tui.widgets.pool_preview import RecentRuns
+            from skyward_tui.widgets.pool_preview_and_recent_runs import RecentRuns
 
             if self._recent_runs is None:
                 self._recent_runs = RecentRuns()

@@ -24,7 +24,7 @@ from skyward_core.views.pool_view import PoolView, RunView
 from skyward_tui.panels.panel import RunPanel, RunSelection
 from skyward_tui.panels.ranks import RankChosen
 from skyward_tui.screens.base_screen import BaseScreen, newest_run, pool_status
-from skyward_tui.text.number_format import clip, clock, failure, one_line
+from skyward_tui.text.number_and_time_format import clip, clock, failure, one_line
 from skyward_tui.ui.actions import Action, actions_by_id, bindings, first_key, with_keys
 from skyward_tui.ui.panel_table import HOME_PANEL, PANELS, STARTUP_PANEL
 from skyward_tui.ui.refresh_and_repaint import refresh_token

@@ -40,7 +40,7 @@ from skyward_tui.screens.base_screen import BaseScreen
 from skyward_tui.source_lookup import SourceFile, find_source, source_folders
 from skyward_tui.terminal_info import current_folder
 from skyward_tui.text.error_hints import format_error
-from skyward_tui.text.number_format import ago, clip, clock, count, duration, fit_width
+from skyward_tui.text.number_and_time_format import ago, clip, clock, count, duration, fit_width
 from skyward_tui.ui.actions import Action, bindings
 from skyward_tui.ui.refresh_and_repaint import refresh_token
 from skyward_tui.ui.session_futures import flash_errors, wait_shielded

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from skyward_core.util.byte_sizes import format_size
 from skyward_core.util.terminal_safe_text import sanitize_line
-from skyward_tui.text.number_format import ago, clip, count, duration, money
+from skyward_tui.text.number_and_time_format import ago, clip, count, duration, money
 
 if TYPE_CHECKING:
     from skyward_core.client.leftover_cleanup import JudgedLeftover, LeftoverScan

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from textual import events
 
-from skyward_tui.text.number_format import LAST_MINUTES, next_preempted
+from skyward_tui.text.number_and_time_format import LAST_MINUTES, next_preempted
 
 if TYPE_CHECKING:
     from skyward_core.views.pool_view import PoolView

@@ -18,7 +18,7 @@ from rich.style import Style
 from textual.drivers.linux_driver import LinuxDriver
 from textual.filter import LineFilter
 
-from skyward_tui.text.number_format import plain_ascii
+from skyward_tui.text.number_and_time_format import plain_ascii
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -11,7 +11,7 @@ from skyward_core.client.chart_points import make_chart, sort_names
 from skyward_core.util.terminal_safe_text import sanitize_line
 from skyward_core.views.outliers import IncrementalBand
 from skyward_core.views.rank_metrics import MetricStore
-from skyward_tui.text.number_format import clip, duration, number
+from skyward_tui.text.number_and_time_format import clip, duration, number
 
 Points = Sequence[tuple[float, float]]
 

@@ -20,13 +20,13 @@ from textual.widgets import Input, Label, Select, Static
 
 from skyward_core.model.setting_descriptors import Field
 from skyward_core.util.terminal_safe_text import sanitize_in_place
-from skyward_tui.text.number_format import clip_path, one_line
+from skyward_tui.text.number_and_time_format import clip_path, one_line
 from skyward_tui.ui.actions import bindings
 from skyward_tui.ui.themes import read_style_sheet
 from skyward_tui.widgets.header_and_hints import Panel, TextLine
 
 if TYPE_CHECKING:
-    from skyward_core.client.launch.discovery import PluginInfo
+    from skyward_core.client.launch.script_plugin_provider_discovery import PluginInfo
     from skyward_core.model.setting_descriptors import Setting
 
 

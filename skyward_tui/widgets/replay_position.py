@@ -9,7 +9,7 @@ from textual.content import Content
 from textual.widgets import Static
 
 from skyward_core.client.replay_session import Playback, PlaybackState
-from skyward_tui.text.number_format import clip, duration
+from skyward_tui.text.number_and_time_format import clip, duration
 from skyward_tui.ui.actions import actions_in, first_key
 from skyward_tui.ui.themes import read_style_sheet
 

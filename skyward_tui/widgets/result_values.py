@@ -10,7 +10,7 @@ from skyward_core.util.byte_sizes import format_size
 from skyward_core.util.terminal_safe_text import sanitize_line
 from skyward_core.views.pool_view import RunView, TaskView
 from skyward_core.views.result_agreement import find_disagreements
-from skyward_tui.text.number_format import (
+from skyward_tui.text.number_and_time_format import (
     ago,
     clip,
     count,
@@ -20,7 +20,7 @@ from skyward_tui.text.number_format import (
     one_line,
     precise_duration,
 )
-from skyward_tui.text.run_rows import scalar_text, task_note
+from skyward_tui.text.queue_sweep_comparison_rows import scalar_text, task_note
 from skyward_tui.ui.themes import state_style
 from skyward_tui.widgets.sweep_trials import TrialLines
 from skyward_tui.widgets.virtual_list import VirtualList

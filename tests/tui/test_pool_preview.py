@@ -7,7 +7,7 @@ import pytest
 from skyward_core.views import events
 from skyward_core.views.pool_view import PoolView
 from skyward_tui.app.app import SkywardApp
-from skyward_tui.widgets.pool_preview import PoolPreview
+from skyward_tui.widgets.pool_preview_and_recent_runs import PoolPreview
 from tests.support.app_driver import screen_text, until
 from tests.support.fake_session import FakeSession, failed_run, logged
 

@@ -10,7 +10,7 @@ from textual.widgets import Input, Select
 
 from skyward_core.model.machines import Check
 from skyward_tui.app.app import SkywardApp
-from skyward_tui.text.number_format import clip_path
+from skyward_tui.text.number_and_time_format import clip_path
 from tests.support.app_driver import launch_form, screen_text, typed, until
 from tests.support.fake_session import FakeSession, done
 from tests.support.pythons import another_python, make_environment

@@ -8,7 +8,7 @@ import pytest
 
 from skyward_core.model.outcomes import Outcome
 from skyward_core.views import events
-from skyward_tui.text.number_format import clip_parts
+from skyward_tui.text.number_and_time_format import clip_parts
 from skyward_tui.widgets.rank_state import no_output_reason, rank_states
 from tests.support.fake_session import FakeSession, value
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from skyward_core.client.launch.discovery import ArgumentField, argument_fields, find_function
+from skyward_core.client.launch.script_plugin_provider_discovery import ArgumentField, argument_fields, find_function
 
 SCRIPT = '''
 import enum

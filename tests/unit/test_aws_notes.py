@@ -24,7 +24,7 @@ from skyward_core.providers.aws.account_resources import SecurityResources
 from skyward_core.providers.aws.ec2_errors import CallFailed
 from skyward_core.providers.aws.instance_lookup_and_end import to_machine
 from skyward_core.providers.aws.launch_journal import KeyPair, LaunchJournal
-from skyward_core.providers.aws.network import Zone
+from skyward_core.providers.aws.zones_and_placement import Zone
 
 
 @pytest.fixture(autouse=True)

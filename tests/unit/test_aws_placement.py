@@ -13,13 +13,13 @@ from skyward_core.model.errors import NoCapacity
 from skyward_core.model.machines import Machine
 
 pytest.importorskip("boto3")
-from skyward_core.providers.aws import account_resources, ec2_errors, network
+from skyward_core.providers.aws import account_resources, ec2_errors, zones_and_placement
 from skyward_core.providers.aws.account_resources import SecurityResources
 from skyward_core.providers.aws.ec2_errors import CallFailed, CapacityRefused
 from skyward_core.providers.aws.instance_launch import InstanceLaunch, LaunchAttempt, LaunchParameters
 from skyward_core.providers.aws.instance_offers import BootImage, InstanceType
 from skyward_core.providers.aws.launch_journal import LaunchJournal
-from skyward_core.providers.aws.network import Zone, sort_by_topology
+from skyward_core.providers.aws.zones_and_placement import Zone, sort_by_topology
 
 
 def machines(names: str) -> list[Machine]:
@@ -99,7 +99,7 @@ async def test_where_there_is_no_group_the_same_is_not_asked_for_twice(
         if not has_group:
             raise CallFailed("you may not", "UnauthorizedOperation")
 
-    monkeypatch.setattr(network, "create_placement_group", make)
+    monkeypatch.setattr(zones_and_placement, "create_placement_group", make)
     calls: Any = Full()
     launch, attempt = launching(calls, monkeypatch)
     with pytest.raises(NoCapacity, match="there is none"):
@@ -126,7 +126,7 @@ async def test_machines_wait_for_what_ec2_does_not_know_yet(tmp_path: Path, monk
         return None
 
     monkeypatch.setenv("SKYWARD_HOME", str(tmp_path))
-    monkeypatch.setattr(network, "create_placement_group", made)
+    monkeypatch.setattr(zones_and_placement, "create_placement_group", made)
     monkeypatch.setattr(ec2_errors, "POLL_PAUSES", (0.0, 0.0))
     calls = NotYet("InvalidKeyPair.NotFound", "InvalidPlacementGroup.Unknown", "InvalidGroup.NotFound")
     launch, attempt = launching(calls, monkeypatch)

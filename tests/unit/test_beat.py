@@ -6,7 +6,7 @@ import pytest
 
 from skyward_core.views import events
 from skyward_core.views.pool_view import PoolView, apply
-from skyward_tui.text.number_format import age, time_left
+from skyward_tui.text.number_and_time_format import age, time_left
 from skyward_tui.ui.refresh_and_repaint import refresh_token
 
 T = 1_800_000_000.0

@@ -14,7 +14,7 @@ from textual.color import Color
 
 import skyward_core
 import skyward_tui
-from skyward_tui.text.number_format import plain_ascii
+from skyward_tui.text.number_and_time_format import plain_ascii
 from skyward_tui.ui.terminal_driver import ColourRemover, PlainAscii
 from skyward_tui.ui.themes import _STATE_STYLES, state_style
 from skyward_tui.widgets.braille_chart import Canvas, spark

@@ -11,7 +11,7 @@ from skyward_core.views import events
 from skyward_core.views.pool_view import PoolView, apply
 from skyward_core.views.recorded_events import parse_event
 from skyward_core.views.stack_groups import format_ranges
-from skyward_tui.text.run_rows import queue_row_json, queue_rows, waiting_reason
+from skyward_tui.text.queue_sweep_comparison_rows import queue_row_json, queue_rows, waiting_reason
 
 
 def node(at: int, epoch: int, members: str = "", *, active: int = 0, kept: str = "", **more: bool) -> NodeGangState:

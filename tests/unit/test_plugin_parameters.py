@@ -9,7 +9,12 @@ from typing import Any, ClassVar, Literal
 import pytest
 
 from skyward_core import plugins
-from skyward_core.client.launch.discovery import available_plugins, by_name, parameter_fields, parse_parameters
+from skyward_core.client.launch.script_plugin_provider_discovery import (
+    available_plugins,
+    by_name,
+    parameter_fields,
+    parse_parameters,
+)
 from skyward_core.model.errors import UsageError
 from skyward_core.plugins import Plugin
 
@@ -35,7 +40,7 @@ class Mine(Plugin):
 @pytest.fixture
 def mine(monkeypatch: pytest.MonkeyPatch) -> None:
     usual = plugins.factory
-    for module in ("skyward_core.plugins", "skyward_core.client.launch.discovery"):
+    for module in ("skyward_core.plugins", "skyward_core.client.launch.script_plugin_provider_discovery"):
         monkeypatch.setattr(f"{module}.factory", lambda name: Mine if name == "mine" else usual(name))
 
 

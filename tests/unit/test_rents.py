@@ -17,7 +17,7 @@ from skyward_core.providers.aws.boto_calls import shared_calls
 from skyward_core.views.pool_view import PoolView
 from skyward_tui.launch_form.plan_text import plan_rows
 from skyward_tui.text.json_output import pool_json
-from skyward_tui.text.number_format import hourly
+from skyward_tui.text.number_and_time_format import hourly
 from skyward_tui.text.receipts_and_leftovers import leftovers_amount
 
 

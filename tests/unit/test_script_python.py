@@ -10,9 +10,9 @@ from typing import ClassVar
 
 import pytest
 
-from skyward_core.client.launch.discovery import list_imports
 from skyward_core.client.launch.launch_plan import make_plan, script_python
 from skyward_core.client.launch.launch_request import LaunchRequest
+from skyward_core.client.launch.script_plugin_provider_discovery import list_imports
 from skyward_core.model.errors import ScriptError, SpecError
 from skyward_core.model.specs import Image, PoolSpec
 from skyward_core.plugins import by_name
@@ -115,7 +115,9 @@ def test_what_plugins_bring_loads_a_script_that_needs_it(project: Path, monkeypa
     script = project / "train.py"
     spec = PoolSpec(name="p", provider=Local(), plugins=[Brings()])
     assert not script_python(script, None, spec)[0].chosen, "nobody knows what that module is"
-    monkeypatch.setattr("skyward_core.client.launch.discovery.FRAMEWORKS", ("nowhere_to_be_found",))
+    monkeypatch.setattr(
+        "skyward_core.client.launch.script_plugin_provider_discovery.FRAMEWORKS", ("nowhere_to_be_found",)
+    )
     found, packages = script_python(script, None, spec)
     assert packages is None and found.source == "plugins of the pool: brings"
     assert found.environment["pip"] == ["nowhere-to-be-found==1.0"] and found.version == OWN

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from skyward_core.client.launch.discovery import list_imports, missing_frameworks
+from skyward_core.client.launch.script_plugin_provider_discovery import list_imports, missing_frameworks
 from skyward_core.model.errors import ScriptError, UsageError
 from skyward_core.store.state_folder import choose_workdir, working_folder
 from skyward_core.tasks.argument_parsing import RawArgument

@@ -9,7 +9,7 @@ import pytest
 from skyward_core.model import outcomes
 from skyward_core.node.agent.connected_clients import PHASES
 from skyward_core.protocol import frame_schema
-from skyward_tui.text.number_format import BROKEN_OFF
+from skyward_tui.text.number_and_time_format import BROKEN_OFF
 from skyward_tui.ui.themes import node_style, state_style
 
 

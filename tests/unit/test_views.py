@@ -19,7 +19,7 @@ from skyward_core.views.log_buffer import LogBuffers
 from skyward_core.views.pool_view import MAX_NODE_DETAILS, PoolView, aggregate, apply
 from skyward_core.views.rank_metrics import MetricStore
 from skyward_core.views.recorded_events import parse_event
-from skyward_tui.text.number_format import number as shown
+from skyward_tui.text.number_and_time_format import number as shown
 from tests.support.hostile_text import is_harmful
 
 LOGS, NUMBERS = LogBuffers(), MetricStore()

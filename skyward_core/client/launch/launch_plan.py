@@ -8,7 +8,9 @@ from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from skyward_core.client.launch.discovery import (
+from skyward_core.client.launch.image_options import LISTS, ImageOptions, option_error, parse_image_options
+from skyward_core.client.launch.launch_request import OPTIONS, WAYS, LaunchRequest, format_setting, options_of
+from skyward_core.client.launch.script_plugin_provider_discovery import (
     FunctionInfo,
     build_tasks,
     find_gang_frameworks,
@@ -16,8 +18,6 @@ from skyward_core.client.launch.discovery import (
     missing_imports,
     parse_parameters,
 )
-from skyward_core.client.launch.image_options import LISTS, ImageOptions, option_error, parse_image_options
-from skyward_core.client.launch.launch_request import OPTIONS, WAYS, LaunchRequest, format_setting, options_of
 from skyward_core.model.errors import SpecError, UsageError, set_error_field
 from skyward_core.model.offers import RentalPlan
 from skyward_core.model.provider_capabilities import (

@@ -18,8 +18,8 @@ from skyward_core.model.errors import (
     error_message,
 )
 from skyward_core.model.machines import Check, Inventory, Leftover, Machine
-from skyward_core.providers.aws import instance_lookup_and_end, instance_tags, network
-from skyward_core.providers.aws import network as placement
+from skyward_core.providers.aws import instance_lookup_and_end, instance_tags, zones_and_placement
+from skyward_core.providers.aws import zones_and_placement as placement
 from skyward_core.providers.aws.boto_calls import AwsCalls
 from skyward_core.providers.aws.ec2_errors import (
     DENIED_CODES,
@@ -29,7 +29,7 @@ from skyward_core.providers.aws.ec2_errors import (
     retry_while,
 )
 from skyward_core.providers.aws.launch_journal import KeyPair, LaunchJournal
-from skyward_core.providers.aws.network import Zone
+from skyward_core.providers.aws.zones_and_placement import Zone
 from skyward_core.providers.provider import poll_until_empty
 from skyward_core.util.light_dataclass import Value, value
 from skyward_core.util.terminal_safe_text import sanitize_line
@@ -82,9 +82,9 @@ async def create_security_resources(
     found = await _ensure_group(calls, place, name, marks)
     # Machines of the pool speak to one another without limit, both ways said by name as some network cards want it.
     within = [{"IpProtocol": "-1", "UserIdGroupPairs": [{"GroupId": found}]}]
-    network = {"CidrIpv6": own_address} if ":" in own_address else {"CidrIp": own_address}
+    cidr = {"CidrIpv6": own_address} if ":" in own_address else {"CidrIp": own_address}
     kind = "Ipv6Ranges" if ":" in own_address else "IpRanges"
-    ssh = {"IpProtocol": "tcp", "FromPort": 22, "ToPort": 22, kind: [network | {"Description": "its client"}]}
+    ssh = {"IpProtocol": "tcp", "FromPort": 22, "ToPort": 22, kind: [cidr | {"Description": "its client"}]}
     await _authorize(calls, region, "authorize_security_group_ingress", found, [*within, ssh])
     await _authorize(calls, region, "authorize_security_group_egress", found, within)
     return SecurityResources(name, found)
@@ -361,7 +361,7 @@ async def check_account(
 
 async def _check_region(calls: AwsCalls, region: str, subnet: str | None, zones: Sequence[str]) -> list[Check]:
     try:
-        found = await network.list_zones(calls, region, subnet=subnet, zones=zones)
+        found = await zones_and_placement.list_zones(calls, region, subnet=subnet, zones=zones)
     except SkywardError as error:
         return [Check(region, "fail", error_message(error), error_hint(error))]
     lines = [Check(region, "ok", f"machines can be in {', '.join(place.zone for place in found)}")]
@@ -369,7 +369,7 @@ async def _check_region(calls: AwsCalls, region: str, subnet: str | None, zones:
     return [*lines, *more]
 
 
-async def _permissions(calls: AwsCalls, region: str, place: network.Zone) -> Check:
+async def _permissions(calls: AwsCalls, region: str, place: zones_and_placement.Zone) -> Check:
     subject = f"permissions in {region}"
     asked: dict[str, dict[str, Any]] = {
         "run_instances": {

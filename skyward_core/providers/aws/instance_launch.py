@@ -25,7 +25,7 @@ from skyward_core.model.errors import (
 from skyward_core.model.machines import Machine
 from skyward_core.model.offers import Block, MachineRequirements, Offer, Reservation
 from skyward_core.model.specs import PoolSpec
-from skyward_core.providers.aws import account_resources, instance_offers, instance_tags, network
+from skyward_core.providers.aws import account_resources, instance_offers, instance_tags, zones_and_placement
 from skyward_core.providers.aws.account_resources import SecurityResources
 from skyward_core.providers.aws.boto_calls import AwsCalls
 from skyward_core.providers.aws.ec2_errors import (
@@ -52,7 +52,7 @@ from skyward_core.providers.aws.instance_offers import (
     select_offers,
 )
 from skyward_core.providers.aws.launch_journal import KeyPair, LaunchJournal
-from skyward_core.providers.aws.network import Zone
+from skyward_core.providers.aws.zones_and_placement import Zone
 from skyward_core.providers.provider import report_progress
 from skyward_core.store.debug_log import get_logger
 from skyward_core.util.light_dataclass import Value, value
@@ -427,7 +427,7 @@ class InstanceLaunch:
         """Have the pool's placement group in a region; whether there is one. Machines are of use without it, too."""
         if region not in self._has_group:
             try:
-                await network.create_placement_group(
+                await zones_and_placement.create_placement_group(
                     self._calls, region, self._folder, account_resources.resource_name(self._folder)
                 )
             except (CallFailed, CapacityRefused) as error:
@@ -649,5 +649,7 @@ class AttemptPlanner:
         priced = offer if held is None else held.price_offer(offer)
         market = offer.market if held is None else held.market
         several = self._together and self._spec.most_nodes > 1
-        grouped = held is None and several and network.is_placement_useful(kind)  # a reservation is where it is
+        grouped = (
+            held is None and several and zones_and_placement.is_placement_useful(kind)
+        )  # a reservation is where it is
         return LaunchAttempt(place, kind, market, priced.billed_hourly, priced.shipped, grouped=grouped)

@@ -26,8 +26,8 @@ from skyward_core.providers.aws import (
     instance_launch,
     instance_lookup_and_end,
     instance_offers,
-    network,
     spot_interruption_watcher,
+    zones_and_placement,
 )
 from skyward_core.providers.aws import account_resources as account
 from skyward_core.providers.aws import instance_offers as kinds
@@ -281,7 +281,7 @@ class AWS(StrictKeywords):
         there = await instance_lookup_and_end.find_machines(self._calls, folder, ()) if folder.notes() else []
         if spec.least_nodes <= len(there) <= spec.most_nodes and all(each.address for each in there):
             # By this token already.
-            return await network.order_by_topology(self._calls, sorted(there, key=lambda each: each.node))
+            return await zones_and_placement.order_by_topology(self._calls, sorted(there, key=lambda each: each.node))
         if there:
             raise PoolError(f"{len(there)} machines of an unfinished start of pool {spec.name} are there")
         folder.add("begun")
@@ -290,7 +290,7 @@ class AWS(StrictKeywords):
         folder.add("wishes", ttl=wishes.ttl, boot_deadman=wishes.boot_deadman, deadman=wishes.deadman)
         attempts, left_out = await self._attempts(spec).list_attempts(regions)
         made = await self._launch(folder, wishes).launch_machines(attempts, left_out)
-        return await network.order_by_topology(self._calls, made)
+        return await zones_and_placement.order_by_topology(self._calls, made)
 
     def _launch_parameters(self, spec: PoolSpec, token: str, own_address: str, account: str) -> LaunchParameters:
         deadman = deadman_minutes(spec.options.idle_timeout)
@@ -341,7 +341,9 @@ class AWS(StrictKeywords):
         (kind,) = await kinds.find_instance_types(
             self._calls, last["region"], MachineRequirements(instance_type=last["type"])
         )
-        places = await network.list_zones(self._calls, last["region"], subnet=self.subnet, zones=[last["zone"]])
+        places = await zones_and_placement.list_zones(
+            self._calls, last["region"], subnet=self.subnet, zones=[last["zone"]]
+        )
         grouped = bool(last.get("group"))
         attempts = [LaunchAttempt(place, kind, last["market"], last["hourly"], grouped=grouped) for place in places]
         (machine,) = await self._launch(folder, wishes).launch_machines(attempts)
@@ -362,10 +364,10 @@ class AWS(StrictKeywords):
             reservation=self.reservation, together=self.placement_group,
         )  # fmt: skip
 
-    async def _list_zones(self, region: str) -> list[network.Zone]:
+    async def _list_zones(self, region: str) -> list[zones_and_placement.Zone]:
         several = len(self.region or ()) > 1  # zones are named of all of them
         zones = [zone for zone in self.zones or () if not several or zone.startswith(region)]
-        return await network.list_zones(self._calls, region, subnet=self.subnet, zones=zones)
+        return await zones_and_placement.list_zones(self._calls, region, subnet=self.subnet, zones=zones)
 
     async def plan(self, spec: PoolSpec) -> RentalPlan:
         """What a pool's machines would be tried with; nothing is made.
@@ -403,7 +405,7 @@ class AWS(StrictKeywords):
             try:
                 first = await attempts.make_attempt(order[0], there[order[0].zone], held)
                 grouped = first.grouped
-                notes += network.unused_network_notes(first.kind, most)
+                notes += zones_and_placement.unused_network_notes(first.kind, most)
                 requests = [await self._preview_request(spec, first)]
             except PoolError as error:
                 notes.append(f"what would be sent is not known: {error_message(error)}")
@@ -648,7 +650,7 @@ class AWS(StrictKeywords):
             SkywardError: something is still there; says what.
         """
         for folder in LaunchJournal.find_all(pool):
-            await network.remove_placement_groups(self._calls, folder)
+            await zones_and_placement.remove_placement_groups(self._calls, folder)
             await account_resources.remove_security_resources(self._calls, folder)
             await asyncio.to_thread(folder.remove)
 
@@ -774,7 +776,7 @@ class AWS(StrictKeywords):
     async def _client_network(self) -> str:
         if self.security_group:
             return ""  # who lets whom in is the person's own affair
-        return self.ssh_from or await network.find_client_network(self._calls, (await self._regions())[0])
+        return self.ssh_from or await zones_and_placement.find_client_network(self._calls, (await self._regions())[0])
 
     def to_json(self) -> dict[str, Any]:
         return {"provider": self.name} | asdict(self)

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 import click
 
 from skyward_core.client.launch import job_launch
-from skyward_core.client.launch.discovery import Task
 from skyward_core.client.launch.job_launch import JobRequest, job_tasks, pool_job_tasks, shell_task
 from skyward_core.client.launch.job_records import CommandRecord, JobRecord
+from skyward_core.client.launch.script_plugin_provider_discovery import Task
 from skyward_core.model import errors
 from skyward_core.model.errors import UsageError
 from skyward_core.model.specs import PoolSpec
@@ -25,8 +25,8 @@ from skyward_tui.cli.console import Console
 from skyward_tui.cli.pool_and_run_lookup import live_pools, open_session
 from skyward_tui.cli.run_report import table
 from skyward_tui.cli.shared_options import NodeSelection, command, variable_options, watch_option
-from skyward_tui.text.number_format import NO_RUN, clip, count, duration
-from skyward_tui.text.run_rows import queue_row_json, queue_rows, waiting_reason
+from skyward_tui.text.number_and_time_format import NO_RUN, clip, count, duration
+from skyward_tui.text.queue_sweep_comparison_rows import queue_row_json, queue_rows, waiting_reason
 
 if TYPE_CHECKING:
     from skyward_core.client.launch.job_launch import JobFile

@@ -61,7 +61,7 @@ from skyward_tui.text.json_output import (
     run_json,
     trials_json,
 )
-from skyward_tui.text.number_format import BROKEN_OFF, ago, count, duration, hourly
+from skyward_tui.text.number_and_time_format import BROKEN_OFF, ago, count, duration, hourly
 
 
 class CollapsedPrinter:

@@ -19,7 +19,9 @@ import click
 from click.core import ParameterSource
 
 from skyward_core.client import settings
-from skyward_core.client.launch.discovery import (
+from skyward_core.client.launch.launch_plan import LaunchPlan, make_plan
+from skyward_core.client.launch.launch_request import LaunchRequest, parse_provider_settings
+from skyward_core.client.launch.script_plugin_provider_discovery import (
     Interpreter,
     Task,
     choose_interpreter,
@@ -27,8 +29,6 @@ from skyward_core.client.launch.discovery import (
     query_python,
     split_target,
 )
-from skyward_core.client.launch.launch_plan import LaunchPlan, make_plan
-from skyward_core.client.launch.launch_request import LaunchRequest, parse_provider_settings
 from skyward_core.client.run_history import Receipt
 from skyward_core.client.session import Session
 from skyward_core.client.session_interface import SessionInterface
@@ -71,8 +71,8 @@ from skyward_tui.launch_form.form import suggest_example
 from skyward_tui.launch_form.plan_text import missing_packages_text, plan_rows, python_mismatch
 from skyward_tui.notifications import Notifier
 from skyward_tui.text.json_output import pool_json, run_json, trials_json
-from skyward_tui.text.number_format import clip, count, count_range, duration, number, precise_duration
-from skyward_tui.text.run_rows import combination_text, gang_text, sweep_outcome
+from skyward_tui.text.number_and_time_format import clip, count, count_range, duration, number, precise_duration
+from skyward_tui.text.queue_sweep_comparison_rows import combination_text, gang_text, sweep_outcome
 
 if TYPE_CHECKING:
     from skyward_core.client.launch.job_records import ShellRecord

@@ -25,7 +25,7 @@ from skyward_tui.cli.run_report import table
 from skyward_tui.cli.shared_options import command
 from skyward_tui.text.error_hints import format_error
 from skyward_tui.text.hardware_cells import HARDWARE_COLUMNS, quantity, rows
-from skyward_tui.text.number_format import clock, number
+from skyward_tui.text.number_and_time_format import clock, number
 
 PERIOD = 1.0  # seconds between tables
 ENDINGS = (".csv", ".json", ".parquet")

@@ -17,8 +17,8 @@ from textual.widget import Widget
 from textual.widgets import Collapsible, Input, Label, Select, Static
 from textual.widgets.collapsible import CollapsibleTitle
 
-from skyward_core.client.launch.discovery import DEFAULT_PROVIDER, argument_values
 from skyward_core.client.launch.launch_request import OPTIONS
+from skyward_core.client.launch.script_plugin_provider_discovery import DEFAULT_PROVIDER, argument_values
 from skyward_core.model.errors import UsageError
 from skyward_core.util.terminal_safe_text import sanitize_line
 from skyward_tui.launch_form.form import (
@@ -33,7 +33,7 @@ from skyward_tui.launch_form.form import (
 )
 from skyward_tui.terminal_info import current_folder
 from skyward_tui.text.error_hints import format_detail
-from skyward_tui.text.number_format import clip_path, one_line
+from skyward_tui.text.number_and_time_format import clip_path, one_line
 from skyward_tui.ui.actions import bindings, with_keys
 from skyward_tui.ui.themes import read_style_sheet
 from skyward_tui.widgets.form_fields import (
@@ -49,7 +49,7 @@ from skyward_tui.widgets.form_fields import (
 )
 
 if TYPE_CHECKING:
-    from skyward_core.client.launch.discovery import ArgumentField, FunctionInfo
+    from skyward_core.client.launch.script_plugin_provider_discovery import ArgumentField, FunctionInfo
     from skyward_core.model.machines import Check
     from skyward_core.model.setting_descriptors import Setting
 
@@ -272,7 +272,7 @@ class CallFields(Vertical):
             whole: whether all of the script is run, and called with words.
             sweep: whether values are lists.
         """
-        from skyward_core.client.launch.discovery import argument_fields
+        from skyward_core.client.launch.script_plugin_provider_discovery import argument_fields
 
         asked = [] if whole or called is None else argument_fields(called)
         said = WHOLE_SCRIPT_TEXT if whole else ""
@@ -433,7 +433,7 @@ class PluginFields(OptionFields):
 
     def show(self, names: Sequence[str]) -> None:
         """Have fields for the plugins that are on."""
-        from skyward_core.client.launch.discovery import parameter_fields
+        from skyward_core.client.launch.script_plugin_provider_discovery import parameter_fields
 
         if names != self._names:  # packages are looked through for others' plugins
             self._names, self._arguments = names, parameter_fields(names)
@@ -550,7 +550,7 @@ class LaunchFields(FormFields):
         self._live, self._used, self._keymap = live, used, keymap
 
     def compose(self) -> ComposeResult:
-        from skyward_core.client.launch.discovery import available_plugins
+        from skyward_core.client.launch.script_plugin_provider_discovery import available_plugins
 
         hint = with_keys("path of a script; {launch.files} picks one", keymap=self._keymap)
         yield field_row("Script", text_field("script", hint))

@@ -62,9 +62,9 @@ from skyward_tui.screens.launch.sidebar import LaunchSidebar, PlanPanel
 from skyward_tui.terminal_info import current_folder
 from skyward_tui.text.error_hints import format_error
 from skyward_tui.text.hardware_cells import ANY
-from skyward_tui.text.number_format import one_line
+from skyward_tui.text.number_and_time_format import one_line
+from skyward_tui.text.queue_sweep_comparison_rows import sweep_outcome
 from skyward_tui.text.receipts_and_leftovers import receipt_line
-from skyward_tui.text.run_rows import sweep_outcome
 from skyward_tui.ui.actions import bindings, first_key, with_keys
 from skyward_tui.ui.session_futures import wait_shielded
 from skyward_tui.ui.themes import read_style_sheet
@@ -72,9 +72,9 @@ from skyward_tui.widgets.form_fields import Choice, Toggles, update_label
 from skyward_tui.widgets.header_and_hints import Breadcrumbs, Panel
 
 if TYPE_CHECKING:
-    from skyward_core.client.launch.discovery import FunctionInfo, Interpreter, Task
     from skyward_core.client.launch.launch_plan import LaunchPlan
     from skyward_core.client.launch.presets import Preset
+    from skyward_core.client.launch.script_plugin_provider_discovery import FunctionInfo, Interpreter, Task
     from skyward_core.client.session_interface import SessionInterface
     from skyward_core.model.offers import OfferList
     from skyward_tui.app import SkywardApp
@@ -478,8 +478,8 @@ class LaunchScreen(BaseScreen[None]):
 
     def _choose_plugins(self) -> None:
         """Switch on what the script plainly needs, until the person has a say; a pool has those it was made with."""
-        from skyward_core.client.launch.discovery import find_gang_frameworks
         from skyward_core.client.launch.launch_plan import plugin_names
+        from skyward_core.client.launch.script_plugin_provider_discovery import find_gang_frameworks
 
         toggles = self.query_one("#plugins", Toggles)
         if not self._plugins_touched:
@@ -532,7 +532,7 @@ class LaunchScreen(BaseScreen[None]):
 
     def _detect_sweep(self, called: FunctionInfo, form: Form) -> bool:
         """Several values where one makes sense are a sweep, unless the person has said that they are none."""
-        from skyward_core.client.launch.discovery import argument_fields
+        from skyward_core.client.launch.script_plugin_provider_discovery import argument_fields
 
         if self._sweeps and not form.sweep:
             self._swept = form.arguments

@@ -1,4 +1,4 @@
-"""Queue, trials and comparisons as table rows."""
+"""Rows of tables about the queue of a pool, the trials of a sweep, and the comparison of two runs."""
 
 from __future__ import annotations
 
@@ -15,16 +15,7 @@ from skyward_core.views.pool_view import PoolView, RunView, TaskView, TrialSheet
 from skyward_core.views.result_agreement import Difference
 from skyward_core.views.stack_groups import format_ranges
 from skyward_core.views.sweep_trials import TrialTable
-from skyward_tui.text.number_format import (
-    clip,
-    count,
-    duration,
-    failure,
-    money,
-    number,
-    one_line,
-    table,
-)
+from skyward_tui.text.number_and_time_format import clip, count, duration, failure, money, number, one_line, table
 
 
 @dataclass(frozen=True, slots=True)

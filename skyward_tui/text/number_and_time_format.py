@@ -1,4 +1,4 @@
-"""Numbers and times as a person reads them."""
+"""Numbers, times and prices in the format that users read, and tables of text."""
 
 from __future__ import annotations
 

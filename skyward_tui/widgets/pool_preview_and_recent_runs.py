@@ -1,4 +1,4 @@
-"""A look into the chosen pool, and runs of late."""
+"""Preview of the chosen pool, and the list of recent runs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from textual.widget import Widget
 
 from skyward_core.views.pool_view import NodeView, PoolView, RunView
 from skyward_tui.text.error_hints import format_detail
-from skyward_tui.text.number_format import (
+from skyward_tui.text.number_and_time_format import (
     ago,
     clip,
     count,
@@ -58,7 +58,7 @@ Part = tuple[str, str]
 class PoolPreview(Widget, can_focus=False):
     """One pool. It asks nobody: what the pool's view has not, is not shown."""
 
-    DEFAULT_CSS = read_style_sheet(__file__, "pool_preview")
+    DEFAULT_CSS = read_style_sheet(__file__)
 
     def __init__(self) -> None:
         super().__init__()

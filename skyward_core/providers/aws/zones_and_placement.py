@@ -1,4 +1,4 @@
-"""VPC, security groups, EFA, placement groups."""
+"""Availability zones and subnets, the network of the client, placement groups and the network topology."""
 
 from __future__ import annotations
 

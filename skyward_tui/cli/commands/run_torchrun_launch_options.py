@@ -1,4 +1,4 @@
-"""Launch a script or a job file: run, torchrun, launch. Their help needs nothing of what does the work."""
+"""``skyward-tui run``, ``torchrun`` and ``launch``: their options and help, without the modules that do the work."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def torchrun(
     torchrun's own options are all known. What one of them cannot mean here is said, or refused. What stands behind the
     script is the script's own.
     """
-    from skyward_core.client.launch.discovery import DEFAULT_PROVIDER
+    from skyward_core.client.launch.script_plugin_provider_discovery import DEFAULT_PROVIDER
     from skyward_tui.cli.commands import run
 
     notes = list(ignored_option_notes(said))
