@@ -27,9 +27,10 @@ from types import CodeType, FunctionType, GeneratorType, ModuleType
 from typing import Any, Generic, TypeVar
 from weakref import WeakKeyDictionary
 
+import cloudpickle
+
 from skyward_core.model.errors import NotPicklableError, UsageError
 from skyward_core.model.function import PendingFunction, check_call
-from skyward_core.node.deferred_imports import LazyModule
 from skyward_core.plugins.plugin import decorate_function
 from skyward_core.protocol.frame_codec import (
     COMMAND_LINE_MARKER,
@@ -58,25 +59,6 @@ from skyward_core.tasks.stdout_whole_lines import is_stdout
 from skyward_core.tasks.task_and_blob_values import EMPTY_BLOB, Blob, SourceText, Task
 from skyward_core.util.content_hash import BLOB_PREFIX, ContentHash, hash_bytes
 from skyward_core.util.user_files import read_bytes, resolve_path
-
-
-def _python_implementation() -> str:
-    return "PyPy" if "__pypy__" in sys.builtin_module_names else "CPython"
-
-
-_deferred_modules = (
-    LazyModule("platform", {"python_implementation": _python_implementation}),
-    LazyModule("uuid"),
-)
-for _each in _deferred_modules:
-    sys.modules.setdefault(_each.__name__, _each)
-try:
-    import cloudpickle
-finally:
-    for _each in _deferred_modules:
-        if sys.modules.get(_each.__name__) is _each:
-            del sys.modules[_each.__name__]
-
 
 IteratorFeeds = tuple[
     tuple[str, Iterable[Any]], ...
