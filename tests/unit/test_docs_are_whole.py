@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from pathlib import Path
 
@@ -35,3 +36,23 @@ def test_contributing_tells_how_to_add_what_can_be_added() -> None:
     contributing = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
     for part in ("provider", "plugin", "panel", "screen", "frame"):
         assert re.search(rf"^## Add a {part}\b", contributing, re.MULTILINE), part
+
+
+def test_the_readers_tour_names_functions_that_exist() -> None:
+    page = (DOCS / "architecture.md").read_text("utf-8")
+    tour = page.partition("## A reader's tour")[2].partition("\n## ")[0]
+    trips = [re.findall(r"^\d+\. `(\S+)`: `(\S+)`", trip, re.MULTILINE) for trip in tour.split("\n### ")[1:]]
+    assert len(trips) == 5
+    for trip in trips:
+        assert 2 <= len(trip) <= 8 and len(set(trip)) == len(trip), trip
+        for file, function in trip:
+            assert function in _functions(ROOT / file), f"{file} has no {function}"
+
+
+def _functions(path: Path) -> set[str]:
+    """Return the names of the functions and methods of a module."""
+    tree = ast.parse(path.read_text("utf-8"))
+    classes = [node for node in tree.body if isinstance(node, ast.ClassDef)]
+    owners = [("", tree.body), *((f"{each.name}.", each.body) for each in classes)]
+    kinds = (ast.FunctionDef, ast.AsyncFunctionDef)
+    return {prefix + node.name for prefix, body in owners for node in body if isinstance(node, kinds)}
