@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Coroutine, Iterable, Sequence
+from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 from textual.app import ComposeResult
@@ -13,6 +14,7 @@ from textual.widget import Widget
 from textual.widgets import Button, Input, OptionList, Static
 from textual.widgets.option_list import Option
 
+from skyward_core.util.user_files import expand_user, is_file
 from skyward_tui.ui.actions import bindings, first_key
 from skyward_tui.ui.themes import read_style_sheet
 from skyward_tui.ui.type_ahead import DismissOnceScreen
@@ -99,10 +101,15 @@ class Dialog(ModalScreen[Result], DismissOnceScreen[Result]):
 
 
 class Picker(Dialog[str | None]):
-    """Returns what was picked, or None. The input has the focus; keys move the list's cursor all the same."""
+    """Returns what was picked, or None. The input has the focus; keys move the list's cursor all the same.
+
+    Attributes:
+        folder: Where the path of a file may be typed, too; None if paths are no answer.
+    """
 
     ENTER: ClassVar[str]  # what that key does
     PLACEHOLDER: ClassVar[str]
+    folder: Path | None = None
     BINDINGS = bindings("files")
     DEFAULT_CSS = read_style_sheet(__file__, "picker")
 
@@ -166,7 +173,11 @@ class Picker(Dialog[str | None]):
         self.fill(event.value)
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
-        self._listed.action_select()
+        typed = None if self.folder is None else self.folder / expand_user(event.value.strip())
+        if typed is not None and event.value.strip() and is_file(typed):
+            self.dismiss(str(typed))
+        else:
+            self._listed.action_select()
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
         # The second half of a double click may arrive after the list was refilled.

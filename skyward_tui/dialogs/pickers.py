@@ -120,11 +120,12 @@ class FilesScreen(Picker):
     heading = "Pick a script"
     ENTER = "opens"
     PLACEHOLDER = "type part of a name, or a path"
+    folder: Path
 
     def __init__(self, folder: Path, recent: Sequence[Form] = ()) -> None:
         super().__init__()
         self.again: Form | None = None
-        self._folder = folder
+        self.folder = folder
         self._recent = recent
         self._walks = False  # whether the person has opened a folder: what lies there is what is looked for
         self._lacking: dict[Path, str] = {}
@@ -143,11 +144,11 @@ class FilesScreen(Picker):
         return example_row(path, self._lacking.get(path, ""))
 
     def list_options(self, typed: str) -> None:
-        folder, part = self._folder, typed
+        folder, part = self.folder, typed
         if "/" in typed or typed.startswith("~"):
             path = expand_user(typed)
             folder, part = (path, "") if typed.endswith("/") else (path.parent, path.name)
-            folder = self._folder / folder
+            folder = self.folder / folder
         elif not self._walks:
             self._list_recent(part)
             found_examples = [path for path in example_paths() if part.lower() in path.stem]
@@ -182,19 +183,13 @@ class FilesScreen(Picker):
         # A field of the form holds its text as it is, and hands it to the terminal so.
         self.add(path, label, disabled=str(path) != sanitize_line(str(path)))
 
-    def on_input_submitted(self, event: Input.Submitted) -> None:
-        typed = self._folder / expand_user(event.value.strip())
-        if event.value.strip() and is_file(typed):
-            event.prevent_default()
-            self.dismiss(str(typed))
-
     def accept(self, value: Path | Form) -> None:
         if not isinstance(value, Path):
             self.again, value = value, Path(value.script)
         if not is_dir(value):
             self.dismiss(str(value))
             return
-        self._folder, self._walks = resolve_path(value), True
+        self.folder, self._walks = resolve_path(value), True
         narrow = self.query_one(Input)
         narrow.focus()
         if narrow.value:
@@ -225,6 +220,7 @@ class PythonsScreen(Picker):
     heading = "Pick a Python"
     ENTER = "takes it"
     PLACEHOLDER = "type part of a version or name, or a path"
+    folder = Path()
 
     def __init__(self, script: Path | None) -> None:
         super().__init__()
@@ -264,12 +260,6 @@ class PythonsScreen(Picker):
         why = told.reason or each.source or "installed here"
         behind = (told.problem, "$text-warning") if told.problem else (sanitize_line(each.path), "$muted")
         return Content.assemble(f"  {told.version:<8} {sanitize_line(why)}  ", behind)
-
-    def on_input_submitted(self, event: Input.Submitted) -> None:
-        typed = expand_user(event.value.strip())
-        if event.value.strip() and is_file(typed):
-            event.prevent_default()
-            self.dismiss(str(typed))
 
 
 def _inspect_interpreter(script: Path | None, path: str) -> _InterpreterInfo:

@@ -31,7 +31,7 @@ from skyward_tui.ui.actions import first_key, with_keys
 from skyward_tui.ui.panel_table import PanelSpec
 from skyward_tui.ui.suspend_for_programs import open_pager
 from skyward_tui.ui.themes import read_style_sheet, state_style
-from skyward_tui.widgets.header_and_hints import TextLine
+from skyward_tui.widgets.header_and_hints import Chrome, TextLine
 from skyward_tui.widgets.rank_state import FAILURES, link_note, no_output_reason, rank_states
 
 
@@ -119,8 +119,7 @@ class LogColumn(Vertical):
         self.rank = rank
         self.explained: object = None  # what its empty text was made of
         self.pane = LogPane(id=id)
-        self._head = Static(classes="log-head")
-        self._said: Content | None = None
+        self._head = Chrome(classes="log-head")
 
     def compose(self) -> ComposeResult:
         yield self._head
@@ -131,9 +130,7 @@ class LogColumn(Vertical):
 
     def head(self, said: Content) -> None:
         """What stands above it, where there are others."""
-        if self._said is None or not said.is_same(self._said):
-            self._said = said
-            self._head.update(said, layout=False)
+        self._head.show_line(said)
 
 
 class LogPanes(Container):

@@ -15,7 +15,6 @@ from textual.content import Content
 from textual.css.scalar import Scalar, Unit
 from textual.reactive import var
 from textual.widget import Widget
-from textual.widgets import Static
 
 from skyward_core.model.outcomes import AlertKind
 from skyward_core.views.alert_rules import Alert, AlertWatch, alerts_cache_key
@@ -30,7 +29,7 @@ from skyward_tui.ui.panel_table import HOME_PANEL, PANELS, STARTUP_PANEL
 from skyward_tui.ui.refresh_and_repaint import refresh_token
 from skyward_tui.ui.session_futures import flash_errors, wait_shielded
 from skyward_tui.ui.themes import read_style_sheet, state_style
-from skyward_tui.widgets.header_and_hints import Breadcrumbs
+from skyward_tui.widgets.header_and_hints import Breadcrumbs, Chrome
 from skyward_tui.widgets.rank_state import FAILURES, find_paused
 
 if TYPE_CHECKING:
@@ -41,7 +40,7 @@ if TYPE_CHECKING:
 _SEVERE: tuple[AlertKind, ...] = ("gpu", "nan", "stall", "memory")
 
 
-class AlertStrip(Static):
+class AlertStrip(Chrome):
     """The worst one with its rank or machine and since when, and how many more there are; away while there is none."""
 
     DEFAULT_CSS = read_style_sheet(__file__, "alert_strip")
@@ -49,17 +48,12 @@ class AlertStrip(Static):
     def __init__(self) -> None:
         super().__init__()
         self._alerts: Sequence[Alert] = ()
-        self._shown: object = None
 
     def show(self, alerts: Sequence[Alert]) -> None:
         """Show them, the worst first."""
         self._alerts = alerts
-        line = alert_line(alerts, self.app.size.width)
-        shown = [alert.key for alert in alerts[:1]], len(alerts), line.plain
-        if shown != self._shown:
-            self._shown = shown
-            self.set_class(bool(alerts), "-there")
-            self.update(line, layout=False)
+        self.set_class(bool(alerts), "-there")
+        self.show_line(alert_line(alerts, self.app.size.width))
 
     def on_resize(self) -> None:
         self.show(self._alerts)

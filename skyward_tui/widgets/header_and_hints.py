@@ -28,6 +28,11 @@ class Chrome(Static):
     DEFAULT_CSS = read_style_sheet(__file__, "chrome")
     SCOPED_CSS = False
 
+    def show_line(self, line: Content) -> None:
+        """Show a line, unless it is there already; nothing else moves."""
+        if not isinstance(self.content, Content) or not line.is_same(self.content):
+            self.update(line, layout=False)
+
 
 class Breadcrumbs(Chrome):
     """``pools › NAME › run`` on the left, the state on the right.
@@ -76,7 +81,6 @@ class HintBar(Chrome):
     def __init__(self) -> None:
         super().__init__()
         self._message: tuple[str, str, float] | None = None
-        self._shown: object = None
 
     def flash(self, text: str, kind: str, until: float) -> None:
         self._message = (text, kind, until)
@@ -95,15 +99,10 @@ class HintBar(Chrome):
         if self._message is not None and self.has_message(now):
             text, kind, _ = self._message
             glyph, style = _FLASHES[kind]
-            shown: object = self._message
-            content = Content.assemble(" ", (glyph, style), (text, style))
+            self.show_line(Content.assemble(" ", (glyph, style), (text, style)))
         else:
             self._message = None
-            content = self._line([_hint(*each) for each in hints], [_hint(*each) for each in last])
-            shown = content.plain
-        if shown != self._shown:
-            self._shown = shown
-            self.update(content, layout=False)
+            self.show_line(self._line([_hint(*each) for each in hints], [_hint(*each) for each in last]))
 
     def _line(self, hints: list[Content], last: list[Content]) -> Content:
         room = self.size.width - sum(hint.cell_length for hint in last)

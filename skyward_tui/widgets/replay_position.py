@@ -6,32 +6,22 @@ import time
 from collections.abc import Iterable, Mapping
 
 from textual.content import Content
-from textual.widgets import Static
 
 from skyward_core.client.replay_session import Playback, PlaybackState
 from skyward_tui.text.number_and_time_format import clip, duration
 from skyward_tui.ui.actions import actions_in, first_key
-from skyward_tui.ui.themes import read_style_sheet
+from skyward_tui.widgets.header_and_hints import Chrome
 
 LEAST_BAR, MOST_BAR = 10, 40
 _DATED = 120  # columns from which the time of the record is shown, too
 
 
-class ReplayLine(Static):
+class ReplayLine(Chrome):
     """It stands above the hints, and never goes away."""
-
-    DEFAULT_CSS = read_style_sheet(__file__, "replay_line")
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._shown: object = None
 
     def show(self, playback: Playback, keymap: Mapping[str, str]) -> None:
         """Show how it stands with the replay."""
-        found = line(playback.state(), playback.note, keymap, self.size.width)
-        if found.plain != self._shown:
-            self._shown = found.plain
-            self.update(found, layout=False)
+        self.show_line(line(playback.state(), playback.note, keymap, self.size.width))
 
 
 def line(state: PlaybackState, note: str, keymap: Mapping[str, str], width: int) -> Content:
