@@ -53,6 +53,9 @@ NEAR = 64  # lines after one of which nothing tells when it was printed, in whic
 _OF_ONE_LINE = re.compile(r"\(\?(?:[!>(]|<[!=]|[a-zA-Z]*[-s])|\\[AZsWDBnxuUN0-9]|\[\^|[*+?}]\+|\n")
 
 
+_FUZZY = re.compile(r"(?<!\\)\{(?!\d*,?\d*\})")  # a brace that regex, and not re, takes for a quantifier
+
+
 class Pattern:
     """A regular expression. A search that backtracks for too long raises TimeoutError."""
 
@@ -60,7 +63,7 @@ class Pattern:
         import regex  # late: the app starts without a search
 
         try:
-            self._compiled = regex.compile(text, flags)
+            self._compiled = regex.compile(_FUZZY.sub(r"\\{", text), flags)
         except regex.error as error:
             raise re.error(str(error)) from None
         # A limit costs as much as the search of a line; without a quantifier there is nothing to limit.

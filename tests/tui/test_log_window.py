@@ -182,6 +182,8 @@ def test_a_search_is_kind() -> None:
     assert small.matches("CUDA OOM") and capital.matches("CUDA OOM") and not capital.matches("room")
     broken = Matcher.parse("a[b")
     assert broken is not None and broken.matches("x a[b y") and broken.spans("x a[b y") == [(2, 5)]
+    braces = Matcher.parse("step_{i}")
+    assert braces is not None and braces.matches("step_{i}") and not braces.matches("step_2")
     assert Matcher.parse("") is None and Matcher.parse("!", invertible=True) is None
     colored = Matcher.parse("loss=2")
     assert colored is not None and colored.matches("\x1b[32mloss\x1b[0m=2")
