@@ -11,12 +11,11 @@ import pytest
 from skyward_core import plugins
 from skyward_core.client.launch.script_plugin_provider_discovery import (
     available_plugins,
-    by_name,
     parameter_fields,
     parse_parameters,
 )
 from skyward_core.model.errors import UsageError
-from skyward_core.plugins import Plugin
+from skyward_core.plugins import Plugin, by_name
 
 NAMES = [each.name for each in available_plugins()]
 Pace = Literal["slow", "fast"]

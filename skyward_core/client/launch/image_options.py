@@ -211,11 +211,3 @@ def split_by_field(texts: Iterable[str]) -> Mapping[str, str]:
             name, value = "env", text.removeprefix("env.")
         found.setdefault("secrets" if name == "secret" else name, []).append(value)
     return {name: " && ".join(values) if name == "setup" else shlex.join(values) for name, values in found.items()}
-
-
-__all__ = [
-    "IMAGE_FIELDS",
-    "ImageField",
-    "field_texts",
-    "split_by_field",
-]

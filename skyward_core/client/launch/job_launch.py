@@ -352,7 +352,6 @@ __all__ = [
     "JobFile",
     "JobRequest",
     "job_tasks",
-    "make_portable_task",
     "make_process_folder",
     "parse_variables",
     "pool_job_tasks",

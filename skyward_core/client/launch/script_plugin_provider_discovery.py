@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, get_origin
 from skyward_core.model.errors import ScriptError, SkywardError, UsageError, set_error_field
 from skyward_core.model.provider_capabilities import Offers, costs_money, declared_settings
 from skyward_core.model.script_interpreter import Interpreter
-from skyward_core.plugins import PluginInfo, by_name, factory
+from skyward_core.plugins import PluginInfo, factory
 from skyward_core.plugins import available as available_plugins
 from skyward_core.providers import DEFAULT_PROVIDER, provider_names
 from skyward_core.providers import provider_class as provider_by_name
@@ -72,15 +72,6 @@ def has_own_block(script: Path) -> bool:
         return read_inline_metadata(script) is not None
     except ScriptError:
         return True
-
-
-def list_imports(script: Path) -> set[str]:
-    """The top-level packages that a script imports anywhere.
-
-    Raises:
-        ScriptError: it cannot be read, or is no Python.
-    """
-    return _imported_packages(ast.walk(parse_script(script)))
 
 
 def _imported_packages(nodes: Iterable[ast.AST]) -> set[str]:
@@ -305,9 +296,7 @@ __all__ = [
     "FunctionInfo",
     "Interpreter",
     "InterpreterOption",
-    "PackageFile",
     "PluginInfo",
-    "ProviderInfo",
     "RawArgument",
     "Task",
     "UnusablePython",
@@ -317,7 +306,6 @@ __all__ = [
     "available_plugins",
     "build_task",
     "build_tasks",
-    "by_name",
     "choose_interpreter",
     "find_function",
     "find_gang_frameworks",
@@ -327,13 +315,11 @@ __all__ = [
     "lacks_module",
     "list_commands",
     "list_functions",
-    "list_imports",
     "list_interpreters",
     "missing_frameworks",
     "missing_imports",
     "packages_for",
     "parameter_fields",
-    "parse_arguments",
     "parse_parameters",
     "parse_source",
     "query_python",
