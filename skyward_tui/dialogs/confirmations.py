@@ -223,7 +223,8 @@ class TeardownScreen(TypedConfirmation[bool]):
             except (SkywardError, OSError) as error:
                 self._receipts[key] = format_error(error)
         for key, receipt in self._receipts.items():
-            self.app.flash(f"{_name(key)}: {_receipt_text(receipt)}", "done" if _is_gone(receipt) else "error")
+            said = receipt if isinstance(receipt, str) else receipt_line(receipt)
+            self.app.flash(f"{_name(key)}: {said}", "done" if _is_gone(receipt) else "error")
         if any(view.has_unknown_price or view.price_hourly for view in self._views):
             self.app.scan_leftovers()
         if self.is_attached:
@@ -255,11 +256,6 @@ def _is_gone(receipt: Receipt | str) -> bool:
 def _has_details(receipt: Receipt | str) -> bool:
     """Whether something lies somewhere, or is lost."""
     return not isinstance(receipt, str) and bool(receipt.notes or receipt.kept or receipt.lost)
-
-
-def _receipt_text(receipt: Receipt | str) -> str:
-    """The receipt as one line; an error as it is."""
-    return receipt if isinstance(receipt, str) else receipt_line(receipt)
 
 
 def _progress(name: str, view: PoolView | None, receipt: Receipt | str | None) -> Content:

@@ -63,7 +63,8 @@ class Toggles(Widget, can_focus=True):
             style = "$block-cursor-foreground on $block-cursor-background bold" if here else ""
             # Nothing stands behind the last one of a row: there may be no room for it.
             parts.append(("\n" * (y - row) if y > row else "  " if place else "", ""))
-            parts.append((_box(name in self.chosen, label), style or ("$text-success" if name in self.chosen else "")))
+            is_on = name in self.chosen
+            parts.append((f"[{'x' if is_on else ' '}] {label}", style or ("$text-success" if is_on else "")))
             row = y
         return Content.assemble(*parts) if parts else Content.styled("none installed", "$muted")
 
@@ -97,10 +98,6 @@ class Toggles(Widget, can_focus=True):
             if y == event.y and x <= event.x < x + len(label) + 4:
                 self._cursor = cursor
                 self.action_switch()
-
-
-def _box(is_on: bool, label: str) -> str:
-    return f"[{'x' if is_on else ' '}] {label}"
 
 
 class Choice(Select[str], inherit_bindings=False):
