@@ -94,10 +94,10 @@ class Notifier:
 
             run_command(self.ways.command, environment_variables(told), self._command_failed)
 
-    def _command_failed(self, why: str) -> None:
+    def _command_failed(self, reason: str) -> None:
         if not self._has_failed:
             self._has_failed = True
-            self._failed(f"the command of [notify], {self.ways.command[0]}, does not work: {why}")
+            self._failed(f"the command of [notify], {self.ways.command[0]}, does not work: {reason}")
 
 
 def _shows_notifications() -> bool:

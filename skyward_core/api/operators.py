@@ -235,8 +235,8 @@ class PoolOperations(DeprecatedMethods, PoolOperand):
         pool = self.pool
         found = submit(pool.context.outputs.files(patterns, run)).result()
         if found.failures:
-            node, why = next(iter(found.failures.items()))
-            raise PoolError(_safe(f"node {node} of pool {pool.name} cannot be asked for files: {why}"))
+            node, reason = next(iter(found.failures.items()))
+            raise PoolError(_safe(f"node {node} of pool {pool.name} cannot be asked for files: {reason}"))
         if found.omitted_count:
             raise PoolError(
                 f"ranks of pool {pool.name} wrote {found.omitted_count:,} files more than are named at once: say which"
@@ -265,7 +265,7 @@ class PoolOperations(DeprecatedMethods, PoolOperand):
 
         pool = self.pool
         haul = submit(pool.context.outputs.fetch(patterns, None if to is None else Path(to), run)).result()
-        failed = [f"{names} of node {node}: {why}" for names, node, why in list_failed_files(haul.files)]
+        failed = [f"{names} of node {node}: {reason}" for names, node, reason in list_failed_files(haul.files)]
         if said := [*haul.notes, *failed]:
             raise PoolError(_safe(f"not all that ranks of pool {pool.name} wrote is here: {'; '.join(said)}"))
         return [each.target for each in haul.files]

@@ -105,8 +105,8 @@ async def scan_accounts(
     # All at once: one that does not answer holds the others up for no longer than itself.
     inventories = await asyncio.gather(*(_inventory(each, everywhere) for each in accounts))
     for index, inventory in enumerate(inventories):
-        for place, why in inventory.unknown.items():  # two accounts may have places of one name
-            unknown[f"{place} of account {index + 1}" if place in unknown else place] = why
+        for place, reason in inventory.unknown.items():  # two accounts may have places of one name
+            unknown[f"{place} of account {index + 1}" if place in unknown else place] = reason
         for thing in inventory.things:
             if (thing.what, thing.id) in seen:
                 continue

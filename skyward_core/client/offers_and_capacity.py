@@ -25,7 +25,7 @@ from skyward_core.transport.background_loop import submit
 from skyward_core.util.user_files import parse_json
 
 
-def list_offers(wish: MachineRequirements) -> OfferList:
+def list_offers(requirements: MachineRequirements) -> OfferList:
     """What all providers have that a wish is about; nothing is made.
 
     Raises:
@@ -34,11 +34,11 @@ def list_offers(wish: MachineRequirements) -> OfferList:
     asked, notes = _providers_with(Offers)
     if not asked:
         raise UsageError("; ".join(["no provider here tells what can be had of it", *notes]))
-    found = submit(_gather_offers(asked, wish)).result()
+    found = submit(_gather_offers(asked, requirements)).result()
     return OfferList(offers=found.offers, notes=[*notes, *found.notes])
 
 
-def list_blocks(wish: MachineRequirements, nodes: int, hours: int) -> list[Block]:
+def list_blocks(requirements: MachineRequirements, nodes: int, hours: int) -> list[Block]:
     """Machines that can be bought ahead, of all providers that sell some, the earliest first; nothing is bought.
 
     Raises:
@@ -48,7 +48,7 @@ def list_blocks(wish: MachineRequirements, nodes: int, hours: int) -> list[Block
     asked, notes = _providers_with(SellsBlocks)
     if not asked:
         raise UsageError("; ".join(["no provider here sells machines ahead", *notes]))
-    found = [each for one in asked for each in submit(one.blocks(wish, nodes, hours)).result()]
+    found = [each for one in asked for each in submit(one.blocks(requirements, nodes, hours)).result()]
     return sorted(found, key=lambda block: (block.starts_at, block.upfront))
 
 
@@ -65,8 +65,8 @@ def _providers_with(capability: type) -> tuple[list[Any], list[str]]:
     return asked, notes
 
 
-async def _gather_offers(asked: list[Offers], wish: MachineRequirements) -> OfferList:
-    found = await asyncio.gather(*(each.offers(wish) for each in asked), return_exceptions=True)
+async def _gather_offers(asked: list[Offers], requirements: MachineRequirements) -> OfferList:
+    found = await asyncio.gather(*(each.offers(requirements) for each in asked), return_exceptions=True)
     lists = [each for each in found if isinstance(each, OfferList)]
     errors = [each for each in found if isinstance(each, BaseException)]
     for error in errors:
@@ -189,7 +189,7 @@ async def _buy_block(ledger: Ledger, provider: Any, block: Block, token: str) ->
     return found
 
 
-async def _find_purchase(provider: Any, block: Block, token: str, why: str) -> Reservation:
+async def _find_purchase(provider: Any, block: Block, token: str, reason: str) -> Reservation:
     """What was bought by a call without an answer.
 
     Raises:
@@ -207,7 +207,7 @@ async def _find_purchase(provider: Any, block: Block, token: str, why: str) -> R
             return found
         said = "none with its tag is seen"
     raise Unreachable(
-        f"nobody knows whether {block.id} was bought ({why}): of reservations {said} after "
+        f"nobody knows whether {block.id} was bought ({reason}): of reservations {said} after "
         f"{sum(PURCHASE_POLL_PAUSES):g} s. It may "
         f"cost ${block.upfront:,.2f} all the same, and is not tried again",
         hint=Hint("purchases"),
@@ -250,11 +250,11 @@ def find_doubtful_purchase(id: str) -> Purchase:
                 f"{PENDING_SECONDS:.0f} s "
                 "are over"
             )
-        _, found, why = submit(_check_purchase(ledger, asked[0])).result()
+        _, found, reason = submit(_check_purchase(ledger, asked[0])).result()
     if found is not None:
         raise UsageError(f"{id} was bought as {found.id}", hint=Hint("purchases"))
-    if why:
-        raise Unreachable(f"nobody can tell whether {id} was bought: {why}")
+    if reason:
+        raise Unreachable(f"nobody can tell whether {id} was bought: {reason}")
     return asked[0]
 
 

@@ -77,8 +77,8 @@ class Playback:
         start = next(filter(None, map(entry_time, record.entries())), None)
         end = next(filter(None, map(entry_time, record.last_entries())), None)
         if start is None or end is None:
-            why = ": it was cut off before its first whole part" if record.is_truncated else ""
-            raise UsageError(f"the record holds nothing that could be played{why}")
+            reason = ": it was cut off before its first whole part" if record.is_truncated else ""
+            raise UsageError(f"the record holds nothing that could be played{reason}")
         self._start, self._end = start, max(start, end)
         failures = (entry_time(entry) for entry in record.entries(b"Ended") if _is_failure(entry))
         self._failure = next(filter(None, failures), None)

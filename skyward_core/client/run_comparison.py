@@ -200,7 +200,7 @@ def _summarize_metrics(tasks: Mapping[int, TaskView], book: MetricStore, run: st
         for rank, trace in book.traces(run, name).items():
             if rank in silent:
                 told.setdefault(name, []).append(_summarize_trace(trace))
-    return {name: _merge_summaries(gists) for name, gists in told.items()}
+    return {name: _merge_summaries(summaries) for name, summaries in told.items()}
 
 
 def _summarize_trace(trace: Trace) -> MetricSummary:
@@ -209,10 +209,10 @@ def _summarize_trace(trace: Trace) -> MetricSummary:
     return MetricSummary(last, min(finite, default=None), max(finite, default=None))
 
 
-def _merge_summaries(gists: Sequence[MetricSummary]) -> MetricSummary:
-    lasts = [each.last for each in gists if each.last is not None]
-    least = [each.least for each in gists if each.least is not None]
-    most = [each.most for each in gists if each.most is not None]
+def _merge_summaries(summaries: Sequence[MetricSummary]) -> MetricSummary:
+    lasts = [each.last for each in summaries if each.last is not None]
+    least = [each.least for each in summaries if each.least is not None]
+    most = [each.most for each in summaries if each.most is not None]
     return MetricSummary(median(lasts) if lasts else None, min(least, default=None), max(most, default=None))
 
 

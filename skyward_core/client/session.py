@@ -374,16 +374,16 @@ class Session(SessionInterface):
         finally:
             self._attaching.discard(row.token)
 
-    def _mark_unreachable(self, row: PoolRow, why: str, hint: Hint | None) -> None:
+    def _mark_unreachable(self, row: PoolRow, reason: str, hint: Hint | None) -> None:
         state: PoolStatus = "starting" if row.state == "starting" else "unreachable"
         with suppress(LedgerError):  # it may be up by now
             now = self.ledger.pool(row.token)
             if now.state == "starting" and not is_starting(now):  # who brought it up is gone
                 state, hint = "unfinished", hint or Hint("down", row.name)
-        self._list_unreachable(row, state, why).hint = hint
+        self._list_unreachable(row, state, reason).hint = hint
 
-    def _list_unreachable(self, row: PoolRow, state: PoolStatus, why: str) -> PoolView:
-        view = self._unreachable[row.token] = unreachable_view(row, state, why)
+    def _list_unreachable(self, row: PoolRow, state: PoolStatus, reason: str) -> PoolView:
+        view = self._unreachable[row.token] = unreachable_view(row, state, reason)
         set_hourly_price(view, self.ledger, row)
         return view
 

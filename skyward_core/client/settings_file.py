@@ -25,8 +25,8 @@ def read_settings_text(path: Path) -> str:
     Raises:
         UsageError: it cannot be read, or somebody else could have written it.
     """
-    if why := distrust_reason(str(path)):
-        raise UsageError(f"{path} is not believed: {why}. Work in a folder of your own")
+    if reason := distrust_reason(str(path)):
+        raise UsageError(f"{path} is not believed: {reason}. Work in a folder of your own")
     try:
         return read_bytes(path, MAX_SETTINGS_BYTES).decode()  # its ends of lines stay
     except FileNotFoundError:

@@ -122,14 +122,14 @@ def _inspect_interpreter(python: str | None) -> tuple[str, Path, dict[str, Any]]
             found: dict[str, Any] = json.loads(answer.stdout)
             return python, Path(found["site"]), found
         last = answer.stderr.decode(errors="replace").strip().rpartition("\n")[2]
-        why = f"it ended with status {answer.returncode}{': ' * bool(last)}{last}"
+        reason = f"it ended with status {answer.returncode}{': ' * bool(last)}{last}"
     except OSError as error:
-        why = error.strerror or str(error)
+        reason = error.strerror or str(error)
     except QueryTimeout as error:
-        why = str(error)
+        reason = str(error)
     except (ValueError, KeyError):
-        why = "it answers something else, and may be no Python"
-    raise UsageError(f"{sanitize_line(python)} does not say where its packages are: {sanitize_line(why)}")
+        reason = "it answers something else, and may be no Python"
+    raise UsageError(f"{sanitize_line(python)} does not say where its packages are: {sanitize_line(reason)}")
 
 
 def _remove_partial_files(site: Path) -> None:

@@ -230,36 +230,36 @@ class MachineRequirements(Value):
     only: Sequence[Offer] = ()
 
 
-def mismatch_reason(offer: Offer, wish: MachineRequirements) -> str:
+def mismatch_reason(offer: Offer, requirements: MachineRequirements) -> str:
     """Why an offer is none for a wish, in words; "" where it is one."""
-    return next(_shortcomings(offer, wish), "")
+    return next(_shortcomings(offer, requirements), "")
 
 
-def _shortcomings(offer: Offer, wish: MachineRequirements) -> Iterator[str]:
-    if wish.only and not any(_is_same(offer, each) for each in wish.only):
+def _shortcomings(offer: Offer, requirements: MachineRequirements) -> Iterator[str]:
+    if requirements.only and not any(_is_same(offer, each) for each in requirements.only):
         yield "is not meant now"
-    if wish.instance_type and offer.instance_type != wish.instance_type:
-        yield f"is no {wish.instance_type}"
-    if wish.regions and offer.region not in wish.regions:
+    if requirements.instance_type and offer.instance_type != requirements.instance_type:
+        yield f"is no {requirements.instance_type}"
+    if requirements.regions and offer.region not in requirements.regions:
         yield f"is in {offer.region}"
-    if wish.zones and offer.zone and offer.zone not in wish.zones:
+    if requirements.zones and offer.zone and offer.zone not in requirements.zones:
         yield f"is in {offer.zone}"
-    if wish.allocation in ("spot", "on-demand") and offer.market != wish.allocation:
+    if requirements.allocation in ("spot", "on-demand") and offer.market != requirements.allocation:
         yield f"is {offer.market}"
-    if why := _accelerator_mismatch(offer, wish):
-        yield why
-    if wish.architecture and offer.architecture != wish.architecture:
+    if reason := _accelerator_mismatch(offer, requirements):
+        yield reason
+    if requirements.architecture and offer.architecture != requirements.architecture:
         yield f"is {offer.architecture}"
-    if offer.vcpus < wish.vcpus:
+    if offer.vcpus < requirements.vcpus:
         yield f"has {offer.vcpus} vCPUs"
-    if offer.memory_gb < wish.memory_gb:
+    if offer.memory_gb < requirements.memory_gb:
         yield f"has {offer.memory_gb:g} GB of memory"
-    if wish.efa and not offer.efa:
+    if requirements.efa and not offer.efa:
         yield "has no EFA"
-    if wish.max_hourly is not None:
+    if requirements.max_hourly is not None:
         if offer.billed_hourly is None:
             yield "has no known price, and there is a limit"
-        elif offer.billed_hourly > wish.max_hourly:
+        elif offer.billed_hourly > requirements.max_hourly:
             yield f"costs ${offer.billed_hourly:.2f}/h"
 
 
@@ -271,13 +271,13 @@ def _is_same(one: Offer, other: Offer) -> bool:
     )  # fmt: skip
 
 
-def _accelerator_mismatch(offer: Offer, wish: MachineRequirements) -> str:
-    wanted = wish.accelerator
+def _accelerator_mismatch(offer: Offer, requirements: MachineRequirements) -> str:
+    wanted = requirements.accelerator
     if wanted is None:
-        if wish.any_accelerator:
+        if requirements.any_accelerator:
             return "" if offer.count else "has no accelerator"
         # Whoever names the type knows what it has; nobody else is sold an accelerator that was not asked for.
-        named = wish.instance_type
+        named = requirements.instance_type
         return f"has {offer.count} {offer.accelerator}" if offer.accelerator and not named else ""
     if offer.accelerator != wanted.name or offer.count != wanted.count:
         return f"has {offer.count} {offer.accelerator}" if offer.count else "has no accelerator"
@@ -289,7 +289,7 @@ def _accelerator_mismatch(offer: Offer, wish: MachineRequirements) -> str:
     return ""
 
 
-def matching_offers(offers: Iterable[Offer], wish: MachineRequirements) -> list[Offer]:
+def matching_offers(offers: Iterable[Offer], requirements: MachineRequirements) -> list[Offer]:
     """The offers that a wish is tried with, best first.
 
     Cheaper ones come first, those without a known price last; of equal ones those of the region and the zone that were
@@ -297,35 +297,37 @@ def matching_offers(offers: Iterable[Offer], wish: MachineRequirements) -> list[
     come in the order in which they were named, whatever the price.
     """
     return sorted(
-        (offer for offer in offers if not mismatch_reason(offer, wish)),
-        key=lambda each: offer_sort_key(each, wish),
+        (offer for offer in offers if not mismatch_reason(offer, requirements)),
+        key=lambda each: offer_sort_key(each, requirements),
     )
 
 
-def offer_sort_key(offer: Offer, wish: MachineRequirements) -> tuple[Any, ...]:
+def offer_sort_key(offer: Offer, requirements: MachineRequirements) -> tuple[Any, ...]:
     """By what offers are sorted, best first: also those for several wishes, as far as their prices."""
     price = offer.billed_hourly
-    region = wish.regions.index(offer.region) if offer.region in wish.regions else 0
-    zone = wish.zones.index(offer.zone) if offer.zone in wish.zones else 0
-    later = wish.allocation == "spot-if-available" and offer.market == "on-demand"
-    first = region if wish.selection == "first" else 0
+    region = requirements.regions.index(offer.region) if offer.region in requirements.regions else 0
+    zone = requirements.zones.index(offer.zone) if offer.zone in requirements.zones else 0
+    later = requirements.allocation == "spot-if-available" and offer.market == "on-demand"
+    first = region if requirements.selection == "first" else 0
     names = (region, zone, offer.region, offer.instance_type, offer.zone, offer.market)
     return later, first, price is None, price or 0.0, *names
 
 
-def describe_nearest(offers: Sequence[Offer], wish: MachineRequirements) -> list[str]:
+def describe_nearest(offers: Sequence[Offer], requirements: MachineRequirements) -> list[str]:
     """What comes nearest to a wish that nothing fits, each kind of machine once, and why it is none, in words."""
 
-    wanted = wish.accelerator
+    wanted = requirements.accelerator
     # Who wants eight of an accelerator looks at four of it, and at others only where there is none.
     same = [offer for offer in offers if wanted is not None and offer.accelerator == wanted.name]
 
     def far(offer: Offer) -> tuple[object, ...]:
-        missed = len(list(_shortcomings(offer, wish)))
+        missed = len(list(_shortcomings(offer, requirements)))
         price = offer.billed_hourly
         return missed, price is None, price or 0.0, offer.instance_type, offer.region, offer.zone
 
     kinds: dict[tuple[str, str], Offer] = {}
     for offer in sorted(same or offers, key=far):
         kinds.setdefault((offer.instance_type, offer.market), offer)
-    return [f"{offer} {' and '.join(_shortcomings(offer, wish))}" for offer in list(kinds.values())[:MAX_NEAREST]]
+    return [
+        f"{offer} {' and '.join(_shortcomings(offer, requirements))}" for offer in list(kinds.values())[:MAX_NEAREST]
+    ]

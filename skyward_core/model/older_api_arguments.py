@@ -40,17 +40,17 @@ def renamed(new: str, made: Callable[[Any], Any] = lambda value: value) -> Rule:
     return rule
 
 
-def ignored(why: str, *meaningless: Any) -> Rule:
+def ignored(reason: str, *meaningless: Any) -> Rule:
     """There is no such thing, and all goes on without: said once per line of a script.
 
     Args:
-        why: what is so instead, in words.
+        reason: what is so instead, in words.
         *meaningless: values that ask for nothing else than what is; None is one.
     """
 
     def rule(kind: str, name: str, value: Any) -> dict[str, Any]:
         if not any(value is each or value == each for each in (None, *meaningless)):
-            warnings.warn(f"{kind}({name}=...) goes unheeded: {why}", FutureWarning, stacklevel=_script_stacklevel())
+            warnings.warn(f"{kind}({name}=...) goes unheeded: {reason}", FutureWarning, stacklevel=_script_stacklevel())
         return {}
 
     return rule
@@ -69,18 +69,18 @@ def ignored_silently(kind: str, name: str, value: Any) -> dict[str, Any]:
     return {}
 
 
-def rejected(why: str, *meaningless: Any) -> Rule:
+def rejected(reason: str, *meaningless: Any) -> Rule:
     """There is no such thing, and what the script does would not be what it asks for.
 
     Args:
-        why: what to do instead, in words.
+        reason: what to do instead, in words.
         *meaningless: values that ask for nothing; None is one.
     """
 
     def rule(kind: str, name: str, value: Any) -> dict[str, Any]:
         if any(value is each or value == each for each in (None, *meaningless)):
             return {}
-        raise SpecError(f"{kind}({name}=...) is not to be had: {why}", name)
+        raise SpecError(f"{kind}({name}=...) is not to be had: {reason}", name)
 
     return rule
 
@@ -194,9 +194,9 @@ def removal_reason(name: str, *, plugin: bool = False) -> str:
         name: what was asked for.
         plugin: whether of the plugins.
     """
-    for names, why in (_PLUGIN_REMOVAL_REASONS if plugin else _REMOVAL_REASONS).items():
+    for names, reason in (_PLUGIN_REMOVAL_REASONS if plugin else _REMOVAL_REASONS).items():
         if name in names.split():
-            return f": older releases have it, and this library has not, because {why}"
+            return f": older releases have it, and this library has not, because {reason}"
     return ""
 
 
@@ -212,10 +212,10 @@ def raise_removed_name(module: str, name: str, *, plugin: bool = False) -> NoRet
         AttributeError: always; but for ``from module import name`` of a name that has a reason.
         ImportError: in that case: of an AttributeError Python would tell nothing but "cannot import name".
     """
-    why = removal_reason(name, plugin=plugin)
-    if why and sys._getframe(2).f_code.co_name == "_handle_fromlist":  # of importlib, which asks first
-        raise ImportError(f"cannot import {name!r} from {module!r}{why}", name=module)
-    raise AttributeError(f"module {module!r} has no attribute {name!r}{why}")
+    reason = removal_reason(name, plugin=plugin)
+    if reason and sys._getframe(2).f_code.co_name == "_handle_fromlist":  # of importlib, which asks first
+        raise ImportError(f"cannot import {name!r} from {module!r}{reason}", name=module)
+    raise AttributeError(f"module {module!r} has no attribute {name!r}{reason}")
 
 
 MAX_LISTED_NAMES = 8  # names that are all told where none is near

@@ -61,9 +61,9 @@ def list_failed_files(files: Iterable[FetchedFile]) -> Iterator[tuple[str, int, 
     for each in files:
         if each.error:
             found.setdefault((each.file.node, each.error), []).append(each.file.path)
-    for (node, why), paths in found.items():
+    for (node, reason), paths in found.items():
         more = f" and {len(paths) - MAX_NAMED_FILES:,} more" if len(paths) > MAX_NAMED_FILES else ""
-        yield f"{', '.join(paths[:MAX_NAMED_FILES])}{more}", node, why
+        yield f"{', '.join(paths[:MAX_NAMED_FILES])}{more}", node, reason
 
 
 @value

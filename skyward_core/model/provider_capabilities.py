@@ -145,13 +145,13 @@ class Offers(Plans, Protocol):
     name: str
     payer: str
 
-    async def offers(self, wish: MachineRequirements) -> OfferList:
+    async def offers(self, requirements: MachineRequirements) -> OfferList:
         """Return the offers for a wish, near misses among them; ``model.offers`` decides which fit, and their order.
 
         Where the provider cannot be asked, what this release knows of it; the notes say so.
 
         Args:
-            wish: what a machine has to be; without regions those that the provider was made for are meant.
+            requirements: what a machine has to be; without regions those that the provider was made for are meant.
 
         Raises:
             UsageError: a part of the wish makes no sense there.
@@ -169,11 +169,11 @@ class Offers(Plans, Protocol):
 class SellsBlocks(Protocol):
     """Machines of it can be bought ahead, for some hours."""
 
-    async def blocks(self, wish: MachineRequirements, nodes: int, hours: int) -> Sequence[Block]:
+    async def blocks(self, requirements: MachineRequirements, nodes: int, hours: int) -> Sequence[Block]:
         """What can be bought now, the earliest first; nothing is bought.
 
         Args:
-            wish: what a machine has to be.
+            requirements: what a machine has to be.
             nodes: how many.
             hours: for how long.
 

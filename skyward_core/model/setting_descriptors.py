@@ -69,8 +69,8 @@ class Setting(Value):
         except SkywardError:
             raise
         except ValueError as error:
-            why = f"{_TYPE_NAMES[self.type]}, not {text!r}" if self.type in _TYPE_NAMES else str(error)
-            raise UsageError(f"{self.name}: {why}") from error
+            reason = f"{_TYPE_NAMES[self.type]}, not {text!r}" if self.type in _TYPE_NAMES else str(error)
+            raise UsageError(f"{self.name}: {reason}") from error
         except Exception as error:  # a type of another package may raise anything
             raise UsageError(f"{self.name}: {type(error).__name__}: {error}") from error
 

@@ -136,9 +136,9 @@ def parse_node_count(value: Any) -> int | Nodes:
         try:
             value = Nodes(min=_parse_count(least), max=_parse_count(most))
         except ValueError as error:
-            why = f"; {error.field} {error.reason}" if isinstance(error, SpecError) else ""
+            reason = f"; {error.field} {error.reason}" if isinstance(error, SpecError) else ""
             raise ValueError(
-                f'should be a whole number from 1 to 1024, or a range of them such as "2:8" (got {value!r:.60}{why})'
+                f'should be a whole number from 1 to 1024, or a range of them such as "2:8" (got {value!r:.60}{reason})'
             ) from None
     if isinstance(value, Nodes):
         return value if value.min < value.max else value.min

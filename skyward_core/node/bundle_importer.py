@@ -104,9 +104,9 @@ class _DeferredFinder:
         import time
 
         self._until = self._until or time.monotonic() + BUNDLE_TIMEOUT
-        while why := self._unavailable_reason():
+        while reason := self._unavailable_reason():
             if time.monotonic() > self._until or os.geteuid() != self._user:
-                raise ModuleNotFoundError(f"{fullname} is not on this node: {why}", name=fullname)
+                raise ModuleNotFoundError(f"{fullname} is not on this node: {reason}", name=fullname)
             time.sleep(BUNDLE_POLL)
 
     def _unavailable_reason(self) -> str:

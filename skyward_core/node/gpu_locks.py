@@ -215,8 +215,8 @@ def read_gpu_usage_in_child() -> tuple[list[dict[str, Any]], str]:
             if not piece:
                 break
             said += piece
-        gpus, why = json.loads(said)
-        return gpus, why
+        gpus, reason = json.loads(said)
+        return gpus, reason
     except ValueError:
         return [], "who asks the NVIDIA driver has died of it"
     finally:
@@ -256,7 +256,7 @@ def lock_gpus(config: AgentConfig) -> AgentConfig:
         return _with_devices(config, told["devices"], told["models"])
     of, count = config.free_gpus["of"], config.free_gpus["count"]
     for attempt in range(MAX_TRIES):
-        found, amiss, raced = _lock_free_gpus(of, count)
+        found, problems, raced = _lock_free_gpus(of, count)
         if len(found) == count:
             break
         for each in found:
@@ -265,7 +265,7 @@ def lock_gpus(config: AgentConfig) -> AgentConfig:
             few = f"{len(found)} of them {'is' if len(found) == 1 else 'are'} left"
             raise ValueError(
                 f"{count} of its GPUs that were free a moment ago {'was' if count == 1 else 'were'} to be taken, and "
-                f"{few if found else 'none is left'}: {'; '.join(amiss)}. Start again for what is free now"
+                f"{few if found else 'none is left'}: {'; '.join(problems)}. Start again for what is free now"
             )
         time.sleep(random.uniform(0, MAX_RETRY_DELAY))
     ranks = count if config.ranks_per_node == "gpu" else config.ranks_per_node  # type: ignore[comparison-overlap]
@@ -283,13 +283,13 @@ def _with_devices(config: AgentConfig, devices: Sequence[str], models: Sequence[
 def _lock_free_gpus(of: Sequence[str], count: int) -> tuple[list[GpuUse], list[str], bool]:
     """Lock devices until there are enough that are free. Returns them; what is amiss with others, in words; and whether
     one is only locked, by who may be about to give it back."""
-    left, found, amiss, raced = list(of), list[GpuUse](), list[str](), False
+    left, found, problems, raced = list(of), list[GpuUse](), list[str](), False
     while left and len(found) < count:
         tried, left = left[: count - len(found)], left[count - len(found) :]
         locked = [device for device in tried if acquire_gpu(device)]
-        told, why = read_gpu_usage_in_child()
-        if why:
-            raise ValueError(f"its GPUs cannot be taken: {why}")
+        told, reason = read_gpu_usage_in_child()
+        if reason:
+            raise ValueError(f"its GPUs cannot be taken: {reason}")
         seen = {each["id"]: GpuUse.from_json(each) for each in told}
         for device in tried:
             use = seen.get(device)
@@ -298,8 +298,8 @@ def _lock_free_gpus(of: Sequence[str], count: int) -> tuple[list[GpuUse], list[s
                 continue
             raced = raced or device not in locked
             release_gpu(device)
-            amiss.append(f"GPU {device} is gone" if use is None else str(use))
-    return found, amiss, raced
+            problems.append(f"GPU {device} is gone" if use is None else str(use))
+    return found, problems, raced
 
 
 def inherited_lock_fds(devices: str) -> list[int]:

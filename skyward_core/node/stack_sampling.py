@@ -188,8 +188,8 @@ def request_stacks(pid: int, path: str, patience: float) -> list[Thread]:
     Raises:
         Unanswered: the process must not be asked, or does not answer.
     """
-    if why := refusal_reason(pid, path):
-        raise StackDumpError(why)
+    if reason := refusal_reason(pid, path):
+        raise StackDumpError(reason)
     try:
         with open(os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC), "rb+", buffering=0) as file:
             file.truncate(0)
@@ -246,19 +246,19 @@ def dump_py_spy_stacks(program: str, pid: int, patience: float) -> list[Thread]:
     options = ["dump", "--json", "--nonblocking", "--full-filenames", "--pid", str(pid)]
     if _has_children(pid):
         options.append("--subprocesses")
-    why = ""
+    reason = ""
     for _ in range(TRIES):
         said, errors = run_command([program, *options], patience)
         try:
             if threads := parse_py_spy(said, pid):
                 return threads
         except ValueError:
-            why = why or describe_failure(errors)
-            if why == REFUSED:
-                raise PySpyError(why, lasting=True) from None
-        if "--subprocesses" in options and why:
+            reason = reason or describe_failure(errors)
+            if reason == REFUSED:
+                raise PySpyError(reason, lasting=True) from None
+        if "--subprocesses" in options and reason:
             options.remove("--subprocesses")  # a child that is none of Python, say
-    raise PySpyError(why or "py-spy found no Python code in it")
+    raise PySpyError(reason or "py-spy found no Python code in it")
 
 
 def run_command(command: list[str], patience: float) -> tuple[bytes, bytes]:
@@ -401,18 +401,18 @@ def capture_stacks(process: RankProcess, program: str, *, signal: bool) -> dict[
             threads = dump_py_spy_stacks(program, process.pid, PATIENCE)
             return {"how": "py-spy", "threads": _format_threads(threads, process)}
         except PySpyError as error:
-            why = str(error)
+            reason = str(error)
     else:
-        why = NOT_INSTALLED
+        reason = NOT_INSTALLED
     refused = refusal_reason(process.pid, process.file)
     if refused == NO_HANDLER:
         return {"why": refused, "answers": False}  # says more than what py-spy finds in such a process
     if not signal:
-        return {"why": why, "answers": not refused}
+        return {"why": reason, "answers": not refused}
     try:
         threads = request_stacks(process.pid, process.file, PATIENCE)
     except StackDumpError as error:
-        return {"why": f"{why}; by a signal: {error}"}
+        return {"why": f"{reason}; by a signal: {error}"}
     return {"how": "signal", "threads": _format_threads(threads, process)}
 
 

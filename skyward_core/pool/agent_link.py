@@ -498,11 +498,11 @@ class Link:
         if was_up:
             self.start_reconnecting(str(error or "connection closed"))
 
-    def start_reconnecting(self, why: str) -> None:
+    def start_reconnecting(self, reason: str) -> None:
         """It is down: tell so, and try until it is up again."""
         level = INFO if self.finished or self.gone else WARNING
-        _log.log(level, "node %d: down: %s", self.node, why, extra=self._log_extra)
-        self._listener.on_link(self, False, why)
+        _log.log(level, "node %d: down: %s", self.node, reason, extra=self._log_extra)
+        self._listener.on_link(self, False, reason)
         if not self.finished and not self.gone:
             self._retry = asyncio.create_task(self._reconnect())
 
@@ -524,11 +524,11 @@ class Link:
             else:
                 return
 
-    def mark_lost(self, why: str = "", *, taken_back: bool = False) -> None:
+    def mark_lost(self, reason: str = "", *, taken_back: bool = False) -> None:
         """The node is gone for good; ``taken_back``: its machine's provider wanted it."""
-        _log.warning("node %d: lost: %s", self.node, why or "it is gone", extra=self._log_extra)
+        _log.warning("node %d: lost: %s", self.node, reason or "it is gone", extra=self._log_extra)
         self.gone = True
-        self.lost_reason = self.lost_reason or why
+        self.lost_reason = self.lost_reason or reason
         if taken_back:
             self.lost_error_type = PREEMPTED
         self._calls.clear()

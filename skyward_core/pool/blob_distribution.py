@@ -160,8 +160,8 @@ class DirectConnections:
         told, node.usable = not node.usable, False
         # Else what is amiss is the link, or was, and is known.
         if link.up and link.welcome is node.welcome and not told:
-            why = f"no direct line to {link.welcome['address']} ({error})"
-            self._context.news.emit_node_note(link, f"large files go through SSH: {why}")
+            reason = f"no direct line to {link.welcome['address']} ({error})"
+            self._context.news.emit_node_note(link, f"large files go through SSH: {reason}")
 
     async def _request_listener(self, link: Link) -> Address | None:
         from skyward_core.transport.certificates import node_name

@@ -393,10 +393,10 @@ async def fetch_remaining(
         return [], [f"what nobody had fetched: {asked} did not all answer within {QUERY_TIMEOUT:g} s"]
     for now in seen:
         if now.state in ("unreachable", "lost"):
-            why = sanitize_line(str(now.extra.get("why") or "it does not answer"))
+            reason = sanitize_line(str(now.extra.get("why") or "it does not answer"))
             lost.append(
                 f"{_describe_machine(now)} could not be asked for results, logs and files that nobody has "
-                f"fetched ({why})"
+                f"fetched ({reason})"
             )
         elif left := RetainedResults.from_machine(context.token, now):
             kept.append(left)
@@ -413,16 +413,16 @@ async def _fetch_machines(
     chosen = runs_within(kept, MAX_BYTES)
     visits = [NodeResultsFetcher(context.row, each.machine, context.archive, context.ledger) for each in kept]
     gate = asyncio.Semaphore(MAX_PARALLEL)
-    why: dict[NodeResultsFetcher, str] = {}
+    reason: dict[NodeResultsFetcher, str] = {}
 
     async def make(visit: NodeResultsFetcher) -> None:
-        why[visit] = f"it was not here after {PATIENCE:g} s"
+        reason[visit] = f"it was not here after {PATIENCE:g} s"
         try:
             async with gate:
                 await visit.fetch_all(only=chosen)
-            why[visit] = ""
+            reason[visit] = ""
         except (SkywardError, OSError, WireError) as error:
-            why[visit] = error_message(error)
+            reason[visit] = error_message(error)
 
     total = sum(size for each in kept for run, size in each.runs.items() if run in chosen)
     tasks = [asyncio.create_task(make(visit)) for visit in visits]
@@ -434,8 +434,8 @@ async def _fetch_machines(
         await asyncio.wait(tasks)
     notes, lost = [], []
     for visit, each in zip(visits, kept, strict=True):
-        if why[visit]:
-            lost.append(f"{each.describe()}: {why[visit]}")
+        if reason[visit]:
+            lost.append(f"{each.describe()}: {reason[visit]}")
             continue
         done.add(each.machine)
         if here := each.for_runs(chosen):

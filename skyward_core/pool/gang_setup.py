@@ -476,15 +476,15 @@ class GangSetup(RankSetup):
             calls[run] += here["calls"]
             active[run] += here["active"]
             totals[run] = here["total"]
-        why = "its client went away while it was being started"
+        reason = "its client went away while it was being started"
         for run, total in totals.items():
             if active[run] and calls[run] < total:
                 for link, (header, _) in zip(links, answers, strict=True):
                     if link.members and run not in header["runs"]:
                         continue  # it has a gang of some nodes, and the run is on others
-                    link.send({"t": "stop", "run": run, "why": why, "break": link.epoch})
+                    link.send({"t": "stop", "run": run, "why": reason, "break": link.epoch})
                     # Its agent will say so; but what we start next would reach it before we hear of it.
-                    link.broken = link.broken or why
+                    link.broken = link.broken or reason
 
     async def restart_processes(self) -> None:
         async with self._hold_lock():

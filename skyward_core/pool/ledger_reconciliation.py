@@ -63,7 +63,7 @@ async def close_if_gone(row: PoolRow, provider: Provider, ledger: Ledger) -> Rec
     seen = await log_query("describe", row.name, provider.describe(row.name, machines))
     if any(machine.state != "gone" for machine in seen):
         return None
-    notes = {f"node {machine.node}: {why}" for machine in seen if (why := machine.extra.get("why"))}
+    notes = {f"node {machine.node}: {reason}" for machine in seen if (reason := machine.extra.get("why"))}
     # Where another client has just done the same, there may be another pool of that name by now.
     closed = ledger.pool(row.token).ended_at is not None
     if not closed:
@@ -125,6 +125,6 @@ def is_starting(row: PoolRow) -> bool:
 def describe_end(receipt: Receipt) -> str:
     """How a pool came to its end that nobody here has seen."""
     reasons = sorted({note.partition(": ")[2] for note in receipt.notes})
-    why = "; ".join(reasons) or "nothing of it is left"
-    why += f"; lost: {'; '.join(receipt.lost)}" if receipt.lost else ""
-    return f"{why}; not fetched: {'; '.join(receipt.kept)}" if receipt.kept else why
+    reason = "; ".join(reasons) or "nothing of it is left"
+    reason += f"; lost: {'; '.join(receipt.lost)}" if receipt.lost else ""
+    return f"{reason}; not fetched: {'; '.join(receipt.kept)}" if receipt.kept else reason

@@ -94,9 +94,9 @@ async def leftover_notes(row: PoolRow, ledger: Ledger) -> list[str]:
         judge(thing, pool_of(thing, ledger), 0) for inventory in inventories for thing in inventory.things if thing.ours
     ]
     notes = [_describe_leftovers([each for each in found if each.verdict != "up"])]
-    unknown = {place: why for each in inventories for place, why in each.unknown.items()}
+    unknown = {place: reason for each in inventories for place, reason in each.unknown.items()}
     if unknown:
-        said = "; ".join(f"{place} ({why})" for place, why in unknown.items())
+        said = "; ".join(f"{place} ({reason})" for place, reason in unknown.items())
         notes.append(f"whether anything else of pools that are over is left there is not known: {said}")
     return list(filter(None, notes))
 

@@ -64,10 +64,10 @@ class NodeReplacements:
         self._roster.failures.pop(node, None)
         deadline = time.monotonic() + pool.options.start_timeout
         try:
-            while why := await self._try_replace(node):
+            while reason := await self._try_replace(node):
                 if time.monotonic() > deadline:
-                    return self._fail(node, why, late=True)
-                self._emit_progress(node, why, time.time() + POLL_INTERVAL)
+                    return self._fail(node, reason, late=True)
+                self._emit_progress(node, reason, time.time() + POLL_INTERVAL)
                 await asyncio.sleep(POLL_INTERVAL)
         except _PoolTornDown:
             return
@@ -109,11 +109,11 @@ class NodeReplacements:
         pool, token = self._context, self._context.token
         deadline = time.monotonic() + pool.options.start_timeout
         pause, longest = REPLACEMENT_PAUSES
-        while why := await self._attempt(node, found, deadline):
+        while reason := await self._attempt(node, found, deadline):
             if time.monotonic() + pause > deadline:
                 pool.ledger.end_replacement(token, node)
-                return self._fail(node, why, late=True)
-            self._emit_progress(node, f"{why}; asked again in {pause:.0f} s", time.time() + pause)
+                return self._fail(node, reason, late=True)
+            self._emit_progress(node, f"{reason}; asked again in {pause:.0f} s", time.time() + pause)
             await asyncio.sleep(pause)
             pause = min(longest, pause * random.uniform(1.7, 2.3))
             entry = self._roster.ledger_entry(node)
@@ -136,19 +136,19 @@ class NodeReplacements:
             # message is still a failure.
             ours = limit.expired() and isinstance(error, TimeoutError)
             late = f"it was not up after {pool.options.start_timeout:g} s"
-            why = late if ours else error_message(error) or type(error).__name__
+            reason = late if ours else error_message(error) or type(error).__name__
         else:
-            why = "it was lost again" if pool.links[node].gone else ""
+            reason = "it was lost again" if pool.links[node].gone else ""
             # Somebody may end the pool meanwhile, and have seen nothing of this machine.
             if pool.ledger.pool(token).state in ("stopping", "gone"):
                 await self._terminate(pool.machines[node])
                 raise _PoolTornDown
         entry = self._roster.ledger_entry(node)
-        if why and entry is not None and entry.made:
+        if reason and entry is not None and entry.made:
             # It exists and is of no use. It stays in the ledger, among the former ones once there is another.
             await self._terminate(pool.machines[node])
             pool.ledger.restart_replacement(token, node, secrets.token_hex(8))
-        return why
+        return reason
 
     async def _terminate(self, machine: Machine) -> None:
         """Have a machine ended that is not wanted; one that cannot be ended now is left to the pool's teardown."""
@@ -230,11 +230,11 @@ class NodeReplacements:
         self._news.emit_phase(node, "requested", detail, retry_at)
         self._news.emit_state("degraded", f"node {node} is gone: {detail}")
 
-    def _fail(self, node: int, why: str, *, late: bool = False) -> None:
+    def _fail(self, node: int, reason: str, *, late: bool = False) -> None:
         """A node gets no other machine. ``late``: the time for that is over."""
         pool = self._context
         within = f" within {pool.options.start_timeout:g} s" if late else ""
-        said = f"no other machine{within}: {why}"
+        said = f"no other machine{within}: {reason}"
         self._roster.failures[node] = said
         self._news.emit_phase(node, "gone", said)
         detail = f"node {node} is gone, and there was {said}; whoever attaches to the pool has it tried anew"
@@ -274,9 +274,9 @@ class RestartLimiter:
         failed = self._failed.get(node)
         return not failed or self._clock() - failed[-1][0] >= PAUSE * 2 ** (len(failed) - 1)
 
-    def add_failure(self, node: int, why: str) -> None:
+    def add_failure(self, node: int, reason: str) -> None:
         """A start came to nothing."""
-        self._failed.setdefault(node, []).append((self._clock(), why))
+        self._failed.setdefault(node, []).append((self._clock(), reason))
 
     def add_success(self, node: int) -> None:
         """A new agent runs."""
@@ -408,21 +408,21 @@ class NodeRecovery:
             return
         if await self._context.shutdown.check_ended(wait=True):
             return
-        if (why := seen.extra.get("why")) and not any(other.up for other in context.links):
-            words = why.removeprefix("the node ended itself: ")
+        if (reason := seen.extra.get("why")) and not any(other.up for other in context.links):
+            words = reason.removeprefix("the node ended itself: ")
             self._context.shutdown.on_external_end(PoolEnd.from_expiry(context.name, words))
             return
-        why = f"its machine is {seen.state}"
+        reason = f"its machine is {seen.state}"
         if seen.state == "orphaned":
             if not (refused := self._restart_limiter.refusal_reason(link.node)):
                 if self._restart_limiter.is_due(link.node):
                     await self._restart_agent(link)
                 return
-            why = refused
+            reason = refused
         elif said := seen.extra.get("why"):
-            why = f"{why}: {said}"
+            reason = f"{reason}: {said}"
         taken = self._describe_preemption(link.node, seen)
-        self._mark_lost(link, taken or why, taken_back=bool(taken))
+        self._mark_lost(link, taken or reason, taken_back=bool(taken))
         await context.terminate(machine)
 
     async def _find_preemption(self, link: Link) -> str:
@@ -450,31 +450,31 @@ class NodeRecovery:
         try:
             report = await self._context.startup.prepare(link)
         except PoolError as error:
-            why = self._news.redactor.redact_text(error_message(error))
-            self._restart_limiter.add_failure(link.node, why)
-            _log.warning("node %d: no new agent: %s", link.node, why, extra={"pool": self._context.name})
-            self._news.emit_link(link, False, why)
+            reason = self._news.redactor.redact_text(error_message(error))
+            self._restart_limiter.add_failure(link.node, reason)
+            _log.warning("node %d: no new agent: %s", link.node, reason, extra={"pool": self._context.name})
+            self._news.emit_link(link, False, reason)
             return
         self._restart_limiter.add_success(link.node)
         _log.info("node %d: revived by a new agent", link.node, extra={"pool": self._context.name})
         report("ready", "a new agent took over")
 
-    def _on_suspicion_timeout(self, link: Link, why: str) -> None:
+    def _on_suspicion_timeout(self, link: Link, reason: str) -> None:
         """A node has not answered for too long. Its machine is left as it is; and who only watches goes on trying."""
         if not self._context.observer and self._context.external_end is None:
-            self._mark_lost(link, why)
+            self._mark_lost(link, reason)
 
-    def _mark_lost(self, link: Link, why: str, *, taken_back: bool = False) -> None:
+    def _mark_lost(self, link: Link, reason: str, *, taken_back: bool = False) -> None:
         context = self._context
         self.suspects.clear(link)
-        link.mark_lost(why, taken_back=taken_back)
-        self._news.emit_phase(link.node, "gone", why)
+        link.mark_lost(reason, taken_back=taken_back)
+        self._news.emit_phase(link.node, "gone", reason)
         try:
             if context.ledger.pool(context.token).state != "stopping":
                 context.ledger.set_pool_state(context.token, "degraded" if context.present_links else "failed")
         except LedgerError as error:  # what waits for the node must end all the same
             self._news.emit_node_note(link, f"that is not written down: {error}")
-        self._news.emit_state("degraded", f"node {link.node} is gone: {why}")
+        self._news.emit_state("degraded", f"node {link.node} is gone: {reason}")
         self.replacements.begin(link.node)
         self._context.registry.on_node_lost()
         self._context.registry.drop_link(link)

@@ -58,7 +58,7 @@ class NodeRoster:
             return "up", ""
         nodes = [self._context.view.nodes[link.node] for link in away]
         said = [
-            f"node {node.index} {why}" if (why := node.link_detail or node.detail) else f"node {node.index}"
+            f"node {node.index} {reason}" if (reason := node.link_detail or node.detail) else f"node {node.index}"
             for node in nodes[:MAX_NAMED_NODES]
         ]
         more = f" and {len(away) - MAX_NAMED_NODES} more" if len(away) > MAX_NAMED_NODES else ""

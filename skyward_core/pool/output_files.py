@@ -141,8 +141,8 @@ async def _list_page(
         return _NodeListing([], why=f"it {link.silence_text}")
     except (ConnectionError, WireError) as error:
         return _NodeListing([], why=str(error))
-    if why := answer.get("error"):
-        return _NodeListing([], why=why, forgotten=bool(answer.get("forgotten")))
+    if reason := answer.get("error"):
+        return _NodeListing([], why=reason, forgotten=bool(answer.get("forgotten")))
     return _NodeListing([_written_file(each, link) for each in answer["files"]], answer["more"], answer["folder"])
 
 
@@ -460,7 +460,7 @@ class OutputFetcher:
             OSError: it is no more as it was, cannot be written here, or nothing comes from there any more.
         """
         since, at = time.monotonic(), incoming.at
-        while not (why := self._end_reason or self._failed_nodes.get(file.node, "")):
+        while not (reason := self._end_reason or self._failed_nodes.get(file.node, "")):
             link = self._context.links[file.node]
             try:
                 return await self._download_with_timeout(link, file.path, incoming)
@@ -470,7 +470,7 @@ class OutputFetcher:
                 if link.gone or self._context.detached or time.monotonic() - since > self._stall_timeout:
                     self._failed_nodes[file.node] = str(error)
                 await asyncio.sleep(0.1)  # the link is on its way up again
-        raise OSError(why)
+        raise OSError(reason)
 
     async def _download_with_timeout(self, link: Link, path: str, incoming: IncomingOutput) -> None:
         """Take it, as long as some of it comes. A silent node is not asked again: it answers once it goes on.
@@ -616,7 +616,7 @@ class Outputs:
             PoolError: no node could be asked.
         """
         found = await self.files(patterns, run)
-        notes = [f"node {node} cannot be asked for files: {why}" for node, why in found.failures.items()]
+        notes = [f"node {node} cannot be asked for files: {reason}" for node, reason in found.failures.items()]
         if notes and not found.folders:
             raise PoolError(f"of pool {self._context.name}: {'; '.join(notes)}")
         if found.omitted_count:
@@ -764,7 +764,7 @@ class Outputs:
         whose = {node: [file for file in left if file.node == node] for node in found.folders}
         said = [self._describe_unfetched(node, found.folders[node], files) for node, files in whose.items() if files]
         unasked = [
-            f"node {node} could not be asked what its ranks wrote ({why})" for node, why in found.failures.items()
+            f"node {node} could not be asked what its ranks wrote ({reason})" for node, reason in found.failures.items()
         ]
         notes = [trouble] if trouble else []
         if found.omitted_count:

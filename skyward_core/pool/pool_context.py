@@ -51,9 +51,9 @@ class PoolEnd(NamedTuple):
     at: float
 
     @classmethod
-    def from_expiry(cls, pool: str, why: str) -> PoolEnd:
+    def from_expiry(cls, pool: str, reason: str) -> PoolEnd:
         """Its limits were over, just now."""
-        return cls(pool, "", why, time.time())
+        return cls(pool, "", reason, time.time())
 
     @classmethod
     def from_agent(cls, pool: str, header: AgentEnding) -> PoolEnd:
@@ -66,15 +66,15 @@ class PoolEnd(NamedTuple):
         if row.ended_at is None:
             return cls(row.name, "another client", "", time.time())
         receipt = row.receipt or {}
-        whys = sorted({note.partition(": ")[2] or note for note in receipt.get("notes", ())})
-        return cls(row.name, receipt.get("by", ""), "; ".join(whys), row.ended_at)
+        reasons = sorted({note.partition(": ")[2] or note for note in receipt.get("notes", ())})
+        return cls(row.name, receipt.get("by", ""), "; ".join(reasons), row.ended_at)
 
     def error(self) -> PoolGone:
         """What is raised by all that waits, or is begun later: a fresh one for each thread."""
         when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(self.at))
         ended = f"was ended at {when} by {self.by}" if self.by else f"ended itself at {when}"
-        why = f": {self.why}" if self.why else ""
-        return PoolGone(f"pool {self.pool} {ended}{why}", by=self.by, at=self.at, why=self.why)
+        reason = f": {self.why}" if self.why else ""
+        return PoolGone(f"pool {self.pool} {ended}{reason}", by=self.by, at=self.at, why=self.why)
 
 
 class PoolContext:

@@ -64,9 +64,9 @@ async def _request_stacks(
     if not wanted:
         return []
     if not link.up:
-        why = link.lost_reason or f"there is no connection to node {link.node}"
+        reason = link.lost_reason or f"there is no connection to node {link.node}"
     elif "stacks" not in link.welcome.get("knows", ()):
-        why = TOO_OLD
+        reason = TOO_OLD
     else:
         try:
             answer: StacksAnswer
@@ -74,10 +74,10 @@ async def _request_stacks(
             answer, _ = await link.wait_while_heard(asking, ANSWER_TIMEOUT, SILENCE_TIMEOUT)
             return [_rank_stack(each, link.node) for each in answer["ranks"] if each["rank"] in mine]
         except TimeoutError:
-            why = f"node {link.node} {link.silence_text}"
+            reason = f"node {link.node} {link.silence_text}"
         except (ConnectionError, WireError) as error:
-            why = str(error)
-    return [RankStack(rank, 0, link.node, "silent", why=why) for rank in wanted]
+            reason = str(error)
+    return [RankStack(rank, 0, link.node, "silent", why=reason) for rank in wanted]
 
 
 def _rank_stack(told: RankStacksKeys, node: int) -> RankStack:
@@ -119,8 +119,8 @@ async def profile_rank(context: PoolContext, rank: int, seconds: float) -> str:
     request = {"t": "profile", "rank": rank, "seconds": seconds}
     answer: AgentKnown
     answer, data = await _ask_about(context, rank, request, seconds + PROFILE_MARGIN, "makes no profiles")
-    if why := answer.get("error"):
-        raise PoolError(f"rank {rank} cannot be looked at: {sanitize_line(why)}")
+    if reason := answer.get("error"):
+        raise PoolError(f"rank {rank} cannot be looked at: {sanitize_line(reason)}")
     return data.decode(errors="replace")
 
 
@@ -145,8 +145,8 @@ async def send_to_debugger(
     asked |= ({"text": text} if text else {}) | ({"eof": True} if eof else {})
     answer: DebugAnswer
     answer, data = await _ask_about(context, rank, asked, DEBUGGER_TIMEOUT, "debugs nothing")
-    if why := answer.get("error"):
-        raise PoolError(sanitize_line(why))
+    if reason := answer.get("error"):
+        raise PoolError(sanitize_line(reason))
     return data, answer["over"]
 
 

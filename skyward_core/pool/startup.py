@@ -110,13 +110,13 @@ class MachineVerifier:
         """
         bought = {node: what for node in nodes if (what := self.purchase_of(node)) is not None}
         lies = await self._verify_nodes(bought)
-        for node, why in lies.items():
-            await self._replace_machine(node, why, take_over)
+        for node, reason in lies.items():
+            await self._replace_machine(node, reason, take_over)
         again = await self._verify_nodes({node: bought[node] for node in lies})
-        for node, why in again.items():
+        for node, reason in again.items():
             raise PoolError(
                 f"{self._describe(node)} took the place of one that was not what was bought ({lies[node]}), and is not "
-                f"either: {why}; try again, in another zone or with another type"
+                f"either: {reason}; try again, in another zone or with another type"
             )
 
     async def verify_replacement(self, node: int) -> None:
@@ -143,12 +143,14 @@ class MachineVerifier:
         cut_off = self._find_isolated(found)
         lies = {}
         for node, arrived in found.items():
-            why = find_mismatch(bought[node], arrived) or cut_off.get(node, "")
-            _log.debug("node %d: %s%s", node, arrived, f"; {why}" if why else "", extra={"pool": self._context.name})
+            reason = find_mismatch(bought[node], arrived) or cut_off.get(node, "")
+            _log.debug(
+                "node %d: %s%s", node, arrived, f"; {reason}" if reason else "", extra={"pool": self._context.name}
+            )
             if abs(arrived.offset or 0.0) > MAX_CLOCK_OFFSET:
                 self._news.emit_warning(f"{self._describe(node)}: its clock is off by {arrived.offset:.0f} s")
-            if why:
-                lies[node] = why
+            if reason:
+                lies[node] = reason
             else:
                 self._emit_phase(node, "ready", str(arrived))
         return lies
@@ -187,8 +189,8 @@ class MachineVerifier:
         finally:
             for channel in channels.values():
                 channel.close()
-        for (node, neighbour), (rate, why) in zip(turns, sent, strict=True):
-            notes = (*found[node].notes, *([f"to node {neighbour}: {why}"] if why else []))
+        for (node, neighbour), (rate, reason) in zip(turns, sent, strict=True):
+            notes = (*found[node].notes, *([f"to node {neighbour}: {reason}"] if reason else []))
             found[node] = replace(found[node], neighbour=neighbour, rate=rate, notes=notes)
         return found
 
@@ -230,12 +232,12 @@ class MachineVerifier:
 
     # -- another machine ---------------------------------------------------------------------------------
 
-    async def _replace_machine(self, node: int, why: str, take_over: MoveNode) -> None:
+    async def _replace_machine(self, node: int, reason: str, take_over: MoveNode) -> None:
         """Put another machine in a node's place; what is asked for is written down first, as for a lost one."""
         context, ledger, token = self._context, self._context.ledger, self._context.token
         liar = context.machines[node]
-        self._news.emit_warning(f"{self._describe(node)} is not what was bought: {why}; another one is asked for")
-        self._emit_phase(node, "requested", f"{liar.id} is not what was bought: {why}; another machine is asked for")
+        self._news.emit_warning(f"{self._describe(node)} is not what was bought: {reason}; another one is asked for")
+        self._emit_phase(node, "requested", f"{liar.id} is not what was bought: {reason}; another machine is asked for")
         entry = ledger.record_replacement_intent(token, node, secrets.token_hex(8), context.roster.owner)
         if entry is None:
             raise PoolError(f"another client has taken over pool {context.name} while it was starting")
@@ -247,7 +249,7 @@ class MachineVerifier:
                 machine = await log_call("replace", context.name, asked)
         except NoCapacity as error:
             raise NoCapacity(
-                f"{self._describe(node)} is not what was bought: {why}; and {error_message(error)}"
+                f"{self._describe(node)} is not what was bought: {reason}; and {error_message(error)}"
             ) from error
         machine = with_python(machine, context.row)
         if not ledger.record_replacement(token, machine):
@@ -277,17 +279,17 @@ class MachineVerifier:
 
 
 def _parse_probe(told: ProbeDone, begun: float, bought: OrderedHardware) -> MeasuredHardware:
-    whys = told["whys"]
+    reasons = told["whys"]
     clock = told["time"]
     return MeasuredHardware(
         gpus=None
-        if "gpus" in whys or not bought.count
+        if "gpus" in reasons or not bought.count
         else [(sanitize_line(n), mib / 1024) for n, mib in told["gpus"]],
-        disk=None if "disk" in whys else told["disk"],
+        disk=None if "disk" in reasons else told["disk"],
         tflops=told["tflops"] or None,
         # It was asked some time between the two: only beyond them it is off, however slow the answer.
         offset=clock - min(max(clock, begun), time.time()),
-        notes=[f"{name} not measured: {sanitize_line(why)}" for name, why in sorted(whys.items())],
+        notes=[f"{name} not measured: {sanitize_line(reason)}" for name, reason in sorted(reasons.items())],
     )
 
 
@@ -319,10 +321,10 @@ async def create_machines(context: PoolContext, spec: PoolSpec) -> list[Machine]
             pause = min(pause * 1.5, PAUSES[1])
 
 
-def _report_no_capacity(context: PoolContext, why: str, wait: float, left: float) -> None:
+def _report_no_capacity(context: PoolContext, reason: str, wait: float, left: float) -> None:
     now = time.time()
     last = time.strftime("%Y-%m-%d %H:%M", time.localtime(now + left))
-    context.news.emit_warning(f"{why}; tried again until {last}")
+    context.news.emit_warning(f"{reason}; tried again until {last}")
     for node in range(len(context.view.nodes)):
         context.news.emit_phase(node, "requested", "none to be had", now + wait)
 

@@ -52,12 +52,12 @@ class PoolShutdown:
             self._task = asyncio.create_task(self._run(give_up, keep_outputs, now))
         return self._task
 
-    def begin_with_reason(self, why: str) -> None:
+    def begin_with_reason(self, reason: str) -> None:
         """Tear the pool down without a request by the user; its runs and its receipt state the reason."""
         context = self._context
-        context.end_reason = why
+        context.end_reason = reason
         for run in list(context.registry.runs.values()):
-            run.cancel(f"pool {context.name} ends: {why}")
+            run.cancel(f"pool {context.name} ends: {reason}")
         self.begin(False, None)
 
     async def wait_recorded(self) -> None:
@@ -139,8 +139,10 @@ class PoolShutdown:
             at = context.ledger.pool(context.token).ended_at or at
         news.emit(events.PoolEnded(pool=context.name, receipt=receipt.to_json(), at=at))
         news.records.flush()
-        if why := await _write_ledger(lambda: context.ledger.record_teardown(context.token, receipt, kept, at), WRITE):
-            receipt = replace(receipt, unwritten=why)
+        if reason := await _write_ledger(
+            lambda: context.ledger.record_teardown(context.token, receipt, kept, at), WRITE
+        ):
+            receipt = replace(receipt, unwritten=reason)
         await self.detach()
         context.archive.remove_stale_arguments()
         return receipt
@@ -258,11 +260,11 @@ async def check_can_end_now(provider: Provider) -> None:
         UsageError: it cannot; says why.
     """
     if isinstance(provider, EndsNow):
-        why = await provider.why_not_now()
+        reason = await provider.why_not_now()
     else:
-        why = f"provider {provider.name} has no way to do that"
-    if why:
-        raise UsageError(f"its machines cannot be ended at once: {why}; tear it down as usual")
+        reason = f"provider {provider.name} has no way to do that"
+    if reason:
+        raise UsageError(f"its machines cannot be ended at once: {reason}; tear it down as usual")
 
 
 async def _abandon_nodes(context: PoolContext) -> tuple[RemainingFiles, dict[int, str]]:
@@ -349,9 +351,9 @@ async def _clean_up(pool: PoolContext) -> tuple[list[str], list[str]]:
 
 async def _shut_down_agent(pool: PoolContext, link: Link) -> str:
     """Have an agent end itself, after its last log byte is here."""
-    intake = pool.news.log_receiver
+    log_receiver = pool.news.log_receiver
     link.flush_acknowledgements()
-    if intake.has_unwritten:
+    if log_receiver.has_unwritten:
         link.request_logs()  # once more what our disk did not take
     if not link.send({"t": "shutdown", "drop": list(pool.registry.runs), "keep": MIN_RETENTION}):
         link.finished = True
@@ -374,7 +376,7 @@ async def _shut_down_agent(pool: PoolContext, link: Link) -> str:
     missing = sum(size - pool.archive.cursors.get(name, 0) for name, size in (sizes or {}).items())
     if sizes is None:
         return f"node {link.node} ended without saying how long its logs are"
-    if missing > 0 and intake.has_unwritten:
+    if missing > 0 and log_receiver.has_unwritten:
         return f"{missing} bytes of the logs of node {link.node} could not be written to {pool.archive.logs}"
     return f"{missing} bytes of the logs of node {link.node} did not arrive" if missing > 0 else ""
 

@@ -83,7 +83,7 @@ def _is_reason_map(value: Any) -> TypeGuard[dict[str, str]]:
     return (
         type(value) is dict
         and value.keys() <= MEASUREMENTS
-        and all(is_text(why) and len(why) <= 1000 for why in value.values())
+        and all(is_text(reason) and len(reason) <= 1000 for reason in value.values())
     )
 
 

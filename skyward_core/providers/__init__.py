@@ -128,6 +128,6 @@ def _load_entry_point(point: EntryPoint) -> Any:
             raise UsageError(f"provider {point.name!r} ({point.value}) has no text under {words!r}")
     from skyward_core.providers.provider import settings_error
 
-    if why := settings_error(found):
-        raise UsageError(f"provider {point.name!r} ({point.value}): {why}")
+    if reason := settings_error(found):
+        raise UsageError(f"provider {point.name!r} ({point.value}): {reason}")
     return found

@@ -121,18 +121,18 @@ class MultiProvider:
         found = await asyncio.gather(*asked, return_exceptions=True)
         plans: dict[int, RentalPlan] = {}
         notes: list[str] = []
-        whys: list[tuple[str, SkywardError]] = []
+        reasons: list[tuple[str, SkywardError]] = []
         for index, plan in enumerate(found):
             if isinstance(plan, RentalPlan):
                 plans[index] = plan
                 notes += plan.notes
             elif isinstance(plan, UsageError | PoolError):
-                whys.append((self._label(index), plan))
+                reasons.append((self._label(index), plan))
                 notes.append(f"{self._label(index)}: {error_message(plan)}")
             else:
                 raise plan
         if not plans:
-            raise combine_errors(whys)
+            raise combine_errors(reasons)
 
         def key(item: tuple[int, Offer]) -> tuple[Any, ...]:
             index, offer = item
@@ -140,7 +140,7 @@ class MultiProvider:
             return (index, *best) if self._selection == "first" else (*best[:4], index, *best[4:])
 
         tried = [(index, offer) for index, plan in plans.items() for offer in plan.attempts]
-        return plans, sorted(tried, key=key), list(dict.fromkeys(notes)), whys
+        return plans, sorted(tried, key=key), list(dict.fromkeys(notes)), reasons
 
     async def create(self, spec: PoolSpec, token: str) -> list[Machine]:
         """Rent machines, all of one provider: of the first whose offer gives them all.
@@ -150,21 +150,21 @@ class MultiProvider:
             CredentialsRefused, Unreachable: that is why of all.
             SkywardError: something is amiss that no other place would change.
         """
-        _, order, _, whys = await self._plan_all(spec)
+        _, order, _, reasons = await self._plan_all(spec)
         for index, group in groupby(order, key=lambda item: item[0]):
             own = self._provider_specs(spec)[index]
             own = replace(own, wish=replace(own.needs, only=tuple(offer for _, offer in group)))
-            before = "".join(f"{name}: {error_message(why)}; " for name, why in whys[-1:])
+            before = "".join(f"{name}: {error_message(reason)}; " for name, reason in reasons[-1:])
             try:
                 with progress_listener(self._labeled_listener(index, before)):
                     made = await own.provider.create(own, token)
             except PoolError as error:
                 if not isinstance(error, NoCapacity) and await self._may_have_machines(index, own, token):
                     raise  # those of another one would be paid beside them
-                whys.append((self._label(index), error))
+                reasons.append((self._label(index), error))
             else:
                 return self._tag_machines(index, made)
-        raise combine_errors(whys)
+        raise combine_errors(reasons)
 
     @staticmethod
     async def _may_have_machines(index: int, spec: PoolSpec, token: str) -> bool:
@@ -179,8 +179,8 @@ class MultiProvider:
     def _provider_specs(self, spec: PoolSpec) -> list[PoolSpec]:
         """What each of the providers is asked for."""
         return [
-            replace(spec, provider=each, accelerator=wish.accelerator, wish=wish)
-            for each, wish in zip(self._providers, self._requests, strict=True)
+            replace(spec, provider=each, accelerator=requirements.accelerator, wish=requirements)
+            for each, requirements in zip(self._providers, self._requests, strict=True)
         ]
 
     def _labeled_listener(self, index: int, before: str) -> Callable[[str], None]:
@@ -241,9 +241,9 @@ class MultiProvider:
     async def why_not_now(self) -> str:
         """Why machines of one of them cannot be ended at once, in words; "" where all can."""
         for each in self._providers:
-            why = await each.why_not_now() if isinstance(each, EndsNow) else f"{each.name} cannot do that"
-            if why:
-                return str(why)
+            reason = await each.why_not_now() if isinstance(each, EndsNow) else f"{each.name} cannot do that"
+            if reason:
+                return str(reason)
         return ""
 
     async def terminate_now(self, pool: str, machines: Sequence[Machine]) -> None:
@@ -289,8 +289,8 @@ class MultiProvider:
             if isinstance(provider, Quiets):
                 told = await provider.quiet(pool, mine)
             else:
-                why = {"why": f"provider {provider.name} gives nothing back"}
-                told = [replace(each, state="unreachable", extra=each.extra | why) for each in mine]
+                reason = {"why": f"provider {provider.name} gives nothing back"}
+                told = [replace(each, state="unreachable", extra=each.extra | reason) for each in mine]
             seen |= {each.id: each for each in self._tag_machines(index, told)}
         return [seen[each.id] for each in machines if each.id in seen]
 

@@ -70,7 +70,7 @@ def make_pool_spec(
     counts = {each for each in said_nodes if each is not None}
     if len(counts) > 1:
         raise SpecError("all specs of a pool have as many, and these differ", "nodes")
-    provider, accelerator, wish = choose_provider(ways, selection)
+    provider, accelerator, requirements = choose_provider(ways, selection)
     if not counts:
         counts = {default_nodes(provider)}
     worker = _resolve_concurrency(worker or Worker(), provider, accelerator, ways[0].vcpus)
@@ -81,7 +81,7 @@ def make_pool_spec(
         provider=provider,
         nodes=next(iter(counts)),  # type: ignore[arg-type]  # text is none any more
         accelerator=accelerator,
-        wish=wish,
+        wish=requirements,
         image=image or Image(),
         plugins=tuple(plugins),
         worker=worker,

@@ -563,14 +563,14 @@ def refuse_pool_while_loading() -> None:
 _not_reusable_reason = ""
 
 
-def mark_not_reusable(why: str) -> None:
+def mark_not_reusable(reason: str) -> None:
     """This process takes no call after the present one.
 
     Args:
-        why: in words.
+        reason: in words.
     """
     global _not_reusable_reason
-    _not_reusable_reason = why
+    _not_reusable_reason = reason
 
 
 def not_reusable_reason() -> str:

@@ -238,9 +238,9 @@ class FileMounts:
             place = os.path.abspath(target)  # noqa: PTH100
             file = getattr(error, "filename", None)
             at = f" ({file})" if file and os.path.abspath(file) != place else ""  # noqa: PTH100
-            why = getattr(error, "strerror", None) or str(error)
+            reason = getattr(error, "strerror", None) or str(error)
             words = (
-                f"{self.__name__}: {place} on node {info.node} ({info.hostname}) is not whole: {why}{at}; "
+                f"{self.__name__}: {place} on node {info.node} ({info.hostname}) is not whole: {reason}{at}; "
                 f"{_error_hint(error, place)}, and run it again"
             )
             told: Any = type(error)(words) if isinstance(error, OSError) else OSError(words)

@@ -264,9 +264,9 @@ def read_settings_files() -> Iterator[tuple[Path, Settings]]:
         if exists(path):
             from skyward_core.node.bootstrap.host_inspection import distrust_reason
 
-            if path != own and (why := distrust_reason(str(path.absolute()))):
+            if path != own and (reason := distrust_reason(str(path.absolute()))):
                 raise UsageError(
-                    f"{path.absolute()} is not believed: {why}. What you need of it goes to {own}; or work in a "
+                    f"{path.absolute()} is not believed: {reason}. What you need of it goes to {own}; or work in a "
                     "folder of your own"
                 )
             from skyward_core.store.settings_schema import read_settings_file

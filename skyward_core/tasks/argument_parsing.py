@@ -83,9 +83,9 @@ def convert_argument(name: str, text: str, kind: Any, function: str) -> Any:
     try:
         return convert(text, kind)
     except ValueError as error:
-        why = f" ({error})" if isinstance(error, ArgumentValueError) else ""
+        reason = f" ({error})" if isinstance(error, ArgumentValueError) else ""
         raise ValueError(
-            f"argument {name} of {function} wants {describe_type(kind)}, got {str(text)!r}{why}"
+            f"argument {name} of {function} wants {describe_type(kind)}, got {str(text)!r}{reason}"
         ) from error
 
 
@@ -130,13 +130,13 @@ def _parse_literal(text: str, choices: Sequence[Any]) -> Any:
 
 def _parse_union(text: str, alternatives: Sequence[Any]) -> Any:
     # None first: of "None" or "null" nothing else is meant, if it is among them.
-    why: ValueError = ValueError(text)
+    reason: ValueError = ValueError(text)
     for alternative in sorted(alternatives, key=lambda kind: (kind is not NoneType, kind in _ANY_TEXT)):
         try:
             return convert(text, alternative)
         except ValueError as error:
-            why = error if isinstance(error, ArgumentValueError) else why
-    raise why
+            reason = error if isinstance(error, ArgumentValueError) else reason
+    raise reason
 
 
 def _parse_list(text: str, make: type[Any], inner: Sequence[Any]) -> Any:

@@ -661,6 +661,6 @@ def _pickle_failure(value: Any) -> BaseException | None:
 
 
 def _describe_failure(value: Any, error: BaseException, path: str = "") -> str:
-    where, culprit, why = find_culprit(value, error, path, _pickle_failure)
+    where, culprit, reason = find_culprit(value, error, path, _pickle_failure)
     at = f" at {where}" if where and where != path else ""
-    return f"{type(culprit).__name__} object{at} ({why})"
+    return f"{type(culprit).__name__} object{at} ({reason})"

@@ -435,8 +435,8 @@ class ArgumentField:
             if is_checkable(self._type) and not (self.default == "None" and text in ("None", "null")):
                 convert(text, self._type)
         except ValueError as error:
-            why = f": {error}" if isinstance(error, ArgumentValueError) else ""
-            return f"wants {describe_type(self._type)}, not {text!r}{why}"
+            reason = f": {error}" if isinstance(error, ArgumentValueError) else ""
+            return f"wants {describe_type(self._type)}, not {text!r}{reason}"
         return ""
 
     def missing_path_error(self, text: str, script: Path) -> str:
@@ -536,12 +536,12 @@ def check_script_folder(script: Path) -> None:
         UsageError: it is such a one; names them.
     """
     folder = resolve_path(script).parent
-    if not (why := unusable_reason(folder)):
+    if not (reason := unusable_reason(folder)):
         return
     if beside := sorted(set(_local_imports(script, folder))):
         raise UsageError(
             f"{script} imports {', '.join(beside)} from beside itself, and other machines are not sent that folder "
-            f"({why}): put the script and what it imports into a folder of their own"
+            f"({reason}): put the script and what it imports into a folder of their own"
         )
 
 

@@ -247,15 +247,15 @@ def has_module(interpreter: Interpreter, module: str) -> bool:
     try:
         done = run_bounded([interpreter.path, "-I", "-c", _FIND_MODULE_CODE, module], ())
     except QueryTimeout as error:
-        why = str(error)
+        reason = str(error)
     except OSError as error:
-        why = f"it cannot be run: {error.strerror or error}"
+        reason = f"it cannot be run: {error.strerror or error}"
     else:
         if not done.returncode:
             return b"True" in done.stdout
         last = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
-        why = f"it ended with exit status {done.returncode}" + (f" ({last})" if last else "")
-    raise ScriptError(f"Which packages {interpreter.path} has is not known: {why}")
+        reason = f"it ended with exit status {done.returncode}" + (f" ({last})" if last else "")
+    raise ScriptError(f"Which packages {interpreter.path} has is not known: {reason}")
 
 
 def _find_import_path(interpreter: Interpreter) -> Iterator[str]:
@@ -480,8 +480,8 @@ def _find_project_venv(script: Path) -> tuple[Path | None, tuple[str, ...]]:
         found = folder / VENV_FOLDER
         if not os.path.lexists(found):
             continue
-        if why := distrust_reason(str(found)):
-            return None, (f"{found} was passed over: {why}",)
+        if reason := distrust_reason(str(found)):
+            return None, (f"{found} was passed over: {reason}",)
         return found, ()
     return None, ()
 
@@ -674,8 +674,8 @@ def _make_environment(interpreter: Interpreter, root: Path, said: ReportLine, st
         errors.seek(0)
         last_words = errors.read().decode(errors="replace").strip()[-MAX_ERROR_CHARACTERS:]
     if not answer.get("python"):
-        why = answer.get("error") or last_words or "its process ended without a word"
-        raise PoolError(f"The environment of the {interpreter.source} cannot be made on this machine: {why}")
+        reason = answer.get("error") or last_words or "its process ended without a word"
+        raise PoolError(f"The environment of the {interpreter.source} cannot be made on this machine: {reason}")
 
 
 def _remove_environment(folder: Path) -> None:

@@ -87,8 +87,8 @@ class AgentStarter:
             interpreter = self._interpreter
             answer = await interpreter.ask(request) if interpreter else {}
         if not answer.get("ok"):
-            why = answer.get("error") or "it said nothing"
-            raise PoolError(f"the agent of {request['folder']} did not start: {why}")
+            reason = answer.get("error") or "it said nothing"
+            raise PoolError(f"the agent of {request['folder']} did not start: {reason}")
         return answer
 
 
@@ -591,8 +591,10 @@ async def _run_builder(
         await process.wait()
         if made := str(answer.get("python") or ""):
             return made, dict(answer.get("installed") or {})
-        why = answer.get("error") or (await errors).decode(errors="replace").strip()[-2000:] or _describe_exit(process)
-        raise PoolError(f"The environment of the image cannot be made on this machine: {why}")
+        reason = (
+            answer.get("error") or (await errors).decode(errors="replace").strip()[-2000:] or _describe_exit(process)
+        )
+        raise PoolError(f"The environment of the image cannot be made on this machine: {reason}")
     finally:
         if not made:  # what it has started may live on where it was killed, and write into the next attempt's folder
             with suppress(ProcessLookupError):

@@ -192,9 +192,9 @@ class MachineMetrics:
             self.nodes = dict(sorted([*self.nodes.items(), (node, found)]))  # replaced: others iterate over it
         return found
 
-    def set_silence_reason(self, node: int, why: str) -> None:
+    def set_silence_reason(self, node: int, reason: str) -> None:
         """Why nothing comes of a node, or "": something does."""
-        self.machine(node).why = sanitize_line(why)
+        self.machine(node).why = sanitize_line(reason)
         self.version += 1
 
     def feed(self, node: int, data: bytes, ahead: float = 0.0) -> None:
@@ -218,11 +218,11 @@ class MachineMetrics:
         if not (isinstance(at, int | float) and 0 <= at < MAX_TIME):
             return
         at += ahead
-        devices, gpus, why = told.get("devices"), told.get("gpus"), told.get("why")
+        devices, gpus, reason = told.get("devices"), told.get("gpus"), told.get("why")
         if isinstance(devices, list):
             machine.devices = [_parse_device(each) for each in devices[:MAX_GPUS]]
         machine.host.add(at, _parse_metrics(told.get("node")))
-        machine.why = sanitize_line(why) if isinstance(why, str) else ""
+        machine.why = sanitize_line(reason) if isinstance(reason, str) else ""
         for number, each in enumerate(gpus[:MAX_GPUS] if isinstance(gpus, list) else ()):
             if number == len(machine.gpus):
                 machine.gpus.append(MetricHistory())

@@ -167,9 +167,9 @@ def machine_entry(at: float, node: int, data: bytes, ahead: float) -> Entry:
     return {"at": at, "k": "figures", "node": node, "ahead": ahead, "text": _to_text(data)}
 
 
-def silence_entry(at: float, node: int, why: str) -> Entry:
+def silence_entry(at: float, node: int, reason: str) -> Entry:
     """Why nothing is measured of a node's machine, or "": something is."""
-    return {"at": at, "k": "silence", "node": node, "why": why}
+    return {"at": at, "k": "silence", "node": node, "why": reason}
 
 
 def cpu_time_entry(at: float, spent: Mapping[int, float]) -> Entry:
@@ -233,10 +233,10 @@ def _apply_machine_samples(view: PoolView, entry: Entry, at: float) -> bool:
 
 
 def _apply_silence(view: PoolView, entry: Entry, at: float) -> bool:
-    node, why = entry["node"], entry["why"]
-    good = _is_node(node) and type(why) is str
+    node, reason = entry["node"], entry["why"]
+    good = _is_node(node) and type(reason) is str
     if good:
-        _machine_metrics(view).set_silence_reason(node, why)
+        _machine_metrics(view).set_silence_reason(node, reason)
     return good
 
 

@@ -461,8 +461,8 @@ class SkywardApp(App[None]):
         """Call a user who looks elsewhere, in the ways that the settings say."""
         self._notifier.notify_unless_seen(told, self.app_focus, time.monotonic() - self._last_input_at)
 
-    def _command_failed(self, why: str) -> None:
-        self.flash(why, "error")
+    def _command_failed(self, reason: str) -> None:
+        self.flash(reason, "error")
 
     def _write_to_terminal(self, text: str) -> None:
         if self._driver is not None and not self.is_headless:

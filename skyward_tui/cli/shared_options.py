@@ -244,8 +244,8 @@ def ignored_option_notes(said: Mapping[str, Any]) -> Iterator[str]:
         yield f"--{name} is not used: {other.why}"
 
 
-def _refuse(name: str, why: str) -> NoReturn:
-    raise click.UsageError(f"--{name}: {why}")
+def _refuse(name: str, reason: str) -> NoReturn:
+    raise click.UsageError(f"--{name}: {reason}")
 
 
 def parse_nproc(text: str, *, is_here: bool) -> int | Literal["gpu"]:

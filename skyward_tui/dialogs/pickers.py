@@ -257,9 +257,9 @@ class PythonsScreen(Picker):
 
     def _row(self, each: InterpreterOption) -> Content:
         told = self._interpreter_info.get(each.path, _InterpreterInfo("…"))
-        why = told.reason or each.source or "installed here"
+        reason = told.reason or each.source or "installed here"
         behind = (told.problem, "$text-warning") if told.problem else (sanitize_line(each.path), "$muted")
-        return Content.assemble(f"  {told.version:<8} {sanitize_line(why)}  ", behind)
+        return Content.assemble(f"  {told.version:<8} {sanitize_line(reason)}  ", behind)
 
 
 def _inspect_interpreter(script: Path | None, path: str) -> _InterpreterInfo:

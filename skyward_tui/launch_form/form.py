@@ -591,7 +591,7 @@ def value_list_error(asked: ArgumentField, text: str) -> str:
         values = argument_values(asked.name, text)
     except UsageError as error:
         return str(error)
-    return next((why for value in values if (why := asked.validation_error(value))), "")
+    return next((reason for value in values if (reason := asked.validation_error(value))), "")
 
 
 def is_sweep(asked: Sequence[ArgumentField], line: str) -> bool:

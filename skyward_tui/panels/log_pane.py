@@ -881,8 +881,8 @@ class LogPane(Widget, can_focus=True):
         if not self._opening and time.monotonic() - self._looked_at > _RELOAD_SECONDS:
             self._looked_at = time.monotonic()
             self.call_later(self._load_files)
-        why = "being read …" if self._opening else self.trouble or self.gap_hint or "not held here"
-        text = f"⋯ {count(missing, 'line')} before this: {why}"
+        reason = "being read …" if self._opening else self.trouble or self.gap_hint or "not held here"
+        text = f"⋯ {count(missing, 'line')} before this: {reason}"
         return Strip([Segment(text, base + Style(dim=True, italic=True))], cell_len(text)).crop(
             0, max(1, self.size.width)
         )

@@ -124,8 +124,8 @@ class PhaseBoard(VirtualList[NodeView]):
     def _is_quiet(self, node: NodeView) -> bool:
         """Whether nobody need look at a node first."""
         steps = self._steps.get(node.index, ())
-        amiss = any(step.late or step.state in FAILURES for step in steps)
-        return node.phase == "ready" and not (link_note(node) or node.notice or amiss)
+        problems = any(step.late or step.state in FAILURES for step in steps)
+        return node.phase == "ready" and not (link_note(node) or node.notice or problems)
 
     def head(self, width: int) -> list[Content]:
         return self._head

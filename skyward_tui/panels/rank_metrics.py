@@ -306,8 +306,8 @@ class MetricsPane(PaintedLines):
         spanned = bounds(chart.lines)
         muted = self._style("muted")
         if spanned is None or self._span is None:
-            why = " no number above 0" if self.log_scale and chart.value is not None else " no finite number so far"
-            rows = [Strip([Segment(clip(why, width), muted)]), *[Strip([])] * (height - 1)]
+            reason = " no number above 0" if self.log_scale and chart.value is not None else " no finite number so far"
+            rows = [Strip([Segment(clip(reason, width), muted)]), *[Strip([])] * (height - 1)]
             return [row.extend_cell_length(width, self._plain) for row in rows]
         low, high = spanned[1]
         self._columns = width - SCALE - 1

@@ -173,13 +173,13 @@ class SettingsScreen(ListScreen[SettingList]):
         for table, heading in _TABLES.items():
             of_table = [each for each in settings.SETTINGS if each.name.startswith(f"{table}.")]
             yield heading, [self._row(each, refused) for each in of_table]
-        wished = {id.removeprefix("keys."): keys for id, keys in self._given.items() if id.startswith("keys.")}
-        texts = {id: keys for id, keys in wished.items() if isinstance(keys, str)}
+        requested = {id.removeprefix("keys."): keys for id, keys in self._given.items() if id.startswith("keys.")}
+        texts = {id: keys for id, keys in requested.items() if isinstance(keys, str)}
         _, wrong = resolve_keymap(texts)
         for scope, heading in SCOPES.items():
             yield (
                 f"Keys: {heading}",
-                [self._key_row(each, wished, (*wrong, *refused)) for each in actions_in(scope)],
+                [self._key_row(each, requested, (*wrong, *refused)) for each in actions_in(scope)],
             )
 
     def _row(self, setting: UserSetting, refused: tuple[str, ...]) -> SettingRow:
@@ -197,10 +197,10 @@ class SettingsScreen(ListScreen[SettingList]):
             _remark(setting.name, refused),
         )
 
-    def _key_row(self, action: Action, wished: Mapping[str, Any], refused: tuple[str, ...]) -> SettingRow:
+    def _key_row(self, action: Action, requested: Mapping[str, Any], refused: tuple[str, ...]) -> SettingRow:
         name = f"{settings.KEYS_TABLE}.{action.id}"
         shown = "  ".join(action.shown_keys(self.app.keys))
-        return SettingRow(name, shown, action.help, action.id in wished, _remark(name, refused))
+        return SettingRow(name, shown, action.help, action.id in requested, _remark(name, refused))
 
     # Changing it
 
@@ -242,10 +242,10 @@ class SettingsScreen(ListScreen[SettingList]):
 
         if (key := await self.app.push_screen_wait(KeyScreen(row.help))) is None:
             return
-        wished = {**self.app.user_settings.keys, id: key}
-        _, refused = resolve_keymap(wished)
-        if why := [each for each in refused if each.startswith(f"{settings.KEYS_TABLE}.{id}:")]:
-            return self.flash(why[0], "error")
+        requested = {**self.app.user_settings.keys, id: key}
+        _, refused = resolve_keymap(requested)
+        if reason := [each for each in refused if each.startswith(f"{settings.KEYS_TABLE}.{id}:")]:
+            return self.flash(reason[0], "error")
         self._edit(partial(settings.change, row.name, key), row.name)
 
     def action_forget(self) -> None:
@@ -298,9 +298,9 @@ def _value(setting: UserSetting, text: str) -> str | float:
 def _remark(name: str, refused: tuple[str, ...]) -> str:
     """Why what is set does not hold."""
     for each in refused:
-        _, is_of_it, why = each.partition(f": {name} is not used: ")
+        _, is_of_it, reason = each.partition(f": {name} is not used: ")
         if is_of_it:
-            return why
+            return reason
         if each.startswith(f"{name}: "):
             return each[len(name) + 2 :]
     return ""

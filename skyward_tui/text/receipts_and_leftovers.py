@@ -45,8 +45,8 @@ def unfetched_lines(left: Unfetched) -> Iterator[Line]:
         yield from _largest_files(left.others, style)
     if left.untold:
         yield f"! {count(left.untold, 'more file')} that the nodes do not name at once", "$text-warning"
-    for node, why in left.failures.items():
-        yield f"! node {node} cannot be asked what its ranks wrote: {sanitize_line(why)}", "$text-warning"
+    for node, reason in left.failures.items():
+        yield f"! node {node} cannot be asked what its ranks wrote: {sanitize_line(reason)}", "$text-warning"
 
 
 def _files_text(files: Sequence[WrittenFile], which: str, one: str, more: str) -> str:
@@ -101,7 +101,7 @@ def leftovers_line(found: LeftoverScan, how: str = COMMAND) -> str:
 
 def unchecked_line(found: LeftoverScan) -> str:
     """What could not be looked at, as one line; "" where all was."""
-    said = "; ".join(f"{place} ({why})" for place, why in found.unknown.items())
+    said = "; ".join(f"{place} ({reason})" for place, reason in found.unknown.items())
     return f"could not look for what is left: {said}" if said else ""
 
 
@@ -168,9 +168,9 @@ def leftover_rows(found: LeftoverScan) -> list[LeftoverRow]:
     for (ledger, owner), (machines, more) in found.others.items():
         text = f"{_count_things(machines, more)} of ledger {ledger or '?'} ({owner or 'nobody'})"
         rows.append(LeftoverRow(f"ledger {ledger} {owner}", text, ledger=ledger))
-    for place, why in found.unknown.items():
+    for place, reason in found.unknown.items():
         rows.append(
-            LeftoverRow(f"place {place}", f"! {sanitize_line(place)} could not be looked at: {sanitize_line(why)}")
+            LeftoverRow(f"place {place}", f"! {sanitize_line(place)} could not be looked at: {sanitize_line(reason)}")
         )
     return rows
 

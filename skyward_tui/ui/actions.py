@@ -456,16 +456,16 @@ RESERVED_KEYS = {
 _MODIFIERS = ("ctrl", "alt", "shift", "super", "meta", "hyper")
 
 
-def resolve_keymap(wished: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
+def resolve_keymap(requested: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
     """Of the keys that somebody wants, those that can be had, and in words why not the others. For these the app's own
     hold.
 
     Args:
-        wished: keys in Textual's names, or as they are typed, with commas between them, by the action's id.
+        requested: keys in Textual's names, or as they are typed, with commas between them, by the action's id.
     """
     keymap: dict[str, str] = {}
     refused: list[str] = []
-    for given, text in wished.items():
+    for given, text in requested.items():
         id = re.sub(r"^(pools\.)?sweep\b", r"\1leftovers", given)  # ids of earlier releases
         if id not in _BY_ID:
             near = get_close_matches(id, _BY_ID, 1)
@@ -473,7 +473,7 @@ def resolve_keymap(wished: Mapping[str, str]) -> tuple[dict[str, str], list[str]
             continue
         # A comma alone is one of them.
         keys = [_textual_key(",")] if text.strip() == "," else [_textual_key(key.strip()) for key in text.split(",")]
-        wrong = [why for key in keys if (why := _key_error(key))]
+        wrong = [reason for key in keys if (reason := _key_error(key))]
         if wrong:
             refused.append(f"keys.{id}: {wrong[0]}")
         else:

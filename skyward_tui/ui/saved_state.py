@@ -30,20 +30,20 @@ class SavedState(NamedTuple):
     over: str = ""
     screens: Mapping[str, ScreenState] = MappingProxyType({})
 
-    def resolve_theme(self, wished: str, asked: str, known: Container[str]) -> tuple[str, str]:
+    def resolve_theme(self, requested: str, asked: str, known: Container[str]) -> tuple[str, str]:
         """The theme to start with, "" for the app's own; and what is wrong with what was said of it, or "".
 
         Args:
-            wished: what the settings say.
+            requested: what the settings say.
             asked: what was said for this start alone.
             known: all themes that there are.
         """
         if asked and asked in known:
             return asked, ""
-        said = asked or (self.theme if self.theme and self.over == wished else wished)
+        said = asked or (self.theme if self.theme and self.over == requested else requested)
         if not said or said in known:
             return said, ""
-        return (wished if wished in known else ""), f"there is no theme {said!r}"
+        return (requested if requested in known else ""), f"there is no theme {said!r}"
 
     def to_json(self) -> str:
         """It, as it is kept."""

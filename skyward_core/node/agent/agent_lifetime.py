@@ -80,7 +80,7 @@ def _schedule_shutdown(when: str) -> None:
 RECONNECT_TIMEOUT = 1.0  # seconds in which workers greet that are free to; it takes them a twentieth
 
 
-async def recover_state(state: NodeState, slots: SlotDispatcher, desk: CallLifecycle) -> None:
+async def recover_state(state: NodeState, slots: SlotDispatcher, lifecycle: CallLifecycle) -> None:
     """Know what the other agent knew, and let its workers greet before any client is heard: they know of the gang, and
     a client would form another."""
     left = find_orphaned_workers(state.config)
@@ -90,7 +90,7 @@ async def recover_state(state: NodeState, slots: SlotDispatcher, desk: CallLifec
             slot.adopt(pid)
     if pid := left.get(PLUGIN_CONTEXT_PLACE):
         slots.plugin_contexts.adopt(pid)
-    _restore_journal(state, desk)
+    _restore_journal(state, lifecycle)
     for call in list(state.registry.calls.values()):
         if call.outcome is None:
             next(s for s in slots.slots if (s.rank, s.number) == (call.rank, call.slot)).adopt_call(call)
@@ -101,23 +101,23 @@ async def recover_state(state: NodeState, slots: SlotDispatcher, desk: CallLifec
                 await slots.worker_event.wait()
 
 
-def _restore_journal(state: NodeState, desk: CallLifecycle) -> None:
-    register = state.registry
+def _restore_journal(state: NodeState, lifecycle: CallLifecycle) -> None:
+    registry = state.registry
     for header, body in state.journal.read():
         if header["t"] == "ack":
-            register.acknowledge(header["calls"])
+            registry.acknowledge(header["calls"])
             continue
         told = header["call"] if header["t"] == "given" else header
         key = (told["run"], told["i"])
-        known = register.calls.get(key)
+        known = registry.calls.get(key)
         if header["t"] == "given":
             call = Call(*key, header["call"], b"", None, rank=header["rank"], slot=header["slot"])
             call.started_at, call.log_start = asyncio.get_running_loop().time(), header.get("log", {})
-            register.add(call)
-            desk.open_value_buffer(call)
+            registry.add(call)
+            lifecycle.open_value_buffer(call)
         elif known is not None and known.outcome is None:
             known.result = body
-            register.record_outcome(known, header)
+            registry.record_outcome(known, header)
 
 
 WORKER_START_DELAY = 5.0  # seconds in which workers that another agent left have greeted
@@ -198,9 +198,9 @@ class Agent:
         if state.gpus_known.is_set():
             return
 
-        def known(found: list[tuple[str, str]], why: str) -> None:
-            if why:
-                self._lifecycle.warn_clients(f"node {state.config.node}: its ranks are told of no GPU, as {why}")
+        def known(found: list[tuple[str, str]], reason: str) -> None:
+            if reason:
+                self._lifecycle.warn_clients(f"node {state.config.node}: its ranks are told of no GPU, as {reason}")
             state.learn_gpus([model for _, model in found])
             self._slots.pump()
 
@@ -281,18 +281,18 @@ class Agent:
 
     # -- the end -----------------------------------------------------------------------------------------
 
-    def shut_down(self, who: str, why: str) -> None:
+    def shut_down(self, who: str, reason: str) -> None:
         """The pool ends: those that wait on it hear of that before the grace of its workers is over.
 
         A signal only ends this one agent, and says nothing of the pool.
         """
         if not self._end_requested.is_set():
-            self._announce_end(who, why)
+            self._announce_end(who, reason)
             self._end_requested.set()
 
-    def _announce_end(self, who: str, why: str) -> None:
+    def _announce_end(self, who: str, reason: str) -> None:
         if not self._state.end_frame:
-            self._state.end_frame = {"t": "ending", "by": who, "why": why}
+            self._state.end_frame = {"t": "ending", "by": who, "why": reason}
             self._clients.send_to_all(self._state.end_frame)
 
     async def halt(self, who: str) -> None:

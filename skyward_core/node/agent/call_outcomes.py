@@ -362,17 +362,17 @@ class CallLifecycle:
         self._registry.records[call.run].outcomes.pop(call.index, None)
         if call.owner is not None:
             health = gang.health()
-            why = {"epoch": gang.epoch, "why": health.pop("broken")} | health
-            call.owner.send({"t": "stale", "run": call.run, "i": call.index} | why)
+            reason = {"epoch": gang.epoch, "why": health.pop("broken")} | health
+            call.owner.send({"t": "stale", "run": call.run, "i": call.index} | reason)
 
-    def _worker_stopped_details(self, why: str) -> EndDetails:
+    def _worker_stopped_details(self, reason: str) -> EndDetails:
         """The part of an outcome that says why we ended its worker."""
         if self._state.is_closing and not self._state.end_frame:  # nobody ends the pool: only this node leaves it
             if self._state.is_preempted:
                 return self._preempted_details()
             words = f"the agent of node {self._state.config.node} was ended on its machine"
             return {"kind": "lost", "error": {"type": "NodeLost", "message": words}}
-        return worker_stopped_details(why)
+        return worker_stopped_details(reason)
 
     def _preempted_details(self) -> EndDetails:
         """The part of an outcome that says that the machine's provider wants it back."""

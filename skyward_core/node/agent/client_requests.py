@@ -181,7 +181,7 @@ class AgentLifecycle(Protocol):
 
     def discard_results(self, runs: list[str], keep: float) -> None: ...
 
-    def shut_down(self, who: str, why: str) -> None: ...
+    def shut_down(self, who: str, reason: str) -> None: ...
 
     async def halt(self, who: str) -> None: ...
 
@@ -199,13 +199,13 @@ class ClientRequests:
         self,
         state: NodeState,
         audience: ClientRegistry,
-        desk: CallLifecycle,
+        lifecycle: CallLifecycle,
         slots: SlotDispatcher,
         phases: RankPhases,
         fail_fast: FailFast,
         life: AgentLifecycle,
     ) -> None:
-        self._state, self._clients, self._lifecycle = state, audience, desk
+        self._state, self._clients, self._lifecycle = state, audience, lifecycle
         self._slots, self._phases, self._agent = slots, phases, life
         self._registry = state.registry
         self._gang_requests = GangRequests(state, slots, audience, fail_fast)

@@ -34,20 +34,20 @@ def resolve_ranks_per_gpu(config: AgentConfig) -> AgentConfig:
     Raises:
         ValueError: none could be found; says what to do.
     """
-    found, why = None, ""
+    found, reason = None, ""
     with _spawn_query(config, subprocess.PIPE) as child:
         try:
             said, errors = child.communicate(timeout=DRIVER_TIMEOUT)
         except subprocess.TimeoutExpired:
             child.kill()
-            why = DRIVER_TIMEOUT_ERROR
+            reason = DRIVER_TIMEOUT_ERROR
         else:
             found = _parse_devices(said)
             words = errors.decode(errors="replace").strip().splitlines() if found is None else []
-            why = (words or ["it lists none"])[-1].removeprefix("skyward_core.model.errors.PoolError: ")
+            reason = (words or ["it lists none"])[-1].removeprefix("skyward_core.model.errors.PoolError: ")
     if not found:
         raise ValueError(
-            f'ranks_per_node="gpu" needs a GPU and node {config.node} has none ({why}); '
+            f'ranks_per_node="gpu" needs a GPU and node {config.node} has none ({reason}); '
             "give the number of ranks: ranks_per_node=2, say"
         )
     return config.with_gpus([model for _, model in found]).replace(
@@ -78,11 +78,11 @@ def start_gpu_query(config: AgentConfig, then: Callable[[Devices, str], None]) -
         signal_group(child.pid, SIGKILL)
         end([], DRIVER_TIMEOUT_ERROR)
 
-    def end(found: Devices, why: str) -> None:
+    def end(found: Devices, reason: str) -> None:
         timer.cancel()
         loop.remove_reader(pipe.fileno())
         pipe.close()
-        then(found, why)
+        then(found, reason)
 
     timer = loop.call_later(DRIVER_TIMEOUT, give_up)
     loop.add_reader(pipe.fileno(), hear)

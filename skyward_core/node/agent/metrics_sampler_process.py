@@ -112,10 +112,10 @@ class SamplerProcess:
             return
         self._timer = asyncio.get_running_loop().call_later(PROGRESS_POLL, self._check_progress)
 
-    def _schedule_restart(self, why: str) -> None:
+    def _schedule_restart(self, reason: str) -> None:
         pause, self._pause = self._pause, min(RESTART_DELAYS[1], self._pause * 2)
         last = self._tries >= MAX_STARTS
-        self._failure = f"{why}; it is not started again" if last else why
+        self._failure = f"{reason}; it is not started again" if last else reason
         if last:
             self._is_stopped = True
         elif not self._is_stopped:

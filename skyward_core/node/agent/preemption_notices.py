@@ -103,11 +103,11 @@ class PreemptionMonitor:
             self._pause = RESTART_DELAYS[0]
             self._on_message(told)
 
-    def _schedule_restart(self, why: str) -> None:
+    def _schedule_restart(self, reason: str) -> None:
         pause, self._pause = self._pause, min(RESTART_DELAYS[1], self._pause * 2)
         if pause > RESTART_DELAYS[0] and not self._has_warned:  # once may be an accident
             self._has_warned = True
-            self._warn(why)
+            self._warn(reason)
         self._timer = asyncio.get_running_loop().call_later(pause, self.start)
 
 
@@ -117,8 +117,10 @@ CALLBACK_HEAD_START = 0.5  # seconds that ranks' callbacks begin before SIGTERM,
 class PreemptionNotifier:
     """One node's."""
 
-    def __init__(self, state: NodeState, audience: ClientRegistry, desk: CallLifecycle, slots: SlotDispatcher) -> None:
-        self._state, self._clients, self._lifecycle, self._slots = state, audience, desk, slots
+    def __init__(
+        self, state: NodeState, audience: ClientRegistry, lifecycle: CallLifecycle, slots: SlotDispatcher
+    ) -> None:
+        self._state, self._clients, self._lifecycle, self._slots = state, audience, lifecycle, slots
         self._node = state.config.node
         self._monitor = PreemptionMonitor(state.config, self._on_notice, self._warn_clients)
         self._saved: dict[int, PreemptionNotice] = {}
@@ -138,14 +140,14 @@ class PreemptionNotifier:
 
     # -- of this node ------------------------------------------------------------------------------------
 
-    def _warn_clients(self, why: str) -> None:
+    def _warn_clients(self, reason: str) -> None:
         self._lifecycle.warn_clients(
-            f"node {self._node}: nobody tells whether its machine is about to be taken back: {why}"
+            f"node {self._node}: nobody tells whether its machine is about to be taken back: {reason}"
         )
 
     def _on_notice(self, told: dict[str, Any]) -> None:
-        if isinstance(why := told.get("error"), str):
-            self._warn_clients(why[:200])
+        if isinstance(reason := told.get("error"), str):
+            self._warn_clients(reason[:200])
         kind, left = told.get("kind"), told.get("left")
         if kind not in NOTICES or not (left is None or (type(left) in (int, float) and 0 <= left <= LONGEST_NOTICE)):
             return

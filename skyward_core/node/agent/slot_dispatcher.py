@@ -32,8 +32,10 @@ class SlotDispatcher:
         worker_event: set when a worker has greeted or ended.
     """
 
-    def __init__(self, state: NodeState, audience: ClientRegistry, desk: CallLifecycle, phases: RankPhases) -> None:
-        self._state, self._clients, self._lifecycle = state, audience, desk
+    def __init__(
+        self, state: NodeState, audience: ClientRegistry, lifecycle: CallLifecycle, phases: RankPhases
+    ) -> None:
+        self._state, self._clients, self._lifecycle = state, audience, lifecycle
         self._workers: dict[Connection, Slot] = {}
         self.worker_event = asyncio.Event()
         self._pause_clock: PauseClock | None = None  # while no rank was at a breakpoint
@@ -41,7 +43,7 @@ class SlotDispatcher:
         config = state.config
         first = config.node * config.ranks_per_node
         self.slots = [
-            Slot(state, desk, self.plugin_contexts, phases, self, (first + local, number))
+            Slot(state, lifecycle, self.plugin_contexts, phases, self, (first + local, number))
             for local in range(config.ranks_per_node)
             for number in range(config.slots + (config.nodes * config.ranks_per_node > 1))
         ]
@@ -155,19 +157,19 @@ class SlotDispatcher:
         for slot in self.slots:
             slot.pump()
 
-    def break_gang(self, why: str) -> None:
+    def break_gang(self, reason: str) -> None:
         """The gang is no more; a client forms the next one."""
         gang = self._state.gang
         if gang.epoch and not gang.broken_reason and not gang.is_standalone:
-            gang.broken_reason = why
+            gang.broken_reason = reason
             self._clients.send_to_all(gang.status_frame())
             self.pump()
 
-    def mark_gang_spent(self, why: str) -> None:
+    def mark_gang_spent(self, reason: str) -> None:
         """A process of the gang takes no other call: what it has been given goes on; a client forms the next."""
         gang = self._state.gang
         if not gang.spent_reason and not gang.broken_reason:
-            gang.spent_reason = why
+            gang.spent_reason = reason
             self._clients.send_to_all(gang.status_frame())
 
     def processor_seconds(self) -> dict[str, float]:

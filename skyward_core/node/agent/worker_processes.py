@@ -72,9 +72,9 @@ def describe_exit(status: int | None) -> tuple[ExitStatus, str]:
     return {"exit_code": code, "signal": None}, f"its process exited with status {code}"
 
 
-def worker_stopped_details(why: str) -> EndDetails:
+def worker_stopped_details(reason: str) -> EndDetails:
     """The part of an outcome that says that we stopped a call's worker for another reason than the call."""
-    words = f"its worker was stopped: {why}"
+    words = f"its worker was stopped: {reason}"
     return {"kind": "collateral", "error": {"type": "Stopped", "message": words}}
 
 

@@ -239,9 +239,9 @@ class SlotGroup(Protocol):
 
     def paused_seconds(self, slot: Slot, call: Call) -> float: ...
 
-    def break_gang(self, why: str) -> None: ...
+    def break_gang(self, reason: str) -> None: ...
 
-    def mark_gang_spent(self, why: str) -> None: ...
+    def mark_gang_spent(self, reason: str) -> None: ...
 
     def steal_task(self, idle: Slot) -> Call | None: ...
 
@@ -270,7 +270,7 @@ class Slot:
     def __init__(
         self,
         state: NodeState,
-        desk: CallLifecycle,
+        lifecycle: CallLifecycle,
         apps: PluginContextProcess,
         phases: RankPhases,
         others: SlotGroup,
@@ -286,10 +286,10 @@ class Slot:
         self.process: Process | None = None
         self.failed_starts = 0
         self.left_epoch = SPENT_EPOCH
-        self.logs = RankLogs(state.config, self.rank, self.number, self.running, desk.warn_clients)
+        self.logs = RankLogs(state.config, self.rank, self.number, self.running, lifecycle.warn_clients)
         self._state, self._lifecycle, self._plugin_contexts, self._phases, self._slot_group = (
             state,
-            desk,
+            lifecycle,
             apps,
             phases,
             others,
@@ -512,13 +512,13 @@ class Slot:
         if self.number == 0 and process.epoch is not None and process.epoch == self._state.gang.epoch:
             self._slot_group.break_gang(f"the worker of rank {self.rank} ended" + (f": {how}" if how else ""))
 
-    def _mark_gang_spent(self, process: Process, why: str) -> None:
+    def _mark_gang_spent(self, process: Process, reason: str) -> None:
         """A call has ended well, and left a process that takes no other. The gang goes on for ranks that have not begun
         theirs; what comes next is for another one."""
         gang = self._state.gang
         if self.number == 0 and process.epoch is not None and process.epoch == gang.epoch and not gang.is_standalone:
             process.epoch, self.left_epoch = SPENT_EPOCH, gang.epoch
-            self._slot_group.mark_gang_spent(why)
+            self._slot_group.mark_gang_spent(reason)
 
     def _kill_if_current(self, process: Process) -> None:
         if self.process is process:

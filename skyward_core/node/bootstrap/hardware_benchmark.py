@@ -198,10 +198,10 @@ def measure_host(base: Path, wanted: dict[str, Any]) -> dict[str, Any]:
         disk, no_disk = _measure_disk(base)
         gpus, no_gpus = driver.result() if driver else ([], "")
         tflops, no_tflops = matmul.result() if matmul else (0.0, "")
-    whys = {"gpus": no_gpus, "matmul": no_tflops, "disk": no_disk, "port": no_port}
+    reasons = {"gpus": no_gpus, "matmul": no_tflops, "disk": no_disk, "port": no_port}
     return {
         "gpus": gpus, "tflops": tflops, "disk": disk, "port": port,
-        "whys": {name: why for name, why in whys.items() if why}, "time": time.time(),
+        "whys": {name: reason for name, reason in reasons.items() if reason}, "time": time.time(),
     }  # fmt: skip
 
 
@@ -227,8 +227,8 @@ def _list_gpus() -> tuple[list[tuple[str, float]], str]:
         time.sleep(DRIVER_RETRY_DELAY)
     if _NO_DEVICES in said.stdout:
         return [], ""
-    why = (said.stdout.strip() or said.stderr.strip() or "it says nothing").splitlines()[0][:200]
-    return [], f"nvidia-smi fails for {DRIVER:g} s (status {said.returncode}): {why}"
+    reason = (said.stdout.strip() or said.stderr.strip() or "it says nothing").splitlines()[0][:200]
+    return [], f"nvidia-smi fails for {DRIVER:g} s (status {said.returncode}): {reason}"
 
 
 def _parse_driver_output(listed: str) -> tuple[list[tuple[str, float]], str]:

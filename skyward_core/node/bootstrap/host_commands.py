@@ -68,8 +68,8 @@ def run_host_command(what: str, wanted: dict[str, Any], root: str, receive: Rece
     if what == "look":
         from skyward_core.node.gpu_locks import read_gpu_usage_in_child
 
-        seen, why = read_gpu_usage_in_child()
-        return {"uses": seen, "why": why}
+        seen, reason = read_gpu_usage_in_child()
+        return {"uses": seen, "why": reason}
     if what == "probe":
         from skyward_core.node.bootstrap.hardware_benchmark import measure_host
 

@@ -246,14 +246,14 @@ def main(folder: str, spool: str, period: str) -> None:
     due = time.monotonic()
     while True:
         sample: dict[str, Any] = {"at": round(time.time(), 3), "node": host.read(time.monotonic())}
-        figures, why = gpus.read()
+        figures, reason = gpus.read()
         if record.is_new_file or told is not gpus.devices:
             told = gpus.devices
             sample["devices"] = told
         if figures:
             sample["gpus"] = figures
-        if why:
-            sample["why"] = why
+        if reason:
+            sample["why"] = reason
         try:
             record.append(sample)
         except OSError:

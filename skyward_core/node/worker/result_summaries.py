@@ -111,10 +111,10 @@ def pickle_result(value: Any, what: str, path: str | None) -> PickledValue:
         from skyward_core.model.errors import NotPicklableError
         from skyward_core.protocol.pickle_errors import find_culprit
 
-        where, culprit, why = find_culprit(value, error, "result", _find_pickle_error)
+        where, culprit, reason = find_culprit(value, error, "result", _find_pickle_error)
         at = f" at {where}" if where != "result" else ""
         raise NotPicklableError(
-            f"the result of {what} cannot travel back: {_NAME(type(culprit))} object{at} ({safe_text(why)})"
+            f"the result of {what} cannot travel back: {_NAME(type(culprit))} object{at} ({safe_text(reason)})"
         ) from error
     pickled.summary = summarize(value, pickled.size)
     return pickled

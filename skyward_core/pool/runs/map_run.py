@@ -180,12 +180,12 @@ class MapRun(Run):
                 links = [link for link in links if link in share.stock]
             if not links:
                 self._waiting.popleft()
-                why = (
+                reason = (
                     "every node of the pool is gone"
                     if share.stock is None
                     else "no node that had its arguments is left"
                 )
-                self.reject(number, self._context.links[0], "lost", ErrorInfo("NodeLost", why))
+                self.reject(number, self._context.links[0], "lost", ErrorInfo("NodeLost", reason))
                 continue
             link = min(links, key=lambda link: self._flying.get(link.node, 0))
             if self._flying.get(link.node, 0) >= most:
@@ -262,9 +262,9 @@ class MapRun(Run):
 
     # -- ending ------------------------------------------------------------------------------------------
 
-    def cancel(self, why: str) -> None:
+    def cancel(self, reason: str) -> None:
         if self.state == "running" and not self.cancelled:
-            self.cancelled = why
+            self.cancelled = reason
             self._stop("cancel", breaks=False)
 
     def detach(self) -> None:
@@ -274,7 +274,7 @@ class MapRun(Run):
             self.state = "left"
             self._notify_waiters()
 
-    def _stop(self, why: str, *, breaks: bool = True) -> None:
+    def _stop(self, reason: str, *, breaks: bool = True) -> None:
         if self._stopping or self.state != "running":
             return
         self._stopping = True
@@ -283,7 +283,7 @@ class MapRun(Run):
         self._waiting.clear()
         for number in [n for n in self._shares if n not in self._where]:  # on their way to be stocked
             del self._shares[number]
-        stop: AnyHeader = {"t": "stop", "run": self.id, "why": why, "grace": self._context.options.grace}
+        stop: AnyHeader = {"t": "stop", "run": self.id, "why": reason, "grace": self._context.options.grace}
         for link in self._context.links:
             if self.calls_on(link):
                 link.send(stop)

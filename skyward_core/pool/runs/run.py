@@ -435,8 +435,8 @@ class Run:
     def _reject_new_node(self, index: int, link: Link, new: Collection[Link]) -> None:
         """A broadcast's arguments are on no node that came after them, and here neither any more."""
         late = min(each.node for each in new)
-        why = f"node {late} got another machine after the arguments had been sent; run it again"
-        self.reject(index, link, "lost" if link in new else "collateral", ErrorInfo("NodeLost", why))
+        reason = f"node {late} got another machine after the arguments had been sent; run it again"
+        self.reject(index, link, "lost" if link in new else "collateral", ErrorInfo("NodeLost", reason))
 
     def mark_waiting(self) -> None:
         """Wait until the pool can take it; :meth:`release` ends that, and so does a cancellation."""
@@ -650,10 +650,10 @@ class Run:
         error = ErrorInfo("ValuesLost", said)
         self._on_call_end(link, Outcome(index, rank, link.node, "lost", error=error))
 
-    def on_stale(self, index: int, why: str, *, spent: bool = False) -> None:
+    def on_stale(self, index: int, reason: str, *, spent: bool = False) -> None:
         """A call was handed back: its gang broke before it began, or is spent, and goes on for runs before this one."""
         self._stale.add(index)
-        self._broke = self._broke or why
+        self._broke = self._broke or reason
         if not self._stopping:
             self._stop("its gang broke before all ranks began", breaks=not spent)
         self._check_end()
@@ -689,8 +689,10 @@ class Run:
             if isinstance(self.future, RunCompletion) and awaited:
                 self.future.queue_load(self, outcome.index)
         except Exception as error:  # noqa: BLE001  whatever it was: who waits for the run has to hear of it
-            why = str(error) if isinstance(error, OSError) else repr(error)
-            info = ErrorInfo("OSError", f"its result of {size:,} bytes could not be fetched to {landing.path}: {why}")
+            reason = str(error) if isinstance(error, OSError) else repr(error)
+            info = ErrorInfo(
+                "OSError", f"its result of {size:,} bytes could not be fetched to {landing.path}: {reason}"
+            )
             outcome = Outcome(outcome.index, outcome.rank, outcome.node, "lost", outcome.seconds, error=info)
         finally:
             self._fetching.discard(outcome.index)
@@ -736,13 +738,13 @@ class Run:
 
     # -- ending ------------------------------------------------------------------------------------------
 
-    def cancel(self, why: str) -> None:
+    def cancel(self, reason: str) -> None:
         """Stop everything of this run that still runs."""
         if self.state != "running":
             self._discard_values()
         if self.state != "running" or self.cancelled:
             return
-        self.cancelled = why
+        self.cancelled = reason
         if self.sent:
             self._stop("cancel")
         else:  # no node has got any of it
@@ -768,7 +770,7 @@ class Run:
             self._context.background.defer(self._context.registry.on_run_end, self)
             self._notify_waiters()
 
-    def _stop(self, why: str, *, breaks: bool = True) -> None:
+    def _stop(self, reason: str, *, breaks: bool = True) -> None:
         """``breaks``: its gang, where it has one, ends with it."""
         if self._stopping or self.state != "running":
             return
@@ -777,7 +779,7 @@ class Run:
             return
         gang = self.kind == "broadcast" and breaks
         for link in self.links:
-            header: Header = {"t": "stop", "run": self.id, "why": why, "grace": self._context.options.grace}
+            header: Header = {"t": "stop", "run": self.id, "why": reason, "grace": self._context.options.grace}
             link.send(header | ({"break": link.epoch} if gang else {}))
             if breaks and self.calls_on(link):
                 # What is stopped there takes a gang's worker with it; the agent will say so, but a run that
@@ -857,8 +859,8 @@ class Run:
             self._context.scheduler.restart(self)
             return
         for index in self._stale - self.outcomes.keys():
-            why = f": {self._broke}" if self._broke else ""
-            info = ErrorInfo("Stopped", f"its gang broke before it began{why}")
+            reason = f": {self._broke}" if self._broke else ""
+            info = ErrorInfo("Stopped", f"its gang broke before it began{reason}")
             rank, node = self.place_of(index)
             self._end_unsent_call(Outcome(index, rank, node, "lost", error=info))
         self._end()
@@ -1010,8 +1012,8 @@ class Run:
             left = f"this client left pool {self.pool} while run {self.id} of {self.name} was under way"
             return PoolError(f"{left}; {goes_on}")
         if self.state == "cancelled" or self.root_cause is None:
-            why = f" ({self.cancelled})" if self.cancelled else ""
-            return Cancelled(f"run {self.id} of {self.name} was cancelled{why}")
+            reason = f" ({self.cancelled})" if self.cancelled else ""
+            return Cancelled(f"run {self.id} of {self.name} was cancelled{reason}")
         cause = self.root_cause
         culprit = next(o for o in self._arrived if RootCause.from_outcome(o) == cause)
         partial, _ = self._load_values()

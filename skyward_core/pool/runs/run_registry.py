@@ -195,8 +195,8 @@ class OtherClientRuns:
         elif row.kind == "broadcast":
             for index in sorted(set(range(row.total)) - set(ended)):
                 node = index // each if row.nodes is None else row.nodes[index // each]
-                if why := known.lost_error(context.links[node], row.run):
-                    yield Outcome(index, node * each + index % each, node, "lost", error=why)
+                if reason := known.lost_error(context.links[node], row.run):
+                    yield Outcome(index, node * each + index % each, node, "lost", error=reason)
         elif row.total - len(ended) - returned > 0 and not known.is_running(context.links, row.run):
             node, error = self._find_lost_node(row.run)
             for index in sorted(set(range(row.total)) - set(ended))[: row.total - len(ended) - returned]:
@@ -205,8 +205,8 @@ class OtherClientRuns:
     def _find_lost_node(self, run: str) -> tuple[int, ErrorInfo]:
         """Return the node that had a call of which no node tells, where it can only be one, else -1; and the error."""
         links = self._context.links
-        lost = [(link, why) for link in links if (why := self._runs[run].lost_error(link, run))]
-        gone = [(link, why) for link, why in lost if link.gone]
+        lost = [(link, reason) for link in links if (reason := self._runs[run].lost_error(link, run))]
+        gone = [(link, reason) for link, reason in lost if link.gone]
         for found in (lost, gone):
             if len(found) == 1:
                 return found[0][0].node, found[0][1]
@@ -497,10 +497,10 @@ class RunRegistry:
                 self._mark_run_calls_lost(taken, link)
         return taken
 
-    def cancel(self, run: str, why: str = "asked for") -> None:
+    def cancel(self, run: str, reason: str = "asked for") -> None:
         """Stop a run, whoever dispatched it."""
         if ours := self.runs.get(run):
-            ours.cancel(why)
+            ours.cancel(reason)
             return
         for link in self._context.links:
             grace = self._context.options.grace

@@ -399,8 +399,8 @@ class RunScheduler:
         gone = [link.node for link in context.links if link.gone]
         parts = run.wanted is not None and 0 not in gone and self._has_enough_nodes(run.wanted)
         if run.kind == "broadcast" and gone and not parts and (context.options.fail_fast or not context.is_standalone):
-            why = self._context.roster.replacement_failure(gone[0])
-            self._reject(run, f"node {gone[0]} of the pool is gone" + (f": {why}" if why else ""))
+            reason = self._context.roster.replacement_failure(gone[0])
+            self._reject(run, f"node {gone[0]} of the pool is gone" + (f": {reason}" if reason else ""))
         elif any(blob.path for task in run.tasks for blob in (task.fn, task.args)):
             self._context.background.spawn(self._upload_and_start(run))
         else:
@@ -463,13 +463,13 @@ class RunScheduler:
         try:
             await self._retry_on_reconnect(tasks, gang.ensure_set_up)
         except OSError as error:
-            why = f"the gang broke, and could not be formed anew: {error}"
-            self._context.news.emit_warning(why)
+            reason = f"the gang broke, and could not be formed anew: {error}"
+            self._context.news.emit_warning(reason)
             for link in self._context.links:
                 if link.up and not link.epoch:  # its agent waits for that with what it was asked
                     for run in tasks:
                         for index in run.calls_on(link):
-                            run.reject(index, link, "lost", ErrorInfo("PoolError", why))
+                            run.reject(index, link, "lost", ErrorInfo("PoolError", reason))
 
     async def _retry_on_reconnect(self, runs: Sequence[Run], work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Do what runs that still go on need the nodes for, once more after each time that a link was down for it
@@ -497,15 +497,15 @@ class RunScheduler:
 
     # -- not to be started -------------------------------------------------------------------------------
 
-    def _reject(self, run: Run, why: str) -> None:
+    def _reject(self, run: Run, reason: str) -> None:
         """A broadcast lacks nodes for good."""
         delete_files(run.tasks)
         for index in range(run.total):
             link = self._context.links[max(0, run.place_of(index)[1])]
             kind: OutcomeKind = "lost" if link.gone else "collateral"
-            run.reject(index, link, kind, ErrorInfo("NodeLost", why))
+            run.reject(index, link, kind, ErrorInfo("NodeLost", reason))
 
-    def _fail(self, run: Run, why: str) -> None:
+    def _fail(self, run: Run, reason: str) -> None:
         for index in range(run.total if run.kind != "map" else 1):
             node = run.place_of(index)[1] if run.kind == "broadcast" else 0
-            run.reject(index, self._context.links[max(0, node)], "lost", ErrorInfo("PoolError", why))
+            run.reject(index, self._context.links[max(0, node)], "lost", ErrorInfo("PoolError", reason))

@@ -195,17 +195,17 @@ async def account_number(calls: AwsCalls, regions: Sequence[str]) -> str:
     Raises:
         SkywardError: none does.
     """
-    why: SkywardError | None = None
+    reason: SkywardError | None = None
     for region in regions:
         try:
             told = await calls.call("sts", region, "get_caller_identity")
         except SkywardError as error:
-            why = why or error
+            reason = reason or error
             if not is_region_failure(error):
                 break
         else:
             return str(told["Account"])
-    raise why or UsageError(NO_REGION)
+    raise reason or UsageError(NO_REGION)
 
 
 async def list_regions(calls: AwsCalls, home: str) -> list[str]:

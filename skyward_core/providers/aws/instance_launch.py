@@ -136,10 +136,10 @@ class ReservedCapacity(Value):
     def market(self) -> str:
         return CAPACITY_BLOCK_MARKET if self.reservation.is_block else "on-demand"
 
-    def narrow_request(self, wish: MachineRequirements) -> MachineRequirements:
+    def narrow_request(self, requirements: MachineRequirements) -> MachineRequirements:
         """What machines have to be, which is what the reservation holds."""
         held = self.reservation
-        return replace(wish, instance_type=held.instance_type, zones=(held.zone,), regions=(held.region,))
+        return replace(requirements, instance_type=held.instance_type, zones=(held.zone,), regions=(held.region,))
 
     def price_offer(self, offer: Offer) -> Offer:
         """What one of its machines costs: those of a block are paid."""
@@ -157,25 +157,25 @@ class ReservedCapacity(Value):
 
 
 async def find_reserved_capacity(
-    calls: AwsCalls, regions: Sequence[str], id: str, wish: MachineRequirements, nodes: int
+    calls: AwsCalls, regions: Sequence[str], id: str, requirements: MachineRequirements, nodes: int
 ) -> ReservedCapacity:
     """The reservation of that name, which has what is asked for now.
 
     Args:
         regions: where it may be.
-        wish: what a machine has to be; what it names otherwise than the reservation is refused.
+        requirements: what a machine has to be; what it names otherwise than the reservation is refused.
 
     Raises:
         UsageError: there is none, or it is another kind of machine, or elsewhere.
         NoCapacity: it has not begun, is over, or has too few machines.
         SkywardError: it cannot be told.
     """
-    if wish.allocation != "on-demand":
-        raise UsageError(f"reservation {id} is no {wish.allocation} market: leave the allocation out")
+    if requirements.allocation != "on-demand":
+        raise UsageError(f"reservation {id} is no {requirements.allocation} market: leave the allocation out")
     found = await _find_reservation(calls, regions, id)
     for what, wanted, has in (
-        ("type", wish.instance_type and (wish.instance_type,), found.instance_type),
-        ("zone", wish.zones, found.zone),
+        ("type", requirements.instance_type and (requirements.instance_type,), found.instance_type),
+        ("zone", requirements.zones, found.zone),
     ):
         if wanted and has not in wanted:
             raise UsageError(
@@ -344,14 +344,14 @@ class InstanceLaunch:
             SkywardError: something that no other attempt would change.
         """
         login, host_key = await asyncio.to_thread(self._folder.make_keys)
-        whys = list(left_out)
+        reasons = list(left_out)
         closed: set[str] = set()  # regions in which nothing more is tried
         attempts = list(_add_ungrouped(attempts))
         apart: LaunchAttempt | None = None  # what another try without the group would be of no use for
         for number, attempt in enumerate(attempts, 1):
             if attempt.place.region in closed or attempt == apart:
                 continue
-            before = f"{whys[-1][0]}: {error_message(whys[-1][1])}; " if whys else ""
+            before = f"{reasons[-1][0]}: {error_message(reasons[-1][1])}; " if reasons else ""
             report_progress(f"{before}attempt {number} of {len(attempts)}: {attempt.add_prices}")
             try:
                 return await self._launch_attempt(attempt, login, host_key)
@@ -366,10 +366,10 @@ class InstanceLaunch:
                 # Where there is no group, what was asked for is what would be asked for next.
                 if attempt.grouped and not (full and self._has_group.get(attempt.place.region)):
                     apart = replace(attempt, grouped=False)
-                whys.append((str(attempt), error))
-        if not whys:
+                reasons.append((str(attempt), error))
+        if not reasons:
             raise NoCapacity("no machines to be had: there is no place to try")
-        raise combine_errors(whys, "no machines to be had: ")
+        raise combine_errors(reasons, "no machines to be had: ")
 
     async def _launch_attempt(self, attempt: LaunchAttempt, login: KeyPair, host_key: KeyPair) -> list[Machine]:
         wishes, place = self._parameters, attempt.place
@@ -585,7 +585,7 @@ class AttemptPlanner:
 
     Args:
         provider: the name that offers carry.
-        wish: what a machine has to be, with all that the provider was told.
+        requirements: what a machine has to be, with all that the provider was told.
         extras: what is billed beside a machine.
         places: gives the zones of a region in which machines can go.
         reservation: the id of the one that they are taken from, or None.
@@ -593,14 +593,14 @@ class AttemptPlanner:
     """
 
     def __init__(
-        self, calls: AwsCalls, provider: str, spec: PoolSpec, wish: MachineRequirements, extras: BilledExtras,
+        self, calls: AwsCalls, provider: str, spec: PoolSpec, requirements: MachineRequirements, extras: BilledExtras,
         places: Places,
         *, reservation: str | None, together: bool,
     ) -> None:  # fmt: skip
         self._calls = calls
         self._provider = provider
         self._spec = spec
-        self._request = wish
+        self._request = requirements
         self._extras = extras
         self._places = places
         self._reservation = reservation
@@ -613,18 +613,18 @@ class AttemptPlanner:
             UsageError: nothing fits; says what comes nearest.
             SkywardError: no region says anything.
         """
-        wish, held = self._request, await self.find_reservation(regions)
+        requirements, held = self._request, await self.find_reservation(regions)
         if held is not None:
-            wish, regions = held.narrow_request(wish), (held.reservation.region,)
+            requirements, regions = held.narrow_request(requirements), (held.reservation.region,)
 
         async def ask(region: str) -> tuple[RegionOffers, list[Zone]]:
-            told = query_region(self._calls, self._provider, region, wish, self._extras)
+            told = query_region(self._calls, self._provider, region, requirements, self._extras)
             return await asyncio.gather(told, self._places(region))
 
         found, left_out = await query_regions(regions, ask)
         there = {place.zone: place for _, places in found for place in places}
         all_kinds = {kind.name: kind for told, _ in found for kind in told.kinds}
-        order = select_offers([offer for told, _ in found for offer in told.offers], wish, there)
+        order = select_offers([offer for told, _ in found for offer in told.offers], requirements, there)
         return [
             self._make_attempt(each, there[each.zone], all_kinds[each.instance_type], held) for each in order
         ], left_out

@@ -193,8 +193,8 @@ def _update_state(machine: Machine, instance: Mapping[str, Any] | None) -> Machi
     if instance is None:
         if _is_settled(machine):
             return replace(machine, state="gone")
-        why = "EC2 does not show it yet"
-        return replace(machine, state="unreachable", extra=machine.extra | {"why": why})
+        reason = "EC2 does not show it yet"
+        return replace(machine, state="unreachable", extra=machine.extra | {"why": reason})
     name = instance["State"]["Name"]
     if name in ENDED_STATES:
         at = {} if (ended := _stopped_at(instance)) is None else {"ended": ended}

@@ -115,32 +115,32 @@ def _is_ordinary(told: Mapping[str, Any]) -> bool:
     )
 
 
-async def find_instance_types(calls: AwsCalls, region: str, wish: MachineRequirements) -> list[InstanceType]:
+async def find_instance_types(calls: AwsCalls, region: str, requirements: MachineRequirements) -> list[InstanceType]:
     """The instance types of a region that a wish is about, those that miss it among them, by name.
 
     Raises:
         SkywardError: they cannot be told, or the one that is named is none.
     """
-    if wish.instance_type:
-        asked: dict[str, Any] = {"InstanceTypes": [wish.instance_type]}
+    if requirements.instance_type:
+        asked: dict[str, Any] = {"InstanceTypes": [requirements.instance_type]}
     else:
-        filters = [{"Name": "instance-type", "Values": list(type_patterns(wish))}]
+        filters = [{"Name": "instance-type", "Values": list(type_patterns(requirements))}]
         asked = {"Filters": filters}
     told = await calls.call_all("ec2", region, "describe_instance_types", "InstanceTypes", **asked)
-    found = [parse_instance_type(each) for each in told if wish.instance_type or _is_ordinary(each)]
+    found = [parse_instance_type(each) for each in told if requirements.instance_type or _is_ordinary(each)]
     return sorted(found, key=lambda kind: kind.name)
 
 
-def type_patterns(wish: MachineRequirements) -> tuple[str, ...]:
+def type_patterns(requirements: MachineRequirements) -> tuple[str, ...]:
     """Patterns of the types that a wish is about."""
-    if wish.accelerator is not None or wish.any_accelerator:
+    if requirements.accelerator is not None or requirements.any_accelerator:
         return ACCELERATOR_FAMILIES
-    return CPU_FAMILIES if has_size(wish) else (DEFAULT_INSTANCE_TYPE,)
+    return CPU_FAMILIES if has_size(requirements) else (DEFAULT_INSTANCE_TYPE,)
 
 
-def has_size(wish: MachineRequirements) -> bool:
+def has_size(requirements: MachineRequirements) -> bool:
     """Whether a wish for machines without accelerators says anything of what they have to be."""
-    return bool(wish.vcpus or wish.memory_gb or wish.architecture or wish.efa)
+    return bool(requirements.vcpus or requirements.memory_gb or requirements.architecture or requirements.efa)
 
 
 async def zones_by_type(calls: AwsCalls, region: str, names: list[str]) -> dict[str, list[str]]:
@@ -515,14 +515,14 @@ class RegionOffers(Value):
     offers: Sequence[Offer]
     notes: Sequence[str]
 
-    def matching_types(self, wish: MachineRequirements) -> list[InstanceType]:
+    def matching_types(self, requirements: MachineRequirements) -> list[InstanceType]:
         """The kinds that a wish is about."""
-        fit = {each.instance_type for each in matching_offers(self.offers, wish)}
+        fit = {each.instance_type for each in matching_offers(self.offers, requirements)}
         return [kind for kind in self.kinds if kind.name in fit]
 
 
 async def list_offers(
-    calls: AwsCalls, provider: str, regions: Sequence[str], wish: MachineRequirements, extras: BilledExtras
+    calls: AwsCalls, provider: str, regions: Sequence[str], requirements: MachineRequirements, extras: BilledExtras
 ) -> OfferList:
     """What there is for a wish, by EC2 or, where it cannot be asked, by this release.
 
@@ -532,7 +532,7 @@ async def list_offers(
 
     async def one(region: str) -> RegionOffers:
         try:
-            return await query_region(calls, provider, region, wish, extras)
+            return await query_region(calls, provider, region, requirements, extras)
         except NoImage as error:
             if len(regions) == 1:
                 raise
@@ -540,7 +540,7 @@ async def list_offers(
         except UsageError:
             raise
         except (PoolError, TimeoutError) as error:
-            return _shipped_offers(provider, region, wish, extras, error_message(error))
+            return _shipped_offers(provider, region, requirements, extras, error_message(error))
 
     found = await asyncio.gather(*map(one, regions))
     notes = dict.fromkeys(note for each in found for note in each.notes)
@@ -548,7 +548,7 @@ async def list_offers(
 
 
 async def query_region(
-    calls: AwsCalls, provider: str, region: str, wish: MachineRequirements, extras: BilledExtras
+    calls: AwsCalls, provider: str, region: str, requirements: MachineRequirements, extras: BilledExtras
 ) -> RegionOffers:
     """What there is for a wish, by EC2's word; prices that it does not say are this release's, or unknown.
 
@@ -556,10 +556,10 @@ async def query_region(
         SkywardError: EC2 cannot be asked.
     """
     store = PriceCache(calls.account.endpoint or "aws")
-    about = wish.instance_type or " ".join(type_patterns(wish))
+    about = requirements.instance_type or " ".join(type_patterns(requirements))
 
     async def ask() -> dict[str, Any]:
-        there = await find_instance_types(calls, region, wish)
+        there = await find_instance_types(calls, region, requirements)
         zones = await zones_by_type(calls, region, [kind.name for kind in there])
         return {"kinds": [asdict(kind) for kind in there], "zones": zones}
 
@@ -568,8 +568,8 @@ async def query_region(
     there = [InstanceType(**each) for each in told["kinds"]]
     # Prices are asked of those alone that may be taken; a person who looks around is told of all.
     sold = [kind for kind in there if told["zones"].get(kind.name)]
-    priced = _RegionPrices(calls, store, region, [kind.name for kind in _filter_by_accelerator(sold, wish)])
-    notes = await priced.load(spot=wish.allocation != "on-demand")
+    priced = _RegionPrices(calls, store, region, [kind.name for kind in _filter_by_accelerator(sold, requirements)])
+    notes = await priced.load(spot=requirements.allocation != "on-demand")
     offers = [
         offer
         for kind in sold
@@ -579,14 +579,16 @@ async def query_region(
     return RegionOffers(there, offers, notes)
 
 
-def _filter_by_accelerator(sold: Sequence[InstanceType], wish: MachineRequirements) -> list[InstanceType]:
-    wanted = wish.accelerator
+def _filter_by_accelerator(sold: Sequence[InstanceType], requirements: MachineRequirements) -> list[InstanceType]:
+    wanted = requirements.accelerator
     if wanted is None:
         return list(sold)
     return [kind for kind in sold if (kind.accelerator_name, kind.count) == (wanted.name, wanted.count)]
 
 
-def select_offers(offers: Sequence[Offer], wish: MachineRequirements, there: Container[str] | None) -> list[Offer]:
+def select_offers(
+    offers: Sequence[Offer], requirements: MachineRequirements, there: Container[str] | None
+) -> list[Offer]:
     """The offers that are tried, in order.
 
     Args:
@@ -595,24 +597,24 @@ def select_offers(offers: Sequence[Offer], wish: MachineRequirements, there: Con
     Raises:
         UsageError: there is none; says why.
     """
-    order = matching_offers(offers, wish)
+    order = matching_offers(offers, requirements)
     found = [each for each in order if there is None or not each.zone or each.zone in there]
     if found:
         return found
     if order:
         places = ", ".join(dict.fromkeys(each.zone for each in order))
         raise UsageError(f"{order[0].instance_type} is sold in {places}, and no machine can go there: name other zones")
-    raise UsageError(_no_offer_message(offers, wish))
+    raise UsageError(_no_offer_message(offers, requirements))
 
 
-def _no_offer_message(offers: Sequence[Offer], wish: MachineRequirements) -> str:
-    kind, wanted = wish.instance_type, wish.accelerator
+def _no_offer_message(offers: Sequence[Offer], requirements: MachineRequirements) -> str:
+    kind, wanted = requirements.instance_type, requirements.accelerator
     if kind and wanted is not None and (has := next((o for o in offers if o.instance_type == kind), None)):
         carries = f"{has.count} x {has.accelerator}" if has.count else "no accelerator"
         if (has.accelerator, has.count) != (wanted.name, wanted.count):
             return f"{kind} has {carries}, and {wanted} was asked for; leave one of the two out"
-    missed = "; ".join(describe_nearest(offers, wish))
-    where = " and ".join(wish.regions) or "the region"
+    missed = "; ".join(describe_nearest(offers, requirements))
+    where = " and ".join(requirements.regions) or "the region"
     return f"nothing in {where} is what was asked for{f'; the nearest: {missed}' if missed else ''}"
 
 
@@ -699,11 +701,11 @@ def _make_offer(base: Mapping[str, Any], price: float | None, at: float, *, ship
 
 
 def _shipped_offers(
-    provider: str, region: str, wish: MachineRequirements, extras: BilledExtras, why: str
+    provider: str, region: str, requirements: MachineRequirements, extras: BilledExtras, reason: str
 ) -> RegionOffers:
     """A region as this release knows it, whose zones it does not."""
     listed, beside = shipped_prices(region), shipped_extra_prices(region)
-    patterns = (wish.instance_type,) if wish.instance_type else type_patterns(wish)
+    patterns = (requirements.instance_type,) if requirements.instance_type else type_patterns(requirements)
     there = [
         kind
         for kind in shipped_instance_types()
@@ -718,12 +720,12 @@ def _shipped_offers(
         )
         for kind in there
     ]
-    why = why or "AWS did not answer in time"
-    spot = [f"spot prices are not known: {why}"] if wish.allocation != "on-demand" else []
-    return RegionOffers(there, offers, [*spot, _shipped_prices_note(region, why)])
+    reason = reason or "AWS did not answer in time"
+    spot = [f"spot prices are not known: {reason}"] if requirements.allocation != "on-demand" else []
+    return RegionOffers(there, offers, [*spot, _shipped_prices_note(region, reason)])
 
 
-def _shipped_prices_note(region: str, why: str) -> str:
+def _shipped_prices_note(region: str, reason: str) -> str:
     if region in shipped_regions():
-        return f"prices in {region} are those of {shipped_date()}, which came with this release: {why}"
-    return f"prices in {region} are not known, and none came with this release: {why}"
+        return f"prices in {region} are those of {shipped_date()}, which came with this release: {reason}"
+    return f"prices in {region} are not known, and none came with this release: {reason}"

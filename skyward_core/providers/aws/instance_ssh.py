@@ -154,8 +154,8 @@ class Ec2Transport(SSHTransport):
             async with asyncio.timeout(INSTALL_UV_TIMEOUT):
                 await _run_command(link, f"sh -c {shlex.quote(INSTALL_UV_COMMAND)}", INSTALL_UV_TIMEOUT)
         except (PoolError, TimeoutError) as error:
-            why = str(error) or f"it took longer than {INSTALL_UV_TIMEOUT:g} s"
-            raise PoolError(f"{lacking} uv could not be fetched there: {why}.") from error
+            reason = str(error) or f"it took longer than {INSTALL_UV_TIMEOUT:g} s"
+            raise PoolError(f"{lacking} uv could not be fetched there: {reason}.") from error
 
     async def _ensure_host_key_rotated(self, report: Report) -> None:
         report("running", detail=f"connecting to {self.target.host}")

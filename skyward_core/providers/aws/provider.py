@@ -378,12 +378,12 @@ class AWS(StrictKeywords):
         Raises:
             UsageError: nothing fits; says what comes nearest.
         """
-        wish, least, most = self._narrow_request(spec.needs), spec.least_nodes, spec.most_nodes
+        requirements, least, most = self._narrow_request(spec.needs), spec.least_nodes, spec.most_nodes
         attempts = self._attempts(spec)
         held = await attempts.find_reservation(await self._regions()) if self.reservation else None
         if held is not None:
-            wish = held.narrow_request(wish)
-        found = await self.offers(wish)
+            requirements = held.narrow_request(requirements)
+        found = await self.offers(requirements)
         notes, there = [*found.notes, *await self.warnings(spec)], None
         if held is not None:
             notes.append(held.note)
@@ -397,7 +397,7 @@ class AWS(StrictKeywords):
         except PoolError as error:
             notes.append(f"whether machines can go there is not known: {error_message(error)}")
         try:
-            order = select_offers(found.offers, wish, there)
+            order = select_offers(found.offers, requirements, there)
         except UsageError as error:  # what is not known of offers may be why
             raise UsageError("; ".join([error_message(error), *found.notes])) from error
         requests, grouped = [], False
@@ -447,45 +447,49 @@ class AWS(StrictKeywords):
         """Whose account it uses."""
         return f"{self.profile or 'the usual profile'} at {self.endpoint_url or 'AWS'}"
 
-    def _narrow_request(self, wish: MachineRequirements) -> MachineRequirements:
+    def _narrow_request(self, requirements: MachineRequirements) -> MachineRequirements:
         """A wish with what this provider was told itself."""
-        plain = wish.accelerator is None and not (self.instance_type or wish.instance_type)
+        plain = requirements.accelerator is None and not (self.instance_type or requirements.instance_type)
         return replace(
-            wish,
-            instance_type=self.instance_type or wish.instance_type,
+            requirements,
+            instance_type=self.instance_type or requirements.instance_type,
             zones=tuple(self.zones or ()),
             regions=tuple(self.region or ()),
             # What runs here may well not run on the other kind of processor: who wants that says so. Where nothing at
             # all is said, nothing is said here either, and so the plain type is taken.
-            architecture=wish.architecture or ("x86_64" if plain and kinds.has_size(wish) else ""),
+            architecture=requirements.architecture or ("x86_64" if plain and kinds.has_size(requirements) else ""),
         )
 
     @property
     def _extras(self) -> BilledExtras:
         return BilledExtras(self.disk_gb or DEFAULT_DISK_GB, self.public, self.ami)
 
-    async def offers(self, wish: MachineRequirements) -> OfferList:
+    async def offers(self, requirements: MachineRequirements) -> OfferList:
         """What EC2 has for a wish, with prices; where it cannot be asked, what came with this release.
 
         Args:
-            wish: what a machine has to be; without regions those of this provider are meant.
+            requirements: what a machine has to be; without regions those of this provider are meant.
 
         Raises:
             UsageError: there is no such region or instance type.
         """
         notes = []
-        regions = wish.regions or self.region or tuple(filter(None, [await run_in_thread(self._calls.default_region)]))
+        regions = (
+            requirements.regions
+            or self.region
+            or tuple(filter(None, [await run_in_thread(self._calls.default_region)]))
+        )
         if not regions:
             regions = tuple(instance_offers.shipped_regions())
             notes.append(f"no region is named, and a start needs one: this is of {' and '.join(regions)}")
-        found = await list_offers(self._calls, self.name, regions, wish, self._extras)
+        found = await list_offers(self._calls, self.name, regions, requirements, self._extras)
         return OfferList(offers=found.offers, notes=[*notes, *found.notes])
 
-    async def blocks(self, wish: MachineRequirements, nodes: int, hours: int) -> list[Block]:
+    async def blocks(self, requirements: MachineRequirements, nodes: int, hours: int) -> list[Block]:
         """Capacity Blocks that can be bought now; nothing is bought.
 
         Args:
-            wish: what a machine has to be.
+            requirements: what a machine has to be.
             nodes: how many.
             hours: for how long.
 
@@ -494,9 +498,9 @@ class AWS(StrictKeywords):
             SkywardError: EC2 cannot be asked.
         """
         found = []
-        for region in wish.regions or await self._regions():
-            told = await query_region(self._calls, self.name, region, wish, self._extras)
-            found += await list_blocks(self._calls, self.name, region, told.matching_types(wish), nodes, hours)
+        for region in requirements.regions or await self._regions():
+            told = await query_region(self._calls, self.name, region, requirements, self._extras)
+            found += await list_blocks(self._calls, self.name, region, told.matching_types(requirements), nodes, hours)
         return found
 
     async def still_sold(self, block: Block) -> Block | None:
@@ -575,8 +579,8 @@ class AWS(StrictKeywords):
         if machine.state != "running" or not machine.address:
             return machine
         if not LaunchJournal(pool, machine.extra["token"]).login_key.exists():
-            why = "the key to log in with is not on this machine"
-            return replace(machine, state="unreachable", extra=machine.extra | {"why": why})
+            reason = "the key to log in with is not on this machine"
+            return replace(machine, state="unreachable", extra=machine.extra | {"why": reason})
         there = await update_machine(machine, partial(self.transport, pool))
         # Without an agent it is of no use, and costs as much as before.
         return replace(there, state="ending") if there.state == "gone" else there

@@ -153,9 +153,10 @@ async def remove_placement_group(calls: AwsCalls, region: str, name: str) -> Non
     Raises:
         SkywardError: it is still there; says why.
     """
-    if why := await poll_until_empty(lambda: _delete_group(calls, region, name), POLL_PAUSES, REMOVAL_TIMEOUT):
+    if reason := await poll_until_empty(lambda: _delete_group(calls, region, name), POLL_PAUSES, REMOVAL_TIMEOUT):
         raise PoolError(
-            f"placement group {name} ({region}) is still there ({why}); it costs nothing, and another `down` removes it"
+            f"placement group {name} ({region}) is still there ({reason}); it costs nothing, and another `down` "
+            "removes it"
         )
 
 

@@ -84,8 +84,8 @@ class Local(StrictKeywords):
         left = Path(paths.retained_folder)
         if find_node_processes(str(folder)) or is_running(str(left)):
             return replace(machine, state="ending")  # its agent, or what ran there, has not quite ended
-        why, at = read_exit_reason(str(folder))
-        told = {"why": why, "kept": retained_results.read_retained_facts(left)} | ({"ended": at} if at else {})
+        reason, at = read_exit_reason(str(folder))
+        told = {"why": reason, "kept": retained_results.read_retained_facts(left)} | ({"ended": at} if at else {})
         return replace(machine, state="gone", extra=machine.extra | told)
 
     async def terminate(self, pool: str, machines: Sequence[Machine]) -> None:

@@ -80,7 +80,7 @@ async def cancel_allocations(commands: SlurmCommands, wanted: Sequence[Leftover]
     """Cancel them, and see them gone; gives what is left, in words."""
     names = {each.id: allocation.job_name(each.pool, each.token) for each in wanted}
     left, until = list(names), time.monotonic() + CANCEL_TIMEOUT
-    why = "Slurm has not said that it ended"
+    reason = "Slurm has not said that it ended"
     try:
         async with commands.hold_connection():
             # By their numbers, which are given anew one day, only while the names are still theirs.
@@ -93,27 +93,27 @@ async def cancel_allocations(commands: SlurmCommands, wanted: Sequence[Leftover]
                     break
                 await asyncio.sleep(0.5)
     except (PoolError, OSError) as error:
-        why = error_message(error)
-    return [f"allocation {id}: {why}" for id in left]
+        reason = error_message(error)
+    return [f"allocation {id}: {reason}" for id in left]
 
 
-def reject_unsupported(wish: MachineRequirements) -> None:
+def reject_unsupported(requirements: MachineRequirements) -> None:
     """Refuse what a wish asks that Slurm cannot be told.
 
     Raises:
         UsageError: it does; says what to say in its place.
     """
-    if wish.regions or wish.zones:
+    if requirements.regions or requirements.zones:
         raise UsageError("Slurm has partitions, and neither regions nor zones: say partition=")
-    if wish.max_hourly is not None:
+    if requirements.max_hourly is not None:
         raise UsageError("Slurm tells no prices: leave the highest price out")
-    if wish.allocation == "spot":
+    if requirements.allocation == "spot":
         raise UsageError("Slurm has no spot machines: say the partition or qos whose jobs can be preempted")
-    if wish.architecture or wish.efa:
+    if requirements.architecture or requirements.efa:
         raise UsageError("Slurm does not tell architectures and networks of nodes: say constraint=")
 
 
-def make_offers(there: Iterable[Partition], wish: MachineRequirements, provider: str) -> list[Offer]:
+def make_offers(there: Iterable[Partition], requirements: MachineRequirements, provider: str) -> list[Offer]:
     """What can be had for a wish, each kind of node of each partition once.
 
     A job takes of a node what it asks for: the GPUs are as many as are wished, where the node has so many.
@@ -125,32 +125,32 @@ def make_offers(there: Iterable[Partition], wish: MachineRequirements, provider:
     found: dict[tuple[str, str], Offer] = {}
     for each in there:
         if each.is_up:
-            for kind, accelerator, count in _matching_gpus(each, wish):
-                offer = _make_offer(each, kind, accelerator, count, wish, provider)
+            for kind, accelerator, count in _matching_gpus(each, requirements):
+                offer = _make_offer(each, kind, accelerator, count, requirements, provider)
                 found.setdefault((offer.region, offer.instance_type), offer)
     return list(found.values())
 
 
-def select_offers(found: list[Offer], wish: MachineRequirements) -> list[Offer]:
+def select_offers(found: list[Offer], requirements: MachineRequirements) -> list[Offer]:
     """Those that do, in their order.
 
     Raises:
         UsageError: none does; says what comes nearest.
     """
-    order = matching_offers(found, wish)
+    order = matching_offers(found, requirements)
     if not order:
-        near = "; ".join(describe_nearest(found, wish))
+        near = "; ".join(describe_nearest(found, requirements))
         raise UsageError(f"Slurm has no node for that{f': {near}' if near else ''}")
     return order
 
 
-def _matching_gpus(there: Partition, wish: MachineRequirements) -> Iterator[tuple[str, str, int]]:
+def _matching_gpus(there: Partition, requirements: MachineRequirements) -> Iterator[tuple[str, str, int]]:
     """Type, name and number of the GPUs that a job may take of a node, for a wish."""
-    wanted = wish.accelerator
+    wanted = requirements.accelerator
     if wanted is None:
-        if not wish.any_accelerator:
+        if not requirements.any_accelerator:
             yield "", "", 0
-        for kind, count in there.gpus if wish.any_accelerator else ():
+        for kind, count in there.gpus if requirements.any_accelerator else ():
             yield kind, kind or "GPU", count
         return
     fit = slurm_commands.matching_gpu_types(wanted.name, wanted.memory_gb, [kind for kind, _ in there.gpus])
@@ -160,10 +160,10 @@ def _matching_gpus(there: Partition, wish: MachineRequirements) -> Iterator[tupl
 
 
 def _make_offer(
-    there: Partition, kind: str, accelerator: str, count: int, wish: MachineRequirements, provider: str
+    there: Partition, kind: str, accelerator: str, count: int, requirements: MachineRequirements, provider: str
 ) -> Offer:
     gpus = f"-{count}x{kind or 'gpu'}" if count else ""
-    wanted = wish.accelerator
+    wanted = requirements.accelerator
     return Offer(
         provider=provider,
         instance_type=f"{there.cpus}cpu-{there.memory_gb:g}gb{gpus}",
@@ -332,14 +332,15 @@ class Slurm(StrictKeywords):
             "--ntasks-per-node=1", "--no-requeue", "--output=/dev/null", "--error=/dev/null", "--chdir=/",
             "--export=ALL",  # of what commands have in their environment, which is next to nothing
         ]  # fmt: skip
-        wish = spec.needs
-        reject_unsupported(wish)
-        wished = {
-            "cpus": self.cpus or wish.vcpus or None,
-            "memory": self.memory or (f"{math.ceil(wish.memory_gb * 1024)}M" if wish.memory_gb else None),
+        requirements = spec.needs
+        reject_unsupported(requirements)
+        requested = {
+            "cpus": self.cpus or requirements.vcpus or None,
+            "memory": self.memory
+            or (f"{math.ceil(requirements.memory_gb * 1024)}M" if requirements.memory_gb else None),
         }
         for field in (*_PATTERNS, "cpus"):
-            if (given := wished.get(field, getattr(self, field))) is not None:
+            if (given := requested.get(field, getattr(self, field))) is not None:
                 options.append(f"--{_OPTIONS.get(field, field)}={given}")
         if self.time is None and spec.options.ttl is not None:
             options.append(f"--time={math.ceil((spec.options.ttl + spec.options.start_timeout) / 60)}")
@@ -386,11 +387,11 @@ class Slurm(StrictKeywords):
         """
         raise UsageError(f"Slurm has partitions, and no region {regions[0]!r:.60}: say partition=")
 
-    async def offers(self, wish: MachineRequirements) -> OfferList:
+    async def offers(self, requirements: MachineRequirements) -> OfferList:
         """What the partitions have for a wish.
 
         Args:
-            wish: what a node has to be.
+            requirements: what a node has to be.
 
         Raises:
             UsageError: a part of the wish makes no sense there.
@@ -402,8 +403,8 @@ class Slurm(StrictKeywords):
             if self.login is not None:
                 raise
             return OfferList(offers=())  # who has no Slurm is offered nothing of it
-        reject_unsupported(wish)
-        return OfferList(offers=make_offers(there, wish, self.name))
+        reject_unsupported(requirements)
+        return OfferList(offers=make_offers(there, requirements, self.name))
 
     async def plan(self, spec: PoolSpec) -> RentalPlan:
         """What Slurm would be asked for; nothing is submitted.
@@ -489,13 +490,13 @@ class Slurm(StrictKeywords):
         if job is None or job.has_ended:
             id = machine.extra["job"]
             forgotten = ends.get(id) or f"Slurm does not know allocation {id} any more"
-            why = {"why": forgotten if job is None else job.end_reason}
-            return replace(machine, state="gone", extra=machine.extra | why)
+            reason = {"why": forgotten if job is None else job.end_reason}
+            return replace(machine, state="gone", extra=machine.extra | reason)
         if job.state in WAITING_STATES or job.state not in RUNNING_STATES or "port" not in machine.extra:
             return replace(machine, state="ending")
         if not AllocationFolder(pool, machine.extra["token"]).login_key.exists():
-            why = {"why": "the key to log in with is not on this machine"}
-            return replace(machine, state="unreachable", extra=machine.extra | why)
+            reason = {"why": "the key to log in with is not on this machine"}
+            return replace(machine, state="unreachable", extra=machine.extra | reason)
         there = await update_machine(machine, partial(self.transport, pool))
         return replace(there, state="ending") if there.state == "gone" else there
 

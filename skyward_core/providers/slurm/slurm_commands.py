@@ -249,13 +249,13 @@ class SlurmJob(Value):
     @property
     def end_reason(self) -> str:
         """In words."""
-        why = END_REASONS.get(self.state, f"Slurm calls it {self.state}")
+        reason = END_REASONS.get(self.state, f"Slurm calls it {self.state}")
         more = (
             ""
             if self.reason in ("None", "") or self.state in ("TIMEOUT", "PREEMPTED")
             else f"; {sanitize_line(self.reason)}"
         )
-        return f"allocation {self.id} ended: {why}{more}"
+        return f"allocation {self.id} ended: {reason}{more}"
 
     @property
     def wait_reason(self) -> str:
@@ -367,7 +367,7 @@ def parse_node_reports(text: str, count: int) -> list[AllocatedNode]:
         elif found := _NODE_ERROR.fullmatch(line):
             troubles[int(found[1])] = sanitize_line(found[2])
     if troubles:
-        raise PoolError("; ".join(f"node {index}: {why}" for index, why in sorted(troubles.items())))
+        raise PoolError("; ".join(f"node {index}: {reason}" for index, reason in sorted(troubles.items())))
     if lacking := [str(index) for index in range(count) if index not in nodes]:
         raise PoolError(f"node {', '.join(lacking)} of the allocation has not said how it is reached")
     return [nodes[index] for index in range(count)]

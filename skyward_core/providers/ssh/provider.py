@@ -261,15 +261,15 @@ class SSH(StrictKeywords, Value):
     async def _reachable_hosts(self, spec: PoolSpec) -> Sequence[str]:
         """The hosts that a range of nodes has: as many as answer, in their order."""
         asked = await gather_bounded(self._unavailable_reason(host, _script_python(spec)) for host in self.hosts)
-        whys = dict(zip(self.hosts, asked, strict=True))
-        there = [host for host, why in whys.items() if not why]
-        away = "; ".join(f"{host}: {why}" for host, why in whys.items() if why)
+        reasons = dict(zip(self.hosts, asked, strict=True))
+        there = [host for host, reason in reasons.items() if not reason]
+        away = "; ".join(f"{host}: {reason}" for host, reason in reasons.items() if reason)
         if len(there) < spec.least_nodes:
             raise NoCapacity(
-                f"{spec.least_nodes} nodes are needed at least, and {len(there)} of {len(whys)} hosts answer: {away}"
+                f"{spec.least_nodes} nodes are needed at least, and {len(there)} of {len(reasons)} hosts answer: {away}"
             )
         if away:
-            report_progress(f"{len(there)} of {len(whys)} hosts answer: {away}")
+            report_progress(f"{len(there)} of {len(reasons)} hosts answer: {away}")
         return there[: spec.most_nodes]
 
     async def replace(
@@ -287,12 +287,12 @@ class SSH(StrictKeywords, Value):
         spares = sorted((host for host in self.hosts if host not in taken), key=had.count)  # in their order
         take, loaded_with = former[-1].extra.get("free_gpus"), former[-1].extra.get("loaded_with")
         asked = await gather_bounded(self._replacement_error(host, take, loaded_with) for host in spares)
-        for host, (why, free) in zip(spares, asked, strict=True):
-            if not why:
+        for host, (reason, free) in zip(spares, asked, strict=True):
+            if not reason:
                 folder = f"{former[-1].extra['folder'].rpartition('.')[0]}.{node}-{token[:6]}"
                 return Machine(host, node, host, "", extra={"host": host, "folder": folder} | free)
         advice = "" if set(spares) - set(had) else "; name more hosts than nodes to have spare ones"
-        raise NoCapacity(f"no host can take node {node}: {'; '.join(why for why, _ in asked)}{advice}")
+        raise NoCapacity(f"no host can take node {node}: {'; '.join(reason for reason, _ in asked)}{advice}")
 
     async def _replacement_error(
         self, host: str, take: Mapping[str, Any] | None, loaded_with: Sequence[str] | None
@@ -302,8 +302,8 @@ class SSH(StrictKeywords, Value):
             return await self._unavailable_reason(host, loaded_with), {}
         from skyward_core.providers.ssh.free_gpu_choice import free_gpus
 
-        devices, why = free_gpus(await self.look_at(host, loaded_with), take)
-        return why, {"free_gpus": {**take, "of": devices}}
+        devices, reason = free_gpus(await self.look_at(host, loaded_with), take)
+        return reason, {"free_gpus": {**take, "of": devices}}
 
     async def _unavailable_reason(self, host: str, loaded_with: Sequence[str] | None) -> str:
         """Why a host cannot be had now; "" if it can."""

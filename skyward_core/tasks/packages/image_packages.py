@@ -104,8 +104,8 @@ def _find_project_file(given: object, folder: Path) -> Path:
     for place in places:
         if not is_file(place):
             continue
-        if place is not places[0] and (why := distrust_reason(str(place))):
-            raise PackagesError(f"{place} is not used: {why}")
+        if place is not places[0] and (reason := distrust_reason(str(place))):
+            raise PackagesError(f"{place} is not used: {reason}")
         return place
     if len(places) == 1:
         raise PackagesError(f"there is no file {places[0]}")

@@ -49,8 +49,8 @@ def read_inline_metadata(script: Path) -> InlineMetadata | None:
     if not blocks:
         return None
 
-    def wrong(why: str) -> ScriptError:
-        return ScriptError(f"The inline metadata of {script} (# /// script) cannot be used: {why}")
+    def wrong(reason: str) -> ScriptError:
+        return ScriptError(f"The inline metadata of {script} (# /// script) cannot be used: {reason}")
 
     if len(blocks) > 1:
         raise wrong(f"there are {len(blocks)} such blocks; leave one")

@@ -159,9 +159,9 @@ def channel_error(host: str, error: Exception, *, lost: bool) -> PoolError | Con
     )
 
 
-def link_lost_error(host: str, why: Exception | None = None) -> ConnectionError:
+def link_lost_error(host: str, reason: Exception | None = None) -> ConnectionError:
     """The error for a connection that was there: who has it tries again."""
-    return ConnectionError(f"lost the connection to host {host}" + (f": {why}" if why else ""))
+    return ConnectionError(f"lost the connection to host {host}" + (f": {reason}" if reason else ""))
 
 
 def silent_host_error(host: str, seconds: float, said: str = "") -> Unreachable:

@@ -152,8 +152,8 @@ async def _resolve(target: Target) -> Route:
     command = None if target.jump or target.via else one("proxycommand")
     jump = target.via.login if target.via else target.jump or one("proxyjump")
     tokens = {"h": host, "k": alias or target.host, "n": target.host, "p": str(port), "r": user, "%": "%"}
-    if why := why_unsafe(host, user if command or jump else ""):
-        raise _config_error(target, why)
+    if reason := why_unsafe(host, user if command or jump else ""):
+        raise _config_error(target, reason)
     if command and one("proxyusefdpass") == "yes":
         raise _config_error(target, "ProxyUseFdpass is not supported, leave it out for this host")
     if one("bindinterface"):
@@ -203,8 +203,8 @@ def _replace_tokens(target: Target, text: str, tokens: Mapping[str, str]) -> str
     return re.sub("%(.?)", token, text, flags=re.DOTALL)
 
 
-def _config_error(target: Target, why: str) -> UsageError:
-    return UsageError(f"~/.ssh/config cannot be used for host {target.host}: {why}.")
+def _config_error(target: Target, reason: str) -> UsageError:
+    return UsageError(f"~/.ssh/config cannot be used for host {target.host}: {reason}.")
 
 
 # -- paths ---------------------------------------------------------------------------------------------------
@@ -497,8 +497,8 @@ async def _read_output(process: asyncio.subprocess.Process) -> bytes | None:
     return None
 
 
-def _query_error(command: Sequence[str], why: str) -> UsageError:
-    return UsageError(f"~/.ssh/config cannot be used for host {command[-1]}: `ssh -G` fails: {why:.500}")
+def _query_error(command: Sequence[str], reason: str) -> UsageError:
+    return UsageError(f"~/.ssh/config cannot be used for host {command[-1]}: `ssh -G` fails: {reason:.500}")
 
 
 # -- asyncssh ------------------------------------------------------------------------------------------------
@@ -512,8 +512,8 @@ async def _by_asyncssh(target: Target) -> HostOptions:
     try:
         return await read_config(files, target.host, target.user, target.port)
     except (ValueError, OSError, RecursionError) as error:
-        why = "it includes itself" if isinstance(error, RecursionError) else error
-        raise _config_error(target, f"{why}; there is no ssh program, which could read all of it") from error
+        reason = "it includes itself" if isinstance(error, RecursionError) else error
+        raise _config_error(target, f"{reason}; there is no ssh program, which could read all of it") from error
 
 
 CONNECT_TIMEOUT = 15.0

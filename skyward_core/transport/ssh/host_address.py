@@ -35,8 +35,8 @@ class Target(Value):
     via: Target | None = None  # the jump host, where it is reached in other ways than the host itself
 
     def __post_init__(self) -> None:
-        if why := why_unsafe(self.host, self.user or ""):
-            raise UsageError(f"{self.login!r:.200} names no host: {why}.")
+        if reason := why_unsafe(self.host, self.user or ""):
+            raise UsageError(f"{self.login!r:.200} names no host: {reason}.")
         for hop in self.jump.split(",") if self.jump else ():
             Target("").with_host(hop)
 

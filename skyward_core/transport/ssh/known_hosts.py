@@ -389,8 +389,8 @@ def _is_in_krl(file: Path, key: asyncssh.SSHKey) -> bool:
     return done.returncode != 0
 
 
-def _revoked_list_error(file: Path, why: str) -> HostKeyError:
+def _revoked_list_error(file: Path, reason: str) -> HostKeyError:
     return HostKeyError(
-        f"The list of revoked host keys {file} (RevokedHostKeys in ~/.ssh/config) cannot be used ({why}), so no host "
-        "is believed; mend it, or take the line out."
+        f"The list of revoked host keys {file} (RevokedHostKeys in ~/.ssh/config) cannot be used ({reason}), so no "
+        "host is believed; mend it, or take the line out."
     )

@@ -344,9 +344,9 @@ class SSHTransport:
         async with self._connect_lock:
             if self._link is None or self._link.lost.is_set():
 
-                def waiting(why: str, at: float) -> None:
+                def waiting(reason: str, at: float) -> None:
                     if report is not None:
-                        report("running", detail=f"{self.target.host}: {why}", retry_at=at)
+                        report("running", detail=f"{self.target.host}: {reason}", retry_at=at)
 
                 self._link = await connect(self.target, patience=patience, waiting=waiting)
             return self._link

@@ -148,8 +148,8 @@ def stacks(console: Console, run: str, signal: bool, threads: bool) -> int:
 def _ask_signal(found: Stacks, console: Console) -> bool:
     """Whether the person lets ranks be sent a signal."""
     ranks = found.askable
-    why = next(each.why for each in found.ranks if each.rank in ranks)
-    console.note(f"{_ranks_text(ranks)} cannot be read: {why}.\n{SIGNAL}.")
+    reason = next(each.why for each in found.ranks if each.rank in ranks)
+    console.note(f"{_ranks_text(ranks)} cannot be read: {reason}.\n{SIGNAL}.")
     if not console.is_terminal:
         console.note("--signal allows it.")
         return False

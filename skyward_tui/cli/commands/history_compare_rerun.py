@@ -406,8 +406,8 @@ def _change_folder(folder: Path, console: Console, what: str) -> None:
     try:
         os.chdir(folder)
     except (OSError, ValueError) as error:
-        why = getattr(error, "strerror", None) or error
-        raise UsageError(f"it was launched in {folder}, which cannot be entered: {why}") from error
+        reason = getattr(error, "strerror", None) or error
+        raise UsageError(f"it was launched in {folder}, which cannot be entered: {reason}") from error
     console.note(f"in {folder}: {what}")
 
 

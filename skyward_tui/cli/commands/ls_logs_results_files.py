@@ -384,8 +384,8 @@ def files(console: Console, run: str, patterns: Sequence[str]) -> int:
         console.note("its ranks have written no such file" if patterns else "its ranks have written no files")
     if found.omitted_count:
         console.note(f"{count(found.omitted_count, 'more file')}: say which, by patterns")
-    for node, why in found.failures.items():
-        console.note(f"node {node} cannot be asked: {sanitize_line(why)}")
+    for node, reason in found.failures.items():
+        console.note(f"node {node} cannot be asked: {sanitize_line(reason)}")
     return errors.FAILED if found.failures else errors.OK
 
 
@@ -414,8 +414,8 @@ def fetch(console: Console, run: str, patterns: Sequence[str], to: str | None) -
     there = len(haul.files) - len(new) - len(failed)
     size = format_size(sum(each.file.size for each in new))
     console.note(f"{count(len(new), 'file')} fetched, {size}" + (f"; {there:,} here already" if there else ""))
-    for names, node, why in list_failed_files(failed):
-        console.note(f"not fetched: {sanitize_line(names)} of node {node}: {sanitize_line(why)}")
+    for names, node, reason in list_failed_files(failed):
+        console.note(f"not fetched: {sanitize_line(names)} of node {node}: {sanitize_line(reason)}")
     for note in haul.notes:
         console.note(sanitize_line(note))
     return errors.FAILED if failed or haul.notes else errors.OK

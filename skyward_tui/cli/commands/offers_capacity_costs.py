@@ -111,19 +111,19 @@ def list_offerings(console: Console, provider: str, settings: Sequence[str]) -> 
     held = offers_and_capacity.list_reservations(provider, dict(map(parse_setting, settings)))
     rows: list[tuple[str, ...]] = [("id", "type", "machines", "free", "where", "from", "until", "state")]
     rows += [_row(each) for each in held]
-    doubtful = [(row, why) for row, found, why in bought if found is None and row.state == "asked"]
-    for row, why in doubtful:
+    doubtful = [(row, reason) for row, found, reason in bought if found is None and row.state == "asked"]
+    for row, reason in doubtful:
         block = Block(**row.block)
         console.note(
             f"{block.id} ({money(block.upfront)}) was asked for {_format_time(row.asked_at)}, and nobody knows "
             "whether it was "
-            f"bought: {why or 'no reservation with its tag is seen'}; `skyward-tui capacity clear "
+            f"bought: {reason or 'no reservation with its tag is seen'}; `skyward-tui capacity clear "
             f"{sanitize_line(block.id)}` lets it be bought again"
         )
     console.result(
         {
             "reservations": [asdict(each) for each in held],
-            "unknown": [{"block": row.block, "asked_at": row.asked_at, "why": why} for row, why in doubtful],
+            "unknown": [{"block": row.block, "asked_at": row.asked_at, "why": reason} for row, reason in doubtful],
         }
     )
     if not console.as_json:
@@ -165,7 +165,7 @@ def offers(
     those without one. A price is that of an hour of a machine with its disk and its public address. Ends with 1 where
     nothing fits.
     """
-    wish = MachineRequirements(
+    requirements = MachineRequirements(
         accelerator=accelerators.resolve(accelerator),
         any_accelerator=not (accelerator or vcpus or memory or architecture),
         vcpus=vcpus,
@@ -180,12 +180,12 @@ def offers(
     if block is not None:
         if spot:
             raise UsageError("--spot machines are not bought ahead: leave it or --block out")
-        return _show_blocks(console, wish, nodes or 1, block)
+        return _show_blocks(console, requirements, nodes or 1, block)
     if nodes is not None:
         raise UsageError("--nodes goes with --block; other prices are of one machine")
-    found = list_offers(wish)
-    fitting = matching_offers(found.offers, wish)
-    missed = [] if fitting else describe_nearest(found.offers, wish)
+    found = list_offers(requirements)
+    fitting = matching_offers(found.offers, requirements)
+    missed = [] if fitting else describe_nearest(found.offers, requirements)
     for note in found.notes:
         console.note(note)
     if console.as_json:
@@ -200,15 +200,15 @@ def offers(
     return errors.OK if fitting else errors.FAILED
 
 
-def _show_blocks(console: Console, wish: MachineRequirements, nodes: int, hours: int) -> int:
+def _show_blocks(console: Console, requirements: MachineRequirements, nodes: int, hours: int) -> int:
     """A table of what can be bought ahead."""
     # The limit is to what an hour of the block costs.
-    asked = replace(wish, allocation="on-demand", max_hourly=None)
-    most = wish.max_hourly
+    asked = replace(requirements, allocation="on-demand", max_hourly=None)
+    most = requirements.max_hourly
     found = [
         each
         for each in list_blocks(asked, nodes, hours)
-        if (most is None or each.hourly <= most) and (not wish.zones or each.zone in wish.zones)
+        if (most is None or each.hourly <= most) and (not requirements.zones or each.zone in requirements.zones)
     ]
     try:
         save_listed_blocks(found)

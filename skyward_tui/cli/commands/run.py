@@ -94,9 +94,9 @@ class RunNotifier:
         """A run has ended; returns at once."""
         self._notify(run_notification(run, pool, time.time()))
 
-    def start_failed(self, pool: str, why: str) -> None:
+    def start_failed(self, pool: str, reason: str) -> None:
         """There is no pool, and so no run; returns at once."""
-        self._notify(Notification("failed", pool, what="the start", detail=why))
+        self._notify(Notification("failed", pool, what="the start", detail=reason))
 
     def wait_for_command(self) -> None:
         """Wait for the person's command, which has a limit and ends with us."""
@@ -688,8 +688,8 @@ class PoolCommand:
         return choice
 
     def _cancel_run(self, run: RunView, ended: Future[RunView]) -> None:
-        why = ": its output has no reader any more" if self.console.has_no_reader else ""
-        self.console.note(f"cancelling run {run.id}{why}")
+        reason = ": its output has no reader any more" if self.console.has_no_reader else ""
+        self.console.note(f"cancelling run {run.id}{reason}")
         try:
             self.follower.wait(self.session.cancel(self.key, run.id))
             self._report(self.follower.wait(ended))

@@ -496,12 +496,12 @@ class CheckLines(Static):
         Args:
             rows: how many lines there is room for where something is amiss.
         """
-        amiss = [line for each in _ORDER[:2] for line in lines if line.state == each]
-        shown = amiss[:rows]
+        problems = [line for each in _ORDER[:2] for line in lines if line.state == each]
+        shown = problems[:rows]
         said = [(line.state, f"{_GLYPHS[line.state]} {_check_text(line)}") for line in shown]
-        if len(amiss) > len(shown):
-            said.append(("warn", f"  and {len(amiss) - len(shown)} more: skyward-tui doctor tells all"))
-        self._fine = "" if amiss or rows <= 1 else "; ".join(_check_text(line) for line in lines)
+        if len(problems) > len(shown):
+            said.append(("warn", f"  and {len(problems) - len(shown)} more: skyward-tui doctor tells all"))
+        self._fine = "" if problems or rows <= 1 else "; ".join(_check_text(line) for line in lines)
         if self._fine:
             return self._show_fine()
         content = Content("\n").join(Content.styled(text, _STYLES[state]) for state, text in said)

@@ -574,11 +574,11 @@ class LaunchScreen(BaseScreen[None]):
             self._set_message(one_line(str(error)), error=bool(form.script.strip()))
             self._show_plan([], form, str(error) if "\n" in str(error) or len(str(error)) > MAX_MESSAGE_CHARS else "")
 
-    def _show_plan(self, told: Sequence[tuple[str, str]], form: Form, why: str = "", script: str = "") -> None:
+    def _show_plan(self, told: Sequence[tuple[str, str]], form: Form, reason: str = "", script: str = "") -> None:
         self._planned_form = form
         remarks = [("preset", remark) for remark in self._remarks]
         plan = self.query_one(PlanPanel)
-        plan.show([*remarks, *told], trouble=why, command=command_line(form), script=script)
+        plan.show([*remarks, *told], trouble=reason, command=command_line(form), script=script)
 
     def action_scroll_plan(self, pages: int) -> None:
         self.query_one(PlanPanel).page(pages)
