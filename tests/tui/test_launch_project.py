@@ -11,12 +11,14 @@ from textual.widgets import Input, Select, Static
 from skyward_core.client.launch.launch_plan import LaunchPlan
 from skyward_core.node.bootstrap import host_inspection
 from skyward_tui.app.app import SkywardApp
+from skyward_tui.dialogs.pickers import AcceleratorsScreen
 from skyward_tui.launch_form.form import Form, package_choices, plan_launch
 from skyward_tui.launch_form.recent_launches import add_recent, recent_forms
 from skyward_tui.screens.launch.screen import LaunchScreen
 from skyward_tui.widgets.form_fields import Toggles
-from tests.support.app_driver import Snap, at_usual_sizes, screen_text, typed, until
+from tests.support.app_driver import Snap, at_usual_sizes, launch_form, screen_text, typed, until
 from tests.support.fake_session import FakeSession
+from tests.support.launch_script import SCRIPT
 
 SIZE = (120, 40)
 FUNCTION = "import skyward_core as sky\n\n@sky.function\ndef train(epochs: int = 1): ...\n"
@@ -280,3 +282,68 @@ async def test_a_whole_script_with_all_that_can_be_said(
         screen.query_one("#packages", Select).value = "requirements requirements.txt"
         await until(pilot, lambda: "leads out" in screen_text(app))
         snap(app, f"launch-whole-{size[0]}x{size[1]}")
+
+
+# What is picked in the launch form: examples, files, and folders that are walked.
+
+
+async def test_examples_are_picked_by_typing(app: SkywardApp) -> None:
+    async with app.run_test(size=SIZE) as pilot:
+        screen = await launch_form(app, pilot, "")
+        await pilot.press("ctrl+o", "d", "d", "p", "enter")
+        await until(pilot, lambda: screen.query_one("#script", Input).value == "example:ddp")
+        await until(pilot, lambda: "[x] torch" in screen_text(app))
+        await pilot.press("ctrl+o", "escape")
+        assert screen.query_one("#script", Input).value == "example:ddp"
+
+
+@pytest.mark.proof("1 s of a processor")
+async def test_pickers_say_that_nothing_fits(app: SkywardApp) -> None:
+    async with app.run_test(size=SIZE) as pilot:
+        screen = await launch_form(app, pilot, "")
+        await pilot.press("ctrl+o")
+        await typed(app, pilot, "nosuch")
+        await until(pilot, lambda: "no script or folder has 'nosuch' in its name" in screen_text(app))
+        await pilot.press("enter")  # there is nothing to take
+        assert app.screen is not screen
+        await pilot.press("escape", "ctrl+g")
+        await until(pilot, lambda: isinstance(app.screen, AcceleratorsScreen))
+        await typed(app, pilot, "nosuch")
+        await until(pilot, lambda: "no accelerator of the catalogue fits 'nosuch'" in screen_text(app))
+
+
+@pytest.mark.proof("1 s of a processor")
+async def test_folders_are_walked(app: SkywardApp, tmp_path: Path) -> None:
+    (tmp_path / "jobs").mkdir()
+    (tmp_path / "jobs" / "mine.py").write_text(SCRIPT)
+    async with app.run_test(size=SIZE) as pilot:
+        screen = await launch_form(app, pilot, "")
+        await pilot.press("ctrl+o", "j", "o", "enter")
+        await until(pilot, lambda: "mine.py" in screen_text(app))
+        await pilot.press("m", "i", "n", "e", "enter")
+        await until(pilot, lambda: screen.query_one("#script", Input).value == "jobs/mine.py")
+
+
+@pytest.mark.proof("1 s of a processor")
+async def test_in_a_folder_that_was_opened_the_cursor_is_on_what_lies_there(app: SkywardApp, tmp_path: Path) -> None:
+    (tmp_path / "jobs").mkdir()
+    (tmp_path / "jobs" / "mine.py").write_text(SCRIPT)
+    async with app.run_test(size=SIZE) as pilot:
+        screen = await launch_form(app, pilot, "")
+        await pilot.press("ctrl+o", "j", "o", "b", "enter")
+        await until(pilot, lambda: "mine.py" in screen_text(app))
+        assert "packaged examples" not in screen_text(app)  # whoever walks looks for none of these
+        await pilot.press("down", "enter")
+        await until(pilot, lambda: screen.query_one("#script", Input).value == "jobs/mine.py")
+
+
+@pytest.mark.proof("1 s of a processor")
+async def test_a_home_folder_of_nobody_is_a_path_like_any_other(app: SkywardApp) -> None:
+    async with app.run_test(size=SIZE) as pilot:
+        screen = await launch_form(app, pilot, "~nobody-of-that-name/x.py")
+        await until(pilot, lambda: "no such script: ~nobody-of-that-name/x.py" in screen_text(app))
+        await pilot.press("ctrl+o")
+        await typed(app, pilot, "~nobody-of-that-name/")
+        await until(pilot, lambda: "No such file" in screen_text(app))
+        await pilot.press("enter", "escape")
+        assert screen.query_one("#script", Input).value == "~nobody-of-that-name/x.py"

@@ -2,25 +2,37 @@
 
 from __future__ import annotations
 
+import os
 import shlex
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from textual.widgets import Select
+from textual.widgets import Input, Select, Static
 
 from skyward_core.client.launch.launch_plan import LaunchPlan
 from skyward_core.client.launch.launch_request import LaunchRequest
 from skyward_core.client.launch.script_plugin_provider_discovery import FunctionInfo
 from skyward_core.model.errors import PoolError
+from skyward_core.tasks import bounded_subprocess
 from skyward_core.views import events
 from skyward_core.views.pool_view import PoolView
 from skyward_tui.app.app import SkywardApp
+from skyward_tui.launch_form import form as packaged
 from skyward_tui.launch_form.form import FieldError, Form, command_line, plan_launch
+from skyward_tui.launch_form.recent_launches import recent_forms
 from skyward_tui.screens.launch.screen import LaunchScreen, create_pool
-from tests.support.app_driver import until
+from skyward_tui.screens.pool_list import PoolsScreen
+from tests.support.app_driver import launch_form, screen_text, typed, until
 from tests.support.fake_session import FakeSession
+from tests.support.pythons import all_ended, hanging_python
+from tests.support.terminal import Terminal
+from tests.support.waiting import wait_until
 
 
 def plan(pool: PoolView) -> LaunchPlan:
@@ -64,3 +76,199 @@ async def test_a_form_for_a_pool_that_is_over_by_now_makes_a_new_one(app: Skywar
         app.show_launch(over.key)
         await until(pilot, lambda: isinstance(app.screen, LaunchScreen) and app.screen.is_mounted)
         assert app.screen.query_one("#pool", Select).value == ""
+
+
+# A launch beside a Python that hangs: keys, screen and ways out, none of which wait for it.
+
+
+SIZE = (120, 40)
+SCRIPT = "import skyward_core as sky\n\n@sky.function\ndef train(epochs: int = 1) -> int:\n    return epochs\n"
+FOR_EVER = 600  # seconds; a test that waited for it would not end
+LOOKING = "looking for the Python of the script, 0:0"
+
+
+@pytest.fixture
+def hangs(tmp_path: Path) -> Iterator[Path]:
+    """A project whose interpreter never answers, and a script outside of it; the file of that one's children."""
+    project = tmp_path / "hangs"
+    for folder in (project, tmp_path):
+        folder.mkdir(exist_ok=True)
+        (folder / "train.py").write_text(SCRIPT)
+        (folder / "pyproject.toml").touch()
+    (project / "train.py").write_text("import torch\n" + SCRIPT)
+    children = hanging_python(project / ".venv")
+    yield children
+    for child in children.read_text().split() if children.exists() else ():
+        with suppress(ProcessLookupError):
+            os.kill(int(child), signal.SIGKILL)
+
+
+@pytest.mark.proof("1 s of a processor")
+async def test_a_python_that_hangs_holds_up_nothing_but_its_launch(
+    app: SkywardApp, session: FakeSession, hangs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bounded_subprocess, "DEFAULT_TIMEOUT", FOR_EVER)
+    monkeypatch.setattr(packaged, "FOLDER", tmp_path / "hangs")  # so have the examples
+    async with app.run_test(size=SIZE) as pilot:
+        await launch_form(app, pilot, "hangs/train.py")
+        await until(pilot, lambda: "runs     train()" in screen_text(app))
+        await pilot.press("ctrl+o", *"tra")
+        await until(pilot, lambda: "packaged examples" in screen_text(app))
+        await pilot.press("escape")
+        assert not hangs.exists(), "plan and lists read files alone"
+        await pilot.press("ctrl+r")
+        await until(pilot, lambda: LOOKING in screen_text(app) and hangs.exists())
+        assert session.created == []
+        await pilot.press("escape")
+        await until(pilot, lambda: isinstance(app.screen, PoolsScreen))
+        await launch_form(app, pilot, "train.py")  # another Python is not waited for after that one
+        await until(pilot, lambda: "runs     train()" in screen_text(app))
+        assert not all_ended(hangs)
+
+
+async def test_a_launch_is_of_the_form_as_it_is_shown(
+    app: SkywardApp, session: FakeSession, hangs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bounded_subprocess, "DEFAULT_TIMEOUT", 1)
+    async with app.run_test(size=SIZE) as pilot:
+        screen = await launch_form(app, pilot, "train.py")
+        await until(pilot, lambda: "runs     train()" in screen_text(app))
+        screen.query_one("#script", Input).value = "hangs/train.py"
+        await until(pilot, lambda: screen.query_one("#function", Select).value == "train")
+        await pilot.press("ctrl+r")  # there is no plan of that yet
+        await until(pilot, lambda: "has not said its version for 1 s; make it anew" in plan_text(screen))
+        assert session.created == [] and app.focused is screen.query_one("#script")
+        await until(pilot, lambda: all_ended(hangs))  # who is killed takes a moment to end
+        screen.query_one("#script", Input).value = "train.py"
+        await pilot.press("ctrl+r")
+        await until(pilot, lambda: bool(session.launched))
+
+
+INSTALLER = r"""#!/bin/sh
+case "$1" in
+venv) for last; do :; done; mkdir -p "$last/bin"; echo half > "$last/bin/activate" ;;
+pip) printf 'Downloading \033]0;x\007torch (203.5MiB)\n'; sleep 600 & echo $! >> {children}; wait ;;
+esac
+"""
+
+
+def half_made(home: Path) -> list[Path]:
+    found = home.glob("environments/env-*")
+    return [each for each in found if each.is_dir() and not (each / ".made").exists()]
+
+
+@pytest.mark.proof("1 s of a processor")
+async def test_a_launch_is_left_while_its_script_is_loaded(
+    app: SkywardApp, session: FakeSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An installer that takes for ever, and a script that does: told meanwhile, and ended with all that they began."""
+    children = tmp_path / "children"
+    installer = tmp_path / "bin" / "uv"
+    installer.parent.mkdir()
+    installer.write_text(INSTALLER.replace("{children}", str(children)))
+    installer.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{installer.parent}:{os.environ['PATH']}")
+    block = '# /// script\n# dependencies = ["torch"]\n# ///\n'
+    (tmp_path / "installs.py").write_text(block + SCRIPT)
+    noted = f"import os, time\nopen({str(children)!r}, 'w').write(str(os.getpid()))\ntime.sleep(600)\n"
+    (tmp_path / "sleeps.py").write_text(noted + SCRIPT)
+
+    def begun() -> bool:
+        return children.exists() and children.read_text() != ""
+
+    async with app.run_test(size=SIZE) as pilot:
+        for script, told in (("installs.py", ": Downloading torch"), ("sleeps.py", " …")):
+            screen = await launch_form(app, pilot, script)
+            await until(pilot, lambda: "runs     train()" in screen_text(app))
+            await pilot.press("ctrl+r")
+            words = f"loading {script}, 0:0"
+            await until(pilot, lambda words=words: words in screen_text(app))  # type: ignore[misc]
+            await until(pilot, lambda told=told: told in screen_text(app) and begun())  # type: ignore[misc]
+            assert screen.query_one("#form").disabled, "what is shown is what is launched"
+            await pilot.press("escape")
+            await until(pilot, lambda: isinstance(app.screen, PoolsScreen))
+            await until(pilot, lambda: all_ended(children))
+            await until(pilot, lambda: not half_made(tmp_path / "home"))
+            children.unlink()
+        await until(pilot, lambda: not list((tmp_path / "home" / "tasks").iterdir()))
+        assert session.created == []
+
+
+@pytest.mark.proof("1 s of a processor")
+async def test_the_python_of_a_launch_is_picked_or_typed(
+    app: SkywardApp, session: FakeSession, hangs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / ".venv").symlink_to(sys.prefix)
+    other = tmp_path / "bin" / "python3.12"
+    other.parent.mkdir()
+    other.write_text("#!/bin/sh\n")
+    other.chmod(0o755)
+    (tmp_path / "pyvenv.cfg").write_text("implementation = PyPy\n")
+    for name, said in {
+        "VIRTUAL_ENV": str(hangs.parent),
+        "PATH": f"{other.parent}:/usr/bin:/bin",
+        "HOME": str(tmp_path),
+        "PYENV_ROOT": str(tmp_path),
+        "CONDA_PREFIX": str(tmp_path / "nowhere"),
+    }.items():
+        monkeypatch.setenv(name, said)
+    async with app.run_test(size=SIZE) as pilot:
+        screen = await launch_form(app, pilot, "train.py")
+        field = screen.query_one("#python", Input)
+        await pilot.press("ctrl+n")
+        version = ".".join(map(str, sys.version_info[:3]))
+        project = ".venv of project test_the"
+        await until(pilot, lambda: f"{version:<8} found for the script: {project}" in screen_text(app))
+        await until(pilot, lambda: f"{version:<8} this program's own" in screen_text(app))
+        await until(pilot, lambda: "?        VIRTUAL_ENV" in screen_text(app))  # no file says its version
+        assert "CONDA_PREFIX" not in screen_text(app)
+        await until(pilot, lambda: "python3.12" not in screen_text(app))  # it is PyPy
+        await typed(app, pilot, "program's own")
+        await pilot.press("enter")
+        await until(pilot, lambda: field.value == sys.executable)
+        words = f"pythonPython{version}at{sys.executable}(--python)"  # a path may stand on several lines
+        await until(pilot, lambda: words in "".join(plan_text(screen).split()))
+        form = screen.form()
+        assert f"--python {sys.executable}" in command_line(form)
+        await pilot.press("ctrl+n")
+        await typed(app, pilot, str(tmp_path / "nothing"))  # what is not listed is taken as it is
+        await pilot.press("enter")
+        await until(pilot, lambda: field.value == "nothing")
+        await until(pilot, lambda: "✗ --python nothing" in screen_text(app))
+        await pilot.press("ctrl+r")
+        await until(pilot, lambda: app.focused is field)
+        await pilot.press("ctrl+n", "enter")  # the one that is found by itself
+        await until(pilot, lambda: field.value == "")
+        field.value = ".venv/bin/python"
+        await pilot.press("ctrl+r")
+        await until(pilot, lambda: bool(session.launched))
+        (task,) = (task for _, task in session.launched)
+        assert task.interpreter is not None and task.interpreter.source == "--python"
+        assert recent_forms()[0].python == f"{tmp_path}/.venv/bin/python", "the same from every folder"
+
+
+def plan_text(screen: LaunchScreen) -> str:
+    return screen.query_one("#why", Static).visual.plain  # type: ignore[attr-defined,no-any-return]
+
+
+def test_the_app_ends_at_once_and_so_does_what_it_asked(tmp_path: Path, hangs: Path) -> None:
+    program = (
+        f"import runpy; from skyward_core.tasks import bounded_subprocess as answers; answers.PATIENCE = {FOR_EVER}; "
+        "runpy.run_module('skyward_tui', run_name='__main__')"
+    )
+    terminal = Terminal(tmp_path / "home", cwd=tmp_path, program=("-c", program))
+    try:
+        terminal.until("No pools yet")
+        terminal.press("n")
+        terminal.until("its functions")
+        terminal.press("hangs/train.py")
+        terminal.until("runs     train()")
+        terminal.press("\x12")
+        terminal.until(LOOKING)
+        wait_until(hangs.exists, 30)
+        terminal.press("\x11")
+        assert terminal.ended() == os.EX_OK
+        assert "Traceback" not in terminal.text and "xception" not in terminal.text
+        wait_until(lambda: all_ended(hangs), 10)
+    finally:
+        terminal.close()

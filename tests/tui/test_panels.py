@@ -1,4 +1,4 @@
-"""The panels of the run screen: a row of a table and a file each, and nobody else knows one by name."""
+"""The panels of the run screen: their table, the borders between them, and the queue."""
 
 from __future__ import annotations
 
@@ -13,12 +13,21 @@ from pathlib import Path
 from pkgutil import resolve_name
 
 import pytest
+from textual.css.scalar import Scalar
+from textual.pilot import Pilot
 
 import skyward_tui
+from skyward_core.views import events
+from skyward_core.views.pool_view import PoolView
+from skyward_tui.app.app import SkywardApp
+from skyward_tui.dialogs.dialog import ChoiceScreen
 from skyward_tui.panels.panel import RunPanel
-from skyward_tui.screens.run import RunScreen
+from skyward_tui.screens.run import LEAST_COLUMNS, BorderOffsets, PanelGrid, RunScreen, resize_tracks
 from skyward_tui.ui.actions import ACTIONS
 from skyward_tui.ui.panel_table import HOME_PANEL, PANELS, STARTUP_PANEL, PanelSpec
+from skyward_tui.ui.saved_state import load_state
+from tests.support.app_driver import screen_text, until
+from tests.support.fake_session import FakeSession, value
 
 ROOT = Path(skyward_tui.__file__).parent
 NAMES = {name for row in PANELS for name in (row.id, row.title)}
@@ -90,3 +99,156 @@ def test_a_sixth_panel_is_a_file_and_a_row(tmp_path: Path) -> None:
         timeout=60,
     )
     assert child.returncode == 0, child.stderr
+
+
+# The borders between panels can be moved: by keys, by the mouse, and they stay where they were left.
+
+
+def scalars(*texts: str) -> tuple[Scalar, ...]:
+    return tuple(Scalar.parse(text) for text in texts)
+
+
+@pytest.mark.parametrize(("by", "cells"), [(0, 46), (4, 50), (-4, 42), (-99, LEAST_COLUMNS), (99, 100 - LEAST_COLUMNS)])
+def test_a_border_moves_until_a_panel_would_have_too_little(by: int, cells: int) -> None:
+    found = resize_tracks(scalars("46", "1fr"), 0, by, 100, LEAST_COLUMNS)
+    assert [(each.value, str(each.unit)) for each in found] == [
+        (each.value, str(each.unit)) for each in scalars(f"{cells}", "1fr")
+    ]
+
+
+def test_one_panel_that_has_all_the_room_keeps_it() -> None:
+    assert resize_tracks(scalars("1fr"), 0, 5, 100, 4) == scalars("1fr")
+    assert resize_tracks(scalars("1fr"), 1, 5, 100, 4) == scalars("1fr")
+
+
+async def opened(app: SkywardApp, session: FakeSession, pilot: Pilot[None]) -> RunScreen:
+    view = session.views[0] if session.views else session.pool("llama-ft", 12)
+    await until(pilot, lambda: app.session is not None)
+    app.show_pool(view.key)
+    await until(pilot, lambda: isinstance(app.screen, RunScreen) and app.screen.is_mounted)
+    assert isinstance(app.screen, RunScreen)
+    await pilot.pause()
+    return app.screen
+
+
+def widths(screen: RunScreen) -> tuple[int, int]:
+    """Columns of the ranks, rows of the nodes."""
+    return screen.panels["ranks"].size.width, screen.panels["phases"].size.height
+
+
+async def test_the_panel_that_is_looked_at_grows_and_shrinks_by_keys(app: SkywardApp, session: FakeSession) -> None:
+    async with app.run_test(size=(120, 40)) as pilot:
+        screen = await opened(app, session, pilot)
+        ranks, nodes = widths(screen)
+        await pilot.press("1", "right_parenthesis")
+        await until(pilot, lambda: widths(screen) == (ranks + 4, nodes - 2))
+        await pilot.press("z")
+        await until(pilot, lambda: screen.panels["ranks"].size.width > 100)
+        await pilot.press("z")
+        await until(pilot, lambda: widths(screen) == (ranks + 4, nodes - 2))
+        await pilot.press("left_parenthesis", "left_parenthesis")
+        await until(pilot, lambda: widths(screen) == (ranks - 4, nodes + 2))
+        await pilot.press("B")
+        await until(pilot, lambda: widths(screen) == (ranks, nodes))
+
+
+async def test_a_border_is_dragged_and_stands_there_the_next_time(app: SkywardApp, session: FakeSession) -> None:
+    async with app.run_test(size=(120, 40)) as pilot:
+        screen = await opened(app, session, pilot)
+        ranks, nodes = widths(screen)
+        edge = screen.panels["ranks"].region
+        await pilot.mouse_down(offset=(edge.right - 1, edge.y + 5))
+        await pilot.hover(offset=(edge.right + 9, edge.y + 5))
+        await pilot.mouse_up(offset=(edge.right + 9, edge.y + 5))
+        await until(pilot, lambda: widths(screen) == (ranks + 10, nodes))
+        await pilot.mouse_down(offset=(5, edge.bottom - 1))
+        await pilot.hover(offset=(5, edge.bottom - 5))
+        await pilot.mouse_up(offset=(5, edge.bottom - 5))
+        await until(pilot, lambda: widths(screen) == (ranks + 10, nodes + 4))
+        await pilot.hover(offset=(50, 3))  # let go, it stays
+        assert screen.query_one(PanelGrid).moved == BorderOffsets(10, 4)
+        await pilot.press("q")
+        await app.save_state()
+    assert dict(load_state().screens["run"])["left"] == "10"
+    again = SkywardApp(lambda: session, clock=lambda: session.now)
+    async with again.run_test(size=(120, 40)) as pilot:
+        screen = await opened(again, session, pilot)
+        await until(pilot, lambda: widths(screen) == (ranks + 10, nodes + 4))
+
+
+async def test_panels_take_the_rows_that_they_need_and_the_log_the_rest(app: SkywardApp, session: FakeSession) -> None:
+    view = session.pool("llama-ft", 2)
+    run = session.open_run(view)
+    async with app.run_test(size=(160, 48)) as pilot:
+        screen = await opened(app, session, pilot)
+        await until(pilot, lambda: screen.panels["phases"].size.height == 2)
+        before = screen.panels["log"].size.height
+        session.end_rank(view, run, 0, summary=value({"loss": 0.1, "accuracy": 0.9}))
+        await until(pilot, lambda: screen.panels["results"].size.height == 5)  # two ranks, two means, names
+        assert screen.panels["log"].size.height == before - 3
+        await pilot.press("4", "right_parenthesis")
+        await until(pilot, lambda: screen.panels["results"].size.height == 7)
+
+
+# The queue on the run screen: there while a run waits, with the reason, and a key that takes a run out.
+
+
+EMPTY = "no run waits for nodes, and no two share them"
+
+
+def waits(session: FakeSession, view: PoolView, run: str, name: str) -> None:
+    opened = events.RunOpened(pool=view.name, run=run, function=name, kind="broadcast", total=4, at=session.now - 20)
+    session.emit(view, opened)
+    line = [events.QueuedRun(run=run, name=name, nodes=4, only=[], since=session.now - 20, who="me")]
+    session.emit(view, events.QueueNews(pool=view.name, waiting=line))
+
+
+async def test_who_waits_is_shown_and_taken_out(app: SkywardApp, session: FakeSession) -> None:
+    view = session.pool("p", 4)
+    run = session.open_run(view, "train", total=2)
+    session.emit(view, events.RunPlaced(pool="p", run=run.id, nodes=[0, 1]))
+    async with app.run_test(size=(160, 48)) as pilot:
+        app.show_pool(view.key)
+        await until(pilot, lambda: "3 nodes" in screen_text(app))
+        assert "7 queue" not in screen_text(app)
+        await pilot.press("7")
+        await until(pilot, lambda: EMPTY in screen_text(app))
+
+        waits(session, view, "w1", "wide\x1b[2J")
+        await until(pilot, lambda: "7 queue  1 waiting" in screen_text(app))
+        assert "3 nodes" in screen_text(app), "it has a place of its own"
+        await until(pilot, lambda: "waits for 4 nodes: 2 free, train (p-1) has nodes 0-1" in screen_text(app))
+        await pilot.press("7", "G")
+        await until(pilot, lambda: "▸ ◌ wide" in screen_text(app))
+        await pilot.press("C")
+        await until(pilot, lambda: isinstance(app.screen, ChoiceScreen))
+        assert "(w1)? It waits for nodes, and is not begun" in screen_text(app)
+        await pilot.press("right", "enter")
+        await until(pilot, lambda: session.cancelled == [("p", "w1")])
+        session.emit(view, events.QueueNews(pool="p", waiting=[]))
+        session.emit(view, events.RunEnded(pool="p", run="w1", state="cancelled"))
+        await until(pilot, lambda: "7 queue" not in screen_text(app))
+
+
+async def test_on_a_small_terminal_it_is_a_key_away(app: SkywardApp, session: FakeSession) -> None:
+    view = session.pool("p", 4)
+    session.open_run(view, "train")
+    waits(session, view, "w1", "next")
+    async with app.run_test(size=(80, 24)) as pilot:
+        app.show_pool(view.key)
+        await until(pilot, lambda: "FOLLOW" in screen_text(app))
+        await pilot.press("7")
+        await until(pilot, lambda: "waits for 4 nodes: 0 free" in screen_text(app))
+        await until(pilot, lambda: "C cancel" in screen_text(app))
+
+
+async def test_of_panels_that_share_a_place_one_is_shown(app: SkywardApp, session: FakeSession) -> None:
+    view = session.pool("p", 4)
+    session.open_run(view, "train")
+    waits(session, view, "w1", "next")
+    async with app.run_test(size=(120, 40)) as pilot:
+        app.show_pool(view.key)
+        await until(pilot, lambda: "7 queue" in screen_text(app))
+        assert "3 nodes" not in screen_text(app)
+        await pilot.press("3")
+        await until(pilot, lambda: "3 nodes" in screen_text(app) and "7 queue" not in screen_text(app))

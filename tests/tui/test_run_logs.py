@@ -1,25 +1,30 @@
-"""The log of a run on the run screen: its own lines and no others, all of them, with their times."""
+"""Logs of a run: alone, side by side, of ranks with errors; going to a time, and the editor at a traceback."""
 
 from __future__ import annotations
 
 import math
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
+import pytest
+from textual import events
 from textual.pilot import Pilot
 
 from skyward_core.store.run_logs import LogRange, RunLogs
 from skyward_core.views.log_buffer import LogBuffers
 from skyward_core.views.pool_view import RunView
 from skyward_tui.app.app import SkywardApp
+from skyward_tui.panels.log import LogColumn
+from skyward_tui.panels.log_pane import LogPane
 from skyward_tui.screens.run import RunScreen
 from tests.support.app_driver import screen_text, typed, until
-from tests.support.fake_session import NOW, FakeSession
+from tests.support.fake_session import NOW, FakeSession, failed_run
 from tests.tui.conftest import log_of
 
 PAINTS = True  # what is painted is looked at, or changes what a widget knows
 
-SIZE = (120, 40)
+SIZE = (160, 40)
 
 
 async def opened(app: SkywardApp, pilot: Pilot[None]) -> RunScreen:
@@ -28,6 +33,222 @@ async def opened(app: SkywardApp, pilot: Pilot[None]) -> RunScreen:
     await until(pilot, lambda: isinstance(app.screen, RunScreen) and app.screen.is_mounted)
     assert isinstance(app.screen, RunScreen)
     return app.screen
+
+
+def columns(screen: RunScreen) -> list[LogColumn]:
+    return log_of(screen).panes.columns
+
+
+def rows(column: LogColumn) -> list[str]:
+    return [strip.text.rstrip() for strip in column.pane._rows]
+
+
+async def beside(app: SkywardApp, pilot: Pilot[None], rank: int) -> None:
+    await pilot.press("v")
+    await until(pilot, lambda: "Rank to put beside" in screen_text(app))
+    await pilot.press("ctrl+a", "ctrl+k")
+    await typed(app, pilot, str(rank))
+    await pilot.press("enter")
+
+
+async def test_ranks_stand_side_by_side_each_with_its_own_place(app: SkywardApp, session: FakeSession) -> None:
+    view = session.pool("p", 4)
+    session.open_run(view)
+    for second in range(200):
+        for rank in range(4):
+            if rank != 3 or second % 3 == 0:
+                session.print(view, rank, f"r{rank} second {second}\n", at=NOW + second + rank / 10)
+    async with app.run_test(size=SIZE) as pilot:
+        screen = await opened(app, pilot)
+        await pilot.press("v", "enter")  # the next one is offered
+        await until(pilot, lambda: len(columns(screen)) == 2 and rows(columns(screen)[1])[-1:] == ["r1 second 199"])
+        await beside(app, pilot, 3)
+        await until(pilot, lambda: [column.rank for column in columns(screen)] == [0, 1, 3])
+        third = columns(screen)[2]
+        await until(pilot, lambda: app.focused is third.pane and screen.rank == 3)
+        await until(pilot, lambda: "rank 3  of 3 side by side" in str(log_of(screen).border_title))
+        # What is done is done to the one that is looked at.
+        await pilot.press("space")
+        await until(pilot, lambda: not third.pane.is_following and columns(screen)[0].pane.is_following)
+        for rank in range(4):
+            session.print(view, rank, "one more\n", at=NOW + 200)
+        await until(pilot, lambda: "PAUSED +1 line" in str(log_of(screen).border_title))
+        await until(pilot, lambda: rows(columns(screen)[0])[-1] == "one more")
+        assert rows(third)[-1] == "r3 second 198"
+        await pilot.press("slash")
+        await typed(app, pilot, "second 5.$")
+        await pilot.press("enter")
+        await until(pilot, lambda: third.pane.hit_count == 3 and not columns(screen)[0].pane.hit_count)
+        await pilot.press("escape")
+        # All at one time, by a key; whoever moves takes the others along.
+        await pilot.press("i", "g")
+        first = columns(screen)[0]
+        await until(pilot, lambda: rows(first)[0] == "r0 second 1" and rows(third)[0] == "r3 second 0")
+        await pilot.press("down", "down", "down")
+        await until(pilot, lambda: rows(third)[0] == "r3 second 9")
+        await until(pilot, lambda: rows(first)[0] == "r0 second 10")  # the first line that came after it
+        await until(pilot, lambda: "aligned by time" in str(log_of(screen).border_title))
+        await pilot.press("f")
+        await until(pilot, lambda: first.pane.is_following and third.pane.is_following)
+        # Away again: by the key, by its number, and the last one stays.
+        await pilot.press("V")
+        await until(pilot, lambda: [column.rank for column in columns(screen)] == [0, 1] and screen.rank == 1)
+        await beside(app, pilot, 1)
+        await until(pilot, lambda: [column.rank for column in columns(screen)] == [0] and screen.rank == 0)
+        await pilot.press("V")
+        await until(pilot, lambda: "one log is shown" in screen_text(app))
+
+
+@pytest.mark.proof("1 s of a processor")
+async def test_four_at_most_and_they_come_back_with_the_screen(app: SkywardApp, session: FakeSession) -> None:
+    view = session.pool("p", 6)
+    session.open_run(view)
+    async with app.run_test(size=SIZE) as pilot:
+        screen = await opened(app, pilot)
+        for _ in range(3):
+            await pilot.press("v", "enter")
+        await until(pilot, lambda: [column.rank for column in columns(screen)] == [0, 1, 2, 3])
+        await pilot.press("v", "enter")
+        await until(pilot, lambda: "4 logs stand side by side at most" in screen_text(app))
+        await beside(app, pilot, 9)
+        await until(pilot, lambda: "no rank 9: there are ranks 0 to 5" in screen_text(app))
+        await pilot.press("right_square_bracket")  # steps the one that is looked at, which was the last
+        await until(pilot, lambda: [column.rank for column in columns(screen)] == [0, 1, 2, 4])
+        await pilot.press("a")  # merged lines have all the place
+        await until(pilot, lambda: sum(column.display for column in columns(screen)) == 1)
+        await pilot.press("a", "q")
+        again = await opened(app, pilot)
+        await until(pilot, lambda: [column.rank for column in columns(again)] == [0, 1, 2, 4])
+
+
+async def test_only_the_ranks_with_errors(app: SkywardApp, session: FakeSession) -> None:
+    view = session.pool("p", 4)
+    run = failed_run(session, view)
+    for rank in range(4):
+        session.print(view, rank, f"hello of {rank}\nbye of {rank}\n", run=run.id)
+    async with app.run_test(size=SIZE) as pilot:
+        screen = await opened(app, pilot)
+        await pilot.press("M")
+        column = columns(screen)[0]
+        wanted = [f"r00{rank}| {word} of {rank}" for rank in (2, 3) for word in ("hello", "bye")]
+        await until(pilot, lambda: rows(column) == wanted)
+        assert "ranks with errors: r2 r3" in str(log_of(screen).border_title)
+        await pilot.press("ampersand")
+        await typed(app, pilot, "bye")
+        await pilot.press("enter")
+        await until(pilot, lambda: rows(column) == wanted[1::2])
+        await pilot.press("escape", "M")
+        await until(pilot, lambda: len(rows(column)) == 8)
+
+
+async def test_a_time_is_gone_to(app: SkywardApp, session: FakeSession) -> None:
+    view = session.pool("p", 1)
+    session.open_run(view)
+    for second in range(200):
+        session.print(view, 0, f"second {second}\n", at=NOW + second)
+    async with app.run_test(size=SIZE) as pilot:
+        screen = await opened(app, pilot)
+        column = columns(screen)[0]
+        for said, top in (("-2m", "second 79"), ("08:01:40", "second 100")):  # NOW is at 08:00:00 UTC
+            await pilot.press("T")
+            await typed(app, pilot, said)
+            await pilot.press("enter")
+            await until(pilot, lambda top=top: rows(column)[:1] == [top])  # type: ignore[misc]
+        await pilot.press("T")
+        await typed(app, pilot, "noon")
+        await pilot.press("enter")
+        await until(pilot, lambda: "no time: noon" in screen_text(app))
+
+
+async def test_the_editor_where_the_traceback_points(
+    app: SkywardApp, session: FakeSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[tuple[str, ...]] = []
+
+    async def run_in_terminal(app: SkywardApp, *command: str) -> None:
+        started.append(command)
+
+    monkeypatch.setattr("skyward_tui.ui.suspend_for_programs.run_in_terminal", run_in_terminal)
+    monkeypatch.delenv("VISUAL", raising=False)
+    monkeypatch.setenv("EDITOR", "vim -n")
+    (tmp_path / "nets").mkdir()
+    (tmp_path / "nets" / "model.py").write_text("pass\n")
+    view = session.pool("p", 1)
+    session.open_run(view)
+    lines = (
+        '  File "/srv/copy/nets/model.py", line 7, in forward',
+        '  File "/usr/lib/none.py", line 3, in f',
+        "Error",
+    )
+    session.print(view, 0, "\n".join(lines) + "\n")
+    async with app.run_test(size=SIZE) as pilot:
+        await opened(app, pilot)
+        await pilot.press("O")
+        await until(pilot, lambda: started == [("vim", "-n", "+7", str(tmp_path / "nets" / "model.py"))])
+        monkeypatch.delenv("EDITOR")
+        await pilot.press("O")
+        await until(pilot, lambda: "set $EDITOR to have model.py:7 opened" in screen_text(app))
+
+
+async def test_the_whole_log_is_read_in_the_pager(
+    app: SkywardApp, session: FakeSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[tuple[str, ...]] = []
+
+    async def run_in_terminal(app: SkywardApp, *command: str) -> None:
+        *words, file = command
+        read.append((*words, Path(file).name, Path(file).read_text("utf-8")))
+        assert Path(file).parent.stat().st_mode & 0o77 == 0, "nobody else can read it"
+
+    monkeypatch.setattr("skyward_tui.ui.suspend_for_programs.run_in_terminal", run_in_terminal)
+    monkeypatch.setenv("PAGER", "less -R")
+    view = session.pool("p", 2)
+    session.open_run(view)
+    for rank in range(2):
+        session.print(view, rank, f"of {rank}\x1b]0;owned\x07\n" * 2)
+    async with app.run_test(size=SIZE) as pilot:
+        await opened(app, pilot)
+        await until(pilot, lambda: "of 0" in screen_text(app))
+        await pilot.press("right_square_bracket", "vertical_line")
+        await until(pilot, lambda: read == [("less", "-R", "r001.log", "of 1\nof 1\n")])
+        await pilot.press("a", "vertical_line")
+        await until(pilot, lambda: len(read) == 2 and read[1][2] == "all.log" and "of 0" in read[1][3])
+        monkeypatch.setenv("PAGER", "'")
+        await pilot.press("vertical_line")
+        await until(pilot, lambda: "$PAGER is no command" in screen_text(app))
+    assert "\x1b" not in str(read)
+
+
+async def test_the_wheel_scrolls_a_log(app: SkywardApp, session: FakeSession) -> None:
+    view = session.pool("p", 1)
+    session.open_run(view)
+    session.print(view, 0, "".join(f"line {number}\n" for number in range(200)))
+    async with app.run_test(size=SIZE) as pilot:
+        await opened(app, pilot)
+        await until(pilot, lambda: "line 199" in screen_text(app))
+        pane = app.screen.query_one(LogPane)
+        place: dict[str, Any] = dict(x=1, y=1, delta_x=0, delta_y=0, button=0, shift=False, meta=False, ctrl=False)
+        pane.post_message(events.MouseScrollUp(pane, **place))
+        await until(pilot, lambda: "line 196" in screen_text(app) and "line 197" not in screen_text(app))
+        pane.post_message(events.MouseScrollDown(pane, **place))
+        await until(pilot, lambda: "line 199" in screen_text(app))
+
+
+@pytest.mark.proof("1 s of a processor")
+async def test_errors_open_the_editor_too(app: SkywardApp, session: FakeSession) -> None:
+    failed_run(session, session.pool("p", 4))
+    async with app.run_test(size=SIZE) as pilot:
+        await opened(app, pilot)
+        await pilot.press("e")
+        await until(pilot, lambda: "ROOT CAUSE" in screen_text(app))
+        await pilot.press("O")
+        await until(pilot, lambda: "no line here names a file of this machine" in screen_text(app))
+
+
+# The log of a run on the run screen: its own lines and no others, all of them, with their times.
+
+
+NARROWER = (120, 40)
 
 
 def shown(screen: RunScreen) -> list[str]:
@@ -55,7 +276,7 @@ async def test_runs_keep_their_lines_apart(app: SkywardApp, session: FakeSession
     session.print(view, 0, "of the first\nunfinished")
     session.end_run(view, first)
     session.open_run(view)
-    async with app.run_test(size=SIZE) as pilot:
+    async with app.run_test(size=NARROWER) as pilot:
         screen = await opened(app, pilot)
         await until(pilot, lambda: "nothing printed yet" in screen_text(app))
         assert "of the first" not in screen_text(app) and "unfinished" not in screen_text(app)
@@ -76,7 +297,7 @@ async def test_a_run_of_which_no_lines_are_held_is_read_from_its_files(
     first = session.open_run(view)
     session.end_run(view, first)
     keep(session, first, tmp_path / "logs", {0: "kept\nto the last"})
-    async with app.run_test(size=SIZE) as pilot:
+    async with app.run_test(size=NARROWER) as pilot:
         screen = await opened(app, pilot)
         await until(pilot, lambda: shown(screen) == ["kept", "to the last"])
 
@@ -87,7 +308,7 @@ async def test_beyond_the_ring_the_files_go_on(app: SkywardApp, session: FakeSes
     run = session.open_run(view)
     text = "".join(f"step {number}\n" for number in range(1_000))
     keep(session, run, tmp_path / "logs", {0: "", 1: ""})
-    async with app.run_test(size=SIZE) as pilot:
+    async with app.run_test(size=NARROWER) as pilot:
         screen = await opened(app, pilot)
         pane = log_of(screen).pane
         await until(pilot, lambda: pane.window.stored is not None)  # it had a look when nothing was there yet
@@ -127,7 +348,7 @@ async def test_lines_that_are_not_here_are_a_row_that_says_so(
     run = session.open_run(view)
     text = "".join(f"step {number}\n" for number in range(1_000))
     session.print(view, 0, text)
-    async with app.run_test(size=SIZE) as pilot:
+    async with app.run_test(size=NARROWER) as pilot:
         screen = await opened(app, pilot)
         await pilot.press("g")
         gap = "⋯ 900 lines before this: no run 'p-1' in the ledger"
@@ -160,7 +381,7 @@ async def test_errors_look_different_and_times_show_on_a_key(app: SkywardApp, se
     session.open_run(view)
     session.print(view, 0, "fine\n", at=NOW + 1.25)
     session.print(view, 0, "not fine\n", "err", at=NOW + 2.5)
-    async with app.run_test(size=SIZE) as pilot:
+    async with app.run_test(size=NARROWER) as pilot:
         screen = await opened(app, pilot)
         pane = log_of(screen).pane
         await until(pilot, lambda: shown(screen) == ["fine", "not fine"])

@@ -7,10 +7,12 @@ import io
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +21,16 @@ from textual.pilot import Pilot
 
 from skyward_core.model.outcomes import ErrorInfo
 from skyward_tui.app.app import SkywardApp
+from skyward_tui.dialogs.dialog import AskScreen
+from skyward_tui.dialogs.pickers import FilesScreen, PresetsScreen
 from skyward_tui.file_export import results_csv, results_json, results_text, save, save_all, save_error_text
+from skyward_tui.screens.run import RunScreen
+from skyward_tui.screens.stacks import StacksScreen
 from skyward_tui.ui.terminal_driver import CopyError, copy_to_multiplexer
-from tests.support.app_driver import screen_text, until
+from tests.support.app_driver import launch_form, screen_text, typed, until
 from tests.support.fake_session import FakeSession, value
+from tests.support.some_stacks import hung
+from tests.support.terminal import Terminal
 
 
 def test_nothing_is_overwritten_and_nothing_is_left_of_what_fails(tmp_path: Path) -> None:
@@ -168,3 +176,100 @@ def test_an_older_tmux_keeps_it_to_itself(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     assert "prefix ] pastes it" in copy_to_multiplexer("hello")
     assert (tmp_path / "got").read_text() == "hello"
+
+
+# A log in the person's pager: what is left of it where the app is killed meanwhile.
+
+
+READS = """
+import os, sys
+sys.path.insert(0, {tests!r})
+os.environ["PAGER"] = "sh -c 'echo the pager has it; read x'"
+from tests.support.fake_session import FakeSession
+import pytest
+
+from skyward_tui.app.app import SkywardApp
+session = FakeSession()
+view = session.pool("warm")
+session.open_run(view)
+session.print(view, 0, "a secret\\n")
+SkywardApp(lambda: session, clock=lambda: session.now).run()
+"""
+
+
+async def test_the_next_start_removes_a_log_that_the_app_was_killed_over(
+    session: FakeSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = tmp_path / "home"
+    program = ("-c", READS.format(tests=str(Path(__file__).parents[2])))
+    with closing(Terminal(home, cwd=tmp_path, program=program)) as terminal:
+        terminal.until("▶ warm")
+        terminal.press("enter")
+        terminal.until("a secret")
+        terminal.press("|")
+        terminal.until(lambda text: "the pager has it" in text)
+        os.kill(terminal.child.pid, signal.SIGKILL)
+        terminal.ended_alone()
+    assert [each.read_text() for each in home.glob("paged/*/*")] == ["a secret\n"]
+    monkeypatch.setenv("SKYWARD_HOME", str(home))
+    app = SkywardApp(lambda: session, clock=lambda: session.now)
+    async with app.run_test() as pilot:
+        await until(pilot, lambda: not list(home.glob("paged/*")))
+
+
+# The folder that the app was started in is removed while it is open: a worktree, a scratch folder of a job.
+
+
+GONE = "is not there any more"
+
+
+@pytest.fixture
+def gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder that is to go."""
+    folder = tmp_path / "scratch"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("PWD", str(folder))
+    return folder
+
+
+async def test_the_app_goes_on_and_says_what_it_cannot_do(app: SkywardApp, session: FakeSession, gone: Path) -> None:
+    view = session.pool("llama-ft", 8)
+    run = session.open_run(view)
+    session.print(view, 0, "hello\n")
+    session.taken = hung(run.id, 8)
+    async with app.run_test(size=(160, 48)) as pilot:
+        app.show_pool(view.key)
+        await until(pilot, lambda: isinstance(app.screen, RunScreen) and "hello" in screen_text(app))
+        gone.rmdir()
+        await pilot.press("S")
+        await until(pilot, lambda: f"could not save: {gone}, which the app was started in, {GONE}" in screen_text(app))
+        await pilot.press("s")
+        await until(pilot, lambda: isinstance(app.screen, StacksScreen) and "rank 5 not" in screen_text(app))
+        await pilot.press("S")
+        await until(pilot, lambda: GONE in screen_text(app))
+        await pilot.press("escape", "T", "escape", "O", "o", "W")
+        await typed(app, pilot, "all.csv")
+        await pilot.press("enter")
+        await until(pilot, lambda: isinstance(app.screen, RunScreen))
+        assert app.is_running
+
+
+async def test_a_script_named_by_its_whole_path_can_be_launched_all_the_same(
+    app: SkywardApp, session: FakeSession, gone: Path, tmp_path: Path
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("import skyward_core as sky\n\n@sky.function\ndef train(): ...\n")
+    async with app.run_test(size=(160, 48)) as pilot:
+        await until(pilot, lambda: "No pools" in screen_text(app))
+        gone.rmdir()
+        screen = await launch_form(app, pilot, str(script))
+        for keys, opened in ((["ctrl+o"], FilesScreen), (["escape", "f4"], PresetsScreen)):
+            await pilot.press(*keys)
+            await until(pilot, lambda opened=opened: isinstance(app.screen, opened))  # type: ignore[misc]
+        await pilot.press("escape", "ctrl+y", "ctrl+t", "f2", "f3")
+        await until(pilot, lambda: isinstance(app.screen, AskScreen))
+        await typed(app, pilot, "mine")
+        await pilot.press("enter")
+        await until(pilot, lambda: app.screen is screen and GONE in screen_text(app))
+        assert "creates  pool train" in screen_text(app)  # a script's whole path is enough

@@ -1,0 +1,268 @@
+"""What ranks and nodes are shown to be at: states, figures in their place, steps of a job, phases."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+import pytest
+
+from skyward_core.model.outcomes import ErrorInfo, Outcome, RootCause
+from skyward_core.views import events
+from skyward_core.views.machine_metrics import MachineMetrics
+from skyward_tui.app.app import SkywardApp
+from skyward_tui.panels.node_phases import MAX_DETAIL_LINES, PhaseBoard
+from skyward_tui.panels.ranks import SHADES, STATE, heat_map, heat_metrics
+from skyward_tui.screens.run import RunScreen
+from skyward_tui.text.number_and_time_format import clip_parts
+from skyward_tui.widgets.rank_state import no_output_reason, rank_states
+from tests.support.app_driver import screen_text, until
+from tests.support.fake_session import FakeSession, value
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 0, 1), (1, 2, 0)])
+def test_the_task_that_began_last_says_it(session: FakeSession, order: Sequence[int]) -> None:
+    """Whatever order the views have them in: that of their indices, or as news of them came."""
+    view = session.pool("sweep", 1)
+    run = session.open_run(view, kind="gather", total=3)
+    for index in order:
+        at = session.now - 30 + 10 * index
+        session.emit(view, events.RankBegan(pool="sweep", run=run.id, index=index, rank=0, node=0, at=at))
+    (state,) = rank_states(view, run, session.now)
+    assert (state.state, state.seconds) == ("running", 10.0)
+    session.emit(
+        view,
+        events.RankEnded(
+            pool="sweep",
+            run=run.id,
+            outcome=Outcome(2, 0, 0, "returned", 7.5, summary=value(1)),
+            at=session.now,
+        ),
+    )
+    (state,) = rank_states(view, run, session.now)
+    assert (state.state, state.seconds) == ("returned", 7.5)
+
+
+def test_a_run_that_is_over_is_not_said_to_print_yet(session: FakeSession) -> None:
+    view = session.pool("quiet", 1)
+    run = session.open_run(view)
+    assert no_output_reason(rank_states(view, run, session.now), run) == "nothing printed yet"
+    session.emit(view, events.RunEnded(pool="quiet", run=run.id, state="failed", at=session.now))
+    assert no_output_reason(rank_states(view, run, session.now), run) == "nothing was printed in this run"
+
+
+def test_a_rank_whose_node_is_not_reached_yet_says_when_that_is_tried_again(session: FakeSession) -> None:
+    view = session.pool("far", 1, state="starting", phase="running")
+    refused = events.NodePhase(
+        pool="far", node=0, phase="running", detail="gpu1: connection refused", retry_at=session.now + 4
+    )
+    session.emit(view, refused)
+    (state,) = rank_states(view, None, session.now)
+    assert state.note == "node 0: running gpu1: connection refused; tried again in 0:04"
+    (state,) = rank_states(view, None, session.now + 5)
+    assert state.note == "node 0: running gpu1: connection refused"
+
+
+def test_a_rank_whose_machine_is_taken_back_says_how_long_it_has(session: FakeSession) -> None:
+    view = session.pool("spot", 2)
+    run = session.open_run(view, total=2)
+    for kind, ends_at, note in (
+        ("rebalance", None, "may soon be taken back"),
+        ("terminate", session.now + 102, "taken back in 1:42 (terminate)"),
+    ):
+        session.emit(view, events.NodeNotice(pool="spot", node=1, kind=kind, ends_at=ends_at))  # type: ignore[arg-type]
+        first, second = rank_states(view, run, session.now)
+        assert (first.note, second.note) == ("", note)
+    (_, later) = rank_states(view, run, session.now + 101)
+    assert later.note == "taken back in 0:01 (terminate)"
+    (_, later) = rank_states(view, run, session.now + 102)
+    assert later.note == "taken back now (terminate)"
+
+
+def test_of_numbers_that_have_no_room_those_that_have_are_whole() -> None:
+    said = "step 75  loss 2.229  tokens/s 41,021"
+    assert clip_parts(said, 36) == said
+    assert clip_parts(said, 22) == clip_parts(said, 35) == "step 75  loss 2.229"
+    assert clip_parts(said, 5) == "step…"
+    assert clip_parts("12:00:59 step=59", 8) == "12:00:5…"
+
+
+# Ranks shown by a figure in place of their state: one key goes through what figures there are.
+
+
+def measured(session: FakeSession, nodes: int, gpus: int) -> MachineMetrics:
+    """Of each GPU the use is its place among all, of the memory the half is used."""
+    book = MachineMetrics()
+    for node in range(nodes):
+        of_each = [{"util": (node * gpus + gpu) % 100, "mem_used": 40, "mem_total": 80} for gpu in range(gpus)]
+        sample = {"at": session.now, "node": {"cpu": 10.0 * node}, "gpus": of_each}
+        book.feed(node, json.dumps(sample).encode())
+    return book
+
+
+def test_each_rank_has_the_figure_of_its_own_gpus(session: FakeSession) -> None:
+    view = session.pool("llama-ft", 2, 4)
+    run = session.open_run(view)
+    assert heat_metrics(view, run, session.now) == [STATE]
+    view.machines = measured(session, 2, 4)
+    assert heat_metrics(view, run, session.now) == [STATE, "use %", "memory %"]
+    assert [each.text for each in heat_map(view, run, "use %", session.now).of.values()] == [
+        f"{rank} %" for rank in range(8)
+    ]
+    assert {each.text for each in heat_map(view, run, "memory %", session.now).of.values()} == {"50 %"}
+    view.machines = measured(session, 2, 8)  # two GPUs each
+    assert [each.text for each in heat_map(view, run, "use %", session.now).of.values()][:2] == ["0 %", "2 %"]
+    view.machines = measured(session, 2, 3)  # nobody knows which are whose
+    assert [each.text for each in heat_map(view, run, "use %", session.now).of.values()] == ["1 %"] * 4 + ["4 %"] * 4
+    view.machines = measured(session, 2, 0)
+    assert heat_map(view, run, "use %", session.now).of[7].text == "10 %", "of its node"
+    assert heat_map(view, run, "use %", session.now + 60).of == {}, "no figures of now"
+
+
+@pytest.mark.parametrize(
+    ("values", "shades"),
+    [
+        ([1.0, 2.0, 3.0, 4.0], SHADES),
+        ([5.0, 5.0], SHADES[0] * 2),
+        ([1.0, float("nan"), 9.0], f"{SHADES[0]}!{SHADES[3]}"),
+        ([float("inf")], "!"),
+    ],
+)
+def test_numbers_are_shaded_from_the_least_to_the_greatest(
+    session: FakeSession, values: list[float], shades: str
+) -> None:
+    view = session.pool("llama-ft", len(values))
+    run = session.open_run(view)
+    for rank, loss in enumerate(values):
+        view.metrics.add_values(run.id, rank, session.now, {"loss": loss})
+    assert "".join(each.shade for each in heat_map(view, run, "loss", session.now).of.values()) == shades
+
+
+@pytest.mark.parametrize(("nodes", "per_node"), [(4, 1), (4, 4), (32, 8)])  # cards, a table, a grid
+async def test_a_key_goes_through_the_figures(app: SkywardApp, session: FakeSession, nodes: int, per_node: int) -> None:
+    view = session.pool("llama-ft", nodes, per_node)
+    run = session.open_run(view)
+    async with app.run_test(size=(160, 48)) as pilot:
+        await until(pilot, lambda: "▶" in screen_text(app))
+        await pilot.press("enter")
+        await until(pilot, lambda: isinstance(app.screen, RunScreen))
+        await pilot.press("H")
+        await until(pilot, lambda: "ranks have no figures yet" in screen_text(app))
+        view.machines = measured(session, nodes, per_node)
+        for rank in range(nodes * per_node):
+            view.metrics.add_values(run.id, rank, session.now, {"loss": 2.0 + rank})
+        session.end_rank(view, run, 3, "raised")
+        await until(pilot, lambda: "✗ 1" in screen_text(app))
+        await pilot.press("H")
+        await until(pilot, lambda: f"1 ranks use % 0 {SHADES} 100 %" in screen_text(app))
+        await pilot.press("H", "H")
+        await until(pilot, lambda: f"1 ranks loss 2 {SHADES}" in screen_text(app))
+        shown = screen_text(app)
+        assert SHADES[1] in shown and SHADES[3] in shown
+        assert shown.count("✗") > 1, "what has failed is not hidden by a shade"
+        await pilot.press("H")
+        await until(pilot, lambda: SHADES not in screen_text(app))
+
+
+# The steps of a job on the board of the nodes.
+
+
+def row_of(app: SkywardApp, node: int) -> str:
+    return next((line for line in screen_text(app).splitlines() if f" n{node} " in line and "■" in line), "")
+
+
+async def test_each_node_shows_its_steps_and_who_is_late(app: SkywardApp, session: FakeSession) -> None:
+    view = session.pool("wide", 4)
+    files = session.open_run(view, "workdir", job="j1")
+    for rank in range(4):
+        session.end_rank(view, files, rank, seconds=0.25)
+    session.end_run(view, files)
+    session.now += 1  # steps are in the order in which they were opened
+    setup = session.open_run(view, "setup", job="j1")
+    for rank in (0, 1, 3):
+        session.end_rank(view, setup, rank, seconds=12.0)
+    async with app.run_test(size=(140, 40)) as pilot:
+        await pilot.press("enter", "3", "z")
+        await until(pilot, lambda: "✓ setup 12.0 s" in row_of(app, 0))
+        assert "✓ workdir 250 ms" in row_of(app, 2)
+        assert "● setup 0:40 ! others wait for it" in row_of(app, 2), row_of(app, 2)
+        # The others of the pool's runs are of no job: nodes are what they were.
+        session.open_run(view, "train")
+        await until(pilot, lambda: "setup" not in row_of(app, 2) and "127.0.0.1" in row_of(app, 2))
+        await pilot.press("left_curly_bracket")
+        await until(pilot, lambda: "! others wait for it" in row_of(app, 2))
+
+
+async def test_where_there_is_little_room_the_step_that_goes_on_is_seen(app: SkywardApp, session: FakeSession) -> None:
+    view = session.pool("wide", 2)
+    for name in ("workdir", "setup", "a-job-of-mine"):
+        session.now += 1
+        run = session.open_run(view, name, job="j1")
+        for rank in range(2 if name != "a-job-of-mine" else 0):
+            session.end_rank(view, run, rank, seconds=12.0)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.press("enter", "3")
+        await until(
+            pilot,
+            lambda: "n1    ● a-job-of-mine 0:40  ✓ setup 12.0" in screen_text(app),
+        )
+
+
+async def test_a_setup_that_fails_has_its_last_lines_on_top(app: SkywardApp, session: FakeSession) -> None:
+    view = session.pool("pair", 2)
+    setup = session.open_run(view, "setup", job="j1")
+    view.logs.feed(1, "out", b"Collecting tensorboard\nERROR: no such version\n", session.now, setup.id, "r001")
+    error = ErrorInfo("Exit", "ended with status 1")
+    session.end_rank(view, setup, 1, "exited", error=error)
+    session.end_rank(view, setup, 0, "collateral")
+    cause = RootCause(1, "exited", "Exit", "ended with status 1")
+    session.emit(view, events.RunEnded(pool=view.name, run=setup.id, state="failed", root_cause=cause, at=session.now))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.press("enter", "3", "z")
+        await until(pilot, lambda: "n1 setup: ended with status 1" in screen_text(app))
+        lines = [line.strip("│ ") for line in screen_text(app).splitlines()]
+        at = lines.index("n1 setup: ended with status 1")
+        assert lines[at + 1 : at + 3] == ["Collecting tensorboard", "ERROR: no such version"]
+        await until(pilot, lambda: "✗ setup" in row_of(app, 1))
+
+
+# The panel of nodes: a cursor among them, and what was said of each on its way.
+
+
+@pytest.mark.usefixtures("painted")
+async def test_enter_shows_what_the_installer_printed_last(app: SkywardApp, session: FakeSession) -> None:
+    view = session.pool("llama-ft", 3, state="starting", phase="requested")
+    at = session.now - 60
+    for number in range(30):
+        line = f"Downloading part-{number:02}.whl"
+        session.emit(view, events.NodePhase(pool="llama-ft", node=1, phase="installed", detail=line, at=at + number))
+    late = events.NodePhase(
+        pool="llama-ft", node=2, phase="running", detail="connection refused", at=at, retry_at=session.now + 7
+    )
+    session.emit(view, late)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, lambda: "▶" in screen_text(app))
+        await pilot.press("enter")
+        await until(pilot, lambda: isinstance(app.screen, RunScreen))
+        await pilot.press("3")
+        await until(pilot, lambda: isinstance(app.focused, PhaseBoard))
+        await until(pilot, lambda: "retry 0:07" in screen_text(app) and "part-29" in screen_text(app))
+        assert "part-28" not in screen_text(app)
+        await pilot.press("down", "enter")
+        await until(pilot, lambda: "part-28" in screen_text(app))
+        await pilot.press("z")
+        await until(pilot, lambda: f"part-{30 - MAX_DETAIL_LINES}" in screen_text(app))
+        assert "part-28" in screen_text(app) and f"part-{29 - MAX_DETAIL_LINES}" not in screen_text(app)
+        session.emit(view, events.NodePhase(pool="llama-ft", node=1, phase="ready", at=session.now))
+        await until(pilot, lambda: "● ready" in screen_text(app))
+        assert "part-29" in screen_text(app), "it stays to be read"
+        await pilot.press("enter")
+        await until(pilot, lambda: "part-28" not in screen_text(app))
+        await pilot.press("up", "enter")
+        await until(pilot, lambda: "nothing was said of it so far" in screen_text(app))
+        session.emit(view, events.NodePhase(pool="llama-ft", node=0, phase="ready", at=session.now))
+        await until(pilot, lambda: "or only where the pool was started" in screen_text(app))
+        rows = screen_text(app).splitlines()
+        place = next(y for y, row in enumerate(rows) if " n2 " in row)
+        await pilot.click(offset=(6, place))
+        await until(pilot, lambda: screen_text(app).count("connection refused") == 2)

@@ -1,0 +1,163 @@
+"""The results panel: results compared and aligned, ranks that disagree, and files that ranks wrote."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+
+import pytest
+
+from skyward_core.model.output_files import WrittenFile
+from skyward_core.views import events
+from skyward_tui.app.app import SkywardApp
+from skyward_tui.screens.run import RunScreen
+from tests.support.app_driver import screen_text, typed, until
+from tests.support.fake_session import FakeSession, value
+
+
+async def test_who_disagrees_is_named_and_two_are_compared(app: SkywardApp, session: FakeSession) -> None:
+    view = session.pool("p", 4)
+    run = session.open_run(view)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, lambda: "▶" in screen_text(app))
+        await pilot.press("enter")
+        await until(pilot, lambda: isinstance(app.screen, RunScreen) and app.screen.is_mounted)
+        await pilot.press("d")
+        await until(pilot, lambda: "no two results yet" in screen_text(app))
+        for rank in range(4):
+            told = {"loss": 0.5 if rank == 2 else 0.25, "rank": rank}
+            session.end_rank(view, run, rank, summary=value(told))
+        session.end_run(view, run)
+        await until(pilot, lambda: "disagree   loss: r2 0.5; most have 0.25" in screen_text(app))
+        await pilot.press("d", "enter")  # one that is as most, and the odd one, are offered
+        await until(pilot, lambda: "r0 and r2 of train" in screen_text(app) and "2 values differ" in screen_text(app))
+        await pilot.press("escape", "d")
+        await until(pilot, lambda: "Compare the results of two" in screen_text(app))
+        await pilot.press("ctrl+a", "ctrl+k")
+        await typed(app, pilot, "7,1")
+        await pilot.press("enter")
+        await until(pilot, lambda: "name two ranks of 4" in screen_text(app))
+
+
+@pytest.mark.proof("2 s of a processor")
+async def test_results_are_written_as_the_kind_of_file_that_a_name_says(
+    app: SkywardApp, session: FakeSession, tmp_path: Path
+) -> None:
+    view = session.pool("p", 2)
+    run = session.open_run(view)
+
+    async def written(name: str, said: str) -> None:
+        await pilot.press("W")
+        await until(pilot, lambda: "Write results to (.csv, .json, .parquet or .pickle)" in screen_text(app))
+        await pilot.press("ctrl+a", "ctrl+k")
+        await typed(app, pilot, name)
+        await pilot.press("enter")
+        await until(pilot, lambda: said in screen_text(app))
+
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, lambda: "▶" in screen_text(app))
+        await pilot.press("enter")
+        await until(pilot, lambda: isinstance(app.screen, RunScreen) and app.screen.is_mounted)
+        await pilot.press("W")
+        await until(pilot, lambda: "there is no result yet" in screen_text(app))
+        for rank in range(2):
+            session.end_rank(view, run, rank, summary=value({"loss": 0.5 + rank}))
+        session.end_run(view, run)
+        await until(pilot, lambda: "✓ DONE 2/2" in screen_text(app))
+        await pilot.press("W", "enter")
+        await until(pilot, lambda: f"wrote p-{run.id}-results.csv" in screen_text(app))
+        assert "value.loss" in Path(f"p-{run.id}-results.csv").read_text("utf-8")
+        await written("a.parquet", "wrote a.parquet")
+        await written("a.parquet", "a.parquet is there already")
+        await written("a.txt", "a.txt says no kind of file: end it with .csv, .json, .parquet or .pickle")
+        await written("nowhere/a.json", "could not write")
+        await written("a.pickle", "are not all kept here")
+        session.kept_values[run.id] = {0: tmp_path / "0.pickle", 1: tmp_path / "1.pickle"}
+        for rank, path in session.kept_values[run.id].items():
+            path.write_bytes(pickle.dumps({"loss": 0.5 + rank}))
+        await written("a.pickle", "wrote a.pickle: the ranks, or tasks, come first")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    assert parquet.read_table("a.parquet")["value.loss"].to_pylist() == [0.5, 1.5]
+    with open("a.pickle", "rb") as file:
+        assert [pickle.load(file) for _ in range(3)] == [[0, 1], {"loss": 0.5}, {"loss": 1.5}]
+
+
+# Results whose parts have the same names stand below these, figures below each other.
+
+
+async def test_parts_of_results_are_columns_where_all_have_the_same(app: SkywardApp, session: FakeSession) -> None:
+    view = session.pool("llama-ft", 4)
+    run = session.open_run(view)
+    for rank, loss in ((0, 0.5), (1, 12.25)):
+        session.end_rank(view, run, rank, summary=value({"loss": loss, "weights": "ab12"}))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.press("enter", "4", "z")
+        await until(pilot, lambda: "loss  weights" in screen_text(app))
+        lines = screen_text(app).splitlines()
+        (head,) = (line for line in lines if "loss  weights" in line)
+        first, second = (next(line for line in lines if f"│ r{rank} " in line) for rank in (0, 1))
+        end = head.index("loss") + len("loss")
+        assert first[:end].endswith("  0.5") and second[:end].endswith("12.25"), (head, first, second)
+        assert first.index("ab12") == second.index("ab12")
+        session.end_rank(view, run, 2, summary=value({"other": 1.0}))
+        await until(pilot, lambda: "other 1" in screen_text(app))
+        assert "loss  weights" not in screen_text(app) and "loss 0.5  weights ab12" in screen_text(app)
+
+
+async def test_a_result_that_is_no_object_has_no_columns(app: SkywardApp, session: FakeSession) -> None:
+    view = session.pool("llama-ft", 2)
+    run = session.open_run(view)
+    session.end_rank(view, run, 0, summary=value({"loss": [1, 2]}))
+    session.end_rank(view, run, 1, summary=value(7))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.press("enter", "4", "z")
+        await until(pilot, lambda: "loss [1, 2]" in screen_text(app))
+
+
+# Files that ranks wrote, in the results panel, and the key that fetches them.
+
+
+async def test_files_of_ranks_are_shown_and_fetched(app: SkywardApp, session: FakeSession) -> None:
+    view = session.pool("p", 2)
+    run = session.open_run(view, "train")
+    session.written = [
+        WrittenFile("ck/model.pt", 2_000_000, session.now - 90, 0, "1"),
+        WrittenFile("o\x1b[2Jdd\n", 3, session.now, 1, "2"),
+    ]
+    async with app.run_test(size=(160, 48)) as pilot:
+        app.show_pool(view.key)
+        await until(pilot, lambda: "2 files on its nodes, 2 MB; o fetches" in screen_text(app))
+        shown = screen_text(app)
+        assert "ck/model.pt" in shown and "2 MB" in shown and "odd↵" in shown
+        await until(pilot, lambda: "o fetch files" in screen_text(app))
+        await pilot.press("o")
+        await until(pilot, lambda: f"run {run.id}: 2 files fetched, 2 MB: /outputs" in screen_text(app))
+        session.written = []
+        session.emit(view, events.RunEnded(pool="p", run=run.id, state="done"))
+        await until(pilot, lambda: "ck/model.pt" not in screen_text(app))
+        session.now += 60  # what was said of the fetching makes room for hints
+        await until(pilot, lambda: "z zoom" in screen_text(app))
+        assert "o fetch files" not in screen_text(app)
+
+
+async def test_the_key_that_fetches_is_hinted_on_a_small_terminal(app: SkywardApp, session: FakeSession) -> None:
+    view = session.pool("p", 2)
+    session.open_run(view, "train")
+    session.written = [WrittenFile("ck/model.pt", 2_000_000, session.now - 90, 0, "1")]
+    async with app.run_test(size=(80, 24)) as pilot:
+        app.show_pool(view.key)
+        await until(pilot, lambda: "FOLLOW" in screen_text(app))
+        await pilot.press("4")
+        await until(pilot, lambda: "ck/model.pt" in screen_text(app))
+        await until(pilot, lambda: "o fetch files" in screen_text(app))
+
+
+async def test_files_go_with_the_nodes_that_they_were_on(app: SkywardApp, session: FakeSession) -> None:
+    view = session.pool("p", 2)
+    session.end_run(view, session.open_run(view, "train"))
+    session.written = [WrittenFile("ck/model.pt", 2_000_000, session.now - 90, 0, "1")]
+    async with app.run_test(size=(160, 48)) as pilot:
+        app.show_pool(view.key)
+        await until(pilot, lambda: "ck/model.pt" in screen_text(app))
+        session.tear_down(view.key)
+        await until(pilot, lambda: "ck/model.pt" not in screen_text(app))
