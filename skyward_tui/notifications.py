@@ -83,7 +83,7 @@ class Notifier:
         self._has_failed = False
 
     def notify_unless_seen(self, told: Notification, looks: bool, untouched: float) -> None:
-        """Call, unless the person sits and watches; returns at once. See :func:`is_news`."""
+        """Call, unless the person sits and watches; returns at once. See :func:`is_worth_notifying`."""
         if not is_worth_notifying(told, looks=looks, untouched=untouched, after=self.ways.after):
             return
         calls = osc9(message(told), os.environ) if self.ways.terminal and _shows_notifications() else ""

@@ -259,7 +259,7 @@ def find_doubtful_purchase(id: str) -> Purchase:
 
 
 def clear_purchase(purchase: Purchase) -> None:
-    """Have a purchase that :func:`in_doubt` gave count as none: its offering may be bought again."""
+    """Have a purchase that :func:`find_doubtful_purchase` gave count as none: its offering may be bought again."""
     day = time.strftime("%Y-%m-%d %H:%M", time.localtime())
     with closing(Ledger()) as ledger:
         ledger.record_purchase(purchase.token, "refused", f"cleared by hand at {day}: no reservation had its tag")

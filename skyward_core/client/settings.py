@@ -300,7 +300,7 @@ def _write_table(table: str, values: dict[str, TomlValue], without: str = "") ->
 
 
 def load_state(name: str) -> str:
-    """The text that :func:`remember` was last given for a name.
+    """The text that :func:`save_state` was last given for a name.
 
     Raises:
         OSError: there is none, or it cannot be read.

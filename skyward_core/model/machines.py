@@ -29,8 +29,8 @@ class Machine(Value):
         state: what the provider found when it looked last.
         extra: what the provider needs to reach it again. No secrets. "loaded_with": the Python that pickles its
             pool's functions, as ``script_interpreter.Interpreter.for_hosts`` has it. Of one that is gone also "why", in
-            words, and "kept": what of it was not fetched and lies on its host (see ``agent.unfetched``). Of one that is
-            rented "hourly", what an hour of it costs in dollars, all told; None where nobody knows.
+            words, and "kept": what of it was not fetched and lies on its host (see ``agent.retained_results``). Of one
+            that is rented "hourly", what an hour of it costs in dollars, all told; None where nobody knows.
         logs_from: of a machine in another's place: log file -> bytes of it that came from those before it.
     """
 

@@ -1,8 +1,8 @@
 """Results that no client has fetched, saved before machines go.
 
-A fresh agent, without ranks, is started in each of the folders that were kept (``node.agent.unfetched``). It takes up
-the calls whose results are there, as after the death of an agent, and hands them out; once all is acknowledged it ends,
-and with it the folder.
+A fresh agent, without ranks, is started in each of the folders that were kept (``node.agent.retained_results``). It
+takes up the calls whose results are there, as after the death of an agent, and hands them out; once all is acknowledged
+it ends, and with it the folder.
 
 What the nodes of a pool that is up hold for nobody is brought home by a visit to their own agents, which go on.
 """

@@ -673,7 +673,7 @@ def validate_header(forms: FrameSchemas, header: Header, head: int, body: int) -
 
 
 def validate_agent_frame(header: Header, head: int, body: int) -> None:
-    """As :func:`admit`; a greeting of another release need only tell of which."""
+    """As :func:`validate_header`; a greeting of another release need only tell of which."""
     greets = header["t"] == "welcome" and header.get("version") != VERSION
     validate_header(_OTHER_RELEASE if greets else FROM_AGENT, header, head, body)
 
@@ -699,7 +699,7 @@ def validate_answer(asked: str, header: Mapping[str, Any]) -> None:
 
 
 def validate_peer_frame(header: Header, head: int, body: int) -> None:
-    """As :func:`admit`; anybody may have sent it, and what is not known is not taken."""
+    """As :func:`validate_header`; anybody may have sent it, and what is not known is not taken."""
     if header["t"] not in PEER_FRAMES:
         raise WireError("a frame of this kind is not taken here")
     validate_header(PEER_FRAMES, header, head, body)

@@ -275,7 +275,7 @@ def use_cached_answers() -> Iterator[None]:
 
 
 class AnswerCache:
-    """Answers of one account, by what was asked. Whoever asks outside :func:`remembering` gets none of them, and
+    """Answers of one account, by what was asked. Whoever asks outside :func:`use_cached_answers` gets none of them, and
     refreshes them."""
 
     def __init__(self) -> None:
@@ -308,7 +308,7 @@ def make_provider(provider: Any, texts: Mapping[str, str]) -> Any:
         texts: name of a setting and what was written.
 
     Raises:
-        UsageError: as :func:`values_of`; or it cannot be made of what is there; says why.
+        UsageError: as :func:`parse_settings`; or it cannot be made of what is there; says why.
     """
     given = parse_settings(provider, texts)
     declared = {each.name: each.default for each in declared_settings(provider) if not each.required}

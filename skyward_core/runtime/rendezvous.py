@@ -109,7 +109,7 @@ def patch_jax_when_imported(place: Callable[[], Mapping[str, Any]]) -> None:
     """The same, as soon as somebody imports JAX; nothing where a plugin has done it.
 
     Args:
-        place: see :func:`share_with_scripts`.
+        place: see :func:`patch_jax_initialize`.
     """
 
     def share(distributed: ModuleType) -> None:

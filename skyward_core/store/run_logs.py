@@ -299,6 +299,6 @@ class StoredLines:
 
 
 def ring_tail(ring: Ring) -> tuple[int, list[str]]:
-    """The end of a ring and its last lines, for :meth:`StoredLines.base_of`."""
+    """The end of a ring and its last lines, for :meth:`StoredLines.find_ring_offset`."""
     end = ring.end
     return end, ring.lines(max(ring.first, end - RING_TAIL_LINES), end)

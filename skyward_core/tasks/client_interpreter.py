@@ -56,7 +56,7 @@ def require_compatible(
     Args:
         name: of what is called.
         pool: its name.
-        of_task: as :func:`disagreement` has it, and so are ``of_pool`` and ``here``.
+        of_task: as :func:`incompatibility` has it, and so are ``of_pool`` and ``here``.
 
     Raises:
         UsageError: it cannot run there.

@@ -61,7 +61,7 @@ def source_type(annotation: str | None, default: str | None = None, own: Mapping
 
     Args:
         annotation, default: source text.
-        own: the script's own classes, as :func:`own_types` gives them.
+        own: the script's own classes, as :func:`script_types` gives them.
     """
     if annotation is not None:
         try:

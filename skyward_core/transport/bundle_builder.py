@@ -226,7 +226,7 @@ class Bundle(Value):
 
     @cached_property
     def archive(self) -> bytes:
-        """What nodes start with, as ``bootstrap.unpack`` takes it: the files, and bytecode of those
+        """What nodes start with, as ``host_command_server.unpack`` takes it: the files, and bytecode of those
         in ``COMPILED`` where it lies here already, which every process on a node would have to make by itself
         otherwise.
 

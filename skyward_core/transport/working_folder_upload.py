@@ -286,7 +286,7 @@ class Snapshot:
     """The working folder as one start of a pool sees it: listed once, and packed once for all nodes that lack the same.
 
     Args:
-        includes, excludes: see :func:`manifest`.
+        includes, excludes: see :func:`build_manifest`.
 
     Attributes:
         withheld, unmatched: see :class:`Manifest`; known with :meth:`files`.

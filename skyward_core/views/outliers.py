@@ -68,7 +68,7 @@ def find_outliers(values: Mapping[Key, float], apart: float = 0.0) -> list[Key]:
     much alike have a small one, and what is far by it need not be far for people: 94 % where all others are at 97 %.
 
     Args:
-        apart: the least difference from the median that matters; :data:`APART` of the median does in any case.
+        apart: the least difference from the median that matters; :data:`MIN_DEVIATION` of the median does in any case.
     """
     finite = {key: value for key, value in values.items() if isfinite(value)}
     odd = [key for key in values if key not in finite] if finite else []

@@ -28,8 +28,7 @@ def freeze_imports() -> Iterator[None]:
 
 
 def defer_collection() -> None:
-    """From now on look through what is new only, until :func:`look_if_due` says otherwise. What is new is little: three
-    thousandths of a second at most."""
+    """Defer full collections to :func:`collect_if_due`. Young objects are still collected, in 3 ms at most."""
     global _collections_before
     _collections_before = gc.get_stats()[2]["collections"]
     gc.set_threshold(700, 10, MAX_DEFERRED)

@@ -138,7 +138,7 @@ def receipt_line(receipt: Receipt) -> str:
 
 
 def queue_receipt(session: Session, pool: str, receipt: Receipt) -> None:
-    """Let the next ``ls`` print the receipt of a pool unless it is printed now; see :func:`drop_shown`.
+    """Let the next ``ls`` print the receipt of a pool unless it is printed now; see :func:`drop_receipts`.
 
     Args:
         pool: its key.

@@ -188,7 +188,7 @@ class MatchIndex:
 class LogViewport:
     """A reader's window onto a ring, and onto the files before it.
 
-    While :meth:`hold` is in force, the lines that were there when it began stay readable although the ring
+    While :meth:`freeze` is in force, the lines that were there when it began stay readable although the ring
     evicts them.
 
     Attributes:
@@ -609,7 +609,7 @@ class LogPane(Widget, can_focus=True):
     # Searching and filtering
 
     def set_filter(self, matcher: Matcher | None) -> None:
-        """Show only what matches; the ranks that :meth:`set_only` names stay the only ones."""
+        """Show only what matches; the ranks that :meth:`set_ranks` names stay the only ones."""
         self._filter = matcher
         shown = matcher if self._only is None else Matcher.for_ranks(self._only, matcher)
         self.window.set_filter(shown)

@@ -40,7 +40,7 @@ NUMBERS = 3  # of what the first rank logged, in the header
 
 
 class BaseScreen(DismissOnceScreen[Result]):
-    """A screen with breadcrumbs and hints; the app calls :meth:`pulse` a few times a second while on top."""
+    """A screen with breadcrumbs and hints; the app calls :meth:`tick` a few times a second while on top."""
 
     SCOPE: ClassVar[str] = ""
     DEFAULT_CSS = read_style_sheet(__file__, "base")

@@ -124,7 +124,7 @@ def metrics_line(last: FailureMetrics) -> str:
 
 
 def rows(book: MachineMetrics, now: float) -> list[tuple[str, ...]]:
-    """A row for each node and each of its GPUs, as :data:`HEAD` names the columns. What is not known is left empty."""
+    """Return a row for each node and each of its GPUs; see :data:`HARDWARE_COLUMNS`. Unknown values are empty."""
     odd = outlier_metrics(book)
     found: list[tuple[str, ...]] = []
     for node, machine in book.nodes.items():

@@ -55,7 +55,7 @@ class Preset:
 
     def request(self) -> tuple[LaunchRequest, list[str]]:
         """What it asks for, and in words what of it there is not any more, or cannot be understood; all else is in
-        the request. Its script and arguments are not looked at: see :func:`without_unknown`."""
+        the request. Its script and arguments are not looked at: see :func:`drop_unknown`."""
         if not isinstance(self.entry, dict):
             return LaunchRequest(script=NO_SCRIPT), [f"preset {sanitize_line(self.name)} is no table"]
         said: list[str] = []

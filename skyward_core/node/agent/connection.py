@@ -114,7 +114,7 @@ class Connection(asyncio.BufferedProtocol):
         self.write(encode_frame_text(f'{text[:-1]},"seen":{self.received_frames}}}', body))
 
     def write_batched(self, data: bytes) -> None:
-        """Send a frame that is made already with those that follow it within :data:`SOON`."""
+        """Send a frame that is made already with those that follow it within :data:`BATCH_DELAY`."""
         if not self._batch:
             asyncio.get_running_loop().call_later(BATCH_DELAY, self.flush)
         self._batch.append(data)

@@ -101,7 +101,7 @@ class _InputReader:
 
 def end_agent(folder: Path, socket_path: str, patience: float = END_TIMEOUT) -> list[int]:
     """End a node's agent and all else that belongs to it, for certain, and remove its folder, but for what nobody has
-    fetched (see ``agent.unfetched``); returns what had to be killed.
+    fetched (see ``agent.retained_results``); returns what had to be killed.
 
     The agent is asked first (SIGTERM): it ends its workers itself.
 

@@ -206,7 +206,7 @@ def collect_facts(asked: dict[str, Any]) -> dict[str, Any]:
 
 
 def read_retained_facts(folder: str) -> dict[str, Any]:
-    """What a folder holds that its agent has left because nobody had fetched it; see ``agent.unfetched``."""
+    """What a folder holds that its agent has left because nobody had fetched it; see ``agent.retained_results``."""
     try:
         with open(NodePaths(folder).retained_facts, encoding="utf-8") as file:
             return dict(json.load(file))

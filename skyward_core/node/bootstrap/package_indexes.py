@@ -55,7 +55,7 @@ def group_by_index(requirements: Sequence[str], indexes: Sequence[Index]) -> dic
 
 def iterate_pinned_groups(image: Mapping[str, Any]) -> Iterator[tuple[list[str], int | str | None]]:
     """What an image has pinned: lines, and what the index is called that they come from alone: an own one of the image
-    by its number, one of :func:`of_locks` by its name there; None for wherever packages come from here."""
+    by its number, one of :func:`lock_indexes` by its name there; None for wherever packages come from here."""
     indexes = image.get("pip_indexes") or ()
     named = lock_indexes(image)
     for group in image.get(PINNED) or ():

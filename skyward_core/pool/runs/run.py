@@ -443,7 +443,7 @@ class Run:
         self._waiting.extend(range(self.total))
 
     def end_waiting(self) -> bool:
-        """End :meth:`hold`; says whether the run is still wanted."""
+        """End :meth:`mark_waiting`; says whether the run is still wanted."""
         self._waiting.clear()
         return self.state == "running"
 

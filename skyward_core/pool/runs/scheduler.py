@@ -227,7 +227,7 @@ class RunScheduler:
         function; see ``map_run.MapRun``).
 
         Args:
-            run_id: what it is called, where something was written down of it before; as :func:`new_id` makes it.
+            run_id: what it is called, where something was written down of it before; as :func:`new_run_id` makes it.
             stays: its results are for whoever comes later, though they are told here. All of a sweep is handed to nodes
                 at once then, as nobody will be there to hand it out.
             consumed: a reader takes a generator's values one by one.

@@ -297,7 +297,7 @@ def shared_calls(account: AwsAccount) -> AwsCalls:
 
 
 async def _run_to_completion(work: Callable[..., Any], *arguments: Any) -> Any:
-    """As :func:`in_thread`; who is cancelled meanwhile is so only once it has ended."""
+    """As :func:`run_in_thread`; who is cancelled meanwhile is so only once it has ended."""
     future = asyncio.get_running_loop().run_in_executor(thread_pool(), work, *arguments)
     cancelled: asyncio.CancelledError | None = None
     while not future.done():

@@ -532,8 +532,10 @@ class SSHTransport:
         return pipe
 
     async def _module_command(self, link: HostConnection, module: str, *arguments: str) -> str:
-        """The command line that runs one of the modules of ``node.boot`` on the host. Where a client of another release
-        began the pool they are not there yet."""
+        """Return the command that runs a module of ``node.bootstrap`` on the host.
+
+        The bundle is sent if it is missing there, because a client of another release may have started the pool.
+        """
         async with self._bundle_lock:
             if not self._facts["bundle"]:
                 channel = await CommandChannel.open(
