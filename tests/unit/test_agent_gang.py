@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import socket
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from skyward_core.node.agent.agent_state import Lease
 from skyward_core.node.agent.gang_queue_and_fail_fast import GangLock
 from skyward_core.node.agent.gang_state import EpochFile, Gang, ReservedPorts
+from skyward_core.views import events
+from skyward_core.views.pool_view import PoolView, apply
+from skyward_tui.text.number_and_time_format import age, time_left
+from skyward_tui.ui.refresh_and_repaint import refresh_token
 
 
 class Client:
@@ -198,3 +204,138 @@ def test_who_waits_is_told_who_has_the_lock() -> None:
     assert (a.waits_for, b.waits_for, c.waits_for) == ("", a.peer_name, a.peer_name)
     lock.on_client_gone(a)
     assert c.waits_for == b.peer_name
+
+
+# How often time alone changes what is shown of pools.
+
+T = 1_800_000_000.0
+
+
+def beats(pool: PoolView, seconds: int = 10) -> int:
+    """How many different ones there are in so many seconds."""
+    return len({refresh_token([pool], T + second) for second in range(seconds)})
+
+
+@pytest.fixture
+def pool() -> PoolView:
+    view = PoolView("p", created_at=T - 500)
+    apply(view, events.PoolOpened(pool="p", spec={"nodes": 1, "worker": {"ranks_per_node": 1}}, created_at=T))
+    apply(view, events.NodePhase(pool="p", node=0, phase="ready"))
+    apply(view, events.PoolState(pool="p", state="up"))
+    return view
+
+
+def test_a_pool_at_rest_changes_every_ten_seconds_and_one_with_a_run_each_second(pool: PoolView) -> None:
+    assert beats(pool) == 1 and beats(pool, 20) == 2
+    apply(pool, events.RunOpened(pool="p", run="r", function="f", kind="broadcast", total=1, at=T))
+    assert beats(pool) == 10
+    apply(pool, events.RunEnded(pool="p", run="r", state="done", at=T))
+    assert beats(pool) == 1
+
+
+@pytest.mark.parametrize("state", ["starting", "stopping"])
+def test_what_begins_or_ends_is_timed_by_the_second(pool: PoolView, state: str) -> None:
+    apply(pool, events.PoolState(pool="p", state=state))  # type: ignore[arg-type]
+    assert beats(pool) == 10
+
+
+def test_a_machine_on_its_way_or_about_to_go_counts_and_one_that_is_gone_does_not(pool: PoolView) -> None:
+    apply(pool, events.NodePhase(pool="p", node=0, phase="gone"))
+    assert beats(pool) == 1
+    apply(pool, events.NodePhase(pool="p", node=0, phase="connected"))
+    assert beats(pool) == 10
+    apply(pool, events.NodePhase(pool="p", node=0, phase="ready"))
+    apply(pool, events.NodeNotice(pool="p", node=0, kind="terminate", ends_at=T + 90, at=T))
+    assert beats(pool) == 10
+
+
+def test_a_lease_counts_in_its_last_minutes(pool: PoolView) -> None:
+    apply(pool, events.LeaseNews(pool="p", ends_at=T + 3600))
+    assert beats(pool) == 1
+    apply(pool, events.LeaseNews(pool="p", ends_at=T + 300))
+    assert beats(pool) == 10
+
+
+def test_what_is_over_is_at_rest_whatever_it_was_at(pool: PoolView) -> None:
+    apply(pool, events.RunOpened(pool="p", run="r", function="f", kind="broadcast", total=1, at=T))
+    apply(pool, events.PoolEnded(pool="p", receipt={"gone": [0]}, at=T))
+    assert beats(pool) == 1
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [
+        (0, "<1m"),
+        (59, "<1m"),
+        (60, "1m"),
+        (3599, "59m"),
+        (3600, "1h 00m"),
+        (7500, "2h 05m"),
+        (270_000, "3d 03h"),
+    ],
+)
+def test_what_is_at_rest_has_an_age_in_minutes(seconds: int, said: str) -> None:
+    assert age(seconds) == said
+
+
+def test_only_the_last_minutes_are_counted_down_by_the_second() -> None:
+    assert (time_left(599), time_left(600), time_left(7500)) == ("9:59", "10m", "2h 05m")
+
+
+# How long a node lives without us, by a clock in the test's hand.
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(time, "monotonic", clock)
+    return clock
+
+
+def test_idle_time_counts_down_from_the_start(clock: Clock) -> None:
+    lease = Lease(600, None)
+    assert lease.remaining(in_use=False) == 600
+    clock.now += 599
+    assert lease.remaining(in_use=False) == 1
+    clock.now += 2
+    assert lease.remaining(in_use=False) == -1
+    assert lease.reason() == "nobody used it for 600 s"
+
+
+def test_use_stops_the_count_and_its_end_starts_it_anew(clock: Clock) -> None:
+    lease = Lease(600, None)
+    clock.now += 10_000
+    assert lease.remaining(in_use=True) is None
+    lease.renew()
+    assert lease.remaining(in_use=False) == 600
+    clock.now += 100
+    assert lease.remaining(in_use=False) == 500
+
+
+def test_a_time_to_live_counts_also_in_use(clock: Clock) -> None:
+    lease = Lease(600, 3600)
+    assert lease.remaining(in_use=False) == 600
+    assert lease.remaining(in_use=True) == 3600
+    clock.now += 3500
+    lease.renew()
+    assert lease.remaining(in_use=True) == lease.remaining(in_use=False) == 100
+    assert lease.reason() == "nobody used it for 600 s"
+    clock.now += 100
+    lease.renew()
+    assert lease.remaining(in_use=True) == 0
+    assert lease.reason() == "its time to live of 3600 s was over"
+
+
+def test_a_wall_clock_that_jumps_changes_nothing(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    lease = Lease(0.5, None)
+    monkeypatch.setattr(time, "time", lambda: 0.0)
+    assert lease.remaining(in_use=False) == 0.5
+    assert lease.reason() == "nobody used it for 0.5 s"

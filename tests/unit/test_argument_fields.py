@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import shlex
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import given as cases
+from hypothesis import strategies as st
 
+from skyward_core.client.launch.image_options import IMAGE_FIELDS, field_texts, split_by_field
 from skyward_core.client.launch.script_plugin_provider_discovery import ArgumentField, argument_fields, find_function
+from skyward_core.model.errors import UsageError
+from skyward_core.tasks.argument_parsing import argument_values, expand_combinations
+from skyward_tui.launch_form.form import parse_arguments, set_argument
+from tests.support.examples import examples
 
 SCRIPT = '''
 import enum
@@ -124,3 +134,144 @@ def test_what_cannot_be_shown_is_not_offered(tmp_path: Path) -> None:
     )
     (field,) = argument_fields(find_function(script, None))
     assert (field.kind, field.choices) == ("text", ())
+
+
+# The line of arguments and the fields below it say the same.
+
+ORDER = ("epochs", "lr", "note")
+
+
+def test_what_a_line_gives() -> None:
+    assert parse_arguments("epochs=3 note='a b' lr= x epochs=4") == {"epochs": "3", "note": "a b", "lr": ""}
+    assert parse_arguments("note='a b") is None
+
+
+@pytest.mark.parametrize(
+    ("line", "name", "text", "made"),
+    [
+        ("", "lr", "0.1", "lr=0.1"),
+        ("note=x", "lr", "0.1", "lr=0.1 note=x"),
+        ("epochs=3 lr=1 more=2", "lr", None, "epochs=3 more=2"),
+        ("epochs=3 more=2", "epochs", "4", "epochs=4 more=2"),
+        ("epochs=3", "note", "a b", "epochs=3 note='a b'"),
+        ("epochs=3 note= 'a thing'", "lr", "[1, 2]", "epochs=3 lr='[1, 2]' note= 'a thing'"),
+        ("epochs=3", "lr", None, "epochs=3"),
+        ("note='a", "lr", "1", "note='a"),
+    ],
+)
+def test_one_argument_is_otherwise_and_the_rest_as_it_was(line: str, name: str, text: str | None, made: str) -> None:
+    assert set_argument(line, name, text, ORDER) == made
+
+
+@settings(max_examples=examples(60))
+@cases(st.dictionaries(st.sampled_from(ORDER), st.text(max_size=8)), st.sampled_from(ORDER), st.text(max_size=8))
+def test_any_text_is_read_back_as_it_is(before: dict[str, str], name: str, text: str) -> None:
+    line = shlex.join(f"{key}={value}" for key, value in before.items())
+    assert parse_arguments(set_argument(line, name, text, ORDER)) == before | {name: text}
+
+
+# What a launch says of its ranks' environment, as the fields of a form.
+
+FIELDS = {each.name: each for each in IMAGE_FIELDS}
+VALUES = st.text(st.characters(exclude_categories=("Cs", "Cc")), min_size=1).filter(str.strip)
+TEXTS = st.one_of(
+    st.tuples(st.sampled_from(["pip", "apt", "includes", "excludes", "secret"]), VALUES).map("=".join),
+    st.tuples(st.from_regex(r"env\.[A-Z_]+", fullmatch=True), st.text()).map("=".join),
+)
+
+
+@settings(max_examples=examples(100))
+@given(st.lists(TEXTS), st.lists(VALUES, max_size=1))
+def test_fields_say_what_the_texts_do(texts: list[str], setup: list[str]) -> None:
+    texts += [f"setup={each}" for each in setup]
+    said = split_by_field(texts)
+    assert said.keys() <= FIELDS.keys()
+    again = [each for name, text in said.items() for each in field_texts(name, text)]
+    assert sorted(again) == sorted(texts)
+
+
+def test_commands_of_a_setup_are_one_line() -> None:
+    assert split_by_field(["setup=make one", "setup=make two"]) == {"setup": "make one && make two"}
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "words"),
+    [
+        ("pip", "einops", ""),
+        ("pip", "", ""),
+        ("pip", "'half", "No closing quotation"),
+        ("pip", "https://me:word@host/x.whl", "holds a password or token in a URL"),
+        ("setup", "it's one line && 'half", ""),
+        ("env", "A=1 B=", ""),
+        ("env", "A", "env.A: write what it is to be as env.A=VALUE"),
+        ("env", "1A=x", "'1A' is no name of a variable"),
+        ("env", "MY_TOKEN=x", "MY_TOKEN is a secret by its name"),
+        ("secrets", "MY_TOKEN OTHER", ""),
+        ("secrets", "MY-TOKEN", "'MY-TOKEN' is no name of a variable"),
+    ],
+)
+def test_what_is_amiss_is_told_of_its_field(name: str, text: str, words: str) -> None:
+    said = FIELDS[name].validation_error(text)
+    assert said.startswith(words) if words.startswith(("env.", "'", "No", "MY")) else words in said
+    assert bool(said) == bool(words)
+
+
+def test_words_are_as_a_shell_has_them() -> None:
+    assert field_texts("pip", shlex.join(["a b", "c"])) == ["pip=a b", "pip=c"]
+
+
+# Arguments that are given several values, as texts.
+
+
+def test_each_value_of_one_goes_with_each_of_the_others_and_the_last_changes_first() -> None:
+    assert expand_combinations(["lr=0.1,0.01", "seed=1..2", "note=x"]) == [
+        ("lr=0.1", "seed=1", "note=x"),
+        ("lr=0.1", "seed=2", "note=x"),
+        ("lr=0.01", "seed=1", "note=x"),
+        ("lr=0.01", "seed=2", "note=x"),
+    ]
+    assert expand_combinations([]) == [()]
+
+
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [
+        ("1", ["1"]),
+        ("", [""]),
+        ("1, 2", ["1", "2"]),
+        ("1..3", ["1", "2", "3"]),
+        ("-1..1,7", ["-1", "0", "1", "7"]),
+        ("[1,2],[3]", ["[1,2]", "[3]"]),
+        ('{"a": 1, "b": 2}', ['{"a": 1, "b": 2}']),
+        ("'a,b',c", ["a,b", "c"]),
+        ("don't,do", ["don't", "do"]),
+        ("../data..old", ["../data..old"]),
+        ("1..x", ["1..x"]),
+    ],
+)
+def test_values(text: str, values: list[str]) -> None:
+    assert argument_values("n", text) == values
+
+
+@pytest.mark.parametrize(
+    ("pairs", "said"),
+    [
+        (["n=1,,2"], "a value is missing"),
+        (["n=1,"], "a value is missing"),
+        (["n=1,2,1"], "1 is given twice"),
+        (["n=1..3,2"], "2 is given twice"),
+        (["n=3..1"], "a range counts up"),
+        (["n=0..999999999999"], "more than 4,096 values"),
+        (["n=1..200", "m=1..200"], "more than 4,096 combinations"),
+        (["n"], "written name=value"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(pairs: list[str], said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        expand_combinations(pairs)
+
+
+@given(st.text(max_size=30))
+def test_any_text_is_values_or_refused(text: str) -> None:
+    with suppress(UsageError):
+        assert argument_values("n", text)

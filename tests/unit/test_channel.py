@@ -4,9 +4,18 @@ from __future__ import annotations
 
 import socket
 from pathlib import Path
+from typing import Any
 
+import pytest
+
+from skyward_core.node.agent.client_requests import ClientRequests
+from skyward_core.node.agent.gang_queue_and_fail_fast import FailFast
+from skyward_core.node.agent.gang_state import EpochFile
+from skyward_core.node.agent.metrics_sampler_process import SamplerProcess
 from skyward_core.node.worker.agent_channel import AgentChannel
-from skyward_core.protocol.frame_codec import Decoder, Header, encode_frame
+from skyward_core.protocol.frame_codec import VERSION, Decoder, Header, encode_frame
+from tests.support.agent_parts import Node, Speaker
+from tests.support.waiting import until
 
 CALL: Header = {"t": "call", "run": "r", "i": 0, "fn": ["ab", 1], "args": ["cd", 1]}
 
@@ -83,3 +92,246 @@ def test_what_an_agent_said_before_it_died_is_heard(tmp_path: Path) -> None:
     following.say({"t": "exit"})
     assert [channel.receive()[0].get("i") for _ in range(4)] == [0, 1, 2, None]
     following.die()
+
+
+# What clients ask of an agent, over connections of their own, and what each of them is told.
+
+BLOB = "ab" * 16
+REQUESTS_CALL: Header = {
+    "t": "call",
+    "run": "aa11",
+    "i": 0,
+    "fn": [BLOB, 0],
+    "args": [BLOB, 0],
+    "name": "train",
+    "total": 1,
+}
+
+
+class Life:
+    """The agent's, as its clients change it."""
+
+    def __init__(self) -> None:
+        self.ends: list[tuple[str, str]] = []
+        self.given_up: list[str] = []
+        self.warned: list[tuple[int, float]] = []
+        self.keep = 0.0
+
+    def is_in_use(self) -> bool:
+        return True
+
+    def discard_results(self, runs: list[str], keep: float) -> None:
+        self.given_up, self.keep = runs, keep
+
+    def shut_down(self, who: str, why: str) -> None:
+        self.ends.append((who, why))
+
+    async def halt(self, who: str) -> None:
+        self.ends.append((who, "halted"))
+
+    def notice_frames(self) -> list[Header]:
+        return []
+
+    def on_remote_notice(self, node: int, left: float) -> None:
+        self.warned.append((node, left))
+
+    def machine_sampler(self) -> SamplerProcess:
+        raise AssertionError("nobody asked for that")
+
+
+class Served(Node):
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.audience.remove(self.peer)
+        self.life = Life()
+        fail_fast = FailFast(self.state, self.slots)
+        self.requests = ClientRequests(
+            self.state, self.audience, self.desk, self.slots, self.phases, fail_fast, self.life
+        )
+
+    def client(self, **hello: Any) -> Speaker:
+        client = Speaker(self.requests.accept())
+        (welcome,) = client.add_note({"t": "hello", "version": VERSION, **hello})
+        assert welcome["t"] == "welcome"
+        return client
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Served:
+    return Served(tmp_path)
+
+
+async def test_who_greets_is_told_what_the_node_is_and_what_it_remembers(node: Served) -> None:
+    first = node.client(watch=True)
+    first.add_note(REQUESTS_CALL)
+    (welcome,) = Speaker(node.requests.accept()).add_note({"t": "hello", "version": VERSION})
+    assert (welcome["version"], welcome["pool"], welcome["node"]) == (VERSION, "p", 1)
+    assert (welcome["ranks_per_node"], welcome["epoch"], welcome["idle_timeout"]) == (2, 0, 600.0)
+    assert [(run["run"], run["function"], run["total"]) for run in welcome["runs"]] == [("aa11", "train", 1)]
+
+
+@pytest.mark.parametrize("short", ["joining", "running", ""])
+async def test_a_phase_too_short_to_be_told_is_in_no_welcome(node: Served, short: str) -> None:
+    client = node.client(watch=True)
+    node.phases.set_phase(3, "importing")
+    await until(client.told)
+    node.phases.set_phase(3, short)
+    late = Speaker(node.requests.accept())
+    (welcome,) = late.add_note({"t": "hello", "version": VERSION, "watch": True})
+    node.phases.set_phase(3, "importing")
+    node.phases.set_phase(2, "joining")
+    heard: list[Header] = []
+
+    def rank_2_is_told() -> bool:
+        heard.extend(late.told())
+        return any(header["rank"] == 2 for header in heard)
+
+    await until(rank_2_is_told)
+    assert {each["rank"]: each["phase"] for each in (*welcome["phases"], *heard)} == {
+        3: "importing",
+        2: "joining",
+    }
+    assert [header["phase"] for header in client.told()] == ["joining"]
+
+
+async def test_who_only_looks_keeps_no_lease_until_it_uses_the_pool(node: Served) -> None:
+    watcher = node.client(observer=True)
+    assert not node.audience.is_in_use
+    assert watcher.add_note({"t": "use"}) == []
+    assert node.audience.is_in_use
+
+
+async def test_a_call_that_is_sent_again_is_the_same_call(node: Served) -> None:
+    client, other = node.client(), node.client()
+    for speaker in (client, client, other):
+        speaker.add_note(REQUESTS_CALL)
+    assert sum(slot.load for slot in node.slots.slots) == 1
+    (call,) = node.state.registry.calls.values()
+    assert call.owner is other.connection, "who asked last gets the result"
+
+
+async def test_those_that_watch_hear_of_a_run_and_of_its_record(node: Served) -> None:
+    client, watcher, deaf = node.client(watch=True), node.client(watch=True), node.client()
+    assert client.add_note(REQUESTS_CALL) == []
+    (run,) = watcher.told()
+    assert (run["t"], run["run"], run["total"]) == ("run", "aa11", 1)
+    assert deaf.told() == []
+
+
+async def test_a_call_for_a_rank_of_another_node_ends_the_connection_and_is_not_remembered(
+    node: Served,
+) -> None:
+    client = node.client()
+    (error,) = client.add_note(REQUESTS_CALL | {"rank": 0, "gang": True})
+    assert (error["t"], "node 1 has no rank 0" in error["message"]) == ("error", True)
+    assert client.socket.closed
+    assert not node.state.registry.calls
+
+
+async def test_what_is_no_request_is_refused_and_said(node: Served) -> None:
+    (error,) = Speaker(node.requests.accept()).add_note({"t": "nonsense"})
+    assert error == {"t": "error", "message": "unknown request 'nonsense'"}
+
+
+async def test_a_run_is_stopped_where_it_waits(node: Served) -> None:
+    client = node.client()
+    for index in range(3):
+        client.add_note(REQUESTS_CALL | {"i": index, "total": 3})
+    told = client.add_note({"t": "stop", "run": "aa11", "i": 1, "why": "cancel"})
+    assert [(header["t"], header["i"], header["kind"]) for header in told] == [("outcome", 1, "collateral")]
+    told = client.add_note({"t": "stop", "run": "aa11", "why": "cancel"})
+    assert sorted(header["i"] for header in told) == [0, 2]
+    assert client.add_note({"t": "stop", "run": "bb22"}) == []
+
+
+@pytest.mark.parametrize("header", [{"kind": "map", "items": 1}, {"kind": "gather"}, {"kind": "sweep"}])
+async def test_no_call_of_a_cancelled_run_begins_later(node: Served, header: Header) -> None:
+    client, other = node.client(), node.client()
+    other.add_note({"t": "stop", "run": "aa11", "why": "cancel"})  # before a call has come, or between two
+    (outcome,) = client.add_note(REQUESTS_CALL | header)
+    assert (outcome["t"], outcome["kind"], outcome["begun"]) == ("outcome", "collateral", False)
+    assert outcome["error"]["message"] == "stopped because the run was cancelled"
+    assert not any(slot.load for slot in node.slots.slots)
+    client.add_note(REQUESTS_CALL | header | {"run": "bb22"})
+    assert sum(slot.load for slot in node.slots.slots) == 1
+
+
+async def test_a_run_of_which_a_call_was_stopped_goes_on(node: Served) -> None:
+    client = node.client()
+    client.add_note({"t": "stop", "run": "aa11", "why": "fail-fast"})
+    client.add_note({"t": "stop", "run": "aa11", "i": 7, "why": "cancel"})
+    assert client.add_note(REQUESTS_CALL) == []
+
+
+async def test_a_run_of_a_client_that_has_gone_is_claimed_with_what_came_of_it(node: Served) -> None:
+    first = node.client()
+    first.add_note(REQUESTS_CALL)
+    first.add_note({"t": "stop", "run": "aa11"})
+    first.leave()
+    told = node.client().add_note({"t": "claim", "id": 7, "run": "aa11"})
+    assert told[0] == {"t": "known", "id": 7, "calls": [0]}
+    assert [(header["t"], header["i"]) for header in told[1:]] == [("outcome", 0)]
+
+
+async def test_what_is_acknowledged_is_forgotten(node: Served) -> None:
+    client = node.client()
+    client.add_note(REQUESTS_CALL)
+    client.add_note({"t": "stop", "run": "aa11"})
+    assert node.state.registry.calls
+    client.add_note({"t": "ack", "calls": {"aa11": [0]}})
+    assert not node.state.registry.calls
+
+
+async def test_blobs_stay_while_another_client_uses_the_pool_and_while_a_call_needs_them(
+    node: Served,
+) -> None:
+    used, spare = BLOB, "cd" * 16
+    for name in (used, spare):
+        (node.state.config.blobs / name).write_bytes(b"data")
+    client, other = node.client(), node.client()
+    client.add_note(REQUESTS_CALL)
+    drop = {"t": "drop", "id": 1, "blobs": [used, spare]}
+    assert client.add_note(drop) == [{"t": "known", "id": 1}]
+    assert {path.name for path in node.state.config.blobs.iterdir()} == {used, spare}
+    other.leave()
+    client.add_note(drop)
+    assert {path.name for path in node.state.config.blobs.iterdir()} == {used}
+
+
+async def test_a_shutdown_says_who_asked_and_what_is_given_up(node: Served) -> None:
+    node.client(who="process 7 on here").add_note({"t": "shutdown", "drop": ["aa11"], "keep": 60.0})
+    assert node.life.ends == [("process 7 on here", "")]
+    assert (node.life.given_up, node.life.keep) == (["aa11"], 60.0)
+
+
+async def test_the_lock_of_a_client_that_vanishes_goes_on_with_a_warning(node: Served) -> None:
+    first, second = node.client(who="one"), node.client(who="two")
+    assert [header["t"] for header in first.add_note({"t": "lock"})] == ["granted"]
+    assert second.add_note({"t": "lock"}) == [{"t": "held", "by": "one"}]
+    first.leave()
+    assert second.told() == [{"t": "granted", "unclean": True}]
+
+
+async def test_the_next_epoch_has_a_place_to_meet(node: Served) -> None:
+    (formed,) = node.client().add_note({"t": "form", "id": 3})
+    assert (formed["t"], formed["id"]) == ("formed", 3)
+    assert formed["head_port"] > 0
+
+
+async def test_epochs_have_numbers_above_all_that_were_and_no_two_the_same(node: Served) -> None:
+    node.state.epochs.save(4)
+    one, other = node.client(), node.client()
+    asked = [(one, 1), (other, 1), (one, 9), (other, 9)]
+    told = [client.add_note({"t": "number", "id": 3, "least": least})[0]["epoch"] for client, least in asked]
+    assert told == [5, 6, 9, 10]
+    assert EpochFile(Path(node.state.config.paths.epoch)).latest == 10, "the next agent knows them, too"
+
+
+async def test_where_tells_of_gang_runs_alone(node: Served) -> None:
+    client = node.client()
+    client.add_note(
+        REQUESTS_CALL | {"run": "bb22", "rank": 2, "gang": True, "kind": "broadcast", "total": 4, "epoch": 1}
+    )
+    client.add_note(REQUESTS_CALL)
+    (known,) = [header for header in client.add_note({"t": "where", "id": 1}) if header["t"] == "known"]
+    assert known["runs"] == {"bb22": {"calls": 1, "active": 1, "total": 4}}

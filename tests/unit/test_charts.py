@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from array import array
-from math import inf, isnan, nan
+from math import inf, isfinite, isnan, nan
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from skyward_core.client.chart_points import (
@@ -22,7 +22,7 @@ from skyward_core.client.chart_points import (
     time_span,
     value_at,
 )
-from skyward_core.views.outliers import IncrementalBand, Trace
+from skyward_core.views.outliers import IncrementalBand, Trace, compute_band, find_outliers, median
 from skyward_core.views.rank_metrics import MetricStore
 
 
@@ -134,3 +134,186 @@ def test_what_only_counts_stands_apart_but_where_all_does() -> None:
     assert sort_names(book, "r") == (["epoch", "step"], [])
     book.add_values("r", 5, 0.0, {"loss": 2.5})
     assert sort_names(book, "r") == (["loss"], ["epoch", "step"])
+
+
+# A band that is kept while its lines grow is what it would be if all of it were looked at anew.
+
+numbers = st.one_of(st.floats(-1e9, 1e9), st.sampled_from([nan, inf, -inf]))
+Points = list[list[tuple[float, float]]]
+
+
+def traces(points: Points, until: float = inf) -> dict[int, Trace]:
+    found = {}
+    for rank, each in enumerate(points):
+        line = [(at, value) for at, value in sorted(each, key=lambda point: point[0]) if at <= until]
+        found[rank] = Trace(array("d", [at for at, _ in line]), array("d", [value for _, value in line]))
+    return found
+
+
+@given(
+    st.lists(st.lists(st.tuples(st.floats(0, 1000), numbers), max_size=30), max_size=5),
+    st.integers(1, 40),
+    st.lists(st.floats(0, 1000), max_size=6),
+)
+@example([[(0.0, 1.0), (1.0, nan)], [(0.0, 5.0)]], 4, [0.0])
+@example([[(0.0, 1.0), (2.0, 3.0), (4.0, 2.0)], [(3.0, 7.0)]], 4, [0.0, 2.0, 3.0])
+@example([[(0.0, 9.0)], [(at, 1.0) for at in (0.0, 4.0, 8.0, 9.0, 10.0, 11.0, 12.0)]], 24, [8.0])
+def test_what_has_come_bit_by_bit_is_as_if_it_came_at_once(points: Points, columns: int, looks: list[float]) -> None:
+    kept = IncrementalBand()
+    for until in sorted(looks):
+        assert kept.update(traces(points, until), columns) == IncrementalBand().update(traces(points, until), columns)
+    assert kept.update(traces(points), columns) == IncrementalBand().update(traces(points), columns)
+
+
+@given(st.lists(st.lists(st.tuples(st.floats(0, 1000), numbers), max_size=30), max_size=5), st.integers(1, 40))
+def test_it_holds_every_finite_value(points: Points, columns: int) -> None:
+    found = IncrementalBand().update(traces(points), columns)
+    values = [value for each in points for _, value in each if isfinite(value)]
+    assert bool(found.at) == bool(values)
+    if values:
+        assert (min(found.low), max(found.high)) == (min(values), max(values))
+        assert all(low <= middle <= high for low, middle, high in zip(found.low, found.middle, found.high, strict=True))
+        assert found.at == sorted(found.at) and len(found.at) <= columns
+
+
+@given(st.lists(st.lists(st.tuples(st.integers(0, 8), numbers), max_size=20), max_size=5))
+def test_where_columns_are_the_same_it_is_the_band(points: Points) -> None:
+    points = [*points, [(0.0, 1.0), (8.0, 2.0)]]  # so that eight columns are a second each
+    assert IncrementalBand().update(traces(points), 8) == compute_band(list(traces(points).values()), 8)
+
+
+def test_lines_that_are_thinned_or_gone_are_looked_at_anew() -> None:
+    points: Points = [[(float(at), at + rank / 4) for at in range(100)] for rank in range(3)]
+    kept = IncrementalBand()
+    kept.update(traces(points, 90.0), 32)
+    thinned = [points[0], points[1][::2], points[2]]
+    assert kept.update(traces(thinned), 32) == IncrementalBand().update(traces(thinned), 32)
+    others = [points[0], [(max(0.0, at - 0.5), 2 * value) for at, value in points[1]], points[2]]
+    kept.update(traces(points, 90.0), 32)
+    assert kept.update(traces(others), 32) == IncrementalBand().update(traces(others), 32)
+    assert kept.update(traces(points[:1]), 32) == IncrementalBand().update(traces(points[:1]), 32)
+    assert kept.update({}, 32) == ([], [], [], [])
+
+
+def test_only_what_has_come_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    points: Points = [[(at + rank / 8, 1.0) for at in range(900)] for rank in range(8)]
+    kept = IncrementalBand()
+    kept.update(traces(points, 700.0), 100)
+    asked: list[int] = []
+    worked_out = IncrementalBand._compute_column
+
+    def noted(band: IncrementalBand, column: int, own: set[int]) -> object:
+        asked.append(column)
+        return worked_out(band, column, own)
+
+    monkeypatch.setattr(IncrementalBand, "_compute_column", noted)
+    kept.update(traces(points, 709.0), 100)
+    assert 0 < len(asked) < 8
+
+
+# Bands and outliers: over every line there is.
+
+spread_numbers = st.floats(allow_nan=True, allow_infinity=True, width=64)
+finite = st.floats(-1e300, 1e300, allow_subnormal=False)  # half of the least of those is 0
+
+
+def line(*points: tuple[float, float]) -> Trace:
+    ordered = sorted(points, key=lambda point: point[0])
+    return Trace(array("d", [at for at, _ in ordered]), array("d", [value for _, value in ordered]))
+
+
+def test_one_line_of_256_that_lags_is_in_the_band() -> None:
+    lines = [line(*((float(at), 1.0) for at in range(100))) for _ in range(255)]
+    lines.insert(77, line(*((float(at), 9.0 if at == 50 else 1.0) for at in range(100))))
+    found = compute_band(lines, 10)  # ten seconds to a column: what happened inside of one is seen
+    assert max(found.high) == 9.0 and found.high.index(9.0) == 5
+    assert set(found.low) == set(found.middle) == {1.0}
+
+
+def test_a_line_counts_with_its_last_value_until_a_pause_after_its_end() -> None:
+    seldom, often = line((0.0, 5.0), (4.0, 7.0)), line(*((float(at), 1.0) for at in range(11)))
+    found = compute_band([seldom, often], 10)
+    assert found.high == [5.0] * 3 + [7.0] * 5 + [1.0, 1.0]
+    assert found.low == [1.0] * 10 and found.middle == [3.0] * 3 + [4.0] * 5 + [1.0, 1.0]
+    assert found.at[-1] == 10.0
+
+
+def test_ranks_that_send_one_after_the_other_are_no_change_of_all() -> None:
+    lines = [line(*((step + rank / 5, float(rank)) for step in range(9))) for rank in range(4)]
+    assert set(compute_band(lines, 80).middle) == {1.5}
+    assert set(compute_band([line((rank / 5, float(rank))) for rank in range(4)], 80).middle) == {1.5}, "one each"
+
+
+def test_between_two_values_nothing_is_made_up() -> None:
+    found = compute_band([line((0.0, 9.0), (5.0, 4.0), (10.0, 1.0))], 100)
+    assert found.middle == [9.0, 4.0, 1.0], "a line, and no steps"
+
+
+@pytest.mark.parametrize(
+    ("lines", "columns"),
+    [([], 5), ([line()], 5), ([line((0.0, 1.0))], 0), ([line((0.0, nan), (1.0, inf))], 4)],
+)
+def test_no_number_no_band(lines: list[Trace], columns: int) -> None:
+    assert compute_band(lines, columns) == ([], [], [], [])
+
+
+@given(st.lists(st.lists(st.tuples(st.floats(0, 1e9), spread_numbers), max_size=20), max_size=6), st.integers(1, 40))
+def test_a_band_holds_every_finite_value(points: list[list[tuple[float, float]]], columns: int) -> None:
+    found = compute_band([line(*each) for each in points], columns)
+    values = [value for each in points for _, value in each if isfinite(value)]
+    assert len(found.at) == len(found.low) == len(found.middle) == len(found.high) <= columns
+    assert list(found.at) == sorted(found.at)
+    if values and found.at:
+        assert min(found.low) == min(values) and max(found.high) == max(values)
+    for low, middle, high in zip(found.low, found.middle, found.high, strict=True):
+        assert low <= middle <= high
+    assert bool(found.at) == bool(values)
+
+
+@given(st.lists(finite, min_size=1))
+def test_half_lie_on_either_side_of_the_median(values: list[float]) -> None:
+    middle = median(values)
+    assert sum(value < middle for value in values) <= len(values) / 2
+    assert sum(value > middle for value in values) <= len(values) / 2
+
+
+@pytest.mark.parametrize(
+    ("values", "odd"),
+    [
+        ([98, 97, 99, 98, 12, 98, 97], [4]),
+        ([1.0] * 255 + [2.0], [255]),
+        ([1.0] * 255 + [1.001], []),
+        ([1.0] * 255 + [1.04], []),  # far by the deviation, not for people
+        ([1.0] * 255 + [1.06], [255]),
+        ([0.0] * 7 + [1.0], [7]),
+        ([0.25, 0.25, 0.25, 0.6], [3]),  # one of four was none, where the others were equal
+        ([1, 1, 1, 1, 2, 2, 2], []),
+        ([1, 2, 3, 4, 5, 6], []),
+        ([5, 5, 5, 5], []),
+        ([0, 0, 0, 0], []),
+        ([1, 100], []),
+        ([2.0, nan, 2.0, 2.0, 2.05], [1]),
+        ([2.0, inf], [1]),
+        ([nan, nan], []),
+        ([1e308, -1e308, 1e308, 1e308, 1e308], [1]),
+        ([1.0, 1.1, 0.9, 1.05, 50.0, 9000.0, 1.0, 0.95], [5, 4]),
+    ],
+)
+def test_who_is_far_from_all_others_is_named(values: list[float], odd: list[int]) -> None:
+    assert find_outliers(dict(enumerate(values))) == odd
+
+
+def test_who_differs_by_less_than_matters_is_no_outlier() -> None:
+    """A processor at 94 % where all others are at 97 % was said to be unlike them."""
+    busy = dict(enumerate([97.0, 97.2, 96.9, 97.1, 94.0]))
+    assert find_outliers(busy, 10.0) == []
+    assert find_outliers(busy | {4: 86.0}, 10.0) == [4]
+
+
+@given(st.dictionaries(st.integers(), spread_numbers, max_size=30))
+def test_outliers_never_are_most(values: dict[int, float]) -> None:
+    found = find_outliers(values)
+    good = [key for key, value in values.items() if isfinite(value)]
+    assert len(found) == len(set(found)) and set(found) <= set(values)
+    assert sum(key in good for key in found) <= len(good) / 2
+    assert all(isfinite(values[key]) or good for key in found)

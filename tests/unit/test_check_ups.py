@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from skyward_core.client.session import ReadOnlySession, Session, run_provider_check
+from skyward_core.client.session import RETRY_PAUSES, BackOff, ReadOnlySession, Session, run_provider_check
 from skyward_core.model.errors import UsageError
 from skyward_core.model.machines import Check
 from skyward_core.providers.local.provider import Local
@@ -69,3 +69,27 @@ def test_a_session_asks_and_one_that_only_looks_refuses(tmp_path: Path, monkeypa
     finally:
         session.detach()
         looking.detach()
+
+
+# What does not answer is asked ever less often.
+
+
+def test_each_failure_doubles_the_pause_up_to_the_longest(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 1000.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    waits = BackOff()
+    pauses = []
+    for _ in range(8):
+        assert waits.is_due("a")
+        waits.record_failure("a")
+        began = now
+        while not waits.is_due("a"):
+            now += 0.5
+        pauses.append(now - began)
+    assert pauses == [2, 4, 8, 16, 32, 60, 60, 60] and (pauses[0], pauses[-1]) == RETRY_PAUSES
+    waits.record_failure("a")
+    waits.record_failure("b")
+    waits.retain_only({"b"})
+    assert waits.is_due("a") and not waits.is_due("b")
+    waits.reset("b")
+    assert waits.is_due("b")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -11,12 +12,15 @@ import skyward_core as sky
 from skyward_core import providers
 from skyward_core.client.leftover_cleanup import find_accounts
 from skyward_core.model import provider_capabilities
-from skyward_core.model.errors import NoCapacity, SkywardError, SpecError, UsageError
+from skyward_core.model.errors import NoCapacity, SkywardError, SpecError, TooFewHosts, UsageError
 from skyward_core.model.machines import Machine
 from skyward_core.model.offers import MachineRequirements, Offer, OfferList, RentalPlan, matching_offers
+from skyward_core.model.specs import PoolSpec
+from skyward_core.providers import provider
+from skyward_core.providers.aws.boto_calls import AwsAccount, AwsCalls
 from skyward_core.providers.first_available_provider import MultiProvider
 from skyward_core.providers.pool_planning import make_pool_spec
-from skyward_core.providers.provider import progress_listener
+from skyward_core.providers.provider import AnswerCache, progress_listener, use_cached_answers
 from skyward_core.store.ledger import Ledger
 
 AWS = sky.AWS(region="us-east-1")
@@ -268,3 +272,107 @@ async def test_a_provider_that_cannot_even_plan_is_left_out_and_named() -> None:
     spec, several = tried("first", Closed("left", {"a": 1.0}), Shop("right", {"b": 2.0}, ("b",)))
     with pytest.raises(NoCapacity, match=r"spec 1 \(left\): no key; spec 2 \(right\): sold out"):
         await several.create(spec, "t")
+
+
+# A range of nodes on hosts of one's own: as many as answer.
+
+HOSTS = ["a", "b", "c", "d"]
+
+
+@pytest.fixture
+def away(monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    """Hosts that do not answer."""
+    away: set[str] = set()
+
+    async def answers(self: sky.SSH, host: str, loaded_with: object) -> str:
+        return "no route to it" if host in away else ""
+
+    monkeypatch.setattr(sky.SSH, "_unavailable_reason", answers)
+    return away
+
+
+def hosts_of(nodes: Any) -> tuple[list[str], list[str]]:
+    """The hosts that a pool has, and what it was told meanwhile."""
+    told: list[str] = []
+    spec = PoolSpec(name="q", provider=sky.SSH(HOSTS), nodes=nodes)
+    with progress_listener(told.append):
+        made = asyncio.run(spec.provider.create(spec, "0" * 16))
+    assert [each.node for each in made] == list(range(len(made)))
+    return [each.id for each in made], told
+
+
+def test_the_first_that_answer_are_taken_and_the_others_named(away: set[str]) -> None:
+    assert hosts_of("2:3") == (["a", "b", "c"], [])
+    away.add("a")
+    assert hosts_of("2:3") == (["b", "c", "d"], ["3 of 4 hosts answer: a: no route to it"])
+    away.add("c")
+    assert hosts_of("2:8")[0] == ["b", "d"]
+    assert hosts_of(2) == (["a", "b"], []), "a number takes the first, whoever answers"
+
+
+def test_too_few_are_refused(away: set[str]) -> None:
+    away |= {"a", "b", "d"}
+    with pytest.raises(NoCapacity, match="2 nodes are needed at least, and 1 of 4 hosts answer: a: no route"):
+        hosts_of("2:3")
+    with pytest.raises(TooFewHosts, match="5 nodes were asked for, and there are 4 hosts"):
+        hosts_of("5:9")
+
+
+# What a form asks a provider for while somebody types may be a minute old; what a start asks for is not.
+
+
+class CountedCalls(AwsCalls):
+    """Answers each call with its number."""
+
+    def __init__(self) -> None:
+        super().__init__(AwsAccount())
+        self.asked: list[str] = []
+        self.error: Exception | None = None
+
+    def _call(self, service: str, region: str, action: str, answered: Any, params: Any) -> dict[str, Any]:
+        self.asked.append(action)
+        if self.error is not None:
+            raise self.error
+        return {"number": len(self.asked)}
+
+
+async def number(calls: AwsCalls, action: str = "describe_images", region: str = "here", **params: Any) -> int:
+    return int((await calls.call("ec2", region, action, **params))["number"])
+
+
+async def test_only_who_may_remember_is_answered_by_what_was_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = CountedCalls()
+    with use_cached_answers():
+        assert [await number(calls), await number(calls)] == [1, 1]
+        assert await number(calls, region="there") == 2 and await number(calls, Owners=["me"]) == 3
+        assert [await number(calls, "describe_instances") for _ in range(2)] == [4, 5], "machines never"
+    assert await number(calls) == 6, "a start asks anew"
+    with use_cached_answers():
+        assert await number(calls) == 6, "and what it was told counts from then on"
+        monkeypatch.setattr(provider, "CACHE_TTL", 0.0)
+        assert await number(calls) == 7
+
+
+async def test_errors_and_other_accounts_are_not_remembered() -> None:
+    calls = CountedCalls()
+    with use_cached_answers():
+        assert await number(calls) == 1
+        calls._reset_session()
+        assert await number(calls) == 2
+        calls.error = SkywardError("no")
+        for _ in range(2):
+            with pytest.raises(SkywardError):
+                await number(calls, Owners=["me"])
+    assert len(calls.asked) == 4
+
+
+def test_what_is_kept_is_bounded() -> None:
+    kept = AnswerCache()
+    for question in range(2 * provider.MAX_CACHED_ANSWERS):
+        kept.put(question, question + 1)
+    with use_cached_answers():
+        assert kept.get(0) is None and kept.get(2 * provider.MAX_CACHED_ANSWERS - 1) == 2 * provider.MAX_CACHED_ANSWERS
+        assert (
+            len([each for each in range(2 * provider.MAX_CACHED_ANSWERS) if kept.get(each)])
+            == provider.MAX_CACHED_ANSWERS
+        )

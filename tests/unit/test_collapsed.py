@@ -6,16 +6,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from skyward_core.client.run_history import OutputChunk
+from skyward_core.views import log_collapsing
 from skyward_core.views.log_buffer import LineInfo, LogBuffers
 from skyward_core.views.log_collapsing import (
     HOLD_SECONDS,
     JOIN_SECONDS,
     CollapsedRing,
     FoldedLine,
+    HeldLines,
     LineFolder,
     format_ranks,
     list_ranks,
 )
+from skyward_tui.cli.commands.ls_logs_results_files import CollapsedPrinter
+from skyward_tui.cli.console import Console
 from skyward_tui.panels.log_pane import LogViewport, Matcher
 
 
@@ -154,3 +159,107 @@ def test_lines_that_had_gone_before_they_were_looked_at_are_told() -> None:
 )
 def test_who_said_it(ranks: list[int], world: int, said: str) -> None:
     assert format_ranks(mask(*ranks), world) == said
+
+
+# ``logs --collapse``: rows go out as soon as no rank can join them.
+
+
+def piece(rank: int, data: bytes, at: float, stream: str = "out") -> OutputChunk:
+    return OutputChunk(rank, f"r{rank:03d}.{stream}", stream, data, at)
+
+
+def test_rows_go_out_once_they_are_settled(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+    out = CollapsedPrinter(Console(), 3)
+    for rank in range(3):
+        out.feed(piece(rank, b"epoch done\nsav", 100.0))
+    assert capfdbinary.readouterr() == (b"", b"")
+    out.feed(piece(0, b"ed\n", 101.0 + 2 * JOIN_SECONDS))
+    assert capfdbinary.readouterr() == (b"x3| epoch done\n", b"")
+    out.feed(piece(1, b"ed", 101.0 + 2 * JOIN_SECONDS))
+    out.feed(piece(2, b"oh\n", 101.0 + 2 * JOIN_SECONDS, "err"))
+    out.finish("r1")
+    assert capfdbinary.readouterr() == (b"x2, not r2| saved\nr2| sav\n", b"r2| oh\n")
+
+
+def test_ranks_whose_clocks_differ_fold_though_they_say_something_of_their_own(
+    capfdbinary: pytest.CaptureFixture[bytes],
+) -> None:
+    out = CollapsedPrinter(Console(), 2)
+    for step in range(3):
+        for rank in range(2):
+            out.feed(piece(rank, b"own %d.%d\nstep %d\n" % (rank, step, step), 100.0 + step + 4 * rank))
+    out.finish("r1")
+    rows = capfdbinary.readouterr().out.splitlines()
+    assert [row for row in rows if b"step" in row] == [b"x2| step 0", b"x2| step 1", b"x2| step 2"]
+    assert len(rows) == 9
+
+
+# Lines of many ranks side by side: none lost, each rank's order kept, what they have in common at one time.
+
+HELD = st.lists(st.tuples(st.integers(0, 4), st.sampled_from("abcd"), st.floats(0, 3)), max_size=80)
+
+
+@given(HELD)
+def test_no_line_is_lost_and_each_rank_keeps_its_order(said: list[tuple[int, str, float]]) -> None:
+    held, out, at = HeldLines(), list[tuple[int, str]](), 0.0
+    for rank, text, pause in said:
+        at += pause
+        held.put(rank, text, LineInfo("out"), at)
+        out += [(line.rank, line.text) for line in held.release_until(at - HOLD_SECONDS)]
+        assert all(queue[0].at > at - HOLD_SECONDS for queue in held._queues.values() if queue)
+    out += [(line.rank, line.text) for line in held.release_all()]
+    assert len(held) == 0 and not held._places and not held._first
+    for rank in range(5):
+        assert [text for who, text in out if who == rank] == [text for who, text, _ in said if who == rank]
+
+
+@given(st.lists(st.lists(st.sampled_from("xyz"), max_size=3), min_size=2, max_size=5), st.integers(1, 6))
+def test_common_lines_fold_whatever_ranks_say_between_them(own: list[list[str]], common: int) -> None:
+    held, fold = HeldLines(), LineFolder()
+    for rank, words in enumerate(own):
+        for number in range(common):
+            for word in words:
+                held.put(rank, f"{word} of {rank}", LineInfo("out", 100.0), 0.0)
+            held.put(rank, f"step {number}", LineInfo("out", 100.0), 0.0)
+    for line in held.release_all():
+        fold.add(line.rank, line.text, line.about)
+    rows = [row for row in fold.read(0, fold.end) if row.text.startswith("step")]
+    assert [(row.text, row.ranks.bit_count()) for row in rows] == [
+        (f"step {number}", len(own)) for number in range(common)
+    ]
+
+
+def test_64_ranks_that_alternate_are_as_many_rows_as_they_say_different_things() -> None:
+    book = LogBuffers(20_000)
+    ring = CollapsedRing(book.merged)
+    ring.update(64, 0.0)
+    for rank in range(64):
+        text = "".join(f"own {rank}.{number}\nstep {number}\n" for number in range(100))
+        book.feed(rank, "out", text.encode(), at=100.0)
+        ring.update(64, rank / 100)
+    assert ring.end == 0
+    ring.update(64, 1 + HOLD_SECONDS)
+    assert ring.end == 64 * 100 + 100
+    assert sum(line.startswith("x64| step") for line in ring.lines(0, ring.end)) == 100
+
+
+def test_what_ranks_say_crosswise_waits_for_ever_for_nothing() -> None:
+    held = HeldLines()
+    for rank, texts in enumerate(["ab", "ba"]):
+        for text in texts:
+            held.put(rank, text, LineInfo("out"), 1.0)
+    assert list(held.release_until(0.9)) == []
+    assert len(list(held.release_until(1.0))) == 4
+
+
+def test_what_is_held_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_collapsing, "MAX_HELD_LINES", 10)
+    held = HeldLines()
+    for number in range(100):
+        held.put(0, str(number), LineInfo("out"), 1.0)
+        list(held.release_until(0.0))
+        assert len(held) <= 10
+    monkeypatch.setattr(log_collapsing, "MAX_HELD_CHARS", 5)
+    held.put(0, "12", LineInfo("out"), 1.0)
+    list(held.release_until(0.0))
+    assert sum(len(line.text) for queue in held._queues.values() for line in queue) <= 5

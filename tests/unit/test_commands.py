@@ -46,12 +46,13 @@ from skyward_core.views.events import NodeLink, NodeNotice, NodePhase, PoolOpene
 from skyward_core.views.pool_view import PoolView, RunView, TaskView, apply
 from skyward_tui.cli import pool_and_run_lookup
 from skyward_tui.cli.commands import cancel_down_prune, ls_logs_results_files
-from skyward_tui.cli.commands.run import PoolCommand
+from skyward_tui.cli.commands.run import PoolCommand, run
 from skyward_tui.cli.console import Console
 from skyward_tui.cli.follow_run import Follower, Interrupted
 from skyward_tui.cli.main import cli
 from skyward_tui.cli.output_stream import StandardStream
 from skyward_tui.cli.run_report import aggregate_lines, failure_lines, run_table
+from skyward_tui.launch_form import form
 from skyward_tui.text.json_output import pool_json, run_json
 from tests.support.commands import COMMANDS
 
@@ -604,3 +605,41 @@ def test_the_help_of_logs_says_where_its_output_goes() -> None:
 def test_an_older_command_name_works_and_names_the_newer_one() -> None:
     done = CliRunner().invoke(cli, ["sweep", "--help"])
     assert done.exit_code == 0 and "use `leftovers`" in done.stderr and "--all-regions" in done.stdout
+
+
+# Packaged examples as the command line shows, copies and names them.
+
+
+def test_examples_are_listed_shown_and_copied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["examples"], standalone_mode=False) == 0
+    listed = capfd.readouterr().out
+    assert "ddp" in listed and "DistributedDataParallel" in listed
+    source = form.example_path("hello").read_text()
+    assert cli.main(["examples", "hello"], standalone_mode=False) == 0
+    assert capfd.readouterr().out.strip() == source.strip()
+    assert cli.main(["examples", "hello", "--copy"], standalone_mode=False) == 0
+    assert Path("hello.py").read_text() == source
+    Path("hello.py").write_text("mine")
+    for words, why in ((["hello", "--copy"], "left as it is"), (["helo"], "did you mean 'hello'")):
+        with pytest.raises(SystemExit) as caught:
+            cli.main(["examples", *words], standalone_mode=False)
+        assert caught.value.code == 2
+        assert why in capfd.readouterr().err
+    assert Path("hello.py").read_text() == "mine"
+
+
+def test_an_example_has_a_name_for_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = form.FOLDER / "ddp.py"
+    assert form.expand_example("example:ddp") == str(path)
+    assert form.expand_example("example:ddp:train") == f"{path}:train"
+    assert form.script_argument(str(path)) == "example:ddp"
+    Path("example:ddp").write_text("")
+    assert form.expand_example("example:ddp") == "example:ddp"
+    with pytest.raises(ScriptError, match="no such script: hello\nthere is an example of that name: run example:hello"):
+        run(LaunchRequest(script="hello"), Console())
+    with pytest.raises(ScriptError, match=r"no such script: train\.py$"):
+        run(LaunchRequest(script="train.py"), Console())

@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
+import abc
+import builtins
 import copy
+import dataclasses
+import enum
+import errno
 import inspect
+import itertools
+import json
 import pickle
+import signal
 import traceback
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import skyward_core as sky
 from skyward_core.model import errors
-from skyward_core.model.errors import Hint
-from skyward_core.model.outcomes import Outcome, RootCause
+from skyward_core.model.errors import Hint, RunError, error_exit_code
+from skyward_core.model.outcomes import ErrorInfo, Outcome, RootCause
+from skyward_core.model.root_cause import is_failure, is_symptom, root_cause
+from skyward_core.pool.runs.run_results import error_of_cause_type
 from tests.support.hostile_text import is_harmful
 
 
@@ -112,3 +124,424 @@ def test_what_an_error_quotes_is_safe_to_print() -> None:
         assert not any(is_harmful(character) for character in printed)
     assert "�\nline two" in str(errors.RemoteTraceback(said))
     assert sky.PoolError(said).args == (said,)  # as it was, for whoever wants it
+
+
+# A run's error is of its cause's type, too, and in all else a run's error.
+
+SAID = "train failed: rank 0 (node 0) raised E: no"
+NEVER = (StopIteration, StopAsyncIteration, BaseExceptionGroup, errors.PoolError, errors.Cancelled)
+
+
+def run_error(text: str = SAID) -> RunError:
+    outcome = Outcome(0, 0, 0, "raised", 0.0)
+    cause = RootCause(0, "raised", "E", "no")
+    return RunError(text, run="r", function="train", outcomes={0: outcome}, root_cause=cause, results={1: "one"})
+
+
+def check(cause: BaseException, *kinds: type[BaseException]) -> RunError:
+    """An error of these kinds, and in all else as any other run's."""
+    plain, error = run_error(), error_of_cause_type(run_error(), cause)
+    assert error.__cause__ is cause
+    assert not kinds or isinstance(error, kinds)
+    for each in (error, pickle.loads(pickle.dumps(error)), copy.copy(error), copy.deepcopy(error)):
+        assert isinstance(each, RunError)
+        assert (str(each), repr(each), each.args, each.what) == (SAID, repr(plain), plain.args, plain.what)
+        assert (each.run, each.function, each.results) == ("r", "train", {1: "one"})
+        assert (each.outcomes, each.root_cause) == (plain.outcomes, plain.root_cause)
+        assert (each.hint, each.field, error_exit_code(each)) == (None, "", 1)
+        assert each == each and hash(each) is not None and each != plain
+    for kind in kinds:
+        assert isinstance(copy.copy(error), kind)
+    try:
+        raise error
+    except RunError as caught:
+        assert (
+            traceback.format_exception_only(type(caught), caught)[-1] == f"skyward_core.model.errors.RunError: {SAID}\n"
+        )
+        assert "".join(traceback.format_exception(caught)).count("direct cause") >= 1
+    return error
+
+
+def made(kind: type[BaseException]) -> BaseException | None:
+    for args in ((), ("no",), ("utf-8", b"\xff", 0, 1, "no"), ("a", 0, 1, "no"), ("no", [ValueError()])):
+        try:
+            return kind(*args)
+        except TypeError:
+            continue
+    return None
+
+
+BUILT_IN = [each for each in vars(builtins).values() if isinstance(each, type) and issubclass(each, BaseException)]
+OURS = [each for each in vars(errors).values() if isinstance(each, type) and issubclass(each, errors.SkywardError)]
+
+
+@pytest.mark.parametrize("kind", [*dict.fromkeys(BUILT_IN), *OURS], ids=lambda kind: kind.__name__)
+def test_of_every_type_that_there_is(kind: type[BaseException]) -> None:
+    cause = made(kind)
+    if cause is None:
+        cause = kind.__new__(kind, "no")
+    if issubclass(kind, NEVER) or not issubclass(kind, Exception) or issubclass(RunError, kind):
+        assert not isinstance(check(cause), NEVER)
+        return
+    error = check(cause, kind)
+    assert isinstance(pickle.loads(pickle.dumps(error)), kind)
+
+
+def test_what_more_a_cause_says_is_said() -> None:
+    error = check(FileNotFoundError(errno.ENOENT, "gone", "a.pt"), OSError)
+    for each in (error, pickle.loads(pickle.dumps(error)), copy.copy(error)):
+        assert isinstance(each, OSError)
+        assert (each.errno, each.strerror, each.filename) == (errno.ENOENT, "gone", "a.pt")
+    with pytest.raises(json.JSONDecodeError) as caught:
+        json.loads("[1,")
+    wrong = check(caught.value, json.JSONDecodeError, ValueError)
+    assert getattr(wrong, "pos", None) == 3
+    cause = ImportError("no", name="torch")
+    assert getattr(check(cause, ImportError), "name", None) == "torch"
+    misspelt = AttributeError("no", name="argz", obj=run_error())
+    assert getattr(check(misspelt, AttributeError), "name", "") is None
+
+
+def test_whatever_a_rank_raised_is_a_runtime_error_as_older_scripts_have_it() -> None:
+    assert isinstance(run_error(), RuntimeError)
+    cause = RuntimeError("no")
+    cause.step = 3  # type: ignore[attr-defined]
+    for kind in (check(ValueError("no"), ValueError, RuntimeError), check(cause, RuntimeError)):
+        with pytest.raises(RuntimeError, match="train failed"):
+            raise kind
+    assert getattr(check(cause), "step", 0) == 3
+
+
+class Meta(type):
+    pass
+
+
+class Field(ValueError):
+    """As scripts have them: with arguments of its own."""
+
+    def __init__(self, name: str, value: int) -> None:
+        super().__init__(f"{name} cannot be {value}")
+        self.name, self.value = name, value
+
+    def __str__(self) -> str:
+        return f"{self.name}={self.value}"
+
+    def __reduce__(self) -> Any:
+        raise RuntimeError("nobody asks")
+
+
+class New(LookupError):
+    def __new__(cls, *args: object) -> New:
+        assert args
+        return super().__new__(cls, *args)
+
+
+@dataclasses.dataclass(frozen=True)
+class Frozen(KeyError):
+    key: str
+
+
+@dataclasses.dataclass
+class Unhashable(Exception):
+    key: str
+
+
+class Slotted(OSError):
+    __slots__ = ("place",)
+
+
+class Odd(ArithmeticError):
+    @property
+    def args(self) -> Any:  # type: ignore[override]
+        raise RuntimeError
+
+    def __repr__(self) -> str:
+        raise RuntimeError
+
+    def __eq__(self, other: object) -> bool:
+        raise RuntimeError
+
+    def with_traceback(self, tb: object) -> Any:
+        raise RuntimeError
+
+
+class Both(ValueError, OSError):
+    pass
+
+
+class Ours(errors.SkywardError, KeyError):
+    pass
+
+
+T = TypeVar("T")
+
+
+class WithMeta(KeyError, metaclass=Meta):
+    pass
+
+
+class Abstract(TypeError, abc.ABC):
+    pass
+
+
+class Typed(IndexError, Generic[T]):
+    pass
+
+
+class Registered(ConnectionError):
+    def __init_subclass__(cls) -> None:
+        raise RuntimeError("made a class of it")
+
+
+class Property(RuntimeError):
+    @property
+    def results(self) -> int:
+        return 3
+
+
+class Group(ExceptionGroup[ValueError], ValueError):
+    pass
+
+
+class Ended(StopIteration, ValueError):
+    pass
+
+
+class Gone(KeyboardInterrupt):
+    pass
+
+
+class Down(errors.PoolGone, ValueError):
+    pass
+
+
+class Codes(enum.IntEnum):
+    ONE = 1
+
+
+@pytest.mark.parametrize(
+    ("cause", "kinds", "not_this"),
+    [
+        (Field("lr", 3), (Field, ValueError), None),
+        (New("x"), (New, LookupError), None),
+        (Frozen("x"), (Frozen, KeyError), None),
+        (Unhashable("x"), (Unhashable,), None),
+        (Slotted(2, "x"), (Slotted, OSError), None),
+        (Odd("x"), (Odd, ArithmeticError), None),
+        (Both("x"), (Both, ValueError, OSError), None),
+        (Ours("x"), (Ours, KeyError), None),
+        (WithMeta("x"), (KeyError,), WithMeta),
+        (Abstract("x"), (TypeError,), Abstract),
+        (Typed[int]("x"), (IndexError,), Typed),
+        (Registered("x"), (ConnectionError,), Registered),
+        (Property("x"), (RuntimeError,), Property),
+        (Group("x", [ValueError()]), (ValueError,), Group),
+        (Ended("x"), (ValueError,), StopIteration),
+        (Gone("x"), (), BaseException),
+        (Down("x"), (ValueError,), errors.PoolError),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else "",
+)
+def test_of_types_that_scripts_make(
+    cause: BaseException, kinds: tuple[type[BaseException], ...], not_this: type[BaseException] | None
+) -> None:
+    error = check(cause, *kinds)
+    assert not_this is None or not isinstance(error, not_this) or not_this is BaseException
+    again = pickle.loads(pickle.dumps(error))
+    assert all(isinstance(again, kind) for kind in kinds)
+    if isinstance(cause, Field):
+        assert isinstance(again, Field) and (again.name, again.value) == ("lr", 3)
+
+
+def test_a_type_that_nobody_else_finds_is_a_plain_error_there() -> None:
+    class Here(ValueError):
+        pass
+
+    cause = Here("no")
+    cause.lock = lambda: 1  # type: ignore[attr-defined]  # it cannot be pickled either
+    error = check(cause, Here)
+    assert type(pickle.loads(pickle.dumps(error))) is RunError
+    assert type(error) is type(error_of_cause_type(run_error(), Here("another")))
+    assert getattr(copy.copy(error), "lock", None) is cause.lock  # type: ignore[attr-defined]
+
+
+def test_an_error_of_a_pool_within_a_rank_is_of_what_that_one_raised() -> None:
+    inner = error_of_cause_type(run_error("inner failed"), ZeroDivisionError("by zero"))
+    assert type(check(inner, ZeroDivisionError)) is type(inner)
+
+
+@given(
+    st.sampled_from([ValueError, KeyError, OSError, LookupError, RuntimeError, UnicodeError, ImportError, EOFError]),
+    st.lists(st.sampled_from([ArithmeticError, TypeError, AssertionError, MemoryError, BufferError]), unique=True),
+    st.booleans(),
+    # Names that any such error has already are its own.
+    st.dictionaries(st.text(min_size=1).filter(lambda name: not hasattr(run_error(), name)), st.integers() | st.text()),
+)
+def test_of_any_mixture(first: Any, others: list[Any], slots: bool, attributes: dict[str, Any]) -> None:
+    space = {"__slots__": ("kept",)} if slots else {}
+    kind = type("Mixed", (first, *others), space)
+    cause = kind("no")
+    vars(cause).update(attributes)
+    error = check(cause, first, *others)
+    assert all(getattr(error, name) == value for name, value in attributes.items())
+
+
+# The first real failure, told from its echoes: what PyTorch 2.13 and JAX 0.10 were seen to say when a peer died.
+
+GLOO = "[/__w/pytorch/pytorch/third_party/gloo/gloo/transport/tcp/"
+HINT = "Check the logs of the remote worker before reporting an error. GLHF! 🏖️"
+ECHOES = [
+    (
+        "RuntimeError",
+        f"{GLOO}pair.cc:537] Read error [127.0.0.1]:25494: Connection reset by peer. This is typically caused by a "
+        f"remote worker hanging or bugs in the application. {HINT}",
+    ),
+    (
+        "RuntimeError",
+        f"{GLOO}pair.cc:553] Connection closed by peer [127.0.0.1]:26504. This is typically caused by a remote worker "
+        f"crashing. {HINT}",
+    ),
+    ("RuntimeError", f"{GLOO}unbound_buffer.cc:78] Timed out waiting 12000ms for recv operation to complete"),
+    (
+        "RuntimeError",
+        f"{GLOO}unbound_buffer.cc:129] Timed out waiting 12000ms for send operation to complete",
+    ),
+    (
+        "RuntimeError",
+        "[Rank 0]: Rank 1 failed to pass monitoredBarrier in 1800000 ms\n Original exception: \n"
+        f"{GLOO}pair.cc:537] Read error [127.0.0.1]:58587: Connection reset by peer.",
+    ),
+    (
+        "RuntimeError",
+        "Rank 2 successfully reached monitoredBarrier, but received errors while waiting for send/recv from rank 0. "
+        "Please check rank 0 logs for faulty rank.",
+    ),
+    ("torch.distributed.DistNetworkError", "Connection reset by peer"),
+    (
+        "torch.distributed.DistNetworkError",
+        "Failed to recv, got 0 bytes. Connection was likely closed. Did the remote server shutdown or crash?",
+    ),
+    (
+        "torch.distributed.DistNetworkError",
+        "The client socket has timed out after 12000ms while trying to connect to (127.0.0.1, 38777).",
+    ),
+    ("torch.distributed.DistStoreError", "wait timeout after 12000ms, keys: /default_pg/0//cpu//0/0"),
+    (
+        "torch.distributed.DistStoreError",
+        "Timed out after 13 seconds waiting for clients. 2/3 clients joined.",
+    ),
+    (
+        "ValueError",
+        "UNKNOWN: Gloo AllGather failed: [external/gloo/gloo/transport/tcp/pair.cc:538] Read error "
+        "[127.0.0.1]:25761: Connection reset by peer",
+    ),
+    (
+        "jax.errors.JaxRuntimeError",
+        "UNKNOWN: Gloo AllGather failed: [external/gloo/gloo/transport/tcp/pair.cc:547] Connection closed by peer "
+        "[127.0.0.1]:48041",
+    ),
+    ("jax.errors.JaxRuntimeError", "UNAVAILABLE: Failed to send RPC to coordination service."),
+    ("jax.errors.JaxRuntimeError", "DEADLINE_EXCEEDED: Barrier timed out."),
+    ("RuntimeError", "Connection reset by peer"),
+]
+
+REAL = [
+    ("ValueError", "mine"),
+    ("RuntimeError", "peer review failed"),
+    ("RuntimeError", "the feature store is unavailable"),
+    ("RuntimeError", "a barrier island, a heartbeat, a broken pipe dream"),
+    ("RuntimeError", "no gloo on this roof"),
+    ("RuntimeError", "NCCL is not built in"),
+    ("RuntimeError", "CUDA error: an illegal memory access was encountered"),
+    ("torch.OutOfMemoryError", "CUDA out of memory."),
+    ("ValueError", "UNKNOWN: column"),
+    ("ValueError", "ABORTED: by the curator"),
+    ("jax.errors.JaxRuntimeError", "RESOURCE_EXHAUSTED: Out of memory allocating 99 bytes."),
+    ("jax.errors.JaxRuntimeError", "INVALID_ARGUMENT: shapes do not match"),
+    ("requests.exceptions.ConnectionError", "Connection reset by peer"),
+    ("mine.DistrictError", "Connection closed by peer"),
+    ("KeyError", "'gloo/transport/'"),
+    ("skyward_core.model.errors.NotPicklableError", "the result of f() cannot travel back"),
+]
+
+
+def raised(rank: int, type_: str, message: str) -> Outcome:
+    return Outcome(rank, rank, rank, "raised", error=ErrorInfo(type_, message, "Traceback …"))
+
+
+def exited(rank: int, code: int | None = None, number: int | None = None) -> Outcome:
+    return Outcome(rank, rank, rank, "exited", error=ErrorInfo("RankExit", "gone"), exit_code=code, signal=number)
+
+
+KILLED = exited(9, number=signal.SIGKILL)
+ABORTED = exited(8, number=signal.SIGABRT)
+LOST = Outcome(7, 7, 7, "lost", error=ErrorInfo("NodeLost", "its host is gone"))
+RETURNED = Outcome(6, 6, 6, "returned")
+STOPPED = Outcome(5, 5, 5, "collateral", error=ErrorInfo("Stopped", "another rank failed"))
+
+
+def culprit(*arrived: Outcome) -> int:
+    found = root_cause(arrived)
+    assert found is not None
+    return found.rank
+
+
+@pytest.mark.parametrize(("type_", "message"), ECHOES, ids=range(len(ECHOES)))
+def test_an_echo_that_came_first_is_not_the_cause(type_: str, message: str) -> None:
+    echo = raised(0, type_, message)
+    assert is_failure(echo)
+    assert is_symptom(echo)
+    for real in (
+        KILLED,
+        LOST,
+        exited(1, code=3),
+        exited(1, number=signal.SIGSEGV),
+        raised(1, "ValueError", "mine"),
+    ):
+        assert culprit(echo, RETURNED, real, STOPPED) == real.rank
+    assert culprit(echo, ABORTED) == ABORTED.rank, "an abort may be a cause, this cannot"
+
+
+@pytest.mark.parametrize(("type_", "message"), REAL, ids=range(len(REAL)))
+def test_what_a_users_code_says_is_no_echo(type_: str, message: str) -> None:
+    real = raised(1, type_, message)
+    assert not is_symptom(real)
+    for echo in (
+        raised(0, *ECHOES[0]),
+        ABORTED,
+        raised(0, "ConnectionResetError", "[Errno 104] reset by peer"),
+    ):
+        assert culprit(echo, real) == culprit(real, echo) == 1
+    assert culprit(real, KILLED) == 1, "of two real failures the first counts"
+    assert culprit(KILLED, real) == KILLED.rank
+
+
+def test_in_any_order_the_real_one_is_found() -> None:
+    outcomes = [raised(0, *ECHOES[0]), raised(1, *ECHOES[6]), ABORTED, STOPPED, RETURNED, KILLED]
+    assert {culprit(*order) for order in itertools.permutations(outcomes)} == {KILLED.rank}
+
+
+def test_where_all_are_echoes_the_first_counts() -> None:
+    assert culprit(raised(2, *ECHOES[1]), raised(1, *ECHOES[0])) == 2
+    assert culprit(ABORTED, exited(1, number=signal.SIGABRT)) == ABORTED.rank
+    assert culprit(ABORTED) == ABORTED.rank
+
+
+def test_a_connection_of_the_users_own_may_be_a_cause() -> None:
+    own = raised(1, "ConnectionResetError", "[Errno 104] Connection reset by peer")
+    assert is_symptom(own)
+    assert culprit(raised(0, *ECHOES[0]), own) == 1
+
+
+def test_without_a_failure_there_is_no_cause() -> None:
+    assert root_cause([]) is None
+    assert root_cause([RETURNED, STOPPED]) is None
+
+
+def test_the_cause_carries_what_a_command_should_exit_with() -> None:
+    assert root_cause([KILLED]) == RootCause(9, "exited", "RankExit", "gone", 137)
+    assert root_cause([exited(1, code=3)]) == RootCause(1, "exited", "RankExit", "gone", 3)
+    assert root_cause([raised(1, "ValueError", "mine")]) == RootCause(1, "raised", "ValueError", "mine", None)
+    assert root_cause([LOST]) == RootCause(7, "lost", "NodeLost", "its host is gone", None)
+    interrupted = root_cause([raised(1, "KeyboardInterrupt", "")])
+    assert interrupted is not None and interrupted.exit_code == 130  # as plain Python

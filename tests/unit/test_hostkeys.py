@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import stat
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+from asyncssh.constants import MSG_IGNORE
+from packaging.requirements import Requirement
 
-from skyward_core.model.errors import HostKeyError
+from skyward_core.model.errors import HostKeyError, PoolError
+from skyward_core.providers.aws import instance_ssh
+from skyward_core.providers.aws.instance_ssh import INSTALL_KEY_COMMAND, MAKE_KEY_COMMAND, HostKeyFile
+from skyward_core.transport.ssh import connection as connect
 from skyward_core.transport.ssh import known_hosts
 from skyward_core.transport.ssh.asyncssh_import import asyncssh
 from skyward_tui.text.error_hints import format_error
@@ -125,3 +134,219 @@ def test_errors_name_fingerprints_place_and_command(file: Path) -> None:
     assert format_error(known_hosts.unknown_key_error(usual)).endswith("skyward-tui trust gpu1")
     for part in (old.get_fingerprint(), new.get_fingerprint(), f"{file} line 1", "ssh-keygen -f", "CHANGED"):
         assert part in changed
+
+
+# What we put in the place of asyncssh's own: tests that fail as soon as that place is gone, or nobody asks it.
+
+
+def test_it_is_pinned_below_the_next_major_version() -> None:
+    import importlib.metadata
+
+    required = [Requirement(line) for line in importlib.metadata.requires("skyward-tui") or ()]
+    (asked,) = [one.specifier for one in required if one.name == "asyncssh"]
+    major = int(asyncssh.__version__.partition(".")[0])
+    assert asyncssh.__version__ in asked and f"{major + 1}.0" not in asked
+
+
+async def test_an_option_that_it_does_not_know_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    config = tmp_path / ".ssh" / "config"
+    config.parent.mkdir(mode=0o700)
+    config.write_text("Host box\n  RevokedHostKeys ~/bad\n")
+    route = await connect.resolve(connect.Target("box"))  # type: ignore[attr-defined]
+    assert route.revoked == (tmp_path / "bad",)
+
+
+@pytest.mark.parametrize(("before", "level"), [("", "WARNING"), ("INFO", "INFO")])
+def test_a_script_that_sets_up_logging_is_not_told_each_command(before: str, level: str) -> None:
+    script = (
+        "import logging\nlogging.basicConfig(level=logging.INFO)\nlogger = logging.getLogger('asyncssh')\n"
+        f"logger.setLevel({before!r} or logging.NOTSET)\n"
+        "import skyward_core.transport.ssh.asyncssh_import\n"
+        "print(logging.getLevelName(logging.getLogger('asyncssh.sftp').getEffectiveLevel()))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == level
+
+
+def test_it_comes_without_what_takes_long_and_leaves_no_trace_of_that() -> None:
+    script = (
+        "import ctypes.util, sys; search = ctypes.util.find_library\n"
+        "asked = []; ctypes.util.find_library = lambda name: asked.append(name)\n"
+        "ours = ctypes.util.find_library\n"
+        "from skyward_core.transport.ssh.asyncssh_import import asyncssh\n"
+        "print(asked, 'asyncssh.crypto.x509' in sys.modules, ctypes.util.find_library is ours)\n"
+        "print(asyncssh.crypto.X509Name if hasattr(asyncssh.crypto, 'X509Name') else None)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    first, second = done.stdout.splitlines()
+    assert first == "[] False True"
+    assert second == "None"
+
+
+class Connection:
+    """What :func:`_disable_ignore_packets` asks of a connection."""
+
+    def __init__(self, cipher: str) -> None:
+        self.cipher = cipher
+        self.sent: list[int] = []
+
+    def get_extra_info(self, name: str) -> str:
+        return {"send_cipher": self.cipher}[name]
+
+    def send_packet(self, pkttype: int, *args: bytes, handler: Any = None) -> None:
+        self.sent.append(pkttype)
+
+
+@pytest.mark.parametrize(("cipher", "sent"), [(next(iter(connect.AEAD)), [94]), ("aes128-cbc", [MSG_IGNORE, 94])])
+def test_fillers_are_left_out_where_the_cipher_needs_none(cipher: str, sent: list[int]) -> None:
+    connection: Any = Connection(cipher)
+    connect._disable_ignore_packets(connection)
+    for kind in (MSG_IGNORE, 94):
+        connection.send_packet(kind, b"")
+    assert connection.sent == sent
+
+
+async def test_it_still_sends_fillers_by_the_method_that_is_replaced() -> None:
+    """Against a server of its own: without ours a filler goes ahead of data, with ours none does."""
+    key = asyncssh.generate_private_key("ssh-ed25519")
+
+    async def echo(process: Any) -> None:
+        process.stdout.write(await process.stdin.readline())
+        process.exit(0)
+
+    class Open(asyncssh.SSHServer):
+        def begin_auth(self, username: str) -> bool:
+            return False
+
+    server = await asyncssh.listen("127.0.0.1", 0, server_host_keys=[key], server_factory=Open, process_factory=echo)
+    async with server:
+        fillers = {}
+        for ours in (False, True):
+            async with asyncssh.connect(
+                "127.0.0.1", server.get_port(), known_hosts=None, username="u", config=None, client_keys=None
+            ) as ssh:
+                counted: list[int] = []
+                if ours:
+                    connect._disable_ignore_packets(ssh)
+                _count(ssh, counted)
+                async with asyncio.timeout(30):
+                    await ssh.run("x", input="hello\n")
+                fillers[ours] = counted.count(MSG_IGNORE)
+    assert fillers[False], "asyncssh sends none any more: ours can go"
+    assert not fillers[True]
+
+
+async def test_a_cipher_is_made_once_for_all_packets_of_a_connection() -> None:
+    from asyncssh.crypto import cipher
+
+    made = vars(cipher)["AESGCM"]
+    key, iv = b"k" * 16, b"i" * 12
+    begun, ours = made.cache_info().misses, cipher.GCMCipher("aes128-gcm", key, iv)
+    theirs = cipher.GCMCipher("aes128-gcm", key, iv)
+    for text in (b"one", b"other"):
+        sealed, mac = ours.encrypt_and_sign(b"head", text)
+        assert theirs.verify_and_decrypt(b"head", sealed[4:], mac) == text
+    assert made.cache_info().misses == begun + 1, "it makes its ciphers otherwise by now: look for the place"
+    sealed, mac = ours.encrypt_and_sign(b"head", b"third")
+    assert theirs.verify_and_decrypt(b"head", sealed[4:], bytes(16)) is None
+
+
+def _count(ssh: Any, counted: list[int]) -> None:
+    """Note what reaches the wire: packets are numbered there."""
+    send = ssh._send_pkt if hasattr(ssh, "_send_pkt") else None
+    assert send is None, "look at how packets are counted"
+    wire = ssh.send_packet
+
+    def send_packet(pkttype: int, *args: bytes, handler: Any = None) -> None:
+        before = ssh._send_seq
+        wire(pkttype, *args, handler=handler)
+        counted.extend([pkttype] * (ssh._send_seq - before))
+
+    ssh.send_packet = send_packet
+
+
+@pytest.mark.parametrize("before", ["", "import typing_extensions\n"])
+def test_of_typing_extensions_it_asks_what_python_has(before: str) -> None:
+    script = (
+        f"import sys, typing\n{before}"
+        "from skyward_core.transport.ssh.asyncssh_import import asyncssh\n"
+        "print('typing_extensions' in sys.modules, asyncssh.connection.Self is typing.Self)\n"
+        "import typing_extensions\n"
+        "print(type(typing_extensions) is type(sys), callable(typing_extensions.deprecated))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == [f"{bool(before)} True", "True True"]
+
+
+# A machine gets a host key of its own at the first login; whoever is cut off at that lets the next one in.
+
+FIRST, OWN = "ssh-ed25519 AAAAfirst", "ssh-ed25519 AAAAown"
+
+
+class Killed(Exception):
+    pass
+
+
+class Machine:
+    """A far end, which may be where a client is cut off."""
+
+    def __init__(self, path: Path, cut: str = "", says: str = f"motd\n{OWN} root@ip\n") -> None:
+        self.key = HostKeyFile(path)
+        self.shows, self.cut, self.says = FIRST, cut, says
+
+    async def as_root(self, line: str) -> str:
+        if line == INSTALL_KEY_COMMAND:
+            if self.cut == "before":
+                raise Killed
+            self.shows = OWN
+        return self.says if line == MAKE_KEY_COMMAND else ""
+
+    async def shown(self) -> str:
+        if self.cut == "after":
+            raise Killed
+        return self.shows
+
+    async def login(self) -> None:
+        believed = self.key.keys or [FIRST]
+        assert self.shows in believed, "nobody is let in any more"
+        await self.key.rotate(self.shows, self.as_root, self.shown)
+
+
+async def test_the_first_key_is_refused_once_there_is_another(tmp_path: Path) -> None:
+    machine = Machine(tmp_path / "known")
+    await machine.login()
+    assert machine.key.keys == [OWN] and machine.shows == OWN
+    machine.cut = "before"
+    await machine.login()  # nothing is done anew
+
+
+@pytest.mark.parametrize("cut", ["before", "after"])
+async def test_whoever_comes_after_one_that_was_cut_off_goes_on(tmp_path: Path, cut: str) -> None:
+    machine = Machine(tmp_path / "known", cut)
+    with pytest.raises(Killed):
+        await machine.login()
+    assert set(machine.key.keys) == {FIRST, OWN}
+    machine.cut = ""
+    await machine.login()
+    assert machine.key.keys == [OWN]
+
+
+async def test_what_is_no_key_is_not_believed(tmp_path: Path) -> None:
+    machine = Machine(tmp_path / "known", says="sudo: a password is required\x1b[2J")
+    with pytest.raises(PoolError, match="made itself no host key, but says"):
+        await machine.login()
+    assert machine.key.keys == [] and machine.shows == FIRST
+
+
+async def test_a_server_that_goes_on_with_the_first_key_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(instance_ssh, "KEY_ROTATION_TIMEOUT", 0.0)
+    machine = Machine(tmp_path / "known")
+
+    async def first() -> str:
+        return FIRST
+
+    with pytest.raises(PoolError, match="goes on showing the key that it booted with"):
+        await machine.key.rotate(FIRST, machine.as_root, first)

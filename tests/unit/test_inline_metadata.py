@@ -3,16 +3,33 @@
 from __future__ import annotations
 
 import re
+import sys
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
+from click.testing import CliRunner
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from skyward_core.model.errors import ScriptError
+from skyward_core.client.launch.launch_plan import make_plan, resolve_call, script_python
+from skyward_core.client.launch.launch_request import LaunchRequest
+from skyward_core.model.errors import ScriptError, SpecError
+from skyward_core.model.specs import Image, PoolSpec
+from skyward_core.plugins import by_name
+from skyward_core.plugins.plugin import Plugin, transform_image
+from skyward_core.providers.local.provider import Local
+from skyward_core.tasks import missing_packages
+from skyward_core.tasks.missing_packages import FRAMEWORKS
 from skyward_core.tasks.packages.inline_metadata import InlineMetadata, find_blocks, read_inline_metadata
 from skyward_core.tasks.packages.python_versions import VersionError, satisfies
+from skyward_tui.cli.commands import run
+from skyward_tui.cli.main import cli
+from tests.support.cli import EXAMPLES
+from tests.support.commands import COMMANDS
+from tests.support.pythons import another_python
 
 
 def read(tmp_path: Path, toml: str) -> InlineMetadata | None:
@@ -184,3 +201,326 @@ def test_a_script_of_nothing_but_beginnings_is_read_at_once(tmp_path: Path) -> N
     """The specification's expression takes hours for it, in which the app stands still."""
     (tmp_path / "x.py").write_text("# /// script\n" * 200_000)
     assert read_inline_metadata(tmp_path / "x.py") is None
+
+
+# Which Python a launch takes for its script, where what it asks for needs another than the one that is found.
+
+OWN = ".".join(map(str, sys.version_info[:3]))
+SCRIPT = "import nowhere_to_be_found\nimport skyward_core as sky\n\n\n@sky.function\ndef f() -> None: ...\n"
+LOCK = 'version = 1\nrequires-python = "{}"\n[[package]]\nname = "train"\nsource = {{ virtual = "." }}\n'
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name in ("VIRTUAL_ENV", "CONDA_PREFIX"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("SKYWARD_HOME", str(tmp_path / "home"))
+    folder = tmp_path / "train"
+    folder.mkdir()
+    (folder / "train.py").write_text(SCRIPT)
+    (folder / "pyproject.toml").touch()
+    monkeypatch.chdir(folder)
+    return folder
+
+
+def launch(project: Path, **asked: str) -> LaunchRequest:
+    return LaunchRequest(script=str(project / "train.py"), function="f", **asked)  # type: ignore[arg-type]
+
+
+def test_a_lock_for_another_python_is_given_one_that_is_here(project: Path) -> None:
+    other = another_python()
+    wanted = f"=={other.version}"
+    (project / "uv.lock").write_text(LOCK.format(wanted))
+    found = make_plan(launch(project, lock="uv.lock")).interpreter
+    assert (found.version, found.base, found.source) == (other.version, other.path, "uv.lock")
+    said = f"was passed over: it is {OWN}, and uv.lock asks for Python {wanted}"
+    assert found.notes == (f"this program's own Python {said}",)
+    (project / "pyproject.toml").write_text(
+        f'[project]\nname = "train"\nrequires-python = "{wanted}"\ndependencies = []\n'
+    )
+    found = make_plan(LaunchRequest(script="train.py", project=True)).interpreter
+    assert (found.version, found.source) == (other.version, "pyproject.toml")
+
+
+@pytest.mark.parametrize(
+    "heading",
+    [
+        "installed for pool p with Python {minor}; Image(lock=...) has it installed again",
+        "nothing was installed for pool p: its ranks had Python {version} at /p/python (.venv of project train), with",
+    ],
+)
+def test_a_lock_that_was_kept_of_a_run_has_that_run_s_python(project: Path, heading: str) -> None:
+    other = another_python()
+    minor = ".".join(other.version.split(".")[:2])
+    first = f"# {heading.format(minor=minor, version=other.version)}\n"
+    (project / "run.lock").write_text(first + "skytiny==1.0\n")
+    found = make_plan(launch(project, lock="run.lock")).interpreter
+    assert (found.minor, found.source) == (minor, "run.lock")
+    assert found.notes[0].endswith(f"it is {OWN}, and run.lock asks for Python =={minor}.*")
+    said = make_plan(launch(project, lock="run.lock", python=sys.executable)).interpreter
+    assert (said.version, said.path) == (OWN, sys.executable), "a person's word counts"
+    (project / "run.lock").write_text(f"# by hand\n{first}skytiny==1.0\n")
+    assert make_plan(launch(project, lock="run.lock")).interpreter.version == OWN
+
+
+def test_an_environment_of_another_version_than_the_lock_is_for_is_passed_over(project: Path) -> None:
+    (project / "uv.lock").write_text(LOCK.format(f"!={OWN}"))
+    other = another_python()
+    program = project / ".venv" / "bin" / "python"
+    program.parent.mkdir(parents=True)
+    program.symlink_to(sys.executable)
+    (project / ".venv" / "pyvenv.cfg").touch()
+    found = make_plan(launch(project, lock="uv.lock")).interpreter
+    assert found.base and found.version != OWN, other
+    assert found.notes[0].startswith(f".venv of project train was passed over: it is {OWN}, and uv.lock asks")
+    with pytest.raises(SpecError, match="is for Python !="):  # a person's word is not passed over
+        make_plan(launch(project, lock="uv.lock", python=str(program)))
+
+
+def test_where_there_is_none_of_that_version_the_lock_is_named(project: Path) -> None:
+    (project / "uv.lock").write_text(LOCK.format(">=3.19"))
+    with pytest.raises(ScriptError, match=r'uv\.lock asks for Python ">=3\.19", and there is none here') as caught:
+        make_plan(launch(project, lock="uv.lock"))
+    assert caught.value.field == "lock"
+
+
+class Brings(Plugin):
+    """It needs a package."""
+
+    name: ClassVar[str] = "brings"
+
+    def transform(self, image: Image, pool_spec: PoolSpec) -> Image:
+        return replace(image, pip=(*image.pip, "nowhere-to-be-found==1.0"))
+
+
+def test_what_plugins_bring_loads_a_script_that_needs_it(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = project / "train.py"
+    spec = PoolSpec(name="p", provider=Local(), plugins=[Brings()])
+    assert not script_python(script, None, spec)[0].chosen, "nobody knows what that module is"
+    monkeypatch.setattr(
+        "skyward_core.client.launch.script_plugin_provider_discovery.FRAMEWORKS", ("nowhere_to_be_found",)
+    )
+    found, packages = script_python(script, None, spec)
+    assert packages is None and found.source == "plugins of the pool: brings"
+    assert found.environment["pip"] == ["nowhere-to-be-found==1.0"] and found.version == OWN
+    (project / ".venv").symlink_to(sys.prefix)  # this program lives in the project's own
+    assert script_python(script, None, spec)[0].source == "plugins of the pool: brings"
+    (project / ".venv").unlink()
+    monkeypatch.setattr(missing_packages, "is_missing", lambda module: False)
+    assert not script_python(script, None, spec)[0].chosen, "what is here is used"
+
+
+@pytest.mark.parametrize("example", sorted(EXAMPLES.glob("[!_]*.py")), ids=lambda path: path.stem)
+def test_an_installation_without_frameworks_has_what_each_example_needs_made(example: Path) -> None:
+    names = re.findall(r"--plugin (\w+)", example.read_text(encoding="utf-8"))
+    spec = PoolSpec(name="p", provider=Local(), plugins=[by_name(name) for name in names])
+    brought = transform_image(spec.plugins, Image(), spec).describe()["pip"]
+    packages = {re.split(r"[^\w-]", each)[0] for each in brought} | {"numpy"}  # which all of these depend on
+    text = example.read_text()
+    assert {name for name in FRAMEWORKS if re.search(rf"^\s*(import|from) {name}\b", text, re.MULTILINE)} <= packages
+
+
+# Flags of a function, what stands behind ``--``, and torchrun's options, on the command line; nothing is run.
+
+SCRIPT_WORDS_SCRIPT = """
+import skyward_core as sky
+
+@sky.function
+def train(epochs: int, lr: float = 0.1, fast: bool = False, *, run_name: str = "x", **more): ...
+
+@sky.function
+def other(n: int = 1): ...
+"""
+
+Asked = Callable[..., LaunchRequest | str]
+
+
+@pytest.fixture
+def script_words_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Asked:
+    """What a command line comes to: the request, or what it says as it refuses."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "two.py").write_text(SCRIPT_WORDS_SCRIPT)
+    (tmp_path / "one.py").write_text(SCRIPT_WORDS_SCRIPT.partition("@sky.function\ndef other")[0])
+    (tmp_path / "plain.py").write_text("print(__name__)\n")
+    (tmp_path / "-odd.py").write_text("print(__name__)\n")
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package/train.py").write_text("")
+    found: list[LaunchRequest] = []
+    notes: list[str] = []
+
+    def execute(request: LaunchRequest, console: Any, dry_run: bool = False, watch: bool = False) -> int:
+        resolve_call(request)
+        found.append(request)
+        return 0
+
+    monkeypatch.setattr(run, "run", execute)
+    monkeypatch.setattr("skyward_tui.cli.console.Console.note", lambda self, text: notes.append(text))
+
+    def ask(line: str) -> LaunchRequest | str:
+        found.clear()
+        notes.clear()
+        done = CliRunner().invoke(cli, line.split(), terminal_width=400)
+        return found[0] if found else "\n".join([done.output, *notes])
+
+    ask.notes = notes  # type: ignore[attr-defined]
+    return ask
+
+
+@pytest.mark.parametrize(
+    ("line", "arguments"),
+    [
+        ("one.py --epochs 5", ["epochs=5"]),
+        ("one.py --epochs=5 --lr -0.5 -n 3 --fast", ["epochs=5", "lr=-0.5", "fast=true"]),
+        ("one.py --no-fast --run-name a -a epochs=2", ["epochs=2", "fast=false", "run_name=a"]),
+        ("two.py:train --fast no --epochs 1 --other 7", ["fast=no", "epochs=1", "other=7"]),
+    ],
+)
+def test_flags_of_a_function(script_words_asked, line, arguments):
+    request = script_words_asked(f"run {line}")
+    assert isinstance(request, LaunchRequest), request
+    assert (list(request.arguments), request.script_args) == (arguments, None)
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        (
+            "two.py:other --nodse 4",
+            "no option --nodse, and other has no such argument: it takes --n; did you mean --nodes?",
+        ),
+        ("two.py:other --epochs 4", "it takes --n"),  # and not --detach
+        ("two.py:other --n", "--n of other wants a value"),
+        ("two.py:other 5", "'5' is no flag of other"),
+        ("one.py --epochs five", "argument epochs of train wants int, got 'five'"),
+        ("plain.py --epochs 5", "goes behind --: plain.py -- --epochs 5"),
+        ("one.py:train -- --epochs 5", "leave one of them out"),
+        ("plain.py -a n=5 -- 5", "takes no --arg"),
+    ],
+)
+def test_what_no_function_takes_is_refused(script_words_asked, line, says):
+    assert says in script_words_asked(f"run {line}")
+
+
+@pytest.mark.parametrize(
+    ("line", "script", "own"),
+    [
+        ("plain.py", "plain.py", ()),
+        ("plain.py -n 2 -- --epochs 3 --help", "plain.py", ("--epochs", "3", "--help")),
+        ("one.py -- -x -- y", "one.py", ("-x", "--", "y")),
+        ("one.py --", "one.py", ()),
+        ("-n 2 -- -odd.py a", "-odd.py", ("a",)),
+    ],
+)
+def test_a_script_is_run_as_a_whole(script_words_asked, line, script, own):
+    request = script_words_asked(f"run {line}")
+    assert isinstance(request, LaunchRequest), request
+    assert (request.script, request.script_args) == (script, own)
+
+
+def test_the_help_of_run_shows_what_a_scripts_function_takes(script_words_asked):
+    said = " ".join(script_words_asked("run one.py --help").split())
+    assert "Arguments of train:" in said and "--epochs INT [required]" in said
+    assert "--fast / --no-fast [default: False]" in said and "--run-name STR [default: 'x']" in said
+    Path("choices.py").write_text(
+        "import enum\nfrom typing import Literal\nimport skyward_core as sky\n"
+        "class Optimiser(enum.Enum):\n    SGD = 's'\n    ADAM = 'a'\n"
+        "@sky.function\ndef train(how: Literal['fast', 'Well'], by: Optimiser | None = None):\n"
+        "    '''Trains.\n\n    Args:\n        how: to train.\n    '''\n"
+    )
+    said = " ".join(script_words_asked("run choices.py --help").split())
+    assert "--how fast|Well to train. [required]" in said and "--by SGD|ADAM|None [default: None]" in said
+    assert "Arguments of other" in script_words_asked("run two.py -h") and "Arguments of" not in script_words_asked(
+        "run plain.py -h"
+    )
+
+
+def test_a_module_is_run_as_python_runs_it(script_words_asked):
+    request = script_words_asked("run -m package.train -n 2 -- --epochs 3")
+    assert isinstance(request, LaunchRequest), request
+    assert (request.module, request.script, request.script_args, request.nodes) == (
+        "package.train",
+        "package/train.py",
+        ("--epochs", "3"),
+        2,
+    )
+    words = ["-m", "package.train", "--nodes", "2", "--", "--epochs", "3"]
+    assert request.to_argv() == words
+    assert script_words_asked(f"run {' '.join(words)}") == request
+    assert isinstance(script_words_asked("run -m package.train"), LaunchRequest)
+    assert "goes behind --" in script_words_asked("run -m package.train --epochs 3")
+    assert "neither package/nothing.py nor" in script_words_asked("run -m package.nothing")
+    with pytest.raises(ScriptError, match=r"no such script: package\.train; .* run -m package\.train"):
+        run._make_plan(LaunchRequest(script="package.train", script_args=()), launching=False)
+    with pytest.raises(ScriptError, match=r"is a folder; name a script in it$"):
+        run._make_plan(LaunchRequest(script="."), launching=False)
+
+
+def test_torchruns_options(script_words_asked):
+    request = script_words_asked(
+        "torchrun --nnodes=2 --nproc_per_node 4 --max-restarts 3 --tee 3 plain.py --nnodes 7 -m"
+    )
+    assert isinstance(request, LaunchRequest), request
+    assert (request.nodes, request.ranks_per_node, request.script_args) == (2, 4, ("--nnodes", "7", "-m"))
+    assert [note.partition(" ")[0] for note in script_words_asked.notes] == ["--max-restarts", "--tee"]
+    request = script_words_asked("torchrun --standalone --rdzv-backend c10d --node-rank 0 -m package.train a")
+    assert isinstance(request, LaunchRequest), request
+    assert (request.module, request.script, request.script_args) == (
+        "package.train",
+        "package/train.py",
+        ("a",),
+    )
+    assert not script_words_asked.notes
+    request = script_words_asked("torchrun --requirements r.txt --output *.pt plain.py --project")
+    assert isinstance(request, LaunchRequest), request
+    assert (request.requirements, request.outputs, request.project) == ("r.txt", ("*.pt",), False)
+    assert request.torchrun, "it may be one process"
+    assert not script_words_asked("torchrun --nnodes 1:4 plain.py").torchrun
+    assert not script_words_asked("torchrun --nproc-per-node 2 plain.py").torchrun
+    assert script_words_asked("run --torchrun plain.py").to_argv()[-2:] == ["--torchrun", "--"]
+    assert "and a function of it is called" in script_words_asked("run --torchrun one.py --epochs 1")
+    request = script_words_asked("torchrun --nnodes 1:4 plain.py")
+    assert isinstance(request, LaunchRequest) and request.nodes == "1:4"
+    for line, says in (
+        ("--nnodes 4:1 plain.py", "a whole number from 1 to 1024, or a range"),
+        ("--nnodes x plain.py", "a whole number from 1 to 1024, or a range"),
+        ("--nproc-per-node 65 plain.py", "no number from 1 to 64"),
+        ("--nproc-per-node cpu --hosts a plain.py", "on this machine also cpu"),
+        ("--node_rank 1 plain.py", "one command starts all nodes"),
+        ("--no-python ls", "ranks run Python scripts alone"),
+        ("-m package.nothing", "neither package/nothing.py nor"),
+        ("--nprocs 2 plain.py", "No such option"),
+    ):
+        assert says in script_words_asked(f"torchrun {line}"), line
+
+
+def test_every_option_of_the_torchrun_that_is_installed_is_known():
+    import re
+    from importlib.util import find_spec
+
+    found = find_spec("torch")
+    if found is None or found.origin is None:
+        pytest.skip("torch is not installed")
+    source = Path(found.origin).with_name("distributed").joinpath("run.py").read_text()
+    # --local-rank is what another launcher gave to scripts; the text tells of it.
+    theirs = set(re.findall(r'"(--[a-z-]+)"', source.partition("def parse_args")[0])) - {"--local-rank"}
+    ours = {name for each in COMMANDS["torchrun"].params for name in each.opts}
+    assert theirs and theirs <= ours
+
+
+def test_torchrun_says_as_run_does_what_machines_may_cost(script_words_asked):
+    words = "--max-hourly 3 --budget 25 --allocation spot --selection first --wait-for-capacity 2h"
+    by_run, by_torchrun = (
+        script_words_asked(f"{command} --provider aws --set region=us-east-1 {words} plain.py")
+        for command in ("run", "torchrun")
+    )
+    for name in ("max_hourly_cost", "budget", "allocation", "selection", "wait_for_capacity"):
+        assert getattr(by_torchrun, name) == getattr(by_run, name) is not None, name
+
+
+def test_a_dry_run_of_commands_is_refused_as_it_would_run_the_script(tmp_path: Path) -> None:
+    script = tmp_path / "app.py"
+    script.write_text("import skyward as sky\nopen('mark', 'w')\n\n\n@sky.app\ndef train() -> None: ...\n")
+    done = CliRunner().invoke(cli, ["run", str(script), "--dry-run"])
+    assert done.exit_code == 2
+    assert f"`python -m skyward_core --dry-run {script}` runs it, and rents nothing" in done.output
+    assert not Path("mark").exists()

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+import skyward_core as sky
+from skyward_core.api.dask_client import DaskConnection
 from skyward_core.node.bootstrap import image_environment
+from skyward_core.plugins.built_in.ray import _check_tokens
+from skyward_core.plugins.redis_dict_queue_lock import SharedStateConnection
 
 
 @pytest.mark.parametrize(
@@ -34,3 +42,45 @@ def test_an_interpreter_that_does_not_tell(
     if "sleep" in says:
         with pytest.raises(image_environment.EnvironmentFailed, match=words):
             image_environment.find_unmet_requirements(str(python), ["six"])
+
+
+# An engine that is not installed where it is needed is told in one line, with what to do.
+
+
+def on_a_node_without_ray() -> None:
+    _check_tokens()
+
+
+def at_a_client_without_dask() -> None:
+    pool: Any = object()
+    DaskConnection(pool, sky.plugins.dask(), lambda tasks: None).client()
+
+
+def at_a_client_without_redis() -> None:
+    SharedStateConnection("p", "token", "authority", lambda: ("127.0.0.1", 1)).get_client()
+
+
+@pytest.mark.parametrize(
+    ("needed", "said"),
+    [
+        (
+            on_a_node_without_ray,
+            r"ray is not installed for /.*python.* on this node: .*sky\.Image\(pip=\[\"ray\"\]\)",
+        ),
+        (
+            at_a_client_without_dask,
+            r"distributed is not installed here: pip install distributed, in the version",
+        ),
+        (at_a_client_without_redis, r"the package redis is not installed here: pip install redis"),
+    ],
+)
+def test_it_is_said_with_what_to_do(needed: Callable[[], None], said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def has_none(name: str) -> str:
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setattr("importlib.metadata.version", has_none)
+    for package in ("ray", "distributed", "redis"):
+        monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(sky.PoolError, match=said) as told:
+        needed()
+    assert "\n" not in str(told.value)

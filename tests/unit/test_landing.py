@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import os
 import pickle
+import socket
 from collections import OrderedDict
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import cloudpickle
 import pytest
 
-from skyward_core.transport.downloads import MIN_BUFFER_SIZE, ResultDownload
+import skyward_core as sky
+from skyward_core.client import node_file_copy
+from skyward_core.transport.downloads import MIN_BUFFER_SIZE, PARTS, IncomingOutput, ResultDownload
+from skyward_tui.cli.commands.cp import _NODE_PATH, copy
+from skyward_tui.cli.commands.hosts_trust_shell_forward import forward
+from skyward_tui.cli.console import Console
 
 RUN = bytes(range(256)) * (MIN_BUFFER_SIZE // 128)  # twice as long as it must be
 
@@ -145,3 +152,127 @@ def test_in_place_nothing_earlier_counts(tmp_path: Path) -> None:
         landing.close()
     land(landing, data, 1 << 20)
     assert landing.load() == RUN
+
+
+# Files of ranks on their way here: several come at once, and share the folder of what is not whole yet.
+
+
+def test_one_that_is_done_takes_no_folder_from_one_that_begins(tmp_path: Path) -> None:
+    def come_and_go(name: str) -> None:
+        for _ in range(300):
+            IncomingOutput(tmp_path, name, 4, "first").drop()
+
+    with ThreadPoolExecutor(2) as threads:
+        list(threads.map(come_and_go, ("one", "other")))
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give files to somebody else")
+def test_a_folder_that_a_stranger_made_first_is_not_used(tmp_path: Path) -> None:
+    tmp_path.chmod(0o1777)
+    parts = tmp_path / PARTS
+    parts.mkdir(mode=0o777)
+    os.chown(parts, 65534, 65534)
+    with pytest.raises(OSError, match="belongs to somebody else, who could change"):
+        IncomingOutput(tmp_path, "x", 4, "first")
+    parts.rmdir()
+    (tmp_path / "elsewhere").mkdir()
+    parts.symlink_to("elsewhere")
+    with pytest.raises(FileExistsError):
+        IncomingOutput(tmp_path, "x", 4, "first")
+    os.chown(parts, 65534, 65534, follow_symlinks=False)
+    with pytest.raises(OSError, match="belongs to somebody else"):
+        IncomingOutput(tmp_path, "x", 4, "first")
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+
+
+# What ``skyward-tui cp`` takes, and refuses, before it asks any host.
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("pool:", ("pool", None, "")),
+        ("pool:a/b:c", ("pool", None, "a/b:c")),
+        ("pool:3:/x", ("pool", "3", "/x")),
+        ("pool:3", ("pool", None, "3")),
+        ("./a:b", None),
+        ("/a:b", None),
+        ("file", None),
+    ],
+)
+def test_which_word_is_on_a_node(text: str, parts: tuple[str, str | None, str] | None) -> None:
+    found = _NODE_PATH.fullmatch(text)
+    assert (found and (found["pool"], found["rank"], found["path"])) == parts
+
+
+@pytest.mark.parametrize("words", [("a", "b"), ("p:a", "q:b")])
+def test_one_is_here_and_one_on_a_node(words: tuple[str, str]) -> None:
+    with pytest.raises(sky.UsageError, match="one of the two is on a node"):
+        copy.function(Console(as_json=True), *words)
+
+
+def test_links_and_what_is_no_file_are_refused_before_anything_is_copied(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "file").write_text("12")
+    assert [(each.parts, each.size) for each in node_file_copy._local_entries(tmp_path / "a")] == [
+        ((), 0),
+        (("file",), 2),
+    ]
+    (tmp_path / "a" / "link").symlink_to("file")
+    for path in (tmp_path / "a", tmp_path / "a" / "link"):
+        with pytest.raises(sky.UsageError, match="link is a link"):
+            node_file_copy._local_entries(path)
+    (tmp_path / "a" / "link").unlink()
+    os.mkfifo(tmp_path / "a" / "pipe")
+    with pytest.raises(sky.UsageError, match="neither a file nor a folder"):
+        node_file_copy._local_entries(tmp_path / "a")
+    with pytest.raises(sky.UsageError, match="No such file"):
+        node_file_copy._local_entries(tmp_path / "none")
+
+
+@pytest.mark.parametrize("path", ["..", "../x", "a/../b", "/a/..", "~/../x"])
+def test_no_path_leads_up(path: str) -> None:
+    with pytest.raises(sky.UsageError, match=r"without \.\."):
+        node_file_copy._check_remote_path(path)
+    assert [node_file_copy._check_remote_path(each) for each in ("~", "~/a", "/b", "a..b")] == [
+        "",
+        "a",
+        "/b",
+        "a..b",
+    ]
+
+
+@pytest.mark.parametrize("name", ["a/b", "/etc/passwd", ""])
+async def test_a_name_that_leads_elsewhere_is_refused(name: str) -> None:
+    class Listed:
+        filename = name
+
+    class Strange:
+        async def scandir(self, path: str):
+            yield Listed
+
+    with pytest.raises(sky.PoolError, match="no name of a file"):
+        [each async for each in node_file_copy._list_names(Strange(), "/data")]
+
+
+def test_a_place_here_is_a_new_one_or_a_file(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    (tmp_path / "link").symlink_to("file")
+    assert node_file_copy._local_target(tmp_path, "file", False) == tmp_path / "file"
+    for path, is_folder, why in (
+        (tmp_path / "link", False, "a link already"),
+        (tmp_path / "file", True, "something of that name"),
+        (tmp_path / "none" / "x", False, "no folder"),
+    ):
+        with pytest.raises(sky.UsageError, match=why):
+            node_file_copy._local_target(path, "x", is_folder)
+
+
+def test_a_port_of_this_machine_that_is_in_use_is_told_before_any_page_is() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(sky.UsageError, match=rf"port {port} of this machine cannot be had: .*:8123$"):
+            forward.function(Console(as_json=True), "no-pool-is-asked-for", (f"{port}:8123",))

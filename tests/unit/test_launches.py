@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from skyward_core.client.launch import launch_records
-from skyward_core.client.launch.launch_plan import resolve_call
+from skyward_core.client.launch.launch_plan import make_plan, resolve_call
 from skyward_core.client.launch.launch_records import (
     MAX_CHANGED_FILES,
     MAX_DIFF_BYTES,
@@ -30,7 +31,9 @@ from skyward_core.model.errors import SkywardError, UsageError
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.ledger_rows import RunRow
 from skyward_core.store.state_folder import ensure_pool_folder, pool_path
+from skyward_core.tasks.script_inspection import check_script_folder
 from skyward_tui.launch_form.form import form_from_request
+from skyward_tui.launch_form.plan_text import missing_packages_text, plan_rows
 from tests.support.examples import examples
 
 REQUEST = LaunchRequest(
@@ -308,3 +311,99 @@ def test_without_git_or_a_repository_there_is_no_commit(tmp_path: Path, monkeypa
 def git(folder: Path, *words: str) -> None:
     own = ("-c", "user.name=x", "-c", "user.email=x@example.com", "-c", "commit.gpgsign=false")
     subprocess.run(["git", *own, *words], cwd=folder, check=True, capture_output=True)
+
+
+# A script whose folder is sent nowhere, and what it imports of that.
+
+SCRIPT = """import os.path, skyward_core as sky
+
+
+@sky.function
+def f():
+    import helper
+    from package.inner import x
+    from . import nothing
+"""
+
+
+@pytest.fixture
+def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """In a person's home, beside a module and a package."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("SKYWARD_HOME", str(tmp_path / "sky"))
+    (tmp_path / "helper.py").touch()
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package" / "__init__.py").touch()
+    path = tmp_path / "train.py"
+    path.write_text(SCRIPT)
+    monkeypatch.chdir(tmp_path)
+    return path
+
+
+SAID = r"imports helper, package from beside itself, and other machines are not sent that folder \(.* holds your home"
+
+
+def test_what_it_imports_from_there_is_named_before_anything_is_asked_for(script: Path) -> None:
+    elsewhere = LaunchRequest(script="train.py", provider="ssh", settings={"hosts": "gpu1"})
+    with pytest.raises(UsageError, match=SAID) as caught:
+        make_plan(elsewhere)
+    assert caught.value.field == "script"
+    assert make_plan(LaunchRequest(script="train.py")), "here it finds them"
+
+
+def test_a_pool_that_it_makes_by_itself_is_refused_alike(script: Path) -> None:
+    script.write_text(SCRIPT + "with sky.Compute(provider=sky.SSH(['gpu1.invalid']), nodes=1): pass\n")
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=False)
+    assert done.returncode == 1 and "imports helper, package from beside itself" in done.stderr
+
+
+def test_one_that_needs_nothing_of_its_folder_or_has_one_of_its_own_goes(script: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "project"
+    folder.mkdir()
+    (folder / "helper.py").touch()
+    (folder / "train.py").write_text(SCRIPT)
+    check_script_folder(folder / "train.py")
+    script.write_text("import os\n")
+    check_script_folder(script)
+
+
+# What a script imports, and its ranks will not find, is said before anything is made, with what to do.
+
+HERE = f"is not installed for {sys.executable}: "
+
+
+@pytest.fixture
+def project_with_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("VIRTUAL_ENV", sys.prefix)  # as README has it
+    Path("beside.py").touch()
+    Path("train.py").write_text("import os, beside, click\ndef f():\n    from no_such_thing.x import y\n")
+    return tmp_path
+
+
+def said(*, as_options: bool = True, **asked: Any) -> str:
+    return missing_packages_text(
+        make_plan(LaunchRequest(script="train.py", script_args=(), **asked)), as_options=as_options
+    )
+
+
+def test_files_of_the_project_that_nobody_named_are(project_with_data: Path) -> None:
+    assert said().startswith(f"no_such_thing {HERE}name it in the script's inline metadata")
+    Path("requirements.txt").write_text("click\n")
+    Path("uv.lock").touch()
+    wanted = "--lock uv.lock or --requirements requirements.txt installs what the project asks for"
+    assert said() == f"no_such_thing {HERE}{wanted}"
+    in_form = f"no_such_thing {HERE}choose uv.lock or requirements.txt under packages"
+    assert said(as_options=False) == in_form
+    plan = make_plan(LaunchRequest(script="train.py", script_args=()))
+    assert ("note", in_form) in plan_rows(plan)
+    assert said(requirements="requirements.txt") == ""
+
+
+def test_of_a_function_only_what_it_is_loaded_with_counts(project_with_data: Path) -> None:
+    text = "import skyward_core as sky\n@sky.function\ndef f():\n    import no_such_thing\n"
+    Path("train.py").write_text(text)
+    Path("requirements.txt").write_text("click\n")
+    assert missing_packages_text(make_plan(LaunchRequest(script="train.py"))) == ""
+    Path("train.py").write_text(f"import no_such_thing\n{text}")
+    assert "choose requirements.txt" in missing_packages_text(make_plan(LaunchRequest(script="train.py")))

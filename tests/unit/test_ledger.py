@@ -8,7 +8,9 @@ import signal
 import sqlite3
 import stat
 import subprocess
+import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing
@@ -22,9 +24,10 @@ from skyward_core.model.machines import Machine
 from skyward_core.model.outcomes import ErrorInfo, Outcome, RootCause, Summary
 from skyward_core.store import ledger as module
 from skyward_core.store.ledger import MIGRATIONS, VERSION, Ledger
-from skyward_core.store.ledger_rows import PoolRow, Receipt, RunRow
+from skyward_core.store.ledger_rows import PoolRow, Receipt, RetainedResults, RunRow
+from skyward_core.store.past_pools import summarize_pool
 from skyward_core.util.light_dataclass import value
-from tests.support.child import child
+from tests.support.child import Child, child
 from tests.support.ledger_runs import record_runs
 from tests.support.ledgers import LOCAL, SPEC, all_closed
 
@@ -392,3 +395,403 @@ def test_a_migration_that_fails_leaves_the_old_ledger_as_it_was(path: Path, monk
     again = Ledger(path)
     assert [p.name for p in again.live_pools()] == ["fit"]
     assert again._db.execute("SELECT name FROM sqlite_master WHERE name='a'").fetchall() == []
+
+
+# A ledger that is damaged, gone, out of reach, or on a full disk: told, kept aside, never overwritten.
+
+
+def filled(path: Path, runs: int = 400) -> bytes:
+    """A ledger of many pages, whole in one file."""
+    ledger = Ledger(path)
+    ledger.record_intent("t1", "fit", LOCAL, SPEC)
+    for number in range(runs):
+        record_runs(ledger, opened=[("t1", f"r{number}", "train" * 20, "broadcast", 2, float(number))])
+    ledger._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    ledger.close()
+    data = path.read_bytes()
+    assert len(data) > 16 * 4096
+    return data
+
+
+DAMAGE = {
+    "garbage from the first byte": lambda data: b"garbage\n" * (len(data) // 8),
+    "a text file": lambda data: b"not a database at all, but longer than a header of one hundred bytes" * 3,
+    "a header overwritten": lambda data: os.urandom(64) + data[64:],
+    "cut in the middle of a page": lambda data: data[: len(data) // 2 + 1000],
+    "cut at a page": lambda data: data[: 4096 * 6],
+    "its schema overwritten": lambda data: data[:100] + b"\xff" * 3996 + data[4096:],
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_a_damaged_ledger_is_kept_aside_and_never_overwritten(path: Path, damage: str) -> None:
+    broken = DAMAGE[damage](filled(path))
+    path.write_bytes(broken)
+    ledger = Ledger(path)
+    assert ledger.damaged_copy is not None
+    assert ledger.damaged_copy.parent == path.parent
+    assert ledger.damaged_copy.read_bytes() == broken
+    ledger.record_intent("t9", "fit", LOCAL, SPEC)
+    assert [p.token for p in Ledger(path).live_pools()] == ["t9"]
+    assert ledger.damaged_copy.read_bytes() == broken
+
+
+def test_damage_that_shows_later_is_told_and_nothing_is_overwritten(path: Path) -> None:
+    data = filled(path)
+    broken = data[: 4096 * 8] + os.urandom(len(data) - 4096 * 10) + data[-2 * 4096 :]
+    path.write_bytes(broken)
+    ledger = Ledger(path)
+    assert ledger.damaged_copy is None, "the damage is not where a ledger is opened"
+    with pytest.raises(LedgerError, match=r"is damaged .* is kept as .*corrupt.*a new one begins"):
+        for number in range(400):
+            ledger.run(f"r{number}")
+        ledger.runs("t1")
+    assert ledger.damaged_copy is not None
+    assert ledger.damaged_copy.read_bytes() == broken
+    ledger.record_intent("t9", "fit", LOCAL, SPEC)  # this very object goes on with the new one
+    assert [p.token for p in Ledger(path).live_pools()] == ["t9"]
+
+
+def test_damage_that_shows_at_a_write_is_told_and_nothing_is_overwritten(path: Path) -> None:
+    data = filled(path)
+    broken = data[: 4096 * 4] + os.urandom(len(data) - 4096 * 4)
+    path.write_bytes(broken)
+    ledger = Ledger(path)
+    with pytest.raises(LedgerError, match="is damaged"):
+        for number in range(50):
+            record_runs(ledger, opened=[("t1", f"new{number}", "train", "broadcast", 2, 1.0)])
+    assert ledger.damaged_copy is not None
+    assert len(ledger.damaged_copy.read_bytes()) >= len(broken)
+    ledger.record_intent("t9", "fit", LOCAL, SPEC)
+    assert [p.token for p in Ledger(path).live_pools()] == ["t9"]
+
+
+def test_a_ledger_that_was_deleted_is_made_anew_with_machines_and_with_what_hosts_keep(path: Path) -> None:
+    machine = Machine("m0", 0, "10.0.0.1", "10.0.0.1", extra={"folder": "/x/fit.t1.0"})
+    kept = RetainedResults("t1", machine, {"ab": 7}, 9, 2e9)
+    with closing(Ledger(path)) as ledger:
+        for token, name in (("t1", "fit"), ("t2", "up")):
+            ledger.record_intent(token, name, LOCAL, SPEC)
+            ledger.record_created(token, [machine])
+        ledger.record_teardown("t1", Receipt("fit", 1, (0,), (), 0.1), [kept])
+    for part in path.parent.glob(f"{path.name}*"):
+        part.unlink()
+    with closing(Ledger(path)) as ledger:
+        assert ledger.retained_results() == [kept]
+        assert [(row.token, row.state) for row in ledger.live_pools()] == [("t2", "starting")]
+        assert ledger.machines("t2") == [machine]
+        ledger.remove_retained(kept)
+        ledger.record_teardown("t2", Receipt("up", 1, (0,), (), 0.1))
+    for part in path.parent.glob(f"{path.name}*"):
+        part.unlink()
+    with closing(Ledger(path)) as ledger:
+        assert ledger.retained_results() == []
+        assert ledger.find_pool("fit") is None, "nothing is left of it"
+        assert ledger.live_pools() == []
+
+
+def test_nothing_to_fetch_is_not_told_as_something_that_is_not_fetched(path: Path) -> None:
+    machine = Machine("m0", 0, "10.0.0.1", "h", extra={"folder": "/x/fit.t1.0"})
+    sizes = {"aa": 0, "bb": 0, "cc": 7, "dd": 0}
+    with closing(Ledger(path)) as ledger:
+        ledger.record_intent("t1", "fit", LOCAL, SPEC)
+        record_runs(ledger, opened=[("t1", run, "f", "broadcast", 1, 1.0) for run in ("aa", "bb", "cc")])
+        record_runs(ledger, ends=[("aa", "failed", 2.0, None)])  # how dd ended nobody knows, nor that it began
+        ledger.record_teardown("t1", Receipt("fit", 1, (0,), (), 0.1), [RetainedResults("t1", machine, sizes, 9, 2e9)])
+        (kept,) = ledger.unfetched_results("t1")
+        assert kept.describe() == "run cc (7 bytes) and how runs bb, dd ended on node 0 (10.0.0.1)"
+        view = summarize_pool(ledger, ledger.pool("t1"))
+        assert view.unfetched == {"cc": 7}
+        assert view.detail.startswith(f"not fetched: {kept.describe()} until ")
+        assert ledger.select_wanted([RetainedResults("t1", machine, {"aa": 0}, 9, 2e9)]) == []
+
+
+def test_of_a_node_that_was_replaced_a_new_ledger_knows_both_machines(path: Path) -> None:
+    """The one before may still cost money."""
+    before, after = (Machine(name, 0, "10.0.0.1", "10.0.0.1") for name in ("m0", "m1"))
+    with closing(Ledger(path)) as ledger:
+        ledger.record_intent("t1", "fit", LOCAL, SPEC)
+        ledger.record_created("t1", [before])
+        ledger.record_replacement_intent("t1", 0, "{}", "me")
+        assert ledger.record_replacement("t1", after)
+    for part in path.parent.glob(f"{path.name}*"):
+        part.unlink()
+    with closing(Ledger(path)) as ledger:
+        assert ledger.machines("t1") == [after]
+        assert ledger.replaced_machines("t1") == [before]
+
+
+def test_a_damaged_ledger_that_cannot_be_begun_anew_says_so_at_the_write_that_found_it(path: Path) -> None:
+    data = filled(path)
+    path.write_bytes(data[: 4096 * 4] + os.urandom(len(data) - 4096 * 4))
+    ledger = Ledger(path)
+    lock = path.with_name(f"{path.name}.lock")
+    lock.unlink()
+    lock.mkdir()  # no new one can begin
+    with pytest.raises(LedgerError, match=r"ledger\.db\.lock"):
+        for number in range(50):
+            ledger.record_intent(f"new{number}", f"fit{number}", LOCAL, SPEC)
+
+
+def test_two_damaged_ledgers_are_both_kept(path: Path) -> None:
+    kept = []
+    for word in (b"first", b"second"):
+        path.write_bytes(word * 100)
+        ledger = Ledger(path)
+        assert ledger.damaged_copy is not None
+        kept.append(ledger.damaged_copy)
+        ledger.close()
+        path.unlink()
+    assert [aside.read_bytes()[:5] for aside in kept] == [b"first", b"secon"]
+
+
+OPEN_AND_INTEND = """
+import sys
+from pathlib import Path
+from skyward_core.store.ledger import Ledger
+print("ready", flush=True)
+sys.stdin.readline()
+ledger = Ledger(Path(sys.argv[1]))
+ledger.record_intent(sys.argv[2], sys.argv[2], {}, {})
+print(ledger.damaged_copy or "-", flush=True)
+sys.stdin.readline()
+"""
+
+
+def test_of_many_processes_that_find_the_damage_one_keeps_it_aside_and_no_intent_is_lost(path: Path) -> None:
+    path.write_bytes(b"garbage\n" * 1000)
+    processes = [child(OPEN_AND_INTEND, path, f"t{i}") for i in range(4)]
+    for process in processes:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n", process.communicate()[1]
+    for process in processes:
+        assert process.stdin is not None
+        process.stdin.write("go\n")
+        process.stdin.flush()
+    said = [process.stdout.readline().strip() for process in processes if process.stdout]
+    for process in processes:
+        _, errors = process.communicate("end\n", timeout=60)
+        assert process.returncode == 0, errors
+    assert sorted(p.name for p in Ledger(path).live_pools()) == ["t0", "t1", "t2", "t3"]
+    (aside,) = [word for word in said if word != "-"]
+    assert Path(aside).read_bytes() == b"garbage\n" * 1000
+
+
+# -- out of reach ------------------------------------------------------------------------------------------------
+
+
+def test_a_folder_in_its_place_is_a_clear_error(path: Path) -> None:
+    path.mkdir()
+    with pytest.raises(LedgerError, match="cannot be opened: unable to open database file"):
+        Ledger(path)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 400 kB."""
+    folder = tmp_path / "small"
+    folder.mkdir()
+    made = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=400k", "tmpfs", str(folder)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if made.returncode:
+        pytest.skip(f"no small disk could be mounted: {made.stderr.strip()}")
+    yield folder
+    subprocess.run(["umount", "--lazy", str(folder)], check=True)  # ledgers are closed after this
+
+
+def test_a_full_disk_is_a_clear_error_and_damages_nothing(small_disk: Path) -> None:
+    path = small_disk / "ledger.db"
+    ledger = Ledger(path)
+    ledger.record_intent("t1", "fit", LOCAL, SPEC)
+    kept = 0
+    with pytest.raises(LedgerError, match=r"cannot be written: .*room"):
+        for number in range(2000):
+            record_runs(ledger, opened=[("t1", f"r{number}", "train" * 100, "broadcast", 2, float(number))])
+            kept += 1
+    assert kept > 10
+    assert len(ledger.runs("t1")) == kept, "what was there can still be read"
+    with pytest.raises(LedgerError):
+        ledger.record_intent("t2", "more" * 5000, LOCAL, SPEC)
+    ledger.close()
+    again = Ledger(path)
+    assert again.damaged_copy is None
+    assert again._db.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+    assert len(again.runs("t1")) == kept
+    assert [p.token for p in again.live_pools()] == ["t1"]
+
+
+def test_no_room_for_a_new_ledger_is_a_clear_error(small_disk: Path) -> None:
+    (small_disk / "filler").write_bytes(b"x" * 396 * 1024)
+    with pytest.raises(LedgerError, match=r"cannot be opened: .*room"):
+        Ledger(small_disk / "ledger.db")
+    (small_disk / "filler").unlink()
+    Ledger(small_disk / "ledger.db").close()
+
+
+# A ledger that several processes, clients and threads have open.
+
+INSERT_MANY = """
+import sys
+from pathlib import Path
+from skyward_core.store.ledger import Ledger
+from skyward_core.model.outcomes import Outcome
+name, count = sys.argv[2], int(sys.argv[3])
+print("ready", flush=True)
+sys.stdin.readline()
+ledger = Ledger(Path(sys.argv[1]))
+ledger.record_intent(name, name, {}, {})
+for i in range(count):
+    run = f"{name}-{i}"
+    opened = {"token": name, "function": "f", "kind": "broadcast", "total": 1, "opened_at": float(i)}
+    ledger.record_runs({run: opened})
+    ledger.record_runs({run: {"state": "done", "ended_at": i + 0.5}}, [(run, Outcome(0, 0, 0, "returned"), {})])
+    assert len(ledger.live_pools()) >= 1
+"""
+
+
+def test_two_processes_share_a_ledger_and_nothing_is_lost(path: Path) -> None:
+    count = 300
+    processes = [child(INSERT_MANY, path, name, count) for name in ("one", "two")]
+    for process in processes:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+    for process in processes:
+        assert process.stdin is not None
+        process.stdin.write("go\n")
+        process.stdin.flush()
+    for process in processes:
+        _, errors = process.communicate(timeout=60)
+        assert process.returncode == 0, errors
+    ledger = Ledger(path)
+    for name in ("one", "two"):
+        runs = ledger.runs(name)
+        assert [r.run for r in runs] == [f"{name}-{i}" for i in range(count)]
+        assert {r.state for r in runs} == {"done"}
+        assert all(len(ledger.outcomes(r.run)) == 1 for r in runs[::50])
+
+
+def test_who_reads_does_not_wait_for_a_thread_whose_write_waits_for_another_process(ledger: Ledger) -> None:
+    ledger.record_intent("t0", "p", LOCAL, SPEC)
+    record_runs(ledger, opened=[("t0", "r", "f", "single", 1, 1.0)])
+    with closing(sqlite3.connect(ledger.path, isolation_level=None)) as holder:
+        holder.execute("BEGIN IMMEDIATE")
+        writer = threading.Thread(target=ledger.record_runs, args=({"r": {"state": "done", "ended_at": 2.0}},))
+        writer.start()
+        while not ledger._lock.locked() and writer.is_alive():
+            threading.Event().wait(0.001)
+        (row,) = ledger.runs("t0")
+        waits = writer.is_alive()
+        holder.execute("COMMIT")
+        writer.join()
+    assert (waits, row.state) == (True, "running"), "the write was still to come"
+    assert [each.state for each in ledger.runs("t0")] == ["done"]
+
+
+def test_reading_beside_makes_no_file_where_a_damaged_one_is_just_moved_away(ledger: Ledger) -> None:
+    ledger.path.rename(ledger.path.with_name("aside.db"))
+    with pytest.raises(sqlite3.OperationalError):
+        ledger._read_separately("SELECT token FROM pools", ())
+    assert not ledger.path.exists()
+
+
+def test_threads_share_one_ledger(ledger: Ledger) -> None:
+    ledger.record_intent("t1", "fit", LOCAL, SPEC)
+
+    def insert(name: str) -> None:
+        for i in range(50):
+            record_runs(ledger, opened=[("t1", f"{name}{i}", "f", "broadcast", 1, 0.0)])
+            ledger.runs("t1")
+
+    threads = [threading.Thread(target=insert, args=(name,)) for name in "abcd"]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(ledger.runs("t1")) == 200
+
+
+HOLD = """
+import os, signal, sqlite3, sys
+holder = sqlite3.connect(sys.argv[1], isolation_level=None)
+holder.execute("BEGIN IMMEDIATE")
+os.kill(os.getpid(), signal.SIGSTOP)
+"""
+
+
+def test_an_error_names_the_stopped_process_that_holds_the_ledger(path: Path, ledger: Ledger) -> None:
+    ledger._db.execute("PRAGMA busy_timeout=50")
+    with Child([sys.executable, "-c", HOLD, str(path)]) as holder:
+        os.waitid(os.P_PID, holder.pid, os.WSTOPPED | os.WNOWAIT)
+        said = rf"cannot be written: database is locked \(SQLITE_BUSY\): process {holder.pid} holds it; end"
+        with pytest.raises(LedgerError, match=said):
+            ledger.record_intent("t1", "fit", LOCAL, SPEC)
+        holder.kill()
+        holder.wait()
+    ledger.record_intent("t1", "fit", LOCAL, SPEC)
+
+
+def test_one_client_sees_to_a_node_until_it_dies(ledger: Ledger) -> None:
+    ledger.record_intent("t1", "fit", LOCAL, SPEC)
+    old, new = Machine("old", 1, "a", "b"), Machine("new", 1, "a", "b", logs_from={"r001.out": 7})
+    ledger.record_created("t1", [Machine("head", 0, "a", "b"), old])
+    dead = child("pass")
+    dead.wait()
+    first = ledger.record_replacement_intent("t1", 1, "intent", f"{dead.pid}.x")
+    assert first is not None and not first.made and not first.is_owner_alive
+    taken = ledger.record_replacement_intent("t1", 1, "another", f"{os.getpid()}.y")
+    assert taken is not None
+    assert (taken.intent, taken.owner, taken.is_owner_alive) == ("intent", f"{os.getpid()}.y", True)
+    assert ledger.record_replacement_intent("t1", 1, "third", f"{os.getpid()}.z") is None
+    assert ledger.record_replacement("t1", new)
+    assert (ledger.machines("t1")[1], ledger.replaced_machines("t1")) == (new, [old])
+    assert [each.made for each in ledger.replacements("t1")] == [True]
+    ledger.end_replacement("t1", 1)
+    assert ledger.replacements("t1") == []
+
+
+def test_a_pool_that_is_torn_down_gets_no_machine(ledger: Ledger) -> None:
+    ledger.record_intent("t1", "fit", LOCAL, SPEC)
+    old = Machine("old", 0, "a", "b")
+    ledger.record_created("t1", [old])
+    ledger.record_replacement_intent("t1", 0, "intent", f"{os.getpid()}.x")
+    ledger.set_pool_state("t1", "stopping")
+    assert not ledger.record_replacement("t1", replace(old, id="new"))
+    assert (ledger.machines("t1"), ledger.replaced_machines("t1")) == ([old], [])
+    ledger.record_teardown("t1", Receipt("fit", 1, (0,), (), 0.1))
+    assert ledger.replacements("t1") == []
+
+
+def test_pools_of_one_name_are_told_apart_by_their_keys(ledger: Ledger) -> None:
+    for token in ("t1", "t2"):
+        row = ledger.record_intent(token, "fit", LOCAL, SPEC)
+        assert row.key == f"fit.{token}"
+        ledger.record_teardown(token, Receipt("fit", 2, (0, 1), (), 0.5))
+    tokens = [found.token if (found := ledger.find_pool(key)) else None for key in ("fit.t1", "fit.t2", "fit")]
+    assert tokens == ["t1", "t2", "t2"]
+    assert ledger.find_pool("other.t1") is None
+    assert [row.token for row in ledger.ended_pools()] == ["t2", "t1"]
+    assert [row.token for row in ledger.ended_pools(limit=1)] == ["t2"]
+    last = ledger.pool("t2").ended_at
+    assert last is not None
+    assert [row.token for row in ledger.ended_pools(last)] == ["t2"]
+
+
+def test_closing_waits_for_a_statement_of_another_thread(path: Path) -> None:
+    # In a process of its own: SQLite would take the whole process with it.
+    code = (
+        "import sys, threading\nfrom pathlib import Path\nfrom skyward_core.store.ledger import Ledger\n"
+        "ledger, begun = Ledger(Path(sys.argv[1])), threading.Event()\n"
+        "ledger._db.create_function('begin', 0, begun.set)\n"
+        "n = 'n(i) AS (SELECT begin() UNION ALL SELECT 1 FROM n LIMIT 2000000)'\n"
+        "sql = f'WITH RECURSIVE {n} SELECT count(*) FROM n'\n"
+        "found = []\nthread = threading.Thread(target=lambda: found.extend(ledger._read(sql)))\n"
+        "thread.start()\nbegun.wait()\nledger.close()\nthread.join()\nprint(found)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=False, timeout=100
+    )
+    assert (done.returncode, done.stdout) == (0, "[(2000000,)]\n"), done.stderr

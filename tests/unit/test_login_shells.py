@@ -2,21 +2,41 @@
 
 from __future__ import annotations
 
+import asyncio
+import binascii
 import json
 import os
+import queue
 import shlex
 import shutil
+import socket
+import ssl
+import struct
 import subprocess
 import sys
 import tempfile
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
+import asyncssh
 import pytest
+from cryptography.exceptions import InternalError, UnsupportedAlgorithm
 
+from skyward_core.model.errors import SkywardError
+from skyward_core.model.specs import Nodes, PoolSpec
 from skyward_core.node.bootstrap import host_command_server, receive_file
+from skyward_core.protocol import host_facts
+from skyward_core.protocol.frame_codec import WireError
+from skyward_core.providers import agent_status_and_termination
+from skyward_core.providers.ssh.provider import SSH
 from skyward_core.transport.bundle_builder import bundle
-from skyward_core.transport.ssh import bootstrap_channel, ssh_transport
+from skyward_core.transport.ssh import bootstrap_channel, connection, effective_ssh_config, ssh_transport
+from skyward_core.transport.ssh.connection import ANSWER_TIMEOUT
+from skyward_core.transport.ssh.effective_ssh_config import PreopenedSockets, Route
+from skyward_core.transport.ssh.host_address import Target
+from skyward_core.transport.ssh.ssh_transport import SSHTransport
 
 SHELLS = ("sh", "bash", "dash", "zsh", "ksh", "tcsh", "fish")
 
@@ -189,3 +209,294 @@ def test_putting_a_file(shell: str, tmp_path: Path) -> None:
 def test_command_lines_need_no_quoting_beyond_single_quotes() -> None:
     assert not set(bootstrap_channel._SHELL) & set("'!\\\n")
     assert not set(ssh_transport._MODULE) & set("'!\\\n")
+
+
+# Whatever a connection to one host raises, at whichever await: a verdict about that host, and the others go on. The
+# faults are injected at asyncssh's boundary; behind it stand hosts that answer at once.
+
+BAD, HOSTS = "gpu1", ["gpu0", "gpu1", "gpu2"]
+RAISED = [
+    ValueError("PKCS#11 support not available"), UnicodeError("label empty or too long"),
+    UnicodeEncodeError("idna", "x" * 70, 0, 70, "label too long"), asyncssh.KeyImportError("Invalid private key"),
+    asyncssh.KeyEncryptionError("Unknown cipher"), asyncssh.ConfigParseError("Invalid port"), binascii.Error("padding"),
+    asyncssh.ConnectionLost("gone"), asyncssh.ProtocolError("odd packet"), asyncssh.PermissionDenied("no key"),
+    asyncssh.KeyExchangeFailed("no cipher"), asyncssh.HostKeyNotVerifiable("odd certificate"),
+    asyncssh.ChannelOpenError(1, "prohibited"), asyncssh.SFTPFailure("no"), ConnectionResetError(104, "reset"),
+    socket.gaierror(-2, "not known"), TimeoutError(),
+    PermissionError(13, "denied", "~/.ssh/id"), ssl.SSLError(1, "odd"),
+    EOFError(), asyncio.IncompleteReadError(b"", 8), asyncio.InvalidStateError("odd"), struct.error("short"),
+    zlib.error("odd data"),
+    RecursionError("too deep"), MemoryError(), NotImplementedError("no agent"), TypeError("odd"),
+    KeyError("Host"), IndexError("range"), AttributeError("no such option"), AssertionError(), OverflowError("port"),
+    ZeroDivisionError("division by zero"), ImportError("No module named 'fido2'"), RuntimeError("no home"),
+    UnsupportedAlgorithm("dsa"), InternalError("openssl", []), queue.Empty(), OSError("odd"),
+]  # fmt: skip
+SOME = RAISED[::6]
+AWAITS = [
+    "resolve", "connect", "create_session", "create_session, the second", "wait_closed",
+]  # fmt: skip
+FACTS = {
+    "python": sys.executable, "version": [*sys.version_info[:3]], "home": "/root", "hostname": "h", "system": "Linux",
+    "machine": "x86_64", "address": "127.0.0.1", "port": 22, "time": 1.5, "root": "/root/.cache/skyward",
+    "unusable": [], "doubted": "", "gpus": [], "nvml": False, "cpus": 2, "free": 3 << 30, "bundle": True, "rest": True,
+    "socket": "/s", "shared": False, "running": False,
+}  # fmt: skip
+
+
+class Fault:
+    """What is raised for the bad host, and where."""
+
+    def __init__(self, where: str, error: Exception) -> None:
+        self.where, self.error, self.raised = where, error, 0
+
+    def check(self, host: str, where: str) -> None:
+        if host == BAD and where == self.where:
+            self.raised += 1
+            raise self.error
+
+
+class Channel:
+    """The client's end of a command that answers what it is asked."""
+
+    def __init__(self, session: Any, command: str) -> None:
+        self.session, self.word = session, ""
+        self.words = shlex.split(command)
+        session.connection_made(self)
+        if "skyward-agent" not in command:  # it asks for Pythons
+            self.tell(f"\n{self.words[5]} Python 3.12.1;\n")
+
+    def write(self, data: bytes) -> None:
+        if data[8:9] == b"{":
+            asked = json.loads(data[8:])
+            self.word = asked.get("word") or self.word
+            self.tell(f"\n{self.word} {json.dumps(FACTS if 'word' in asked else {'gpus': []})}\n")
+
+    def tell(self, text: str) -> None:
+        asyncio.get_running_loop().call_soon(self.session.data_received, text.encode(), None)
+
+    def close(self) -> None:
+        pass
+
+
+class Connection:
+    def __init__(self, host: str, fault: Fault) -> None:
+        self.host, self.fault, self.sessions = host, fault, 0
+
+    async def create_session(self, factory: Any, command: str, **_: Any) -> tuple[Channel, Any]:
+        self.sessions += 1
+        self.fault.check(self.host, "create_session" if self.sessions == 1 else "create_session, the second")
+        session = factory()
+        return Channel(session, command), session
+
+    async def wait_closed(self) -> None:
+        self.fault.check(self.host, "wait_closed")
+
+    def close(self) -> None:
+        pass
+
+    def abort(self) -> None:
+        pass
+
+    def get_extra_info(self, name: str) -> None:
+        return None
+
+
+@pytest.fixture
+def fault(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Fault]:
+    fault = Fault(*request.param)
+    resolve = effective_ssh_config.resolve
+
+    async def resolved(target: Target) -> Route:
+        fault.check(target.host, "resolve")
+        return await resolve(target)
+
+    async def connect(host: str, **more: Any) -> Connection:
+        fault.check(host, "connect")
+        return Connection(host, fault)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SKYWARD_HOME", str(tmp_path / "sky"))
+        patch.setattr(connection, "resolve", resolved)
+        patch.setattr(asyncssh, "connect", connect)
+        patch.setattr(asyncssh, "get_server_host_key", connect)
+        patch.setattr(connection, "FIRST_PAUSE", 0.001)
+        patch.setattr(agent_status_and_termination, "CHECK_TIMEOUT", 0.0)
+        patch.setattr("skyward_core.providers.ssh.provider.CHECK_TIMEOUT", 0.0)
+        yield fault
+
+
+def _id(value: Any) -> str:
+    return f"{value[0]} {type(value[1]).__name__}"
+
+
+@pytest.mark.parametrize("fault", [(at, each) for each in RAISED for at in AWAITS], indirect=True, ids=_id)
+async def test_one_odd_host_does_not_stop_the_others(fault: Fault) -> None:
+    ssh = SSH(HOSTS, config=False)
+    checks = await ssh.check()
+    assert {line.subject for line in checks} == {*HOSTS}
+    failed = {line.subject for line in checks if line.state == "fail"}
+    machines = await ssh.create(PoolSpec(name="p", provider=ssh, nodes=Nodes(min=1, max=3)), "token")
+    taken = [machine.address for machine in machines]
+    looks = [await ssh.look_at(host) for host in HOSTS]
+    assert fault.raised
+    is_lost = fault.where != "wait_closed"  # else all that was asked has been answered
+    assert failed <= {BAD} and (failed == {BAD}) is is_lost
+    only_checks = fault.where == AWAITS[3]
+    assert taken == (HOSTS if only_checks or not is_lost else ["gpu0", "gpu2"])
+    assert [look.reached for look in looks] == [True, only_checks or not is_lost, True]
+    if is_lost:
+        (line,) = [line for line in checks if line.subject == BAD and line.state == "fail"]
+        assert BAD in line.detail or "config" in line.detail or "key" in line.detail
+        assert len(line.detail) > 20
+
+
+@pytest.mark.parametrize("fault", [("connect", each) for each in SOME], indirect=True, ids=_id)
+async def test_an_odd_jump_host_is_a_verdict_about_those_behind_it(fault: Fault) -> None:
+    behind = SSH(["gpu7", "gpu8"], config=False, jump=BAD)
+    checks = await behind.check()
+    assert [(line.subject, line.state) for line in checks] == [("gpu7", "fail"), ("gpu8", "fail")]
+    assert fault.raised
+
+
+@pytest.mark.parametrize("fault", [("create_unix_connection", each) for each in SOME], indirect=True, ids=_id)
+async def test_an_agent_out_of_reach_is_a_connection_error(fault: Fault, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def create_unix_connection(self: Connection, *_: Any, **more: Any) -> None:
+        fault.check(self.host, "create_unix_connection")
+
+    async def forward_local_port(self: Connection, *_: Any) -> None:
+        fault.check(self.host, "create_unix_connection")
+
+    monkeypatch.setattr(Connection, "create_unix_connection", create_unix_connection, raising=False)
+    monkeypatch.setattr(Connection, "forward_local_port", forward_local_port, raising=False)
+    transport = SSHTransport(SSH([BAD], config=False).target(BAD), "p.0", patience=0)
+    if not isinstance(fault.error, asyncssh.ChannelOpenError):  # then another way there is tried
+        with pytest.raises((OSError, SkywardError)) as refused:
+            await transport.open(lambda data: None, lambda error: None)
+        assert isinstance(refused.value, OSError)
+    with pytest.raises(OSError):
+        await transport.forward_port("10.0.0.1", 80)
+    await transport.close()
+
+
+@pytest.mark.parametrize("fault", [(at, each) for each in SOME for at in AWAITS[:2]], indirect=True, ids=_id)
+async def test_a_key_that_cannot_be_fetched_is_a_verdict(fault: Fault) -> None:
+    with pytest.raises(SkywardError):
+        await connection.fetch_host_key(Target(BAD, config=False))
+
+
+@pytest.mark.parametrize("fault", [(at, each) for each in SOME for at in AWAITS[:2]], indirect=True, ids=_id)
+async def test_a_login_that_was_begun_early_is_tried_again_by_who_needs_it(fault: Fault) -> None:
+    async def begin(link: connection.HostConnection) -> None:
+        pytest.fail("there is no login")
+
+    target = Target(BAD, config=False)
+    await connection.open_early([target], PreopenedSockets([]), begin)
+    with pytest.raises(SkywardError):
+        await connection.connect(target, patience=0)
+    assert fault.raised == 2
+    await connection.close_early([target])
+
+
+@pytest.mark.parametrize("fault", [("", OSError())], indirect=True)
+async def test_a_server_that_opens_no_channel_is_not_waited_for_without_end(
+    fault: Fault, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def hangs(*_: Any, **more: Any) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setenv(ANSWER_TIMEOUT, "2")
+    ways = [SSHTransport(SSH([host], config=False).target(host), "p.0", patience=0) for host in HOSTS[:2]]
+    channel = await ways[0].channel()
+    ways[0]._facts = channel.facts
+    monkeypatch.setattr(Connection, "create_unix_connection", hangs, raising=False)
+    monkeypatch.setattr(Connection, "create_session", hangs)
+    ended = await asyncio.gather(
+        ways[0].open(lambda data: None, lambda error: None), ways[1].channel(), return_exceptions=True
+    )
+    assert [str(each).split(" while")[0] for each in ended] == [
+        f"Host {host} sent nothing for 2 s" for host in HOSTS[:2]
+    ]
+
+
+# What a host says before it has an agent: what is not as it should be is refused before anything acts on it.
+
+HOST_FACTS: dict[str, Any] = {
+    "python": "/usr/bin/python3", "version": [3, 11, 4], "home": "/root", "hostname": "h", "system": "Linux",
+    "machine": "x86_64", "uid": 0, "address": "10.0.0.1", "port": 22, "time": 1.5, "root": "/root/.cache/skyward",
+    "unusable": [], "doubted": "", "gpus": [], "nvml": False, "cpus": 2, "free": 1, "bundle": True, "rest": True,
+    "socket": "/s", "shared": False, "running": False,
+}  # fmt: skip
+STATUS: dict[str, Any] = {"kept": {}, "orphans": [], "left": False, "ended": "", "ended_at": 0.0}
+
+
+@pytest.mark.parametrize("value", [None, [1], {"a": 1}, float("nan"), 1 << 70])
+def test_what_a_host_tells_of_itself_is_looked_at(value: Any) -> None:
+    host_facts.validate_facts(dict(HOST_FACTS), status=False)
+    host_facts.validate_facts(HOST_FACTS | STATUS, status=True)
+    host_facts.validate_facts({key: HOST_FACTS[key] for key in host_facts.FACTS} | {"root": ""}, status=True)
+    for key in (
+        (HOST_FACTS | STATUS).keys() - {"uid", "kept", "cpus"} - ({"version", "orphans"} if value == [1] else set())
+    ):
+        with pytest.raises(WireError, match=key):
+            host_facts.validate_facts(HOST_FACTS | STATUS | {key: value}, status=True)
+
+
+DONE: dict[str, dict[str, Any]] = {
+    "environment": {
+        "python": "/root/.cache/skyward/env-1/bin/python",
+        "installed": {"torch": "2.4.0+cpu", "own": ""},
+    },
+    "manifest": {"folder": "/srv/a", "wanted": [0, 3], "doubtful": [[1, "ab" * 64]]},
+    "gpus": {"gpus": ["NVIDIA H100, 81559 MiB, 570.1"]},
+    "reach": {"reached": [True, False]},
+    "probe": {
+        "gpus": [["Tesla T4", 15360.0]],
+        "tflops": 51.5,
+        "disk": 812.25,
+        "port": 40001,
+        "time": 1.5,
+        "whys": {"matmul": "no torch there"},
+    },
+    "send": {"rate": 1200.5, "why": ""},
+    "agent": {"socket": "/tmp/skyward/a.sock"},
+    "end": {},
+}
+NO_ANSWERS: list[Any] = [
+    None, 7, "", "work/a", "/a\x00b", "/" * 5000, [-1], [True], [1 << 70], ["0"], [None], [[1]], {"a": 1},
+    [[0, "../x"]], [[-1, "ab"]], [[1.5, "ab"]], [[0, "ab", 1]], float("nan"), {"--hash": "1"}, {"a": "1\n-i x"},
+]  # fmt: skip
+
+
+def is_one_all_the_same(key: str, value: Any) -> bool:
+    """Whether what is no answer elsewhere is one of a measurement: a figure, a reason, or reasons."""
+    if key == "port":
+        return type(value) is int and 0 <= value < 1 << 16
+    if key in ("tflops", "disk", "time", "rate"):
+        return type(value) in (int, float) and -(1 << 60) < value < 1 << 60
+    if key == "why":
+        return type(value) is str
+    return False
+
+
+@pytest.mark.parametrize("name", ["\x1b]0;x\x07", "gpus "])
+def test_why_something_was_not_measured_is_told_of_what_is_measured_alone(name: str) -> None:
+    with pytest.raises(WireError, match="its 'whys' cannot be"):
+        host_facts.validate_task_result("probe", DONE["probe"] | {"whys": {name: "no"}})
+
+
+@pytest.mark.parametrize("what", sorted(DONE))
+def test_what_a_host_says_when_something_was_done_is_looked_at(what: str) -> None:
+    host_facts.validate_task_result(what, DONE[what])
+    for key, value in DONE[what].items():
+        with pytest.raises(WireError, match=f"its '{key}' cannot be None"):
+            host_facts.validate_task_result(what, {name: each for name, each in DONE[what].items() if name != key})
+        others = [other[name] for other in DONE.values() for name in other if type(other[name]) is not type(value)]
+        for wrong in (*NO_ANSWERS, *others):
+            if wrong == [True] and what == "reach":
+                continue
+            if wrong == ["0"] and what == "gpus":
+                continue
+            if what in ("probe", "send") and is_one_all_the_same(key, wrong):
+                continue
+            with pytest.raises(WireError, match=f"its '{key}' cannot be"):
+                host_facts.validate_task_result(what, DONE[what] | {key: wrong})

@@ -3,10 +3,24 @@
 from __future__ import annotations
 
 import json
+import pickle
+from pathlib import Path
 from typing import Any
 
+import cloudpickle
+import numpy
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.cells import cell_len
+from rich.segment import Segment
+from rich.style import Style
+from textual.color import Color
 
+import skyward_core
+import skyward_core as sky
+import skyward_tui
+from skyward_core.model.errors import PoolError
 from skyward_core.views.machine_metrics import MachineMetrics
 from skyward_tui.panels.machine_metrics import _UNITS, NODE_COLUMNS
 from skyward_tui.text.hardware_cells import (
@@ -17,6 +31,10 @@ from skyward_tui.text.hardware_cells import (
     rows,
     share,
 )
+from skyward_tui.text.number_and_time_format import plain_ascii
+from skyward_tui.ui.terminal_driver import ColourRemover, PlainAscii
+from skyward_tui.ui.themes import _STATE_STYLES, state_style
+from skyward_tui.widgets.braille_chart import Canvas, spark
 
 
 def gang(nodes: int, gpus: int, slow: tuple[int, int] | None = None) -> MachineMetrics:
@@ -94,3 +112,163 @@ def test_a_size_is_never_wider_than_its_column(unit: Any) -> None:
     room = min(width for _, names, width in NODE_COLUMNS if _UNITS.get(names[0]) == unit)
     for size in (0, 9.994, 150, 999.4, 999.6, 999_499, 999_600, 123.4e6, 999.6e6, 999.6e9):
         assert len(quantity(size, unit)) < room and "e+" not in quantity(size, unit), size
+
+
+# What pools say to what stands left of an operator, or is given to a verb, and is no call.
+
+
+@sky.function
+def f(x: int = 1) -> int:
+    return x
+
+
+POOLS: list[Any] = [sky.Compute(provider=sky.Local(), name="right"), sky.sky]
+
+
+@pytest.mark.parametrize("pool", POOLS, ids=repr)
+@pytest.mark.parametrize("left", [None, {"loss": 1}, 3, numpy.zeros(2), numpy.float64(3), lambda: 0], ids=repr)
+def test_a_value_left_of_an_operator(pool: Any, left: Any) -> None:
+    for sign, operate in {
+        ">>": lambda: left >> pool,
+        "@": lambda: left @ pool,
+        ">": lambda: left > pool,
+    }.items():
+        with pytest.raises(TypeError, match=f"^left of {sign} stands a call of a function that has @sky.function"):
+            operate()
+
+
+def test_several_calls() -> None:
+    pool: Any = POOLS[0]
+    with pytest.raises(TypeError, match=r"^several calls are sent as a group: sky\.gather\(\*calls\) >> pool"):
+        [f(1), f(2)] >> pool
+    with pytest.raises(TypeError, match=r"^a group runs with >>"):
+        assert (f(1) & f(2)) > pool  # type: ignore[operator]
+
+
+def test_a_value_that_no_operator_can_give(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sky.Compute, "run_one", lambda self, pending: NotImplemented)
+    with pytest.raises(TypeError, match=r"^f gave NotImplemented, which no operator can give"):
+        f() >> POOLS[0]
+
+
+VERBS = ("run", "broadcast", "run_async", "start", "stream")
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_verb_without_a_call(verb: str) -> None:
+    with pytest.raises(TypeError, match=rf"^compute\.{verb} takes a call: call it, compute\.{verb}\(f\(\.\.\.\)\)$"):
+        getattr(POOLS[0], verb)(f)
+    with pytest.raises(TypeError, match=r"takes a call, f\(\.\.\.\)|^left of >> stands a call"):
+        getattr(POOLS[0], verb)(3)
+    with pytest.raises(PoolError, match="not up"):
+        getattr(POOLS[0], verb)(f())
+
+
+def test_a_pool_does_not_travel() -> None:
+    for make in (pickle.dumps, cloudpickle.dumps):
+        with pytest.raises(TypeError, match=r"^a pool stays with the process that made it"):
+            make(POOLS[0])
+
+
+def test_a_group_where_a_call_is_wanted() -> None:
+    with pytest.raises(TypeError, match=r"^compute\.broadcast takes a call, and a group of 2 runs with >>, or by"):
+        POOLS[0].broadcast(f(1) & f(2))
+
+
+def test_a_map_over_several_series() -> None:
+    with pytest.raises(TypeError, match=r"^compute\.map takes one series of items.* zip\(a, b\)\)$"):
+        POOLS[0].map(pow, [1, 2], [3, 4])
+
+
+@pytest.mark.parametrize("verb", ["gather", "gather_stream", "run_parallel"])
+def test_a_verb_without_a_group(verb: str) -> None:
+    for wrong in (f, f(1), [f(1)]):
+        with pytest.raises(TypeError, match=rf"^compute\.{verb} takes a group, sky\.gather"):
+            getattr(POOLS[0], verb)(wrong)
+
+
+# What terminals that show less are given: plain ASCII in as many cells, and no colours.
+
+BLACK = Color(0, 0, 0)
+
+
+@given(st.text())
+def test_any_text_keeps_its_cells(text: str) -> None:
+    plain = plain_ascii(text)
+    assert plain.isascii() and "\x7f" not in plain
+    printable = "".join(char for char in text if char.isprintable())
+    assert cell_len(plain_ascii(printable)) == cell_len(printable)
+
+
+@pytest.mark.parametrize(
+    ("text", "plain"),
+    [
+        ("● up", "* up"),
+        ("╭─ 2 Log ─╮", "+- 2 Log -+"),
+        ("naïve Größe", "naive Gro?e"),
+        ("日本 ok", "???? ok"),
+        ("85 °C ±2 …", "85 oC ~2 ~"),
+        ("Ａ", "A "),
+    ],
+)
+def test_a_text_keeps_what_can_be_told_of_it(text: str, plain: str) -> None:
+    assert plain_ascii(text) == plain
+
+
+def test_all_that_we_paint_has_a_likeness() -> None:
+    folders = (Path(skyward_tui.__file__).parent, Path(skyward_core.__file__).parent / "views")
+    files = [path for folder in folders for path in folder.rglob("*") if path.suffix in (".py", ".tcss")]
+    signs = {char for path in files for char in path.read_text("utf-8") if ord(char) > 0x7E}
+    assert len(signs) > 30
+    assert {char for char in signs if plain_ascii(char) == "?"} == set()
+
+
+def test_signs_of_states_stay_apart() -> None:
+    """Where a sign stands alone, as in the grid of 256 ranks, fine and failed are no matter of colour either."""
+    glyphs = {each.glyph for each in _STATE_STYLES.values()}
+    assert len({plain_ascii(glyph) for glyph in glyphs}) == len(glyphs)
+    ranks = (
+        "waiting",
+        "importing",
+        "joining",
+        "running",
+        "paused",
+        "returned",
+        "raised",
+        "lost",
+        "collateral",
+        "idle",
+    )
+    assert len({state_style(state).glyph for state in ranks}) == len(ranks)
+    for state, each in _STATE_STYLES.items():
+        assert each.word and each.glyph, state
+    for group in (
+        ("up", "degraded", "gone", "unreachable", "unfinished"),
+        ("done", "failed", "cancelled", "running"),
+    ):
+        assert len({state_style(state).text for state in group}) == len(group)
+
+
+def test_a_chart_is_still_one() -> None:
+    canvas = Canvas(12, 3, (0, 11), (0, 1))
+    canvas.draw_line([(x, x / 11) for x in range(12)], 1)
+    rows = [plain_ascii("".join(text for text, _ in canvas.runs(row))) for row in range(3)]
+    assert all(row.isascii() and row.strip() for row in rows)
+    assert rows[0].strip() and rows[0].index(rows[0].strip()[0]) > rows[2].index(rows[2].strip()[0])
+    assert plain_ascii(spark([(x, x) for x in range(8)], 8)) == "_.,-~=*#"
+
+
+def test_without_colours_a_cursor_is_reversed_and_grey_is_dim() -> None:
+    styles = {"plain": "", "state": "red bold", "cursor": "black on white", "muted": "bright_black"}
+    segments = [Segment(name, Style.parse(style)) for name, style in styles.items()]
+    painted = {text: style for text, style, _ in ColourRemover().apply([*segments, Segment("none")], BLACK)}
+    assert painted["plain"] == Style()
+    assert painted["state"] == Style(bold=True)
+    assert painted["cursor"] == Style(reverse=True)
+    assert painted["muted"] == Style(dim=True)
+    assert painted["none"] is None
+
+
+def test_styles_stay_where_characters_change() -> None:
+    red = Style.parse("red")
+    assert PlainAscii().apply([Segment("✗", red), Segment("x", red)], BLACK) == [Segment("x", red)] * 2

@@ -7,19 +7,28 @@ import json
 import os
 import signal
 import subprocess
-from collections.abc import Iterator
+import sys
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from time import monotonic
 from typing import Any
 
 import pytest
 
-from skyward_core.node.agent import preemption_notices
+from skyward_core.node.agent import call_outcomes, metrics_sampler_process, preemption_notices
+from skyward_core.node.agent.call_outcomes import SlowCalls
+from skyward_core.node.agent.call_registry import Call
+from skyward_core.node.agent.connection import Connection
+from skyward_core.node.agent.gpu_list import resolve_ranks_per_gpu
+from skyward_core.node.agent.metrics_sampler_process import SamplerProcess
 from skyward_core.node.agent.preemption_notices import PreemptionNotifier
 from skyward_core.node.agent.worker_processes import Process
+from skyward_core.node.bootstrap.host_inspection import find_node_processes
+from skyward_core.node.machine_metrics.sampler import SampleFiles
+from skyward_core.protocol.frame_codec import Header
 from skyward_core.runtime import preemption
 from skyward_core.runtime.preemption import PreemptionNotice, on_preempt
-from tests.support.agent_parts import Node
+from tests.support.agent_parts import Node, Speaker
 from tests.support.waiting import until
 
 SAYS = """
@@ -249,3 +258,191 @@ async def test_nothing_is_started_where_nobody_takes_machines_back(tmp_path: Pat
     assert agent._preemption is None and agent.notice_frames() == []
     assert not Path(agent._state.config.paths.notices).exists()
     await asyncio.sleep(0)
+
+
+# The process that measures a machine, as its agent sees to it: it may hang or die, and readers come and go.
+
+
+class Reader:
+    """A client that asks for figures from a byte on."""
+
+    def __init__(self, meter: SamplerProcess, at: int = 0, speaker: Speaker | None = None) -> None:
+        self.speaker = speaker or Speaker(Connection(lambda *_: None, lambda _: None))
+        self.frames = self.speaker.socket.frames
+        self.task = asyncio.create_task(meter.stream(self.speaker.connection, at))
+
+    def values(self) -> list[int]:
+        return [json.loads(line)["n"] for _, body in self.frames for line in body.splitlines()]
+
+    def whys(self) -> list[str]:
+        return [header["why"] for header, _ in self.frames if "why" in header]
+
+
+class Metered(Node):
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.meter = SamplerProcess(self.state.config)
+        self.record = SampleFiles(self.state.config.paths.samples, size=200)
+
+    @property
+    def processes(self) -> list[int]:
+        return list(find_node_processes(self.state.config.folder))
+
+
+@pytest.fixture
+async def meter_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Metered]:
+    monkeypatch.setattr(metrics_sampler_process, "PERIOD", 0.01)
+    monkeypatch.setattr(metrics_sampler_process, "PROGRESS_POLL", 0.5)
+    monkeypatch.setattr(metrics_sampler_process, "RESTART_DELAYS", (0.01, 0.02))
+    found = Metered(tmp_path)
+    yield found
+    found.meter.stop()
+
+
+@pytest.fixture
+def idle(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is measured: what is read was written by the test."""
+    monkeypatch.setattr(SamplerProcess, "ensure_running", lambda self: None)
+
+
+async def test_who_comes_later_sees_the_past_and_goes_on_where_it_was(meter_node: Metered, idle: None) -> None:
+    for n in range(3):
+        meter_node.record.append({"n": n})
+    reader = Reader(meter_node.meter)
+    await until(lambda: reader.values() == [0, 1, 2])
+    meter_node.record.append({"n": 3})
+    await until(lambda: reader.values() == [0, 1, 2, 3])
+    header, body = reader.frames[-1]
+    again = Reader(meter_node.meter, header["at"] + len(body), reader.speaker)
+    meter_node.record.append({"n": 4})
+    await until(reader.task.done)  # the same connection asked again, and is sent all once
+    await until(lambda: again.values() == [0, 1, 2, 3, 4])
+
+
+async def test_what_is_kept_no_more_is_passed_over_and_another_machines_cursor_too(
+    meter_node: Metered, idle: None
+) -> None:
+    for n in range(100):
+        meter_node.record.append({"n": n})
+    late = Reader(meter_node.meter)
+    await until(lambda: late.values()[-1:] == [99])
+    assert 1 < len(late.values()) < 60
+    assert late.values() == list(range(late.values()[0], 100))
+    assert late.frames[0][0]["at"] > 0
+    other = Reader(meter_node.meter, 1 << 40)
+    await until(lambda: other.values() == late.values())
+
+
+async def test_a_process_that_ends_is_started_again_and_readers_are_told(meter_node: Metered) -> None:
+    reader = Reader(meter_node.meter)
+    await until(lambda: reader.frames)
+    (pid,) = meter_node.processes
+    os.kill(pid, signal.SIGKILL)
+    await until(lambda: meter_node.processes and pid not in meter_node.processes)
+    await until(lambda: reader.whys() == ["what measures it has ended"])
+    await until(lambda: reader.frames[-1][1])
+
+
+async def test_one_that_is_stopped_is_replaced(meter_node: Metered) -> None:
+    reader = Reader(meter_node.meter)
+    await until(lambda: reader.frames)
+    (pid,) = meter_node.processes
+    os.kill(pid, signal.SIGSTOP)
+    await until(lambda: meter_node.processes and pid not in meter_node.processes)
+    await until(lambda: [why for why in reader.whys() if "has said nothing for" in why])
+    meter_node.meter.stop()
+    await until(lambda: not meter_node.processes)
+
+
+async def test_what_cannot_be_started_is_told_and_given_up(
+    meter_node: Metered, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.executable", "/nowhere/python")
+    reader = Reader(meter_node.meter)
+    await until(lambda: [why for why in reader.whys() if why.endswith("; it is not started again")])
+
+
+async def test_nothing_is_measured_before_somebody_asks(meter_node: Metered) -> None:
+    told: Header = {}
+    assert (meter_node.processes, told) == ([], {})
+    meter_node.meter.stop()
+    meter_node.meter.ensure_running()
+    assert meter_node.processes == []
+
+
+async def test_a_folder_of_packages_may_have_a_colon_in_its_name(
+    meter_node: Metered, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours = Path(metrics_sampler_process.__file__).parents[2]
+    folder = tmp_path / "14:55"
+    folder.mkdir()
+    (folder / ours.name).symlink_to(ours)
+    monkeypatch.setattr(sys, "path", [str(folder), *(each for each in sys.path if Path(each) != ours.parent)])
+    reader = Reader(meter_node.meter)
+    await until(lambda: any(body for _, body in reader.frames) or reader.whys())
+    assert not reader.whys()
+    # A child that counts GPUs finds its packages by that path alone, too.
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} -I -S "$@"\n')
+    python.chmod(0o700)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-a")
+    config = meter_node.state.config.replace(python=str(python), path=[str(folder)])
+    assert resolve_ranks_per_gpu(config).devices == ["GPU-a"]
+
+
+# Which calls are told of while they run.
+
+ASKED: Any = {}
+RETURNED: Any = {"kind": "returned"}
+
+
+def call(index: int) -> Call:
+    return Call("r", index, ASKED, b"", None)
+
+
+def test_of_many_calls_those_that_still_run_are_told_of_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[tuple[int, int]] = []
+
+    async def story() -> None:
+        slow = SlowCalls(lambda rank, call: told.append((rank, call.index)))
+        calls = [call(index) for index in range(100)]
+        for number, each in enumerate(calls):
+            slow.add(number % 4, each)
+            if number % 10:
+                each.outcome = RETURNED
+        calls[50].pending_outcome = (RETURNED, b"")
+        while len(told) < 9:
+            await asyncio.sleep(0.005)
+        # Those that come later are told of in their turn.
+        later = call(100)
+        slow.add(0, later)
+        while len(told) < 10:
+            await asyncio.sleep(0.005)
+
+    asyncio.run(asyncio.wait_for(story(), 20))
+    assert told == [(index % 4, index) for index in range(0, 100, 10) if index != 50] + [(0, 100)]
+
+
+def test_quick_calls_set_no_timer_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(call_outcomes, "ANNOUNCE_DELAY", 0.01)
+    looks = 0
+
+    class Counted(SlowCalls):
+        def _announce_due(self) -> None:
+            nonlocal looks
+            looks += 1
+            super()._announce_due()
+
+    async def story() -> float:
+        slow = Counted(lambda rank, call: None)
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        for index in range(2000):
+            each = call(index)
+            slow.add(0, each)
+            await asyncio.sleep(0)
+            each.outcome = RETURNED
+        return loop.time() - began
+
+    took = asyncio.run(story())
+    assert looks <= took / 0.01 + 1

@@ -2,22 +2,35 @@
 
 from __future__ import annotations
 
+import builtins
+import io
 import json
+import pickle
 import time
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
+from skyward_core.client.launch.launch_request import LaunchRequest
+from skyward_core.client.run_comparison import Comparison, compare_runs
 from skyward_core.client.run_history import COLUMNS, RunSearch, past_runs, sorted_runs
+from skyward_core.model.errors import UsageError
 from skyward_core.model.machines import Machine
-from skyward_core.model.outcomes import RootCause
+from skyward_core.model.outcomes import ErrorInfo, Outcome, RootCause, Summary
+from skyward_core.node.worker.result_summaries import summarize
 from skyward_core.store import pool_folder
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.ledger_rows import Receipt, make_bills
+from skyward_core.store.pool_folder import MetricsWriter, PoolFolder
 from skyward_core.store.state_folder import ensure_pool_folder
-from skyward_core.views.pool_view import PoolView, RunView
+from skyward_core.views import events, recorded_events
+from skyward_core.views.machine_metrics import MachineMetrics
+from skyward_core.views.pool_view import PoolView, RunView, TaskView, apply
+from skyward_core.views.result_agreement import Difference, compare_results, find_disagreements
 from skyward_tui.cli.main import cli
 from tests.support.ledger_runs import record_runs
 
@@ -146,3 +159,422 @@ def test_failures_of_late_are_told_until_somebody_dismisses_them(ledger: Ledger,
     CliRunner().invoke(cli, ["failures", "--dismiss-all"])
     assert json.loads((tmp_path / "dismissed.json").read_text()) == ["r1"]
     assert CliRunner().invoke(cli, ["failures", "--dismiss-all", "--dismiss", "r1"]).exit_code == 2
+
+
+# Two runs side by side, as the ledger and the client's files have them.
+
+BEGAN = 1_800_000_000.0
+
+
+def returned(rank: int, value: float, last: float) -> Outcome:
+    summary = Summary("float", str(value), value, True, 9)
+    return Outcome(rank, rank, rank, "returned", 1.0, summary, numbers={"loss": [last, last / 2, 1.0]})
+
+
+@pytest.fixture
+def two_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ledger]:
+    """Two runs of one pool: the second with another rate, of which one rank was killed."""
+    monkeypatch.setenv("SKYWARD_HOME", str(tmp_path))
+    ledger = Ledger()
+    row = ledger.record_intent(
+        "a", "llama", {"provider": "local"}, {"provider": "local", "nodes": 2, "plugins": ["torch"]}
+    )
+    logs = ensure_pool_folder(row.key) / "logs"
+    logs.mkdir()
+    lost = Outcome(1, 1, 1, "exited", 1.0, signal=9, error=ErrorInfo("RankExit", "killed \x1b[31mby SIGKILL"))
+    runs = {
+        "first": ([returned(0, 0.5, 0.2), returned(1, 0.7, 0.4)], "done", None, "0.1"),
+        "second": (
+            [returned(0, 0.9, 0.6), lost],
+            "failed",
+            RootCause(1, "exited", "RankExit", "killed"),
+            "0.2",
+        ),
+    }
+    for place, (run, (outcomes, state, cause, rate)) in enumerate(runs.items()):
+        began = BEGAN + 1000 * place
+        record_runs(
+            ledger,
+            opened=[("a", run, "train", "broadcast", 2, began)],
+            outcomes=[(run, each, {}) for each in outcomes],
+            ends=[(run, state, began + 60, cause)],
+        )
+        request = LaunchRequest(
+            script="train.py",
+            arguments=(f"lr={rate}", "epochs=5"),
+            plugins=("torch",),
+            plugin_settings={"torch.version": rate},
+            image_settings=(f"env.RATE={rate}", "secret=T"),
+        )
+        source = {"script": "abc", "commit": f"{place}" * 40, "changed": []}
+        kept = {"request": asdict(request), "cwd": "/home/me", "joined": False, "source": source}
+        pool_folder.save_launch(row.key, run, kept)
+        for rank in range(2):
+            with open(logs / f"r00{rank}.metrics", "a") as file:
+                for step in range(10):
+                    told = {"at": began + step, "run": run, "values": {"loss": 1.0 - step / 10 + rank}}
+                    file.write(json.dumps(told) + "\n")
+    ledger.record_teardown(row.token, Receipt("llama", 2, (0, 1), (), 1.0))
+    yield ledger
+    ledger.close()
+
+
+def rows(found: Comparison, part: str) -> dict[str, tuple[object, object, bool]]:
+    told = getattr(found, part)
+    return {row.name: (row.left, row.right, row.differs) for row in (told(0.0) if part == "facts" else told())}
+
+
+def test_what_differs_is_told_of_all_that_is_known(two_runs: Ledger) -> None:
+    found = compare_runs(two_runs, "first", "second")
+    assert rows(found, "arguments") == {"lr": ("0.1", "0.2", True), "epochs": ("5", "5", False)}
+    facts = rows(found, "facts")
+    assert facts["parameters"] == (("torch.version=0.1",), ("torch.version=0.2",), True)
+    assert facts["image"] == (("env.RATE=0.1", "secret=T"), ("env.RATE=0.2", "secret=T"), True)
+    assert facts["outcome"] == ("done", "failed", True) and facts["took"] == (60.0, 60.0, False)
+    assert facts["commit"] == ("0" * 40, "1" * 40, True) and facts["text"] == ("abc", "abc", False)
+    assert facts["plugins"] == (("torch",), ("torch",), False) and facts["nodes"] == (2, 2, False)
+    assert facts["error"][1] == "r1 RankExit: killed"
+
+
+def test_numbers_are_of_all_ranks_also_of_one_that_did_not_live_to_tell(two_runs: Ledger) -> None:
+    left, right, differs = rows(compare_runs(two_runs, "first", "second"), "numbers")["loss"]
+    assert left == (pytest.approx(0.3), 0.1, 1.0), "the median of the last ones, the least and the greatest of all"
+    assert right == (pytest.approx((0.6 + 1.1) / 2), 0.3, 2.0) and differs
+
+
+def test_curves_begin_when_their_runs_do(two_runs: Ledger) -> None:
+    found = compare_runs(two_runs, "first", "second")
+    left, right = found.left.curve("loss"), found.right.curve("loss")
+    assert [at for at, _ in left] == [at for at, _ in right] and 0 <= left[0][0] <= 1 and left[-1][0] == 9
+    assert left[-1][1] == pytest.approx((0.1 + 1.1) / 2) and found.left.curve("other") == []
+
+
+def test_results_are_told_one_by_one_where_there_are_few(two_runs: Ledger) -> None:
+    found = compare_runs(two_runs, "first", "second")
+    assert list(rows(found, "results")) == ["r0", "r1"]
+    assert rows(found, "aggregate_rows")["value"][2]
+    record_runs(two_runs, opened=[("a", "wide", "train", "broadcast", 256, BEGAN)])
+    assert compare_runs(two_runs, "first", "wide").results() == []
+
+
+def test_one_of_which_little_is_kept_is_compared_as_far_as_it_goes(two_runs: Ledger) -> None:
+    two_runs.record_intent("b", "other", {"provider": "local"}, {})
+    record_runs(two_runs, opened=[("b", "bare", "train", "single", 1, BEGAN)])
+    found = compare_runs(two_runs, "first", "bare")
+    assert rows(found, "arguments")["lr"] == ("0.1", None, True)
+    assert rows(found, "facts")["commit"][1] == "" and rows(found, "numbers")["loss"][1] is None
+
+
+def test_the_parameters_of_plugins_have_a_row_in_words_and_for_programs(two_runs: Ledger) -> None:
+    shown = CliRunner().invoke(cli, ["compare", "first", "second"], catch_exceptions=False).stdout
+    lines = {line.split()[0]: line for line in shown.splitlines() if line.strip()}
+    assert "≠ torch.version=0.1" in lines["parameters"] and lines["parameters"].endswith("torch.version=0.2")
+    assert "env.RATE=0.1, secret=T" in lines["image"] and "≠" in lines["image"]
+    facts = json.loads(CliRunner().invoke(cli, ["compare", "first", "second", "--json"]).stdout)["facts"]
+    told = {"left": ["torch.version=0.1"], "right": ["torch.version=0.2"], "differs": True}
+    assert facts["parameters"] == told
+    record_runs(two_runs, opened=[("a", "bare", "train", "single", 1, BEGAN)])
+    (line,) = [
+        line
+        for line in CliRunner().invoke(cli, ["compare", "first", "bare"]).stdout.splitlines()
+        if line.startswith("parameters")
+    ]
+    assert line.endswith("  –")
+
+
+def test_what_there_is_not_is_refused(two_runs: Ledger) -> None:
+    with pytest.raises(UsageError, match="no run nothing"):
+        compare_runs(two_runs, "first", "nothing")
+    with pytest.raises(UsageError, match="both are run first"):
+        compare_runs(two_runs, "first", "first")
+
+
+def test_the_command_shows_both_and_tells_programs(two_runs: Ledger) -> None:
+    shown = CliRunner().invoke(cli, ["compare", "first", "second"], catch_exceptions=False).stdout
+    lines = {line.split()[0]: line for line in shown.splitlines() if line.strip()}
+    assert "≠" in lines["lr"] and "≠" not in lines["epochs"] and "≠ 0.3, 0.1 … 1" in lines["loss"]
+    assert "killed by SIGKILL" in lines["r1"] and "\x1b[31m" not in shown
+    told = json.loads(CliRunner().invoke(cli, ["compare", "first", "second", "--json"]).stdout)
+    assert told["runs"] == ["first", "second"] and told["arguments"]["lr"]["differs"] is True
+    assert told["numbers"]["loss"]["left"] == {"last": pytest.approx(0.3), "least": 0.1, "most": 1.0}
+    assert told["facts"]["took"]["left"] == 60.0 and len(told["results"]) == 2
+    assert "name two" in CliRunner().invoke(cli, ["compare", "first", "first"]).stderr
+
+
+# Ranks' results beside each other: arrays by their content, who disagrees, two of them value by value, as files.
+
+numpy = pytest.importorskip("numpy")
+
+
+def summary(value: Any) -> Summary:
+    return Summary(**summarize(value, 0))
+
+
+def run_of(*values: Any, kind: Any = "broadcast") -> RunView:
+    run = RunView("r", "p", "train", kind, len(values), 0.0)
+    for rank, each in enumerate(values):
+        outcome = Outcome(rank, rank, 0, "returned", 1.0, summary(each))
+        run.tasks[rank] = TaskView(rank, rank, 0, outcome=outcome)
+    return run
+
+
+def test_an_array_is_told_by_shape_and_content() -> None:
+    one = summary(numpy.arange(6.0).reshape(2, 3))
+    assert one.text.startswith("ndarray float64 2 × 3 #")
+    assert summary(numpy.arange(6.0).reshape(3, 2).reshape(2, 3)).text == one.text
+    columns = numpy.asfortranarray(numpy.arange(6.0).reshape(2, 3))
+    assert summary(columns).text == one.text, "the order in memory is no part of it"
+    assert summary(numpy.arange(6.0).reshape(2, 3) + 1e-9).text != one.text
+    assert "#" not in summary(numpy.array([object()])).text
+    assert summary(numpy.zeros((0, 3))).text == "ndarray float64 0 × 3 #00000000"
+    parts = summary({"w": numpy.zeros(3), "loss": 0.5, "deep": {"b": [1, 2]}})
+    assert not parts.is_json and parts.json["loss"] == "0.5" and parts.json["w"].startswith("ndarray float64 3 #")
+
+
+def test_ranks_that_have_not_what_most_have_are_named() -> None:
+    same = {"loss": 0.25, "step": 10}
+    (found,) = find_disagreements(run_of(same, same, {"loss": 0.5, "step": 10}, same))
+    assert found == ("loss", "0.25", {2: "0.5"})
+    (found,) = find_disagreements(run_of(1.5, 1.5, 1.5, 1.6, 1.7))
+    assert found == ("value", "1.5", {3: "1.6", 4: "1.7"})
+    weights = numpy.ones(4)
+    (found,) = find_disagreements(run_of(*({"w": weights + (rank == 1), "host": str(rank)} for rank in range(3))))
+    assert found.name == "w" and list(found.ranks) == [1]
+    (found,) = find_disagreements(run_of(same, same, {"step": 10}))
+    assert found == ("loss", "0.25", {2: "(none)"})
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        [0, 1, 2, 3],
+        [{"rank": rank, "loss": rank / 7} for rank in range(8)],
+        [1.0, 2.0],  # nobody knows who is right
+        [1.0, 1.0, 2.0, 2.0],
+        [None, None, None, {"model": 1}],
+        [{"main": True}, {"main": False}, {"main": False}],
+        [{"host": "a"}, {"host": "a"}, {"host": "b"}],
+        [[1, 2], [1, 2], [1, 2]],
+    ],
+    ids=str,
+)
+def test_ranks_may_differ(values: list[Any]) -> None:
+    assert find_disagreements(run_of(*values)) == []
+    assert find_disagreements(run_of(1, 1, 2, kind="gather")) == []
+
+
+def test_two_results_value_by_value() -> None:
+    left = {"loss": 0.5, "steps": [1, 2, {"lr": 1}], "name": "a", "only": None, "same": {"x": 1}}
+    right = {"loss": 0.25, "steps": [1, 3, {"lr": True}, 4], "name": "b", "same": {"x": 1}}
+    found, equal = compare_results(summary(left), summary(right))
+    assert found == [
+        Difference("loss", "0.5", "0.25", -0.25),
+        Difference("steps[1]", "2", "3", 1.0),
+        Difference("steps[2].lr", "1", "true"),
+        Difference("steps[3]", "(none)", "4"),
+        Difference("name", "a", "b"),
+        Difference("only", "null", "(none)"),
+    ]
+    assert equal == 2
+    arrays = [summary({"w": numpy.zeros(2) + rank, "b": numpy.ones(1)}) for rank in range(2)]
+    (found_one,), equal = compare_results(*arrays)
+    assert found_one.at == "w" and equal == 1
+    assert compare_results(summary(1), None)[0] == [Difference("", "1", "(none)")]
+
+
+@pytest.fixture
+def four_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ledger]:
+    """A run of four ranks, of which the third has another loss; its values are kept."""
+    monkeypatch.setenv("SKYWARD_HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    ledger = Ledger()
+    row = ledger.record_intent("a", "llama", {"provider": "local", "nodes": 4}, {"provider": "local"})
+    values = [{"loss": 0.5 if rank == 2 else 0.25, "n": rank, "note": "=1+1"} for rank in range(4)]
+    outcomes = [Outcome(i, i, i, "returned", 1.0, summary(each)) for i, each in enumerate(values)]
+    record_runs(
+        ledger,
+        opened=[("a", "r1", "train", "broadcast", 4, 100.0)],
+        ends=[("r1", "done", 101.0, None)],
+        outcomes=[("r1", each, {}) for each in outcomes],
+    )
+    archive = PoolFolder(row.key)
+    for rank, each in enumerate(values):
+        (archive.results / f"r1.{rank}.pickle").write_bytes(pickle.dumps(each))
+    archive.close()
+    ledger.record_teardown(row.token, Receipt("llama", 4, (0, 1, 2, 3), (), 1.0))
+    yield ledger
+    ledger.close()
+
+
+def command(*words: str, status: int = 0) -> Any:
+    done = CliRunner().invoke(cli, ["results", "r1", *words])
+    assert done.exit_code == status, done.output
+    return done
+
+
+def test_the_command_names_who_disagrees_and_shows_two(four_ranks: Ledger) -> None:
+    assert "ranks disagree in loss: most have 0.25, r002 0.5" in command().stderr
+    told = json.loads(command("--json").stdout)
+    assert told["disagreements"] == [{"name": "loss", "usual": "0.25", "ranks": {"2": "0.5"}}]
+    lines = command("--diff", "1,r2").stdout.splitlines()
+    assert [line.split() for line in lines[:3]] == [
+        ["where", "r1", "r2", "by"], ["loss", "0.25", "0.5", "0.25"], ["n", "1", "2", "1"],
+    ]  # fmt: skip
+    assert lines[3] == "2 values differ, 1 value equal"
+    told = json.loads(command("--diff", "0 2", "--json").stdout)
+    assert told["rows"][0] == {"at": "loss", "left": "0.25", "right": "0.5", "by": 0.25} and told["equal"] == 1
+    for wrong in ("1", "1,1", "0,9", "a,b"):
+        assert "name two ranks of 4" in command("--diff", wrong, status=2).output
+    assert "leave --sort and --output out" in command("--diff", "0,1", "-o", "x.csv", status=2).output
+
+
+def test_they_are_written_to_a_file_of_each_kind(
+    four_ranks: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for kind in ("csv", "json", "pickle"):
+        command("-o", f"all.{kind}")
+    assert "value.loss" in (tmp_path / "all.csv").read_text()
+    assert json.loads((tmp_path / "all.json").read_text())["ranks"][2]["value"]["loss"] == 0.5
+    stream = io.BytesIO((tmp_path / "all.pickle").read_bytes())
+    assert pickle.load(stream) == [0, 1, 2, 3]
+    assert [pickle.load(stream)["n"] for _ in range(4)] == [0, 1, 2, 3]
+    assert (tmp_path / "all.pickle").stat().st_mode & 0o077 == 0
+    assert "all.csv is there already" in command("-o", "all.csv", status=2).output
+    assert "says no kind of file" in command("-o", "all.txt", status=2).output
+    Path(next((tmp_path / "home").rglob("r1.1.pickle"))).unlink()
+    assert "are not all kept here" in command("-o", "more.pickle", status=2).output
+    assert not (tmp_path / "more.pickle").exists()
+
+    real = builtins.__import__
+
+    def without(name: str, *rest: Any) -> Any:
+        if name.startswith("pyarrow"):
+            raise ImportError(name)
+        return real(name, *rest)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    assert "pip install pyarrow" in command("-o", "all.parquet", status=2).output
+
+
+def test_parquet_has_numbers_as_numbers(four_ranks: Ledger, tmp_path: Path) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet")
+    command("-o", "all.parquet")
+    table = parquet.read_table(tmp_path / "all.parquet")
+    assert table.column("value.loss").to_pylist() == [0.25, 0.25, 0.5, 0.25]
+    assert table.column("value.n").to_pylist() == [0, 1, 2, 3]
+    assert table.column("value.note").to_pylist() == ["=1+1"] * 4
+
+
+# What a machine was measured at last before a rank on it failed: live, out of what was kept, as text and as JSON.
+
+GB = 1 << 30
+
+
+def sample(at: float, used: float, *gpus: dict[str, Any]) -> bytes:
+    node = {"cpu": 50.0, "memory_used": used * GB, "memory_total": 100 * GB}
+    return json.dumps({"at": at, "node": node, "gpus": gpus}).encode() + b"\n"
+
+
+def failed(view: PoolView, at: float, kind: str = "raised", rank: int = 1) -> None:
+    outcome = Outcome(rank, rank, rank, kind, 5.0, error=ErrorInfo("RuntimeError", "CUDA error"))  # type: ignore[arg-type]
+    apply(view, events.RankEnded(pool="p", run="r", outcome=outcome, at=at))
+
+
+@pytest.fixture
+def view() -> PoolView:
+    view = PoolView("p")
+    apply(view, events.PoolOpened(pool="p", spec={"nodes": 2}, created_at=1000.0, at=1000.0))
+    apply(view, events.RunOpened(pool="p", run="r", function="train", kind="broadcast", total=2, at=1000.0))
+    view.machines = MachineMetrics()
+    return view
+
+
+def end(view: PoolView) -> RunView:
+    cause = RootCause(1, "raised", "RuntimeError", "CUDA error")
+    apply(view, events.RunEnded(pool="p", run="r", state="failed", root_cause=cause, at=1012.0))
+    return view.runs["r"]
+
+
+def test_the_last_ones_before_it_stay_whatever_comes(view: PoolView) -> None:
+    assert view.machines is not None
+    view.machines.feed(0, sample(1010.0, 20))
+    view.machines.feed(1, sample(1008.0, 50) + sample(1010.0, 97, {"mem_used": 79, "mem_total": 80, "temp": 91}))
+    failed(view, 1010.6)
+    view.machines.feed(1, sample(1011.0, 3, {"mem_used": 0, "mem_total": 80, "temp": 60, "xid": 79}))
+    found = end(view).cause_metrics
+    assert found is not None and (found.node, found.at) == (1, 1010.0)
+    assert found.describe() == [
+        "memory 97 % full", "GPU 0 Xid 79 (the GPU has fallen off the bus), memory 99 % full, 91 °C",
+    ]  # fmt: skip
+    assert found.to_json()["gpus"][0]["mem_used"] == 79.0
+
+
+def test_an_error_of_the_driver_long_after_is_not_of_it(view: PoolView) -> None:
+    assert view.machines is not None
+    view.machines.feed(1, sample(1010.0, 20, {"util": 90, "mem_used": 40, "mem_total": 80}))
+    failed(view, 1010.6)
+    view.machines.feed(1, sample(1100.0, 3, {"util": 0, "xid": 79, "lost": 1}))
+    found = end(view).cause_metrics
+    assert found is not None and found.describe() == ["memory 20 % full", "GPU memory 50 % at most"]
+
+
+def test_old_figures_tell_nothing_of_it(view: PoolView) -> None:
+    assert view.machines is not None
+    view.machines.feed(1, sample(900.0, 97))
+    failed(view, 1010.6)
+    assert end(view).cause_metrics is None
+    failed(view, 1010.7, "collateral", 0)
+    assert not view.runs["r"].figures
+
+
+@pytest.fixture
+def raised_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ledger]:
+    """A run of which rank 1 raised after 20 s; rank 0 was stopped 4 s later."""
+    monkeypatch.setenv("SKYWARD_HOME", str(tmp_path))
+    ledger = Ledger()
+    row = ledger.record_intent("a", "llama", {"provider": "local", "nodes": 2}, {"provider": "local"})
+    import time
+
+    began = time.time() - 100
+    outcomes = [
+        Outcome(0, 0, 0, "collateral", 24.0, error=ErrorInfo("Stopped", "another rank failed")),
+        Outcome(
+            1,
+            1,
+            1,
+            "raised",
+            20.0,
+            error=ErrorInfo("RuntimeError", "CUDA error", "Traceback …\nRuntimeError"),
+        ),
+    ]
+    cause = RootCause(1, "raised", "RuntimeError", "CUDA error")
+    record_runs(
+        ledger,
+        opened=[("a", "r1", "train", "broadcast", 2, began)],
+        ends=[("r1", "failed", began + 30, cause)],
+        outcomes=[("r1", each, {}) for each in outcomes],
+    )
+    kept = MetricsWriter(ensure_pool_folder(row.key), pytest.fail)
+    for second in range(60):  # it failed at 26: what was in memory is free from then on
+        at = began + second
+        gpu = {"mem_used": 30, "mem_total": 80} | ({"xid": 48} if second >= 28 else {})
+        kept.put(recorded_events.machine_entry(at, 1, sample(at, 96 if second <= 26 else 2, gpu), 0.0))
+        kept.put(recorded_events.machine_entry(at, 0, sample(at, 1), 0.0))
+    kept.close()
+    ledger.record_teardown(row.token, Receipt("llama", 2, (0, 1), (), 1.0))
+    yield ledger
+    ledger.close()
+
+
+def test_commands_tell_it_out_of_what_was_kept(raised_run: Ledger) -> None:
+    words = ["memory 96 % full", "GPU 0 Xid 48 (ECC error of two bits)"]
+    told = CliRunner().invoke(cli, ["failures", "--json"])
+    (run,) = json.loads(told.stdout)["runs"]
+    assert run["figures"]["words"] == words and run["figures"]["node"] == 1
+    assert f"n1: {', '.join(words)}" in " ".join(
+        CliRunner().invoke(cli, ["failures"], env={"COLUMNS": "300"}).stdout.split()
+    )
+    shown = json.loads(CliRunner().invoke(cli, ["results", "r1", "--json"]).stdout)
+    assert shown["figures"]["words"] == words
+    text = CliRunner().invoke(cli, ["results", "r1"])
+    assert "its machine n1, " in text.stderr and "before: memory 96 % full, GPU 0 Xid 48" in text.stderr

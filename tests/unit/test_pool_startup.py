@@ -4,24 +4,34 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from skyward_core.model.errors import (
+    Cancelled,
     CredentialsRefused,
     HostKeyError,
+    NoCapacity,
     PoolError,
+    TooFewHosts,
     Unreachable,
 )
 from skyward_core.model.machines import Machine
 from skyward_core.model.outcomes import MachineStatus
+from skyward_core.model.provider_capabilities import Finds
 from skyward_core.model.specs import Image, Nodes, Options, PoolSpec
-from skyward_core.pool import agent_link
+from skyward_core.pool import agent_link, output_files, startup, teardown
+from skyward_core.pool.ledger_reconciliation import close_if_gone, is_starting, save_unknown_machines
+from skyward_core.pool.output_files import FileListing
 from skyward_core.pool.pool import Pool
 from skyward_core.protocol.frame_codec import WireError
 from skyward_core.store.ledger import Ledger
+from skyward_core.views import events as ev
+from tests.support.ledger_runs import record_runs
 from tests.support.pool_parts import TOKEN, Client, World, dead_process, intended, machine
 from tests.support.waiting import until
 
@@ -343,3 +353,309 @@ async def test_a_pool_whose_only_node_is_just_getting_another_machine_is_come_to
     assert (client.context.links[0].gone, node.phase, node.detail) == (
         True, "requested", "another machine is on its way",
     )  # fmt: skip
+
+
+# Machines that a provider made and nobody wrote down: whoever looks at their pool next knows of them. The provider
+# and the agents are played.
+
+
+class Finder(World):
+    """Its provider knows the machines that it made.
+
+    Attributes:
+        made: token of a pool -> its machines.
+        trouble: what is raised in place of an answer to each of some verbs.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.made: dict[str, list[Machine]] = {}
+        self.trouble: dict[str, Exception] = {}
+        self.halt = asyncio.Event()
+        self.halt.set()
+
+    async def create(self, finder_spec: PoolSpec, token: str) -> list[Machine]:
+        self.made[token] = [machine(node) for node in range(finder_spec.most_nodes)]
+        await self.halt.wait()
+        return self.made[token]
+
+    async def find(self, pool: str, token: str) -> list[Machine]:
+        self._raise("find")
+        return list(self.made.get(token, ()))
+
+    async def describe(self, pool: str, known: Any) -> list[Machine]:
+        self._raise("describe")
+        return await super().describe(pool, known)
+
+    async def terminate(self, pool: str, machines: Any) -> None:
+        self._raise("terminate")
+        await super().terminate(pool, machines)
+
+    async def teardown(self, pool: str) -> None:
+        self._raise("teardown")
+
+    def _raise(self, verb: str) -> None:
+        if verb in self.trouble:
+            raise self.trouble[verb]
+
+
+@pytest.fixture
+def finder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Finder:
+    monkeypatch.setenv("SKYWARD_HOME", str(tmp_path))
+    monkeypatch.setattr(teardown, "SILENCE", 0.2)
+    monkeypatch.setattr(teardown, "AGAIN", 0.01)
+    return Finder()
+
+
+@pytest.fixture
+async def finder_ledger(finder: Finder) -> AsyncIterator[Ledger]:
+    ledger = Ledger()
+    yield ledger
+    ledger.close()
+
+
+def finder_spec(finder: World, nodes: int = 2) -> PoolSpec:
+    return PoolSpec(name="q", provider=finder, nodes=nodes, options=Options(console=False, grace=0.1))
+
+
+async def test_a_start_that_is_given_up_inside_create_leaves_nothing(finder: Finder, finder_ledger: Ledger) -> None:
+    finder.halt.clear()
+    pool = await Pool.register(finder_spec(finder), finder_ledger)
+    starting = asyncio.create_task(pool.start(finder_spec(finder)))
+    await until(lambda: bool(finder.made))
+    receipt = await pool.down()
+    with pytest.raises(Cancelled):
+        await starting
+    assert receipt.ok and (receipt.created, receipt.gone) == (2, (0, 1))
+    assert sorted(finder.ended) == ["m0", "m1"]
+
+
+async def test_what_cannot_be_looked_for_is_not_called_gone(finder: Finder, finder_ledger: Ledger) -> None:
+    pool = await Pool.register(finder_spec(finder), finder_ledger)
+    await pool.start(finder_spec(finder))
+    finder.trouble["find"] = CredentialsRefused("the key has expired")
+    receipt = await pool.down()
+    assert not receipt.ok and receipt.gone == (0, 1)
+    assert receipt.unaccounted == ("machines of which nothing is written down (the key has expired)",)
+    assert finder_ledger.pool(pool.row.token).ended_at is None, "whoever comes next has it ended"
+    finder.trouble.clear()
+    assert (await pool.down()).ok
+
+
+async def test_a_provider_that_refuses_is_no_end_of_a_teardown(finder: Finder, finder_ledger: Ledger) -> None:
+    pool = await Pool.register(finder_spec(finder), finder_ledger)
+    await pool.start(finder_spec(finder))
+    refused = CredentialsRefused("the key has expired")
+    finder.trouble = {"describe": refused, "terminate": refused}
+    receipt = await pool.down()
+    assert receipt.unaccounted == ("m0", "m1") and "the key has expired" in receipt.notes
+    finder.trouble.clear()
+    assert (await pool.down()).ok
+
+
+async def test_what_is_left_beside_machines_is_accounted_for(finder: Finder, finder_ledger: Ledger) -> None:
+    pool = await Pool.register(finder_spec(finder), finder_ledger)
+    await pool.start(finder_spec(finder))
+    finder.trouble["teardown"] = PoolError("security group sg-1 is still in use")
+    receipt = await pool.down()
+    assert receipt.unaccounted == ("security group sg-1 is still in use",)
+    finder.trouble.clear()
+    assert (await pool.down()).ok
+
+
+async def test_a_client_that_died_inside_create_is_cleared_up_after(finder: Finder, finder_ledger: Ledger) -> None:
+    row = finder_ledger.record_intent("t9", "q", finder.to_json(), finder_spec(finder).describe())
+    died(finder_ledger, "t9")
+    finder.made["t9"] = [machine(0), machine(1)]
+    finder.states = {"m0": "ending", "m1": "ending"}
+    assert await close_if_gone(finder_ledger.pool("t9"), finder, finder_ledger) is None  # type: ignore[arg-type]
+    assert [each.id for each in finder_ledger.machines("t9")] == ["m0", "m1"]
+    pool = Pool(row, finder, finder_ledger)  # type: ignore[arg-type]
+    with pytest.raises(PoolError, match=r"not finished: .* on any of its 2 machines"):
+        await pool.attach()
+    receipt = await pool.down()
+    assert receipt.ok and receipt.gone == (0, 1)
+
+
+async def test_one_that_died_before_anything_was_made_is_closed(finder: Finder, finder_ledger: Ledger) -> None:
+    finder_ledger.record_intent("t9", "q", finder.to_json(), finder_spec(finder).describe())
+    died(finder_ledger, "t9")
+    receipt = await close_if_gone(finder_ledger.pool("t9"), finder, finder_ledger)  # type: ignore[arg-type]
+    assert receipt is not None and receipt.created == 0
+
+
+async def test_machines_in_another_s_place_are_kept_among_the_former(finder: Finder, finder_ledger: Ledger) -> None:
+    intended(finder, 2)
+    finder.made[TOKEN] = [machine(0), machine(1), machine(1, "lost"), machine(2, "late")]
+    new = await save_unknown_machines("p", TOKEN, finder, finder_ledger)  # type: ignore[arg-type]
+    assert [each.id for each in new] == ["lost", "late"]
+    assert [each.id for each in finder_ledger.machines(TOKEN)] == ["m0", "m1", "late"]
+    assert [each.id for each in finder_ledger.replaced_machines(TOKEN)] == ["lost"]
+    assert await save_unknown_machines("p", TOKEN, finder, finder_ledger) == [], "each once"  # type: ignore[arg-type]
+
+
+async def test_a_pool_torn_down_by_another_client_while_its_machines_come_does_not_start(
+    finder: Finder, finder_ledger: Ledger
+) -> None:
+    finder.halt.clear()
+    pool = await Pool.register(finder_spec(finder), finder_ledger)
+    starting = asyncio.create_task(pool.start(finder_spec(finder)))
+    await until(lambda: bool(finder.made))
+    finder_ledger.set_pool_state(pool.row.token, "stopping")
+    finder.halt.set()
+    with pytest.raises(PoolError, match="torn down by another client while it was starting"):
+        await starting
+    assert sorted(set(finder.ended)) == ["m0", "m1"]
+
+
+def died(finder_ledger: Ledger, token: str) -> None:
+    finder_ledger._write([("UPDATE pools SET pid=? WHERE token=?", (dead_process(), token))])
+
+
+def test_only_who_finds_is_asked(finder: Finder) -> None:
+    assert isinstance(finder, Finds) and not isinstance(World(), Finds)
+
+
+# Machines that are not to be had at once: a start waits for them as long as it may. The provider is played.
+
+
+class Full(World):
+    """Has nothing for some tries."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tries = 0
+        self.full_for = 10**9
+        self.says: Exception = NoCapacity("no machines to be had: a in zone b: full")
+        self.on_create = self._look
+
+    async def _look(self) -> None:
+        self.tries += 1
+        if self.tries <= self.full_for:
+            raise self.says
+
+
+@pytest.fixture
+def full_world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Full:
+    monkeypatch.setenv("SKYWARD_HOME", str(tmp_path))
+    monkeypatch.setattr(startup, "PAUSES", (0.01, 0.02))
+    return Full()
+
+
+async def begun(full_world: Full, ledger: Ledger, wait: float | str) -> tuple[Pool, PoolSpec, list[ev.Event]]:
+    options = Options(console=False, grace=0.1, wait_for_capacity=wait)
+    spec = PoolSpec(name="q", provider=full_world, nodes=2, options=options)
+    pool = await Pool.register(spec, ledger)
+    events: list[ev.Event] = []
+    pool.news.subscribe(events.append, None)
+    return pool, spec, events
+
+
+async def test_it_is_tried_again_and_each_try_is_seen(full_world: Full) -> None:
+    with closing(Ledger()) as ledger:
+        full_world.full_for = 2
+        pool, spec, events = await begun(full_world, ledger, "1h")
+        await pool.start(spec)
+        assert full_world.tries == 3
+        words = [each.detail for each in events if isinstance(each, ev.PoolState)]
+        assert sum("a in zone b: full; tried again until 20" in each for each in words) == 2
+        again = [each for each in events if isinstance(each, ev.NodePhase) and each.retry_at is not None]
+        assert [each.node for each in again] == [0, 1, 0, 1] and again[0].detail == "none to be had"
+        assert (await pool.down()).ok
+
+
+@pytest.mark.parametrize("wait", [0, 0.05])
+async def test_when_the_time_is_over_the_last_answer_is_the_error(full_world: Full, wait: float) -> None:
+    with closing(Ledger()) as ledger:
+        pool, spec, _ = await begun(full_world, ledger, wait)
+        with pytest.raises(NoCapacity, match="a in zone b: full"):
+            await pool.start(spec)
+        assert (full_world.tries == 1) == (wait == 0) and ledger.live_pools() == []
+
+
+async def test_hosts_of_ones_own_become_no_more(full_world: Full) -> None:
+    with closing(Ledger()) as ledger:
+        full_world.says = TooFewHosts("2 nodes and 1 host")
+        pool, spec, _ = await begun(full_world, ledger, "1h")
+        with pytest.raises(TooFewHosts):
+            await pool.start(spec)
+        assert full_world.tries == 1
+
+
+async def test_a_teardown_meanwhile_ends_it(full_world: Full, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(startup, "PAUSES", (60.0, 60.0))
+    with closing(Ledger()) as ledger:
+        pool, spec, _ = await begun(full_world, ledger, "1h")
+        starting = asyncio.create_task(pool.start(spec))
+        await until(lambda: full_world.tries == 1)
+        assert is_starting(ledger.pool(pool.row.token))
+        receipt = await pool.down()
+        with pytest.raises(Cancelled):
+            await starting
+        assert receipt.ok and receipt.created == 0 and full_world.tries == 1
+
+
+async def test_who_comes_meanwhile_knows_that_it_is_still_being_made(full_world: Full) -> None:
+    with closing(Ledger()) as ledger:
+        pool, _, _ = await begun(full_world, ledger, "2h")
+        an_hour_ago = pool.row.created_at - 3600
+        ledger._write([("UPDATE pools SET created_at=? WHERE token=?", (an_hour_ago, pool.row.token))])
+        assert is_starting(ledger.pool(pool.row.token))
+        assert (await pool.down()).ok
+
+
+# A teardown's word with each agent, without agents.
+
+
+class FakeLink:
+    """Its agent says goodbye, and the connection stays open."""
+
+    node, up, finished, last_sizes, silence_seconds = 0, True, False, None, 0.0
+
+    told: tuple[str, ...] = ()
+
+    def flush_acknowledgements(self) -> None:
+        self.told += ("ack",)
+
+    def send(self, header: dict[str, Any]) -> bool:
+        self.told += (header["t"], *header["drop"])
+        asyncio.get_running_loop().call_soon(self.bye)
+        return True
+
+    def bye(self) -> None:
+        self.finished, self.last_sizes = True, {"r000.out": 7}
+
+
+@pytest.mark.parametrize(
+    "here, told", [(7, ""), (5, "2 bytes of the logs of node 0 did not arrive")], ids=["whole", "short"]
+)
+async def test_a_goodbye_is_the_last_that_is_waited_for(monkeypatch: pytest.MonkeyPatch, here: int, told: str) -> None:
+    monkeypatch.setattr(teardown, "GOODBYE", 3600.0)
+    archive, options = SimpleNamespace(cursors={"r000.out": here}), SimpleNamespace(grace=1.0)
+    news, registry = SimpleNamespace(log_receiver=SimpleNamespace(has_unwritten=False)), SimpleNamespace(runs=["ours"])
+    context: Any = SimpleNamespace(archive=archive, options=options, news=news, registry=registry)
+    link: Any = FakeLink()
+    async with asyncio.timeout(60):
+        assert await teardown._shut_down_agent(context, link) == told
+    assert link.told == ("ack", "shutdown", "ours")  # what is here, or of no use, is kept by nobody
+
+
+@pytest.mark.parametrize("runs", [0, 1])
+async def test_a_pool_that_had_no_runs_has_lost_nothing_that_ranks_wrote(
+    runs: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def nobody_says(*_: Any, **__: Any) -> FileListing:
+        return FileListing([], 0, {}, {0: "the link to node 0 is down"})
+
+    monkeypatch.setenv("SKYWARD_HOME", str(tmp_path))
+    monkeypatch.setattr(output_files, "list_files", nobody_says)
+    world: Any = World()
+    spec = PoolSpec(name="q", provider=world, nodes=1, options=Options(console=False, grace=0.1))
+    ledger = Ledger()
+    pool = await Pool.register(spec, ledger)
+    await pool.start(spec)
+    if runs:
+        record_runs(ledger, opened=[(pool.row.token, "run", "f", "broadcast", 1, 0.0)])
+    receipt = await pool.down()
+    assert any("could not be asked what its ranks wrote" in each for each in receipt.lost) == bool(runs)
+    ledger.close()

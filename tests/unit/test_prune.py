@@ -3,20 +3,34 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
+import shlex
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from skyward_core.model.errors import LedgerError
+import skyward_core as sky
+from skyward_core import Options, SpecError
+from skyward_core.client.launch.job_launch import JobFile, JobRequest
+from skyward_core.client.launch.job_records import CommandRecord, JobRecord
+from skyward_core.client.launch.launch_records import parse_saved
+from skyward_core.model.errors import JobFileError, LedgerError, UsageError
 from skyward_core.model.machines import Machine
 from skyward_core.model.outcomes import Outcome
+from skyward_core.node.agent import retained_results
+from skyward_core.node.bootstrap import host_command_server, host_inspection
 from skyward_core.node.bootstrap.image_environment import MADE_FILE
+from skyward_core.protocol.frame_codec import Header, encode_frame
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.ledger_rows import Receipt, RetainedResults
 from skyward_core.store.pruning import prune_environments, prune_pools, prune_when_due
 from skyward_core.store.state_folder import ENVIRONMENTS_FOLDER, PRUNED_FILE, ensure_pool_folder, state_home
+from skyward_core.tasks.job_files.yaml_document import strip_secrets
+from skyward_core.util.redaction import Redactor
+from skyward_tui.launch_form.job_form import form_from_shell
 from tests.support.ledger_runs import record_runs
 
 DAY = 86400.0
@@ -163,3 +177,313 @@ def test_an_environment_that_lies_elsewhere_by_a_link_is_left_where_it_is(ledger
     old.symlink_to(elsewhere)
     assert prune_environments(ledger) == []
     assert (elsewhere / MADE_FILE).exists() and old.is_symlink()
+
+
+# What is kept of a node's folder when nobody is there any more, and what is not.
+
+
+def outcome(run: str, index: int = 0, kind: str = "returned", **more: Any) -> Header:
+    return {"t": "outcome", "run": run, "i": index, "kind": kind, "size": 7, "summary": None} | more
+
+
+def ack(**calls: list[int] | None) -> Header:
+    return {"t": "ack", "calls": calls}
+
+
+def power_cut(root: Path, *frames: Header, keep: float = 7 * DAY, name: str = "p.t.0") -> Path:
+    """A node's folder as a power cut leaves it, ten days ago."""
+    folder = root / "pools" / name
+    (folder / "spool").mkdir(parents=True)
+    (folder / "blobs").mkdir()
+    (folder / "blobs" / "large").write_bytes(bytes(1000))
+    (folder / "agent.json").write_text(json.dumps({"idle_timeout": 600, "keep_results": keep}))
+    (folder / "spool" / "r000.out").write_text("printed")
+    (folder / "spool" / "journal").write_bytes(b"".join(encode_frame(each, b"1234567") for each in frames) + b"cut sh")
+    for path in (*folder.rglob("*"), folder):
+        os.utime(path, (time.time() - 10 * DAY,) * 2)
+    return folder
+
+
+def test_a_sweep_after_a_power_cut_keeps_what_nobody_has_fetched(tmp_path: Path) -> None:
+    folder = power_cut(tmp_path, outcome("aa"), outcome("aa", 1), outcome("bb", kind="raised"), ack(aa=[0]))
+    host_command_server.remove_stale_folders(str(tmp_path))
+    left = folder.with_name("kept.p.t.0")
+    told = host_inspection.read_retained_facts(str(left))
+    assert told["runs"] == {"aa": 7, "bb": 7}
+    assert 6.9 * DAY < told["until"] - time.time() <= 7 * DAY
+    assert sorted(path.name for path in left.iterdir()) == ["agent.json", "kept.json", "spool"]
+    assert [path.name for path in folder.parent.iterdir()] == ["kept.p.t.0"]
+    host_command_server.remove_stale_folders(str(tmp_path))
+    assert host_inspection.read_retained_facts(str(left)) == told
+
+
+@pytest.mark.parametrize(
+    "frames",
+    [
+        (),
+        (outcome("aa"), ack(aa=None)),
+        (outcome("aa", 1), outcome("aa", 2), ack(aa=[1]), ack(aa=[2, 3], bb=None)),
+        (outcome("aa", kind="collateral"), outcome("aa", 1, kind="lost")),
+    ],
+    ids=["nothing", "all fetched", "fetched one by one", "nobody's work"],
+)
+def test_a_sweep_removes_what_everybody_has(tmp_path: Path, frames: tuple[Header, ...]) -> None:
+    folder = power_cut(tmp_path, *frames)
+    host_command_server.remove_stale_folders(str(tmp_path))
+    assert list(folder.parent.iterdir()) == []
+
+
+def test_a_sweep_removes_what_is_not_to_be_kept_and_what_was_kept_long_enough(tmp_path: Path) -> None:
+    power_cut(tmp_path, outcome("aa"), keep=0)
+    late = power_cut(tmp_path, outcome("bb"), name="kept.q.t.0")
+    (late / "kept.json").write_text(json.dumps({"until": time.time() - 1, "runs": {"bb": 7}, "bytes": 9}))
+    for path in (late, *late.iterdir()):
+        os.utime(path, (time.time() - DAY,) * 2)
+    host_command_server.remove_stale_folders(str(tmp_path))
+    assert not (tmp_path / "pools").exists() or list((tmp_path / "pools").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "at",
+    [
+        0,
+        5,
+        retained_results.REDACT_CHUNK_BYTES - 4,
+        retained_results.REDACT_CHUNK_BYTES,
+        2 * retained_results.REDACT_CHUNK_BYTES - 1,
+    ],
+)
+def test_secrets_are_blanked_wherever_they_lie(tmp_path: Path, at: int) -> None:
+    secret, log = b"hush-hush-hush", tmp_path / "r000.out"
+    log.write_bytes(b"x" * at + secret + b"\ny")
+    redactor = Redactor([secret.decode()])
+    retained_results.redact_logs(tmp_path, redactor.redact_bytes, redactor.reach)
+    assert log.read_bytes() == b"x" * at + b"*" * len(secret) + b"\ny"
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        None, [], {}, {"runs": []}, {"runs": {"../x": 1}, "bytes": 1, "until": 2e9}, {"runs": {"aa": "many"}},
+        {"runs": {"aa": 1}, "bytes": 1, "until": 1e300}, {"runs": {"aa": 1}, "bytes": 1, "until": float("nan")},
+    ],
+)  # fmt: skip
+def test_nonsense_that_a_host_tells_is_nothing_kept(told: Any) -> None:
+    machine = Machine("h", 0, "h", "", extra={"folder": "p.t.0", "kept": told})
+    assert RetainedResults.from_machine("t", machine) is None
+
+
+@pytest.mark.parametrize(
+    "words, seconds",
+    [
+        ("7d", 7 * DAY),
+        ("12 hours", 43200),
+        ("1.5h", 5400),
+        ("90 s", 90),
+        ("2 Weeks", 14 * DAY),
+        ("10min", 600),
+        (0, 0),
+    ],
+)
+def test_durations_are_seconds_or_words(words: float | str, seconds: float) -> None:
+    assert Options(keep_results=words).keep_results == seconds
+
+
+@pytest.mark.parametrize("wrong", ["", "soon", "7 years", "-1d", -1, float("nan"), float("inf"), None, True, "1e3d"])
+def test_other_durations_are_refused(wrong: Any) -> None:
+    with pytest.raises(SpecError, match="keep_results"):
+        Options(keep_results=wrong)
+
+
+@pytest.mark.parametrize(
+    "words, size",
+    [("10 GB", 10**10), ("1.5kB", 1500), ("7", 7), ("200 mb", 2 * 10**8), (0, 0), ("2T", 2 * 10**12)],
+)
+def test_sizes_are_bytes_or_words(words: int | str, size: int) -> None:
+    assert Options(log_limit=words).log_limit == size
+
+
+@pytest.mark.parametrize("wrong", ["", "much", "-1", "10 GiB!", -1, 1.5, float("nan"), None, True])
+def test_other_sizes_are_refused(wrong: Any) -> None:
+    with pytest.raises(SpecError, match="log_limit"):
+        Options(log_limit=wrong)
+
+
+# Job files that are kept to be launched again: all that they say, and no secret.
+
+TOKEN, KEY = "hf-7f3e9a1c2d", "sk-live-55a1b2c3"
+TEXT = f"""# a job
+name: tuned
+num_nodes: 2
+envs: {{EPOCHS: 3, OPENAI_API_KEY: {KEY}, WHERE: here}}
+secrets:
+  HF_TOKEN: "{TOKEN}"
+  WANDB: |
+    wandb-secret-1
+    second-line-2
+run: |
+  echo $HF_TOKEN $EPOCHS
+"""
+
+
+@pytest.fixture
+def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> JobFile:
+    monkeypatch.chdir(tmp_path)
+    for name in ("HF_TOKEN", "WANDB", "OPENAI_API_KEY", "MORE"):
+        monkeypatch.delenv(name, raising=False)
+    (tmp_path / "task.yaml").write_text(TEXT)
+    return JobFile.from_yaml("task.yaml", env={"EPOCHS": "9"}, secrets={"MORE": "given-beside-it"})
+
+
+def test_nothing_that_is_kept_holds_a_secret_and_all_else_comes_back(job: JobFile) -> None:
+    asked = JobRequest.from_options(
+        job,
+        provider="local",
+        budget=None,
+        idle_timeout=60.0,
+        plugins=("torch", "mpi"),
+        plugin_settings={"torch.backend": "gloo"},
+    )
+    kept = JobRecord.from_job(job, asked, setup=False)
+    written = json.dumps(kept.to_json())
+    for secret in (TOKEN, KEY, "wandb-secret-1", "second-line-2", "given-beside-it"):
+        assert secret not in written
+    assert parse_saved(JobRecord, json.loads(written)) == kept
+    assert kept.lacks_env == ("OPENAI_API_KEY",) and kept.lacks_secrets == ("HF_TOKEN", "WANDB", "MORE")
+    with pytest.raises(UsageError, match=r"OPENAI_API_KEY of task.yaml is a secret.*give --env OPENAI_API_KEY"):
+        kept.load_job({}, {})
+    again = kept.load_job({"OPENAI_API_KEY": "k" * 9}, {"HF_TOKEN": "t" * 9, "WANDB": "w" * 9, "MORE": "m" * 9})
+    assert (again.name, again.num_nodes) == ("tuned", 2)
+    assert again.envs == {"EPOCHS": "9", "OPENAI_API_KEY": "k" * 9, "WHERE": "here"}
+    assert again.secrets == {"HF_TOKEN": "t" * 9, "WANDB": "w" * 9, "MORE": "m" * 9}
+    assert again.run == "echo $HF_TOKEN $EPOCHS\n" and again.text == kept.text
+    request = kept.to_job_request(again, None)
+    assert (request.options.provider, request.idle_timeout) == ("local", 60.0)
+    assert request.spec()[0].plugins == (sky.plugins.torch(backend="gloo"), sky.plugins.mpi())
+    with pytest.raises(UsageError, match="launched with --plugin, which the form of a job cannot say"):
+        form_from_shell(JobRecord.from_job(job, JobRequest.from_options(job, plugins=("mpi",))), "1661b65609")
+
+
+def test_what_this_shell_has_is_no_lack(job: JobFile, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = JobRecord.from_job(job)
+    for name in (*kept.lacks_env, *kept.lacks_secrets):
+        monkeypatch.setenv(name, f"shells-{name}")
+    assert kept.missing_variables({}, {}) == {} and kept.joined
+    assert kept.load_job({}, {}).secrets["WANDB"] == "shells-WANDB"
+    assert kept.load_job({}, {"WANDB": "said-here"}).secrets["WANDB"] == "said-here"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "secrets: {A: 'aaaaaaaaaa', B: bbbbbbbbbb}\nrun: a\n",
+        "secrets:\n  A: >-\n    aaaaaaaaaa\n    bbbbbbbbbb\nrun: a\n",
+        "secrets: &all\n  A: aaaaaaaaaa\nrun: a\n",
+        'secrets: {A: "aaaaaaaaaa\\tbbbbbbbbbb"}\nrun: a\n',
+        "envs: {C: x}\nsecrets:\n  B: short\nrun: echo short\n",
+        "\ufeffsecrets: {A: aaaaaaaaaa}\nrun: ä\n",
+    ],
+)
+def test_wherever_a_secret_stands_it_is_left_out(text: str) -> None:
+    left = strip_secrets(text, [], ["aaaaaaaaaa", "bbbbbbbbbb", "aaaaaaaaaa\tbbbbbbbbbb", "aaaaaaaaaa bbbbbbbbbb"])
+    assert "aaaaaaaa" not in left and "bbbbbbbb" not in left and "run:" in left
+    job = JobFile.from_text(left, Path("t.yaml"), secrets={"A": "new-value-1", "B": "new-value-2"})
+    assert job.secrets == {"A": "new-value-1", "B": "new-value-2"}
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("envs: {B: &s aaaaaaaaaa}\nsecrets: {A: *s}\n", "left out|another line"),
+        ("secrets: {A: aaaaaaaaaa}\nrun: echo aaaaaaaaaa\n", "another line of it"),
+        ("workdir: {url: 'https://me:pass-word-1@host/x.git'}\nrun: a\n", "a password stands in a URL"),
+    ],
+)
+def test_what_cannot_be_left_out_is_not_kept(text: str, said: str) -> None:
+    with pytest.raises(JobFileError, match=said):
+        strip_secrets(text, [], ["aaaaaaaaaa"])
+
+
+def test_a_job_with_a_password_in_a_url_is_refused_in_words(tmp_path: Path) -> None:
+    text = "workdir: {url: 'https://me:pass-word-1@host/x.git'}\nrun: a\n"
+    kept = JobRecord.from_job(JobFile.from_text(text, tmp_path / "t.yaml"))
+    assert "pass-word-1" not in json.dumps(kept.to_json())
+    with pytest.raises(UsageError, match="launch it again"):
+        kept.load_job({}, {})
+
+
+def test_the_form_takes_the_file_or_what_was_kept_of_it(job: JobFile, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = JobRecord.from_job(job, JobRequest.from_options(job))
+    form = form_from_shell(kept, "abc123")
+    assert form.script == "task.yaml" and set(shlex.split(form.arguments)) == {"EPOCHS=9", "WHERE=here"}
+    Path("task.yaml").write_text("run: other\n")
+    copy = Path(form_from_shell(kept, "abc123").script)
+    assert copy.read_text() == kept.text and copy.suffix == ".yaml" and copy.stat().st_mode & 0o077 == 0
+    with pytest.raises(UsageError, match="--no-setup, which the form cannot say: skyward-tui rerun abc123"):
+        form_from_shell(JobRecord.from_job(job, JobRequest.from_options(job), setup=False), "abc123")
+    monkeypatch.chdir("/")
+    with pytest.raises(UsageError, match="open the app there"):
+        form_from_shell(kept, "abc123")
+
+
+@pytest.mark.parametrize("bent", [{"lacks_env": 3}, {"path": "\0"}, {"env": {"A": 1}}, {"strange": 1}])
+def test_what_is_no_kept_job_is_refused(job: JobFile, bent: dict[str, object]) -> None:
+    told = JobRecord.from_job(job).to_json() | bent
+    with pytest.raises((ValueError, TypeError, KeyError, AttributeError)):
+        parse_saved(JobRecord, told)
+
+
+def test_of_a_command_all_but_secrets_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    env = {"EPOCHS": "9", "OPENAI_API_KEY": KEY}
+    kept = CommandRecord.from_command(["echo", "a  b", "$HOME"], env, {"HF_TOKEN": TOKEN}, (0, 2))
+    written = json.dumps(kept.to_json())
+    assert TOKEN not in written and KEY not in written
+    again = parse_saved(CommandRecord, json.loads(written))
+    assert again == kept and again.joined and again.command_line == "echo 'a  b' '$HOME'"
+    monkeypatch.delenv("HF_TOKEN", raising=False)
+    monkeypatch.setenv("OPENAI_API_KEY", "of this shell")
+    with pytest.raises(UsageError, match=r"HF_TOKEN of the command echo is a secret.*give --secret HF_TOKEN"):
+        again.values({}, {})
+    found = again.values({"EPOCHS": "10"}, {"HF_TOKEN": "new"})
+    assert found == ({"EPOCHS": "10", "OPENAI_API_KEY": None}, {"HF_TOKEN": "new"})
+    with pytest.raises(UsageError, match="run r1 is of the command echo, for which the form has no field"):
+        form_from_shell(again, "r1")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["curl", "https://me:pass-word-1@host/x"], "a password stands in a URL in it"),
+        ([f"login --key {KEY}"], "the value of a secret stands in it"),
+        ([f"login --key {TOKEN}"], "the value of a secret stands in it"),
+        (["login", "--key", "sk-of-this-shell-1"], "the value of a secret stands in it"),
+    ],
+)
+def test_a_command_with_a_secret_in_it_is_not_kept(
+    monkeypatch: pytest.MonkeyPatch, words: list[str], said: str
+) -> None:
+    monkeypatch.setenv("SHELLS_API_KEY", "sk-of-this-shell-1")
+    kept = CommandRecord.from_command(words, {"OPENAI_API_KEY": KEY}, {"HF_TOKEN": TOKEN}, None)
+    told = json.loads(json.dumps(kept.to_json()))
+    assert not any(word in json.dumps(told) for word in words)
+    with pytest.raises(UsageError, match=f"the text of the command is not kept, for {said}"):
+        parse_saved(CommandRecord, told).values({}, {"HF_TOKEN": "x"})
+
+
+@pytest.mark.parametrize(
+    "bent", [{"words": [3]}, {"words": []}, {"nodes": "2"}, {"nodes": [True]}, {"env": {"A": 1}}, {"more": 1}]
+)
+def test_what_is_no_kept_command_is_refused(bent: dict[str, object]) -> None:
+    told = CommandRecord.from_command(["true"], {}, {}, 2).to_json() | bent
+    with pytest.raises((ValueError, TypeError, KeyError, AttributeError)):
+        parse_saved(CommandRecord, told)
+
+
+def test_a_secret_that_is_written_once_for_two_of_them_takes_nothing_else_with_it() -> None:
+    """It stands in one place, however often it is named."""
+    text = f"secrets:\n  A: &both |\n    {'x' * 60}\n  B: *both\nrun: |\n  echo one\n"
+    with pytest.raises(JobFileError, match="its secrets cannot be left out of it"):
+        strip_secrets(text, (), ())
+    lines = f"secrets:\n  A: &both |\n    {'x' * 15}\n  B: *both\nsetup: one\nrun: two\n"
+    with pytest.raises(JobFileError, match="its secrets cannot be left out of it"):
+        strip_secrets(lines, (), ())

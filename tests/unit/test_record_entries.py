@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields, is_dataclass
+from dataclasses import asdict, fields, is_dataclass
 from types import NoneType, UnionType
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from skyward_core.model.outcomes import Outcome, Summary
+from skyward_core.model.errors import Hint
+from skyward_core.model.outcomes import ErrorInfo, Outcome, RootCause, Summary, signal_name, to_json_types
+from skyward_core.views import events, recorded_events
 from skyward_core.views import events as ev
-from skyward_core.views import recorded_events
 from skyward_core.views.pool_view import PoolView, TrialSheet, apply
 from skyward_core.views.recorded_events import parse_event
 from tests.support.examples import examples
@@ -205,3 +206,103 @@ FIELDS = ("at", "event", "of", "stream", "run", "text", "node", "ahead", "why", 
 )
 def test_junk_is_passed_over(kind: Any, entry: dict[str, Any], good: dict[str, Any]) -> None:
     recorded_events.apply_entry(PoolView("p"), entry | good | {"k": kind})
+
+
+# Events as JSON, from this version and from others.
+
+
+def test_nested_values_come_back_as_they_were() -> None:
+    outcome = Outcome(
+        2,
+        2,
+        1,
+        "raised",
+        1.5,
+        Summary("int", "5", 5, True, 4),
+        ErrorInfo("ValueError", "né\ud800", "Traceback …"),
+    )
+    for event in (
+        events.RankEnded(pool="p", at=1.0, run="r", outcome=outcome),
+        events.RunEnded(pool="p", at=1.0, run="r", state="failed", root_cause=RootCause.from_outcome(outcome)),
+        events.RunEnded(pool="p", at=1.0, run="r", state="done"),
+        events.PoolState(pool="p", at=1.0, state="failed", detail="no", hint=Hint("trust-host-key", "gpu1", "/k")),
+        events.ItemYielded(
+            pool="p", at=1.0, run="r", index=0, rank=0, seq=9, summary=Summary("list", "[…]", [1], True)
+        ),
+    ):
+        assert parse_event(json.loads(json.dumps(events.to_json(event)))) == event
+
+
+def test_what_another_version_wrote_can_be_read() -> None:
+    assert parse_event({"event": "SomethingNew", "pool": "p"}) is None
+    assert parse_event({"pool": "p"}) is None
+    data = events.to_json(events.PoolState(pool="p", at=1.0, state="up")) | {"mood": "sunny"}
+    assert parse_event(data) == events.PoolState(pool="p", at=1.0, state="up")
+    del data["detail"]
+    assert parse_event(data) == events.PoolState(pool="p", at=1.0, state="up")
+
+
+def test_journals_of_older_releases_call_events_so() -> None:
+    assert set(events.Event.kinds) == {
+        "BudgetNews", "ItemYielded", "LeaseNews", "NodeLink", "NodeNotice", "NodePhase", "OutputFetched", "PoolGone",
+        "PoolOpened", "PoolState", "PriceNews", "QueueNews", "RankBegan", "RankEnded", "RankPhase", "RunEnded",
+        "RunOpened", "RunPlaced", "UnfetchedNews",
+    }  # fmt: skip
+    ended = events.PoolEnded(pool="p", at=1.0, receipt={})
+    assert events.to_json(ended)["event"] == "PoolGone" and parse_event(events.to_json(ended)) == ended
+
+
+def test_an_event_knows_its_time_and_is_not_to_be_changed() -> None:
+    first = events.PoolState(pool="p", state="up")
+    assert first.at <= events.PoolState(pool="p", state="up").at
+    if TYPE_CHECKING:  # an ignored error that is none is one: so this line is checked, by mypy
+        first.state = "gone"  # type: ignore[misc]
+
+
+# How a rank ended, as plain data.
+
+WHOLE = Outcome(
+    3, 1, 0, "raised", 1.5, Summary("dict", "{…}", {"a": [1, None]}, True, 40), ErrorInfo("E", "m", "t"), 2, 9
+)
+
+
+@pytest.mark.parametrize("outcome", [WHOLE, Outcome(0, 0, 0, "returned")])
+def test_an_outcome_passes_through_json(outcome: Outcome) -> None:
+    assert outcome.to_json() == asdict(outcome)
+    assert Outcome.from_json(json.loads(json.dumps(outcome.to_json()))) == outcome
+
+
+def test_plain_copies_no_leaves() -> None:
+    assert WHOLE.summary is not None
+    assert to_json_types(WHOLE)["summary"]["json"] is WHOLE.summary.json
+
+
+@pytest.mark.parametrize(
+    ("outcome", "code"),
+    [
+        (Outcome(0, 0, 0, "exited", exit_code=7), 7),
+        (Outcome(0, 0, 0, "exited", exit_code=0), 0),
+        (Outcome(0, 0, 0, "exited", signal=15), 143),
+        (Outcome(0, 0, 0, "raised", error=ErrorInfo("E", "m")), None),
+        (Outcome(0, 0, 0, "lost"), None),
+    ],
+)
+def test_a_root_cause_knows_the_status_to_exit_with(outcome: Outcome, code: int | None) -> None:
+    cause = RootCause.from_outcome(outcome)
+    assert (cause.rank, cause.outcome, cause.exit_code) == (0, outcome.kind, code)
+    assert RootCause(**json.loads(json.dumps(cause.to_json()))) == cause
+
+
+def test_without_an_error_the_kind_is_the_type() -> None:
+    assert RootCause.from_outcome(Outcome(0, 0, 0, "lost")).type == "lost"
+
+
+def test_what_is_not_there_stays_not_there() -> None:
+    assert Summary.from_wire(None) is None
+    assert ErrorInfo.from_wire(None) is None
+    assert Summary.from_wire({"type": "int", "text": "1"}) == Summary("int", "1")
+
+
+def test_signals_have_names() -> None:
+    assert signal_name(9) == "SIGKILL"
+    assert signal_name(200) == "signal 200"

@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from botocore.exceptions import ClientError
+from botocore.credentials import Credentials, RefreshableCredentials
+from botocore.exceptions import ClientError, EndpointConnectionError, UnauthorizedSSOTokenError
+from botocore.parsers import ResponseParserError
 
+import skyward_core as sky
 from skyward_core.client import offers_and_capacity
 from skyward_core.model.errors import NoCapacity, Unreachable
 from skyward_core.model.offers import Block, MachineRequirements, Offer, Reservation
-from skyward_core.providers.aws import instance_launch
+from skyward_core.model.specs import Options, PoolSpec
+from skyward_core.pool import startup
+from skyward_core.providers.aws import boto_calls, instance_launch
 from skyward_core.providers.aws.boto_calls import AwsAccount, AwsCalls
+from skyward_core.providers.aws.ec2_errors import translate_error
+from skyward_core.store.ledger import Ledger
 
 HELD = Reservation(
     id="cr-1", instance_type="p5.48xlarge", region="r", zone="ra", count=2, free=2, state="active", is_block=True,
@@ -115,3 +125,98 @@ def test_a_price_that_is_no_number_is_nobodys(upfront: float, said: float) -> No
         starts_at=1e9, upfront=upfront,
     )  # fmt: skip
     assert not offers_and_capacity.same_price(block, said)
+
+
+# Whoever launches with credentials that end before the pool is told so; whose renew themselves is not.
+
+NOW = 1e9
+
+
+def credentials(method: str, minutes: float = 30.0) -> RefreshableCredentials:
+    """As botocore makes them of a sign-in, a role, or an instance's metadata."""
+    ends = datetime.now(UTC) + timedelta(minutes=minutes)
+
+    def again() -> dict[str, str]:
+        return {"access_key": "a", "secret_key": "b", "token": "c", "expiry_time": ends.isoformat()}
+
+    return RefreshableCredentials.create_from_metadata(again(), again, method)
+
+
+def session(found: Any) -> Any:
+    def get() -> Any:
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    return SimpleNamespace(get_credentials=get)
+
+
+@pytest.mark.parametrize(
+    ("make", "known"),
+    [
+        (partial(credentials, "sso"), True),
+        (partial(credentials, "assume-role"), True),
+        (partial(credentials, "env"), True),
+        (partial(credentials, "iam-role"), False),
+        (partial(credentials, "container-role"), False),
+        (partial(credentials, "custom-process"), False),
+        (partial(Credentials, "a", "b", "token of nobody knows when"), False),
+        (lambda: None, False),
+        (UnauthorizedSSOTokenError, False),
+        (partial(credentials, "sso", -1), False),
+    ],
+)
+def test_what_botocore_says_of_their_end(make: Callable[[], Any], known: bool) -> None:
+    at = boto_calls.credentials_expire_at(session(make()))
+    assert (at is not None) == known
+    if at is not None:
+        assert abs(at - datetime.now(UTC).timestamp() - 1800) < 120
+
+
+@pytest.mark.parametrize(
+    ("at", "ttl", "said"),
+    [
+        (None, 60.0, ""),
+        (NOW + 601, 600.0, ""),
+        (NOW + 599, 600.0, "(in 9 min), before the pool's time to live is over"),
+        (NOW - 1, 600.0, "(they have expired), before"),
+        (NOW + 3601, None, ""),
+        (NOW + 3599, None, "(in 59 min), soon: renew them by then"),
+    ],
+)
+def test_when_it_is_said(at: float | None, ttl: float | None, said: str) -> None:
+    found = boto_calls.expiry_warning(at, ttl, NOW)
+    assert said in found and bool(found) == bool(said)
+
+
+async def test_it_is_said_of_a_pool_before_anything_of_it_exists(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SKYWARD_HOME", str(tmp_path))
+    boto_calls.shared_calls.cache_clear()
+    monkeypatch.setattr(boto_calls.AwsCalls, "credentials_expire_at", lambda self: datetime.now(UTC).timestamp() + 600)
+    provider = sky.AWS(region="us-east-1")
+    spec = PoolSpec(name="p", provider=provider, options=Options(ttl=7200))
+    ledger = Ledger()
+    try:
+        found = await startup.write_intent(spec, ledger, str(tmp_path))
+        assert found.notice.startswith("the AWS credentials expire at ")
+        monkeypatch.setattr(boto_calls.AwsCalls, "credentials_expire_at", lambda self: None)
+        assert await provider.warnings(spec) == []
+    finally:
+        ledger.close()
+
+
+# What a call that came to nothing says.
+
+
+def test_the_page_of_a_server_that_is_none_of_aws_is_not_quoted() -> None:
+    page = b"<!doctype html>\n<title>Sign in</title>\n"
+    error = ResponseParserError(f"Unable to parse response (syntax error), invalid XML received:\n{page!r}")
+    said = str(translate_error(error, "ec2", "us-east-1", "describe_instances"))
+    assert "look for a proxy, or a network's sign-in page" in said and "<title>" not in said
+
+
+def test_a_region_that_there_is_not_is_named() -> None:
+    error = EndpointConnectionError(endpoint_url="https://ec2.us-eats-1.amazonaws.com/")
+    assert "that there is a region us-eats-1" in str(translate_error(error, "ec2", "us-eats-1", "describe_instances"))

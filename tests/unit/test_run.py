@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+import pickle
+import threading
 from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from skyward_core.model.errors import RunError
+from skyward_core.api.map_and_stream import split_streams
+from skyward_core.model.errors import Cancelled, PoolError, PoolGone, RunError
+from skyward_core.model.output_files import WrittenFile
+from skyward_core.pool.output_files import OutputFetcher, OutputRecord, list_files
+from skyward_core.pool.pool_context import PoolEnd
 from skyward_core.pool.runs import run as module
+from skyward_core.pool.runs.run import Run, RunCompletion
 from skyward_core.views import events
 from tests.support.examples import examples
 from tests.support.runs import broadcast, gather, home_for_runs, kinds
-from tests.support.staged_pool import said, staged, task
+from tests.support.staged_pool import Node, Stage, said, staged, task
 from tests.support.waiting import until
 
 
@@ -372,3 +382,542 @@ async def test_who_leaves_a_sweep_hands_all_of_it_to_the_nodes() -> None:
         stays.stays = True
         stays.dispatch()
         assert len(stays.calls_on(stage.links[0])) == len(stays.calls_on(stage.links[1])) == 3
+
+
+# One run alone: values of generators, large results, and what becomes of them where its client leaves.
+
+GRACE = 3.5
+
+
+def stream(stage: Stage, *, consumed: bool) -> Run:
+    run = stage.add("single", task(stream=True), consumed=consumed)
+    run.dispatch()
+    return run
+
+
+def credits(stage: Stage) -> list[int]:
+    return [header["next"] for header in stage.nodes[0].of("credit")]
+
+
+async def test_without_a_reader_a_generator_may_go_on_after_every_value() -> None:
+    async with staged(1) as stage:
+        (node,) = stage.nodes
+        run = stream(stage, consumed=False)
+        assert node.of("call")[0]["stream"] is True
+        for number in (0, 1, 0, 1, 2):
+            node.yields(run, 0, number)
+        assert credits(stage) == [1, 2, 2, 2, 3], "what came twice is taken once"
+        assert [event.seq for event in stage.told(events.ItemYielded)] == [0, 1, 2]
+        node.ends(run, 0, items=3)
+        assert run.state == "done"
+
+
+async def test_a_reader_pays_for_each_value_and_gets_each_once() -> None:
+    async with staged(1) as stage:
+        (node,) = stage.nodes
+        run = stream(stage, consumed=True)
+        for number in (0, 1, 0, 1):
+            node.yields(run, 0, number)
+        assert credits(stage) == []
+        items = run.items(0)
+        assert (next(items), next(items)) == (0, 3)
+        await until(lambda: credits(stage) == [1])
+        node.drop()
+        await until(lambda: stage.links[0].up)
+        (again,) = node.of("call")
+        assert (again["next"], again["taken"]) == (2, 1), "from where we are"
+        node.yields(run, 0, 1)
+        node.yields(run, 0, 2)
+        node.ends(run, 0, items=3)
+        assert stage.acknowledged() == [], "a node keeps what is not read yet"
+        assert await asyncio.to_thread(list, items) == [6]
+        await until(lambda: credits(stage)[-1] == 3)
+        assert stage.acknowledged()[-1] == (0, {run.id: None})
+
+
+async def test_a_reader_that_goes_away_needs_no_values_any_more() -> None:
+    async with staged(1) as stage:
+        (node,) = stage.nodes
+        run = stream(stage, consumed=True)
+        node.yields(run, 0, 0)
+        node.ends(run, 0, items=1)
+        assert stage.acknowledged() == []
+        run.cancel("its caller went away")
+        assert stage.acknowledged() == [(0, {run.id: None})]
+        assert run.state == "done"
+
+
+@pytest.mark.parametrize(
+    ("came", "more", "why"),
+    [
+        ([0, 3], {}, "values 1 to 2 of f() on rank 0 was lost on node 0"),
+        ([0, 2], {}, "value 1 of f() on rank 0 was lost on node 0"),
+        ([0], {"items": 2}, "value 1 of f() on rank 0 was lost on node 0"),
+    ],
+)
+async def test_values_that_are_missing_end_the_call(came: list[int], more: Any, why: str) -> None:
+    async with staged(1, grace=GRACE) as stage:
+        (node,) = stage.nodes
+        run = stream(stage, consumed=True)
+        for number in came:
+            node.yields(run, 0, number)
+        if more:
+            node.ends(run, 0, **more)
+        (stop,) = node.of("stop")
+        assert (stop["i"], stop["grace"]) == (0, GRACE)
+        assert stop["why"].startswith(why)
+        items = run.items(0)
+        assert next(items) == 0, "those before it are here"
+        with pytest.raises(RunError, match="lost on node 0; those before it are here"):
+            next(items)
+
+
+# -- large results ---------------------------------------------------------------------------------------------------
+
+
+async def test_a_run_with_a_large_result_has_ended_when_that_is_here() -> None:
+    async with staged(1, concurrency=2) as stage:
+        (node,) = stage.nodes
+        run = gather(stage, 2)
+        node.ends(run, 1, value="small")
+        body = pickle.dumps("large")
+        node.ends(run, 0, file="x.result", size=len(body))
+        await until(lambda: node.of("fetch"))
+        (asked,) = node.of("fetch")
+        assert (asked["f"], asked["at"], run.state) == ("x.result", 0, "running")
+        node.say({"t": "data", "id": asked["id"], "last": False}, body[:4])
+        assert stage.acknowledged() == [(0, {run.id: [1]})], "the node keeps what is on its way"
+        node.drop()
+        await until(lambda: stage.links[0].up and node.of("fetch"))
+        (asked,) = node.of("fetch")
+        assert asked["at"] == 4, "what has come is kept"
+        assert node.calls == [], "its outcome is known"
+        node.say({"t": "data", "id": asked["id"], "last": True}, body[4:])
+        await until(lambda: run.state != "running")
+        assert run.results() == ["large", "small"]
+        assert list(stage.context.archive.results.iterdir()) == []
+
+
+async def test_a_large_result_of_a_run_that_somebody_waits_for_is_loaded_as_it_lands() -> None:
+    async with staged(1) as stage:
+        (node,) = stage.nodes
+        ending = RunCompletion()
+        run = stage.registry.add("waited", "gather", [task(), task(1)], 2, ending)
+        run.dispatch()
+        body = pickle.dumps("large")
+        waiting = asyncio.create_task(asyncio.to_thread(ending.wait))
+        node.ends(run, 0, file="x.result", size=len(body))
+        await until(lambda: node.of("fetch"))
+        node.say({"t": "data", "id": node.of("fetch")[0]["id"], "last": True}, body)
+        await until(lambda: 0 in run._loaded and run._loaded[0].done())
+        assert run.state == "running", "while the other still runs"
+        node.ends(run, 1, value=1)
+        assert (await waiting).results() == ["large", 1]
+
+
+@pytest.mark.parametrize(
+    ("trouble", "why"),
+    [("error", r"could not be fetched to .*: No such file"), ("gone", r"connection to node 0 was lost")],
+)
+async def test_a_large_result_that_cannot_be_had_is_lost(trouble: str, why: str) -> None:
+    async with staged(1) as stage:
+        (node,) = stage.nodes
+        run = gather(stage, 1)
+        node.ends(run, 0, file="x.result", size=100_000)
+        await until(lambda: node.of("fetch"))
+        if trouble == "error":
+            node.say({"t": "data", "id": node.of("fetch")[0]["id"], "last": True, "error": "No such file"})
+        else:
+            node.drop()
+            stage.registry.drop_link(stage.links[0])
+        await until(lambda: run.state == "failed")
+        with pytest.raises(RunError, match=rf"^f failed: task 0 was lost: [^\[]*{why}[^\[]*$"):
+            run.results()
+        stage.background.run_deferred()
+        assert len(stage.told(events.RankEnded)) == 1
+
+
+async def test_a_large_result_that_is_told_of_again_while_it_comes_is_fetched_once() -> None:
+    """An agent tells of all that is claimed, once more after each reconnection."""
+    async with staged(1) as stage:
+        (node,) = stage.nodes
+        run = gather(stage, 1)
+        body = pickle.dumps("large")
+        for _ in range(3):
+            node.ends(run, 0, file="x.result", size=len(body))
+        await until(lambda: node.of("fetch"))
+        node.say({"t": "data", "id": node.of("fetch")[0]["id"], "last": True}, body)
+        await until(lambda: run.state != "running")
+        assert (len(node.of("fetch")), run.results()) == (1, ["large"])
+
+
+# -- leaving ---------------------------------------------------------------------------------------------------------
+
+
+async def test_who_leaves_takes_what_no_node_has_got_along() -> None:
+    async with staged(2) as stage:
+        unsent, part, whole = stage.add("gather", task()), gather(stage, 6), broadcast(stage)
+        for run in (unsent, part, whole):
+            run.detach()
+        assert [run.state for run in (unsent, part, whole)] == ["cancelled", "left", "left"]
+        assert all(run.future.done() for run in (unsent, part, whole))
+        with pytest.raises(Cancelled, match="it was sent to no node"):
+            unsent.results()
+        with pytest.raises(PoolError, match="2 of its 6 tasks had been sent to no node, and are not run"):
+            part.results()
+        with pytest.raises(PoolError, match=rf"sky.attach\('p'\)\.wait\('{whole.id}'\) gives its results"):
+            whole.results()
+        assert not any(node.of("stop") for node in stage.nodes), "it goes on there"
+        assert stage.acknowledged() == [], "whoever claims it gets what came of it"
+
+
+async def test_who_left_with_some_of_the_results_is_not_told_that_they_are_still_there() -> None:
+    async with staged(2) as stage:
+        some, unsent, ranks = gather(stage, 3), gather(stage, 6), broadcast(stage)
+        for run in (some, unsent, ranks):
+            stage.nodes[0].ends(run, 0)
+            run.detach()
+        for run, total in (some, 3), (unsent, 6):
+            with pytest.raises(PoolError) as caught:
+                run.results()
+            words = str(caught.value)
+            assert f"1 of its {total} results had come here, and no node keeps those" in words
+            assert "attach" not in words
+            assert ("1 of its 6 tasks had been sent to no node" in words) is (run is unsent)
+        with pytest.raises(PoolError, match="gives its results"):
+            ranks.results()  # of a broadcast nodes keep all until the last is here
+
+
+@pytest.mark.parametrize("end", ["left", "lost"])
+@pytest.mark.parametrize("kind", ["gather", "broadcast", "stream"])
+async def test_what_ends_after_a_run_was_left_is_kept_for_whoever_comes(end: str, kind: str) -> None:
+    """Links are closed a moment after that, and what was on its way over them comes all the same."""
+    async with staged(2) as stage:
+        match kind:
+            case "gather":
+                run = gather(stage, 6)
+            case "broadcast":
+                run = broadcast(stage)
+            case _:
+                run = stream(stage, consumed=True)
+                stage.nodes[0].yields(run, 0, 0)
+        sent = len(stage.placed)
+        if end == "left":
+            run.detach()
+        else:
+            run.pool_ended(PoolEnd("p", "somebody else", "", 0.0))
+        for node, index in [(each, call) for each in stage.nodes for call in each.calls]:
+            node.ends(run, index, "returned", items=1 if kind == "stream" else 0)
+        if kind == "stream":
+            run.on_consumed(stage.links[0], 0, 1)
+            run.cancel("its reader went away")
+        assert (run.state, len(stage.placed)) == (end, sent), "its client is not there for what comes of more"
+        assert stage.acknowledged() == []
+
+
+async def test_a_pool_that_has_ended_ends_its_runs_and_has_nothing_removed() -> None:
+    async with staged(1) as stage:
+        run, read = gather(stage, 3), stream(stage, consumed=True)
+        stage.nodes[0].yields(read, 0, 0)
+        read.pool_ended(PoolEnd("p", "somebody else", "", 0.0))
+        read.cancel("its reader went away")
+        run.pool_ended(PoolEnd("p", "somebody else", "", 0.0))
+        run.pool_ended(PoolEnd("p", "another", "", 0.0))
+        run.cancel("too late")
+        with pytest.raises(PoolGone, match="by somebody else"):
+            run.results()
+        assert (run.state, stage.nodes[0].of("stop"), stage.acknowledged()) == ("lost", [], [])
+        assert [event.state for event in stage.told(events.RunEnded)] == ["lost", "lost"]
+
+
+async def test_of_another_clients_run_every_node_is_told_that_it_is_not_needed() -> None:
+    async with staged(2) as stage:
+        run = stage.add("gather", task(), task(1))
+        run.claim_from(stage.links)
+        assert all(run.is_sent_to(link, index) for link in stage.links for index in (0, 1))
+        stage.nodes[1].ends(run, 0, value="a")
+        stage.nodes[1].ends(run, 1, value="b")
+        assert run.results() == ["a", "b"]
+        assert [node for node, calls in stage.acknowledged() if calls == {run.id: None}] == [0, 1]
+
+
+# One run alone: how it is stopped, and what becomes of it where its gang breaks.
+
+GANG = {"type": "torch.distributed.DistBackendError", "message": "a peer went away", "traceback": ""}
+
+
+async def test_a_run_cancelled_before_it_was_sent_reaches_no_node() -> None:
+    async with staged(2) as stage:
+        run = stage.add("broadcast", task())
+        run.mark_waiting()
+        run.cancel("asked for")
+        assert not run.end_waiting(), "nobody is to start it"
+        run.send_broadcast(1)
+        assert (run.state, kinds(run)) == ("cancelled", ["collateral"] * 2)
+        with pytest.raises(Cancelled, match=r"was cancelled \(asked for\)"):
+            run.results()
+        assert stage.acknowledged() == []
+        assert not any(node.of("call") + node.of("stop") for node in stage.nodes)
+
+
+@pytest.mark.parametrize("kind", ["gather", "broadcast"])
+async def test_a_run_cancelled_after_it_was_sent_is_stopped_on_every_node_once(kind: str) -> None:
+    async with staged(2, grace=GRACE) as stage:
+        for link in stage.links:
+            link.epoch = 6
+        run = gather(stage, 6) if kind == "gather" else broadcast(stage)
+        stage.nodes[0].ends(run, 0, value="kept")
+        run.cancel("asked for")
+        run.cancel("again")
+        expected: dict[str, Any] = {"t": "stop", "run": run.id, "why": "cancel", "grace": GRACE}
+        expected |= {"break": 6} if kind == "broadcast" else {}
+        assert [node.of("stop") for node in stage.nodes] == [[expected]] * 2
+        unsent = [index for index, outcome in run.outcomes.items() if outcome.rank == -1]
+        assert unsent == ([5] if kind == "gather" else [])
+        assert run.state == "running", "it has ended when the nodes say so"
+        for index in {1, 2, 3, 4} if kind == "gather" else {1}:
+            node = next(at for at, each in stage.placed if each == index)
+            stage.nodes[node].ends(run, index, "collateral", begun=False)
+        assert run.state == "cancelled"
+        with pytest.raises(Cancelled, match=r"\(asked for\)"):
+            run.results()
+
+
+async def test_one_that_returned_all_the_same_is_done() -> None:
+    async with staged(2) as stage:
+        run = broadcast(stage)
+        run.cancel("too late")
+        for rank in (0, 1):
+            stage.nodes[rank].ends(run, rank, value=rank)
+        assert run.results() == [0, 1]
+
+
+async def test_a_stop_breaks_the_gang_on_nodes_that_have_something_to_stop() -> None:
+    async with staged(2) as stage:
+        run = gather(stage, 2)
+        stage.nodes[0].ends(run, 0)
+        run.cancel("asked for")
+        assert [link.broken for link in stage.links] == ["", "a run was stopped"]
+
+
+@pytest.mark.parametrize(
+    ("fail_fast", "outcome", "stopped"),
+    [
+        (True, {"kind": "raised"}, "at once"),
+        (True, {"kind": "exited", "exit_code": 3}, "at once"),
+        (True, {"kind": "exited", "signal": 6}, "later"),
+        (True, {"kind": "raised", "error": GANG}, "later"),
+        (True, {"kind": "collateral"}, "never"),
+        (True, {"kind": "returned"}, "never"),
+        (False, {"kind": "raised"}, "never"),
+    ],
+)
+async def test_the_first_failure_stops_the_others(
+    monkeypatch: pytest.MonkeyPatch, fail_fast: bool, outcome: Any, stopped: str
+) -> None:
+    monkeypatch.setattr(module, "ECHO_WAIT", 0.0)
+    async with staged(2, fail_fast=fail_fast, grace=GRACE) as stage:
+        run = gather(stage, 6)
+        stage.nodes[0].ends(run, 0, **outcome)
+        expected = {"t": "stop", "run": run.id, "why": "fail-fast", "grace": GRACE}
+        at_once = [node.of("stop") for node in stage.nodes]
+        assert at_once == ([[expected]] * 2 if stopped == "at once" else [[], []])
+        passed: list[int] = []
+        asyncio.get_running_loop().call_later(0.0, passed.append, 1)  # behind what waits for the doubt to settle
+        await until(lambda: passed)
+        assert [node.of("stop") for node in stage.nodes] == [[expected] if stopped != "never" else []] * 2
+        assert (5 in run.outcomes) == (stopped != "never")
+        if stopped != "never":
+            assert said(run, 5) == "not started: another task failed"
+
+
+async def test_what_a_rank_says_of_its_lost_peer_is_not_the_cause() -> None:
+    async with staged(3) as stage:
+        run = broadcast(stage)
+        stage.nodes[0].ends(run, 0, "raised", RuntimeError(), error=GANG)
+        stage.nodes[2].ends(run, 2, "exited", exit_code=9)
+        stage.nodes[1].ends(run, 1, "collateral")
+        assert run.root_cause is not None
+        assert (run.state, run.root_cause.rank, run.root_cause.exit_code) == ("failed", 2, 9)
+
+
+# -- a gang that broke -----------------------------------------------------------------------------------------------
+
+
+async def test_a_broadcast_of_which_no_rank_began_is_begun_anew() -> None:
+    async with staged(3) as stage:
+        run = broadcast(stage)
+        stage.nodes[1].stale(run, 1, "rank 9 ended")
+        stop = {
+            "t": "stop",
+            "run": run.id,
+            "why": "its gang broke before all ranks began",
+            "grace": 5.0,
+            "break": 1,
+        }
+        assert [node.of("stop") for node in stage.nodes] == [[stop]] * 3
+        stage.nodes[1].stale(run, 1)
+        stage.nodes[0].ends(run, 0, "collateral", begun=False)
+        assert (run.state, len(stage.placed)) == ("running", 3), "rank 2 is yet to say"
+        stage.nodes[2].stale(run, 2)
+        await until(lambda: len(stage.placed) == 6)
+        assert stage.keeper.asked == ["start"], "with a whole gang"
+        for node in stage.nodes:
+            frames = [(each["t"], each.get("epoch")) for each in (*node.of("call"), *node.of("ack")[-1:])]
+            assert frames == [("call", 1), ("call", 2), ("ack", None)]
+            order = [header["t"] for header, _ in node.pipes[-1].sent]
+            assert order[-2:] == ["ack", "call"], "else it would answer from memory"
+            assert node.of("ack")[-1]["calls"] == {run.id: None}
+        for rank in (0, 1, 2):
+            stage.nodes[rank].ends(run, rank, value=rank)
+        assert run.results() == [0, 1, 2]
+        stage.background.run_deferred()
+        assert [event.state for event in stage.told(events.RunEnded)] == ["done"]
+
+
+async def test_a_generator_that_is_begun_anew_is_read_to_its_end() -> None:
+    """Its reader hears of the first attempt's outcomes when those are no more."""
+    async with staged(2) as stage:
+        run = stage.add("broadcast", task(stream=True), consumed=True)
+        run.send_broadcast(1)
+        stage.nodes[0].ends(run, 0, "collateral", begun=False)
+        stage.nodes[1].stale(run, 1)
+        await until(lambda: len(stage.placed) == 4)
+        read: dict[int, list[Any]] = {}
+        for rank, values in enumerate(split_streams(run, lambda: None)):
+            work = partial(lambda rank, values: read.update({rank: list(values)}), rank, values)
+            threading.Thread(target=work, daemon=True).start()
+        for rank, node in enumerate(stage.nodes):
+            node.yields(run, rank, 0)
+            node.ends(run, rank, items=1)
+        await until(lambda: read == {0: [0], 1: [0]})
+
+
+@pytest.mark.parametrize("begun", [{"kind": "returned"}, {"kind": "collateral", "begun": True}, {"kind": "lost"}])
+async def test_one_of_which_a_rank_began_is_not(begun: Any) -> None:
+    async with staged(2, fail_fast=False) as stage:
+        run = broadcast(stage)
+        stage.nodes[1].stale(run, 1, "rank 9 ended")
+        stage.nodes[0].ends(run, 0, **begun)
+        assert (run.state, len(stage.placed), stage.keeper.asked) == ("failed", 2, [])
+        assert run.outcomes[1].kind == "lost"
+        assert said(run, 1) == "its gang broke before it began: rank 9 ended"
+
+
+async def test_what_broke_an_earlier_gang_is_not_told_of_a_later_one() -> None:
+    async with staged(2, fail_fast=False) as stage:
+        run = broadcast(stage)
+        for rank in (0, 1):
+            stage.nodes[rank].stale(run, rank, "rank 9 ended")
+        await until(lambda: len(stage.placed) == 4)
+        stage.nodes[1].stale(run, 1, "rank 7 ended")
+        stage.nodes[0].ends(run, 0)
+        assert said(run, 1) == "its gang broke before it began: rank 7 ended"
+
+
+async def test_one_whose_node_is_lost_is_not_begun_anew() -> None:
+    async with staged(2) as stage:
+        run = broadcast(stage)
+        stage.nodes[0].stale(run, 0)
+        stage.registry.drop_link(stage.links[1])
+        assert (run.state, kinds(run), stage.keeper.asked) == ("failed", ["lost", "lost"], [])
+
+
+async def test_one_that_waits_for_its_new_gang_has_no_call_that_a_lost_node_could_lose() -> None:
+    """What is stopped before it is sent is not stopped afterwards."""
+    async with staged(2) as stage:
+        stage.keeper.opened.clear()
+        run = broadcast(stage)
+        for rank in (0, 1):
+            stage.nodes[rank].stale(run, rank)
+        await until(lambda: stage.keeper.asked)
+        stage.registry.drop_link(stage.links[1])
+        stage.keeper.opened.set()
+        await until(lambda: 1 in run.outcomes)
+        told = [header["t"] for header, _ in stage.nodes[0].pipes[-1].sent]
+        assert told[-2:] == ["call", "stop"]
+
+
+async def test_one_that_was_cancelled_meanwhile_is_not_begun_anew() -> None:
+    async with staged(2) as stage:
+        run = broadcast(stage)
+        stage.nodes[0].stale(run, 0)
+        run.cancel("asked for")
+        stage.nodes[1].stale(run, 1)
+        assert (run.state, stage.keeper.asked) == ("cancelled", [])
+        assert [len(node.of("stop")) for node in stage.nodes] == [1, 1]
+
+
+async def test_one_that_waits_for_its_new_gang_can_be_cancelled() -> None:
+    async with staged(2) as stage:
+        stage.keeper.opened.clear()
+        run = broadcast(stage)
+        for rank in (0, 1):
+            stage.nodes[rank].stale(run, rank)
+        await until(lambda: stage.keeper.asked)
+        run.cancel("asked for")
+        assert run.state == "cancelled"
+        stage.keeper.opened.set()
+        await until(lambda: stage.keeper.is_complete and stage.keeper.epoch == 2)
+        assert len(stage.placed) == 2
+
+
+# Files that nodes are asked for: also those whose link is down for a moment.
+
+
+def tells(node: Node, name: str = "") -> None:
+    (asked,) = node.of("written")
+    written: dict[str, Any] = {
+        "path": name or f"of-{node.number}",
+        "size": 1,
+        "at": 1.0,
+        "version": name or f"v{node.number}",
+    }
+    node.say({"t": "known", "id": asked["id"], "files": [written], "more": 0, "folder": "/w"})
+
+
+@pytest.mark.parametrize("when", ["before it is asked", "before it answers"])
+async def test_a_node_whose_link_comes_up_again_is_asked_once_more(when: str) -> None:
+    async with staged(2) as stage:
+        first, second = stage.nodes
+        if when == "before it is asked":
+            second.drop()
+        asking = asyncio.create_task(list_files(stage.context, [], None))
+        await until(lambda: first.of("written"))
+        tells(first)
+        if when == "before it answers":
+            second.drop()
+        await until(lambda: len(second.pipes) == 2 and second.of("written"))
+        tells(second)
+        found = await asking
+        assert (found.failures, found.folders) == ({}, {0: "/w", 1: "/w"})
+        assert [file.path for file in found.files] == ["of-0", "of-1"]
+
+
+async def test_a_file_of_a_disk_that_nodes_share_gives_way_to_its_next_state_whichever_names_it(
+    tmp_path: Path,
+) -> None:
+    async with staged(2) as stage:
+        asking = asyncio.create_task(list_files(stage.context, [], None))
+        for node in stage.nodes:
+            await until(lambda node=node: node.of("written"))  # type: ignore[misc]
+            tells(node, "same")
+        (file,) = (await asking).files
+        assert (file.node, file.also) == (0, (1,))
+        target, record = tmp_path / file.path, OutputRecord(tmp_path / "outputs.jsonl")
+        target.write_text("as it was when the second node named it first")
+        record.add(WrittenFile(file.path, 2, 0.0, 1, "earlier"), target)
+        fetching = OutputFetcher(stage.context, record)
+        assert fetching._may_replace(file, target)
+        with pytest.raises(OSError, match="did not come from this file"):
+            fetching._may_replace(replace(file, also=()), target)
+
+
+async def test_one_that_does_not_come_back_is_named() -> None:
+    async with staged(2) as stage:
+        stage.links[1].mark_lost()
+        asking = asyncio.create_task(list_files(stage.context, [], None))
+        await until(lambda: stage.nodes[0].of("written"))
+        tells(stage.nodes[0])
+        found = await asking
+        assert list(found.failures) == [1] and found.folders == {0: "/w"}

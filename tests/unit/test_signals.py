@@ -5,11 +5,21 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import subprocess
+import sys
 from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from skyward_core.node.agent.worker_processes import add_signal_handlers
+from skyward_core.node.agent.client_requests import PeerTransfers
+from skyward_core.node.agent.config import AgentConfig
+from skyward_core.node.agent.worker_processes import add_signal_handlers, reap
+from skyward_core.transport.certificates import Authority, node_name
+from skyward_core.util.content_hash import hash_bytes
+from tests.support.processes import descendants
 
 
 @pytest.fixture
@@ -49,3 +59,125 @@ async def test_one_that_comes_while_the_loop_sleeps_wakes_it() -> None:
     killer = await asyncio.create_subprocess_exec("kill", "-USR1", str(os.getpid()))
     await asyncio.wait_for(woken.wait(), 10)
     await killer.wait()
+
+
+# A worker that is told to end while it gets ready for that ends in silence.
+
+ENDS_EARLY = """
+import os, signal, threading
+from skyward_core.node.worker.stop_signal import StopSignal
+
+start = threading.Thread.start
+
+def told_first(thread):
+    os.kill(os.getpid(), signal.SIGTERM)
+    start(thread)
+
+threading.Thread.start = told_first
+StopSignal(interrupts=True)
+"""
+
+
+def test_who_is_told_to_end_as_it_gets_ready_for_that_ends() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", ENDS_EARLY],
+        cwd=Path(__file__).parents[2], capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (143, "")
+
+
+# The agent's way to its peers: a process of its own per client, that ends with the client; its death is told.
+
+DATA = b"payload" * 100_000
+NAME = hash_bytes(DATA)
+
+
+class Client:
+    """What an exchange needs of a client's connection."""
+
+    def __init__(self) -> None:
+        self.is_open = True
+        self.answers: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+
+    def send(self, header: dict[str, Any]) -> None:
+        self.answers.put_nowait(header)
+
+
+class Node:
+    def __init__(self, folder: Path, number: int, authority: Authority) -> None:
+        self.config = AgentConfig("p", number, 2, str(folder), str(folder / "sock"), 600.0, 5.0)
+        self.config.blobs.mkdir(parents=True)
+        self.exchange = PeerTransfers(self.config)
+        self.client = Client()
+        self.papers = authority.issue(node_name(number)).to_json()
+
+    async def ask(self, **header: Any) -> dict[str, Any]:
+        await self.exchange.answer(self.client, {"id": 7} | header)  # type: ignore[arg-type]
+        async with asyncio.timeout(20):
+            answer = await self.client.answers.get()
+        assert answer.pop("id") == 7 and answer.pop("t") == "known"
+        return answer
+
+    async def listen(self) -> int:
+        return int((await self.ask(t="peers", **self.papers))["port"])
+
+    def blob(self) -> dict[str, Any]:
+        return {"t": "pull", "hash": NAME, "size": len(DATA)}
+
+
+@pytest.fixture
+def nodes(tmp_path: Path) -> list[Node]:
+    authority = Authority("p")
+    made = [Node(tmp_path / str(number), number, authority) for number in range(2)]
+    (made[0].config.blobs / NAME).write_bytes(DATA)
+    return made
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    async with asyncio.timeout(20):
+        while not holds():
+            reap()
+            await asyncio.sleep(0.005)
+
+
+async def test_blobs_go_through_processes_that_end_with_their_client(nodes: list[Node]) -> None:
+    before = descendants(os.getpid())
+    ports = [await node.listen() for node in nodes]
+    assert len(descendants(os.getpid()) - before) == 2
+    answer = await nodes[1].ask(**nodes[1].blob(), **{"from": ["127.0.0.1", ports[0]]})
+    assert answer == {}
+    assert (nodes[1].config.blobs / NAME).read_bytes() == DATA
+    assert await nodes[1].ask(**nodes[1].blob(), **{"from": None}) == {}  # it has it
+    for node in nodes:
+        node.exchange.on_client_gone(node.client)  # type: ignore[arg-type]
+    await until(lambda: descendants(os.getpid()) <= before)
+
+
+async def test_what_goes_wrong_is_told(nodes: list[Node]) -> None:
+    assert "not there" in (await nodes[1].ask(**nodes[1].blob(), **{"from": None}))["error"]
+    port, _ = [await node.listen() for node in nodes]
+    missing = {"t": "pull", "hash": "0" * 32, "size": 1, "from": ["127.0.0.1", port]}
+    answer = await nodes[1].ask(**missing)
+    assert "has not got it" in answer["error"] and not answer["unreachable"]
+    missing["from"] = ["127.0.0.1", 1]
+    assert (await nodes[1].ask(**missing))["unreachable"]
+    for node in nodes:
+        node.exchange.on_client_gone(node.client)  # type: ignore[arg-type]
+
+
+async def test_its_death_is_an_answer_and_another_one_can_be_had(nodes: list[Node]) -> None:
+    before = descendants(os.getpid())
+    await nodes[1].listen()
+    (helper,) = descendants(os.getpid()) - before
+    os.kill(helper, signal.SIGSTOP)
+    request = {"t": "pull", "hash": NAME, "size": len(DATA), "from": ["127.0.0.1", 1]}
+    asking = asyncio.create_task(nodes[1].ask(**request))
+    await asyncio.sleep(0)
+    os.kill(helper, signal.SIGKILL)
+    assert "has ended" in (await asking)["error"]
+    assert "has ended" in (await nodes[1].ask(**request))["error"]
+    ports = [await node.listen() for node in nodes]
+    assert await nodes[1].ask(**nodes[1].blob(), **{"from": ["127.0.0.1", ports[0]]}) == {}
+    for node in nodes:
+        node.exchange.on_client_gone(node.client)  # type: ignore[arg-type]
+    await until(lambda: descendants(os.getpid()) <= before)

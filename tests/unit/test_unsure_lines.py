@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import time
 from concurrent.futures import Future
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from skyward_core.model.outcomes import Outcome
+from skyward_core.model.outcomes import ErrorInfo, Outcome, RootCause
+from skyward_core.pool.gang_setup import NodeGangState, busy_nodes, choose_nodes
+from skyward_core.pool.node_roster import PreemptionNotices
+from skyward_core.views import events
 from skyward_core.views.events import Event, QueuedRun, QueueNews, RankBegan, RankEnded
-from skyward_core.views.pool_view import RunView
+from skyward_core.views.pool_view import PoolView, RunView, apply
+from skyward_core.views.recorded_events import parse_event
+from skyward_core.views.stack_groups import format_ranges
+from skyward_core.views.sweep_trials import failure_lines, steps_by_node, steps_of_job
 from skyward_tui.cli.commands.run import PoolCommand
 from skyward_tui.cli.console import Console
 from skyward_tui.cli.follow_run import MAX_BUFFERED_BYTES, PendingLaunchEvents, UnattributedLines
+from skyward_tui.text.queue_sweep_comparison_rows import queue_row_json, queue_rows, waiting_reason
 
 
 def waits(*runs: str) -> QueueNews:
@@ -195,3 +203,293 @@ def test_holding_a_piece_takes_no_longer_the_more_are_held() -> None:
     left = [data for _, data in lines.pop(0)]
     assert sum(len(data) for data in left) <= MAX_BUFFERED_BYTES and left[-1].endswith(b"2999")
     assert len(left) > pieces // 3 and lines.pop(0) == []
+
+
+# Which nodes a run gets, and who it waits for: by tables.
+
+
+def node(at: int, epoch: int, members: str = "", *, active: int = 0, kept: str = "", **more: bool) -> NodeGangState:
+    """A node whose gang has had one run on as many ranks as it has nodes, or, with ``total``, on more."""
+    named = tuple(map(int, members))
+    run = {"active": active, "ended": 1 - active, "total": len(named) or 4, "kept": kept}
+    there = more.pop("there", True)
+    runs: Any = {f"r{epoch}": run} if there else {}
+    return NodeGangState(at, there, epoch=epoch, members=named, runs=runs, **more)
+
+
+IDLE = [node(at, 1) for at in range(4)]
+PAIR = [node(0, 2, "01", active=1), node(1, 2, "01"), node(2, 1), node(3, 1)]
+BROKEN = [node(0, 2, "01", active=1, broken=True), node(1, 2, "01", broken=True), node(2, 1), node(3, 1)]
+SILENT = [node(0, 2, "01"), node(1, 2, "01", there=False), node(2, 1), node(3, 1)]
+LOST = [node(0, 2, "01"), node(1, 2, "01", there=False, gone=True), node(2, 1), node(3, 1)]
+TWO = [node(0, 3, "03"), node(1, 2, "12"), node(2, 2, "12"), node(3, 3, "03")]
+KEPT = [node(0, 2, "01", kept="job"), node(1, 2, "01", kept="job"), node(2, 1), node(3, 1)]
+BUSY = [node(at, 1, active=1) for at in range(4)]
+
+
+@pytest.mark.parametrize(
+    "nodes, wanted, got",
+    [
+        (IDLE, 2, (0, 1)),
+        (IDLE, (1, 3), (1, 3)),
+        (IDLE, 4, (0, 1, 2, 3)),
+        (PAIR, 2, (2, 3)),  # node 1 has ended its part, but node 0 may need it
+        (PAIR, 3, ()),
+        (PAIR, (1, 2), ()),
+        (BROKEN, 3, (0, 1, 2)),  # what runs there is about to end
+        (SILENT, 3, ()),  # who knows what node 1 does; node 0 waits for it, perhaps
+        (SILENT, 2, (2, 3)),
+        (LOST, 3, (0, 2, 3)),
+        (TWO, 2, (0, 3)),  # a gang that is there
+        (TWO, 1, (0,)),
+        (TWO, 3, (0, 1, 2)),
+        (KEPT, 2, (2, 3)),
+        (KEPT, 3, ()),
+        (BUSY, 1, ()),
+    ],
+)
+def test_a_run_gets_nodes_whose_gangs_have_nothing_to_do(
+    nodes: list[NodeGangState], wanted: object, got: object
+) -> None:
+    assert choose_nodes(wanted, nodes) == got  # type: ignore[arg-type]
+
+
+def test_what_is_kept_for_a_job_it_gets() -> None:
+    assert choose_nodes((0, 1), KEPT, "job") == (0, 1)
+    assert choose_nodes((0, 1), KEPT, "other") == ()
+
+
+def test_a_run_on_all_nodes_waits_for_those_on_some_only() -> None:
+    assert busy_nodes(BUSY, of_parts=True) == set() and busy_nodes(BUSY) == {0, 1, 2, 3}
+    assert busy_nodes(PAIR, of_parts=True) == {0, 1}
+
+
+def free_nodes_shown() -> PoolView:
+    view = PoolView("p", key="p.1")
+    apply(view, events.PoolOpened(pool="p", spec={"nodes": 4}, created_at=0.0, at=0.0))
+    for at in range(4):
+        apply(view, events.NodePhase(pool="p", node=at, phase="ready"))
+    for run, total, nodes in (("a", 2, [0, 1]), ("b", 1, [2])):
+        apply(
+            view,
+            events.RunOpened(pool="p", run=run, function=f"job-{run}", kind="broadcast", total=total, at=10.0),
+        )
+        apply(view, events.RunPlaced(pool="p", run=run, nodes=nodes))
+    line = [
+        events.QueuedRun(run="c", name="wide\x1b[2J", nodes=2, only=[], since=70.0, who="me"),
+        events.QueuedRun(run="d", name="d", nodes=1, only=[1], since=80.0),
+    ]
+    told = events.QueueNews(pool="p", waiting=line)
+    assert parse_event(events.to_json(told)) == told
+    apply(view, told)
+    return view
+
+
+def test_who_waits_is_told_for_what_and_who_has_it() -> None:
+    rows = queue_rows(free_nodes_shown())
+    assert [(row.run, row.waits, row.nodes) for row in rows] == [
+        ("a", False, (0, 1)),
+        ("b", False, (2,)),
+        ("c", True, ()),
+        ("d", True, ()),
+    ]
+    assert waiting_reason(rows[0], 130.0) == ""
+    assert waiting_reason(rows[2], 130.0) == (
+        "waits for 2 nodes: 1 free, job-a (a) has nodes 0-1 for 2:00, job-b (b) has node 2 for 2:00"
+    )
+    assert waiting_reason(rows[3], 130.0).startswith("waits for node 1: 1 free; wide")
+    assert waiting_reason(rows[3], 130.0).endswith("(c) is before it, job-a (a) has node 1 for 2:00")
+    assert "\x1b" not in str(queue_row_json(rows[2], 130.0))
+
+
+def test_a_run_whose_nodes_have_another_one_to_do_first_waits_too() -> None:
+    view = free_nodes_shown()
+    apply(view, events.QueueNews(pool="p", waiting=[]))
+    apply(view, events.RunOpened(pool="p", run="e", function="all", kind="broadcast", total=4, at=90.0))
+    row = queue_rows(view)[-1]
+    assert (row.run, row.waits, row.wants) == ("e", True, 4)
+
+
+def test_nodes_are_told_in_their_shortest_form() -> None:
+    assert [format_ranges(each) for each in ((3,), (2, 0, 1), (0, 2, 3, 5))] == ["3", "0-2", "0,2-3,5"]
+
+
+# What a client makes of a notice, and to which nodes it hands it on.
+
+
+class Stage:
+    """A pool of four nodes, of which node 3 is down."""
+
+    def __init__(self, *, observer: bool = False, alone: bool = False) -> None:
+        self.view = PoolView("p")
+        apply(self.view, events.PoolOpened(pool="p", spec={"nodes": 4}, created_at=0.0))
+        self.warned: list[tuple[int, int, int]] = []
+        self.said: list[str] = []
+        self.links = [self.link(node) for node in range(4)]
+        self.links[3].up = False
+        news = SimpleNamespace(emit=lambda event: apply(self.view, event), emit_warning=self.said.append)
+        context: Any = SimpleNamespace(
+            name="p", view=self.view, links=self.links, observer=observer, is_standalone=alone, news=news
+        )
+        self.notices = PreemptionNotices(context)
+
+    def link(self, node: int) -> Any:
+        def warn(about: int, left: float) -> None:
+            self.warned.append((node, about, round(left)))
+
+        return SimpleNamespace(node=node, up=True, welcome={}, warn_preemption=warn)
+
+    def hear(self, node: int, kind: Any = "terminate", left: float | None = 60.0) -> None:
+        self.notices.on_notice(self.links[node], {"kind": kind, "left": left})
+
+
+def test_a_notice_is_shown_once_and_told_to_the_other_nodes_that_are_there() -> None:
+    stage = Stage()
+    stage.hear(1)
+    assert stage.warned == [(0, 1, 60), (2, 1, 60)] and len(stage.said) == 1
+    stage.hear(1, left=59.0)
+    assert len(stage.warned) == 2 and len(stage.said) == 1
+    stage.hear(2, left=None)
+    assert stage.warned[2:] == [(0, 2, 0), (1, 2, 0)] and "taken back by its provider now" in stage.said[1]
+    # Who was not there hears of both when it comes; who comes back says again what is known.
+    stage.warned.clear()
+    stage.notices.on_connect(stage.links[3])
+    assert stage.warned == [(3, 1, 60), (3, 2, 0)]
+    stage.warned.clear()
+    stage.links[1].welcome = {"notices": [{"kind": "terminate", "left": 58.0}]}
+    stage.notices.on_connect(stage.links[1])
+    assert stage.warned == [(1, 2, 0)] and len(stage.said) == 2
+
+
+@pytest.mark.parametrize("of", [{"observer": True}, {"alone": True}])
+def test_who_only_looks_tells_nobody_and_nodes_that_stand_alone_need_not_know(of: dict[str, bool]) -> None:
+    stage = Stage(**of)
+    stage.hear(1)
+    stage.notices.on_connect(stage.links[0])
+    assert stage.view.nodes[1].is_preempted and stage.warned == []
+
+
+def test_that_it_has_become_likelier_is_shown_and_no_more() -> None:
+    stage = Stage()
+    stage.hear(1, "rebalance", None)
+    stage.notices.on_connect(stage.links[0])
+    assert stage.view.nodes[1].notice == "rebalance" and stage.warned == []
+    assert stage.said == ["the provider says that node 1's machine may soon be taken back; nothing is done about it"]
+    stage.hear(1)
+    ends_at = stage.view.nodes[1].notice_ends_at
+    assert ends_at is not None and 59 < ends_at - time.time() <= 60 and len(stage.warned) == 2
+
+
+@pytest.mark.parametrize("left", [-9e15, 9e15])
+def test_an_end_beyond_belief_holds_nothing_for_long(left: float) -> None:
+    stage = Stage()
+    stage.hear(1, left=left)
+    ends_at = stage.view.nodes[1].notice_ends_at
+    assert ends_at is not None and -60 < ends_at - time.time() <= 24 * 3600
+
+
+# Where each node is in a job's steps.
+
+SPEC = {"provider": "local", "nodes": 4, "worker": {"ranks_per_node": 1}}
+
+
+def pool() -> PoolView:
+    view = PoolView("p")
+    apply(view, events.PoolOpened(pool="p", spec=SPEC, created_at=0.0, at=0.0))
+    for node in range(4):
+        apply(view, events.NodePhase(pool="p", node=node, phase="ready", at=1.0))
+    return view
+
+
+def opened(view: PoolView, run: str, name: str, at: float, job: str = "j") -> RunView:
+    apply(view, events.RunOpened(pool="p", run=run, function=name, kind="broadcast", total=4, at=at, job=job))
+    for node in range(4):
+        apply(view, events.RankBegan(pool="p", run=run, index=node, rank=node, node=node, at=at))
+    return view.runs[run]
+
+
+def ended(view: PoolView, run: str, node: int, seconds: float, kind: str = "returned") -> None:
+    error = None if kind == "returned" else ErrorInfo("Exit", "ended with status 3")
+    outcome = Outcome(node, node, node, kind, seconds, error=error)  # type: ignore[arg-type]
+    apply(view, events.RankEnded(pool="p", run=run, outcome=outcome))
+
+
+def test_each_node_has_its_steps_with_the_time_in_each() -> None:
+    view = pool()
+    opened(view, "b", "setup", 20.0)
+    opened(view, "a", "workdir", 10.0)
+    opened(view, "x", "other", 15.0, job="")
+    for node in range(4):
+        ended(view, "a", node, 2.0 + node)
+    ended(view, "b", 0, 1.0)
+    steps = steps_of_job(view, view.runs["b"])
+    assert [run.id for run in steps] == ["a", "b"]
+    found = steps_by_node(steps, 23.5)
+    assert [(step.name, step.state, step.seconds) for step in found[0]] == [
+        ("workdir", "returned", 2.0), ("setup", "returned", 1.0)
+    ]  # fmt: skip
+    assert found[3][1].state == "running" and found[3][1].seconds == 3.5
+    assert steps_of_job(view, view.runs["x"]) == [] and steps_of_job(view, None) == []
+
+
+def test_the_one_that_others_wait_for_is_late() -> None:
+    view = pool()
+    opened(view, "b", "setup", 20.0)
+
+    def late(now: float) -> list[bool]:
+        found = steps_by_node(steps_of_job(view, view.runs["b"]), now)
+        return [found[node][0].late for node in range(4)]
+
+    assert late(100.0) == [False] * 4, "nobody has ended: nobody is late"
+    ended(view, "b", 0, 10.0)
+    assert late(100.0) == [False] * 4, "one alone says little"
+    ended(view, "b", 1, 12.0)
+    assert late(34.0) == [False] * 4
+    assert late(37.0) == [False, False, True, True]
+    ended(view, "b", 2, 20.0)
+    ended(view, "b", 3, 40.0)
+    assert late(99.0) == [False] * 4
+
+
+def test_of_a_step_that_failed_the_last_lines_are_told() -> None:
+    view = pool()
+    opened(view, "b", "setup", 20.0)
+    for line in range(9):
+        view.logs.feed(2, "out", f"line {line}\n".encode(), 21.0, "b", "r002")
+    assert failure_lines(view, steps_of_job(view, view.runs["b"])) == []
+    ended(view, "b", 2, 1.0, "exited")
+    cause = RootCause(2, "exited", "Exit", "ended with status 3")
+    apply(view, events.RunEnded(pool="p", run="b", state="failed", root_cause=cause, at=22.0))
+    said = failure_lines(view, steps_of_job(view, view.runs["b"]))
+    assert said == ["n2 setup: ended with status 3", "  line 6", "  line 7", "  line 8"]
+
+
+def test_who_comes_later_learns_the_job_with_the_nodes() -> None:
+    view = pool()
+    opened(view, "b", "setup", 20.0, job="")
+    apply(view, events.RunPlaced(pool="p", run="b", nodes=[1, 2], job="j"))
+    assert steps_of_job(view, view.runs["b"]) == [view.runs["b"]]
+
+
+def test_who_follows_a_job_goes_on_with_its_next_step_or_is_told_that_none_comes() -> None:
+    view, said, statuses = pool(), list[str](), iter((0, 0, 0, 7))
+    run = opened(view, "a", "setup", 10.0)
+    job = PoolCommand.__new__(PoolCommand)
+    job.pool = job.key = "p"
+    job.session = SimpleNamespace(view=lambda key: view, subscribe=lambda *_, **__: None)  # type: ignore[assignment]
+    job.console = SimpleNamespace(note=said.append)  # type: ignore[assignment]
+    job.follower = SimpleNamespace(  # type: ignore[assignment]
+        wait_until=lambda come, most: come(), on_event=None, on_log=None
+    )
+    job.wait_and_report = lambda run, detach=False: next(statuses)  # type: ignore[method-assign]
+    job._finish = lambda status: status  # type: ignore[method-assign]
+    assert job.resume(run) == 0 and said == ["run a: setup on 4 ranks"], "it was the last one"
+    run.more = True
+    assert job.resume(run) == 1, "the job is not done"
+    assert said[2:] == [
+        "what follows setup has not begun: its client is gone, or it waits for nodes (skyward-tui queue p)"
+    ]
+    opened(view, "x", "other", 11.0, job="k")
+    opened(view, "b", "train", 12.0)
+    del said[:]
+    assert job.resume(run) == 7 and said == ["run a: setup on 4 ranks", "run b: train on 4 ranks"]

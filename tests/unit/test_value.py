@@ -6,12 +6,16 @@ import copy
 import dataclasses
 import inspect
 import pickle
+import signal
+import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
 
 import skyward_core as sky
+from skyward_core.tasks.guarded_user_code import describe_exception, run_guarded, safe_repr
 from skyward_core.util.light_dataclass import Value, value
 from skyward_core.views import events
 
@@ -158,3 +162,68 @@ def test_a_frozen_value_refuses_to_be_changed(kind: Any) -> None:
         dataclass(type("Liquid", (kind,), {"__annotations__": {"heat": "int"}}))
     with pytest.raises(TypeError, match=r"got an unexpected keyword argument 'colour'"):
         kind(name="a", colour="red")
+
+
+# Code of values, run so that a ctrl-c of the user differs from what the value raises itself.
+
+
+def raises(error: BaseException) -> Callable[[], Any]:
+    def work() -> Any:
+        raise error
+
+    return work
+
+
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit, GeneratorExit, ValueError])
+def test_what_code_of_a_value_raises_is_returned(kind: type[BaseException]) -> None:
+    error = kind(3)
+    assert run_guarded(raises(error)) == (None, error)
+    assert run_guarded(lambda: 7) == (7, None)
+
+
+def test_a_ctrl_c_is_raised_even_if_the_value_catches_it() -> None:
+    def catches() -> int:
+        try:
+            signal.raise_signal(signal.SIGINT)
+        except KeyboardInterrupt:
+            return 7
+        return 8
+
+    with pytest.raises(KeyboardInterrupt):
+        run_guarded(catches)
+    with pytest.raises(KeyboardInterrupt):
+        run_guarded(lambda: run_guarded(catches))
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_handlers_that_raise_nothing_and_those_that_a_value_sets_stay() -> None:
+    seen: list[int] = []
+    before = signal.signal(signal.SIGUSR1, lambda number, _: seen.append(number))
+    try:
+        handler = signal.getsignal(signal.SIGUSR1)
+        assert run_guarded(lambda: signal.raise_signal(signal.SIGUSR1)) == (None, None)
+        assert seen == [signal.SIGUSR1] and signal.getsignal(signal.SIGUSR1) is handler
+        run_guarded(lambda: signal.signal(signal.SIGUSR1, signal.SIG_IGN))
+        assert signal.getsignal(signal.SIGUSR1) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+
+def test_another_thread_sets_no_handlers() -> None:
+    found: list[Any] = []
+    thread = threading.Thread(target=lambda: found.append(run_guarded(raises(KeyboardInterrupt()))))
+    thread.start()
+    thread.join()
+    assert type(found[0][1]) is KeyboardInterrupt
+
+
+def test_values_and_errors_without_words_are_described() -> None:
+    class Mute(Exception):
+        def __str__(self) -> str:
+            raise SystemExit(0)
+
+        __repr__ = __str__
+
+    assert describe_exception(Mute())[1] == "(its __str__ raised SystemExit)"
+    assert describe_exception(KeyError("a")) == ("KeyError", "'a'")
+    assert safe_repr(Mute()) == "(its __repr__ raised SystemExit)" and safe_repr("a") == "'a'"
