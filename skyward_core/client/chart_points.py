@@ -63,10 +63,10 @@ def is_counter(name: str, trace: Trace) -> bool:
     )
 
 
-def sort_names(book: MetricStore, run: str) -> tuple[list[str], list[str]]:
+def sort_names(metrics: MetricStore, run: str) -> tuple[list[str], list[str]]:
     """A run's names whose curves tell something, and those that only count; where all do, all are the former."""
-    names = book.names(run)
-    counts = [name for name in names if is_counter(name, book.first_trace(run, name))]
+    names = metrics.names(run)
+    counts = [name for name in names if is_counter(name, metrics.first_trace(run, name))]
     return ([name for name in names if name not in counts], counts) if len(counts) < len(names) else (names, [])
 
 

@@ -166,7 +166,7 @@ def _load_run(ledger: Ledger, run: str) -> ComparedRun:
         launch = load_launch_record(ledger, row)
     except UsageError:  # a script dispatched it itself, or it was long ago
         launch = None
-    view, book = (
+    view, metrics = (
         run_view(ledger, row),
         load_metrics(pool_path(pool.key) / "logs", run, MAX_METRIC_BYTES, None),
     )
@@ -182,22 +182,22 @@ def _load_run(ledger: Ledger, run: str) -> ComparedRun:
         plugins=tuple(sanitize_line(str(each)) for each in plugins) if isinstance(plugins, list) else (),
         parameters=tuple(sanitize_line(f"{name}={text}") for name, text in sorted(given.items())),
         image=tuple(map(sanitize_line, launch.request.image_settings)) if launch else (),
-        numbers=_summarize_metrics(view.tasks, book, run),
-        book=book,
+        numbers=_summarize_metrics(view.tasks, metrics, run),
+        book=metrics,
     )
 
 
-def _summarize_metrics(tasks: Mapping[int, TaskView], book: MetricStore, run: str) -> dict[str, MetricSummary]:
+def _summarize_metrics(tasks: Mapping[int, TaskView], metrics: MetricStore, run: str) -> dict[str, MetricSummary]:
     """What outcomes tell, and of those whose processes did not live to tell what they sent while they ran."""
     told: dict[str, list[MetricSummary]] = {}
-    silent = set(book.ranks(run))
+    silent = set(metrics.ranks(run))
     for _, task in sorted(tasks.items()):
         if task.outcome is not None and task.outcome.numbers is not None:
             silent.discard(task.rank)
             for name, gist in task.outcome.numbers.items():
                 told.setdefault(name, []).append(MetricSummary(*gist))
-    for name in book.names(run):
-        for rank, trace in book.traces(run, name).items():
+    for name in metrics.names(run):
+        for rank, trace in metrics.traces(run, name).items():
             if rank in silent:
                 told.setdefault(name, []).append(_summarize_trace(trace))
     return {name: _merge_summaries(summaries) for name, summaries in told.items()}

@@ -79,8 +79,8 @@ def result_pickles(ledger: Ledger, run: RunView) -> dict[int, Path]:
     folder = pool_path(ledger.pool(row.token).key) / "results" if row is not None else None
     returned = [out.index for out in run.outcomes() if out.kind == "returned"]
     paths = {index: folder / f"{run.id}.{index}.pickle" for index in returned} if folder is not None else {}
-    lacking = [index for index, path in paths.items() if not path.is_file()]
-    if lacking or not paths:
+    missing = [index for index, path in paths.items() if not path.is_file()]
+    if missing or not paths:
         raise UsageError(
             f"the values of run {run.id} are not all kept here: they were given to who ran it, or wait on its nodes; "
             ".csv, .json and .parquet have what is known of them"
@@ -573,18 +573,18 @@ def load_preview(ledger: Ledger, run: str) -> RunPreviewData:
         cause = None if row.root_cause is None else row.root_cause.rank
         rank = cause if cause in logs.ranges else min(logs.ranges, default=None)
         lines = [] if rank is None else last_lines(logs, rank)
-    book = MetricStore()
+    metrics = MetricStore()
     with suppress(OSError):
-        book = load_metrics(folder, run)
-    return RunPreviewData(view, book, rank, lines, _trial_table(ledger, key, view, book))
+        metrics = load_metrics(folder, run)
+    return RunPreviewData(view, metrics, rank, lines, _trial_table(ledger, key, view, metrics))
 
 
-def _trial_table(ledger: Ledger, pool: str, run: RunView, book: MetricStore) -> TrialTable | None:
+def _trial_table(ledger: Ledger, pool: str, run: RunView, metrics: MetricStore) -> TrialTable | None:
     """The table of a sweep; of one by gangs each run is looked at by itself."""
     if run.kind != "sweep":
         return None
     with suppress(UsageError, NoTrials):
-        return trial_table_source(ledger, pool, run, {}).table(run.id, run.tasks, book)
+        return trial_table_source(ledger, pool, run, {}).table(run.id, run.tasks, metrics)
     return None
 
 
@@ -619,15 +619,15 @@ def load_metrics(
         most: bytes that are read of each rank's, from their end.
         ranks: of how many; None for all.
     """
-    book, needle = MetricStore(), f'"{run}"'.encode()
+    metrics, needle = MetricStore(), f'"{run}"'.encode()
     files = [path for path in (log_files(folder) if folder.is_dir() else ()) if path.suffix == METRICS]
     for path in files[:ranks]:
         with open(path, "rb") as source:
             source.seek(max(0, path.stat().st_size - most))
             for line in source:
                 if needle in line:
-                    book.feed(path.name, parse_rank(path.name), line)
-    return book
+                    metrics.feed(path.name, parse_rank(path.name), line)
+    return metrics
 
 
 STEP_SECONDS = 0.2  # seconds of one step
@@ -691,8 +691,8 @@ class LogSearch:
 
     def __init__(self, ledger: Ledger, runs: Sequence[PastRun], words: Sequence[str]) -> None:
         folded = list(dict.fromkeys(word.casefold() for word in words))
-        lacking = ((run, run.unmatched_words(folded)) for run in runs if run.run)
-        wanted = [(run, those) for run, those in lacking if those]
+        missing = ((run, run.unmatched_words(folded)) for run in runs if run.run)
+        wanted = [(run, those) for run, those in missing if those]
         self.runs, self.searched, self.unread, self.done = len(wanted), 0, 0, not wanted
         self._cancelled = False
         self._matches = self._search_runs(ledger, wanted)

@@ -627,18 +627,18 @@ def _task_failed_at(run: RunView, index: int) -> float:
 
 def _metrics_before(folder: Path, run: RunView, node: int, failed_at: float) -> FailureMetrics | None:
     view = PoolView(run.pool)
-    view.machines = book = MachineMetrics()
+    view.machines = metrics = MachineMetrics()
     found: FailureMetrics | None = None
     for entry in metrics_around(folder, failed_at):
         at = entry_time(entry)
         if at is None or entry.get("k") != "figures" or entry.get("node") != node:
             continue
         if found is None and at > failed_at:
-            found = capture_failure_metrics(node, book.nodes.get(node), failed_at)
+            found = capture_failure_metrics(node, metrics.nodes.get(node), failed_at)
         if at > failed_at + LATE_ERROR_SECONDS:
             break
         apply_entry(view, entry)
-    return found or capture_failure_metrics(node, book.nodes.get(node), failed_at)
+    return found or capture_failure_metrics(node, metrics.nodes.get(node), failed_at)
 
 
 DISMISSED_FILE = "dismissed.json"

@@ -126,8 +126,8 @@ def _lagging_ranks(values: Mapping[int, float], signs: Mapping[int, SeriesDiagno
     return found
 
 
-def _machine_alerts(book: MachineMetrics, began: float, now: float) -> Iterator[Alert]:
-    for node, machine in book.nodes.items():
+def _machine_alerts(metrics: MachineMetrics, began: float, now: float) -> Iterator[Alert]:
+    for node, machine in metrics.nodes.items():
         if not machine.is_fresh(now):
             continue
         for gpu, track in [(None, machine.host), *enumerate(list(machine.gpus))]:

@@ -27,16 +27,16 @@ def build_curves(pool: PoolView, run: RunView | None = None) -> Curves:
     return Curves(found, notes)
 
 
-def _rank_curves(book: MetricStore, run: str) -> Iterator[Curve]:
-    for rank in book.ranks(run):
-        for name in book.latest(run, rank):
-            trace = book.trace(run, rank, name)
+def _rank_curves(metrics: MetricStore, run: str) -> Iterator[Curve]:
+    for rank in metrics.ranks(run):
+        for name in metrics.latest(run, rank):
+            trace = metrics.trace(run, rank, name)
             yield Curve(name, rank=rank, at=trace.at, values=trace.values)
 
 
-def _machine_curves(book: MachineMetrics, since: float, until: float | None) -> Iterator[Curve]:
-    for node, gpu, track in book.tracks():
-        devices = book.nodes[node].devices
+def _machine_curves(metrics: MachineMetrics, since: float, until: float | None) -> Iterator[Curve]:
+    for node, gpu, track in metrics.tracks():
+        devices = metrics.nodes[node].devices
         model = devices[gpu].model if gpu is not None and gpu < len(devices) else ""
         for name in track.names:
             at, values = _cut_trace(track.trace(name), since, until)

@@ -666,11 +666,11 @@ def form_from_request(request: LaunchRequest) -> Form:
     ids = {setting.name: id for id, setting in setting_fields(values["provider"]).items()}
     # What is left as soon as it runs: nobody waits for the app.
     values["keep"] = request.keep or request.detach
-    lacking = fieldless_options(request)
+    missing = fieldless_options(request)
     if str(path_of(request.script)) != request.script:
-        lacking.append("script")
-    if lacking:
-        raise UsageError(f"the form has no field that could say this: {', '.join(lacking)}")
+        missing.append("script")
+    if missing:
+        raise UsageError(f"the form has no field that could say this: {', '.join(missing)}")
     settings = {ids[name]: text for name, text in request.settings.items()}
     parameters = dict(request.plugin_settings)
     form = Form(script=request.script, settings=settings, plugin_settings=parameters, **values)

@@ -101,9 +101,9 @@ def job_plan(
         lacks = tuple(name for name in open_ones if name not in os.environ)
         values: dict[str, str | None] = dict.fromkeys(open_ones)
         values |= {name: (secrets or {}).get(name, _UNKNOWN) for name in lacks}
-        lacking = [name for name, text in envs.items() if text is None and name not in {**here, **said}]
-        if lacking:
-            raise FieldError("arguments", f"{lacking[0]} has no value: give it in its field", lacking[0])
+        missing = [name for name, text in envs.items() if text is None and name not in {**here, **said}]
+        if missing:
+            raise FieldError("arguments", f"{missing[0]} has no value: give it in its field", missing[0])
         job = JobFile.from_yaml(path, env=here | said, secrets=values)
         if form.pool:
             used = next((pool for pool in pools if pool.key == form.pool and pool.is_live), None)

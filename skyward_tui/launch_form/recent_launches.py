@@ -114,7 +114,7 @@ def missing_packages() -> dict[Path, str]:
 
 def _missing_text(path: Path) -> str:
     try:
-        lacking = missing_frameworks(path)
+        missing = missing_frameworks(path)
     except ScriptError:  # whoever picks it is told
         return ""
-    return f"needs {', '.join(lacking)}  " if lacking else ""
+    return f"needs {', '.join(missing)}  " if missing else ""

@@ -150,22 +150,22 @@ class MachineGrid(PaintedLines):
         self._remarks = 0  # nodes with which something is amiss, then
         self._curves: dict[int, tuple[object, list[list[Segment]]]] = {}
 
-    def update(self, book: MachineMetrics, now: float) -> bool:
+    def update(self, metrics: MachineMetrics, now: float) -> bool:
         """Look at a pool's machines; says whether anything is new."""
-        stale = tuple(node for node, machine in book.nodes.items() if not machine.is_fresh(now))
-        seen = (id(book), book.version, stale)
+        stale = tuple(node for node, machine in metrics.nodes.items() if not machine.is_fresh(now))
+        seen = (id(metrics), metrics.version, stale)
         # By our own clock: that of a replay may stand still.
-        soon = self._seen is not None and self._book is book and monotonic() - self._looked_at < REPAINT_SECONDS
+        soon = self._seen is not None and self._book is metrics and monotonic() - self._looked_at < REPAINT_SECONDS
         if seen == self._seen or soon:
             return False
-        if book is not self._book:
+        if metrics is not self._book:
             self._curves.clear()
             self._scale = None
-        self._book, self._now, self._seen, self._looked_at = book, now, seen, monotonic()
+        self._book, self._now, self._seen, self._looked_at = metrics, now, seen, monotonic()
         if self._has_gpus:
-            self._scale_of(book).update(book)
-        self._outliers = outlier_metrics(book)
-        self._remarks = sum(self._has_problem(*each) for each in book.nodes.items())
+            self._scale_of(metrics).update(metrics)
+        self._outliers = outlier_metrics(metrics)
+        self._remarks = sum(self._has_problem(*each) for each in metrics.nodes.items())
         self.refresh_if_changed()
         return True
 
@@ -186,10 +186,10 @@ class MachineGrid(PaintedLines):
         """What the cells show."""
         return self._scale_of(self._book).label if self._book and self._has_gpus else ""
 
-    def _scale_of(self, book: MachineMetrics) -> MetricScale:
+    def _scale_of(self, metrics: MachineMetrics) -> MetricScale:
         shown = GPU_METRICS[self._metric_index % len(GPU_METRICS)]
         if self._scale is None or self._scale.metric is not shown:
-            self._scale = MetricScale(book, shown)
+            self._scale = MetricScale(metrics, shown)
         return self._scale
 
     @property
@@ -260,15 +260,15 @@ class MachineGrid(PaintedLines):
         return max(1, self.size.height - 1)
 
     def paint(self, width: int, height: int) -> list[Strip]:
-        book = self._book
-        if book is None or not width or not height:
+        metrics = self._book
+        if metrics is None or not width or not height:
             return []
         self._plain = self.rich_style  # which Textual works out each time that it is asked
         odd = self._outliers
-        nodes = list(book.nodes.items())[self._top : self._top + self._room]
+        nodes = list(metrics.nodes.items())[self._top : self._top + self._room]
         drawn = []
         spans = [machine.host.span for _, machine in nodes if machine.host.seen]
-        if spans and len(nodes) == len(book.nodes):
+        if spans and len(nodes) == len(metrics.nodes):
             span = min(first for first, _ in spans), max(last for _, last in spans)
             rows = [self._row(node, machine, odd) for node, machine in nodes]
             drawn = self._rows_with_side_curves(rows, span, width, height) or self._rows_with_curves_below(
@@ -277,7 +277,7 @@ class MachineGrid(PaintedLines):
         if drawn:
             return [strip.extend_cell_length(width, self._plain).crop(0, width) for strip in drawn]
         head = self._head()
-        if hidden := len(book.nodes) - len(nodes):
+        if hidden := len(metrics.nodes) - len(nodes):
             head.append(Segment(f"  +{hidden} more nodes", self._style("muted")))
         lines = [head]
         for node, machine in nodes:
@@ -460,15 +460,15 @@ class MachinesPanel(RunPanel[MachineGrid]):
         return self.main.has_fresh_data
 
     def update_view(self, pool: PoolView, run: RunView | None, now: float, chosen: RunSelection) -> bool:
-        book, session = pool.machines, self.app.session
-        if book is None and run is not None and pool.state == "up" and session and self._measured_pool != pool.key:
+        metrics, session = pool.machines, self.app.session
+        if metrics is None and run is not None and pool.state == "up" and session and self._measured_pool != pool.key:
             self._measured_pool = pool.key
             session.start_sampling(pool.key)  # what comes of it is in the view, also why there is nothing
-        there = book is not None and bool(book.nodes)
+        there = metrics is not None and bool(metrics.nodes)
         changed = there != self.has_content
         self.has_content = there
-        if book is not None and there:
-            changed |= self.main.update(book, now)
+        if metrics is not None and there:
+            changed |= self.main.update(metrics, now)
             if changed:
                 self.set_titles(Content(f"{self.heading}  {self.main.subject}".rstrip()))
         return changed

@@ -74,7 +74,7 @@ class MetricsPane(PaintedLines):
 
     # What it shows
 
-    def update(self, book: MetricStore, run: str, rank: int | None) -> bool:
+    def update(self, metrics: MetricStore, run: str, rank: int | None) -> bool:
         """Look at a run's numbers, of one rank before the others, or with None of all merged.
 
         Returns:
@@ -85,15 +85,15 @@ class MetricsPane(PaintedLines):
             self._bands = {}
             self.instant = None
             self._seen = None
-        seen = (run, rank, book.version)
+        seen = (run, rank, metrics.version)
         now = monotonic()
         turned = rank != self._rank or self._seen is None
         pause = REPAINT_SECONDS * (1 + len(self.ranks) // MANY_RANKS)
         if seen == self._seen or (not turned and now - self._looked_at < pause):
             return False
-        self._book, self._rank, self._seen, self._looked_at = book, rank, seen, now
-        self.ranks = book.ranks(run)
-        telling, self.counters = sort_names(book, run)
+        self._book, self._rank, self._seen, self._looked_at = metrics, rank, seen, now
+        self.ranks = metrics.ranks(run)
+        telling, self.counters = sort_names(metrics, run)
         self.names = (telling + self.counters)[:NAMES_SHOWN]
         if not self._chosen_name and self.names:
             self.name_shown = self.names[0]
@@ -196,30 +196,30 @@ class MetricsPane(PaintedLines):
         return min(len(self.names), max(1, self.size.height // 2))
 
     def paint(self, width: int, height: int) -> list[Strip]:
-        book = self._book
-        if book is None or not self.names or not width:
+        metrics = self._book
+        if metrics is None or not self.names or not width:
             return []
         self._plain = self.rich_style  # which Textual works out each time that it is asked
         self._lefts = []
         if self.all and width >= _LEAST_WIDTH and height >= _LEAST_HEIGHT:
-            rows = self._grid(book, width, height)
+            rows = self._grid(metrics, width, height)
         else:
-            rows = self._list(book, width, height)
+            rows = self._list(metrics, width, height)
         return [row.extend_cell_length(width, self._plain).crop(0, width) for row in rows]
 
-    def _list(self, book: MetricStore, width: int, height: int) -> list[Strip]:
+    def _list(self, metrics: MetricStore, width: int, height: int) -> list[Strip]:
         """A row for each name, and the chosen one as a chart below."""
         listed = self._list_height()
         place = self.names.index(self.name_shown)
         top = min(max(0, place - listed + 1), len(self.names) - listed)
-        rows = [self._name_row(book, name, width) for name in self.names[top : top + listed]]
+        rows = [self._name_row(metrics, name, width) for name in self.names[top : top + listed]]
         if height - listed >= 3 and width > 2 * SCALE:
-            chart = self._chart_of(book, self.name_shown, width)
+            chart = self._chart_of(metrics, self.name_shown, width)
             self._span = time_span([chart])
             rows += self._draw_chart(chart, width, height - listed, 0)
         return rows
 
-    def _grid(self, book: MetricStore, width: int, height: int) -> list[Strip]:
+    def _grid(self, metrics: MetricStore, width: int, height: int) -> list[Strip]:
         """A chart of each name, of one time, as many as there is room for; what only counts is told in a row below."""
         telling = [name for name in self.names if name not in self.counters]
         height -= bool(self.counters)
@@ -227,7 +227,7 @@ class MetricsPane(PaintedLines):
         down = max(1, min(height // _LEAST_HEIGHT, -(-len(telling) // across)))
         place = telling.index(self.name_shown) if self.name_shown in telling else len(telling) - 1
         names = telling[place // (across * down) * across * down :][: across * down]
-        charts = [self._chart_of(book, name, width // across) for name in names]
+        charts = [self._chart_of(metrics, name, width // across) for name in names]
         self._span = time_span(charts)
         rows: list[Strip] = []
         for at in range(0, len(charts), across):
@@ -246,14 +246,14 @@ class MetricsPane(PaintedLines):
             rows += [Strip.join(cells) for cells in zip(*beside, strict=True)]
         if self.counters:
             rows += [Strip([])] * (height - len(rows))
-            rows.append(Strip([self._counter_text(book, name) for name in self.counters]))
+            rows.append(Strip([self._counter_text(metrics, name) for name in self.counters]))
         return rows
 
-    def _counter_text(self, book: MetricStore, name: str) -> Segment:
+    def _counter_text(self, metrics: MetricStore, name: str) -> Segment:
         """What a name that only counts is at."""
         cursor = self.get_component_rich_style("numbers--cursor")
         return Segment(
-            f" {name} {self._latest(book, name)} ",
+            f" {name} {self._latest(metrics, name)} ",
             cursor if name == self.name_shown else self._style("muted"),
         )
 
@@ -268,18 +268,18 @@ class MetricsPane(PaintedLines):
         strip = Strip([Segment(head, cursor), Segment(room, self._style("muted"))])
         return strip.extend_cell_length(width, self._plain).crop(0, width)
 
-    def _chart_of(self, book: MetricStore, name: str, width: int) -> Chart:
+    def _chart_of(self, metrics: MetricStore, name: str, width: int) -> Chart:
         return make_chart(
-            book.traces(self._run, name), self._rank, columns=2 * width, log=self.log_scale, smooth=self.smooth,
+            metrics.traces(self._run, name), self._rank, columns=2 * width, log=self.log_scale, smooth=self.smooth,
             at=self.instant, kept=self._bands.setdefault(name, IncrementalBand()),
         )  # fmt: skip
 
-    def _latest(self, book: MetricStore, name: str) -> str:
+    def _latest(self, metrics: MetricStore, name: str) -> str:
         """What a name is worth at the instant, or now."""
         if self.instant is None:
-            then: dict[int, float] = book.latest_by_rank(self._run, name)
+            then: dict[int, float] = metrics.latest_by_rank(self._run, name)
         else:
-            traces = book.traces(self._run, name).items()
+            traces = metrics.traces(self._run, name).items()
             then = {rank: value for rank, each in traces if (value := value_at(each, self.instant)) is not None}
         values = list(then.values()) if self._rank is None else [then[self._rank]] if self._rank in then else []
         if not values:
@@ -287,14 +287,14 @@ class MetricsPane(PaintedLines):
         finite = [value for value in values if isfinite(value)]
         return number(median(finite)) if finite else f"{values[0]}"
 
-    def _name_row(self, book: MetricStore, name: str, width: int) -> Strip:
+    def _name_row(self, metrics: MetricStore, name: str, width: int) -> Strip:
         style = self._plain
         mark = "!" if self._outlier_ranks(name) else " "
-        head = f" {fit_width(name, _NAME)} {fit_width(self._latest(book, name), -_VALUE)}{mark}"
+        head = f" {fit_width(name, _NAME)} {fit_width(self._latest(metrics, name), -_VALUE)}{mark}"
         cursor = self.get_component_rich_style("numbers--cursor") if name == self.name_shown else style
         ranks = self.ranks[:1] if self._rank is None else [self._rank]
         room = width - cell_len(head) - 1
-        bars = "".join(spark(book.history(self._run, rank, name), room) for rank in ranks)
+        bars = "".join(spark(metrics.history(self._run, rank, name), room) for rank in ranks)
         tint = "chosen" if name == self.name_shown else "muted"
         return Strip([Segment(head, cursor), Segment(f" {bars}", self._style(tint))])
 

@@ -55,10 +55,10 @@ COLUMNS = (UNSORTED, "pool", "state", "nodes", "ranks", "provider", "use", "age"
 def utilization_text(pool: PoolView, now: float) -> str:
     """How busy its GPUs are, and how many there are, or else its processors; "" where nobody has measured them of
     late."""
-    book = pool.machines
-    if book is None or pool.is_over or not any(each.is_fresh(now) for each in book.nodes.values()):
+    metrics = pool.machines
+    if metrics is None or pool.is_over or not any(each.is_fresh(now) for each in metrics.nodes.values()):
         return ""
-    gpus = sum(len(each.gpus) for each in book.nodes.values())
+    gpus = sum(len(each.gpus) for each in metrics.nodes.values())
     return f"{gpus:,} × {_mean_utilization(pool):.0f} %" if gpus else f"cpu {_mean_utilization(pool):.0f} %"
 
 

@@ -365,15 +365,15 @@ class RunScreen(BaseScreen[None]):
         pool = self.pool
         if pool is None:
             return super().time_token(now)
-        beat = refresh_token([pool], now)
-        if beat > 0:  # by the second, whatever is awaited
-            return beat
+        heartbeat = refresh_token([pool], now)
+        if heartbeat > 0:  # by the second, whatever is awaited
+            return heartbeat
         for panel in self.panels.values():
             if panel.needs_polling:
-                beat = int(now) // CALM_SECONDS if panel.CALM else int(now)
+                heartbeat = int(now) // CALM_SECONDS if panel.CALM else int(now)
                 if not panel.CALM:
                     break
-        return beat
+        return heartbeat
 
     def tick(self, now: float) -> None:
         self._view = self.app.find_pool(self.key) or self._view

@@ -168,17 +168,17 @@ class MetricsChart:
     def __init__(self) -> None:
         self._band: tuple[object, IncrementalBand] = (None, IncrementalBand())  # of what is drawn, and what that is
 
-    def rows(self, book: MetricStore, whose: object, run: str, width: int, height: int) -> list[Content]:
+    def rows(self, metrics: MetricStore, whose: object, run: str, width: int, height: int) -> list[Content]:
         """As many rows as asked for and one more; none where there are no numbers.
 
         Args:
             whose: what the book is of: of another one nothing is kept.
         """
-        names, _ = sort_names(book, run)
+        names, _ = sort_names(metrics, run)
         if not names or width < 1:
             return []
         name = names[0]
-        traces = book.traces(run, name)
+        traces = metrics.traces(run, name)
         if self._band[0] != (about := (whose, run, name)):
             self._band = (about, IncrementalBand())
         chart = make_chart(traces, None, columns=2 * width, kept=self._band[1])

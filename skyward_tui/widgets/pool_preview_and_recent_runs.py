@@ -199,8 +199,8 @@ class RecentRuns(Widget, can_focus=False):
 
     def update(self, runs: Sequence[PastRun], now: float) -> None:
         """Show these, newest first."""
-        beat = 1.0 if any(run.ended_at is None for run in runs[: self.size.height]) else MINUTE
-        if runs is not self._runs or now // beat != self._now // beat:
+        heartbeat = 1.0 if any(run.ended_at is None for run in runs[: self.size.height]) else MINUTE
+        if runs is not self._runs or now // heartbeat != self._now // heartbeat:
             self._runs, self._now = runs, now
             self.refresh()
 

@@ -156,8 +156,8 @@ def last_lines(pool: PoolView, run: RunView, rank: int | None, most: int) -> lis
     """Return the newest lines that a rank, or with None all ranks, printed in a run."""
     if most <= 0 or not pool.logs.has(run.id):
         return []
-    book = pool.logs.for_run(run.id)
-    ring = book.merged if rank is None else book.ranks.get(rank)
+    buffers = pool.logs.for_run(run.id)
+    ring = buffers.merged if rank is None else buffers.ranks.get(rank)
     return [] if ring is None else [plain(text).rstrip() for text in ring.last(most)]
 
 

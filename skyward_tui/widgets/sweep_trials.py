@@ -43,7 +43,9 @@ class TrialCharts:
         self._against: list[tuple[str, list[_ArgumentEffect]]] = []
         self._title, self._front, self._curves = "", "", list[Points]()
 
-    def update(self, table: TrialTable, rows: Sequence[TrialRow], by: str, book: MetricStore, default_run: str) -> None:
+    def update(
+        self, table: TrialTable, rows: Sequence[TrialRow], by: str, metrics: MetricStore, default_run: str
+    ) -> None:
         """Take a table as it is now.
 
         Args:
@@ -58,17 +60,17 @@ class TrialCharts:
         ]
         self._title, self._front, self._curves = "", "", []
         for name in dict.fromkeys((self._name, *telling)):
-            if name in telling and self._take_curves(name, table, rows, book, default_run):
+            if name in telling and self._take_curves(name, table, rows, metrics, default_run):
                 break
 
     def _take_curves(
-        self, name: str, table: TrialTable, rows: Sequence[TrialRow], book: MetricStore, default_run: str
+        self, name: str, table: TrialTable, rows: Sequence[TrialRow], metrics: MetricStore, default_run: str
     ) -> bool:
         """Take the curves of a number; whether there are any."""
         drawn = [
             (row, curve)
             for row in rows[:MOST_CURVES]
-            if len(curve := _curve(row, name, book, row.run or default_run)) > 1
+            if len(curve := _curve(row, name, metrics, row.run or default_run)) > 1
         ]
         if not drawn:
             return False
@@ -117,13 +119,13 @@ def _grouped(at: int, rows: Sequence[TrialRow], found: Mapping[int, float]) -> l
     return [_ArgumentEffect(value, fmean(each), min(each), max(each)) for value, each in values.items()]
 
 
-def _curve(row: TrialRow, name: str, book: MetricStore, run: str) -> list[tuple[float, float]]:
+def _curve(row: TrialRow, name: str, metrics: MetricStore, run: str) -> list[tuple[float, float]]:
     """What a trial logged, over the seconds since it began."""
     task = row.task
     if task is None or task.began_at is None:
         return []
     until = inf if row.seconds is None else task.began_at + row.seconds
-    at, values = book.trace(run, task.rank, name)
+    at, values = metrics.trace(run, task.rank, name)
     first, end = bisect_left(at, task.began_at), bisect_right(at, until)
     return [(when - task.began_at, value) for when, value in zip(at[first:end], values[first:end], strict=True)]
 
@@ -178,14 +180,14 @@ class TrialLines:
         self._right: set[int] = set()  # columns of figures, which end below each other
         self._book, self._run, self._picture = MetricStore(), "", TrialCharts()
 
-    def update(self, table: TrialTable, book: MetricStore, run: str, here: str = "") -> None:
+    def update(self, table: TrialTable, metrics: MetricStore, run: str, here: str = "") -> None:
         """Take the table as it is now.
 
         Args:
             book, run: what the trials logged, and the run that did where a row does not say.
             here: a run whose rows are marked.
         """
-        self._table, self._current_run, self._book, self._run = table, here, book, run
+        self._table, self._current_run, self._book, self._run = table, here, metrics, run
         self._sort()
 
     def chart_rows(self, width: int, height: int) -> list[Content]:

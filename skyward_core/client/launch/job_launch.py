@@ -169,22 +169,22 @@ class JobRequest:
 
     def _make_specs(self, notes: list[str]) -> Iterator[Spec]:
         """Ways to have the machines, by providers that are here."""
-        here, lacking = set(provider_names()), []
+        here, missing = set(provider_names()), []
         found: list[Spec] = []
         for way in self.job.ways:
             name = self.options.provider or way.cloud or DEFAULT_PROVIDER
             if name not in here:
-                lacking.append(name)
+                missing.append(name)
                 continue
             if (spec := self._make_spec(way, name, notes)) not in found:
                 found.append(spec)
         if not found:
             raise UsageError(
-                f"no provider here is called {' or '.join(dict.fromkeys(lacking))}, where {self.job.path} wants its "
+                f"no provider here is called {' or '.join(dict.fromkeys(missing))}, where {self.job.path} wants its "
                 f"machines: name one that is with --provider ({', '.join(sorted(here))})"
             )
-        if lacking:
-            notes.append(f"ways on {' and '.join(dict.fromkeys(lacking))} are left out: no such provider is here")
+        if missing:
+            notes.append(f"ways on {' and '.join(dict.fromkeys(missing))} are left out: no such provider is here")
         if not all(isinstance(each.provider, Offers) for each in found) and len(found) > 1:
             notes.append(f"of {len(found)} ways to have machines the first is taken: the others have no offers")
             found = found[:1]

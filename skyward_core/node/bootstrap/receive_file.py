@@ -41,12 +41,12 @@ def receive_file(folder: str, name: str, size: str, attempts: str, word: str) ->
     file = os.open(partial, os.O_WRONLY | os.O_CREAT, 0o600)
     at = os.lseek(file, 0, os.SEEK_END)
     os.write(1, f"\n{word} {at}\n".encode())
-    beat = time.monotonic() + 1
+    heartbeat = time.monotonic() + 1
     try:
         while data := os.read(0, 1 << 20):
-            if time.monotonic() > beat:  # the client takes a host for stalled that sends nothing
+            if time.monotonic() > heartbeat:  # the client takes a host for stalled that sends nothing
                 os.write(1, b"\n")
-                beat = time.monotonic() + 1
+                heartbeat = time.monotonic() + 1
             while data:
                 data = data[os.write(file, data) :]
     except OSError:

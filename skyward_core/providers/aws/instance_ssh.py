@@ -144,7 +144,7 @@ class Ec2Transport(SSHTransport):
             await self._ensure_uv(report, error)
         return await super().prepare(config, report, gate, first=first)
 
-    async def _ensure_uv(self, report: Report, lacking: NoFittingPython) -> None:
+    async def _ensure_uv(self, report: Report, missing: NoFittingPython) -> None:
         """Images come with one Python, which need not be the script's; uv brings any. On rented machines nobody has
         to be asked whether it may be there."""
         lacks = f"no Python {self.python.minor} on {self.target.host}"
@@ -155,7 +155,7 @@ class Ec2Transport(SSHTransport):
                 await _run_command(link, f"sh -c {shlex.quote(INSTALL_UV_COMMAND)}", INSTALL_UV_TIMEOUT)
         except (PoolError, TimeoutError) as error:
             reason = str(error) or f"it took longer than {INSTALL_UV_TIMEOUT:g} s"
-            raise PoolError(f"{lacking} uv could not be fetched there: {reason}.") from error
+            raise PoolError(f"{missing} uv could not be fetched there: {reason}.") from error
 
     async def _ensure_host_key_rotated(self, report: Report) -> None:
         report("running", detail=f"connecting to {self.target.host}")

@@ -191,18 +191,18 @@ def results(console: Console, run: str, sort: str | None, diff: str | None, outp
     with open_session(console) as session:
         row = fetch_run(session, resolve_run(session, run), console)
         pool = session.ledger.pool(row.token)
-        view, book = run_view(session.ledger, row), MetricStore()
+        view, metrics = run_view(session.ledger, row), MetricStore()
         runs: Mapping[str, RunView] = {}
         if row.state == "running" and pool.ended_at is None:
             # Nobody may have told the ledger what has happened since. If nobody can, its word is all there is.
             with suppress(PoolError):
                 live = session.observe(pool.key).result()
-                view, book, runs = live.runs.get(row.run, view), live.metrics, live.runs
+                view, metrics, runs = live.runs.get(row.run, view), live.metrics, live.runs
         board = _trial_board(session, pool.key, view, sort)
         if board is not None and board.sheet.gang and not runs:  # other runs of the sweep may go on
             with suppress(PoolError):
                 runs = session.view(pool.key).runs
-        trials = None if board is None else board.table(view.id, view.tasks, book, runs)
+        trials = None if board is None else board.table(view.id, view.tasks, metrics, runs)
         if output is not None:
             from skyward_tui.file_export import write_results
 

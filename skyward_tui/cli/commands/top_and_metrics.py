@@ -48,12 +48,12 @@ def top(console: Console, pool: str, once: bool) -> int:
 
 
 def _show(view: PoolView, console: Console) -> None:
-    book, now = view.machines or MachineMetrics(), time.time()
+    metrics, now = view.machines or MachineMetrics(), time.time()
     if console.as_json:
-        told = {"pool": view.name, "at": now, "nodes": [_node_json(book, node) for node in book.nodes]}
+        told = {"pool": view.name, "at": now, "nodes": [_node_json(metrics, node) for node in metrics.nodes]}
         console.result(told | {"alerts": [{"run": run} | alert.to_json() for run, alert in _alerts(view, now)]})
         return
-    for at, line in enumerate(table([HARDWARE_COLUMNS, *rows(book, now)])):
+    for at, line in enumerate(table([HARDWARE_COLUMNS, *rows(metrics, now)])):
         console.print_line(line, *([1] if not at else []))
     for run, alert in _alerts(view, now):
         console.print_line(f"! run {run}: {alert.kind}: {alert.who} since {clock(alert.since)}: {alert.words}")
@@ -66,8 +66,8 @@ def _alerts(view: PoolView, now: float) -> list[tuple[str, Alert]]:
     return [(run.id, alert) for run in going for alert in find_alerts(view, run, now)]
 
 
-def _node_json(book: MachineMetrics, node: int) -> dict[str, Any]:
-    machine = book.nodes[node]
+def _node_json(metrics: MachineMetrics, node: int) -> dict[str, Any]:
+    machine = metrics.nodes[node]
     gpus = [
         {"id": device.id, "model": device.model, "figures": dict(track.latest)}
         for device, track in zip(machine.devices, machine.gpus, strict=False)

@@ -58,7 +58,7 @@ class StartList(OptionList):
         self._fill({})
         self._check_packages()
 
-    def _fill(self, lacking: Mapping[Path, str]) -> None:
+    def _fill(self, missing: Mapping[Path, str]) -> None:
         """List all; what examples lack is known later."""
         cursor = self.highlighted
         self.clear_options()
@@ -67,16 +67,16 @@ class StartList(OptionList):
             if not place or (is_example and not isinstance(self._starts[place - 1], Path)):
                 heading = "packaged examples" if is_example else "recent launches"
                 self.add_option(Option(Content.styled(heading, "$muted"), disabled=True))
-            row = example_row(start, lacking.get(start, "")) if isinstance(start, Path) else recent_row(start)
+            row = example_row(start, missing.get(start, "")) if isinstance(start, Path) else recent_row(start)
             unfit = not isinstance(start, Path) and start.script != sanitize_line(start.script)
             self.add_option(Option(row, id=str(place), disabled=unfit))
         self.highlighted = cursor
 
     @work
     async def _check_packages(self) -> None:
-        lacking = await run_in_daemon_thread(missing_packages)
-        if any(lacking.values()) and self.is_attached:
-            self._fill(lacking)
+        missing = await run_in_daemon_thread(missing_packages)
+        if any(missing.values()) and self.is_attached:
+            self._fill(missing)
 
     def on_focus(self) -> None:
         if self.highlighted is None:
