@@ -49,7 +49,10 @@ def median(values: Iterable[float]) -> float:
     imported than a client that starts has.)"""
     ranked = sorted(values)
     half = len(ranked) // 2
-    return ranked[half] if len(ranked) % 2 else ranked[half - 1] / 2 + ranked[half] / 2
+    if len(ranked) % 2:
+        return ranked[half]
+    low, high = ranked[half - 1], ranked[half]
+    return min(max(low / 2 + high / 2, low), high)  # the halves of the least numbers are rounded
 
 
 def mean_pauses(lines: Sequence[Trace]) -> list[float]:
