@@ -3,27 +3,40 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import os
 import signal
 import socket
 import subprocess
 import sys
+from collections.abc import AsyncIterator, Iterator
 from contextlib import closing
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import pytest
 
-from skyward_core.node.agent import call_journal
+from skyward_core.node.agent import call_journal, call_outcomes, metrics_sampler_process, preemption_notices
 from skyward_core.node.agent.agent_lifetime import recover_state
 from skyward_core.node.agent.agent_state import NodeState
-from skyward_core.node.agent.call_outcomes import CallLifecycle
+from skyward_core.node.agent.call_outcomes import CallLifecycle, SlowCalls
 from skyward_core.node.agent.call_registry import MAX_RECORDS, Call, CallRegistry
 from skyward_core.node.agent.config import AgentConfig
 from skyward_core.node.agent.connected_clients import ClientRegistry, RankPhases
 from skyward_core.node.agent.connection import Connection
+from skyward_core.node.agent.gpu_list import resolve_ranks_per_gpu
+from skyward_core.node.agent.metrics_sampler_process import SamplerProcess
+from skyward_core.node.agent.preemption_notices import PreemptionNotifier
 from skyward_core.node.agent.slot_dispatcher import SlotDispatcher
 from skyward_core.node.agent.worker_processes import Process
+from skyward_core.node.bootstrap.host_inspection import find_node_processes
+from skyward_core.node.machine_metrics.sampler import SampleFiles
 from skyward_core.protocol.frame_codec import NONE_SUMMARY, PICKLED_NONE, Decoder, Header, encode_json
+from skyward_core.runtime import preemption
+from skyward_core.runtime.preemption import PreemptionNotice, on_preempt
+from tests.support.agent_parts import Node, Speaker
+from tests.support.waiting import until
 
 
 class Peer(Connection):
@@ -430,3 +443,422 @@ async def test_a_disarmed_call_has_no_timers() -> None:
         await asyncio.sleep(0)
     assert fired == []
     assert one.timers == []
+
+
+# What an agent makes of what its provider's program says, and what a rank's process makes of notices.
+
+SAYS = """
+import sys
+for line in open({path!r}):
+    sys.stdout.write(line)
+sys.stdout.flush()
+sys.stdin.read()
+"""
+
+
+def node_that_hears(folder: Path, *lines: str) -> tuple[Node, PreemptionNotifier]:
+    said = folder / "said"
+    said.write_text("".join(f"{line}\n" for line in lines))
+    node = Node(folder, notices=SAYS.format(path=str(said)))
+    desk = PreemptionNotifier(node.state, node.audience, node.desk, node.slots)
+    desk.start()
+    return node, desk
+
+
+async def test_only_what_is_a_notice_is_told_and_once(tmp_path: Path) -> None:
+    kind = '{"kind": "terminate", "left": %s}'
+    nonsense = [
+        "",
+        "[]",
+        "nothing",
+        "[" * 3000,
+        '{"kind": "explode", "left": 3}',
+        '{"kind": ["stop"], "left": 3}',
+        '{"left": 3}',
+        *(kind % left for left in ("-1", "1e9", "NaN", '"soon"', "true", "[1]")),
+    ]
+    good = [kind % 100, kind % 99, '{"error": "no answer"}', '{"kind": "rebalance", "left": null}']
+    node, desk = node_that_hears(tmp_path, *nonsense, *good)
+    await until(lambda: len(node.peer.told) == 3)
+    terminate, error, rebalance = node.peer.told
+    assert (terminate["t"], terminate["kind"]) == ("notice", "terminate") and 98 < terminate["left"] <= 100
+    assert error["message"].endswith("nobody tells whether its machine is about to be taken back: no answer")
+    assert rebalance == {"t": "notice", "kind": "rebalance", "left": None}
+    assert node.state.is_preempted and list(node.state.notices) == ["terminate", "rebalance"]
+    desk.stop()
+
+
+async def test_a_program_that_ends_or_never_stops_talking_is_started_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(preemption_notices, "RESTART_DELAYS", (0.01, 0.02))
+    starts = tmp_path / "starts"
+    for number, text in enumerate(("raise SystemExit(3)", "while True: print('x' * 9999, end='')")):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        node = Node(folder, notices=f"open({str(starts)!r}, 'a').write('{number}')\n{text}")
+        desk = PreemptionNotifier(node.state, node.audience, node.desk, node.slots)
+        desk.start()
+        await until(lambda: starts.exists() and starts.read_text().count(str(number)) > 3)  # noqa: B023
+        desk.stop()
+        assert len(node.peer.told) == 1, "it is said once"
+        assert not node.state.is_preempted
+
+
+async def test_ranks_are_told_of_other_nodes_once_as_long_as_it_counts(tmp_path: Path) -> None:
+    node, desk = node_that_hears(tmp_path)
+    file = Path(node.state.config.paths.notices)
+
+    def written() -> list[tuple[int, bool]]:
+        return [(each[0], each[1]) for each in json.loads(file.read_text())]
+
+    desk.on_remote_notice(0, 60.0)
+    before = file.read_text()
+    desk.on_remote_notice(0, 70.0)
+    desk.on_remote_notice(1, 60.0)  # itself
+    assert file.read_text() == before and written() == [(0, False)]
+    desk.on_remote_notice(2, -5.0)
+    desk.on_remote_notice(3, 1e12)
+    assert written() == [(0, False), (2, False), (3, False)]
+    assert node.peer.told == [] and not node.state.is_preempted
+    desk.stop()
+    # The next agent goes on with it; garbage of a rank is no notice.
+    file.write_text(json.dumps([[1, True, monotonic() + 60, [7], True]]))
+    again = PreemptionNotifier(node.state, node.audience, node.desk, node.slots)
+    again.start()
+    assert node.state.is_preempted
+    again.stop()
+    file.write_text('[{"node": []}]')
+    node.state.is_preempted = False
+    again.start()
+    assert not node.state.is_preempted
+    again.stop()
+
+
+def running() -> subprocess.Popen[bytes]:
+    return subprocess.Popen(["sleep", "600"], start_new_session=True)
+
+
+@pytest.mark.parametrize("sent", [False, True])
+async def test_an_agent_that_died_before_it_sent_the_signal_has_the_next_one_do_that(
+    tmp_path: Path, sent: bool
+) -> None:
+    node = Node(tmp_path, notices="import sys; sys.stdin.read()")
+    file = Path(node.state.config.paths.notices)
+    with running() as rank:
+        process = node.slots.slots[0].process = Process(rank.pid)
+        process.connection, process.is_ready = node.peer, True
+        file.write_text(json.dumps([[1, True, monotonic() + 60, [rank.pid], sent]]))
+        desk = PreemptionNotifier(node.state, node.audience, node.desk, node.slots)
+        desk.start()
+        desk.stop()
+        assert json.loads(file.read_text())[0][4] is True
+        if sent:
+            assert rank.poll() is None
+            rank.kill()
+        assert rank.wait() == (-signal.SIGKILL if sent else -signal.SIGTERM)
+
+
+# -- in a rank's process ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def told(tmp_path: Path) -> Iterator[Any]:
+    """Writes notices for this process, as its node's agent does."""
+    file = tmp_path / "notices.json"
+    before = signal.getsignal(preemption.NOTICE_SIGNAL)
+
+    def write(*notices: PreemptionNotice) -> None:
+        file.write_text(json.dumps([each.to_json() for each in notices]))
+
+    preemption.install_handler(str(file))
+    preemption.start_call(in_gang=True)
+    yield write
+    signal.signal(preemption.NOTICE_SIGNAL, before)
+    preemption._notice_file, preemption._callbacks[:], preemption._persistent_callbacks = "", [], 0
+    preemption._received_sigterms.clear()
+
+
+def here(node: int = 0, ends: float | None = None, *, mine: bool = True) -> PreemptionNotice:
+    return PreemptionNotice(node, mine, monotonic() + 60 if ends is None else ends, (os.getpid(),) if mine else ())
+
+
+def test_callbacks_are_called_in_order_with_what_they_require(told: Any, capfd: Any) -> None:
+    heard: list[Any] = []
+
+    class Saves:
+        def __call__(self, seconds: float, /, into: str = "model.pt", *rest: int, quick: bool = True) -> None:
+            heard.append((round(seconds), into, rest))
+
+    on_preempt(lambda: heard.append("first"))
+    on_preempt(Saves())
+    assert on_preempt(heard.clear) is not None  # C code that requires nothing
+    on_preempt(lambda seconds, node: heard.append(node))
+    one = here(3, mine=False)
+    told(one)
+    os.kill(os.getpid(), preemption.NOTICE_SIGNAL)
+    assert heard == [3], "in this order: the third has cleared what the first two have said"
+    os.kill(os.getpid(), preemption.NOTICE_SIGNAL)
+    told(one, here(4, ends=monotonic() - 60, mine=False))  # its time is over
+    assert preemption.run_callbacks() and heard == [3], "once each"
+    preemption.start_call(in_gang=False)
+    told(one, here(5, mine=False))
+    assert preemption.run_callbacks() and heard == [3], "other nodes' machines are of no interest to a single task"
+    told(one, here(0))
+    assert preemption.run_callbacks() and heard == [0]
+
+
+@pytest.mark.parametrize("callback", [lambda a, b, c: None, lambda *, into: None, "save"], ids=range(3))
+def test_what_cannot_be_called_is_refused(callback: Any) -> None:
+    before = list(preemption._callbacks)
+    with pytest.raises(TypeError, match="on_preempt"):
+        on_preempt(callback)
+    assert preemption._callbacks == before
+
+
+def test_what_a_callback_raises_stops_no_other(told: Any, capfd: Any) -> None:
+    heard: list[int] = []
+    told(here())
+
+    @on_preempt
+    def save() -> None:
+        raise OSError("the disk is full")
+
+    assert "save, a callback of on_preempt, failed" in (said := capfd.readouterr().err)
+    assert "OSError: the disk is full" in said
+    preemption._callbacks[:] = []
+    told()
+    for callback in (save, lambda: os._exit if heard else exit(7), lambda: heard.append(1)):
+        on_preempt(callback)
+    told(here(ends=monotonic() + 90))
+    with pytest.raises(SystemExit) as left:
+        preemption.run_callbacks()
+    assert (left.value.code, heard) == (7, [1])
+
+
+def test_the_first_sigterm_that_was_announced_is_the_notice_s(told: Any) -> None:
+    assert not preemption.is_preemption_sigterm() and not preemption.is_sigterm_pending()
+    told(here(2, mine=False), PreemptionNotice(0, True, monotonic() + 60, (1,)))
+    assert not preemption.is_preemption_sigterm() and not preemption.is_sigterm_announced(), "it was started since"
+    told(here())
+    assert preemption.is_sigterm_pending() and preemption.is_sigterm_announced()
+    assert (
+        preemption.is_preemption_sigterm()
+        and not preemption.is_preemption_sigterm()
+        and not preemption.is_sigterm_pending()
+    )
+
+
+def test_callbacks_of_a_call_end_with_it_and_those_of_plugins_stay(told: Any) -> None:
+    heard: list[str] = []
+    on_preempt(lambda: heard.append("plugin"))
+    preemption.keep_callbacks()
+    on_preempt(lambda: heard.append("call"))
+    preemption.drop_callbacks()
+    told(here())
+    assert preemption.run_callbacks() and heard == ["plugin"]
+
+
+def test_garbage_is_no_notice(told: Any, tmp_path: Path) -> None:
+    for text in ("", "[", "7", "[7]", '[{"a": 1}]', "[[1, 2]]", "[[0, true, 1, 7, false]]"):
+        (tmp_path / "notices.json").write_text(text)
+        assert preemption.pending_notices() == []
+
+
+async def test_nothing_is_started_where_nobody_takes_machines_back(tmp_path: Path) -> None:
+    from skyward_core.node.agent.agent_lifetime import Agent
+
+    agent = Agent(Node(tmp_path).state.config)
+    agent._start_preemption_monitor()
+    agent.on_remote_notice(0, 60.0)
+    assert agent._preemption is None and agent.notice_frames() == []
+    assert not Path(agent._state.config.paths.notices).exists()
+    await asyncio.sleep(0)
+
+
+# The process that measures a machine, as its agent sees to it: it may hang or die, and readers come and go.
+
+
+class Reader:
+    """A client that asks for figures from a byte on."""
+
+    def __init__(self, meter: SamplerProcess, at: int = 0, speaker: Speaker | None = None) -> None:
+        self.speaker = speaker or Speaker(Connection(lambda *_: None, lambda _: None))
+        self.frames = self.speaker.socket.frames
+        self.task = asyncio.create_task(meter.stream(self.speaker.connection, at))
+
+    def values(self) -> list[int]:
+        return [json.loads(line)["n"] for _, body in self.frames for line in body.splitlines()]
+
+    def whys(self) -> list[str]:
+        return [header["why"] for header, _ in self.frames if "why" in header]
+
+
+class Metered(Node):
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.meter = SamplerProcess(self.state.config)
+        self.record = SampleFiles(self.state.config.paths.samples, size=200)
+
+    @property
+    def processes(self) -> list[int]:
+        return list(find_node_processes(self.state.config.folder))
+
+
+@pytest.fixture
+async def meter_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Metered]:
+    monkeypatch.setattr(metrics_sampler_process, "PERIOD", 0.01)
+    monkeypatch.setattr(metrics_sampler_process, "PROGRESS_POLL", 0.5)
+    monkeypatch.setattr(metrics_sampler_process, "RESTART_DELAYS", (0.01, 0.02))
+    found = Metered(tmp_path)
+    yield found
+    found.meter.stop()
+
+
+@pytest.fixture
+def idle(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is measured: what is read was written by the test."""
+    monkeypatch.setattr(SamplerProcess, "ensure_running", lambda self: None)
+
+
+async def test_who_comes_later_sees_the_past_and_goes_on_where_it_was(meter_node: Metered, idle: None) -> None:
+    for n in range(3):
+        meter_node.record.append({"n": n})
+    reader = Reader(meter_node.meter)
+    await until(lambda: reader.values() == [0, 1, 2])
+    meter_node.record.append({"n": 3})
+    await until(lambda: reader.values() == [0, 1, 2, 3])
+    header, body = reader.frames[-1]
+    again = Reader(meter_node.meter, header["at"] + len(body), reader.speaker)
+    meter_node.record.append({"n": 4})
+    await until(reader.task.done)  # the same connection asked again, and is sent all once
+    await until(lambda: again.values() == [0, 1, 2, 3, 4])
+
+
+async def test_what_is_kept_no_more_is_passed_over_and_another_machines_cursor_too(
+    meter_node: Metered, idle: None
+) -> None:
+    for n in range(100):
+        meter_node.record.append({"n": n})
+    late = Reader(meter_node.meter)
+    await until(lambda: late.values()[-1:] == [99])
+    assert 1 < len(late.values()) < 60
+    assert late.values() == list(range(late.values()[0], 100))
+    assert late.frames[0][0]["at"] > 0
+    other = Reader(meter_node.meter, 1 << 40)
+    await until(lambda: other.values() == late.values())
+
+
+async def test_a_process_that_ends_is_started_again_and_readers_are_told(meter_node: Metered) -> None:
+    reader = Reader(meter_node.meter)
+    await until(lambda: reader.frames)
+    (pid,) = meter_node.processes
+    os.kill(pid, signal.SIGKILL)
+    await until(lambda: meter_node.processes and pid not in meter_node.processes)
+    await until(lambda: reader.whys() == ["what measures it has ended"])
+    await until(lambda: reader.frames[-1][1])
+
+
+async def test_one_that_is_stopped_is_replaced(meter_node: Metered) -> None:
+    reader = Reader(meter_node.meter)
+    await until(lambda: reader.frames)
+    (pid,) = meter_node.processes
+    os.kill(pid, signal.SIGSTOP)
+    await until(lambda: meter_node.processes and pid not in meter_node.processes)
+    await until(lambda: [why for why in reader.whys() if "has said nothing for" in why])
+    meter_node.meter.stop()
+    await until(lambda: not meter_node.processes)
+
+
+async def test_what_cannot_be_started_is_told_and_given_up(
+    meter_node: Metered, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.executable", "/nowhere/python")
+    reader = Reader(meter_node.meter)
+    await until(lambda: [why for why in reader.whys() if why.endswith("; it is not started again")])
+
+
+async def test_nothing_is_measured_before_somebody_asks(meter_node: Metered) -> None:
+    told: Header = {}
+    assert (meter_node.processes, told) == ([], {})
+    meter_node.meter.stop()
+    meter_node.meter.ensure_running()
+    assert meter_node.processes == []
+
+
+async def test_a_folder_of_packages_may_have_a_colon_in_its_name(
+    meter_node: Metered, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours = Path(metrics_sampler_process.__file__).parents[2]
+    folder = tmp_path / "14:55"
+    folder.mkdir()
+    (folder / ours.name).symlink_to(ours)
+    monkeypatch.setattr(sys, "path", [str(folder), *(each for each in sys.path if Path(each) != ours.parent)])
+    reader = Reader(meter_node.meter)
+    await until(lambda: any(body for _, body in reader.frames) or reader.whys())
+    assert not reader.whys()
+    # A child that counts GPUs finds its packages by that path alone, too.
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} -I -S "$@"\n')
+    python.chmod(0o700)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-a")
+    config = meter_node.state.config.replace(python=str(python), path=[str(folder)])
+    assert resolve_ranks_per_gpu(config).devices == ["GPU-a"]
+
+
+# Which calls are told of while they run.
+
+ASKED: Any = {}
+RETURNED: Any = {"kind": "returned"}
+
+
+def sent_call(index: int) -> Call:
+    return Call("r", index, ASKED, b"", None)
+
+
+def test_of_many_calls_those_that_still_run_are_told_of_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[tuple[int, int]] = []
+
+    async def story() -> None:
+        slow = SlowCalls(lambda rank, sent_call: told.append((rank, sent_call.index)))
+        calls = [sent_call(index) for index in range(100)]
+        for number, each in enumerate(calls):
+            slow.add(number % 4, each)
+            if number % 10:
+                each.outcome = RETURNED
+        calls[50].pending_outcome = (RETURNED, b"")
+        while len(told) < 9:
+            await asyncio.sleep(0.005)
+        # Those that come later are told of in their turn.
+        later = sent_call(100)
+        slow.add(0, later)
+        while len(told) < 10:
+            await asyncio.sleep(0.005)
+
+    asyncio.run(asyncio.wait_for(story(), 20))
+    assert told == [(index % 4, index) for index in range(0, 100, 10) if index != 50] + [(0, 100)]
+
+
+def test_quick_calls_set_no_timer_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(call_outcomes, "ANNOUNCE_DELAY", 0.01)
+    looks = 0
+
+    class Counted(SlowCalls):
+        def _announce_due(self) -> None:
+            nonlocal looks
+            looks += 1
+            super()._announce_due()
+
+    async def story() -> float:
+        slow = Counted(lambda rank, sent_call: None)
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        for index in range(2000):
+            each = sent_call(index)
+            slow.add(0, each)
+            await asyncio.sleep(0)
+            each.outcome = RETURNED
+        return loop.time() - began
+
+    took = asyncio.run(story())
+    assert looks <= took / 0.01 + 1

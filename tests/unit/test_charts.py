@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from array import array
+from itertools import combinations
 from math import inf, isfinite, isnan, nan
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from textual import events
+from textual.color import Color
+from textual.theme import Theme
 
 from skyward_core.client.chart_points import (
     RANKS_ANEW,
@@ -24,6 +28,9 @@ from skyward_core.client.chart_points import (
 )
 from skyward_core.views.outliers import IncrementalBand, Trace, compute_band, find_outliers, median
 from skyward_core.views.rank_metrics import MetricStore
+from skyward_tui.ui import refresh_and_repaint
+from skyward_tui.ui.refresh_and_repaint import MIN_KEY_INTERVAL, PAINTS_PER_KEY, REPAINT_SECONDS, ImmediateRepaint
+from skyward_tui.ui.themes import OWN_THEMES, ensure_contrast, muted
 
 
 def trace(*values: float, since: float = 0.0) -> Trace:
@@ -317,3 +324,81 @@ def test_outliers_never_are_most(values: dict[int, float]) -> None:
     assert len(found) == len(set(found)) and set(found) <= set(values)
     assert sum(key in good for key in found) <= len(good) / 2
     assert all(isfinite(values[key]) or good for key in found)
+
+
+# A key is painted for twice at most, and not each of many keys that come together.
+
+
+def test_a_key_is_painted_for_soon_and_not_too_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 100.0
+    monkeypatch.setattr(refresh_and_repaint, "monotonic", lambda: now)
+    asked = ImmediateRepaint()
+    assert not asked.consume_paint(), "no key has come"
+    asked.on_input(events.Resize(None, None))  # type: ignore[arg-type]
+    assert not asked.consume_paint()
+    asked.on_input(events.Key("x", "x"))
+    assert [asked.consume_paint() for _ in range(PAINTS_PER_KEY + 1)] == [True] * PAINTS_PER_KEY + [False]
+    now += MIN_KEY_INTERVAL / 2
+    asked.on_input(events.Key("x", "x"))
+    assert not asked.consume_paint(), "it comes together with the one before"
+    now += MIN_KEY_INTERVAL
+    asked.on_input(events.Key("x", "x"))
+    now += 2 * REPAINT_SECONDS
+    assert not asked.consume_paint(), "what comes now is hardly the key's doing"
+
+
+# States are told apart by their colours, too, by who does not see red and green as others do. Simulated as Machado,
+# Oliveira and Fernandes have it (A Physiologically-based Model for Simulation of Color Vision Deficiency, 2009,
+# severity 1.0), compared by the distance in CIELAB, of which about 2 can just be seen.
+
+SEEN_BY = {
+    "deuteranopia": (
+        (0.367322, 0.860646, -0.227968), (0.280085, 0.672501, 0.047413), (-0.011820, 0.042940, 0.968881),
+    ),
+    "protanopia": (
+        (0.152286, 1.052583, -0.204868), (0.114503, 0.786281, 0.099216), (-0.003882, -0.048116, 1.051998),
+    ),
+}  # fmt: skip
+STATES = ("text-success", "text-warning", "text-error", "text-primary")
+LEAST = 12.0
+
+Triple = tuple[float, float, float]
+
+
+def linear(color: Color) -> Triple:
+    red, green, blue = (
+        part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in color.normalized
+    )
+    return red, green, blue
+
+
+def lab(red: float, green: float, blue: float) -> Triple:
+    """CIELAB of linear sRGB, under D65."""
+
+    def bent(part: float) -> float:
+        return part ** (1 / 3) if part > 0.008856 else 7.787 * part + 16 / 116
+
+    x = bent((0.4124 * red + 0.3576 * green + 0.1805 * blue) / 0.95047)
+    y = bent(0.2126 * red + 0.7152 * green + 0.0722 * blue)
+    z = bent((0.0193 * red + 0.1192 * green + 0.9505 * blue) / 1.08883)
+    return 116 * y - 16, 500 * (x - y), 200 * (y - z)
+
+
+def seen(color: Color, eyes: tuple[Triple, Triple, Triple]) -> Triple:
+    light = linear(color)
+    red, green, blue = (
+        min(1.0, max(0.0, sum(share * part for share, part in zip(row, light, strict=True)))) for row in eyes
+    )
+    return lab(red, green, blue)
+
+
+@pytest.mark.parametrize("eyes", SEEN_BY)
+@pytest.mark.parametrize("theme", OWN_THEMES, ids=lambda theme: theme.name)
+def test_no_two_states_look_alike(theme: Theme, eyes: str) -> None:
+    made = ensure_contrast({**theme.to_color_system().generate(), "muted": muted(theme)}, ansi=False)
+    looks = {name: seen(Color.parse(made[name]), SEEN_BY[eyes]) for name in STATES}
+    apart = {
+        (one, other): sum((a - b) ** 2 for a, b in zip(looks[one], looks[other], strict=True)) ** 0.5
+        for one, other in combinations(STATES, 2)
+    }
+    assert min(apart.values()) >= LEAST, apart

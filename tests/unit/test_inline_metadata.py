@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -16,15 +18,23 @@ from hypothesis import strategies as st
 
 from skyward_core.client.launch.launch_plan import make_plan, resolve_call, script_python
 from skyward_core.client.launch.launch_request import LaunchRequest
-from skyward_core.model.errors import ScriptError, SpecError
+from skyward_core.model.errors import ScriptError, SpecError, UsageError
+from skyward_core.model.machines import Machine
+from skyward_core.model.script_interpreter import Interpreter
 from skyward_core.model.specs import Image, PoolSpec
 from skyward_core.plugins import by_name
 from skyward_core.plugins.plugin import Plugin, transform_image
+from skyward_core.providers.aws.provider import AWS
 from skyward_core.providers.local.provider import Local
+from skyward_core.providers.slurm.provider import Slurm
+from skyward_core.providers.ssh.provider import SSH, check_line
 from skyward_core.tasks import missing_packages
+from skyward_core.tasks.client_interpreter import own_interpreter
 from skyward_core.tasks.missing_packages import FRAMEWORKS
 from skyward_core.tasks.packages.inline_metadata import InlineMetadata, find_blocks, read_inline_metadata
 from skyward_core.tasks.packages.python_versions import VersionError, satisfies
+from skyward_core.transport.ssh.host_address import HostPythons, WantedPython, parse_pythons
+from skyward_core.transport.transport import MINOR, check_python, image_for_hosts
 from skyward_tui.cli.commands import run
 from skyward_tui.cli.main import cli
 from tests.support.cli import EXAMPLES
@@ -524,3 +534,120 @@ def test_a_dry_run_of_commands_is_refused_as_it_would_run_the_script(tmp_path: P
     assert done.exit_code == 2
     assert f"`python -m skyward_core --dry-run {script}` runs it, and rents nothing" in done.output
     assert not Path("mark").exists()
+
+
+# What a script's own metadata comes to on other machines, and what cannot be had there.
+
+IMAGE = {"pip": ["rich"], "pip_indexes": [], "setup": ["true"]}
+
+
+def inline(version: str = f"{MINOR}.1", **environment: Any) -> dict[str, Any]:
+    found = Interpreter("/e/bin/python", "/e", version, "inline metadata of t.py", base="/b", environment=environment)
+    return found.describe()
+
+
+def test_what_nobody_asks_for_changes_nothing() -> None:
+    assert image_for_hosts(IMAGE, None) == image_for_hosts(IMAGE, own_interpreter().describe()) == IMAGE
+
+
+def test_what_a_script_asks_for_is_there_too() -> None:
+    index = {"url": "https://i", "packages": ["torch"]}
+    asked = inline(pip=["torch"], pip_indexes=[index], index="https://d", find_links=["https://f"], alone=True)
+    assert image_for_hosts(IMAGE, asked) == {
+        "pip": ["rich", "torch"],
+        "pip_indexes": [index],
+        "setup": ["true"],
+        "index": "https://d",
+        "find_links": ["https://f"],
+    }
+
+
+def test_a_folder_of_this_machine_is_refused_in_words() -> None:
+    with pytest.raises(
+        UsageError, match=r"inline metadata of t\.py takes packages from file:///w, which other machines"
+    ):
+        image_for_hosts(IMAGE, inline(find_links=["file:///w"]))
+
+
+def test_an_image_s_python_is_that_of_the_script() -> None:
+    check_python({"python": "3.99"}, inline("3.99.1"))
+    check_python({"python": MINOR}, None)
+    with pytest.raises(UsageError, match=rf"the one that runs here, {MINOR}\. Start skyward from Python 3\.99"):
+        check_python({"python": "3.99"}, None)
+    with pytest.raises(
+        UsageError,
+        match=r"the one that loads the script, Python 3\.99\.1 at /e/bin/python \(inline metadata of t\.py\)",
+    ):
+        check_python({"python": MINOR}, inline("3.99.1"))
+
+
+# Which Pythons a host has, and what a check-up and a plan say of them.
+
+NONE = HostPythons(())
+MANY = HostPythons(("3.14.0", "3.12.10", "3.12.9", "3.9.18"))
+UV = HostPythons(("3.9.18",), has_uv=True)
+PROJECT = WantedPython(minor="3.12", here="")
+LACKS = "3.13" if MINOR != "3.13" else "3.11"  # which no host of these tests has
+OTHER = WantedPython(minor=LACKS, here="")
+OWN_PYTHON = WantedPython()
+
+
+def test_what_a_host_says_is_read_as_numbers_and_nothing_else() -> None:
+    said = b"word Python 3.9.18; Python 3.11.2; Python 3.10.13; Python 3.11.2; uv; Python 3.14.0rc1+ (odd);"
+    assert parse_pythons(said) == HostPythons(("3.14.0", "3.11.2", "3.10.13", "3.9.18"), has_uv=True)
+    assert parse_pythons(said).usable == ("3.14.0", "3.11.2")
+    assert parse_pythons(b" \x1b[2JPython is what I am; Python x.y; 3.12.1; nouv;") == NONE
+    assert (str(NONE), str(UV)) == ("it has no Python at all", "it has Python 3.9.18")
+
+
+@pytest.mark.parametrize(
+    ("there", "wanted", "runs", "state", "words"),
+    [
+        (MANY, PROJECT, ("3.12.10", "/p"), "ok", "Python 3.12.10 (/p); 3.14.0 for projects of other versions"),
+        (HostPythons(("3.12.1",), has_uv=True), PROJECT, ("3.12.1", "/p"), "ok",
+         "Python 3.12.1 (/p); its uv fetches others"),
+        (UV, PROJECT, None, "ok", "the script is loaded with; it has Python 3.9.18; its uv fetches it at the first"),
+        (MANY, OTHER, ("3.14.0", "/p"), "fail",
+         f"no Python {LACKS}, the version that the script is loaded with; it has Python 3.14.0, 3.12.10, 3.12.9, "
+         f"3.9.18: install python{LACKS} or uv there"),
+        (HostPythons(("3.90.1",)), OWN_PYTHON, ("3.90.1", "/p"), "warn",
+         f"no Python {MINOR}, the version that runs here; it has Python 3.90.1: only scripts of projects with Python "
+         f"3.90 run there. For others install python{MINOR} or uv there"),
+        (NONE, OWN_PYTHON, None, "fail", f"it has no Python at all: install python{MINOR} or uv there"),
+        (HostPythons(("3.9.18",)), OWN_PYTHON, None, "fail", "it has Python 3.9.18: install"),
+    ],
+)  # fmt: skip
+def test_a_check_up_says_which_it_has_and_for_which_scripts_they_do(
+    there: HostPythons, wanted: WantedPython, runs: tuple[str, str] | None, state: str, words: str
+) -> None:
+    told = check_line("gpu1", there, wanted, runs)
+    assert (told.subject, told.state) == ("gpu1", state)
+    assert words in told.detail
+
+
+def test_a_plan_says_which_one_machines_need() -> None:
+    assert SSH(["gpu1"]).needs_python("3.12") == "Python 3.12 on each host, or uv there, which fetches it"
+    assert SSH(["gpu1"], python="/p").needs_python("3.12") == "Python 3.12 on each host: /p"
+    assert Slurm().needs_python("3.12").startswith("Python 3.12 on each node, or uv there")
+    assert "3.12 on each instance; where its image has another, the first" in AWS().needs_python("3.12")
+
+
+# Machines of a pool are reached with the Python that its scripts are loaded with, whoever owns them.
+
+CHOSEN = Interpreter("/p/.venv/bin/python", "/p/.venv", "3.99.1", ".venv of project p")
+
+
+@pytest.mark.parametrize("provider", [SSH(["gpu1"]), AWS(region="us-east-1"), Slurm()])
+def test_by_the_version_that_loads_the_script(
+    provider: SSH | AWS | Slurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SKYWARD_HOME", str(tmp_path))
+    known = {"host": "gpu1", "folder": "p.0", "token": "t", "user": "me", "port": 22, "launched": time.time()}
+    extra = known | {"loaded_with": CHOSEN.for_hosts}
+
+    async def minors() -> list[str]:
+        machines = [Machine("gpu1", 0, "gpu1", "", extra=each) for each in (extra, known)]
+        return [provider.transport("p", each).python.minor for each in machines]
+
+    there, older = asyncio.run(minors())
+    assert there == "3.99" and older != "3.99"

@@ -21,6 +21,8 @@ from typing import Any
 import pytest
 
 from skyward_core.model.machines import Machine, MeasuredHardware, OrderedHardware, find_mismatch
+from skyward_core.node.agent import agent_lifetime
+from skyward_core.node.agent.agent_lifetime import DeadmanSwitch
 from skyward_core.node.bootstrap import hardware_benchmark
 from skyward_core.pool.startup import MachineVerifier, _parse_probe
 from skyward_core.protocol import host_facts
@@ -464,3 +466,42 @@ def test_nobody_is_waited_for_beyond_the_listener_s_time(monkeypatch: pytest.Mon
         slow.settimeout(5)
         with suppress(ConnectionResetError):
             assert slow.recv(1) == b""
+
+
+# A machine's own end: put off while an agent lives, by a clock in the test's hand.
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What the system was asked for."""
+    found: list[str] = []
+    monkeypatch.setattr(agent_lifetime, "_schedule_shutdown", found.append)
+    return found
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    now = [1000.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    return now
+
+
+@pytest.mark.parametrize(("minutes", "pause"), [(15, 60.0), (2, 24.0)])
+def test_it_is_put_off_well_before_it_comes(asked: list[str], clock: list[float], minutes: int, pause: float) -> None:
+    man = DeadmanSwitch(minutes)
+    man.postpone()
+    clock[0] += pause - 1
+    man.postpone()
+    assert asked == [f"+{minutes}"], "and not at each look"
+    clock[0] += 1
+    man.postpone()
+    assert asked == [f"+{minutes}"] * 2
+    man.trigger()
+    assert asked[2:] == ["now"]
+
+
+def test_a_machine_of_one_s_own_is_never_shut_down(asked: list[str], clock: list[float]) -> None:
+    man = DeadmanSwitch(0)
+    man.postpone()
+    man.trigger()
+    assert asked == []

@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
+import subprocess
+import sys
+import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from concurrent.futures import CancelledError, Future
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,19 +19,24 @@ from typing import Any
 
 import pytest
 
-from skyward_core.client.session import ReadOnlySession, Session
-from skyward_core.model.errors import PoolError
+from skyward_core.client.session import RETRY_PAUSES, BackOff, ReadOnlySession, Session, run_provider_check
+from skyward_core.model.errors import LedgerError, PoolError, UsageError
+from skyward_core.model.machines import Check
 from skyward_core.model.outcomes import RootCause
 from skyward_core.pool import agent_link
 from skyward_core.pool.output_files import list_files
 from skyward_core.pool.pool_context import PoolEnd
 from skyward_core.pool.runs import run_registry
 from skyward_core.protocol.frame_codec import Header
+from skyward_core.providers.local.provider import Local
+from skyward_core.store.ledger import Ledger
 from skyward_core.store.ledger_rows import PoolRow, RunRow
+from skyward_core.transport.background_loop import background_loop, short_switch_interval, submit
 from skyward_core.views import events
+from skyward_tui.ui.session_futures import wait_shielded
 from tests.support.ledger_runs import record_runs
 from tests.support.pool_parts import TOKEN, Client, Pipe, World, attached, intended
-from tests.support.waiting import until
+from tests.support.waiting import until, wait_until
 
 RUN = "ab12"
 BOOM = {"type": "ValueError", "message": "boom"}
@@ -521,3 +532,217 @@ async def test_a_node_that_was_never_reached_has_no_time_since_when_it_is_silent
     late = await come()
     found = await list_files(late.client.context, [], None)
     assert found.failures == {1: "it has not been reached from here"}
+
+
+# Whether a provider can do what will be asked of it: its own words, a time-out, and what it raises.
+
+
+async def test_a_provider_is_asked_with_what_its_settings_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = await run_provider_check("local", {})
+    assert [line.subject for line in lines] == ["local", "local disk"]
+    assert (await run_provider_check("local", {"color": "red"}))[0].state == "fail"
+    assert "cupboard" in (await run_provider_check("cupboard", {}))[0].detail
+
+
+async def test_hosts_that_do_not_answer_are_said_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def silent(self: Any) -> list[Check]:
+        await asyncio.Event().wait()
+        return []
+
+    monkeypatch.setattr(Local, "check", silent)
+    assert await run_provider_check("local", {}, 0.05) == [Check("local", "fail", "no answer within 0.05 s")]
+
+
+async def test_one_that_blocks_its_thread_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    free = threading.Event()
+
+    async def stuck(self: Any) -> list[Check]:
+        free.wait(30)
+        return []
+
+    monkeypatch.setattr(Local, "check", stuck)
+    began = time.monotonic()
+    try:
+        assert (await run_provider_check("local", {}, 0.05))[0].state == "fail"
+        assert time.monotonic() - began < 30
+    finally:
+        free.set()
+
+
+async def test_what_it_raises_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def broken(self: Any) -> list[Check]:
+        raise ZeroDivisionError("oh")
+
+    monkeypatch.setattr(Local, "check", broken)
+    assert await run_provider_check("local", {}) == [Check("local", "fail", "ZeroDivisionError: oh")]
+
+
+def test_a_session_asks_and_one_that_only_looks_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SKYWARD_HOME", str(tmp_path / "home"))
+    session, looking = Session(), ReadOnlySession()
+    try:
+        assert [line.subject for line in session.check_provider("local", {}).result(20)] == [
+            "local",
+            "local disk",
+        ]
+        with pytest.raises(UsageError, match="only looks"):
+            looking.check_provider("local", {}).result(20)
+    finally:
+        session.detach()
+        looking.detach()
+
+
+# What does not answer is asked ever less often.
+
+
+def test_each_failure_doubles_the_pause_up_to_the_longest(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 1000.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    waits = BackOff()
+    pauses = []
+    for _ in range(8):
+        assert waits.is_due("a")
+        waits.record_failure("a")
+        began = now
+        while not waits.is_due("a"):
+            now += 0.5
+        pauses.append(now - began)
+    assert pauses == [2, 4, 8, 16, 32, 60, 60, 60] and (pauses[0], pauses[-1]) == RETRY_PAUSES
+    waits.record_failure("a")
+    waits.record_failure("b")
+    waits.retain_only({"b"})
+    assert waits.is_due("a") and not waits.is_due("b")
+    waits.reset("b")
+    assert waits.is_due("b")
+
+
+# What goes on while a session, or the app, leaves ends with it, and no error of it is left for nobody.
+
+
+def test_a_look_that_goes_on_is_broken_off_before_the_ledger_is_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SKYWARD_HOME", str(tmp_path))
+    ledger = Ledger()
+    ledger.record_intent("t", "p", {"provider": "local"}, {"provider": "local", "nodes": 1})
+    ledger.close()
+    went: list[str] = []
+
+    async def come(self: Session, row: Any, *, observer: bool) -> None:
+        went.append("there")
+        try:
+            await asyncio.Event().wait()
+        finally:
+            went.append("ledger open" if self.ledger.find_pool("p") is not None else "")
+
+    monkeypatch.setattr(Session, "_watch", come)
+    session = Session()
+    looking = session.refresh()
+    wait_until(lambda: went == ["there"])
+    session.detach()
+    with pytest.raises(CancelledError):
+        looking.result(60)
+    assert went == ["there", "ledger open"]
+
+
+async def test_who_does_not_wait_any_more_leaves_no_error_behind() -> None:
+    complaints: list[str] = []
+    asyncio.get_running_loop().set_exception_handler(lambda loop, about: complaints.append(about["message"]))
+    verb: Future[None] = Future()
+    waiting = asyncio.create_task(wait_shielded(verb))
+    await asyncio.sleep(0)
+    waiting.cancel()
+    with suppress(asyncio.CancelledError):
+        await waiting
+    assert not verb.cancelled(), "it goes on"
+    verb.set_exception(LedgerError("Cannot operate on a closed database."))
+    for _ in range(3):
+        await asyncio.sleep(0)
+    del verb, waiting
+    gc.collect()
+    await asyncio.sleep(0)
+    assert complaints == []
+
+
+# The one thread on which all pools of a process live.
+
+
+async def where() -> tuple[str, asyncio.AbstractEventLoop]:
+    return threading.current_thread().name, asyncio.get_running_loop()
+
+
+def test_work_of_all_threads_runs_on_one_loop() -> None:
+    found, threads = [], []
+    for _ in range(8):
+        threads.append(threading.Thread(target=lambda: found.append(submit(where()).result(20))))
+        threads[-1].start()
+    for thread in threads:
+        thread.join()
+    assert set(found) == {("skyward", background_loop())}
+
+
+def test_errors_come_back_to_who_asked() -> None:
+    async def fails() -> None:
+        raise KeyError("mine")
+
+    with pytest.raises(KeyError, match="mine"):
+        submit(fails()).result(20)
+
+
+def test_a_cancelled_future_cancels_its_work() -> None:
+    begun, ended = threading.Event(), threading.Event()
+
+    async def waits() -> None:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    future = submit(waits())
+    assert begun.wait(20)
+    assert future.cancel()
+    assert ended.wait(20)
+
+
+def test_it_never_keeps_an_interpreter_from_ending() -> None:
+    code = (
+        "import asyncio\nfrom skyward_core.transport.background_loop import submit\n"
+        "submit(asyncio.sleep(600))\nsubmit(asyncio.sleep(0)).result()\nprint('end')"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=False)
+    assert (done.returncode, done.stdout) == (0, "end\n"), done.stderr
+
+
+@pytest.fixture
+def usual() -> Iterator[float]:
+    found = sys.getswitchinterval()  # an app that ran in this process has its own
+    sys.setswitchinterval(0.004)
+    yield sys.getswitchinterval()
+    sys.setswitchinterval(found)
+
+
+def test_turns_are_as_long_as_before_once_nobody_is_in_a_hurry(usual: float) -> None:
+    first, second = short_switch_interval(), short_switch_interval()
+    first.__enter__()
+    assert sys.getswitchinterval() < usual
+    second.__enter__()
+    first.__exit__(None, None, None)  # as threads do, in any order
+    assert sys.getswitchinterval() < usual
+    second.__exit__(None, None, None)
+    assert sys.getswitchinterval() == usual
+    with pytest.raises(KeyError), short_switch_interval():
+        raise KeyError
+    assert sys.getswitchinterval() == usual
+
+
+@pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt])
+def test_a_task_that_exits_does_not_end_the_loop(kind: type[BaseException]) -> None:
+    async def leave() -> None:
+        raise kind(3)
+
+    async def stay() -> int:
+        return 7
+
+    assert type(submit(leave()).exception(20)) is kind
+    assert submit(stay()).result(20) == 7

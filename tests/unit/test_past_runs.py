@@ -6,6 +6,7 @@ import builtins
 import io
 import json
 import pickle
+import shutil
 import time
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -15,24 +16,36 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from skyward_core.client import run_history
 from skyward_core.client.launch.launch_request import LaunchRequest
 from skyward_core.client.run_comparison import Comparison, compare_runs
-from skyward_core.client.run_history import COLUMNS, RunSearch, past_runs, sorted_runs
+from skyward_core.client.run_history import (
+    COLUMNS,
+    LineMatch,
+    LogSearch,
+    RunSearch,
+    matching_lines,
+    past_runs,
+    sorted_runs,
+)
 from skyward_core.model.errors import UsageError
 from skyward_core.model.machines import Machine
 from skyward_core.model.outcomes import ErrorInfo, Outcome, RootCause, Summary
 from skyward_core.node.worker.result_summaries import summarize
-from skyward_core.store import pool_folder
+from skyward_core.protocol.output_order_marks import BEFORE, encode_mark
+from skyward_core.store import past_pools, pool_folder
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.ledger_rows import Receipt, make_bills
+from skyward_core.store.past_pools import add_logs
 from skyward_core.store.pool_folder import MetricsWriter, PoolFolder
 from skyward_core.store.state_folder import ensure_pool_folder
-from skyward_core.views import events, recorded_events
+from skyward_core.views import events, recorded_events, stdout_stderr_order
 from skyward_core.views.machine_metrics import MachineMetrics
 from skyward_core.views.pool_view import PoolView, RunView, TaskView, apply
 from skyward_core.views.result_agreement import Difference, compare_results, find_disagreements
 from skyward_tui.cli.main import cli
 from tests.support.ledger_runs import record_runs
+from tests.support.stored_runs import stored_run
 
 HOUR = 3600.0
 
@@ -578,3 +591,252 @@ def test_commands_tell_it_out_of_what_was_kept(raised_run: Ledger) -> None:
     assert shown["figures"]["words"] == words
     text = CliRunner().invoke(cli, ["results", "r1"])
     assert "its machine n1, " in text.stderr and "before: memory 96 % full, GPU 0 Xid 48" in text.stderr
+
+
+# Words are found in what past runs printed and gave: bounded, in steps, whatever their files are like.
+
+NOW = time.time()
+
+
+@pytest.fixture
+def searched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ledger]:
+    monkeypatch.setenv("SKYWARD_HOME", str(tmp_path))
+    ledger = Ledger()
+    yield ledger
+    ledger.close()
+
+
+def search(searched: Ledger, *words: str) -> LogSearch:
+    return LogSearch(searched, past_runs(searched, RunSearch(), {}, {}), words)
+
+
+def found(searched: Ledger, *words: str) -> dict[str, LineMatch]:
+    looking, found = search(searched, *words), dict[str, LineMatch]()
+    while not looking.done:
+        found |= looking.step()
+    assert looking.searched == looking.runs
+    return found
+
+
+def test_the_first_line_is_told_with_its_rank_and_how_many_there_are(searched: Ledger) -> None:
+    quiet = b"".join(b"step %d loss 0.5\n" % step for step in range(100))
+    loud = quiet + b"step 100 \x1b[31mLoss\x1b[0m is NaN\n" + quiet + b"loss: nan again\n"
+    stored_run(searched, "r1", {0: quiet, 1: loud, 2: loud}, opened_at=NOW - 90)
+    stored_run(searched, "r2", {0: quiet}, opened_at=NOW - 60)
+    (here,) = found(searched, "NAN", "loss").values()
+    assert (here.rank, here.number, here.lines, here.whole) == (1, 100, 4, True)
+    assert here.line == "step 100 Loss is NaN" and here.words == ("loss", "nan")
+    assert here.note == "r1 line 101, and 3 more: step 100 Loss is NaN"
+    assert found(searched, "nan", "step", "0.5") == {}, "no line has all of them"
+    assert set(found(searched, "0.5")) == {"r1", "r2"}
+
+
+def test_words_that_the_ledger_has_of_a_run_need_not_be_in_its_log(searched: Ledger) -> None:
+    stored_run(searched, "r1", {0: b"nan\n"}, opened_at=NOW - 90, function="train")
+    stored_run(searched, "r2", {0: b"nan\n"}, opened_at=NOW - 60, function="evaluate")
+    assert list(found(searched, "evaluate", "nan")) == ["r2"]
+    of_ledger = search(searched, "evaluate")
+    assert of_ledger.runs == 1, "the one that has it there is not looked through"
+
+
+def test_what_a_run_gave_or_failed_by_is_looked_through_too(searched: Ledger) -> None:
+    stored_run(searched, "r1", {0: b"\n"}, opened_at=NOW - 90, given="accuracy 0.93\x1b]0;x\x07")
+    error = ErrorInfo("OSError", "disk full\nbadly")
+    shutil.rmtree(stored_run(searched, "r2", {0: b"x"}, opened_at=NOW - 60, error=error))
+    given, failed = found(searched, "ACCURACY")["r1"], found(searched, "badly")["r2"]
+    assert (given.number, given.line, given.location_text) == (None, "accuracy 0.93", "r0 result")
+    assert failed.line == "OSError: disk full↵badly"
+
+
+def test_what_was_pruned_is_not_there_and_is_not_made_anew(searched: Ledger, tmp_path: Path) -> None:
+    folder = stored_run(searched, "r1", {0: b"nan\n"}, opened_at=NOW)
+    shutil.rmtree(folder.parent)
+    assert found(searched, "nan") == {} and not folder.parent.exists()
+    folder = stored_run(searched, "r2", {0: b"nan\n", 1: b"nan\n"}, opened_at=NOW)
+    (folder / "r000.out").unlink()
+    assert found(searched, "nan")["r2"].rank == 1
+
+
+def test_what_cannot_be_read_is_counted_and_the_others_are_found(searched: Ledger) -> None:
+    folder = stored_run(searched, "r1", {0: b"nan\n"}, opened_at=NOW)
+    (folder / "r000.out").unlink()
+    (folder / "r000.out").mkdir()
+    stored_run(searched, "r2", {0: b"nan\n"}, opened_at=NOW - 60)
+    looking = search(searched, "nan")
+    assert list(looking.step(60)) == ["r2"] and looking.done
+    assert (looking.runs, looking.searched, looking.unread) == (2, 2, 1)
+
+
+def test_a_log_that_is_being_written_is_looked_through_as_far_as_it_has_come(searched: Ledger) -> None:
+    folder = stored_run(searched, "r1", {0: b"step 1\nna"}, opened_at=NOW, state="running")
+    assert found(searched, "nan") == {}
+    with open(folder / "r000.out", "ab") as log:
+        log.write(b"n and more")
+    here = found(searched, "nan")["r1"]
+    assert (here.number, here.line) == (1, "nan and more")
+
+
+def test_bytes_that_are_no_text_do_no_harm(searched: Ledger) -> None:
+    junk = bytes(range(256)).replace(b"\n", b"") * 3
+    stored_run(searched, "r1", {0: junk + b"\n\xff\xfe nan \x1b]52;c;aGk=\x07\x1b[2J\n" + junk}, opened_at=NOW)
+    here = found(searched, "nan")["r1"]
+    assert here.number == 1 and here.line.isprintable() and "nan" in here.line
+
+
+def test_of_a_long_line_the_part_with_the_word_is_told(searched: Ledger) -> None:
+    stored_run(searched, "r1", {0: b"x" * 5_000 + b" nan " + b"y" * 900_000 + b"\nend\n"}, opened_at=NOW)
+    line = found(searched, "nan")["r1"].line
+    assert line.startswith("… x") and " nan y" in line and len(line) <= run_history.MAX_MATCH_CHARS + 2
+    assert found(searched, "end")["r1"].number == 1
+    here = found(searched, "y", "nan", "x")["r1"]
+    assert here.line.startswith("xxx") and here.words == ("x", "nan", "y"), "from the first of them on"
+
+
+def test_it_goes_on_in_steps_of_one_piece_at_least_and_newest_first(
+    searched: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stdout_stderr_order.merge_streams, "__defaults__", (64,))
+    for age in range(3):
+        stored_run(searched, f"r{age}", {0: b"step\n" * 100 + b"nan\n" * 100}, opened_at=NOW - age)
+    looking = search(searched, "nan")
+    seen: list[tuple[str, LineMatch]] = []
+    first = looking.step(0)
+    assert first == {} and looking.searched == 0 and not looking.done
+    while not looking.done:
+        seen += looking.step(0).items()
+    runs = [run for run, _ in seen]
+    assert runs == sorted(runs) and set(runs) == {"r0", "r1", "r2"}
+    counts = [each.lines for run, each in seen if run == "r0"]
+    assert counts == sorted(counts) and counts[0] < counts[-1] == 100
+    assert seen[0][1].note.startswith("r0 line 101, and ") and " so far: nan" in seen[0][1].note
+
+
+def test_one_that_is_cancelled_looks_at_nothing_more(searched: Ledger) -> None:
+    stored_run(searched, "r1", {0: b"nan\n"}, opened_at=NOW)
+    looking = search(searched, "nan")
+    looking.cancel()
+    assert looking.step(60) == {} and looking.searched == 0 and not looking.done
+
+
+@pytest.mark.parametrize("printed", [True, False])
+def test_one_that_is_cancelled_ends_at_the_next_row_of_the_ledger(
+    searched: Ledger, monkeypatch: pytest.MonkeyPatch, printed: bool
+) -> None:
+    """A run of thousands of tasks has as many rows, and a step looks at all of them before its first line."""
+    text = {rank: b"step\n" for rank in range(50)}
+    folder = stored_run(searched, "r1", text, opened_at=NOW, given="nothing")
+    if not printed:
+        shutil.rmtree(folder)
+    looking, each, seen = search(searched, "nan"), Ledger.iter_outcomes, 0
+
+    def told(searched: Ledger, run: str) -> Iterator[object]:
+        nonlocal seen
+        for row in each(searched, run):
+            seen += 1
+            if seen == 3:
+                looking.cancel()
+            yield row
+
+    monkeypatch.setattr(Ledger, "iter_outcomes", told)
+    assert looking.step(60) == {} and looking.searched == 0 and not looking.done
+    assert seen == 3 and looking.step(60) == {} and seen == 3
+
+
+def test_one_that_is_cancelled_ends_at_its_next_piece(searched: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stdout_stderr_order.merge_streams, "__defaults__", (64,))
+    stored_run(searched, "r1", {0: b"nan\n" * 1_000}, opened_at=NOW)
+    looking, had, looked = search(searched, "nan"), run_history.matching_lines, 0
+
+    def counted(*asked: Any) -> list[int]:
+        nonlocal looked
+        looked += 1
+        if looked == 3:
+            looking.cancel()
+        return had(*asked)
+
+    monkeypatch.setattr(run_history, "matching_lines", counted)
+    assert looking.step(60)["r1"].lines < 100 and looked == 3 and not looking.done
+
+
+def test_what_is_found_in_logs_stands_by_its_age_among_what_the_ledger_has(searched: Ledger) -> None:
+    for number, (function, text) in enumerate(
+        [("train", b"nan\n"), ("nanny", b""), ("train", b"nan\n"), ("train", b"step\n"), ("nanny", b"nan\n")]
+    ):
+        stored_run(searched, f"r{number}", {0: text}, opened_at=NOW - number, function=function)
+    told = json.loads(CliRunner().invoke(cli, ["history", "nan", "--in-logs", "--json"]).stdout)
+    assert [run["run"] for run in told["runs"]] == ["r0", "r1", "r2", "r4"]
+    shown = CliRunner().invoke(cli, ["history", "nan", "--in-logs"]).stdout.splitlines()[1:]
+    firsts = [line.split()[2] if line[0] != " " else "found" for line in shown]
+    assert firsts == ["r0", "found", "r1", "r2", "found", "r4"]
+
+
+def test_no_more_of_a_run_is_read_than_was_said(searched: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_history, "MAX_SEARCH_BYTES", 1_000)
+    monkeypatch.setattr(stdout_stderr_order.merge_streams, "__defaults__", (64,))
+    stored_run(searched, "r1", {0: b"nan\n" * 1_000, 1: b"nan\n", 2: b"only here\n"}, opened_at=NOW)
+    here = found(searched, "nan")["r1"]
+    assert 250 <= here.lines < 300 and not here.whole
+    assert found(searched, "only", "here") == {}
+
+
+def test_lines_are_matched_whatever_letters_they_have() -> None:
+    assert matching_lines(["STRASSE", "Straße", "ΣΊΣΥΦΟΣ", "a\tb"], ["strasse"]) == [0, 1]
+    assert matching_lines(["lo\x1b[1;31mss\x1b[0m"], ["loss"]) == [0]
+    assert matching_lines(["ΣΊΣΥΦΟΣ", ""], ["σίσυφοσ"]) == [0] and matching_lines([], ["x"]) == []
+
+
+def test_the_command_finds_them(searched: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    stored_run(searched, "r1", {0: b"step\n", 1: b"step\nloss is \x1b[31mnan\x1b[0m\nnan\n"}, opened_at=NOW - 90)
+    stored_run(searched, "r2", {0: b"step\n"}, opened_at=NOW - 60, function="nanny")
+    stored_run(searched, "r3", {0: b"step\n"}, opened_at=NOW - 30)
+    assert "r1" not in CliRunner().invoke(cli, ["history", "nan"]).stdout
+    shown = CliRunner().invoke(cli, ["history", "nan", "--in-logs"], catch_exceptions=False)
+    lines = shown.stdout.splitlines()
+    assert [line.split()[2] for line in lines[1:3]] == ["r2", "r1"]
+    assert lines[3:] == ["    r1 line 2, and 1 more: loss is nan"] and not shown.stderr
+    told = json.loads(CliRunner().invoke(cli, ["history", "nan", "--in-logs", "--json"]).stdout)
+    assert told["logs"] == {"runs": 2, "looked_through": 2, "unread": 0} and told["found"] == 2
+    assert [run["in_log"] for run in told["runs"]] == [
+        None,
+        {"rank": 1, "number": 1, "line": "loss is nan", "words": ["nan"], "lines": 2, "whole": True},
+    ]
+    assert "in_log" not in json.loads(CliRunner().invoke(cli, ["history", "--json"]).stdout)["runs"][0]
+    assert CliRunner().invoke(cli, ["history", "--in-logs"]).exit_code == 2
+    monkeypatch.setattr("skyward_tui.cli.commands.history_compare_rerun.PATIENCE", 0.0)
+    cut = CliRunner().invoke(cli, ["history", "nan", "--in-logs"])
+    assert "the logs of 0 of 2 runs were looked through in 0 s: --all looks through all" in cut.stderr
+    assert "r1 line 2" in CliRunner().invoke(cli, ["history", "nan", "--in-logs", "--all"]).stdout
+
+
+# Pools that are over, put together again from their files.
+
+
+@pytest.mark.parametrize("at_once", [1, 64])
+def test_ranks_are_shown_side_by_side_as_their_times_have_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_once: int
+) -> None:
+    """However many are read at once, every line of each is there, in its order."""
+    monkeypatch.setattr(past_pools, "MAX_OPEN_FILES", at_once)
+    for rank in range(3):
+        data = marks = b""
+        for step in range(4):
+            marks += encode_mark(BEFORE, 1000 + step + rank / 10, len(data), 0, "run")
+            data += b"step %d\n" % step
+        (tmp_path / f"r00{rank}.out").write_bytes(data)
+        (tmp_path / f"r00{rank}.marks").write_bytes(marks)
+    view = PoolView("p")
+    assert add_logs(view, tmp_path) == {f"r00{rank}": (28, 0) for rank in range(3)}
+    book = view.logs.for_run("run")
+    for rank in range(3):
+        assert book.rank(rank).lines(0, 9) == [f"step {step}" for step in range(4)]
+    merged = book.merged.lines(0, 99)
+    by_time = [f"r00{rank}| step {step}" for step in range(4) for rank in range(3)]
+    assert merged == (by_time if at_once > 1 else sorted(by_time))
+
+
+def test_a_worker_without_times_is_shown_too(tmp_path: Path) -> None:
+    for rank in range(2):
+        (tmp_path / f"r00{rank}.out").write_bytes(b"one\ntwo\n")
+    view = PoolView("p")
+    add_logs(view, tmp_path)
+    assert sorted(view.logs.merged.lines(0, 9)) == ["r000| one", "r000| two", "r001| one", "r001| two"]

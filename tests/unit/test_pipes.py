@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from contextlib import closing
 
 import pytest
 
+from skyward_core.node.agent.connected_clients import ClientRegistry
+from skyward_core.node.agent.connection import MAX_UNSENT_BYTES, Connection
+from skyward_core.protocol.frame_codec import Decoder, encode_frame
 from skyward_core.transport.local_transport import SocketPipe
 from skyward_core.transport.ssh.bootstrap_channel import CommandOutput
 from skyward_core.transport.ssh.ssh_transport import ForwardedSocket, RelayedSocket
@@ -103,3 +107,131 @@ async def test_a_failed_write_loses_no_byte_that_the_agent_sent_before_it_closed
     pipe.write(b"acknowledged")  # before the loop reads: the socket has no reader any more
     assert isinstance(await asyncio.wait_for(lost, 20), BrokenPipeError)
     assert came == [b"goodbye"]
+
+
+# A connection of the agent whose peer does not read: it must not cost the node's memory.
+
+EVENT = {"t": "run", "function": "f" * 600}
+
+
+async def plain(sock: socket.socket, connection: Connection) -> None:
+    await asyncio.get_running_loop().create_connection(lambda: connection, sock=sock)
+
+
+async def test_a_peer_that_does_not_read_is_let_go() -> None:
+    lost: list[Connection] = []
+    here, there = socket.socketpair()
+    with closing(there):
+        connection = Connection(lambda *_: None, lost.append)
+        await plain(here, connection)
+        sent = 0
+        while not lost and sent < 5 * MAX_UNSENT_BYTES:
+            connection.send(EVENT, b"x" * 4096)
+            sent += 4096
+            if connection.is_write_paused:
+                await asyncio.sleep(0)
+    assert lost == [connection]
+    assert sent < 2 * MAX_UNSENT_BYTES
+
+
+async def test_a_slow_peer_that_reads_is_not() -> None:
+    lost: list[Connection] = []
+    here, there = socket.socketpair()
+    there.setblocking(False)
+    loop = asyncio.get_running_loop()
+    with closing(there):
+        connection = Connection(lambda *_: None, lost.append)
+        await plain(here, connection)
+        sent = read = 0
+        while sent < 3 * MAX_UNSENT_BYTES:
+            connection.send(EVENT, b"x" * 4096)
+            sent += 4096
+            if sent - read > MAX_UNSENT_BYTES // 2:  # it is always behind, and never by as much as that
+                read += len(await loop.sock_recv(there, 1 << 16))
+        assert not lost
+        connection.close()
+
+
+async def test_what_may_wait_goes_in_one_piece_and_in_order() -> None:
+    here, there = socket.socketpair()
+    there.setblocking(False)
+    loop = asyncio.get_running_loop()
+    with closing(there):
+        connection = Connection(lambda *_: None, lambda _: None)
+        await plain(here, connection)
+        frames = [encode_frame({"t": "outcome", "i": i}) for i in range(4)]
+        connection.write_batched(frames[0])
+        connection.write_batched(frames[1])
+        with pytest.raises(BlockingIOError):
+            there.recv(1)
+        async with asyncio.timeout(5):
+            assert await loop.sock_recv(there, 1 << 16) == frames[0] + frames[1], "by itself, soon"
+        connection.write_batched(frames[2])
+        connection.write(frames[3])
+        assert there.recv(1 << 16) == frames[2] + frames[3], "at once, ahead of what must not wait"
+        connection.close()
+
+
+@pytest.mark.parametrize("ending", ["close", "drain"])
+async def test_what_waits_is_sent_before_a_connection_ends(ending: str) -> None:
+    here, there = socket.socketpair()
+    with closing(there):
+        connection = Connection(lambda *_: None, lambda _: None)
+        await plain(here, connection)
+        connection.write_batched(data := encode_frame({"t": "outcome"}))
+        if ending == "drain":
+            await connection.drain()
+        connection.close()
+        assert there.recv(1 << 16) == data
+
+
+async def test_a_goodbye_is_taken_before_the_agent_ends() -> None:
+    """A client that reads slowly: what its agent has not given to the kernel ends with the agent's process."""
+    here, there = socket.socketpair()
+    there.setblocking(False)
+    loop = asyncio.get_running_loop()
+    with closing(there):
+        audience = ClientRegistry()
+        connection = Connection(lambda *_: None, audience.remove)
+        audience.add(connection)
+        await plain(here, connection)
+        connection.send(EVENT, b"x" * MAX_UNSENT_BYTES)
+        parting = asyncio.create_task(audience.close_all({}))
+        decoder, told = Decoder(), list[str]()
+        while "bye" not in told:
+            assert not parting.done(), "it ends while the client still reads"
+            data = await loop.sock_recv(there, 1 << 16)
+            assert data, "the goodbye was lost"
+            told += [header["t"] for header, _ in decoder.feed(data)]
+        assert await loop.sock_recv(there, 1) == b""
+        await parting
+
+
+async def test_a_client_that_comes_while_the_agent_ends_is_not_waited_for() -> None:
+    here, there = socket.socketpair()
+    with closing(there):
+        late = Connection(lambda *_: None, lambda lost: None)
+        late.is_open = True
+        audience = ClientRegistry()
+        connection = Connection(lambda *_: None, audience.remove)
+        audience.add(connection)
+        await plain(here, connection)
+        parting = asyncio.create_task(audience.close_all({}))
+        await asyncio.sleep(0)
+        audience.add(late)
+        async with asyncio.timeout(5):  # less than anybody is waited for
+            await parting
+    assert len(audience) == 1 and audience[late]
+
+
+async def test_a_client_that_reads_nothing_keeps_no_agent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("skyward_core.node.agent.connected_clients.GOODBYE_TIMEOUT", 0.05)
+    here, there = socket.socketpair()
+    with closing(there):
+        audience = ClientRegistry()
+        connection = Connection(lambda *_: None, audience.remove)
+        audience.add(connection)
+        await plain(here, connection)
+        connection.send(EVENT, b"x" * MAX_UNSENT_BYTES)
+        await audience.close_all({})
+        connection.abort()

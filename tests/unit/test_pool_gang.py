@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import gc
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from skyward_core.model.outcomes import RunKind
 from skyward_core.pool.gang_setup import GangSetup, RankSetup
+from skyward_core.pool.pool_context import PoolContext
+from skyward_core.pool.runs.run import Run
+from skyward_core.pool.runs.run_registry import RunRegistry
+from skyward_core.protocol.frame_codec import WireError
 from tests.support.waiting import until
 
 Header = dict[str, Any]
@@ -380,3 +386,129 @@ async def test_a_standalone_pool_does_not_wait_for_a_node_that_is_down_or_gone(a
     alone.links[0].up = True
     await alone.keeper.ensure_set_up()
     assert alone.keeper.is_complete
+
+
+# Which nodes are told that what they keep of a run is not needed any more.
+
+
+class NotedLink:
+    """Notes what it is told."""
+
+    gone = False
+
+    def __init__(self, node: int) -> None:
+        self.node = node
+        self.calls: list[int] = []
+        self.acknowledged: list[str] = []
+
+    def call(self, header: dict[str, Any], body: bytes) -> None:
+        self.calls.append(header["i"])
+
+    def acknowledge(self, run: str) -> None:
+        self.acknowledged.append(run)
+
+
+def run_on(links: Sequence[NotedLink]) -> tuple[Run, Any]:
+    """A run of three calls on a pool with these links, and its task."""
+    blob = SimpleNamespace(hash="", size=0, data=b"", sources=())
+    task = SimpleNamespace(
+        name="f",
+        fn=blob,
+        args=blob,
+        timeout=None,
+        stream=False,
+        script=False,
+        feeds=(),
+        nodes=None,
+        job="",
+        width=1,
+    )
+    registry = SimpleNamespace(on_run_end=lambda run: None)
+    context = SimpleNamespace(name="p", links=links, is_standalone=True, registry=registry)
+    return Run(context, "r1", "gather", [task], 3), task  # type: ignore[arg-type, list-item]
+
+
+def test_the_nodes_that_had_calls_of_it_are_told_and_no_others() -> None:
+    links = [NotedLink(node) for node in range(4)]
+    run, task = run_on(links)
+    run._send(links[1], 0, task, {})  # type: ignore[arg-type]
+    run._send(links[2], 1, task, {})  # type: ignore[arg-type]
+    run._send(links[2], 2, task, {})  # type: ignore[arg-type]
+    run._finalize()
+    assert [link.calls for link in links] == [[], [0], [1, 2], []]
+    assert [link.acknowledged for link in links] == [[], ["r1"], ["r1"], []]
+
+
+def test_a_node_whose_call_went_on_elsewhere_is_told_too() -> None:
+    """It may have ended the call before it was lost, and keep what came of it."""
+    links = [NotedLink(node) for node in range(3)]
+    run, task = run_on(links)
+    run._send(links[0], 0, task, {})  # type: ignore[arg-type]
+    run._send(links[1], 0, task, {})  # type: ignore[arg-type]
+    run._finalize()
+    assert [link.acknowledged for link in links] == [["r1"], ["r1"], []]
+
+
+def test_of_a_run_that_another_client_sent_all_nodes_are_told() -> None:
+    links = [NotedLink(node) for node in range(2)]
+    run, _ = run_on(links)
+    run._claimed = True
+    run._finalize()
+    assert [link.acknowledged for link in links] == [["r1"], ["r1"]]
+
+
+# What a node says of a run: only of calls that there are, and that it was given.
+
+
+def book_of() -> RunRegistry:
+    """That of a pool of two nodes with a rank each."""
+    links: Any = [SimpleNamespace(node=node, gone=False) for node in range(2)]
+    context: Any = SimpleNamespace(
+        name="p", links=links, link_of=lambda rank: links[rank], ranks_per_node=1,
+        options=SimpleNamespace(cluster=True), news=SimpleNamespace(emit_node_note=None),
+    )  # fmt: skip
+    context.check_rank = lambda *told: PoolContext.check_rank(context, *told)
+    return RunRegistry(context)
+
+
+def claimed(kind: RunKind, total: int) -> tuple[RunRegistry, Run]:
+    """A run that another client sent, and the book of a pool that has taken it over."""
+    book = book_of()
+    run = book.add("r1", kind, [SimpleNamespace(name="f", script=False, nodes=None)], total)  # type: ignore[list-item]
+    run.claim_from(book._context.links)
+    return book, run
+
+
+def stale(index: int) -> Any:
+    return {"t": "stale", "run": "r1", "i": index, "why": ""}
+
+
+@pytest.mark.parametrize("kind", ["gather", "broadcast"])
+def test_a_call_that_a_run_does_not_have(kind: RunKind) -> None:
+    book, run = claimed(kind, 2)
+    with pytest.raises(WireError, match="run r1 has no call 2"):
+        book.on_frame(book._context.links[0], stale(2), b"")
+    assert not run._stale
+
+
+def test_a_call_that_the_node_was_not_given() -> None:
+    book, run = claimed("broadcast", 2)
+    with pytest.raises(WireError, match="node 0 speaks of call 1, which it was not given"):
+        book.on_frame(book._context.links[0], stale(1), b"")
+    assert not run._stale
+
+
+@pytest.mark.parametrize(("rank", "node"), [(1, 0), (0, 1)])
+def test_an_outcome_of_another_nodes_rank(rank: int, node: int) -> None:
+    book, run = claimed("gather", 2)
+    header: Any = {"t": "outcome", "run": "r1", "i": 0, "rank": rank, "node": node, "kind": "returned"}
+    with pytest.raises(WireError, match="node 0 speaks of rank"):
+        book.on_frame(book._context.links[0], header, b"")
+    assert not run.outcomes
+
+
+def test_of_a_run_of_another_client_it_is_only_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    book, heard = book_of(), list[Any]()
+    monkeypatch.setattr(book.others, "on_frame", lambda link, header: heard.append(header))
+    book.on_frame(book._context.links[0], stale(7), b"")
+    assert heard == [stale(7)]

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from skyward_core.model.outcomes import ErrorInfo, Outcome
 from skyward_core.protocol.output_order_marks import (
     AFTER,
     BEFORE,
@@ -17,8 +18,13 @@ from skyward_core.protocol.output_order_marks import (
     encode_mark,
     shift_marks,
 )
+from skyward_core.store.ledger import Ledger
+from skyward_core.store.run_logs import RunLogs
+from skyward_core.store.state_folder import ensure_pool_folder
 from skyward_core.views.stdout_stderr_order import STREAMS, Piece, StreamMerger, find_tail_start, merge_streams
 from tests.support.examples import examples
+from tests.support.ledger_runs import record_runs
+from tests.support.ledgers import LOCAL, SPEC
 
 WRITES = st.lists(st.tuples(st.sampled_from(STREAMS), st.binary(min_size=1, max_size=9)), max_size=40)
 
@@ -210,3 +216,42 @@ def test_files_are_open_only_while_they_are_read(tmp_path: Path) -> None:
     assert len(list(Path("/proc/self/fd").iterdir())) == before, "256 ranks have three files each"
     for first, pieces in zip(firsts, many, strict=True):
         spool.check([first, *pieces])
+
+
+# What of a lost rank's log is a run's, where only marks tell.
+
+RUN, OTHER = "1661b65609", "2661b65609"
+LOG = b"setup\nmine\nmine too\nothers\n"
+AT = {name: LOG.index(name.encode()) for name in ("mine", "others")}
+
+
+@pytest.mark.parametrize(
+    ("marks", "found"),
+    [
+        ([(BEFORE, 0, ""), (BEFORE, AT["mine"], RUN)], b"mine\nmine too\nothers\n"),  # and then its node was lost
+        ([(BEFORE, AT["mine"], RUN), (BEFORE, AT["others"], OTHER)], b"mine\nmine too\n"),
+        ([(AFTER, AT["mine"], ""), (AFTER, AT["others"], RUN), (AFTER, len(LOG), OTHER)], b"mine\nmine too\n"),
+        ([(AFTER, AT["mine"], ""), (AFTER, AT["others"], RUN)], b"mine\nmine too\nothers\n"),
+        ([(BEFORE, AT["mine"], OTHER)], b""),
+        ([], b""),
+    ],
+)  # fmt: skip
+def test_marks_tell_where_it_begins_and_ends(
+    marks: list[tuple[str, int, str]], found: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SKYWARD_HOME", str(tmp_path))
+    ledger = Ledger()
+    row = ledger.record_intent("t", "pool", LOCAL, SPEC)
+    lost = Outcome(0, 0, 0, "lost", error=ErrorInfo("NodeLost", "gone"))
+    record_runs(
+        ledger,
+        opened=[("t", RUN, "f", "broadcast", 1, 1.0)],
+        outcomes=[(RUN, lost, {})],
+        ends=[(RUN, "failed", 2.0, None)],
+    )
+    folder = ensure_pool_folder(row.key) / "logs"
+    folder.mkdir(parents=True)
+    (folder / "r000.out").write_bytes(LOG)
+    (folder / "r000.marks").write_bytes(b"".join(encode_mark(kind, 1.0, at, 0, run) for kind, at, run in marks))
+    assert b"".join(piece.data for piece in RunLogs(ledger, RUN).pieces(0)) == found
+    ledger.close()

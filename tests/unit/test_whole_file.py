@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import signal
 import subprocess
 import sys
+import venv
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from skyward_core.client import settings
+from skyward_core.client import settings, skyward_alias
+from skyward_core.model.errors import UsageError
+from skyward_core.node.bootstrap import host_command_server, host_inspection
 from skyward_core.store.atomic_file import write_atomic
 from tests.support.child import Child
 
@@ -84,3 +90,253 @@ def test_nothing_is_left_where_it_cannot_be(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="a"):
         write_atomic(tmp_path / "a", b"x")
     assert names(tmp_path) == {"a"}
+
+
+# Which folders of a host are believed: those that nobody but us and root could have put anything into.
+
+STRANGER = 65534
+as_root = pytest.mark.skipif(os.getuid() != 0, reason="only root can give files to somebody else")
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Path]:
+    """A pool's folder in a root of ours, three folders down."""
+    folder = tmp_path / "cache" / "skyward" / "pools" / "train.a.0"
+    folder.mkdir(parents=True, mode=0o700)
+    for path in (folder, *list(folder.parents)[:3]):
+        path.chmod(0o755)
+    yield folder
+
+
+def test_what_only_we_can_write_is_believed(place: Path) -> None:
+    assert host_inspection.distrust_reason(str(place)) == ""
+    assert host_inspection.distrust_reason(str(place / "not" / "there")) == ""
+    assert host_inspection.distrust_reason(f"{place}/../train.a.0/.") == ""
+
+
+@as_root
+@pytest.mark.parametrize("up", range(4))
+def test_each_folder_on_the_way_counts(place: Path, up: int) -> None:
+    theirs = (place, *place.parents)[up]
+    os.chown(theirs, STRANGER, STRANGER)
+    assert host_inspection.distrust_reason(str(place)) == f"{theirs} belongs to somebody else"
+
+
+@pytest.mark.parametrize("up", range(4))
+@pytest.mark.parametrize("mode", [0o777, 0o757])
+def test_each_folder_that_others_write_counts(place: Path, up: int, mode: int) -> None:
+    open_to_all = (place, *place.parents)[up]
+    open_to_all.chmod(mode)
+    assert host_inspection.distrust_reason(str(place)) == f"{open_to_all} can be written by others"
+
+
+@as_root
+def test_a_group_may_write_where_it_is_the_owner_s_own(place: Path) -> None:
+    place.parent.chmod(0o775)
+    assert host_inspection.distrust_reason(str(place)) == ""
+    os.chown(place.parent, 0, 100)
+    assert host_inspection.distrust_reason(str(place)) == f"{place.parent} can be written by others"
+
+
+def test_a_folder_like_tmp_is_no_hindrance_but_no_place_either(place: Path) -> None:
+    shared = place.parents[1]
+    shared.chmod(0o1777)
+    assert host_inspection.distrust_reason(str(place)) == ""
+    assert host_inspection.distrust_reason(str(shared)) == f"{shared} can be written by others"
+
+
+def test_links_are_followed(place: Path, tmp_path: Path) -> None:
+    link = tmp_path / "link"
+    link.symlink_to(place.parent)
+    assert host_inspection.distrust_reason(f"{link}/{place.name}") == ""
+    place.parent.chmod(0o777)
+    assert host_inspection.distrust_reason(f"{link}/{place.name}") == f"{place.parent} can be written by others"
+    (tmp_path / "round").symlink_to("round")
+    assert "leads nowhere" in host_inspection.distrust_reason(f"{tmp_path}/round/x")
+
+
+@as_root
+def test_a_link_of_somebody_else_s_is_not_followed(place: Path, tmp_path: Path) -> None:
+    link = tmp_path / "link"
+    link.symlink_to("cache/skyward")
+    os.chown(link, STRANGER, STRANGER, follow_symlinks=False)
+    assert host_inspection.distrust_reason(f"{link}/pools") == f"{link} belongs to somebody else"
+
+
+@pytest.fixture
+def roots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """Two roots in place of the ones of this machine."""
+    places = [tmp_path / "first", tmp_path / "second"]
+    monkeypatch.setattr(host_inspection, "ROOTS", tuple(map(str, places)))
+    return places
+
+
+def leave(root: Path, folder: str) -> Path:
+    place = root / "pools" / folder
+    place.mkdir(parents=True)
+    root.chmod(0o755)
+    (place / "agent.json").write_text("{}")
+    return place
+
+
+@as_root
+def test_a_stranger_s_folder_with_the_pool_s_name_is_passed_over(roots: list[Path]) -> None:
+    theirs = leave(roots[0], "train.a.0")
+    for path in (roots[0], theirs.parent, theirs, theirs / "agent.json"):
+        os.chown(path, STRANGER, STRANGER)
+    ours = leave(roots[1], "train.a.0")
+    assert host_inspection.choose_root("train.a.0") == (str(roots[1]), [], "")
+    (ours / "agent.json").unlink()
+    root, wrong, doubted = host_inspection.choose_root("train.a.0")
+    assert (root, wrong, doubted) == (str(roots[1]), [f"{roots[0]}: {roots[0]} belongs to somebody else"], "")
+
+
+def test_of_our_own_folder_that_others_can_write_nothing_is_said_to_be_gone(roots: list[Path]) -> None:
+    place = leave(roots[0], "train.a.0")
+    place.parent.chmod(0o777)
+    why = f"{place.parent} can be written by others"
+    assert host_inspection.choose_root("train.a.0") == ("", [why], why)
+
+
+def test_a_root_in_which_others_can_have_left_something_is_not_used(roots: list[Path]) -> None:
+    (roots[0] / "work").mkdir(parents=True)
+    roots[0].chmod(0o755)
+    (roots[0] / "work").chmod(0o777)
+    root, wrong, _ = host_inspection.choose_root("")
+    assert (root, wrong) == (str(roots[1]), [f"{roots[0]}: {roots[0]}/work can be written by others"])
+    roots[0].chmod(0o700)  # nobody else can come that far
+    assert host_inspection.choose_root("")[0] == str(roots[0])
+
+
+@as_root
+def test_a_bundle_that_others_can_have_changed_is_put_there_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import zlib
+
+    bundle = tmp_path / "bundle-1" / "all.zip"
+    bundle.parent.mkdir()
+    bundle.write_bytes(b"theirs")
+    os.chown(bundle, STRANGER, STRANGER)
+    sent = zlib.compress(b"ours") + b"!"
+    monkeypatch.setattr(host_command_server, "receive", lambda size: sent)
+    host_command_server.save_bundle(str(tmp_path), "bundle-1/all.zip", len(sent))
+    assert bundle.read_bytes() == b"ours!"
+    assert bundle.stat().st_uid == 0
+
+
+# The older name in an environment of a person's: written, found, and taken away; nothing else is touched.
+
+SCRIPT = """
+import skyward as sky, skyward_core
+from skyward.accelerators import A100
+import skyward.plugins
+print(sky is skyward_core, sky.function.__module__, A100().name)
+"""
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An environment in which this library is found, and what it needs."""
+    folder = tmp_path_factory.mktemp("environment")
+    venv.create(folder, symlinks=True)
+    (site,) = folder.glob("lib/python*/site-packages")
+    ours = [path for path in sys.path if path.endswith("site-packages")]
+    (site / "these.pth").write_text("\n".join([str(ROOT), *ours]) + "\n")
+    return folder
+
+
+def python_of(environment: Path) -> str:
+    return str(environment / "bin" / "python")
+
+
+def test_a_plain_script_finds_it_until_it_is_removed(environment: Path, tmp_path: Path) -> None:
+    python, script = python_of(environment), tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    shim = skyward_alias.install(python)
+    assert shim.changed and shim.path.read_text().startswith(skyward_alias.MARK)
+    assert not skyward_alias.install(python).changed
+    said = subprocess.run([python, str(script)], capture_output=True, text=True, check=True).stdout
+    assert said == "True skyward_core.model.function A100\n"
+    assert skyward_alias.remove(python).changed and not shim.path.exists()
+    assert not skyward_alias.remove(python).changed
+    assert list(shim.path.parent.glob(".skyward-*")) == []
+
+
+def test_nothing_of_others_is_written_over_or_removed(environment: Path) -> None:
+    python = python_of(environment)
+    (site,) = environment.glob("lib/python*/site-packages")
+    other = site / "skyward.py"
+    other.write_text("# somebody else's\n")
+    try:
+        with pytest.raises(UsageError, match=r"has another package skyward, at .*uninstall it first"):
+            skyward_alias.install(python)
+        with pytest.raises(UsageError, match="was not written by this program"):
+            skyward_alias.remove(python)
+    finally:
+        other.unlink()
+
+
+def test_the_real_one_comes_later(environment: Path) -> None:
+    """A package's folder is found before a module of its name: scripts get that."""
+    python = python_of(environment)
+    shim = skyward_alias.install(python)
+    real = shim.path.with_suffix("")
+    real.mkdir()
+    (real / "__init__.py").write_text("")
+    try:
+        with pytest.raises(UsageError, match=r"another package skyward, at .*/skyward/__init__.py, which scripts get"):
+            skyward_alias.install(python)
+        assert skyward_alias.remove(python).changed and not shim.path.exists() and real.exists()
+    finally:
+        shutil.rmtree(real)
+        skyward_alias.remove(python)
+
+
+def test_the_real_one_in_the_persons_own_packages(environment: Path, tmp_path: Path) -> None:
+    """Which come before an environment's that has them, too, as that of a Python which nobody made for a project."""
+    python = python_of(environment)
+    seen = environment / "pyvenv.cfg"
+    before = seen.read_text()
+    seen.write_text(before.replace("include-system-site-packages = false", "include-system-site-packages = true"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONUSERBASE", str(tmp_path))
+        own = Path(subprocess.run([python, "-m", "site", "--user-site"], capture_output=True, text=True).stdout.strip())
+        own.mkdir(parents=True)
+        (own / "skyward.py").write_text("")
+        try:
+            assert own.is_relative_to(tmp_path)
+            with pytest.raises(UsageError, match=r"has another package skyward, at .*which scripts get"):
+                skyward_alias.install(python)
+        finally:
+            seen.write_text(before)
+
+
+def test_what_was_killed_half_way_leaves_nothing(environment: Path) -> None:
+    python = python_of(environment)
+    (site,) = environment.glob("lib/python*/site-packages")
+    for name, text in (("none", ""), ("part", skyward_alias.MARK + "import")):
+        (site / f"{skyward_alias._PREFIX}{name}").write_text(text)
+    other = site / f"{skyward_alias._PREFIX}core.pth"
+    other.write_text("# somebody else's\n")
+    shim = skyward_alias.install(python)
+    subprocess.run([python, "-c", "import skyward"], check=True, env={})
+    assert [*site.glob(f"{skyward_alias._PREFIX}*")] == [other] and [*site.glob("__pycache__/skyward.*")]
+    assert skyward_alias.remove(python).changed and not shim.path.exists()
+    assert not [*site.glob("__pycache__/skyward.*")] and other.exists()
+
+
+def test_what_cannot_be_is_refused_in_words(environment: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"does not say where its packages are: No such file or directory$"):
+        skyward_alias.install(str(tmp_path / "nothing"))
+    for text, why in {"echo no; exit 3": "it ended with status 3", "echo hello": "it answers something else",
+                      "echo oh >&2; exit 1": "it ended with status 1: oh"}.items():  # fmt: skip
+        (other := tmp_path / "other").write_text(f"#!/bin/sh\n{text}\n")
+        other.chmod(0o755)
+        with pytest.raises(UsageError, match=rf"does not say where its packages are: {why}"):
+            skyward_alias.install(str(other))
+    bare = tmp_path / "bare"
+    venv.create(bare, symlinks=True)
+    with pytest.raises(UsageError, match=r"has no skyward_core, .*install this package there first"):
+        skyward_alias.install(python_of(bare))
