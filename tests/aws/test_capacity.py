@@ -19,7 +19,8 @@ from skyward_core.model.accelerators import resolve
 from skyward_core.model.errors import NoCapacity, SkywardError, UsageError
 from skyward_core.model.offers import Block, MachineRequirements, Reservation
 from skyward_core.model.specs import Options, PoolSpec
-from skyward_core.providers.aws import boto_calls, instance_tags
+from skyward_core.providers.aws import boto_calls
+from skyward_core.providers.pool_key_folder import ledger_id
 from skyward_core.store.ledger import Ledger
 from skyward_tui.cli.commands.offers_capacity_costs import buy, clear, list_offerings
 from skyward_tui.cli.console import Console
@@ -200,7 +201,7 @@ def test_machines_are_taken_from_a_reservation_and_cost_what_is_beside_it(bed: B
     target = "CapacityReservationSpecification.CapacityReservationTarget.CapacityReservationId"
     assert sent[target] == found.id and sent["Placement.AvailabilityZone"] == found.zone
     marks = {value for name, value in sent.items() if name.endswith(".Value")}
-    assert instance_tags.ledger_id() in marks
+    assert ledger_id("aws") in marks
 
 
 def test_what_does_not_go_with_a_reservation_is_said(bed: Bed) -> None:

@@ -18,6 +18,7 @@ from skyward_core.client.session import Session
 from skyward_core.model.machines import Machine
 from skyward_core.model.specs import Options, PoolSpec
 from skyward_core.providers.aws import boto_calls, instance_lookup_and_end, instance_tags, provider
+from skyward_core.providers.pool_key_folder import ledger_id
 from skyward_core.store.ledger import Ledger
 from skyward_tui.text.receipts_and_leftovers import leftovers_line, other_ledgers_lines, unchecked_line
 from tests.aws import Bed
@@ -77,7 +78,7 @@ def test_what_no_row_tells_of_is_found_and_ended_and_nothing_else_is_touched(
     mine = rent()
     monkeypatch.setenv("SKYWARD_HOME", str(tmp_path / "another"))
     theirs = {each.id for each in rent("f" * 16, "theirs")} | set(launch(bed.client()))
-    another = instance_tags.ledger_id()
+    another = ledger_id("aws")
     monkeypatch.setenv("SKYWARD_HOME", str(tmp_path / "home"))
     found = look()
     beside = [("key pair", "left"), ("placement group", "left"), ("security group", "left")]
@@ -104,7 +105,7 @@ def test_another_home_finds_them_once_it_is_told_whose_they_are(
     bed: Bed, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     rent()
-    lost = instance_tags.ledger_id()
+    lost = ledger_id("aws")
     monkeypatch.setenv("SKYWARD_HOME", str(tmp_path / "new laptop"))
     forged = [
         {"Key": instance_tags.LEDGER, "Value": ""},

@@ -18,8 +18,8 @@ import pytest
 import skyward_core as sky
 from skyward_core.client.session import Session
 from skyward_core.model.errors import PoolError, PoolGone, UsageError
+from skyward_core.providers.pool_key_folder import ledger_id
 from skyward_core.providers.slurm import allocation
-from skyward_core.providers.slurm.allocation import ledger_id
 from skyward_core.providers.slurm.provider import make_comment
 from skyward_core.store.ledger import Ledger
 from skyward_core.transport.background_loop import submit
@@ -257,7 +257,7 @@ def test_a_client_killed_at_its_submission_leaks_nothing(
 
 
 def test_what_no_ledger_remembers_is_swept_and_what_is_another_s_is_not(cluster: SlurmCluster, home: Path) -> None:
-    for ledger, token in ((ledger_id(), "a" * 16), ("0" * 16, "b" * 16)):
+    for ledger, token in ((ledger_id("slurm"), "a" * 16), ("0" * 16, "b" * 16)):
         cluster(
             "sbatch", f"--job-name=skyward-lost.{token}", f"--comment={make_comment(ledger)}", "-o",
             "/dev/null", "--wrap",

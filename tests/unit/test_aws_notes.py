@@ -25,6 +25,7 @@ from skyward_core.providers.aws.ec2_errors import CallFailed
 from skyward_core.providers.aws.instance_lookup_and_end import to_machine
 from skyward_core.providers.aws.launch_journal import KeyPair, LaunchJournal
 from skyward_core.providers.aws.zones_and_placement import Zone
+from skyward_core.providers.pool_key_folder import known_ledger_id, ledger_id
 
 
 @pytest.fixture(autouse=True)
@@ -40,14 +41,14 @@ def test_clients_that_begin_at_once_are_of_one_ledger(home: Path) -> None:
 
         def begin(gate: threading.Barrier = gate, found: list[str] = found) -> None:
             gate.wait()
-            found.append(instance_tags.ledger_id())
+            found.append(ledger_id("aws"))
 
         clients = [threading.Thread(target=begin) for _ in range(4)]
         for each in clients:
             each.start()
         for each in clients:
             each.join()
-        assert len(found) == 4 and set(found) == {instance_tags.known_ledger_id()}
+        assert len(found) == 4 and set(found) == {known_ledger_id("aws")}
         (home / "aws" / "ledger-id").unlink()
 
 

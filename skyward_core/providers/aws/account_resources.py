@@ -19,7 +19,6 @@ from skyward_core.model.errors import (
 )
 from skyward_core.model.machines import Check, Inventory, Leftover, Machine
 from skyward_core.providers.aws import instance_lookup_and_end, instance_tags, zones_and_placement
-from skyward_core.providers.aws import zones_and_placement as placement
 from skyward_core.providers.aws.boto_calls import AwsCalls
 from skyward_core.providers.aws.ec2_errors import (
     DENIED_CODES,
@@ -30,6 +29,7 @@ from skyward_core.providers.aws.ec2_errors import (
 )
 from skyward_core.providers.aws.launch_journal import KeyPair, LaunchJournal
 from skyward_core.providers.aws.zones_and_placement import Zone
+from skyward_core.providers.pool_key_folder import known_ledger_id
 from skyward_core.providers.provider import poll_until_empty
 from skyward_core.util.light_dataclass import Value, value
 from skyward_core.util.terminal_safe_text import sanitize_line
@@ -216,17 +216,17 @@ async def list_regions(calls: AwsCalls, home: str) -> list[str]:
 
 async def find_leftovers(calls: AwsCalls, places: Sequence[str]) -> Inventory:
     """What is there; reads only. A region that cannot be asked is named."""
-    found = await asyncio.gather(*(_find_in_region(calls, each) for each in places), return_exceptions=True)
-    things: list[Leftover] = []
     unknown = {}
-    for place, each in zip(places, found, strict=True):
-        if isinstance(each, SkywardError):
-            unknown[place] = error_message(each)
-        elif isinstance(each, BaseException):
-            raise each
-        else:
-            things += each
-    return Inventory(tuple(things), unknown)
+
+    async def look(place: str) -> list[Leftover]:
+        try:
+            return await _find_in_region(calls, place)
+        except SkywardError as error:
+            unknown[place] = error_message(error)
+            return []
+
+    found = await asyncio.gather(*map(look, places))
+    return Inventory(tuple(each for some in found for each in some), unknown)
 
 
 async def _find_in_region(calls: AwsCalls, region: str) -> list[Leftover]:
@@ -239,7 +239,7 @@ async def _find_in_region(calls: AwsCalls, region: str) -> list[Leftover]:
         ),
         calls.call_all("ec2", region, "describe_security_groups", "SecurityGroups", Filters=OWN_TAG_FILTER),
         calls.call_all("ec2", region, "describe_key_pairs", "KeyPairs", Filters=OWN_TAG_FILTER),
-        placement.find_placement_groups(calls, region, OWN_TAG_FILTER),
+        zones_and_placement.find_placement_groups(calls, region, OWN_TAG_FILTER),
     )
     return [
         *(_make_leftover("instance", each["InstanceId"], region, each) for each in instances.values()),
@@ -258,7 +258,7 @@ def _make_leftover(what: str, id: str, place: str, told: Mapping[str, Any]) -> L
     is_machine = what == "instance"
     return Leftover(
         what, id, place, marks.get(instance_tags.POOL, ""), marks.get(instance_tags.TOKEN, ""), ledger,
-        ours=bool(ledger) and ledger == instance_tags.known_ledger_id(), owner=marks.get(instance_tags.OWNER, ""),
+        ours=bool(ledger) and ledger == known_ledger_id("aws"), owner=marks.get(instance_tags.OWNER, ""),
         is_machine=is_machine, since=made.timestamp() if isinstance(made, datetime) else None,
         expires=instance_tags.tagged_expiry(marks), hourly=instance_tags.tagged_hourly(marks) if is_machine else None,
     )  # fmt: skip
@@ -267,10 +267,9 @@ def _make_leftover(what: str, id: str, place: str, told: Mapping[str, Any]) -> L
 async def remove_leftovers(calls: AwsCalls, things: Iterable[Leftover]) -> list[str]:
     """End them, machines first, and see them gone; gives what is left, in words."""
     left = []
-    by_region: dict[str, list[Leftover]] = {}
-    for each in things:
-        by_region.setdefault(each.place, []).append(each)
-    for region, here in by_region.items():
+    things = list(things)
+    for region in dict.fromkeys(each.place for each in things):
+        here = [each for each in things if each.place == region]
         try:
             await _terminate_instances(calls, region, [each.id for each in here if each.is_machine])
         except SkywardError as error:
@@ -313,7 +312,7 @@ async def _remove_leftover(calls: AwsCalls, region: str, thing: Leftover) -> Non
         case "security group":
             await remove_group(calls, region, thing.id, f"of pool {thing.pool}")
         case "placement group":
-            await placement.remove_placement_group(calls, region, thing.id)
+            await zones_and_placement.remove_placement_group(calls, region, thing.id)
         case "key pair":
             await calls.call("ec2", region, "delete_key_pair", KeyName=thing.id)
 
@@ -369,7 +368,7 @@ async def _check_region(calls: AwsCalls, region: str, subnet: str | None, zones:
     return [*lines, *more]
 
 
-async def _permissions(calls: AwsCalls, region: str, place: zones_and_placement.Zone) -> Check:
+async def _permissions(calls: AwsCalls, region: str, place: Zone) -> Check:
     subject = f"permissions in {region}"
     asked: dict[str, dict[str, Any]] = {
         "run_instances": {

@@ -186,16 +186,12 @@ def _rejection_error(error: Any, place: str, name: str) -> SkywardError:
     if code in UNAVAILABLE_CODES:
         return CapacityRefused(f"{code}: {said}", code)
     if code.startswith("InvalidAMIID"):
-        return _usage(f"{place} has no such machine image: {said}; images have another id in each region")
+        return UsageError(f"{place} has no such machine image: {said}; images have another id in each region")
     if code == "InvalidInstanceType" or "InstanceType" in said:
-        return _usage(f"{place} has no such instance type: {said}")
+        return UsageError(f"{place} has no such instance type: {said}")
     if code in ("VPCIdNotSpecified", "MissingInput") and "VPC" in said:
         return no_network_error(place.rpartition(" ")[2])
     return CallFailed(f"{place} refused {name} ({code}): {said}", code)
-
-
-def _usage(said: str) -> UsageError:
-    return UsageError(said)
 
 
 def no_network_error(region: str) -> UsageError:

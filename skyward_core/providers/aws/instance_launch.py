@@ -8,7 +8,7 @@ import json
 import math
 import os
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
@@ -114,16 +114,6 @@ async def find_reservations(
     told = await calls.call_all("ec2", region, "describe_capacity_reservations", "CapacityReservations", **asked)
     found = [_parse_reservation(each, region) for each in told if each.get("State") not in ENDED_RESERVATION_STATES]
     return sorted(found, key=lambda each: (each.starts_at, each.id))
-
-
-async def find_purchase(calls: AwsCalls, region: str, token: str) -> Reservation | None:
-    """What a purchase with that token gave; None where nothing is seen of it.
-
-    Raises:
-        SkywardError: it cannot be told.
-    """
-    found = await find_reservations(calls, region, [{"Name": f"tag:{instance_tags.PURCHASE}", "Values": [token]}])
-    return found[0] if found else None
 
 
 @value
@@ -346,7 +336,9 @@ class InstanceLaunch:
         login, host_key = await asyncio.to_thread(self._folder.make_keys)
         reasons = list(left_out)
         closed: set[str] = set()  # regions in which nothing more is tried
-        attempts = list(_add_ungrouped(attempts))
+        # Without the group there may be room for machines further apart.
+        both = [(each, replace(each, grouped=False)) if each.grouped else (each,) for each in attempts]
+        attempts = [each for some in both for each in some]
         apart: LaunchAttempt | None = None  # what another try without the group would be of no use for
         for number, attempt in enumerate(attempts, 1):
             if attempt.place.region in closed or attempt == apart:
@@ -390,11 +382,15 @@ class InstanceLaunch:
         }  # fmt: skip
         self._folder.add("ask", **facts)
         self._may_exist = True
+
+        def record_answer(answer: dict[str, Any]) -> None:
+            ids = [each["InstanceId"] for each in answer["Instances"]]
+            self._folder.add("answer", client_token=request["ClientToken"], ids=ids)
+
         try:
             # A group that a person has named is there, or is none.
             new = (*KEY_NOT_FOUND, *PLACEMENT_GROUP_NOT_FOUND, *(() if wishes.group else GROUP_NOT_FOUND))
-            noted = partial(self._record_answer, facts)
-            ask = partial(self._calls.call, "ec2", place.region, "run_instances", answered=noted, **request)
+            ask = partial(self._calls.call, "ec2", place.region, "run_instances", answered=record_answer, **request)
             answer: dict[str, Any] = await retry_while(new, ask)
         except Unreachable:
             raise  # it may have been done all the same
@@ -436,10 +432,6 @@ class InstanceLaunch:
             else:
                 self._has_group[region] = True
         return self._has_group[region]
-
-    def _record_answer(self, facts: dict[str, Any], answer: dict[str, Any]) -> None:
-        ids = [each["InstanceId"] for each in answer["Instances"]]
-        self._folder.add("answer", client_token=facts["client_token"], ids=ids)
 
     async def preview_request(self, attempt: LaunchAttempt) -> dict[str, Any]:
         """``RunInstances`` as it will be sent for an attempt, with words in the place of what is made at a start."""
@@ -526,14 +518,6 @@ class InstanceLaunch:
 def requested_disk_gb(requests: Sequence[dict[str, Any]]) -> int:
     """GB of the disk in the first of planned requests; 0 where there is none."""
     return next((each["BlockDeviceMappings"][0]["Ebs"]["VolumeSize"] for each in requests), 0)
-
-
-def _add_ungrouped(attempts: Sequence[LaunchAttempt]) -> Iterator[LaunchAttempt]:
-    """Attempts, with one without the group behind each that has it: there may be room for machines further apart."""
-    for each in attempts:
-        yield each
-        if each.grouped:
-            yield replace(each, grouped=False)
 
 
 def idempotency_token(token: str, attempt: LaunchAttempt) -> str:
@@ -648,8 +632,7 @@ class AttemptPlanner:
     ) -> LaunchAttempt:
         priced = offer if held is None else held.price_offer(offer)
         market = offer.market if held is None else held.market
-        several = self._together and self._spec.most_nodes > 1
-        grouped = (
-            held is None and several and zones_and_placement.is_placement_useful(kind)
-        )  # a reservation is where it is
+        several = held is None and self._together and self._spec.most_nodes > 1  # a reservation is where it is
+        # Machines with a fast network or GPUs are faster close together.
+        grouped = several and kind.cluster and (kind.efa or bool(kind.accelerator))
         return LaunchAttempt(place, kind, market, priced.billed_hourly, priced.shipped, grouped=grouped)

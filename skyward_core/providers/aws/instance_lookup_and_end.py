@@ -88,11 +88,6 @@ async def find_instances(calls: AwsCalls, region: str, ids: Iterable[str]) -> di
     return found
 
 
-async def find_by_token(calls: AwsCalls, region: str, token: str) -> dict[str, dict[str, Any]]:
-    """The instances of a pool that EC2 knows of in a region."""
-    return await describe_instances(calls, region, [{"Name": f"tag:{TOKEN}", "Values": [token]}])
-
-
 async def describe_instances(
     calls: AwsCalls, region: str, filters: Sequence[Mapping[str, Any]]
 ) -> dict[str, dict[str, Any]]:
@@ -124,7 +119,7 @@ async def find_machines(calls: AwsCalls, folder: LaunchJournal, regions: Sequenc
         places = list(dict.fromkeys([*(each["region"] for each in notes if "region" in each), *regions]))
         found: dict[str, tuple[str, dict[str, Any]]] = {}
         for region in places:
-            there = await find_by_token(calls, region, folder.token)
+            there = await describe_instances(calls, region, [{"Name": f"tag:{TOKEN}", "Values": [folder.token]}])
             found |= {name: (region, each) for name, each in there.items()}
         missing = sum(each["count"] for each in asked.values()) - len(found.keys() - facts.keys())
         late = [each for each in asked.values() if _may_still_appear(each, time.monotonic() - begun)]
@@ -204,18 +199,11 @@ def _update_state(machine: Machine, instance: Mapping[str, Any] | None) -> Machi
     return machine
 
 
-def end_reason(instance: Mapping[str, Any]) -> str:
-    """Why an instance ended by itself, in words; "" where somebody ended it."""
-    code = instance.get("StateReason", {}).get("Code", "")
-    if code == "Client.InstanceInitiatedShutdown":
-        return "it shut itself down"
-    return ""
-
-
 def _end_facts(instance: Mapping[str, Any]) -> dict[str, str]:
+    """Why an instance ended: by itself, or because EC2 took it back; "" where somebody ended it."""
     code = instance.get("StateReason", {}).get("Code", "")
-    taken = {"preempted": f"EC2 took it back ({code})"} if code == "Server.SpotInstanceTermination" else {}
-    return {"why": end_reason(instance)} | taken
+    why = {"why": "it shut itself down" if code == "Client.InstanceInitiatedShutdown" else ""}
+    return why | ({"preempted": f"EC2 took it back ({code})"} if code == "Server.SpotInstanceTermination" else {})
 
 
 _END_TIME = re.compile(r"\((\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) GMT\)")
@@ -255,14 +243,11 @@ async def tag_expiry(calls: AwsCalls, machines: Sequence[Machine], at: float) ->
     marks = [{"Key": EXPIRES, "Value": format_date(at)}]
     for region in dict.fromkeys(each.extra["region"] for each in machines):
         there = await find_instances(calls, region, [each.id for each in machines if each.extra["region"] == region])
-        disks = [
-            disk["Ebs"]["VolumeId"]
-            for each in there.values()
-            if each["State"]["Name"] not in ENDED_STATES
-            for disk in each.get("BlockDeviceMappings", ())
-            if "Ebs" in disk
-        ]
-        named = [name for name, each in there.items() if each["State"]["Name"] not in ENDED_STATES] + disks
+        named = []
+        for name, each in there.items():
+            if each["State"]["Name"] not in ENDED_STATES:
+                disks = [disk["Ebs"] for disk in each.get("BlockDeviceMappings", ()) if "Ebs" in disk]
+                named += [name, *(disk["VolumeId"] for disk in disks)]
         for first in range(0, len(named), MAX_TAGGED_RESOURCES):
             part = named[first : first + MAX_TAGGED_RESOURCES]
             await calls.call("ec2", region, "create_tags", Resources=part, Tags=marks)
@@ -291,6 +276,5 @@ async def terminate(calls: AwsCalls, machines: Sequence[Machine], **how: Any) ->
         except CallFailed as error:
             if not error.code.startswith("InvalidInstanceID"):
                 raise
-            there = await find_instances(calls, region, ids)
-            if there:
+            if there := await find_instances(calls, region, ids):
                 await calls.call("ec2", region, "terminate_instances", InstanceIds=sorted(there), **how)

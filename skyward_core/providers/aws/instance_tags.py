@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import calendar
-import fcntl
 import getpass
 import os
-import secrets
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from skyward_core.store.state_folder import state_home
+from skyward_core.providers.pool_key_folder import ledger_id
 
 POOL, TOKEN, LEDGER, EXPIRES, OWNER, NODE, HOURLY, PURCHASE = (
     f"skyward:{name}" for name in ("pool", "token", "ledger", "expires", "owner", "node", "hourly", "purchase")
@@ -19,29 +17,6 @@ POOL, TOKEN, LEDGER, EXPIRES, OWNER, NODE, HOURLY, PURCHASE = (
 
 
 DATE_FORMAT = "%Y-%m-%dT%H:%M:%SZ"
-
-
-def ledger_id() -> str:
-    """Which ledger knows of what this client makes; made once for each home."""
-    if known := known_ledger_id():
-        return known
-    path = state_home() / "aws" / "ledger-id"
-    path.parent.mkdir(mode=0o700, exist_ok=True)
-    with open(os.open(path, os.O_RDWR | os.O_CREAT, 0o600), "r+", encoding="ascii") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)  # of several clients that find none, one makes it
-        name = file.read().strip()
-        if not name:
-            name = secrets.token_hex(8)
-            file.write(name)
-        return name
-
-
-def known_ledger_id() -> str:
-    """The same, where something was ever made; else ""."""
-    try:
-        return (state_home() / "aws" / "ledger-id").read_text(encoding="ascii").strip()
-    except FileNotFoundError:
-        return ""
 
 
 def pool_tags(
@@ -61,13 +36,7 @@ def pool_tags(
         node: the one that a machine in another's place is for.
         hourly: dollars for a machine and an hour, as they were known when it was made.
     """
-    tags = {
-        "Name": f"skyward-{pool}",
-        POOL: pool,
-        TOKEN: token,
-        LEDGER: ledger_id(),
-        OWNER: _user_name(),
-    }
+    tags = {"Name": f"skyward-{pool}", POOL: pool, TOKEN: token} | _owner_tags()
     if ttl is not None:
         tags[EXPIRES] = format_date(at + ttl)
     if node is not None:
@@ -77,12 +46,13 @@ def pool_tags(
     return tags
 
 
-def _user_name() -> str:
-    """Who makes it; a user of a container may have no name."""
+def _owner_tags() -> dict[str, str]:
+    """Return the tags of this client's ledger and its user; a user of a container may have no name."""
     try:
-        return getpass.getuser()
+        owner = getpass.getuser()
     except (KeyError, OSError):
-        return str(os.getuid())
+        owner = str(os.getuid())
+    return {LEDGER: ledger_id("aws"), OWNER: owner}
 
 
 def tagged_node(marks: Mapping[str, str]) -> int | None:
@@ -99,7 +69,7 @@ def format_date(at: float) -> str:
 
 def purchase_tags(token: str) -> dict[str, str]:
     """The tags of what is bought ahead, for no pool."""
-    return {"Name": "skyward", PURCHASE: token, LEDGER: ledger_id(), OWNER: _user_name()}
+    return {"Name": "skyward", PURCHASE: token} | _owner_tags()
 
 
 def tagged_expiry(marks: Mapping[str, str]) -> float | None:

@@ -8,38 +8,24 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
-from collections.abc import Container, Iterator
-from contextlib import suppress
+from collections.abc import Container
 from pathlib import Path
 from typing import Any
 
 from skyward_core.model.errors import PoolError
+from skyward_core.providers.pool_key_folder import PoolKeyFolder
 from skyward_core.store.atomic_file import write_atomic
 from skyward_core.store.state_folder import state_home
 from skyward_core.util.light_dataclass import Value, value
 
 
-class LaunchJournal:
-    """See the module.
+class LaunchJournal(PoolKeyFolder):
+    """See the module."""
 
-    Args:
-        pool: the pool's name.
-        token: the pool's.
-    """
-
-    def __init__(self, pool: str, token: str) -> None:
-        self.pool, self.token = pool, token
-        self.path = state_home() / "aws" / f"{pool}.{token}"
+    provider = "aws"
 
     @classmethod
-    def find_all(cls, pool: str) -> Iterator[LaunchJournal]:
-        """The folders of pools of a name: of one that is up, and of others of which something was left."""
-        for path in sorted((state_home() / "aws").glob(f"{pool}.*")):
-            yield cls(pool, path.name.rpartition(".")[2])
-
-    @staticmethod
-    def remove_folders(names: Container[str]) -> None:
+    def remove_folders(cls, names: Container[str]) -> None:
         """Remove the folders of pools of which nothing is left anywhere.
 
         Args:
@@ -48,19 +34,9 @@ class LaunchJournal:
         Raises:
             OSError: one cannot be removed.
         """
-        for path in (state_home() / "aws").glob("*.*"):
+        for path in (state_home() / cls.provider).glob("*.*"):
             if path.name in names and path.is_dir():
-                _remove_folder(path)
-
-    @property
-    def login_key(self) -> Path:
-        """The file of the key that opens the pool's machines."""
-        return self.path / "id_ed25519"
-
-    @property
-    def known_hosts(self) -> Path:
-        """The file that says which key the pool's machines show until the first login."""
-        return self.path / "known_hosts"
+                cls(*path.name.rsplit(".", 1)).remove()
 
     def machine_known_hosts(self, machine: str) -> Path:
         """The file that says which key a machine shows from then on."""
@@ -129,23 +105,9 @@ class LaunchJournal:
                 continue
         return found
 
-    def remove(self) -> None:
-        """Forget all of it.
-
-        Raises:
-            OSError: it cannot be removed.
-        """
-        _remove_folder(self.path)
-
     @property
     def _journal_path(self) -> Path:
         return self.path / "asked.jsonl"
-
-
-def _remove_folder(path: Path) -> None:
-    while path.exists():
-        with suppress(FileNotFoundError):  # another client removes it, too
-            shutil.rmtree(path)
 
 
 @value

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import math
-import threading
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import KW_ONLY, asdict, dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -26,6 +25,7 @@ from skyward_core.providers.aws import (
     instance_launch,
     instance_lookup_and_end,
     instance_offers,
+    instance_tags,
     spot_interruption_watcher,
     zones_and_placement,
 )
@@ -79,16 +79,6 @@ async def list_blocks(
         )
     found = await asyncio.gather(*(_blocks_of_type(calls, provider, region, kind.name, nodes, hours) for kind in kinds))
     return sorted((each for some in found for each in some), key=lambda block: (block.starts_at, block.upfront))
-
-
-async def find_listed_block(calls: AwsCalls, block: Block) -> Block | None:
-    """A block that was listed earlier, as it is sold now.
-
-    Raises:
-        SkywardError: it cannot be told.
-    """
-    found = await _blocks_of_type(calls, block.provider, block.region, block.instance_type, block.count, block.hours)
-    return next((each for each in found if each.id == block.id), None)
 
 
 async def _blocks_of_type(
@@ -303,13 +293,20 @@ class AWS(StrictKeywords):
             boot_deadman=math.ceil(spec.options.start_timeout / 60) + deadman,
             deadman=deadman,
             own_address=own_address,
-            group=self.security_group,
-            profile=self.instance_profile,
-            disk_gb=self.disk_gb,
-            public=self.public,
             account=account,
-            reservation=self.reservation or "",
+            **self._own_parameters,
         )
+
+    @property
+    def _own_parameters(self) -> dict[str, Any]:
+        """Launch parameters that are settings of this provider."""
+        return {
+            "group": self.security_group,
+            "profile": self.instance_profile,
+            "disk_gb": self.disk_gb,
+            "public": self.public,
+            "reservation": self.reservation or "",
+        }
 
     async def replace(
         self, pool: str, token: str, node: int, machines: Sequence[Machine], former: Sequence[Machine]
@@ -331,12 +328,8 @@ class AWS(StrictKeywords):
             boot_deadman=noted.get("boot_deadman", last["deadman"]),
             deadman=last["deadman"],
             own_address=await self._client_network(),
-            group=self.security_group,
-            profile=self.instance_profile,
-            disk_gb=self.disk_gb,
-            public=self.public,
             account=last.get("account", ""),
-            reservation=self.reservation or "",
+            **self._own_parameters,
         )
         (kind,) = await kinds.find_instance_types(
             self._calls, last["region"], MachineRequirements(instance_type=last["type"])
@@ -406,7 +399,8 @@ class AWS(StrictKeywords):
                 first = await attempts.make_attempt(order[0], there[order[0].zone], held)
                 grouped = first.grouped
                 notes += zones_and_placement.unused_network_notes(first.kind, most)
-                requests = [await self._preview_request(spec, first)]
+                wishes = self._launch_parameters(spec, PLACEHOLDER, "", "")
+                requests = [await self._launch(LaunchJournal(spec.name, PLACEHOLDER), wishes).preview_request(first)]
             except PoolError as error:
                 notes.append(f"what would be sent is not known: {error_message(error)}")
         disk = requested_disk_gb(requests) or self.disk_gb or DEFAULT_DISK_GB
@@ -423,11 +417,6 @@ class AWS(StrictKeywords):
             spec: all that was asked for.
         """
         return await boto_calls.expiry_warnings(self._calls.credentials_expire_at, spec.options.ttl)
-
-    async def _preview_request(self, spec: PoolSpec, attempt: LaunchAttempt) -> dict[str, Any]:
-        """What is sent for an attempt."""
-        launch = self._launch(LaunchJournal(spec.name, PLACEHOLDER), self._launch_parameters(spec, PLACEHOLDER, "", ""))
-        return await launch.preview_request(attempt)
 
     def within(self, regions: Sequence[str]) -> AWS:
         """The same in these regions alone.
@@ -512,7 +501,10 @@ class AWS(StrictKeywords):
         Raises:
             SkywardError: EC2 cannot be asked.
         """
-        return await find_listed_block(self._calls, block)
+        found = await _blocks_of_type(
+            self._calls, block.provider, block.region, block.instance_type, block.count, block.hours
+        )
+        return next((each for each in found if each.id == block.id), None)
 
     async def buy(self, block: Block, token: str) -> Reservation:
         """Buy a Capacity Block, once; a call that gets no answer is not made again.
@@ -537,7 +529,9 @@ class AWS(StrictKeywords):
         Raises:
             SkywardError: it cannot be told.
         """
-        return await instance_launch.find_purchase(self._calls, region, token)
+        filters = [{"Name": f"tag:{instance_tags.PURCHASE}", "Values": [token]}]
+        found = await instance_launch.find_reservations(self._calls, region, filters)
+        return found[0] if found else None
 
     async def reserved(self) -> list[Reservation]:
         """All capacity reservations of its regions that have not ended.
@@ -718,12 +712,8 @@ class AWS(StrictKeywords):
     @contextmanager
     def warm(self, spec: PoolSpec) -> Iterator[None]:
         """Import boto3 meanwhile, which takes longer than the first calls."""
-        threading.Thread(target=self._import_boto, daemon=True).start()
+        boto_calls.thread_pool().submit(self._calls.default_region)  # a failure is told to who needs it
         yield
-
-    def _import_boto(self) -> None:
-        with suppress(SkywardError, ImportError):  # who needs it is told
-            self._calls.default_region()
 
     def notices(self, machine: Machine) -> str:
         """What asks on a spot machine whether EC2 takes it back; "" for machines on demand.

@@ -72,8 +72,7 @@ async def find_client_network(calls: AwsCalls, region: str) -> str:
     Raises:
         PoolError: it cannot be told; says what to do.
     """
-    found: str = await run_in_thread(_query_client_address, calls, region)
-    return found
+    return str(await run_in_thread(_query_client_address, calls, region))
 
 
 def _query_client_address(calls: AwsCalls, region: str) -> str:
@@ -105,11 +104,6 @@ GROUP_NOT_FOUND = "InvalidPlacementGroup.Unknown"
 MAX_TOPOLOGY_IDS = 100  # machines of one question about the network
 
 
-def is_placement_useful(kind: InstanceType) -> bool:
-    """Whether machines of a type are faster close together: they can be, and have a network or GPUs that are fast."""
-    return kind.cluster and (kind.efa or bool(kind.accelerator))
-
-
 async def create_placement_group(calls: AwsCalls, region: str, folder: LaunchJournal, name: str) -> None:
     """Have a pool's group in a region; it is written down first.
 
@@ -138,13 +132,10 @@ async def remove_placement_groups(calls: AwsCalls, folder: LaunchJournal) -> Non
     Raises:
         SkywardError: one is still there; says which.
     """
-    last = {(each["region"], each["name"]): each["what"] for each in folder.notes() if _is_placement_note(each)}
+    kinds = ("placement", "no placement")
+    last = {(each["region"], each["name"]): each["what"] for each in folder.notes() if each["what"] in kinds}
     for region, name in sorted(place for place, what in last.items() if what == "placement"):
         await remove_placement_group(calls, region, name)
-
-
-def _is_placement_note(note: Mapping[str, Any]) -> bool:
-    return note["what"] in ("placement", "no placement")
 
 
 async def remove_placement_group(calls: AwsCalls, region: str, name: str) -> None:
@@ -170,10 +161,8 @@ async def _delete_group(calls: AwsCalls, region: str, name: str) -> str:
         if error.code != "InvalidPlacementGroup.InUse":
             raise
         return "in use"
-    filters = [{"Name": "group-name", "Values": [name]}]
-    told = await calls.call("ec2", region, "describe_placement_groups", Filters=filters)
-    states = [each["State"] for each in told["PlacementGroups"] if each["State"] != "deleted"]
-    return states[0] if states else ""
+    left = await find_placement_groups(calls, region, [{"Name": "group-name", "Values": [name]}])
+    return str(left[0]["State"]) if left else ""
 
 
 async def find_placement_groups(

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import secrets
-import shutil
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from skyward_core.model.errors import NoCapacity, PoolError, Unreachable, error_message
 from skyward_core.model.machines import Machine
+from skyward_core.providers.pool_key_folder import PoolKeyFolder
 from skyward_core.providers.provider import report_progress
 from skyward_core.providers.slurm import slurm_commands
 from skyward_core.providers.slurm.slurm_commands import (
@@ -27,58 +24,12 @@ from skyward_core.providers.slurm.slurm_commands import (
     SlurmJob,
 )
 from skyward_core.store.atomic_file import write_atomic
-from skyward_core.store.state_folder import state_home
-
-_FOLDER = "slurm"
 
 
-def ledger_id() -> str:
-    """Which ledger knows of what this client submits; made once for each home.
+class AllocationFolder(PoolKeyFolder):
+    """See the module."""
 
-    Raises:
-        PoolError: it cannot be written.
-    """
-    path = state_home() / _FOLDER / "ledger-id"
-    try:
-        if not path.exists():
-            path.parent.mkdir(mode=0o700, exist_ok=True)
-            draft = path.with_name(f"ledger-id.{secrets.token_hex(4)}")
-            write_atomic(draft, secrets.token_hex(8).encode())
-            with suppress(FileExistsError):  # of several clients that find none, one makes it
-                os.link(draft, path)
-            draft.unlink()
-        return path.read_text(encoding="ascii").strip()
-    except OSError as error:
-        raise PoolError(f"what this client submits cannot be marked, as {path} cannot be written: {error}") from error
-
-
-class AllocationFolder:
-    """See the module.
-
-    Args:
-        pool: the pool's name.
-        token: the pool's.
-    """
-
-    def __init__(self, pool: str, token: str) -> None:
-        self.pool, self.token = pool, token
-        self.path = state_home() / _FOLDER / f"{pool}.{token}"
-
-    @classmethod
-    def find_all(cls, pool: str) -> Iterator[AllocationFolder]:
-        """The folders of pools of a name: of one that is up, and of others of which something was left."""
-        for path in sorted((state_home() / _FOLDER).glob(f"{pool}.*")):
-            yield cls(pool, path.name.rpartition(".")[2])
-
-    @property
-    def login_key(self) -> Path:
-        """The file of the key that opens the pool's nodes."""
-        return self.path / "id_ed25519"
-
-    @property
-    def known_hosts(self) -> Path:
-        """The file that says which key each of them shows."""
-        return self.path / "known_hosts"
+    provider = "slurm"
 
     def create(self) -> None:
         """Have it there, before anything is asked for.
@@ -151,16 +102,6 @@ class AllocationFolder:
             write_atomic(self.known_hosts, "".join(lines).encode())
         except OSError as error:
             raise PoolError(f"the keys of pool {self.pool}'s nodes cannot be written: {error}") from error
-
-    def remove(self) -> None:
-        """Forget all of it.
-
-        Raises:
-            OSError: it cannot be removed.
-        """
-        while self.path.exists():
-            with suppress(FileNotFoundError):  # another client removes it, too
-                shutil.rmtree(self.path)
 
     @property
     def _request_path(self) -> Path:
@@ -305,20 +246,13 @@ def make_script(pool: str, folder: str, key: str, boot: int) -> str:
         "BOOT": boot,
         "GONE": ABANDON_SECONDS,
         "LOOK": POLL_INTERVAL,
+        "FIRST_PORT": FIRST_PORT,
+        "PORTS": PORT_COUNT,
     }
     text = _SCRIPT_TEMPLATE
-    for name, what in (given | {"FIRST_PORT": FIRST_PORT, "PORTS": PORT_COUNT}).items():
+    for name, what in given.items():
         text = text.replace(f"@{name}@", str(what))
     return text
-
-
-def make_report_command(folder: str) -> str:
-    """What a second step runs on each node, to have it say how it is reached.
-
-    Args:
-        folder: as for :func:`script`.
-    """
-    return _REPORT_TEMPLATE.replace("@FOLDER@", folder)
 
 
 NAME_PREFIX = "skyward-"
@@ -347,15 +281,8 @@ async def find_jobs(commands: SlurmCommands, names: Iterable[str]) -> list[Slurm
         PoolError: it cannot be asked.
     """
     wanted = sorted(set(names))
-    told = await commands(
-        "squeue",
-        "--me",
-        "--noheader",
-        "--states=all",
-        f"--name={','.join(wanted)}",
-        "-o",
-        slurm_commands.SQUEUE_FORMAT,
-    )
+    options = ("--me", "--noheader", "--states=all", f"--name={','.join(wanted)}", "-o", slurm_commands.SQUEUE_FORMAT)
+    told = await commands("squeue", *options)
     return [each for each in slurm_commands.parse_jobs(told) if each.name in wanted]
 
 
@@ -439,12 +366,9 @@ async def wait_for_nodes(commands: SlurmCommands, name: str, id: str) -> SlurmJo
             if job.has_ended:
                 kind = NoCapacity if job.state in PREEMPTED_STATES else PoolError
                 raise kind(f"{job.end_reason}, before the pool was up")
-            starts = job.start if job.start and job.start > time.time() else None
-            when = (
-                f"; Slurm expects it to start at {time.strftime('%H:%M on %Y-%m-%d', time.localtime(starts))}"
-                if starts
-                else ""
-            )
+            when = ""
+            if job.start and job.start > time.time():
+                when = time.strftime("; Slurm expects it to start at %H:%M on %Y-%m-%d", time.localtime(job.start))
             said = _report_change(said, f"job {id} waits in the queue: {job.wait_reason}{when}")
         await asyncio.sleep(pause)
         pause = min(POLL_PAUSES[1], pause * 1.4)
@@ -475,9 +399,10 @@ async def fetch_node_reports(commands: SlurmCommands, job: SlurmJob, folder: str
     Raises:
         PoolError: one cannot be; says why.
     """
+    report = _REPORT_TEMPLATE.replace("@FOLDER@", folder)
     told = await commands(
         "srun", f"--jobid={job.id}", "--overlap", "--mem=0", "--gres=none", f"--nodes={count}", f"--ntasks={count}",
-        "--ntasks-per-node=1", "--cpu-bind=none", "--input=none", "sh", "-c", make_report_command(folder),
+        "--ntasks-per-node=1", "--cpu-bind=none", "--input=none", "sh", "-c", report,
         seconds=REPORT_TIMEOUT,
     )  # fmt: skip
     return slurm_commands.parse_node_reports(told, count)

@@ -27,9 +27,10 @@ from skyward_core.model.offers import (
 from skyward_core.model.setting_descriptors import DeclaredSettings, Field, setting
 from skyward_core.model.specs import PoolSpec
 from skyward_core.providers.agent_status_and_termination import end_machine, gather_bounded, update_machine
+from skyward_core.providers.pool_key_folder import ledger_id
 from skyward_core.providers.provider import describe_python
 from skyward_core.providers.slurm import allocation, slurm_commands
-from skyward_core.providers.slurm.allocation import AllocationFolder, ledger_id
+from skyward_core.providers.slurm.allocation import AllocationFolder
 from skyward_core.providers.slurm.slurm_commands import (
     RUNNING_STATES,
     WAITING_STATES,
@@ -64,9 +65,8 @@ def list_allocations(jobs: Iterable[SlurmJob], where: str, ours: str) -> list[Le
     for job in jobs:
         if (whose := allocation.parse_job_name(job.name)) is None:
             continue
-        ledger = (
-            job.comment.removeprefix(LEDGER_COMMENT_PREFIX) if job.comment.startswith(LEDGER_COMMENT_PREFIX) else ""
-        )
+        before, prefix, ledger = job.comment.partition(LEDGER_COMMENT_PREFIX)
+        ledger = ledger if prefix and not before else ""
         found.append(
             Leftover(
                 "allocation", job.id, where, *whose, ledger, ours=bool(ledger) and ledger == ours, owner="you",
@@ -126,7 +126,17 @@ def make_offers(there: Iterable[Partition], requirements: MachineRequirements, p
     for each in there:
         if each.is_up:
             for kind, accelerator, count in _matching_gpus(each, requirements):
-                offer = _make_offer(each, kind, accelerator, count, requirements, provider)
+                gpus = f"-{count}x{kind or 'gpu'}" if count else ""
+                offer = Offer(
+                    provider=provider,
+                    instance_type=f"{each.cpus}cpu-{each.memory_gb:g}gb{gpus}",
+                    region=each.name,
+                    accelerator=accelerator,
+                    count=count,
+                    memory_each_gb=(requirements.accelerator and requirements.accelerator.memory_gb) or 0.0,
+                    vcpus=each.cpus,
+                    memory_gb=each.memory_gb,
+                )
                 found.setdefault((offer.region, offer.instance_type), offer)
     return list(found.values())
 
@@ -157,23 +167,6 @@ def _matching_gpus(there: Partition, requirements: MachineRequirements) -> Itera
     for kind, count in there.gpus:
         if kind in fit:
             yield kind, wanted.name, min(count, wanted.count)
-
-
-def _make_offer(
-    there: Partition, kind: str, accelerator: str, count: int, requirements: MachineRequirements, provider: str
-) -> Offer:
-    gpus = f"-{count}x{kind or 'gpu'}" if count else ""
-    wanted = requirements.accelerator
-    return Offer(
-        provider=provider,
-        instance_type=f"{there.cpus}cpu-{there.memory_gb:g}gb{gpus}",
-        region=there.name,
-        accelerator=accelerator,
-        count=count,
-        memory_each_gb=(wanted and wanted.memory_gb) or 0.0,
-        vcpus=there.cpus,
-        memory_gb=there.memory_gb,
-    )
 
 
 ABANDON_MARGIN = 300.0  # seconds for which a node without an agent waits longer than the pool may take to start
@@ -327,7 +320,7 @@ class Slurm(StrictKeywords):
         least, most = spec.least_nodes, spec.most_nodes
         count = str(least) if least == most else f"{least}-{most}"
         options = [
-            f"--job-name={name}", f"--comment={make_comment(ledger_id())}",
+            f"--job-name={name}", f"--comment={make_comment(ledger_id('slurm'))}",
             f"--nodes={count}",
             "--ntasks-per-node=1", "--no-requeue", "--output=/dev/null", "--error=/dev/null", "--chdir=/",
             "--export=ALL",  # of what commands have in their environment, which is next to nothing
@@ -564,22 +557,11 @@ class Slurm(StrictKeywords):
                 there = await self._partitions(commands)
         except (SkywardError, OSError) as error:
             return [Check("Slurm", "fail", error_message(error), error_hint(error))]
-        lines = [
-            Check(
-                "Slurm",
-                "ok",
-                f"Slurm {slurm_commands.parse_version(version)} answers on {commands.host_label}",
-            )
-        ]
+        answer = f"Slurm {slurm_commands.parse_version(version)} answers on {commands.host_label}"
+        lines = [Check("Slurm", "ok", answer)]
         if not there:
-            return [
-                *lines,
-                Check(
-                    "Slurm",
-                    "fail",
-                    f"there is no partition {self.partition or ''} that you may see".replace("  ", " "),
-                ),
-            ]
+            wanted = f"partition {self.partition}" if self.partition else "partition"
+            return [*lines, Check("Slurm", "fail", f"there is no {wanted} that you may see")]
         return [*lines, *(Check(each.name, "ok" if each.is_up else "warn", str(each)) for each in there)]
 
     @classmethod
@@ -627,7 +609,7 @@ class Slurm(StrictKeywords):
             return Inventory()  # who has no Slurm has nothing in it
         return Inventory(
             list_allocations(
-                slurm_commands.parse_jobs(told, ours=allocation.NAME_PREFIX), commands.host_label, ledger_id()
+                slurm_commands.parse_jobs(told, ours=allocation.NAME_PREFIX), commands.host_label, ledger_id("slurm")
             )
         )
 
@@ -667,14 +649,8 @@ class Slurm(StrictKeywords):
             via=self._commands.login,
         )
         patience = PATIENCE if patience is None else patience
-        extra = machine.extra
-        return SSHTransport(
-            target,
-            extra["folder"],
-            python=self.python,
-            loaded_with=extra.get("loaded_with"),
-            patience=patience,
-        )
+        folder_name, loaded_with = machine.extra["folder"], machine.extra.get("loaded_with")
+        return SSHTransport(target, folder_name, python=self.python, loaded_with=loaded_with, patience=patience)
 
     def to_json(self) -> dict[str, Any]:
         return {"provider": self.name} | asdict(self)

@@ -145,11 +145,9 @@ class SlurmCommands:
                         doing, limit = "a command", math.inf
             finally:
                 channel.close()
-        return (
-            _exit_status(mark.encode(), lines, self.host_label),
-            b"\n".join(_output_lines(mark.encode(), lines)),
-            bytes(said.errors),
-        )
+        status = _exit_status(mark.encode(), lines, self.host_label)
+        begin = lines.index(mark.encode()) + 1 if mark.encode() in lines else len(lines)
+        return status, b"\n".join(lines[begin:-1]), bytes(said.errors)
 
 
 def _exit_status(mark: bytes, lines: Sequence[bytes], where: str) -> int:
@@ -158,12 +156,6 @@ def _exit_status(mark: bytes, lines: Sequence[bytes], where: str) -> int:
     if word != mark or not status.isdigit():
         raise Unreachable(f"{where} ended a command before it had answered")
     return int(status)
-
-
-def _output_lines(mark: bytes, lines: Sequence[bytes]) -> list[bytes]:
-    """The lines between the marks."""
-    begin = lines.index(mark) + 1 if mark in lines else len(lines)
-    return list(lines[begin:-1])
 
 
 # Fields of squeue: number, state, nodes, start, end, name, comment; what may hold anything comes last.
@@ -250,12 +242,8 @@ class SlurmJob(Value):
     def end_reason(self) -> str:
         """In words."""
         reason = END_REASONS.get(self.state, f"Slurm calls it {self.state}")
-        more = (
-            ""
-            if self.reason in ("None", "") or self.state in ("TIMEOUT", "PREEMPTED")
-            else f"; {sanitize_line(self.reason)}"
-        )
-        return f"allocation {self.id} ended: {reason}{more}"
+        is_said = self.reason in ("None", "") or self.state in ("TIMEOUT", "PREEMPTED")
+        return f"allocation {self.id} ended: {reason}{'' if is_said else f'; {sanitize_line(self.reason)}'}"
 
     @property
     def wait_reason(self) -> str:
@@ -287,19 +275,8 @@ def parse_jobs(text: str, *, ours: str = "") -> list[SlurmJob]:
             _ID.fullmatch(parts[0]) and _STATE.fullmatch(parts[1]) and _NODES.fullmatch(parts[2])
         ):
             raise PoolError(f"squeue prints what is no job: {sanitize_line(line)[:200]}")
-        id, state, nodes, start, end, name, comment, reason = parts
-        found.append(
-            SlurmJob(
-                id,
-                state,
-                nodes,
-                _parse_time(start),
-                _parse_time(end),
-                sanitize_line(name),
-                sanitize_line(comment),
-                sanitize_line(reason),
-            )
-        )
+        id, state, nodes, start, end, *words = parts
+        found.append(SlurmJob(id, state, nodes, _parse_time(start), _parse_time(end), *map(sanitize_line, words)))
     return found
 
 
