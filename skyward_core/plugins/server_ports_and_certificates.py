@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
+import signal
 import socket
+import subprocess
+import time
 import zlib
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 from typing import ClassVar
 
 from skyward_core.model.errors import PoolError, UsageError
 from skyward_core.plugins.plugin import Plugin
+
+PAUSE = 0.02  # seconds between looks
+PR_SET_PDEATHSIG = 1
 
 
 class ServerPlugin(Plugin):
@@ -60,6 +67,59 @@ def check_port_free(plugin: str, address: str, port: int) -> None:
         except OSError as error:
             words = f"port {port} of {address} cannot be had ({error.strerror}): give another one, {plugin}(port=...)"
             raise PoolError(words) from error
+
+
+def end_with_parent() -> Callable[[], None]:
+    """Return the function for a child's start by which the kernel kills it once its parent has ended."""
+    libc = ctypes.CDLL(None)  # loaded here: a forked child must not load anything
+    return lambda: libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+
+def await_server(
+    name: str, child: subprocess.Popen[bytes], is_ready: Callable[[], bool], seconds: float, log: Path
+) -> None:
+    """Wait until a server is ready.
+
+    Args:
+        name: What it is called in errors.
+        is_ready: Asked again and again; may raise OSError for a server that does not listen yet.
+        seconds: How long it may take.
+        log: The file that it writes to.
+
+    Raises:
+        PoolError: It has ended, or took too long.
+    """
+    until = time.monotonic() + seconds
+    while child.poll() is None:
+        with suppress(OSError):
+            if is_ready():
+                return
+        if time.monotonic() > until:
+            raise PoolError(f"{name} has not started after {seconds:g} s: {last_line(log)}")
+        time.sleep(PAUSE)
+    raise PoolError(f"{name} ended with status {child.returncode}: {last_line(log)}")
+
+
+def stop_server(child: subprocess.Popen[bytes], seconds: float) -> None:
+    """End a server: by SIGTERM, and by SIGKILL if that takes too long."""
+    child.terminate()
+    with suppress(subprocess.TimeoutExpired):
+        child.wait(seconds)
+    child.kill()
+    child.wait()
+
+
+def make_private_folder(folder: Path) -> None:
+    """Make a folder below /tmp, or take over the one that a killed process left there.
+
+    Raises:
+        PoolError: It belongs to another user, or other users may enter it.
+    """
+    with suppress(FileExistsError):
+        folder.mkdir(mode=0o700)
+    found = folder.lstat()
+    if folder.is_symlink() or found.st_uid != os.getuid() or found.st_mode & 0o077:
+        raise PoolError(f"{folder} belongs to somebody else: remove it")
 
 
 def last_line(log: Path) -> str:

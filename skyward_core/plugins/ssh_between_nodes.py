@@ -6,7 +6,6 @@ they are.
 
 from __future__ import annotations
 
-import ctypes
 import hashlib
 import inspect
 import json
@@ -18,7 +17,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -27,7 +25,13 @@ from typing import TYPE_CHECKING
 
 from skyward_core.model.errors import PoolError
 from skyward_core.plugins import ssh_forced_command
-from skyward_core.plugins.server_ports_and_certificates import check_port_free, last_line
+from skyward_core.plugins.server_ports_and_certificates import (
+    await_server,
+    check_port_free,
+    end_with_parent,
+    last_line,
+    stop_server,
+)
 
 if TYPE_CHECKING:
     from skyward_core.runtime.instance_info import InstanceInfo
@@ -216,10 +220,8 @@ PROGRAM = "sshd"
 EXTRA_PATH = "/usr/sbin:/sbin:/usr/local/sbin:/usr/local/bin"  # what a login over SSH may not have in its PATH
 PRIVILEGED = "/run/sshd"  # where root's sshd goes for what needs no rights
 START_TIMEOUT = 30.0  # seconds for the server to be there
-PAUSE = 0.02  # seconds between looks
 RESTART_DELAY = 1.0  # seconds until one that has ended is started anew
 GRACE = 5.0  # seconds that it has to end
-PR_SET_PDEATHSIG = 1
 GREETING = b"SSH-"
 SAID = "sshd.log"
 # Who guesses keys from a node's own address must not have the node's commands refused; older ones refuse nobody.
@@ -298,17 +300,12 @@ class _ServerKeeper:
         self._child: subprocess.Popen[bytes] | None = None
 
     def start(self, address: str, port: int) -> None:
-        child = self._start_process()
-        until = time.monotonic() + START_TIMEOUT
-        while child.poll() is None:
-            with suppress(OSError), socket.create_connection((address, port), START_TIMEOUT) as probe:
-                if probe.recv(len(GREETING)) == GREETING:
-                    Thread(target=self._restart_on_exit, name="sshd", daemon=True).start()
-                    return
-            if time.monotonic() > until:
-                raise PoolError(f"sshd does not listen at {address}:{port} after {START_TIMEOUT:g} s")
-            time.sleep(PAUSE)
-        raise PoolError(f"sshd ended with status {child.returncode}: {last_line(self._said)}")
+        def greets() -> bool:
+            with socket.create_connection((address, port), START_TIMEOUT) as probe:
+                return probe.recv(len(GREETING)) == GREETING
+
+        await_server("sshd", self._start_process(), greets, START_TIMEOUT, self._said)
+        Thread(target=self._restart_on_exit, name="sshd", daemon=True).start()
 
     def end(self) -> None:
         self._over.set()
@@ -317,25 +314,16 @@ class _ServerKeeper:
             return
         # Those of its connections outlive it, and have to end too; it goes first, so that no more come.
         below = _find_descendants(child.pid)
-        child.terminate()
-        with suppress(subprocess.TimeoutExpired):
-            child.wait(GRACE)
-        child.kill()
-        child.wait()
+        stop_server(child, GRACE)
         for pid in below:
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
 
     def _start_process(self) -> subprocess.Popen[bytes]:
-        libc = ctypes.CDLL(None)
-
-        def with_us() -> None:
-            libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-
         # What a node runs is known by where it prints, where its environment does not tell: sshd writes over that.
         with open(os.open(self._said, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as said:
             self._child = subprocess.Popen(
-                self._command, stdin=subprocess.DEVNULL, stdout=said, stderr=said, preexec_fn=with_us
+                self._command, stdin=subprocess.DEVNULL, stdout=said, stderr=said, preexec_fn=end_with_parent()
             )
         return self._child
 

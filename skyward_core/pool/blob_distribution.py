@@ -192,7 +192,7 @@ class DirectConnections:
         if self._authority is None:
             from skyward_core.transport.certificates import Authority
 
-            self._authority = Authority(self._context.name)
+            self._authority = Authority(f"pool {self._context.name}")
         return self._authority
 
 

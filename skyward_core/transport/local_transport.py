@@ -195,16 +195,8 @@ async def prepare_environment(config: Mapping[str, Any], said: Callable[[str], N
     chosen = Interpreter.from_json(found) if found else None
     if chosen is None or is_own_environment(chosen.prefix) or _is_replaced(chosen):
         behind = (ROOT, *(config.get("path") or sys.path))
-        return RankEnvironment(
-            sys.executable,
-            sys.version_info[:2],
-            True,
-            None,
-            ROOT,
-            "",
-            tuple(config.get("path_before", ())),
-            behind,
-        )
+        before = tuple(config.get("path_before", ()))
+        return RankEnvironment(sys.executable, sys.version_info[:2], True, None, ROOT, "", before, behind)
     from skyward_core.node.bootstrap import image_environment
     from skyward_core.tasks.bounded_subprocess import CancellationToken
     from skyward_core.tasks.script_interpreter_selection import ensure_interpreter, library_path_entries
@@ -226,16 +218,8 @@ async def prepare_environment(config: Mapping[str, Any], said: Callable[[str], N
     made = tuple(image_environment.list_requirements(chosen.environment)) if chosen.base else None
     version = tuple(map(int, chosen.minor.split(".")))
     behind = tuple(filter(None, (image.get("workdir"), *local, ours.last)))
-    return RankEnvironment(
-        chosen.path,
-        version,
-        False,
-        made,
-        ours.first,
-        ours.first,
-        tuple(client_interpreter.script_folders()),
-        behind,
-    )
+    before = tuple(client_interpreter.script_folders())
+    return RankEnvironment(chosen.path, version, False, made, ours.first, ours.first, before, behind)
 
 
 def extra_import_path(there: RankEnvironment) -> tuple[str, ...]:
@@ -355,6 +339,7 @@ class LocalTransport:
     async def prepare(
         self, config: dict[str, Any], report: Report, gate: StartBarrier | None = None, *, first: bool = False
     ) -> dict[str, str] | None:
+        gate = gate or StartBarrier(1)
         report("running", f"starting an agent in {self.folder}")
         image = config.get("image") or {}
         check_python(image, config.get("interpreter"))
@@ -396,19 +381,17 @@ class LocalTransport:
         return await asyncio.to_thread(packages_of, self._environment)
 
     @staticmethod
-    async def _get_environment(config: dict[str, Any], report: Report, gate: StartBarrier | None) -> RankEnvironment:
+    async def _get_environment(config: dict[str, Any], report: Report, gate: StartBarrier) -> RankEnvironment:
         """The same for all nodes of a start."""
         loop = asyncio.get_running_loop()
 
         def said(line: str) -> None:
             loop.call_soon_threadsafe(report, "running", line)
 
-        if gate is None:
-            return await prepare_environment(config, said)
         return await gate.compute_once("ground", lambda: asyncio.ensure_future(prepare_environment(config, said)))
 
     async def _prepare_interpreter(
-        self, there: RankEnvironment, config: dict[str, Any], report: Report, gate: StartBarrier | None
+        self, there: RankEnvironment, config: dict[str, Any], report: Report, gate: StartBarrier
     ) -> tuple[str, str, dict[str, str] | None]:
         """The same for all nodes of a start."""
 
@@ -421,8 +404,6 @@ class LocalTransport:
             except OSError as error:
                 raise PoolError(f"The environment of the image cannot be had on this machine: {error}") from error
 
-        if gate is None:
-            return await work()
         return await gate.compute_once("interpreter", lambda: asyncio.ensure_future(work()))
 
     @staticmethod
@@ -516,9 +497,13 @@ async def prepare_interpreter(
     from skyward_core.node.bootstrap.host_inspection import NVIDIA_DEVICES
     from skyward_core.node.bootstrap.missing_requirements import unmet_requirements
 
-    absent = await asyncio.to_thread(_missing_apt_packages, image.get("apt") or ())
+    asked = image.get("apt") or ()
+    absent = await asyncio.to_thread(lambda: [each for each in asked if not image_environment.has_package(each)])
     if absent and not (image.get("allow_apt") and os.getuid() == 0):
-        raise _apt_error(absent)
+        raise PoolError(
+            f"Image(apt=...): {', '.join(absent)} would be installed for all of this machine, not for a pool. Install "
+            "it by hand, or let a pool of root's do so with Options(allow_apt=True)"
+        )
     more = [each for each in image_environment.list_requirements(image) if each not in (there.made or ())]
     pip = [str(each) for each in image.get("pip") or ()]
     image = {**image, "pip": pip if any(map(os.path.exists, NVIDIA_DEVICES)) else without_cuda(pip)}
@@ -548,12 +533,6 @@ async def prepare_interpreter(
     return made, f"environment made in {root}", found if wanted else None
 
 
-def _missing_apt_packages(packages: Sequence[str]) -> list[str]:
-    from skyward_core.node.bootstrap.image_environment import has_package
-
-    return [package for package in packages if not has_package(package)]
-
-
 def without_cuda(requirements: Sequence[str]) -> list[str]:
     """Requirements as a machine without an NVIDIA driver can use them: ``jax[cuda12]`` is ``jax`` there."""
     return [_EXTRAS.sub(_strip_cuda_extra, text, count=1) for text in requirements]
@@ -563,13 +542,6 @@ def _strip_cuda_extra(found: re.Match[str]) -> str:
     extras = [each.strip() for each in found["extras"].split(",")]
     left = ",".join(each for each in extras if "cuda" not in each.lower())
     return found["name"] + (f"[{left}]" if left else "")
-
-
-def _apt_error(packages: Sequence[str]) -> PoolError:
-    return PoolError(
-        f"Image(apt=...): {', '.join(packages)} would be installed for all of this machine, not for a pool. Install it "
-        "by hand, or let a pool of root's do so with Options(allow_apt=True)"
-    )
 
 
 async def _run_builder(

@@ -12,7 +12,6 @@ import hashlib
 import os
 import secrets
 import shutil
-import signal
 import socket
 import subprocess
 import sys
@@ -25,7 +24,14 @@ from typing import TYPE_CHECKING, ClassVar
 
 from skyward_core.model.errors import PoolError
 from skyward_core.plugins.plugin import requirement, with_pip
-from skyward_core.plugins.server_ports_and_certificates import ServerPlugin, check_port_free, last_line, set_variables
+from skyward_core.plugins.server_ports_and_certificates import (
+    ServerPlugin,
+    await_server,
+    check_port_free,
+    make_private_folder,
+    set_variables,
+    stop_server,
+)
 
 if TYPE_CHECKING:
     from skyward_core.model.specs import Image, PoolSpec
@@ -100,7 +106,10 @@ class Ray(ServerPlugin):
         with _private_folder(self.token) as folder:
             said = folder / f"{SAID}.{info.node}"
             with _run_ray(self._start(info, port, folder), self._variables(info, port), said) as node:
-                _await_start(node, said)
+                # Ray says so once the node is one of the cluster's.
+                await_server(
+                    "ray start", node, lambda: STARTED in said.read_text(errors="replace"), START_TIMEOUT, said
+                )
                 yield
 
     @contextmanager
@@ -143,11 +152,7 @@ def _private_folder(token: str) -> Iterator[Path]:
     short one, as sockets are made in it. Of several nodes on a host the one that made it removes it, and those that
     end after it what they have written since."""
     folder = Path("/tmp", f"sky-ray-{hashlib.sha256(token.encode()).hexdigest()[:12]}")
-    with contextlib.suppress(FileExistsError):
-        folder.mkdir(mode=0o700)
-    found = folder.lstat()
-    if folder.is_symlink() or found.st_uid != os.getuid() or found.st_mode & 0o077:
-        raise PoolError(f"{folder} belongs to somebody else: remove it")
+    make_private_folder(folder)
     # Whoever has its lock made it, or took it over from one that was killed.
     lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
     has_it = _try_lock(lock)
@@ -178,11 +183,7 @@ def _run_ray(command: Sequence[str], variables: Mapping[str, str], said: Path) -
     try:
         yield node
     finally:
-        node.send_signal(signal.SIGTERM)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            node.wait(GRACE)
-        node.kill()
-        node.wait()
+        stop_server(node, GRACE)
 
 
 def _check_tokens() -> None:
@@ -209,18 +210,6 @@ def _await_head(info: InstanceInfo, port: int) -> None:
             return
         time.sleep(PAUSE)
     raise PoolError(f"Ray's head does not listen at {info.head_addr}:{port} after {START_TIMEOUT:g} s")
-
-
-def _await_start(node: subprocess.Popen[bytes], said: Path) -> None:
-    """The node is one of the cluster's: Ray says so once it is."""
-    until = time.monotonic() + START_TIMEOUT
-    while node.poll() is None:
-        if STARTED in said.read_text(errors="replace"):
-            return
-        if time.monotonic() > until:
-            raise PoolError(f"Ray has not started on this node after {START_TIMEOUT:g} s: {last_line(said)}")
-        time.sleep(PAUSE)
-    raise PoolError(f"ray start ended with status {node.returncode}: {last_line(said)}")
 
 
 PLUGIN = Ray

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import ctypes
 import ipaddress
 import os
 import secrets
 import shutil
-import signal
 import socket
 import subprocess
 import sys
-import tempfile
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from threading import Event, Thread
 from typing import TYPE_CHECKING, ClassVar
@@ -23,7 +20,15 @@ from typing import TYPE_CHECKING, ClassVar
 from skyward_core.model.errors import PoolError
 from skyward_core.plugins.plugin import requirement, with_pip
 from skyward_core.plugins.redis_dict_queue_lock import SOCKET, private_folder
-from skyward_core.plugins.server_ports_and_certificates import ServerPlugin, check_port_free, make_certificates
+from skyward_core.plugins.server_ports_and_certificates import (
+    ServerPlugin,
+    await_server,
+    check_port_free,
+    end_with_parent,
+    make_certificates,
+    make_private_folder,
+    stop_server,
+)
 
 if TYPE_CHECKING:
     from skyward_core.model.specs import Image, PoolSpec
@@ -102,9 +107,7 @@ PLUGIN = Shared
 PROGRAMS = ("valkey-server", "redis-server")
 EXTRA_PATH = "/usr/sbin:/usr/local/bin:/usr/local/sbin"  # what a login over SSH may not have in its PATH
 START_TIMEOUT = 30.0  # seconds for the server to be there
-PAUSE = 0.02  # seconds between looks
 GRACE = 5.0  # seconds that it has to end
-PR_SET_PDEATHSIG = 1
 SHARE = 4  # of the machine's memory it takes one part, so that what ranks put there does not end the ranks
 
 
@@ -123,28 +126,23 @@ def run_server(token: str, papers: tuple[str, str, str], address: str, port: int
     """
     program = _find_program()
     folder = private_folder(token)
-    with suppress(FileExistsError):  # of one that was killed
-        folder.mkdir(mode=0o700)
-    _check_ours(folder)
+    make_private_folder(folder)
     child: subprocess.Popen[bytes] | None = None
     over = Event()
     try:
         tls = _tls_settings(folder, papers, address, port)
-        with tempfile.TemporaryFile() as said:
-            child = _start(program, _format_settings(folder, token, tls), said.fileno())
-            try:
-                _wait_until_ready(child, folder / SOCKET, token)
-            except PoolError as error:
-                said.seek(0)
-                raise PoolError(f"{error}: {_last_line(said.read())}") from None
-        for each in folder.glob("*.pem"):
-            each.unlink()  # it has read them
+        said = folder / "log"
+        child = _start(program, _format_settings(folder, token, tls), said)
+        answers = partial(_answers, folder / SOCKET, token)
+        await_server("the server of the shared state", child, answers, START_TIMEOUT, said)
+        for each in (said, *folder.glob("*.pem")):
+            each.unlink()  # it has opened or read them
         Thread(target=_exit_with_server, args=(child, over), name="shared-server", daemon=True).start()
         yield
     finally:
         over.set()
         if child is not None:
-            _stop_server(child)
+            stop_server(child, GRACE)
         shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -158,12 +156,6 @@ def _find_program() -> str:
         "install one there (Debian: apt-get install redis-server), or have the pool do so with "
         'sky.Image(apt=["redis-server"])'
     )
-
-
-def _check_ours(folder: Path) -> None:
-    found = folder.lstat()
-    if folder.is_symlink() or found.st_uid != os.getuid() or found.st_mode & 0o077:
-        raise PoolError(f"{folder} belongs to somebody else: remove it")
 
 
 def _tls_settings(folder: Path, papers: tuple[str, str, str], address: str, port: int) -> list[tuple[str, str]]:
@@ -196,33 +188,25 @@ def _format_settings(folder: Path, token: str, tls: list[tuple[str, str]]) -> st
     return "".join(f"{name} {value}\n" for name, value in rows)
 
 
-def _start(program: str, settings: str, said: int) -> subprocess.Popen[bytes]:
+def _start(program: str, settings: str, said: Path) -> subprocess.Popen[bytes]:
     """By settings on its standard input: whoever lists processes, or files, sees no password."""
-    libc = ctypes.CDLL(None)
-
-    def with_us() -> None:
-        libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-
-    child = subprocess.Popen([program, "-"], stdin=subprocess.PIPE, stdout=said, stderr=said, preexec_fn=with_us)
+    with said.open("wb") as log:
+        child = subprocess.Popen(
+            [program, "-"], stdin=subprocess.PIPE, stdout=log, stderr=log, preexec_fn=end_with_parent()
+        )
     if child.stdin is not None:
         with suppress(BrokenPipeError), child.stdin as given:  # it has ended, and said why
             given.write(settings.encode())
     return child
 
 
-def _wait_until_ready(child: subprocess.Popen[bytes], path: Path, token: str) -> None:
-    until = time.monotonic() + START_TIMEOUT
-    while child.poll() is None:
-        with suppress(OSError), socket.socket(socket.AF_UNIX) as probe:
-            probe.settimeout(START_TIMEOUT)
-            probe.connect(str(path))
-            probe.sendall(f"AUTH {token}\r\nPING\r\n".encode())
-            if probe.makefile("rb").readline().startswith(b"+OK"):
-                return
-        if time.monotonic() > until:
-            raise PoolError(f"the server of the shared state has not started after {START_TIMEOUT:g} s")
-        time.sleep(PAUSE)
-    raise PoolError(f"the server of the shared state ended with status {child.returncode}")
+def _answers(path: Path, token: str) -> bool:
+    """Return whether the server takes commands."""
+    with socket.socket(socket.AF_UNIX) as probe:
+        probe.settimeout(START_TIMEOUT)
+        probe.connect(str(path))
+        probe.sendall(f"AUTH {token}\r\nPING\r\n".encode())
+        return probe.makefile("rb").readline().startswith(b"+OK")
 
 
 def _exit_with_server(child: subprocess.Popen[bytes], over: Event) -> None:
@@ -233,16 +217,3 @@ def _exit_with_server(child: subprocess.Popen[bytes], over: Event) -> None:
         sys.stderr.write(f"the server of the shared state ended with status {status}\n")
         sys.stderr.flush()
         os._exit(1)
-
-
-def _stop_server(child: subprocess.Popen[bytes]) -> None:
-    child.terminate()
-    with suppress(subprocess.TimeoutExpired):
-        child.wait(GRACE)
-    child.kill()
-    child.wait()
-
-
-def _last_line(said: bytes) -> str:
-    lines = [line.strip() for line in said.decode(errors="replace").split("\n")]
-    return next(filter(None, reversed(lines)), "it said nothing")
