@@ -11,7 +11,6 @@ import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from datetime import datetime
 from pathlib import Path
 from typing import ClassVar
 
@@ -143,40 +142,13 @@ def set_variables(given: Mapping[str, str]) -> Iterator[None]:
                 os.environ[name] = value
 
 
-VALID_FROM, VALID_UNTIL = (
-    datetime(2000, 1, 1),
-    datetime(9999, 12, 31, 23, 59, 59),
-)  # whatever a host's clock says
-
-
 def make_certificates(name: str) -> tuple[str, str, str]:
     """An authority that signs once and is forgotten: its certificate, the one that it signed, and that one's key; PEM.
 
     Args:
         name: what the authority is called.
     """
-    from cryptography import x509
-    from cryptography.hazmat.primitives import hashes, serialization
-    from cryptography.hazmat.primitives.asymmetric import ec
-    from cryptography.x509.oid import NameOID
+    from skyward_core.plugins.certificates import Authority  # late: only the client makes any
 
-    def named(text: str) -> x509.Name:
-        return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)])
-
-    authority, key = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
-
-    def signed(holder: str, public: ec.EllipticCurvePublicKey, *, is_authority: bool) -> str:
-        builder = x509.CertificateBuilder(named(name), named(holder), public, x509.random_serial_number())
-        builder = builder.not_valid_before(VALID_FROM).not_valid_after(VALID_UNTIL)
-        builder = builder.add_extension(x509.BasicConstraints(ca=is_authority, path_length=None), critical=True)
-        made = builder.sign(authority, hashes.SHA256())
-        return made.public_bytes(serialization.Encoding.PEM).decode()
-
-    private = key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
-    return (
-        signed(name, authority.public_key(), is_authority=True),
-        signed(f"{name}'s own", key.public_key(), is_authority=False),
-        private.decode(),
-    )
+    papers = Authority(name).issue(f"{name}'s own")
+    return papers.authority, papers.certificate, papers.key

@@ -22,9 +22,9 @@ from skyward_core.transport.downloads import ResultDownload
 from skyward_core.util.light_dataclass import Value, value
 
 if TYPE_CHECKING:
+    from skyward_core.plugins.certificates import Authority
     from skyward_core.pool import PoolContext
     from skyward_core.protocol.frame_types import AgentKnown, AgentWelcome, FetchStatus, PeersAnswer
-    from skyward_core.transport.certificates import Authority
     from skyward_core.transport.direct_transfer import IdleStreams, Transfer
     from skyward_core.transport.downloads import IncomingOutput
 
@@ -129,8 +129,8 @@ class DirectConnections:
         if place is None:
             node.usable = False
             return False
+        from skyward_core.plugins.certificates import node_name
         from skyward_core.transport import direct_transfer
-        from skyward_core.transport.certificates import node_name
         from skyward_core.transport.direct_transfer import Endpoint, Transfer
 
         if self._threads is None:
@@ -164,7 +164,7 @@ class DirectConnections:
             self._context.news.emit_node_note(link, f"large files go through SSH: {reason}")
 
     async def _request_listener(self, link: Link) -> Address | None:
-        from skyward_core.transport.certificates import node_name
+        from skyward_core.plugins.certificates import node_name
 
         papers = self._get_authority().issue(node_name(link.node))
         answer: PeersAnswer
@@ -190,7 +190,7 @@ class DirectConnections:
 
     def _get_authority(self) -> Authority:
         if self._authority is None:
-            from skyward_core.transport.certificates import Authority
+            from skyward_core.plugins.certificates import Authority
 
             self._authority = Authority(f"pool {self._context.name}")
         return self._authority

@@ -549,15 +549,13 @@ class Ledger:
 
     def select_wanted(self, kept: Iterable[RetainedResults]) -> list[RetainedResults]:
         """Of what hosts keep, what somebody may yet want."""
-        return list(filter(None, map(self._wanted_part, kept)))
 
-    def _wanted_part(self, kept: RetainedResults) -> RetainedResults | None:
-        return kept.for_runs([run for run, size in kept.runs.items() if size or not self._is_end_known(run)])
+        def is_wanted(run: str, size: int) -> bool:
+            row = None if size else self.run(run)
+            return row is None or row.state not in ("done", "failed", "cancelled")
 
-    def _is_end_known(self, run: str) -> bool:
-        """Whether it is known here how a run ended."""
-        row = self.run(run)
-        return row is not None and row.state in ("done", "failed", "cancelled")
+        parts = (each.for_runs([run for run, size in each.runs.items() if is_wanted(run, size)]) for each in kept)
+        return list(filter(None, parts))
 
     def remove_retained(self, kept: RetainedResults) -> None:
         """A host keeps something no longer: it was fetched, or given up, or its time is over."""

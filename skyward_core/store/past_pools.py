@@ -12,7 +12,7 @@ from skyward_core.model.outcomes import PoolStatus
 from skyward_core.protocol.node_paths import METRICS
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.ledger_rows import PoolRow, RunRow
-from skyward_core.store.pool_folder import fill_last_metrics, log_files, parse_rank, read_events
+from skyward_core.store.pool_folder import fill_last_metrics, log_files, parse_rank, read_events, read_tail
 from skyward_core.store.state_folder import pool_path
 from skyward_core.views import events
 from skyward_core.views.pool_view import MAX_RUNS, PoolView, apply
@@ -61,7 +61,7 @@ def add_logs(view: PoolView, folder: Path) -> dict[str, Place]:
     ends: dict[str, Place] = {}
     for path in log_files(folder):
         if path.suffix == METRICS:
-            view.metrics.feed(path.name, parse_rank(path.name), _read_tail(path))
+            view.metrics.feed(path.name, parse_rank(path.name), read_tail(path, LOG_TAIL_BYTES))
         elif path.stem not in ends:
             ends[path.stem] = end_place(folder, path.stem)
     stems = list(ends)
@@ -83,12 +83,6 @@ def _timed_pieces(folder: Path, stem: str, end: Place) -> Iterator[tuple[float, 
 def add_output(view: PoolView, stem: str, piece: Piece) -> None:
     """Give a view what a worker printed; ``stem`` is its files' name without the ending."""
     view.logs.feed(parse_rank(stem), piece.stream, piece.data, piece.at, piece.run, stem)
-
-
-def _read_tail(path: Path) -> bytes:
-    with open(path, "rb") as source:
-        source.seek(max(0, path.stat().st_size - LOG_TAIL_BYTES))
-        return source.read()
 
 
 def _open_pool(view: PoolView, row: PoolRow) -> None:

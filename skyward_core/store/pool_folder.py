@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
+from math import inf
 from pathlib import Path
 from typing import IO, Any
 
@@ -71,7 +72,7 @@ class PoolFolder:
         except BlockingIOError:
             self.is_writer = False
             return
-        if _last_byte(path) not in (b"", b"\n"):
+        if read_tail(path, 1) not in (b"", b"\n"):
             self._journal.write(b"\n")  # a crash cut the last line short: let the next one begin its own
 
     def write_log(self, name: str, at: int, data: bytes) -> None:
@@ -111,10 +112,7 @@ class PoolFolder:
 
     def read_log_tail(self, name: str, size: int) -> bytes:
         """The last bytes of a log file that were kept before we came."""
-        path = self.logs / name
-        with open(path, "rb") as source:
-            source.seek(max(0, path.stat().st_size - size))
-            return source.read()
+        return read_tail(self.logs / name, size)
 
     def log_sizes(self) -> dict[str, int]:
         """How many bytes of each log file are on disk, whoever wrote them."""
@@ -174,9 +172,7 @@ def last_event_at(folder: Path) -> float | None:
     """When the last one happened that is in a pool's folder, as Unix time; None where there is none, or it cannot be
     read."""
     try:
-        with open(folder / "events.jsonl", "rb") as source:
-            source.seek(max(0, source.seek(0, os.SEEK_END) - JOURNAL_TAIL_BYTES))
-            lines = source.read().splitlines()
+        lines = read_tail(folder / "events.jsonl", JOURNAL_TAIL_BYTES).splitlines()
     except OSError:
         return None
     return max((event.at for event in _parse_events(lines)), default=None)
@@ -200,11 +196,11 @@ def parse_rank(name: str) -> int:
     return int(name[1:].partition(".")[0])
 
 
-def _last_byte(path: Path) -> bytes:
+def read_tail(path: Path, size: int) -> bytes:
+    """Return the last bytes of a file."""
     with open(path, "rb") as source:
-        size = source.seek(0, os.SEEK_END)
-        source.seek(max(0, size - 1))
-        return source.read(1)
+        source.seek(max(0, source.seek(0, os.SEEK_END) - size))
+        return source.read()
 
 
 LAUNCHES_FOLDER = "launches"
@@ -560,31 +556,27 @@ class MetricsWriter:
         return RecordingWriter(self._folder / f"figures-{number:06}{SUFFIX}", {})
 
 
-def read_metrics(folder: Path) -> Iterator[Entry]:
-    """All that is kept in a pool's folder, in its order."""
-    for path in _metrics_files(folder):
-        try:
-            record = RecordingReader.read(path)
-        except (UsageError, FileNotFoundError):  # cut off at its beginning, or gone by now
-            continue
-        yield from (entry for entry in record.entries() if entry.get("k") != "about")
+def read_metrics(folder: Path, around: float = -inf) -> Iterator[Entry]:
+    """All that is kept in a pool's folder, in its order.
 
-
-def metrics_around(folder: Path, at: float) -> Iterator[Entry]:
-    """What is kept of the time before and after a moment (Unix time), from the last file on that begins before it."""
+    Args:
+        around: A moment (Unix time): entries from the last file on that begins before it are enough.
+    """
     begun: list[RecordingReader] = []
     for path in reversed(_metrics_files(folder)):
         try:
-            record = RecordingReader.read(path)
-        except (UsageError, FileNotFoundError):
+            begun.insert(0, RecordingReader.read(path))
+        except (UsageError, FileNotFoundError):  # cut off at its beginning, or gone by now
             continue
-        begun.insert(0, record)
-        first = next((entry for entry in record.entries() if entry.get("k") != "about"), None)
-        told = None if first is None else first.get("at")
-        if isinstance(told, int | float) and told <= at:
+        told = next(_metrics_entries(begun[0]), {}).get("at")
+        if isinstance(told, int | float) and told <= around:
             break
     for record in begun:
-        yield from (entry for entry in record.entries() if entry.get("k") != "about")
+        yield from _metrics_entries(record)
+
+
+def _metrics_entries(record: RecordingReader) -> Iterator[Entry]:
+    return (entry for entry in record.entries() if entry.get("k") != "about")
 
 
 def has_metrics(folder: Path) -> bool:
@@ -629,7 +621,7 @@ def _metrics_before(folder: Path, run: RunView, node: int, failed_at: float) -> 
     view = PoolView(run.pool)
     view.machines = metrics = MachineMetrics()
     found: FailureMetrics | None = None
-    for entry in metrics_around(folder, failed_at):
+    for entry in read_metrics(folder, failed_at):
         at = entry_time(entry)
         if at is None or entry.get("k") != "figures" or entry.get("node") != node:
             continue

@@ -19,7 +19,7 @@ from typing import Any
 from skyward_core.model.errors import LedgerError
 from skyward_core.node.bootstrap.image_environment import MADE_FILE, open_lock_file
 from skyward_core.store.ledger import Ledger
-from skyward_core.store.ledger_rows import PoolRow, is_process_alive
+from skyward_core.store.ledger_rows import is_process_alive
 from skyward_core.store.state_folder import (
     ENVIRONMENTS_FOLDER,
     PRUNED_FILE,
@@ -56,22 +56,6 @@ def remove_clone(folder: Path) -> None:
     folder.with_suffix(_OWNER_SUFFIX).unlink(missing_ok=True)
 
 
-def unused_clones(ledger: Ledger) -> list[Path]:
-    """Those that no pool which is up may use, and no process that lives has made."""
-    live = ledger.live_pools()
-    keys = {row.key for row in live}
-    named = json.dumps([row.spec for row in live])
-    found = []
-    for mark in sorted((state_home() / CLONES_FOLDER).glob(f"*{_OWNER_SUFFIX}")):
-        folder = mark.with_suffix("")
-        used: dict[str, Any] = {"pid": 0, "pool": ""}
-        with suppress(OSError, ValueError):  # a client that was killed as it wrote it had no pool yet
-            used |= read_own_json(mark) or {}
-        if not (is_process_alive(int(used["pid"])) or used["pool"] in keys or folder.name in named):
-            found.append(folder)
-    return found
-
-
 MAX_AGE = 90 * 86400.0  # seconds since its end after which a pool's files go by themselves
 MAX_TOTAL_BYTES = 20 * 10**9  # bytes of such pools together above which the oldest go
 STAT_BLOCK_BYTES = 512  # bytes that stat counts in
@@ -103,7 +87,8 @@ def prune_pools(
         if kept.until < now and not only_look:
             ledger.remove_retained(kept)
     waiting = {kept.token for kept in ledger.retained_results()}
-    found = sorted((row.ended_at or 0.0, row.token, row) for row in _ended_pools(ledger) if row.token not in waiting)
+    ended = ledger.ended_pools(limit=-1)
+    found = sorted((row.ended_at or 0.0, row.token, row) for row in ended if row.token not in waiting)
     sizes = {row.token: _disk_usage(pool_path(row.key)) for _, _, row in found}
     left = sum(sizes.values())
     gone = []
@@ -170,8 +155,17 @@ def prune_clones(ledger: Ledger, *, only_look: bool = False) -> list[tuple[str, 
     Args:
         only_look: remove nothing, and tell what would go.
     """
+    live = ledger.live_pools()
+    keys = {row.key for row in live}
+    named = json.dumps([row.spec for row in live])
     gone = []
-    for folder in unused_clones(ledger):
+    for mark in sorted((state_home() / CLONES_FOLDER).glob(f"*{_OWNER_SUFFIX}")):
+        folder = mark.with_suffix("")
+        used: dict[str, Any] = {"pid": 0, "pool": ""}
+        with suppress(OSError, ValueError):  # a client that was killed as it wrote it had no pool yet
+            used |= read_own_json(mark) or {}
+        if is_process_alive(int(used["pid"])) or used["pool"] in keys or folder.name in named:
+            continue
         gone.append((folder.name, _disk_usage(folder)))
         if not only_look:
             remove_clone(folder)
@@ -187,10 +181,6 @@ def prune_when_due(ledger: Ledger) -> None:
             prune_pools(ledger)
             prune_environments(ledger)
             prune_clones(ledger)
-
-
-def _ended_pools(ledger: Ledger) -> Iterator[PoolRow]:
-    return iter(ledger.ended_pools(limit=-1))
 
 
 def _disk_usage(folder: Path) -> int:

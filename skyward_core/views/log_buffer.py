@@ -28,26 +28,19 @@ class MemoryBudget:
 
     Attributes:
         total_bytes: bytes of each room, in this process.
+        stores: how many share it.
     """
 
-    __slots__ = ("_stores",)
+    __slots__ = ("stores",)
     total_bytes: ClassVar[int] = TOTAL_BYTES
 
     def __init__(self) -> None:
-        self._stores = 0
-
-    def add_store(self) -> None:
-        """One more store."""
-        self._stores += 1
-
-    def remove_stores(self, stores: int) -> None:
-        """Some of them are no more."""
-        self._stores -= stores
+        self.stores = 0
 
     @property
     def store_bytes(self) -> int:
         """Bytes of one store."""
-        return max(MIN_STORE_BYTES, self.total_bytes // max(1, self._stores))
+        return max(MIN_STORE_BYTES, self.total_bytes // max(1, self.stores))
 
 
 class LineStore:
@@ -73,7 +66,7 @@ class LineStore:
         self._sizes: deque[int] = deque()  # of the pieces, in bytes
         self._size = 0
         if room is not None:
-            room.add_store()
+            room.stores += 1
         self._starts: deque[int] = deque()
         self._pieces: deque[tuple[str, Sequence[str]]] = deque()  # what stands before each line, and the lines
         self._gathered: list[str] | None = None  # the last piece, where it is ours to add to
@@ -492,7 +485,9 @@ class LineSplitter:
             ]
             self._cut, self._returned = 0, False
         else:
-            lines = _lazy_lines(self._head + body)
+            body = self._head + body
+            count = body.count(b"\n") + 1
+            lines = _decode_lines(body) if count < LAZY_LINES else _LazyLines(body, count)
         self._head = b""
         if rest:
             self._extend_partial(rest)
@@ -586,11 +581,6 @@ def join_lines(lines: Sequence[str]) -> str:
     if isinstance(lines, _LazyLines) and (text := lines.text()) is not None:
         return text
     return "\n".join(lines)
-
-
-def _lazy_lines(body: bytes) -> Sequence[str]:
-    count = body.count(b"\n") + 1
-    return _decode_lines(body) if count < LAZY_LINES else _LazyLines(body, count)
 
 
 def _decode_lines(body: bytes) -> list[str]:
@@ -691,7 +681,7 @@ class LogBuffers:
         """Make room for one more run; those that may still print stay."""
         over = [run for run in self._runs if run not in self._latest.values()]
         for run in over[: max(0, len(self._runs) - RUNS_KEPT + 1)]:
-            self._room.remove_stores(len(self._runs.pop(run).ranks))
+            self._room.stores -= len(self._runs.pop(run).ranks)
 
 
 def rank_prefix(rank: int) -> str:

@@ -177,16 +177,12 @@ class LineFolder:
         numbers = self._equal.setdefault(key, [])
         row = self._find_joinable(numbers, self._last.get(rank, -1), about)
         if row is None:
-            row = self._append_row(FoldedLine(self.end, text, about, 0))
+            row = self.append(FoldedLine(self.end, text, about, 0))
             self._equal.setdefault(key, numbers).append(row.number)
         row.ranks |= 1 << rank
         row.shown = ""
         self._last[rank] = row.number
         return row
-
-    def add_remark(self, text: str) -> None:
-        """Add a row that nobody said."""
-        self._append_row(FoldedLine(self.end, text, LineInfo("out"), 0))
 
     def read(self, start: int, stop: int) -> Iterator[FoldedLine]:
         """Rows by number; those that are not held are left out."""
@@ -213,7 +209,8 @@ class LineFolder:
                 return row
         return None
 
-    def _append_row(self, row: FoldedLine) -> FoldedLine:
+    def append(self, row: FoldedLine) -> FoldedLine:
+        """Add a row, the newest; return it."""
         self._rows[row.number] = row
         self.end += 1
         while self.end - self.first > self._capacity:
@@ -281,10 +278,11 @@ class CollapsedRing:
         lines = self.source.read(self._seen, self.source.end)
         if lines and (missing := lines[0].number - self._seen):
             changed = min(changed, self._fold_lines(self._held.release_all()))
-            self._folder.add_remark(f"⋯ {missing:,} lines before this are not held here")
+            remark = f"⋯ {missing:,} lines before this are not held here"
+            self._folder.append(FoldedLine(self.end, remark, LineInfo("out"), 0))
         for line in lines:
-            rank, text = split_prefix(line.text)
-            self._held.put(rank, text, line.about, now)
+            prefix, _, text = line.text.partition("| ")  # r003| text
+            self._held.put(int(prefix[1:]), text, line.about, now)
             self._seen = line.number + 1
         changed = min(
             changed,
@@ -329,12 +327,6 @@ class CollapsedRing:
 def format_row(row: FoldedLine, world: int) -> str:
     """A row as a line of text."""
     return f"{format_ranks(row.ranks, world):{len(str(world)) + 1}}| {row.text}" if row.ranks else row.text
-
-
-def split_prefix(line: str) -> tuple[int, str]:
-    """``r003| text`` -> ``3, "text"``."""
-    prefix, _, text = line.partition("| ")
-    return int(prefix[1:]), text
 
 
 def format_ranks(ranks: int, world: int) -> str:

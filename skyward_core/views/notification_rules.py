@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 if TYPE_CHECKING:
-    from skyward_core.model.outcomes import RootCause
     from skyward_core.views.pool_view import PoolView, RunView
 
 # How a run or a pool's start ended, or what a person is asked for.
@@ -94,11 +93,8 @@ def run_notification(run: RunView, pool: str, now: float) -> Notification:
     returned = run.counts.get("returned", 0)
     detail = f"{returned:,}/{run.total:,} returned"
     if run.root_cause is not None and kind == "failed":
-        detail = _describe_cause(run.root_cause)
+        cause = run.root_cause
+        first = next((line.strip() for line in cause.message.splitlines() if line.strip()), "")
+        what = f"{cause.type}: {first}".rstrip(": ") if cause.outcome == "raised" else first
+        detail = f"{cause.rank_prefix}{cause.outcome}: {what}".rstrip(": ")
     return Notification(kind, pool, run.id, run.function, detail, (run.ended_at or now) - run.opened_at)
-
-
-def _describe_cause(cause: RootCause) -> str:
-    first = next((line.strip() for line in cause.message.splitlines() if line.strip()), "")
-    what = f"{cause.type}: {first}".rstrip(": ") if cause.outcome == "raised" else first
-    return f"{cause.rank_prefix}{cause.outcome}: {what}".rstrip(": ")

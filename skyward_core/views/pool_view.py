@@ -686,15 +686,12 @@ def _task(run: RunView, index: int, rank: int, node: int) -> TaskView:
     task = run.tasks.get(index)
     if task is None:
         task = TaskView(index, rank, node)
-        run.tasks = run.tasks | {index: task} if len(run.tasks) < 512 else _insert_task(run.tasks, task)
+        if len(run.tasks) < 512:
+            run.tasks = run.tasks | {index: task}
+        else:  # to copy thousands of tasks for each one costs more than the tasks; readers of big runs use counts
+            run.tasks[index] = task
     task.rank, task.node = rank, node
     return task
-
-
-def _insert_task(tasks: dict[int, TaskView], task: TaskView) -> dict[int, TaskView]:
-    # Copying for every one of thousands of tasks would cost more than the tasks; readers of big runs use counts.
-    tasks[task.index] = task
-    return tasks
 
 
 _PLAIN = frozenset((int, float, bool, type(None)))

@@ -45,20 +45,12 @@ def parse_event(data: Any) -> events.Event | None:
         0 <= event.at < LATEST
         and (run is None or is_run_id(run))
         and (total is None or is_count(total))
-        and (receipt is None or _is_receipt(receipt))
+        and (receipt is None or (is_plain(receipt) and isinstance(receipt.get("gone", []), list)))
         and (not isinstance(event, events.PoolOpened) or _is_spec(event.spec))
         and all(is_rank(each) for name in _PLACES if (each := getattr(event, name, None)) is not None)
-        and (not isinstance(event, events.RankEnded) or _is_place(event.outcome))
+        and (not isinstance(event, events.RankEnded) or all(is_rank(getattr(event.outcome, each)) for each in _PLACES))
     )
     return event if good else None
-
-
-def _is_place(outcome: Any) -> bool:
-    return all(is_rank(getattr(outcome, name)) for name in _PLACES)
-
-
-def _is_receipt(receipt: Mapping[str, Any]) -> bool:
-    return is_plain(receipt) and isinstance(receipt.get("gone", []), list)
 
 
 def _is_spec(spec: Mapping[str, Any]) -> bool:
@@ -195,64 +187,58 @@ def apply_entry(view: PoolView, entry: Entry) -> bool:
     if at is None or take is None:
         return False
     try:
-        return take(view, entry, at)
+        take(view, entry, at)
     except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError):
         # What a view cannot be (a node beyond the last one, say) is in no record of ours.
         return False
-
-
-def _apply_event(view: PoolView, entry: Entry, at: float) -> bool:
-    event = parse_event(entry.get("event"))
-    if event is not None:
-        apply(view, event)
-    return event is not None
-
-
-def _apply_log(view: PoolView, entry: Entry, at: float) -> bool:
-    stem, stream, run, data = entry["of"], entry["stream"], entry["run"], _to_bytes(entry["text"])
-    good = stream in STREAMS and is_log_name(f"{stem}.{stream}") and (run == "" or is_run_id(run))
-    if good:
-        view.logs.feed(_parse_rank(stem), stream, data, at, run or view.only_run, stem)
-    return bool(good)
-
-
-def _apply_metrics(view: PoolView, entry: Entry, at: float) -> bool:
-    name = entry["of"]
-    good = is_log_name(name) and name.endswith(METRICS)
-    if good:
-        view.metrics.feed(name, _parse_rank(name), _to_bytes(entry["text"]))
-    return bool(good)
-
-
-def _apply_machine_samples(view: PoolView, entry: Entry, at: float) -> bool:
-    node, ahead = entry["node"], entry["ahead"]
-    good = _is_node(node) and is_number(ahead) and abs(ahead) < MAX_CLOCK_DIFFERENCE
-    if good:
-        _machine_metrics(view).feed(node, _to_bytes(entry["text"]), ahead)
-    return good
-
-
-def _apply_silence(view: PoolView, entry: Entry, at: float) -> bool:
-    node, reason = entry["node"], entry["why"]
-    good = _is_node(node) and type(reason) is str
-    if good:
-        _machine_metrics(view).set_silence_reason(node, reason)
-    return good
-
-
-def _apply_cpu_time(view: PoolView, entry: Entry, at: float) -> bool:
-    for rank, seconds in entry["spent"].items():
-        if is_number(seconds):
-            view.activity.record_cpu_time(int(rank), seconds, at)
     return True
 
 
-def _apply_sheet(view: PoolView, entry: Entry, at: float) -> bool:
+def _require(good: bool) -> None:
+    if not good:
+        raise MisfitError("a value of an entry is out of range")
+
+
+def _apply_event(view: PoolView, entry: Entry, at: float) -> None:
+    if (event := parse_event(entry.get("event"))) is None:
+        raise MisfitError("it is no event")
+    apply(view, event)
+
+
+def _apply_log(view: PoolView, entry: Entry, at: float) -> None:
+    stem, stream, run, data = entry["of"], entry["stream"], entry["run"], _to_bytes(entry["text"])
+    _require(stream in STREAMS and is_log_name(f"{stem}.{stream}") and (run == "" or is_run_id(run)))
+    view.logs.feed(_parse_rank(stem), stream, data, at, run or view.only_run, stem)
+
+
+def _apply_metrics(view: PoolView, entry: Entry, at: float) -> None:
+    name = entry["of"]
+    _require(is_log_name(name) and name.endswith(METRICS))
+    view.metrics.feed(name, _parse_rank(name), _to_bytes(entry["text"]))
+
+
+def _apply_machine_samples(view: PoolView, entry: Entry, at: float) -> None:
+    node, ahead = entry["node"], entry["ahead"]
+    _require(_is_node(node) and is_number(ahead) and abs(ahead) < MAX_CLOCK_DIFFERENCE)
+    _machine_metrics(view).feed(node, _to_bytes(entry["text"]), ahead)
+
+
+def _apply_silence(view: PoolView, entry: Entry, at: float) -> None:
+    node, reason = entry["node"], entry["why"]
+    _require(_is_node(node) and type(reason) is str)
+    _machine_metrics(view).set_silence_reason(node, reason)
+
+
+def _apply_cpu_time(view: PoolView, entry: Entry, at: float) -> None:
+    for rank, seconds in entry["spent"].items():
+        if is_number(seconds):
+            view.activity.record_cpu_time(int(rank), seconds, at)
+
+
+def _apply_sheet(view: PoolView, entry: Entry, at: float) -> None:
     run, sheet = entry["run"], TrialSheet.from_json(entry["sheet"])
-    good = is_run_id(run) and len(sheet.rows) <= ROWS and len(view.sheets) < SHEETS
-    if good:
-        view.sheets[run] = sheet
-    return bool(good)
+    _require(is_run_id(run) and len(sheet.rows) <= ROWS and len(view.sheets) < SHEETS)
+    view.sheets[run] = sheet
 
 
 _APPLIERS = {

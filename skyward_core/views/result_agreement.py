@@ -72,11 +72,8 @@ def find_disagreements(run: RunView) -> list[Disagreement]:
 
 def _values_by_name(summary: Summary) -> Mapping[str, Any]:
     """A result's values by name; of texts, where the values themselves did not travel, only those of arrays."""
-    if summary.is_json:
-        return summary.json if isinstance(summary.json, dict) else {"value": summary.json}
-    if isinstance(summary.json, dict):
-        return {name: _ValueText(text) for name, text in summary.json.items()}
-    return {"value": _ValueText(summary.text)}
+    value = _summary_value(summary)
+    return value if isinstance(value, dict) else {"value": value}
 
 
 class _ValueText(str):

@@ -6,7 +6,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import takewhile
 from typing import Any, NamedTuple
 
@@ -253,7 +253,7 @@ def summarize_collectives(stacks: Stacks) -> list[str]:
         )
         if len(others) > MAX_SHOWN:
             away += f"; {_format_ranks(format_ranges(s.rank for g in others[MAX_SHOWN:] for s in g.stacks))} not either"
-        verb = "is" if _is_single(ranks) else "are"
+        verb = "is" if ranks.isdecimal() else "are"
         lines.append(f"{_format_ranks(ranks)} {verb} in {collective}{_call_sites(some)}; {away or 'so is every rank'}")
     return lines
 
@@ -309,11 +309,7 @@ def _frame_location(frame: StackFrame) -> str:
 
 
 def _format_ranks(ranges: str) -> str:
-    return f"rank {ranges}" if _is_single(ranges) else f"ranks {ranges}"
-
-
-def _is_single(ranges: str) -> bool:
-    return ranges.isdecimal()
+    return f"rank {ranges}" if ranges.isdecimal() else f"ranks {ranges}"
 
 
 def short_file(file: str, folders: Collection[str] = ()) -> str:
@@ -519,29 +515,13 @@ def stack_as_json(stacks: Stacks) -> dict[str, Any]:
         ],
         "ranks": [_rank_json(each) for each in stacks.ranks],
     }
-    shown: dict[str, Any] = terminal_safe_text.sanitize_json(told)
-    return shown
+    return dict(terminal_safe_text.sanitize_json(told))
 
 
 def _rank_json(stack: RankStack) -> dict[str, Any]:
     thread = user_thread(stack)
-    return {
-        "rank": stack.rank,
-        "number": stack.number,
-        "node": stack.node,
-        "pid": stack.pid,
-        "at": stack.at,
-        "runs": list(stack.runs),
-        "how": stack.how,
-        "why": stack.why,
+    told = {name: getattr(stack, name) for name in ("rank", "number", "node", "pid", "at", "runs", "how", "why")}
+    return told | {
         "frames": [list(frame) for frame in user_frames(thread.frames)] if thread else [],
-        "threads": [
-            {
-                "name": each.name,
-                "child": each.child,
-                "holds_gil": each.holds_gil,
-                "frames": [list(frame) for frame in each.frames],
-            }
-            for each in stack.threads
-        ],
+        "threads": [asdict(each) | {"frames": [list(frame) for frame in each.frames]} for each in stack.threads],
     }

@@ -22,6 +22,7 @@ import pytest
 
 from skyward_core.node.agent import blob_server
 from skyward_core.node.agent.blob_server import ACCEPT_RETRY_DELAY, MAX_UNAUTHENTICATED, BlobServer
+from skyward_core.plugins.certificates import Authority, TlsCredentials, node_name
 from skyward_core.protocol import tls_stream
 from skyward_core.protocol.tls_stream import (
     CLIENT,
@@ -30,7 +31,6 @@ from skyward_core.protocol.tls_stream import (
     TlsConnectionError,
     make_ssl_context,
 )
-from skyward_core.transport.certificates import Authority, TlsCredentials, node_name
 from skyward_core.transport.direct_transfer import IDLE_TIMEOUT, MAX_AGE, Endpoint, IdleStreams, Transfer
 from skyward_core.transport.downloads import ResultDownload
 from skyward_core.util.content_hash import hash_bytes

@@ -443,12 +443,12 @@ def test_many_stores_hold_less_each_and_none_less_than_a_screen() -> None:
             store.add([line])
     held = [store.end - store.first for store in stores]
     assert 0.5 * TOTAL_BYTES < sum(held) * 1000 < 1.2 * TOTAL_BYTES and min(held) >= 100
-    room.remove_stores(255)
+    room.stores -= 255
     stores[0].add([line] * 5000)
     assert stores[0].end - stores[0].first > 5000, "who is alone has all of it"
     crowded = MemoryBudget()
     for _ in range(100_000):
-        crowded.add_store()
+        crowded.stores += 1
     assert crowded.store_bytes == MIN_STORE_BYTES
 
 

@@ -45,10 +45,14 @@ class TlsCredentials(Value):
 
 
 class Authority:
-    """Signs the certificates of one pool's nodes and of its client; its key is never written anywhere."""
+    """Signs the certificates of one pool's nodes and of its client; its key is never written anywhere.
 
-    def __init__(self, pool: str) -> None:
-        self._name = _name(f"pool {pool}")
+    Args:
+        name: What the authority is called.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = _name(name)
         self._key = ec.generate_private_key(ec.SECP256R1())
         self._certificate = self._sign(self._name, self._key.public_key(), is_authority=True)
 
