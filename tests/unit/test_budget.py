@@ -360,12 +360,6 @@ def pool(ledger: Ledger, name: str, machines: list[Machine], *, hours: float | N
         ledger.record_teardown(token, Receipt(name, len(machines), (0,), (), 1.0, bills=bills))
 
 
-@pytest.fixture
-def ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ledger:
-    monkeypatch.setenv("SKYWARD_HOME", str(tmp_path))
-    return Ledger()
-
-
 def test_pools_are_added_up(ledger: Ledger) -> None:
     day, now = 86400.0, time.time()
     pool(ledger, "over", [machine("a", 10.0, now - day), machine("b", 10.0, now - day)], hours=1.5)

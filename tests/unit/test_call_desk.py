@@ -35,20 +35,8 @@ from skyward_core.node.machine_metrics.sampler import SampleFiles
 from skyward_core.protocol.frame_codec import NONE_SUMMARY, PICKLED_NONE, Decoder, Header, encode_json
 from skyward_core.runtime import preemption
 from skyward_core.runtime.preemption import PreemptionNotice, on_preempt
-from tests.support.agent_parts import Node, Speaker
+from tests.support.agent_parts import Node, Peer, Speaker
 from tests.support.waiting import until
-
-
-class Peer(Connection):
-    """A connection that remembers what is written to it."""
-
-    def __init__(self) -> None:
-        super().__init__(lambda *_: None, lambda _: None)
-        self.is_open = True
-        self.told: list[Header] = []
-
-    def write(self, data: bytes) -> None:
-        self.told += [header for header, _ in Decoder().feed(data)]
 
 
 @pytest.fixture

@@ -49,7 +49,7 @@ class News:
         submit(give()).result(20)
 
 
-Opens = Callable[[News, Any], ScriptConsole]
+Opens = Callable[[Any], tuple[ScriptConsole, News]]
 
 
 @pytest.fixture(autouse=True)
@@ -67,10 +67,11 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def console(monkeypatch: pytest.MonkeyPatch) -> Opens:
-    def console(news: News, out: Any) -> ScriptConsole:
+    def console(out: Any) -> tuple[ScriptConsole, News]:
         monkeypatch.setattr(sys, "stdout", out)
         monkeypatch.setattr(sys, "stderr", out)
-        return ScriptConsole(news)  # type: ignore[arg-type]
+        news = News()
+        return ScriptConsole(news), news  # type: ignore[arg-type]
 
     return console
 
@@ -84,8 +85,7 @@ class Broken(io.StringIO):
 def test_a_stream_that_fails_for_a_while_is_not_the_end(
     console: Opens, monkeypatch: pytest.MonkeyPatch, closed: bool
 ) -> None:
-    news, out = News(), io.StringIO()
-    shown = console(news, out)
+    shown, news = console(out := io.StringIO())
     other = Broken()
     if closed:
         other.close()
@@ -99,8 +99,7 @@ def test_a_stream_that_fails_for_a_while_is_not_the_end(
 
 
 def test_lines_are_whole_and_carry_their_rank(console: Opens) -> None:
-    news, out = News(), io.StringIO()
-    shown = console(news, out)
+    shown, news = console(out := io.StringIO())
     news.print(3, "out", b"one\ntw")
     news.print(0, "out", b"zero\n")
     news.print(3, "err", b"oops\n")
@@ -110,8 +109,8 @@ def test_lines_are_whole_and_carry_their_rank(console: Opens) -> None:
 
 
 def test_each_stream_goes_to_the_script_s_own_of_that_moment(console: Opens, monkeypatch: pytest.MonkeyPatch) -> None:
-    news, first, later, err = News(), io.StringIO(), io.StringIO(), io.StringIO()
-    shown = console(news, first)
+    first, later, err = io.StringIO(), io.StringIO(), io.StringIO()
+    shown, news = console(first)
     monkeypatch.setattr(sys, "stderr", err)
     news.print(0, "out", b"one\n")
     shown.flush()
@@ -137,8 +136,7 @@ def test_a_call_that_has_ended_does_not_wait_for_a_terminal_that_takes_nothing(
             gate.wait(60)
             return super().write(text)
 
-    news, out = News(), Stuck()
-    shown = console(news, out)
+    shown, news = console(out := Stuck())
     news.print(0, "out", b"one\n")
     shown.flush()
     assert out.getvalue() == ""
@@ -148,8 +146,7 @@ def test_a_call_that_has_ended_does_not_wait_for_a_terminal_that_takes_nothing(
 
 
 def test_unfinished_lines_come_at_the_end_and_nothing_after_it(console: Opens) -> None:
-    news, out = News(), io.StringIO()
-    shown = console(news, out)
+    shown, news = console(out := io.StringIO())
     news.print(1, "out", b"no newline")
     news.print(2, "err", b"\r50%\r100%")
     shown.close()
@@ -159,8 +156,7 @@ def test_unfinished_lines_come_at_the_end_and_nothing_after_it(console: Opens) -
 
 def test_of_what_ranks_print_a_terminal_gets_text_and_colours(console: Opens) -> None:
     def write(sink: Any) -> None:
-        news = News()
-        shown = console(news, io.TextIOWrapper(sink, encoding="utf-8", write_through=True))
+        shown, news = console(io.TextIOWrapper(sink, encoding="utf-8", write_through=True))
         news.print(0, "out", b"\x1b[31mred\x1b[\x002J\x1b]0;title\x07\nnext\xc2\x9b2J\n")
         news.print(1, "err", b"unfinished\x1b[5;5H\x1b[7m")
         shown.close()
@@ -171,8 +167,7 @@ def test_of_what_ranks_print_a_terminal_gets_text_and_colours(console: Opens) ->
 
 def test_a_terminal_that_is_gone_is_no_trouble_and_takes_no_memory(console: Opens) -> None:
     readable, writable = os.pipe()
-    news, out = News(), open(writable, "w", buffering=1)  # noqa: SIM115
-    shown = console(news, out)
+    shown, news = console(out := open(writable, "w", buffering=1))  # noqa: SIM115
     os.close(readable)
     news.print(0, "out", b"x\n")
     shown._thread.join(20)
@@ -185,8 +180,7 @@ def test_a_terminal_that_is_gone_is_no_trouble_and_takes_no_memory(console: Open
 
 
 def test_a_stream_that_the_script_closed_is_no_trouble(console: Opens) -> None:
-    news, out = News(), io.StringIO()
-    shown = console(news, out)
+    shown, news = console(out := io.StringIO())
     out.close()
     news.print(0, "out", b"x\n")
     shown.close()
@@ -207,8 +201,7 @@ def test_a_standard_error_that_fails_keeps_no_pool_from_its_end(monkeypatch: pyt
 
 
 def test_a_terminal_that_cannot_show_a_character_shows_the_rest(console: Opens) -> None:
-    news, raw = News(), io.BytesIO()
-    shown = console(news, io.TextIOWrapper(raw, encoding="latin-1"))
+    shown, news = console(io.TextIOWrapper(raw := io.BytesIO(), encoding="latin-1"))
     news.print(0, "out", "fünf 🚀\n".encode())
     news.print(0, "out", b"\xff and on\n")
     shown.close()
@@ -225,8 +218,7 @@ def test_a_slow_terminal_does_not_hold_up_the_pool(console: Opens) -> None:
             assert self.go.wait(20)
             return super().write(text)
 
-    news, out = News(), Slow()
-    shown = console(news, out)
+    shown, news = console(out := Slow())
     for number in range(100):
         news.print(0, "out", f"{number}\n".encode())  # returns, although nothing can be written
     out.go.set()
@@ -259,8 +251,7 @@ def test_bars_of_ranks_are_drawn_while_the_script_waits_and_are_gone_when_it_goe
 ) -> None:
     monkeypatch.setattr(rank_output_printer, "get_terminal_size", lambda: os.terminal_size((30, 8)))
     monkeypatch.setenv("TERM", "xterm")
-    news, out = News(), Screen()
-    shown = console(news, out)
+    shown, news = console(out := Screen())
     news.print(0, "err", b"\r 10%")
     print("before")
     with shown.live():
@@ -299,8 +290,7 @@ def test_a_call_on_a_terminal_that_takes_nothing_ends(console: Opens, monkeypatc
             gate.wait(60)
             return super().write(text)
 
-    news, out = News(), Stopped()
-    shown = console(news, out)
+    shown, news = console(out := Stopped())
     with shown.live():
         news.print(0, "err", b"\r 10%")
         assert stuck.wait(60)
@@ -314,9 +304,8 @@ def test_a_call_on_a_terminal_that_takes_nothing_ends(console: Opens, monkeypatc
 def test_no_bar_is_drawn_where_a_stream_is_no_terminal(
     console: Opens, monkeypatch: pytest.MonkeyPatch, which: str
 ) -> None:
-    news, out = News(), Screen()
     monkeypatch.setenv("TERM", "dumb" if which == "TERM" else "xterm")
-    shown = console(news, out)
+    shown, news = console(out := Screen())
     if which != "TERM":
         monkeypatch.setattr(sys, which, io.StringIO())
     with shown.live():
@@ -339,8 +328,7 @@ class Watched(io.StringIO):
 
 
 def test_no_rank_cuts_a_line_of_the_script_in_two(console: Opens, patient: None) -> None:
-    news, out = News(), Watched()
-    shown = console(news, out)
+    shown, news = console(out := Watched())
     sys.stdout.write("[1, 2]")  # as print([1, 2], 3) does, piece by piece
     news.print(0, "out", b"zero\n")
     sys.stdout.write(" ")
@@ -352,8 +340,7 @@ def test_no_rank_cuts_a_line_of_the_script_in_two(console: Opens, patient: None)
 
 
 def test_a_line_that_the_script_does_not_end_holds_nothing_up(console: Opens) -> None:
-    news, out = News(), Watched()
-    shown = console(news, out)
+    shown, news = console(out := Watched())
     print("training ... ", end="")
     news.print(0, "out", b"zero\n")
     assert out.flushed.wait(20)
@@ -363,8 +350,7 @@ def test_a_line_that_the_script_does_not_end_holds_nothing_up(console: Opens) ->
 
 
 def test_many_threads_and_ranks_print_whole_lines_only(console: Opens, patient: None) -> None:
-    news, out = News(), io.StringIO()
-    shown = console(news, out)
+    shown, news = console(out := io.StringIO())
 
     def script() -> None:
         for number in range(300):
@@ -383,20 +369,18 @@ def test_many_threads_and_ranks_print_whole_lines_only(console: Opens, patient: 
 
 def test_consoles_that_end_in_any_order_leave_the_script_its_own_stdout(console: Opens) -> None:
     out = io.StringIO()
-    pools = [News(), News()]
-    first = console(pools[0], out)
-    second = ScriptConsole(pools[1])  # type: ignore[arg-type]
+    first, _ = console(out)
+    second = ScriptConsole(news := News())  # type: ignore[arg-type]
     first.close()
-    pools[1].print(0, "out", b"still shown\n")
+    news.print(0, "out", b"still shown\n")
     second.close()
     assert sys.stdout is out
     assert out.getvalue() == "r000| still shown\n"
 
 
 def test_a_stdout_that_the_script_put_in_its_place_stays(console: Opens, monkeypatch: pytest.MonkeyPatch) -> None:
-    news, mine = News(), io.StringIO()
-    shown = console(news, io.StringIO())
-    monkeypatch.setattr(sys, "stdout", mine)
+    shown, _ = console(io.StringIO())
+    monkeypatch.setattr(sys, "stdout", mine := io.StringIO())
     shown.close()
     assert sys.stdout is mine
 
@@ -411,8 +395,7 @@ def test_a_forked_child_can_print_whatever_the_console_was_doing(console: Opens)
 
         go = threading.Event()
 
-    news, out = News(), Slow()
-    shown = console(news, out)
+    shown, news = console(out := Slow())
     news.print(0, "out", b"x\n")
     assert out.flushed.wait(20)  # the console's thread holds the lock now
     child = os.fork()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -83,13 +83,6 @@ class Errand:
 def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shop:
     monkeypatch.setenv("SKYWARD_HOME", str(tmp_path))
     return Shop()
-
-
-@pytest.fixture
-async def ledger(shop: Shop) -> AsyncIterator[Ledger]:
-    ledger = Ledger()
-    yield ledger
-    ledger.close()
 
 
 def spec(shop: Shop, nodes: int = 3) -> PoolSpec:
@@ -298,10 +291,11 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Silent:
 
 
 @pytest.mark.parametrize("verbs", [{"describe"}, {"terminate"}, {"describe", "terminate"}])
-async def test_a_teardown_ends_with_the_names_of_what_may_still_run(world: Silent, verbs: set[str]) -> None:
+async def test_a_teardown_ends_with_the_names_of_what_may_still_run(
+    world: Silent, verbs: set[str], ledger: Ledger
+) -> None:
     world.unanswered = verbs
     spec = PoolSpec(name="q", provider=world, nodes=2, options=Options(console=False, grace=0.1))
-    ledger = Ledger()
     pool = await Pool.register(spec, ledger)
     await pool.start(spec)
     said: list[str] = []
@@ -314,13 +308,11 @@ async def test_a_teardown_ends_with_the_names_of_what_may_still_run(world: Silen
         assert any("has not answered within 0.05 s (describe)" in each for each in said)
     if verbs == {"describe"}:
         assert set(world.ended) == {"m0", "m1"}, "told to end, though nobody says that they have"
-    ledger.close()
 
 
-async def test_who_comes_to_a_pool_is_told(world: Silent) -> None:
+async def test_who_comes_to_a_pool_is_told(world: Silent, ledger: Ledger) -> None:
     world.unanswered = {"describe"}
     _, row = intended(world, 2)
-    ledger = Ledger()
     ledger.set_pool_state(row.token, "up")
     client = Client(world, row)
     async with asyncio.timeout(60):
@@ -329,12 +321,10 @@ async def test_who_comes_to_a_pool_is_told(world: Silent) -> None:
         with pytest.raises(PoolError, match=MESSAGE):
             await close_if_gone(ledger.pool(row.token), cast(Any, world), ledger)
     await client.close()
-    ledger.close()
 
 
-async def test_a_node_that_is_away_is_not_waited_for_without_words(world: Silent) -> None:
+async def test_a_node_that_is_away_is_not_waited_for_without_words(world: Silent, ledger: Ledger) -> None:
     spec = PoolSpec(name="q", provider=world, nodes=2, options=Options(console=False, grace=0.1))
-    ledger = Ledger()
     pool = await Pool.register(spec, ledger)
     await pool.start(spec)
     said: list[str] = []
@@ -346,25 +336,23 @@ async def test_a_node_that_is_away_is_not_waited_for_without_words(world: Silent
     assert any("has not answered within 0.05 s (describe)" in each for each in said)
     world.unanswered = set()
     assert (await pool.down()).ok
-    ledger.close()
 
 
-async def test_what_cannot_be_cleared_up_is_named_and_done_by_the_next_teardown(world: Silent) -> None:
+async def test_what_cannot_be_cleared_up_is_named_and_done_by_the_next_teardown(world: Silent, ledger: Ledger) -> None:
     world.unanswered = {"teardown"}
     spec = PoolSpec(name="q", provider=world, nodes=1, options=Options(console=False, grace=0.1))
-    ledger = Ledger()
     pool = await Pool.register(spec, ledger)
     await pool.start(spec)
     async with asyncio.timeout(60):
         receipt = await pool.down()
     assert (receipt.created, receipt.gone) == (1, (0,)) and "made beside its machines" in receipt.unaccounted[0]
     assert not receipt.ok and ledger.pool(pool.row.token).ended_at is None
-    ledger.close()
 
 
-async def test_what_another_pool_of_that_name_has_stays(world: Silent, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_another_pool_of_that_name_has_stays(
+    world: Silent, monkeypatch: pytest.MonkeyPatch, ledger: Ledger
+) -> None:
     spec = PoolSpec(name="q", provider=world, nodes=1, options=Options(console=False, grace=0.1))
-    ledger = Ledger()
     pool = await Pool.register(spec, ledger)
     await pool.start(spec)
     cleared: list[str] = []
@@ -385,12 +373,12 @@ async def test_what_another_pool_of_that_name_has_stays(world: Silent, monkeypat
     monkeypatch.setattr(world, "teardown", clear)
     receipt = await pool.down()
     assert receipt.ok and cleared == []
-    ledger.close()
 
 
-async def test_so_it_does_where_somebody_only_looks(world: Silent, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_so_it_does_where_somebody_only_looks(
+    world: Silent, monkeypatch: pytest.MonkeyPatch, ledger: Ledger
+) -> None:
     spec, row = intended(world, 1)
-    ledger = Ledger()
     ledger.set_pool_state(row.token, "up")
     cleared: list[str] = []
 
@@ -406,7 +394,6 @@ async def test_so_it_does_where_somebody_only_looks(world: Silent, monkeypatch: 
     monkeypatch.setattr(world, "teardown", clear)
     closed = await close_if_gone(ledger.pool(row.token), cast(Any, world), ledger)
     assert closed is not None and closed.ok and cleared == []
-    ledger.close()
 
 
 # What packages ranks had is written down by whoever gets to it, though the one before was called off.

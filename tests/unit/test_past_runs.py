@@ -51,10 +51,8 @@ HOUR = 3600.0
 
 
 @pytest.fixture
-def ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ledger]:
+def past(ledger: Ledger) -> Ledger:
     """Three runs of a rented pool, one of a pool of this machine, and a pool that had none."""
-    monkeypatch.setenv("SKYWARD_HOME", str(tmp_path))
-    ledger = Ledger()
     now = time.time()
     row = ledger.record_intent("a", "llama", {"provider": "world"}, {"provider": "world", "rents": True})
     machines = [Machine("m", 0, "h", "", extra={"hourly": 2.0, "launched": now - 10 * HOUR})]
@@ -80,16 +78,15 @@ def ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ledger]:
     ledger.record_intent("b", "here", {"provider": "local"}, {"provider": "local"})
     record_runs(ledger, opened=[("b", "r9", "evaluate", "single", 1, now - 60)])
     ledger.record_intent("c", "empty", {"provider": "local"}, {"provider": "local"})
-    yield ledger
-    ledger.close()
+    return ledger
 
 
-def ids(ledger: Ledger, *words: str, failed: bool = False, since: float = 0.0) -> list[str]:
-    return [run.run or run.pool for run in past_runs(ledger, RunSearch(words, failed, since), {}, {})]
+def ids(past: Ledger, *words: str, failed: bool = False, since: float = 0.0) -> list[str]:
+    return [run.run or run.pool for run in past_runs(past, RunSearch(words, failed, since), {}, {})]
 
 
-def test_all_of_them_newest_first_with_outcome_duration_and_cost(ledger: Ledger) -> None:
-    found = past_runs(ledger, RunSearch(), {}, {})
+def test_all_of_them_newest_first_with_outcome_duration_and_cost(past: Ledger) -> None:
+    found = past_runs(past, RunSearch(), {}, {})
     assert [run.run for run in found] == ["", "r9", "r2", "r1", "r0"]
     empty, running, _, failed, done = found
     assert (empty.pool, empty.function, empty.is_up) == ("empty", "", True)
@@ -100,34 +97,34 @@ def test_all_of_them_newest_first_with_outcome_duration_and_cost(ledger: Ledger)
     assert (done.script, done.arguments, done.provider) == ("train_0.py", ("lr=0.0",), "world")
 
 
-def test_one_that_was_seen_to_end_runs_no_longer(ledger: Ledger) -> None:
+def test_one_that_was_seen_to_end_runs_no_longer(past: Ledger) -> None:
     view = PoolView("here", state="up", runs={"r9": RunView("r9", "here", "evaluate", "single", 1, 100.0)})
-    (running,) = past_runs(ledger, RunSearch(["evaluate"]), {}, view.runs)
+    (running,) = past_runs(past, RunSearch(["evaluate"]), {}, view.runs)
     assert (running.state, running.ended_at, running.error) == ("running", None, "")
     view.runs["r9"].set_end("failed", running.opened_at + 7, RootCause(0, "raised", "OSError", "disk full"))
-    (failed,) = past_runs(ledger, RunSearch(["here"], failed=True), {}, view.runs)
+    (failed,) = past_runs(past, RunSearch(["here"], failed=True), {}, view.runs)
     assert (failed.run, failed.state, failed.seconds(0.0)) == ("r9", "failed", 7.0)
     assert failed.error == "r0 OSError: disk full"
 
 
-def test_they_are_found_by_words_failures_and_age(ledger: Ledger) -> None:
-    assert ids(ledger, "TRAIN") == ["r2", "r1", "r0"]
-    assert ids(ledger, "llama", "lr=0.2") == ["r2"]
-    assert ids(ledger, "train_1.py") == ids(ledger, "oserror") == ids(ledger, failed=True) == ["r1"]
-    assert ids(ledger, since=time.time() - 2 * HOUR) == ["empty", "r9"]
-    assert ids(ledger, "nothing") == []
+def test_they_are_found_by_words_failures_and_age(past: Ledger) -> None:
+    assert ids(past, "TRAIN") == ["r2", "r1", "r0"]
+    assert ids(past, "llama", "lr=0.2") == ["r2"]
+    assert ids(past, "train_1.py") == ids(past, "oserror") == ids(past, failed=True) == ["r1"]
+    assert ids(past, since=time.time() - 2 * HOUR) == ["empty", "r9"]
+    assert ids(past, "nothing") == []
 
 
-def test_a_launch_that_was_tampered_with_hides_no_run(ledger: Ledger, tmp_path: Path) -> None:
+def test_a_launch_that_was_tampered_with_hides_no_run(past: Ledger, tmp_path: Path) -> None:
     for broken in ("{", "[]", '{"request": 3}', '{"request": {"script": null, "arguments": 7}}'):
         for file in tmp_path.glob("pools/llama.a/launches/*.json"):
             file.write_text(broken)
-        assert ids(ledger, "train") == ["r2", "r1", "r0"]
+        assert ids(past, "train") == ["r2", "r1", "r0"]
 
 
 @pytest.mark.parametrize("by", COLUMNS)
-def test_they_are_sorted_by_any_column(ledger: Ledger, by: str) -> None:
-    found = past_runs(ledger, RunSearch(), {}, {})
+def test_they_are_sorted_by_any_column(past: Ledger, by: str) -> None:
+    found = past_runs(past, RunSearch(), {}, {})
     up = sorted_runs(found, by, time.time(), falling=False)
     assert sorted(run.run for run in up) == sorted(run.run for run in found)
     if by == "cost":
@@ -136,7 +133,7 @@ def test_they_are_sorted_by_any_column(ledger: Ledger, by: str) -> None:
         assert up == found[::-1] and sorted_runs(found, by, 0.0, falling=True) == found
 
 
-def test_the_command_tells_them_as_a_table_and_to_programs(ledger: Ledger) -> None:
+def test_the_command_tells_them_as_a_table_and_to_programs(past: Ledger) -> None:
     shown = CliRunner().invoke(cli, ["history", "train"], catch_exceptions=False).stdout.splitlines()
     assert [line.split()[2] for line in shown[1:]] == ["r2", "r1", "r0"]
     assert "✗ failed" in shown[2] and "$1.00" in shown[2] and "r3 OSError: disk full" in shown[2]
@@ -147,24 +144,24 @@ def test_the_command_tells_them_as_a_table_and_to_programs(ledger: Ledger) -> No
     assert "should be a time" in CliRunner().invoke(cli, ["history", "--since", "x"]).output
 
 
-def test_the_oldest_are_told_of_and_shown_when_asked_for(ledger: Ledger) -> None:
+def test_the_oldest_are_told_of_and_shown_when_asked_for(past: Ledger) -> None:
     many = [("b", f"s{n}", "small", "single", 1, 1000.0 + n) for n in range(150)]
-    record_runs(ledger, opened=many, ends=[(run, "done", 2000.0, None) for _, run, *_ in many])
+    record_runs(past, opened=many, ends=[(run, "done", 2000.0, None) for _, run, *_ in many])
     some = CliRunner().invoke(cli, ["history"])
     assert len(some.stdout.splitlines()) == 101 and "55 older runs more: --all shows them" in some.stderr
     assert len(CliRunner().invoke(cli, ["history", "--all"]).stdout.splitlines()) == 156
 
 
-def test_failures_of_late_are_told_until_somebody_dismisses_them(ledger: Ledger, tmp_path: Path) -> None:
+def test_failures_of_late_are_told_until_somebody_dismisses_them(past: Ledger, tmp_path: Path) -> None:
     long_ago = time.time() - 40 * 24 * HOUR
-    record_runs(ledger, opened=[("b", "old", "x", "single", 1, long_ago)], ends=[("old", "failed", long_ago, None)])
+    record_runs(past, opened=[("b", "old", "x", "single", 1, long_ago)], ends=[("old", "failed", long_ago, None)])
     shown = CliRunner().invoke(cli, ["failures"], catch_exceptions=False).stdout.splitlines()
     assert [line.split()[2] for line in shown[1:]] == ["r1"]
     strange = CliRunner().invoke(cli, ["failures", "--dismiss", "r0"])
     assert strange.exit_code == 2 and "no failure to dismiss is called r0" in strange.stderr
     assert "1 failure dismissed" in CliRunner().invoke(cli, ["failures", "--dismiss", "r1"]).stderr
     assert CliRunner().invoke(cli, ["failures"]).stdout == "no failures\n"
-    assert ids(ledger, failed=True) == ["r1", "old"], "nothing is forgotten"
+    assert ids(past, failed=True) == ["r1", "old"], "nothing is forgotten"
     for broken in ("{", "3", '[1, "r1/../x", null]'):
         (tmp_path / "dismissed.json").write_text(broken)
         told = json.loads(CliRunner().invoke(cli, ["failures", "--json"]).stdout)
@@ -185,10 +182,8 @@ def returned(rank: int, value: float, last: float) -> Outcome:
 
 
 @pytest.fixture
-def two_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ledger]:
+def two_runs(ledger: Ledger) -> Ledger:
     """Two runs of one pool: the second with another rate, of which one rank was killed."""
-    monkeypatch.setenv("SKYWARD_HOME", str(tmp_path))
-    ledger = Ledger()
     row = ledger.record_intent(
         "a", "llama", {"provider": "local"}, {"provider": "local", "nodes": 2, "plugins": ["torch"]}
     )
@@ -228,8 +223,7 @@ def two_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ledger
                     told = {"at": began + step, "run": run, "values": {"loss": 1.0 - step / 10 + rank}}
                     file.write(json.dumps(told) + "\n")
     ledger.record_teardown(row.token, Receipt("llama", 2, (0, 1), (), 1.0))
-    yield ledger
-    ledger.close()
+    return ledger
 
 
 def rows(found: Comparison, part: str) -> dict[str, tuple[object, object, bool]]:
@@ -541,10 +535,8 @@ def test_old_figures_tell_nothing_of_it(view: PoolView) -> None:
 
 
 @pytest.fixture
-def raised_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ledger]:
+def raised_run(ledger: Ledger) -> Ledger:
     """A run of which rank 1 raised after 20 s; rank 0 was stopped 4 s later."""
-    monkeypatch.setenv("SKYWARD_HOME", str(tmp_path))
-    ledger = Ledger()
     row = ledger.record_intent("a", "llama", {"provider": "local", "nodes": 2}, {"provider": "local"})
     import time
 
@@ -575,8 +567,7 @@ def raised_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ledg
         kept.put(recorded_events.machine_entry(at, 0, sample(at, 1), 0.0))
     kept.close()
     ledger.record_teardown(row.token, Receipt("llama", 2, (0, 1), (), 1.0))
-    yield ledger
-    ledger.close()
+    return ledger
 
 
 def test_commands_tell_it_out_of_what_was_kept(raised_run: Ledger) -> None:
@@ -598,107 +589,99 @@ def test_commands_tell_it_out_of_what_was_kept(raised_run: Ledger) -> None:
 NOW = time.time()
 
 
-@pytest.fixture
-def searched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ledger]:
-    monkeypatch.setenv("SKYWARD_HOME", str(tmp_path))
-    ledger = Ledger()
-    yield ledger
-    ledger.close()
+def search(ledger: Ledger, *words: str) -> LogSearch:
+    return LogSearch(ledger, past_runs(ledger, RunSearch(), {}, {}), words)
 
 
-def search(searched: Ledger, *words: str) -> LogSearch:
-    return LogSearch(searched, past_runs(searched, RunSearch(), {}, {}), words)
-
-
-def found(searched: Ledger, *words: str) -> dict[str, LineMatch]:
-    looking, found = search(searched, *words), dict[str, LineMatch]()
+def found(ledger: Ledger, *words: str) -> dict[str, LineMatch]:
+    looking, found = search(ledger, *words), dict[str, LineMatch]()
     while not looking.done:
         found |= looking.step()
     assert looking.searched == looking.runs
     return found
 
 
-def test_the_first_line_is_told_with_its_rank_and_how_many_there_are(searched: Ledger) -> None:
+def test_the_first_line_is_told_with_its_rank_and_how_many_there_are(ledger: Ledger) -> None:
     quiet = b"".join(b"step %d loss 0.5\n" % step for step in range(100))
     loud = quiet + b"step 100 \x1b[31mLoss\x1b[0m is NaN\n" + quiet + b"loss: nan again\n"
-    stored_run(searched, "r1", {0: quiet, 1: loud, 2: loud}, opened_at=NOW - 90)
-    stored_run(searched, "r2", {0: quiet}, opened_at=NOW - 60)
-    (here,) = found(searched, "NAN", "loss").values()
+    stored_run(ledger, "r1", {0: quiet, 1: loud, 2: loud}, opened_at=NOW - 90)
+    stored_run(ledger, "r2", {0: quiet}, opened_at=NOW - 60)
+    (here,) = found(ledger, "NAN", "loss").values()
     assert (here.rank, here.number, here.lines, here.whole) == (1, 100, 4, True)
     assert here.line == "step 100 Loss is NaN" and here.words == ("loss", "nan")
     assert here.note == "r1 line 101, and 3 more: step 100 Loss is NaN"
-    assert found(searched, "nan", "step", "0.5") == {}, "no line has all of them"
-    assert set(found(searched, "0.5")) == {"r1", "r2"}
+    assert found(ledger, "nan", "step", "0.5") == {}, "no line has all of them"
+    assert set(found(ledger, "0.5")) == {"r1", "r2"}
 
 
-def test_words_that_the_ledger_has_of_a_run_need_not_be_in_its_log(searched: Ledger) -> None:
-    stored_run(searched, "r1", {0: b"nan\n"}, opened_at=NOW - 90, function="train")
-    stored_run(searched, "r2", {0: b"nan\n"}, opened_at=NOW - 60, function="evaluate")
-    assert list(found(searched, "evaluate", "nan")) == ["r2"]
-    of_ledger = search(searched, "evaluate")
+def test_words_that_the_ledger_has_of_a_run_need_not_be_in_its_log(ledger: Ledger) -> None:
+    stored_run(ledger, "r1", {0: b"nan\n"}, opened_at=NOW - 90, function="train")
+    stored_run(ledger, "r2", {0: b"nan\n"}, opened_at=NOW - 60, function="evaluate")
+    assert list(found(ledger, "evaluate", "nan")) == ["r2"]
+    of_ledger = search(ledger, "evaluate")
     assert of_ledger.runs == 1, "the one that has it there is not looked through"
 
 
-def test_what_a_run_gave_or_failed_by_is_looked_through_too(searched: Ledger) -> None:
-    stored_run(searched, "r1", {0: b"\n"}, opened_at=NOW - 90, given="accuracy 0.93\x1b]0;x\x07")
+def test_what_a_run_gave_or_failed_by_is_looked_through_too(ledger: Ledger) -> None:
+    stored_run(ledger, "r1", {0: b"\n"}, opened_at=NOW - 90, given="accuracy 0.93\x1b]0;x\x07")
     error = ErrorInfo("OSError", "disk full\nbadly")
-    shutil.rmtree(stored_run(searched, "r2", {0: b"x"}, opened_at=NOW - 60, error=error))
-    given, failed = found(searched, "ACCURACY")["r1"], found(searched, "badly")["r2"]
+    shutil.rmtree(stored_run(ledger, "r2", {0: b"x"}, opened_at=NOW - 60, error=error))
+    given, failed = found(ledger, "ACCURACY")["r1"], found(ledger, "badly")["r2"]
     assert (given.number, given.line, given.location_text) == (None, "accuracy 0.93", "r0 result")
     assert failed.line == "OSError: disk full↵badly"
 
 
-def test_what_was_pruned_is_not_there_and_is_not_made_anew(searched: Ledger, tmp_path: Path) -> None:
-    folder = stored_run(searched, "r1", {0: b"nan\n"}, opened_at=NOW)
+def test_what_was_pruned_is_not_there_and_is_not_made_anew(ledger: Ledger, tmp_path: Path) -> None:
+    folder = stored_run(ledger, "r1", {0: b"nan\n"}, opened_at=NOW)
     shutil.rmtree(folder.parent)
-    assert found(searched, "nan") == {} and not folder.parent.exists()
-    folder = stored_run(searched, "r2", {0: b"nan\n", 1: b"nan\n"}, opened_at=NOW)
+    assert found(ledger, "nan") == {} and not folder.parent.exists()
+    folder = stored_run(ledger, "r2", {0: b"nan\n", 1: b"nan\n"}, opened_at=NOW)
     (folder / "r000.out").unlink()
-    assert found(searched, "nan")["r2"].rank == 1
+    assert found(ledger, "nan")["r2"].rank == 1
 
 
-def test_what_cannot_be_read_is_counted_and_the_others_are_found(searched: Ledger) -> None:
-    folder = stored_run(searched, "r1", {0: b"nan\n"}, opened_at=NOW)
+def test_what_cannot_be_read_is_counted_and_the_others_are_found(ledger: Ledger) -> None:
+    folder = stored_run(ledger, "r1", {0: b"nan\n"}, opened_at=NOW)
     (folder / "r000.out").unlink()
     (folder / "r000.out").mkdir()
-    stored_run(searched, "r2", {0: b"nan\n"}, opened_at=NOW - 60)
-    looking = search(searched, "nan")
+    stored_run(ledger, "r2", {0: b"nan\n"}, opened_at=NOW - 60)
+    looking = search(ledger, "nan")
     assert list(looking.step(60)) == ["r2"] and looking.done
     assert (looking.runs, looking.searched, looking.unread) == (2, 2, 1)
 
 
-def test_a_log_that_is_being_written_is_looked_through_as_far_as_it_has_come(searched: Ledger) -> None:
-    folder = stored_run(searched, "r1", {0: b"step 1\nna"}, opened_at=NOW, state="running")
-    assert found(searched, "nan") == {}
+def test_a_log_that_is_being_written_is_looked_through_as_far_as_it_has_come(ledger: Ledger) -> None:
+    folder = stored_run(ledger, "r1", {0: b"step 1\nna"}, opened_at=NOW, state="running")
+    assert found(ledger, "nan") == {}
     with open(folder / "r000.out", "ab") as log:
         log.write(b"n and more")
-    here = found(searched, "nan")["r1"]
+    here = found(ledger, "nan")["r1"]
     assert (here.number, here.line) == (1, "nan and more")
 
 
-def test_bytes_that_are_no_text_do_no_harm(searched: Ledger) -> None:
+def test_bytes_that_are_no_text_do_no_harm(ledger: Ledger) -> None:
     junk = bytes(range(256)).replace(b"\n", b"") * 3
-    stored_run(searched, "r1", {0: junk + b"\n\xff\xfe nan \x1b]52;c;aGk=\x07\x1b[2J\n" + junk}, opened_at=NOW)
-    here = found(searched, "nan")["r1"]
+    stored_run(ledger, "r1", {0: junk + b"\n\xff\xfe nan \x1b]52;c;aGk=\x07\x1b[2J\n" + junk}, opened_at=NOW)
+    here = found(ledger, "nan")["r1"]
     assert here.number == 1 and here.line.isprintable() and "nan" in here.line
 
 
-def test_of_a_long_line_the_part_with_the_word_is_told(searched: Ledger) -> None:
-    stored_run(searched, "r1", {0: b"x" * 5_000 + b" nan " + b"y" * 900_000 + b"\nend\n"}, opened_at=NOW)
-    line = found(searched, "nan")["r1"].line
+def test_of_a_long_line_the_part_with_the_word_is_told(ledger: Ledger) -> None:
+    stored_run(ledger, "r1", {0: b"x" * 5_000 + b" nan " + b"y" * 900_000 + b"\nend\n"}, opened_at=NOW)
+    line = found(ledger, "nan")["r1"].line
     assert line.startswith("… x") and " nan y" in line and len(line) <= run_history.MAX_MATCH_CHARS + 2
-    assert found(searched, "end")["r1"].number == 1
-    here = found(searched, "y", "nan", "x")["r1"]
+    assert found(ledger, "end")["r1"].number == 1
+    here = found(ledger, "y", "nan", "x")["r1"]
     assert here.line.startswith("xxx") and here.words == ("x", "nan", "y"), "from the first of them on"
 
 
 def test_it_goes_on_in_steps_of_one_piece_at_least_and_newest_first(
-    searched: Ledger, monkeypatch: pytest.MonkeyPatch
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stdout_stderr_order.merge_streams, "__defaults__", (64,))
     for age in range(3):
-        stored_run(searched, f"r{age}", {0: b"step\n" * 100 + b"nan\n" * 100}, opened_at=NOW - age)
-    looking = search(searched, "nan")
+        stored_run(ledger, f"r{age}", {0: b"step\n" * 100 + b"nan\n" * 100}, opened_at=NOW - age)
+    looking = search(ledger, "nan")
     seen: list[tuple[str, LineMatch]] = []
     first = looking.step(0)
     assert first == {} and looking.searched == 0 and not looking.done
@@ -711,27 +694,27 @@ def test_it_goes_on_in_steps_of_one_piece_at_least_and_newest_first(
     assert seen[0][1].note.startswith("r0 line 101, and ") and " so far: nan" in seen[0][1].note
 
 
-def test_one_that_is_cancelled_looks_at_nothing_more(searched: Ledger) -> None:
-    stored_run(searched, "r1", {0: b"nan\n"}, opened_at=NOW)
-    looking = search(searched, "nan")
+def test_one_that_is_cancelled_looks_at_nothing_more(ledger: Ledger) -> None:
+    stored_run(ledger, "r1", {0: b"nan\n"}, opened_at=NOW)
+    looking = search(ledger, "nan")
     looking.cancel()
     assert looking.step(60) == {} and looking.searched == 0 and not looking.done
 
 
 @pytest.mark.parametrize("printed", [True, False])
 def test_one_that_is_cancelled_ends_at_the_next_row_of_the_ledger(
-    searched: Ledger, monkeypatch: pytest.MonkeyPatch, printed: bool
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch, printed: bool
 ) -> None:
     """A run of thousands of tasks has as many rows, and a step looks at all of them before its first line."""
     text = {rank: b"step\n" for rank in range(50)}
-    folder = stored_run(searched, "r1", text, opened_at=NOW, given="nothing")
+    folder = stored_run(ledger, "r1", text, opened_at=NOW, given="nothing")
     if not printed:
         shutil.rmtree(folder)
-    looking, each, seen = search(searched, "nan"), Ledger.iter_outcomes, 0
+    looking, each, seen = search(ledger, "nan"), Ledger.iter_outcomes, 0
 
-    def told(searched: Ledger, run: str) -> Iterator[object]:
+    def told(ledger: Ledger, run: str) -> Iterator[object]:
         nonlocal seen
-        for row in each(searched, run):
+        for row in each(ledger, run):
             seen += 1
             if seen == 3:
                 looking.cancel()
@@ -742,10 +725,10 @@ def test_one_that_is_cancelled_ends_at_the_next_row_of_the_ledger(
     assert seen == 3 and looking.step(60) == {} and seen == 3
 
 
-def test_one_that_is_cancelled_ends_at_its_next_piece(searched: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_that_is_cancelled_ends_at_its_next_piece(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stdout_stderr_order.merge_streams, "__defaults__", (64,))
-    stored_run(searched, "r1", {0: b"nan\n" * 1_000}, opened_at=NOW)
-    looking, had, looked = search(searched, "nan"), run_history.matching_lines, 0
+    stored_run(ledger, "r1", {0: b"nan\n" * 1_000}, opened_at=NOW)
+    looking, had, looked = search(ledger, "nan"), run_history.matching_lines, 0
 
     def counted(*asked: Any) -> list[int]:
         nonlocal looked
@@ -758,11 +741,11 @@ def test_one_that_is_cancelled_ends_at_its_next_piece(searched: Ledger, monkeypa
     assert looking.step(60)["r1"].lines < 100 and looked == 3 and not looking.done
 
 
-def test_what_is_found_in_logs_stands_by_its_age_among_what_the_ledger_has(searched: Ledger) -> None:
+def test_what_is_found_in_logs_stands_by_its_age_among_what_the_ledger_has(ledger: Ledger) -> None:
     for number, (function, text) in enumerate(
         [("train", b"nan\n"), ("nanny", b""), ("train", b"nan\n"), ("train", b"step\n"), ("nanny", b"nan\n")]
     ):
-        stored_run(searched, f"r{number}", {0: text}, opened_at=NOW - number, function=function)
+        stored_run(ledger, f"r{number}", {0: text}, opened_at=NOW - number, function=function)
     told = json.loads(CliRunner().invoke(cli, ["history", "nan", "--in-logs", "--json"]).stdout)
     assert [run["run"] for run in told["runs"]] == ["r0", "r1", "r2", "r4"]
     shown = CliRunner().invoke(cli, ["history", "nan", "--in-logs"]).stdout.splitlines()[1:]
@@ -770,13 +753,13 @@ def test_what_is_found_in_logs_stands_by_its_age_among_what_the_ledger_has(searc
     assert firsts == ["r0", "found", "r1", "r2", "found", "r4"]
 
 
-def test_no_more_of_a_run_is_read_than_was_said(searched: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_more_of_a_run_is_read_than_was_said(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_history, "MAX_SEARCH_BYTES", 1_000)
     monkeypatch.setattr(stdout_stderr_order.merge_streams, "__defaults__", (64,))
-    stored_run(searched, "r1", {0: b"nan\n" * 1_000, 1: b"nan\n", 2: b"only here\n"}, opened_at=NOW)
-    here = found(searched, "nan")["r1"]
+    stored_run(ledger, "r1", {0: b"nan\n" * 1_000, 1: b"nan\n", 2: b"only here\n"}, opened_at=NOW)
+    here = found(ledger, "nan")["r1"]
     assert 250 <= here.lines < 300 and not here.whole
-    assert found(searched, "only", "here") == {}
+    assert found(ledger, "only", "here") == {}
 
 
 def test_lines_are_matched_whatever_letters_they_have() -> None:
@@ -785,10 +768,10 @@ def test_lines_are_matched_whatever_letters_they_have() -> None:
     assert matching_lines(["ΣΊΣΥΦΟΣ", ""], ["σίσυφοσ"]) == [0] and matching_lines([], ["x"]) == []
 
 
-def test_the_command_finds_them(searched: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
-    stored_run(searched, "r1", {0: b"step\n", 1: b"step\nloss is \x1b[31mnan\x1b[0m\nnan\n"}, opened_at=NOW - 90)
-    stored_run(searched, "r2", {0: b"step\n"}, opened_at=NOW - 60, function="nanny")
-    stored_run(searched, "r3", {0: b"step\n"}, opened_at=NOW - 30)
+def test_the_command_finds_them(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    stored_run(ledger, "r1", {0: b"step\n", 1: b"step\nloss is \x1b[31mnan\x1b[0m\nnan\n"}, opened_at=NOW - 90)
+    stored_run(ledger, "r2", {0: b"step\n"}, opened_at=NOW - 60, function="nanny")
+    stored_run(ledger, "r3", {0: b"step\n"}, opened_at=NOW - 30)
     assert "r1" not in CliRunner().invoke(cli, ["history", "nan"]).stdout
     shown = CliRunner().invoke(cli, ["history", "nan", "--in-logs"], catch_exceptions=False)
     lines = shown.stdout.splitlines()

@@ -99,10 +99,9 @@ async def test_nodes_come_up_together_and_none_installs_before_all_are_there(
     ]  # fmt: skip
 
 
-async def test_of_a_range_a_pool_has_the_nodes_that_there_were(world: World) -> None:
+async def test_of_a_range_a_pool_has_the_nodes_that_there_were(world: World, ledger: Ledger) -> None:
     """Its world, its view and its row in the ledger are of what was got."""
     world.room = 3
-    ledger = Ledger()
     wanted = PoolSpec(name="q", provider=world, nodes=Nodes(min=2, max=5), options=Options(console=False, grace=0.1))
     pool = await Pool.register(wanted, ledger)
     assert len(pool.view.nodes) == 5, "until it is known"
@@ -114,7 +113,6 @@ async def test_of_a_range_a_pool_has_the_nodes_that_there_were(world: World) -> 
     assert ledger.pool(pool.row.token).spec["nodes"] == 3
     receipt = await pool.down()
     assert (receipt.created, receipt.gone) == (3, (0, 1, 2))
-    ledger.close()
 
 
 def written() -> list[Machine]:
@@ -149,14 +147,12 @@ async def test_nodes_with_different_numbers_of_ranks_are_refused_by_name(
         await client.startup.start_nodes(spec(world, 3))
 
 
-async def test_who_leaves_says_at_last_what_has_come_here(world: World) -> None:
-    ledger = Ledger()
+async def test_who_leaves_says_at_last_what_has_come_here(world: World, ledger: Ledger) -> None:
     pool = await Pool.register(spec(world, 1), ledger)
     await pool.start(spec(world, 1))
     pool.links[0].acknowledge("r1")
     await pool.detach()
     assert world.questions[-2:] == [("m0", "ack"), ("m0", "ping")], "and waits until that is heard"
-    ledger.close()
 
 
 async def test_only_what_takes_room_counts_as_not_fetched(world: World, make: Callable[..., Client]) -> None:
@@ -168,8 +164,7 @@ async def test_only_what_takes_room_counts_as_not_fetched(world: World, make: Ca
     assert client.context.view.unfetched == {"r2": 7}
 
 
-async def test_a_node_that_fails_ends_the_start_by_name_and_nothing_is_left(world: World) -> None:
-    ledger = Ledger()
+async def test_a_node_that_fails_ends_the_start_by_name_and_nothing_is_left(world: World, ledger: Ledger) -> None:
     broken_off: list[int] = []
 
     async def prepare(machine: Machine, gate: Any, first: bool) -> None:
@@ -192,11 +187,9 @@ async def test_a_node_that_fails_ends_the_start_by_name_and_nothing_is_left(worl
     assert row.receipt is not None
     assert (row.receipt["created"], row.receipt["gone"], row.receipt["unaccounted"]) == (3, [0, 1, 2], [])
     assert pool.view.state == "gone"
-    ledger.close()
 
 
-async def test_a_start_that_takes_too_long_says_at_what_each_node_was(world: World) -> None:
-    ledger = Ledger()
+async def test_a_start_that_takes_too_long_says_at_what_each_node_was(world: World, ledger: Ledger) -> None:
 
     async def hang(machine: Machine, *_: Any) -> None:
         await asyncio.Event().wait()
@@ -207,12 +200,10 @@ async def test_a_start_that_takes_too_long_says_at_what_each_node_was(world: Wor
     with pytest.raises(PoolError, match=r"pool q was not up after 0.05 s: node 0 requested .*; node 1 requested"):
         await pool.start(short)
     assert sorted(world.ended) == ["m0", "m1"]
-    ledger.close()
 
 
 @pytest.mark.parametrize("step", ["create", "prepare"])
-async def test_a_time_limit_of_the_provider_s_own_is_no_end_of_ours(world: World, step: str) -> None:
-    ledger = Ledger()
+async def test_a_time_limit_of_the_provider_s_own_is_no_end_of_ours(world: World, step: str, ledger: Ledger) -> None:
 
     async def fail(*_: Any) -> None:
         raise TimeoutError("the shop is slow")
@@ -223,7 +214,6 @@ async def test_a_time_limit_of_the_provider_s_own_is_no_end_of_ours(world: World
         await pool.start(spec(world, 2))
     row = ledger.pool(pool.row.token)
     assert row.ended_at is not None
-    ledger.close()
 
 
 # -- a pool that is there -----------------------------------------------------------------------------------------
@@ -407,20 +397,13 @@ def finder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Finder:
     return Finder()
 
 
-@pytest.fixture
-async def finder_ledger(finder: Finder) -> AsyncIterator[Ledger]:
-    ledger = Ledger()
-    yield ledger
-    ledger.close()
-
-
 def finder_spec(finder: World, nodes: int = 2) -> PoolSpec:
     return PoolSpec(name="q", provider=finder, nodes=nodes, options=Options(console=False, grace=0.1))
 
 
-async def test_a_start_that_is_given_up_inside_create_leaves_nothing(finder: Finder, finder_ledger: Ledger) -> None:
+async def test_a_start_that_is_given_up_inside_create_leaves_nothing(finder: Finder, ledger: Ledger) -> None:
     finder.halt.clear()
-    pool = await Pool.register(finder_spec(finder), finder_ledger)
+    pool = await Pool.register(finder_spec(finder), ledger)
     starting = asyncio.create_task(pool.start(finder_spec(finder)))
     await until(lambda: bool(finder.made))
     receipt = await pool.down()
@@ -430,20 +413,20 @@ async def test_a_start_that_is_given_up_inside_create_leaves_nothing(finder: Fin
     assert sorted(finder.ended) == ["m0", "m1"]
 
 
-async def test_what_cannot_be_looked_for_is_not_called_gone(finder: Finder, finder_ledger: Ledger) -> None:
-    pool = await Pool.register(finder_spec(finder), finder_ledger)
+async def test_what_cannot_be_looked_for_is_not_called_gone(finder: Finder, ledger: Ledger) -> None:
+    pool = await Pool.register(finder_spec(finder), ledger)
     await pool.start(finder_spec(finder))
     finder.trouble["find"] = CredentialsRefused("the key has expired")
     receipt = await pool.down()
     assert not receipt.ok and receipt.gone == (0, 1)
     assert receipt.unaccounted == ("machines of which nothing is written down (the key has expired)",)
-    assert finder_ledger.pool(pool.row.token).ended_at is None, "whoever comes next has it ended"
+    assert ledger.pool(pool.row.token).ended_at is None, "whoever comes next has it ended"
     finder.trouble.clear()
     assert (await pool.down()).ok
 
 
-async def test_a_provider_that_refuses_is_no_end_of_a_teardown(finder: Finder, finder_ledger: Ledger) -> None:
-    pool = await Pool.register(finder_spec(finder), finder_ledger)
+async def test_a_provider_that_refuses_is_no_end_of_a_teardown(finder: Finder, ledger: Ledger) -> None:
+    pool = await Pool.register(finder_spec(finder), ledger)
     await pool.start(finder_spec(finder))
     refused = CredentialsRefused("the key has expired")
     finder.trouble = {"describe": refused, "terminate": refused}
@@ -453,8 +436,8 @@ async def test_a_provider_that_refuses_is_no_end_of_a_teardown(finder: Finder, f
     assert (await pool.down()).ok
 
 
-async def test_what_is_left_beside_machines_is_accounted_for(finder: Finder, finder_ledger: Ledger) -> None:
-    pool = await Pool.register(finder_spec(finder), finder_ledger)
+async def test_what_is_left_beside_machines_is_accounted_for(finder: Finder, ledger: Ledger) -> None:
+    pool = await Pool.register(finder_spec(finder), ledger)
     await pool.start(finder_spec(finder))
     finder.trouble["teardown"] = PoolError("security group sg-1 is still in use")
     receipt = await pool.down()
@@ -463,53 +446,53 @@ async def test_what_is_left_beside_machines_is_accounted_for(finder: Finder, fin
     assert (await pool.down()).ok
 
 
-async def test_a_client_that_died_inside_create_is_cleared_up_after(finder: Finder, finder_ledger: Ledger) -> None:
-    row = finder_ledger.record_intent("t9", "q", finder.to_json(), finder_spec(finder).describe())
-    died(finder_ledger, "t9")
+async def test_a_client_that_died_inside_create_is_cleared_up_after(finder: Finder, ledger: Ledger) -> None:
+    row = ledger.record_intent("t9", "q", finder.to_json(), finder_spec(finder).describe())
+    died(ledger, "t9")
     finder.made["t9"] = [machine(0), machine(1)]
     finder.states = {"m0": "ending", "m1": "ending"}
-    assert await close_if_gone(finder_ledger.pool("t9"), finder, finder_ledger) is None  # type: ignore[arg-type]
-    assert [each.id for each in finder_ledger.machines("t9")] == ["m0", "m1"]
-    pool = Pool(row, finder, finder_ledger)  # type: ignore[arg-type]
+    assert await close_if_gone(ledger.pool("t9"), finder, ledger) is None  # type: ignore[arg-type]
+    assert [each.id for each in ledger.machines("t9")] == ["m0", "m1"]
+    pool = Pool(row, finder, ledger)  # type: ignore[arg-type]
     with pytest.raises(PoolError, match=r"not finished: .* on any of its 2 machines"):
         await pool.attach()
     receipt = await pool.down()
     assert receipt.ok and receipt.gone == (0, 1)
 
 
-async def test_one_that_died_before_anything_was_made_is_closed(finder: Finder, finder_ledger: Ledger) -> None:
-    finder_ledger.record_intent("t9", "q", finder.to_json(), finder_spec(finder).describe())
-    died(finder_ledger, "t9")
-    receipt = await close_if_gone(finder_ledger.pool("t9"), finder, finder_ledger)  # type: ignore[arg-type]
+async def test_one_that_died_before_anything_was_made_is_closed(finder: Finder, ledger: Ledger) -> None:
+    ledger.record_intent("t9", "q", finder.to_json(), finder_spec(finder).describe())
+    died(ledger, "t9")
+    receipt = await close_if_gone(ledger.pool("t9"), finder, ledger)  # type: ignore[arg-type]
     assert receipt is not None and receipt.created == 0
 
 
-async def test_machines_in_another_s_place_are_kept_among_the_former(finder: Finder, finder_ledger: Ledger) -> None:
+async def test_machines_in_another_s_place_are_kept_among_the_former(finder: Finder, ledger: Ledger) -> None:
     intended(finder, 2)
     finder.made[TOKEN] = [machine(0), machine(1), machine(1, "lost"), machine(2, "late")]
-    new = await save_unknown_machines("p", TOKEN, finder, finder_ledger)  # type: ignore[arg-type]
+    new = await save_unknown_machines("p", TOKEN, finder, ledger)  # type: ignore[arg-type]
     assert [each.id for each in new] == ["lost", "late"]
-    assert [each.id for each in finder_ledger.machines(TOKEN)] == ["m0", "m1", "late"]
-    assert [each.id for each in finder_ledger.replaced_machines(TOKEN)] == ["lost"]
-    assert await save_unknown_machines("p", TOKEN, finder, finder_ledger) == [], "each once"  # type: ignore[arg-type]
+    assert [each.id for each in ledger.machines(TOKEN)] == ["m0", "m1", "late"]
+    assert [each.id for each in ledger.replaced_machines(TOKEN)] == ["lost"]
+    assert await save_unknown_machines("p", TOKEN, finder, ledger) == [], "each once"  # type: ignore[arg-type]
 
 
 async def test_a_pool_torn_down_by_another_client_while_its_machines_come_does_not_start(
-    finder: Finder, finder_ledger: Ledger
+    finder: Finder, ledger: Ledger
 ) -> None:
     finder.halt.clear()
-    pool = await Pool.register(finder_spec(finder), finder_ledger)
+    pool = await Pool.register(finder_spec(finder), ledger)
     starting = asyncio.create_task(pool.start(finder_spec(finder)))
     await until(lambda: bool(finder.made))
-    finder_ledger.set_pool_state(pool.row.token, "stopping")
+    ledger.set_pool_state(pool.row.token, "stopping")
     finder.halt.set()
     with pytest.raises(PoolError, match="torn down by another client while it was starting"):
         await starting
     assert sorted(set(finder.ended)) == ["m0", "m1"]
 
 
-def died(finder_ledger: Ledger, token: str) -> None:
-    finder_ledger._write([("UPDATE pools SET pid=? WHERE token=?", (dead_process(), token))])
+def died(ledger: Ledger, token: str) -> None:
+    ledger._write([("UPDATE pools SET pid=? WHERE token=?", (dead_process(), token))])
 
 
 def test_only_who_finds_is_asked(finder: Finder) -> None:
@@ -642,20 +625,17 @@ async def test_a_goodbye_is_the_last_that_is_waited_for(monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize("runs", [0, 1])
 async def test_a_pool_that_had_no_runs_has_lost_nothing_that_ranks_wrote(
-    runs: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    runs: int, monkeypatch: pytest.MonkeyPatch, ledger: Ledger
 ) -> None:
     async def nobody_says(*_: Any, **__: Any) -> FileListing:
         return FileListing([], 0, {}, {0: "the link to node 0 is down"})
 
-    monkeypatch.setenv("SKYWARD_HOME", str(tmp_path))
     monkeypatch.setattr(output_files, "list_files", nobody_says)
     world: Any = World()
     spec = PoolSpec(name="q", provider=world, nodes=1, options=Options(console=False, grace=0.1))
-    ledger = Ledger()
     pool = await Pool.register(spec, ledger)
     await pool.start(spec)
     if runs:
         record_runs(ledger, opened=[(pool.row.token, "run", "f", "broadcast", 1, 0.0)])
     receipt = await pool.down()
     assert any("could not be asked what its ranks wrote" in each for each in receipt.lost) == bool(runs)
-    ledger.close()

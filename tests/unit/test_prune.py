@@ -36,12 +36,6 @@ from tests.support.ledger_runs import record_runs
 DAY = 86400.0
 
 
-@pytest.fixture
-def ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ledger:
-    monkeypatch.setenv("SKYWARD_HOME", str(tmp_path))
-    return Ledger()
-
-
 def pool(ledger: Ledger, name: str, days: float | None, *kept: RetainedResults) -> Path:
     """A pool that ended so many days ago (None: that is up), with files of 1,000 bytes."""
     row = ledger.record_intent(f"t-{name}", name, {"provider": "local"}, {})

@@ -682,24 +682,19 @@ def test_no_more_of_numbers_is_read_than_was_said(tmp_path: Path) -> None:
     assert load_metrics(tmp_path, "r2").ranks("r2") == []
 
 
-def test_of_a_sweep_the_trials_are_told_and_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SKYWARD_HOME", str(tmp_path))
-    ledger = Ledger()
-    try:
-        row = ledger.record_intent("a", "grid", {"provider": "local"}, {"provider": "local"})
-        ensure_pool_folder(row.key)
-        record_runs(ledger, opened=[("a", "s1", "fit", "sweep", 2, 1.0), ("a", "b1", "fit", "broadcast", 2, 2.0)])
-        pool_folder.save_trials(row.key, "s1", TrialSheet.new(("lr",), [("0.1",), ("0.2",)]))
-        seen, other = load_preview(ledger, "s1"), load_preview(ledger, "b1")
-        assert seen.trials is not None and [each.arguments for each in seen.trials.rows] == [
-            ("0.1",),
-            ("0.2",),
-        ]
-        assert other.trials is None
-        counted = {run.run: run.counted for run in past_runs(ledger, RunSearch(), {}, {})}
-        assert counted == {"s1": "trial", "b1": "rank"}
-    finally:
-        ledger.close()
+def test_of_a_sweep_the_trials_are_told_and_counted(ledger: Ledger) -> None:
+    row = ledger.record_intent("a", "grid", {"provider": "local"}, {"provider": "local"})
+    ensure_pool_folder(row.key)
+    record_runs(ledger, opened=[("a", "s1", "fit", "sweep", 2, 1.0), ("a", "b1", "fit", "broadcast", 2, 2.0)])
+    pool_folder.save_trials(row.key, "s1", TrialSheet.new(("lr",), [("0.1",), ("0.2",)]))
+    seen, other = load_preview(ledger, "s1"), load_preview(ledger, "b1")
+    assert seen.trials is not None and [each.arguments for each in seen.trials.rows] == [
+        ("0.1",),
+        ("0.2",),
+    ]
+    assert other.trials is None
+    counted = {run.run: run.counted for run in past_runs(ledger, RunSearch(), {}, {})}
+    assert counted == {"s1": "trial", "b1": "rank"}
 
 
 # Sweeps over arguments: the sheet that is kept of one, and the table that comes of it.
@@ -807,11 +802,7 @@ def test_a_sheet_is_the_same_once_it_was_kept_and_one_that_was_tampered_with_is_
             pool_folder.read_trials("p.1", "s")
 
 
-def test_what_goes_on_with_a_sweep_knows_what_others_before_it_have(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("SKYWARD_HOME", str(tmp_path))
-    ledger = Ledger()
+def test_what_goes_on_with_a_sweep_knows_what_others_before_it_have(ledger: Ledger) -> None:
     row = ledger.record_intent("t", "p", {"provider": "local"}, {})
     sheet = SHEET
     for run, ends in (("a", [returned(0, 1), raised(1), raised(2)]), ("b", [returned(0, 2), raised(1)])):
@@ -837,4 +828,3 @@ def test_what_goes_on_with_a_sweep_knows_what_others_before_it_have(
         trial_table_source(ledger, row.key, RunView("c", "p", "train", "broadcast", 1, 1.0), {})
     with pytest.raises(UsageError, match="no sweep over arguments"):
         missing_trials(ledger, other)
-    ledger.close()

@@ -190,21 +190,16 @@ def test_when_it_is_said(at: float | None, ttl: float | None, said: str) -> None
 
 
 async def test_it_is_said_of_a_pool_before_anything_of_it_exists(
-    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch, ledger: Ledger
 ) -> None:
-    monkeypatch.setenv("SKYWARD_HOME", str(tmp_path))
     boto_calls.shared_calls.cache_clear()
     monkeypatch.setattr(boto_calls.AwsCalls, "credentials_expire_at", lambda self: datetime.now(UTC).timestamp() + 600)
     provider = sky.AWS(region="us-east-1")
     spec = PoolSpec(name="p", provider=provider, options=Options(ttl=7200))
-    ledger = Ledger()
-    try:
-        found = await startup.write_intent(spec, ledger, str(tmp_path))
-        assert found.notice.startswith("the AWS credentials expire at ")
-        monkeypatch.setattr(boto_calls.AwsCalls, "credentials_expire_at", lambda self: None)
-        assert await provider.warnings(spec) == []
-    finally:
-        ledger.close()
+    found = await startup.write_intent(spec, ledger, str(tmp_path))
+    assert found.notice.startswith("the AWS credentials expire at ")
+    monkeypatch.setattr(boto_calls.AwsCalls, "credentials_expire_at", lambda self: None)
+    assert await provider.warnings(spec) == []
 
 
 # What a call that came to nothing says.

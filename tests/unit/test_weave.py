@@ -236,11 +236,7 @@ AT = {name: LOG.index(name.encode()) for name in ("mine", "others")}
         ([], b""),
     ],
 )  # fmt: skip
-def test_marks_tell_where_it_begins_and_ends(
-    marks: list[tuple[str, int, str]], found: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("SKYWARD_HOME", str(tmp_path))
-    ledger = Ledger()
+def test_marks_tell_where_it_begins_and_ends(marks: list[tuple[str, int, str]], found: bytes, ledger: Ledger) -> None:
     row = ledger.record_intent("t", "pool", LOCAL, SPEC)
     lost = Outcome(0, 0, 0, "lost", error=ErrorInfo("NodeLost", "gone"))
     record_runs(
@@ -254,4 +250,3 @@ def test_marks_tell_where_it_begins_and_ends(
     (folder / "r000.out").write_bytes(LOG)
     (folder / "r000.marks").write_bytes(b"".join(encode_mark(kind, 1.0, at, 0, run) for kind, at, run in marks))
     assert b"".join(piece.data for piece in RunLogs(ledger, RUN).pieces(0)) == found
-    ledger.close()

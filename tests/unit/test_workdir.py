@@ -41,11 +41,28 @@ def folder(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return tmp_path / "node"
+
+
+@pytest.fixture
+def copy(root: Path, folder: Path) -> Path:
+    """Where a node has the folder's copy."""
+    return root / "work" / working_folder_upload.copy_name(folder)
+
+
 def write(folder: Path, name: str, text: str) -> Path:
     path = folder / name
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
     return path
+
+
+def tracked(folder: Path) -> None:
+    """Make a repository of a folder, with all of its files."""
+    subprocess.run(["git", "init", "-q"], cwd=folder, check=True)
+    subprocess.run(["git", "add", "."], cwd=folder, check=True)
 
 
 def names(folder: Path, **wishes: list[str]) -> set[str]:
@@ -159,8 +176,7 @@ def test_keys_are_sent_only_where_they_are_named(folder: Path, git: bool, monkey
     others = {".gitignore", "train.py", "lib/model.py", "lib/id_map.py", "environment.yml", "keys.py"}
     for name in {*KEYS, *others} - {".gitignore"}:
         write(folder, name, "x")
-    subprocess.run(["git", "init", "-q"], cwd=folder, check=True)
-    subprocess.run(["git", "add", "."], cwd=folder, check=True)
+    tracked(folder)
     if not git:
         monkeypatch.setenv("PATH", "")
     found = working_folder_upload.build_manifest(folder)
@@ -208,23 +224,19 @@ def test_includes_and_excludes(folder: Path) -> None:
 
 
 def test_a_removed_file_that_git_still_lists_is_left_out(folder: Path) -> None:
-    subprocess.run(["git", "init", "-q"], cwd=folder, check=True)
-    subprocess.run(["git", "add", "."], cwd=folder, check=True)
+    tracked(folder)
     (folder / "train.py").unlink()
     assert names(folder) == {".gitignore", "lib/model.py"}
 
 
 def test_a_file_that_git_lists_in_what_is_a_file_now_is_left_out(folder: Path) -> None:
-    subprocess.run(["git", "init", "-q"], cwd=folder, check=True)
-    subprocess.run(["git", "add", "."], cwd=folder, check=True)
+    tracked(folder)
     with_its_folder(folder / "lib/model.py")
     assert names(folder) == {".gitignore", "lib", "train.py"}
 
 
-def test_only_what_changed_travels(folder: Path, tmp_path: Path) -> None:
-    root = tmp_path / "node"
+def test_only_what_changed_travels(folder: Path, root: Path, copy: Path) -> None:
     assert sync(folder, root) == [".gitignore", "lib/model.py", "train.py"]
-    copy = root / "work" / working_folder_upload.copy_name(folder)
     assert content(copy) == {".gitignore": "data/\n*.log\n", "lib/model.py": "x = 1", "train.py": "print(1)"}
     assert sync(folder, root) == []
     write(folder, "lib/model.py", "x = 2")
@@ -232,18 +244,15 @@ def test_only_what_changed_travels(folder: Path, tmp_path: Path) -> None:
     assert (copy / "lib/model.py").read_text() == "x = 2"
 
 
-def test_a_new_time_alone_costs_no_transfer(folder: Path, tmp_path: Path) -> None:
-    root = tmp_path / "node"
+def test_a_new_time_alone_costs_no_transfer(folder: Path, root: Path, copy: Path) -> None:
     sync(folder, root)
     os.utime(folder / "train.py", ns=(1, 12345))
     assert sync(folder, root) == []
-    assert (root / "work" / working_folder_upload.copy_name(folder) / "train.py").stat().st_mtime_ns == 12345
+    assert (copy / "train.py").stat().st_mtime_ns == 12345
 
 
-def test_what_is_gone_here_goes_there_and_what_was_made_there_stays(folder: Path, tmp_path: Path) -> None:
-    root = tmp_path / "node"
+def test_what_is_gone_here_goes_there_and_what_was_made_there_stays(folder: Path, root: Path, copy: Path) -> None:
     sync(folder, root)
-    copy = root / "work" / working_folder_upload.copy_name(folder)
     write(copy, "checkpoint.pt", "made on the node")
     (folder / "train.py").unlink()
     sync(folder, root)
@@ -251,12 +260,11 @@ def test_what_is_gone_here_goes_there_and_what_was_made_there_stays(folder: Path
     assert (copy / "checkpoint.pt").read_text() == "made on the node"
 
 
-def test_what_ranks_wrote_over_what_was_sent_is_not_lost(folder: Path, tmp_path: Path) -> None:
-    root, said = tmp_path / "node", list[str]()
+def test_what_ranks_wrote_over_what_was_sent_is_not_lost(folder: Path, root: Path, copy: Path) -> None:
+    said: list[str] = []
     for name in ("model.pt", "config.yaml", "gone.pt", "empty.txt", "out", "thing"):
         write(folder, name, "before")
     sync(folder, root, said.append)
-    copy = root / "work" / working_folder_upload.copy_name(folder)
     for name in ("model.pt", "config.yaml", "gone.pt", "thing"):
         write(copy, name, "trained")
     write(copy, "new/a.pt", "trained")
@@ -290,12 +298,11 @@ def test_what_ranks_wrote_over_what_was_sent_is_not_lost(folder: Path, tmp_path:
     assert content(copy)["config.yaml"] == "once more" and len(said) == 5
 
 
-def test_nothing_is_removed_behind_a_link_that_ranks_made(folder: Path, tmp_path: Path) -> None:
-    root, elsewhere = tmp_path / "node", tmp_path / "large disk"
+def test_nothing_is_removed_behind_a_link_that_ranks_made(folder: Path, root: Path, copy: Path, tmp_path: Path) -> None:
+    elsewhere = tmp_path / "large disk"
     write(folder, "inputs/x.csv", "1")
     write(folder, "inputs/y.csv", "1")
     sync(folder, root)
-    copy = root / "work" / working_folder_upload.copy_name(folder)
     shutil.move(copy / "inputs", elsewhere)  # with the times that they were given
     (copy / "inputs").symlink_to(elsewhere)
     (folder / "inputs/x.csv").unlink()
@@ -306,28 +313,26 @@ def test_nothing_is_removed_behind_a_link_that_ranks_made(folder: Path, tmp_path
     assert content(copy)["inputs/y.csv"] == "edited"
 
 
-def test_what_a_killed_client_had_sent_is_no_rank_s(folder: Path, tmp_path: Path) -> None:
-    root = tmp_path / "node"
+def test_what_a_killed_client_had_sent_is_no_rank_s(folder: Path, root: Path, copy: Path) -> None:
     sync(folder, root)
     write(folder, "lib/model.py", "x = 2")
     write(folder, "train.py", "print(2)")
     items = working_folder_upload.build_manifest(folder).items
-    copy = receive_working_folder.FolderCopy(root, working_folder_upload.copy_name(folder), print)
+    half = receive_working_folder.FolderCopy(root, working_folder_upload.copy_name(folder), print)
     contents = io.BytesIO()
     working_folder_upload.pack(folder, items, contents)
     contents.truncate(contents.tell() - 6)
     contents.seek(0)
     with pytest.raises(ValueError, match="end too early"):
-        copy.apply(items, [], range(len(items)), contents)
-    copy.close()
+        half.apply(items, [], range(len(items)), contents)
+    half.close()
     write(folder, "lib/model.py", "x = 3")
     sync(folder, root)
-    found = content(root / "work" / working_folder_upload.copy_name(folder))
+    found = content(copy)
     assert found.pop(".gitignore") and found == {"lib/model.py": "x = 3", "train.py": "print(2)"}
 
 
-def test_kinds_may_change_places(folder: Path, tmp_path: Path) -> None:
-    root = tmp_path / "node"
+def test_kinds_may_change_places(folder: Path, root: Path, copy: Path) -> None:
     (folder / "link").symlink_to("train.py")
     write(folder, "thing", "a file")
     sync(folder, root)
@@ -336,18 +341,15 @@ def test_kinds_may_change_places(folder: Path, tmp_path: Path) -> None:
     (folder / "link").unlink()
     write(folder, "link", "now a file")
     sync(folder, root)
-    copy = root / "work" / working_folder_upload.copy_name(folder)
     assert (copy / "thing/inner.py").read_text() == "now a folder"
     assert (copy / "link").read_text() == "now a file" and (copy / "train.py").read_text() == "print(1)"
 
 
-def test_odd_names_and_modes_arrive(folder: Path, tmp_path: Path) -> None:
-    root = tmp_path / "node"
+def test_odd_names_and_modes_arrive(folder: Path, root: Path, copy: Path) -> None:
     write(folder, "mit leer\nzeichen ü.txt", "1")
     write(folder, "run.sh", "#!/bin/sh").chmod(0o755)
     (folder / os.fsdecode(b"caf\xe9.txt")).write_text("2")
     sync(folder, root)
-    copy = root / "work" / working_folder_upload.copy_name(folder)
     assert content(copy)["mit leer\nzeichen ü.txt"] == "1"
     assert (copy / os.fsdecode(b"caf\xe9.txt")).read_text() == "2"
     assert os.access(copy / "run.sh", os.X_OK)
@@ -422,8 +424,7 @@ def test_a_folder_that_cannot_be_looked_into_is_named(mode: int, monkeypatch: py
 @pytest.mark.parametrize("git", [True, False])
 def test_pipes_and_sockets_are_left_out(folder: Path, git: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     before = names(folder)
-    subprocess.run(["git", "init", "-q"], cwd=folder, check=True)
-    subprocess.run(["git", "add", "."], cwd=folder, check=True)
+    tracked(folder)
     a_pipe(folder / "lib/model.py")
     os.mkfifo(folder / "pipe")
     a_socket(folder / "socket")
@@ -464,10 +465,9 @@ def now_a_folder(path: Path) -> None:
 
 @pytest.mark.parametrize("vanish", [removed, with_its_folder, now_a_folder, a_pipe, a_socket])
 async def test_a_file_that_vanishes_while_it_is_compared_is_left_out(
-    folder: Path, tmp_path: Path, vanish: Callable[[Path], None]
+    folder: Path, vanish: Callable[[Path], None], root: Path
 ) -> None:
     """It was listed, and its time alone was new to the node."""
-    root = tmp_path / "node"
     sync(folder, root)
     os.utime(folder / "lib/model.py", ns=(1, 12345))
     snapshot = working_folder_upload.Snapshot(folder, (), ())
