@@ -98,7 +98,8 @@ def _make_private(path: Path, *, named: bool) -> str:
         return f"{path} belongs to somebody else"
     if not found.st_mode & 0o077:
         return ""
-    if not named or (not found.st_mode & stat.S_ISVTX and _holds_only_own_files(path)):  # an empty /tmp is everybody's
+    # An empty /tmp is everybody's.
+    if not named or (not found.st_mode & stat.S_ISVTX and all(map(_has_own_name, path.iterdir()))):
         path.chmod(0o700)
         return ""
     from skyward_core.node.bootstrap.host_inspection import (
@@ -130,13 +131,13 @@ def find_state_folder(path: Path) -> Path | None:
     """
     real = resolve_path(path)
     for folder in (real, *real.parents):
-        if is_state_folder(str(folder)) and (folder == real or _has_own_name(folder, real)):
+        if is_state_folder(str(folder)) and (folder == real or _has_own_name(Path(real.relative_to(folder).parts[0]))):
             return folder
     return None
 
 
-def _has_own_name(folder: Path, path: Path) -> bool:
-    return any(map(Path(path.relative_to(folder).parts[0]).match, OWN_NAMES))
+def _has_own_name(path: Path) -> bool:
+    return any(map(path.match, OWN_NAMES))
 
 
 def prune_is_due() -> bool:
@@ -149,11 +150,6 @@ def prune_is_due() -> bool:
         with suppress(OSError):
             mark.touch()  # a new home holds nothing old
         return False
-
-
-def _holds_only_own_files(path: Path) -> bool:
-    """Whether a folder that the person named holds nothing else than our things, as far as can be seen."""
-    return all(any(map(each.match, OWN_NAMES)) for each in path.iterdir())
 
 
 def pool_path(pool: str) -> Path:

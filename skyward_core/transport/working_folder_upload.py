@@ -21,6 +21,7 @@ import stat
 import subprocess
 import tempfile
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path, PurePosixPath
@@ -225,12 +226,10 @@ def _check_size(folder: Path, items: Sequence[FolderItem]) -> None:
     total = sum(item.size for item in items)
     if total <= LIMIT:
         return
-    by_top: dict[str, int] = {}
+    by_top: Counter[str] = Counter()
     for item in items:
-        top = item.path.split("/")[0]
-        by_top[top] = by_top.get(top, 0) + item.size
-    largest = sorted(by_top.items(), key=lambda pair: -pair[1])[:3]
-    named = ", ".join(f"{name} ({size / 1e6:,.0f} MB)" for name, size in largest)
+        by_top[item.path.split("/")[0]] += item.size
+    named = ", ".join(f"{name} ({size / 1e6:,.0f} MB)" for name, size in by_top.most_common(3))
     raise FolderTooLarge(
         f"The working folder {folder} holds {total / 1e9:.1f} GB; at most {LIMIT / 1e9:.0f} GB travels "
         f"with a pool. Largest in it: {named}. Leave it out with Image(excludes=[...]) or .gitignore, or "

@@ -362,18 +362,16 @@ def head_line(group: StackGroup) -> str:
 
 def thread_lines(group: StackGroup, folders: Collection[str] = ()) -> list[str]:
     """All threads of all processes of a group, as lines."""
-    return [line for stack in group.stacks for line in _all_threads(stack, folders)]
-
-
-def _all_threads(stack: RankStack, folders: Collection[str]) -> list[str]:
-    lines = [f"  rank {stack.rank}, process {stack.pid}"]
-    for thread in stack.threads:
-        if thread is not stack.threads[0] and not user_frames(thread.frames):
-            continue  # a thread of ours
-        of_child = f" of child {thread.child}" if thread.child else ""
-        gil = ", holds the GIL" if thread.holds_gil else ""
-        lines.append(f"    thread {sanitize_line(thread.name) or '?'}{of_child}{gil}")
-        lines += [f"        {frame_line(frame, folders)}" for frame in thread.frames]
+    lines = []
+    for stack in group.stacks:
+        lines.append(f"  rank {stack.rank}, process {stack.pid}")
+        for thread in stack.threads:
+            if thread is not stack.threads[0] and not user_frames(thread.frames):
+                continue  # a thread of ours
+            of_child = f" of child {thread.child}" if thread.child else ""
+            gil = ", holds the GIL" if thread.holds_gil else ""
+            lines.append(f"    thread {sanitize_line(thread.name) or '?'}{of_child}{gil}")
+            lines += [f"        {frame_line(frame, folders)}" for frame in thread.frames]
     return lines
 
 

@@ -16,7 +16,6 @@ from skyward_core.providers.aws.instance_offers import (
     NoImage,
     PriceCache,
     find_image,
-    root_volume_gb,
 )
 
 KIND = InstanceType(
@@ -84,7 +83,7 @@ async def test_the_volumes_are_priced_as_they_will_be_bought(volumes: dict[str, 
         assert offer.beside_hourly == pytest.approx(0.01 * gb + 0.5)
     assert calls.asked == 1, "an image never changes"
     image = await find_image(calls, "here", KIND, "ami-1", None)
-    assert root_volume_gb(wanted, image.disk_gb) + volumes.get("sdb", 0) == gb
+    assert max(wanted, image.disk_gb) + volumes.get("sdb", 0) == gb
 
 
 async def test_of_a_published_image_nothing_is_asked_for_a_price() -> None:

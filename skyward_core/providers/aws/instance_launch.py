@@ -48,7 +48,6 @@ from skyward_core.providers.aws.instance_offers import (
     InstanceType,
     RegionOffers,
     query_region,
-    root_volume_gb,
     select_offers,
 )
 from skyward_core.providers.aws.launch_journal import KeyPair, LaunchJournal
@@ -454,7 +453,7 @@ class InstanceLaunch:
             "AssociatePublicIpAddress": wishes.public,
         }  # fmt: skip
         disk = {
-            "VolumeSize": root_volume_gb(wishes.disk_gb or DEFAULT_DISK_GB, image.disk_gb), "VolumeType": "gp3",
+            "VolumeSize": max(wishes.disk_gb or DEFAULT_DISK_GB, image.disk_gb), "VolumeType": "gp3",
             "DeleteOnTermination": True,
         }  # fmt: skip
         request: dict[str, Any] = {
@@ -515,11 +514,6 @@ class InstanceLaunch:
             pause = min(POLL_PAUSES[1], pause * 1.5)
 
 
-def requested_disk_gb(requests: Sequence[dict[str, Any]]) -> int:
-    """GB of the disk in the first of planned requests; 0 where there is none."""
-    return next((each["BlockDeviceMappings"][0]["Ebs"]["VolumeSize"] for each in requests), 0)
-
-
 def idempotency_token(token: str, attempt: LaunchAttempt) -> str:
     """The idempotency token of an attempt: that of the creation, and what is asked for where.
 
@@ -564,7 +558,8 @@ def describe_plan(least: int, most: int, disk: int, *, public: bool, opens: bool
 Places = Callable[[str], Awaitable[list[Zone]]]
 
 
-class AttemptPlanner:
+@value
+class AttemptPlanner(Value):
     """Those of one pool.
 
     Args:
@@ -576,19 +571,14 @@ class AttemptPlanner:
         together: whether they may be asked for close together.
     """
 
-    def __init__(
-        self, calls: AwsCalls, provider: str, spec: PoolSpec, requirements: MachineRequirements, extras: BilledExtras,
-        places: Places,
-        *, reservation: str | None, together: bool,
-    ) -> None:  # fmt: skip
-        self._calls = calls
-        self._provider = provider
-        self._spec = spec
-        self._request = requirements
-        self._extras = extras
-        self._places = places
-        self._reservation = reservation
-        self._together = together
+    calls: AwsCalls
+    provider: str
+    spec: PoolSpec
+    request: MachineRequirements
+    extras: BilledExtras
+    places: Places
+    reservation: str | None
+    together: bool
 
     async def list_attempts(self, regions: Sequence[str]) -> tuple[list[LaunchAttempt], list[tuple[str, SkywardError]]]:
         """Each offer that fits, in a place where machines can go; and regions that are left out, and why.
@@ -597,13 +587,13 @@ class AttemptPlanner:
             UsageError: nothing fits; says what comes nearest.
             SkywardError: no region says anything.
         """
-        requirements, held = self._request, await self.find_reservation(regions)
+        requirements, held = self.request, await self.find_reservation(regions)
         if held is not None:
             requirements, regions = held.narrow_request(requirements), (held.reservation.region,)
 
         async def ask(region: str) -> tuple[RegionOffers, list[Zone]]:
-            told = query_region(self._calls, self._provider, region, requirements, self._extras)
-            return await asyncio.gather(told, self._places(region))
+            told = query_region(self.calls, self.provider, region, requirements, self.extras)
+            return await asyncio.gather(told, self.places(region))
 
         found, left_out = await query_regions(regions, ask)
         there = {place.zone: place for _, places in found for place in places}
@@ -615,15 +605,15 @@ class AttemptPlanner:
 
     async def find_reservation(self, regions: Sequence[str]) -> ReservedCapacity | None:
         """The reservation that machines are taken from."""
-        if self._reservation is None:
+        if self.reservation is None:
             return None
-        nodes = self._spec.least_nodes
-        return await find_reserved_capacity(self._calls, regions, self._reservation, self._request, nodes)
+        nodes = self.spec.least_nodes
+        return await find_reserved_capacity(self.calls, regions, self.reservation, self.request, nodes)
 
     async def make_attempt(self, offer: Offer, place: Zone, held: ReservedCapacity | None) -> LaunchAttempt:
         """One for an offer alone."""
         (kind,) = await instance_offers.find_instance_types(
-            self._calls, offer.region, MachineRequirements(instance_type=offer.instance_type)
+            self.calls, offer.region, MachineRequirements(instance_type=offer.instance_type)
         )
         return self._make_attempt(offer, place, kind, held)
 
@@ -632,7 +622,7 @@ class AttemptPlanner:
     ) -> LaunchAttempt:
         priced = offer if held is None else held.price_offer(offer)
         market = offer.market if held is None else held.market
-        several = held is None and self._together and self._spec.most_nodes > 1  # a reservation is where it is
+        several = held is None and self.together and self.spec.most_nodes > 1  # a reservation is where it is
         # Machines with a fast network or GPUs are faster close together.
         grouped = several and kind.cluster and (kind.efa or bool(kind.accelerator))
         return LaunchAttempt(place, kind, market, priced.billed_hourly, priced.shipped, grouped=grouped)

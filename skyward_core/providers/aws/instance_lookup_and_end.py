@@ -13,7 +13,7 @@ from typing import Any
 
 from skyward_core.model.errors import PoolError
 from skyward_core.model.machines import Machine
-from skyward_core.providers.aws.boto_calls import AwsCalls, run_in_thread
+from skyward_core.providers.aws.boto_calls import AwsCalls
 from skyward_core.providers.aws.ec2_errors import CallFailed
 from skyward_core.providers.aws.instance_tags import EXPIRES, POOL, TOKEN, format_date, parse_tags, tagged_node
 from skyward_core.providers.aws.launch_journal import LaunchJournal
@@ -251,13 +251,6 @@ async def tag_expiry(calls: AwsCalls, machines: Sequence[Machine], at: float) ->
         for first in range(0, len(named), MAX_TAGGED_RESOURCES):
             part = named[first : first + MAX_TAGGED_RESOURCES]
             await calls.call("ec2", region, "create_tags", Resources=part, Tags=marks)
-
-
-async def immediate_termination_error(calls: AwsCalls, region: str) -> str:
-    """Why machines cannot be ended without their shutdown; "" where they can."""
-    if await run_in_thread(calls.supports_parameter, "ec2", region, "TerminateInstances", "SkipOsShutdown"):
-        return ""
-    return "the boto3 that is installed knows no SkipOsShutdown: a newer one does (pip install -U boto3)"
 
 
 async def terminate(calls: AwsCalls, machines: Sequence[Machine], **how: Any) -> None:

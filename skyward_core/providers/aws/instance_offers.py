@@ -187,11 +187,6 @@ class BootImage(Value):
     user: str
 
 
-def root_volume_gb(wanted: int, image_gb: int) -> int:
-    """How large a machine's root volume is: what was asked for, or what its image takes."""
-    return max(wanted, image_gb)
-
-
 async def find_image(calls: AwsCalls, region: str, kind: InstanceType, ami: str | None, user: str | None) -> BootImage:
     """The image for an instance type: with NVIDIA's driver where it has such a GPU, else plain Ubuntu.
 
@@ -209,18 +204,6 @@ async def find_image(calls: AwsCalls, region: str, kind: InstanceType, ami: str 
         raise UsageError(f"machine image {ami} is for {architecture}, and {kind.name} is {kind.architecture}")
     root, sizes = _image_volumes(image)
     return BootImage(ami, root, sizes.get(root, 0), user or _default_user(image.get("Name", "")))
-
-
-async def image_volumes_gb(calls: AwsCalls, region: str, ami: str) -> tuple[int, int]:
-    """GB of an image's root volume, and of all others that each machine gets with it.
-
-    Raises:
-        NoImage: the region has none of that id.
-        SkywardError: it cannot be told.
-    """
-    root, sizes = _image_volumes(await _describe_image(calls, region, ami))
-    first = sizes.pop(root, 0)
-    return first, sum(sizes.values())
 
 
 async def _describe_image(calls: AwsCalls, region: str, ami: str) -> dict[str, Any]:
@@ -365,20 +348,15 @@ async def extra_prices(calls: AwsCalls, region: str) -> dict[str, float]:
     Raises:
         SkywardError: it cannot be told.
     """
+    here = {"regionCode": region}
     disks, addresses = await asyncio.gather(
-        _list_products(
-            calls,
-            "AmazonEC2",
-            {"regionCode": region, "productFamily": "Storage", "volumeApiName": "gp3"},
-        ),
-        _list_products(calls, "AmazonVPC", {"regionCode": region, "group": "VPCPublicIPv4Address"}),
+        _list_products(calls, "AmazonEC2", here | {"productFamily": "Storage", "volumeApiName": "gp3"}),
+        _list_products(calls, "AmazonVPC", here | {"group": "VPCPublicIPv4Address"}),
     )
     used = [each for each in addresses if "InUse" in each["product"]["attributes"].get("usagetype", "")]
     month = max((_unit_price(each, "GB-Mo") for each in disks), default=0.0)
-    return {
-        "gb": month / HOURS_PER_MONTH,
-        "address": max((_unit_price(each, "Hrs") for each in used), default=0.0),
-    }
+    address = max((_unit_price(each, "Hrs") for each in used), default=0.0)
+    return {"gb": month / HOURS_PER_MONTH, "address": address}
 
 
 async def _list_products(calls: AwsCalls, service: str, wanted: Mapping[str, str]) -> list[dict[str, Any]]:
@@ -394,10 +372,8 @@ def _unit_price(product: Mapping[str, Any], unit: str) -> float:
     """The dearest price on demand by a unit: some are free up to an amount. 0 where there is none."""
     terms = product.get("terms", {}).get("OnDemand", {}).values()
     dimensions = [each for term in terms for each in term["priceDimensions"].values()]
-    return max(
-        (float(each["pricePerUnit"].get("USD", 0)) for each in dimensions if each["unit"] == unit),
-        default=0.0,
-    )
+    prices = [float(each["pricePerUnit"].get("USD", 0)) for each in dimensions if each["unit"] == unit]
+    return max(prices, default=0.0)
 
 
 async def spot_prices(calls: AwsCalls, region: str, types: Iterable[str]) -> dict[str, list[float]]:
@@ -501,10 +477,12 @@ class BilledExtras(Value):
             return self.disk_gb
 
         async def ask() -> list[int]:
-            return list(await image_volumes_gb(calls, region, ami))
+            root, sizes = _image_volumes(await _describe_image(calls, region, ami))
+            first = sizes.pop(root, 0)
+            return [first, sum(sizes.values())]
 
         (root, others), _ = await store.get(f"image {region} {ami}", ask)
-        return root_volume_gb(self.disk_gb, root) + int(others)
+        return max(self.disk_gb, int(root)) + int(others)
 
 
 @value
@@ -568,7 +546,9 @@ async def query_region(
     there = [InstanceType(**each) for each in told["kinds"]]
     # Prices are asked of those alone that may be taken; a person who looks around is told of all.
     sold = [kind for kind in there if told["zones"].get(kind.name)]
-    priced = _RegionPrices(calls, store, region, [kind.name for kind in _filter_by_accelerator(sold, requirements)])
+    wanted = requirements.accelerator and (requirements.accelerator.name, requirements.accelerator.count)
+    named = [kind.name for kind in sold if wanted in (None, (kind.accelerator_name, kind.count))]
+    priced = _RegionPrices(calls, store, region, named)
     notes = await priced.load(spot=requirements.allocation != "on-demand")
     offers = [
         offer
@@ -577,13 +557,6 @@ async def query_region(
         for offer in priced.offers(provider, kind, zone, extras)
     ]
     return RegionOffers(there, offers, notes)
-
-
-def _filter_by_accelerator(sold: Sequence[InstanceType], requirements: MachineRequirements) -> list[InstanceType]:
-    wanted = requirements.accelerator
-    if wanted is None:
-        return list(sold)
-    return [kind for kind in sold if (kind.accelerator_name, kind.count) == (wanted.name, wanted.count)]
 
 
 def select_offers(
@@ -638,14 +611,10 @@ class _RegionPrices:
             async with asyncio.timeout(PRICING_TIMEOUT):
                 await self._load_on_demand()
         except (SkywardError, TimeoutError) as error:
-            self._extra_prices, self._on_demand = (
-                shipped_extra_prices(self._region),
-                shipped_prices(self._region),
-            )
+            self._extra_prices, self._on_demand = shipped_extra_prices(self._region), shipped_prices(self._region)
             self._at, self._shipped = shipped_at(), True
-            notes.append(
-                _shipped_prices_note(self._region, error_message(error) or "AWS took too long to say its prices")
-            )
+            why = error_message(error) or "AWS took too long to say its prices"
+            notes.append(_shipped_prices_note(self._region, why))
         if spot and self._types:
             try:
                 async with asyncio.timeout(PRICING_TIMEOUT):
@@ -706,20 +675,10 @@ def _shipped_offers(
     """A region as this release knows it, whose zones it does not."""
     listed, beside = shipped_prices(region), shipped_extra_prices(region)
     patterns = (requirements.instance_type,) if requirements.instance_type else type_patterns(requirements)
-    there = [
-        kind
-        for kind in shipped_instance_types()
-        if kind.name in listed and any(fnmatch(kind.name, pattern) for pattern in patterns)
-    ]
-    offers = [
-        _make_offer(
-            _offer_fields(provider, kind, region, "", beside, extras),
-            listed[kind.name],
-            shipped_at(),
-            shipped=True,
-        )
-        for kind in there
-    ]
+    listed_types = [kind for kind in shipped_instance_types() if kind.name in listed]
+    there = [kind for kind in listed_types if any(fnmatch(kind.name, pattern) for pattern in patterns)]
+    fields = [_offer_fields(provider, kind, region, "", beside, extras) for kind in there]
+    offers = [_make_offer(each, listed[each["instance_type"]], shipped_at(), shipped=True) for each in fields]
     reason = reason or "AWS did not answer in time"
     spot = [f"spot prices are not known: {reason}"] if requirements.allocation != "on-demand" else []
     return RegionOffers(there, offers, [*spot, _shipped_prices_note(region, reason)])

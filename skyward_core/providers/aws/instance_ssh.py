@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import shlex
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -116,19 +116,11 @@ class Ec2Transport(SSHTransport):
 
     Args:
         own_key: which keys of the machine are believed.
+        **options: as of :class:`SSHTransport`.
     """
 
-    def __init__(
-        self,
-        target: Target,
-        folder: str,
-        own_key: HostKeyFile,
-        *,
-        python: str | None,
-        loaded_with: Sequence[str] | None = None,
-        patience: float,
-    ) -> None:
-        super().__init__(target, folder, python=python, loaded_with=loaded_with, patience=patience)
+    def __init__(self, target: Target, folder: str, own_key: HostKeyFile, **options: Any) -> None:
+        super().__init__(target, folder, **options)
         self._host_key_file = own_key
 
     async def prepare(

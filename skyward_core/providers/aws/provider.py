@@ -41,7 +41,6 @@ from skyward_core.providers.aws.instance_launch import (
     LaunchParameters,
     deadman_minutes,
     describe_plan,
-    requested_disk_gb,
 )
 from skyward_core.providers.aws.instance_offers import (
     DEFAULT_DISK_GB,
@@ -403,7 +402,9 @@ class AWS(StrictKeywords):
                 requests = [await self._launch(LaunchJournal(spec.name, PLACEHOLDER), wishes).preview_request(first)]
             except PoolError as error:
                 notes.append(f"what would be sent is not known: {error_message(error)}")
-        disk = requested_disk_gb(requests) or self.disk_gb or DEFAULT_DISK_GB
+        disk = self.disk_gb or DEFAULT_DISK_GB
+        if requests:
+            disk = requests[0]["BlockDeviceMappings"][0]["Ebs"]["VolumeSize"]
         creates = describe_plan(least, most, disk, public=self.public, opens=not self.security_group, grouped=grouped)
         return RentalPlan(
             nodes=most, least=least if least < most else None, attempts=order, creates=creates,
@@ -627,7 +628,10 @@ class AWS(StrictKeywords):
 
     async def why_not_now(self) -> str:
         """Why machines cannot be ended without their shutdown, in words; "" where they can."""
-        return await instance_lookup_and_end.immediate_termination_error(self._calls, (await self._regions())[0])
+        wanted = "ec2", (await self._regions())[0], "TerminateInstances", "SkipOsShutdown"
+        if await run_in_thread(self._calls.supports_parameter, *wanted):
+            return ""
+        return "the boto3 that is installed knows no SkipOsShutdown: a newer one does (pip install -U boto3)"
 
     async def terminate_now(self, pool: str, machines: Sequence[Machine]) -> None:
         """Have EC2 end the machines without their shutdown.
@@ -747,13 +751,9 @@ class AWS(StrictKeywords):
             config=False,
             host_keys="known",
         )
+        loaded_with = extra.get("loaded_with")
         return Ec2Transport(
-            target,
-            extra["folder"],
-            own_key,
-            python=self.python,
-            loaded_with=extra.get("loaded_with"),
-            patience=patience,
+            target, extra["folder"], own_key, python=self.python, loaded_with=loaded_with, patience=patience
         )
 
     @property

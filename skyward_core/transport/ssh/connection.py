@@ -661,12 +661,7 @@ def _load_keys(
         if not route.certificates:
             beside = _read_certificates(f"{path}-cert.pub")
             named |= {each.public_data for each in beside}
-            files += [
-                _with_certificate(pair, each)
-                for pair in pairs
-                for each in beside
-                if pair.public_data == each.key.public_data
-            ]
+            files += [_with_certificate(*each) for each in _match_certificates(beside, pairs)]
     return named, files, [each for file in route.certificates for each in _read_certificates(file)]
 
 

@@ -134,7 +134,7 @@ async def _resolve(target: Target) -> Route:
     usual: HostOptions = {}
     if program is not None:
         about = asyncio.ensure_future(_query_host(program, target))
-        usually = asyncio.ensure_future(_query(_defaults(program)))
+        usually = asyncio.ensure_future(_query((program, "-T", "-G", "-F", "none", "--", "localhost")))
         await asyncio.wait([about, usually])  # asyncio hangs if a process is given up while it starts
         usually.exception()  # retrieved, even if both have failed
         said, usual = about.result(), usually.result()
@@ -277,10 +277,6 @@ def _command(program: str, target: Target, *options: str) -> tuple[str, ...]:
     words += ["-p", str(target.port)] if target.port else []
     words += ["-J", target.jump] if target.jump else []
     return (*words, "--", target.host)
-
-
-def _defaults(program: str) -> tuple[str, ...]:
-    return (program, "-T", "-G", "-F", "none", "--", "localhost")
 
 
 async def _query_host(program: str, target: Target) -> HostOptions:
@@ -450,7 +446,9 @@ async def _run(command: Sequence[str], gate: asyncio.Semaphore) -> HostOptions:
             output = await _read_output(process)
             if output is None:
                 raise _query_error(command, f"it gave no answer within {ANSWER:g} s (does a `Match exec` hang?)")
-            said = _read_errors(heard)
+            said = ""
+            with suppress(BlockingIOError):
+                said = os.read(heard, MAX_ANSWER_SIZE).decode("utf-8", "replace")
             if process.returncode:
                 words = " ".join(line for line in said.split("\n") if not line.startswith(DEBUG_PREFIXES))
                 raise _query_error(
@@ -468,13 +466,6 @@ async def _run(command: Sequence[str], gate: asyncio.Semaphore) -> HostOptions:
         if name:
             found.setdefault(name.lower(), []).append(given)
     return found
-
-
-def _read_errors(heard: int) -> str:
-    try:
-        return os.read(heard, MAX_ANSWER_SIZE).decode("utf-8", "replace")
-    except BlockingIOError:
-        return ""
 
 
 async def _read_output(process: asyncio.subprocess.Process) -> bytes | None:

@@ -185,10 +185,7 @@ class KnownKeys(Value):
         Raises:
             HostKeyError: a list of revoked keys cannot be used.
         """
-        if key in self.revoked or not self.lists:
-            return key in self.revoked
-
-        return any(is_revoked_by(file, key) for file in self.lists)
+        return key in self.revoked or any(is_revoked_by(file, key) for file in self.lists)
 
     def verdict(self, key: asyncssh.SSHKey) -> Literal["known", "unknown", "changed", "revoked"]:
         """What to think of a key that the host showed.
