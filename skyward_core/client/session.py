@@ -526,7 +526,8 @@ class Session(SessionInterface):
 
     @verb
     async def save_launch(self, pool: str, run: str, request: LaunchRequest, *, joined: bool) -> None:
-        from skyward_core.client.launch.launch_records import capture_script_state, save_launch_record
+        from skyward_core.client.launch.launch_records import save_launch_record
+        from skyward_core.client.launch.script_state import capture_script_state
 
         source = await asyncio.to_thread(capture_script_state, request)
         await asyncio.to_thread(save_launch_record, pool, run, request, joined=joined, source=source)

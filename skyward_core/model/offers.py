@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, get_args
 
-from skyward_core.model.accelerators.catalog import Accelerator
+from skyward_core.model.accelerators.accelerator import Accelerator
 from skyward_core.util.light_dataclass import Value, value
 
 Market = Literal["on-demand", "spot"]

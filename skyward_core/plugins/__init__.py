@@ -144,13 +144,13 @@ def _built_in(name: str) -> Any:
 
 def _installed() -> dict[str, list[EntryPoint]]:
     """What packages declare, by name; reading it takes as long as the rest of a start."""
-    from skyward_core.model.entry_points import load_entry_points
+    from skyward_core.model.plugin_and_provider_entry_points import load_entry_points
 
     return load_entry_points(GROUP, _own_names())
 
 
 def _load(name: str, points: Sequence[EntryPoint]) -> Any:
-    from skyward_core.model.entry_points import resolve_entry_point
+    from skyward_core.model.plugin_and_provider_entry_points import resolve_entry_point
 
     point = resolve_entry_point("plugin", points)
     try:
@@ -163,7 +163,7 @@ def _load(name: str, points: Sequence[EntryPoint]) -> Any:
 
 def _describe_plugin(name: str, points: Sequence[EntryPoint]) -> PluginInfo:
     """What an installed plugin is for, or why it cannot be had."""
-    from skyward_core.model.entry_points import describe_package
+    from skyward_core.model.plugin_and_provider_entry_points import describe_package
 
     try:
         found = _load(name, points)

@@ -28,7 +28,7 @@ from skyward_core.protocol.frame_codec import (
 )
 from skyward_core.protocol.frame_schema import PREEMPTED, validate_agent_frame, validate_answer
 from skyward_core.store.debug_log import get_logger
-from skyward_core.transport.downloads import ResultDownload
+from skyward_core.transport.file_and_result_downloads import ResultDownload
 from skyward_core.transport.transport import Pipe, Transport
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
         Timestamp,
     )
     from skyward_core.tasks.task_and_blob_values import SourceText
-    from skyward_core.transport.downloads import IncomingOutput
+    from skyward_core.transport.file_and_result_downloads import IncomingOutput
 
     RunFrame = AgentOutcome | AgentItem | AgentBegan | AgentStale | AgentRun | AgentWant
 

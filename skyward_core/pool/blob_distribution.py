@@ -18,7 +18,7 @@ from skyward_core.pool.agent_link import Link
 from skyward_core.protocol.frame_codec import Header
 from skyward_core.protocol.tls_stream import CLIENT, TlsConnectionError, make_ssl_context
 from skyward_core.transport.background_loop import run_all
-from skyward_core.transport.downloads import ResultDownload
+from skyward_core.transport.file_and_result_downloads import ResultDownload
 from skyward_core.util.light_dataclass import Value, value
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from skyward_core.pool import PoolContext
     from skyward_core.protocol.frame_types import AgentKnown, AgentWelcome, FetchStatus, PeersAnswer
     from skyward_core.transport.direct_transfer import IdleStreams, Transfer
-    from skyward_core.transport.downloads import IncomingOutput
+    from skyward_core.transport.file_and_result_downloads import IncomingOutput
 
 
 MIN_DIRECT_SIZE = 1 << 20  # bytes below which the existing connection is as good

@@ -26,12 +26,13 @@ from skyward_core.pool.pool_context import PoolContext
 from skyward_core.pool.runs.run import outcome_of
 from skyward_core.protocol.frame_codec import RESULT_KINDS, WireError
 from skyward_core.providers import provider_from_json
-from skyward_core.providers.provider import Provider, log_call
+from skyward_core.providers.provider import Provider
+from skyward_core.providers.provider_calls import log_call
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.ledger_rows import PoolRow, Receipt, RetainedResults
 from skyward_core.store.pool_folder import PoolFolder, parse_rank
 from skyward_core.store.state_folder import pool_path
-from skyward_core.transport.downloads import ResultDownload
+from skyward_core.transport.file_and_result_downloads import ResultDownload
 from skyward_core.transport.transport import Transport
 from skyward_core.util.byte_sizes import format_size
 from skyward_core.util.terminal_safe_text import sanitize_line

@@ -13,7 +13,7 @@ from skyward_core.pool.agent_link import Link
 from skyward_core.pool.pool_context import PoolContext
 from skyward_core.views import events
 from skyward_core.views.machine_metrics import MachineMetrics
-from skyward_core.views.metric_curves import build_curves
+from skyward_core.views.pool_view import build_curves
 
 if TYPE_CHECKING:
     from skyward_core.protocol.frame_types import AgentMetrics, AgentPong

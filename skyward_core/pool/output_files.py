@@ -22,7 +22,12 @@ from skyward_core.pool.agent_link import Link
 from skyward_core.protocol.frame_codec import WireError
 from skyward_core.protocol.output_file_patterns import CHANGED_MESSAGE, matches, normalize_pattern
 from skyward_core.store.ledger_rows import RemainingFiles
-from skyward_core.transport.downloads import PARTS, DownloadInProgress, IncomingOutput, check_folder_owner
+from skyward_core.transport.file_and_result_downloads import (
+    PARTS,
+    DownloadInProgress,
+    IncomingOutput,
+    check_folder_owner,
+)
 from skyward_core.util.byte_sizes import format_size
 from skyward_core.util.light_dataclass import Value, value
 from skyward_core.util.terminal_safe_text import sanitize_line

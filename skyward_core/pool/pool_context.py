@@ -15,12 +15,13 @@ from skyward_core.model.provider_capabilities import HasHosts, RunsHere, TakesBa
 from skyward_core.model.script_interpreter import Interpreter
 from skyward_core.model.specs import Options
 from skyward_core.pool.agent_link import Link
+from skyward_core.pool.env_and_plugins import RankSetupManager
 from skyward_core.pool.event_log import EventPublisher
 from skyward_core.pool.node_roster import NodeRoster
-from skyward_core.pool.rank_setup import RankSetupManager
 from skyward_core.pool.runs.run_registry import RunRegistry
 from skyward_core.protocol.frame_codec import WireError
-from skyward_core.providers.provider import Provider, log_query
+from skyward_core.providers.provider import Provider
+from skyward_core.providers.provider_calls import log_query
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.ledger_rows import PoolRow
 from skyward_core.store.pool_folder import PoolFolder, parse_rank

@@ -44,7 +44,8 @@ from skyward_core.pool.node_roster import describe_preemption
 from skyward_core.pool.pool_context import PoolContext, PoolEnd
 from skyward_core.protocol.frame_codec import WireError
 from skyward_core.providers import provider_from_json
-from skyward_core.providers.provider import Provider, log_call, progress_listener
+from skyward_core.providers.provider import Provider
+from skyward_core.providers.provider_calls import log_call, progress_listener
 from skyward_core.store import pool_folder
 from skyward_core.store.debug_log import get_logger
 from skyward_core.store.ledger import Ledger

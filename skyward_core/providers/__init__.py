@@ -101,14 +101,14 @@ def provider_class(name: str) -> Any:
         near = get_close_matches(name, provider_names(), 1)
         meant = f"; did you mean {near[0]!r}?" if near else f"; there are {', '.join(provider_names())}"
         raise UsageError(f"no provider is called {name!r}{meant}")
-    from skyward_core.model.entry_points import resolve_entry_point
+    from skyward_core.model.plugin_and_provider_entry_points import resolve_entry_point
 
     return _load_entry_point(resolve_entry_point("provider", points))
 
 
 @cache
 def _declared_providers() -> dict[str, list[EntryPoint]]:
-    from skyward_core.model.entry_points import load_entry_points
+    from skyward_core.model.plugin_and_provider_entry_points import load_entry_points
 
     return load_entry_points(ENTRY_POINT_GROUP, built_in_names())
 

@@ -30,7 +30,7 @@ from skyward_core.model.provider_capabilities import (
     notice_program,
 )
 from skyward_core.model.specs import PoolSpec
-from skyward_core.providers.provider import current_listener, progress_listener
+from skyward_core.providers.provider_calls import current_listener, progress_listener
 
 if TYPE_CHECKING:
     from skyward_core.model.machines import OrderedHardware

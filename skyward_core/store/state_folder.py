@@ -21,7 +21,7 @@ from skyward_core.protocol.node_paths import STATE_FILE, NodePaths, pools_folder
 from skyward_core.util.user_files import exists, expand_user, is_dir, resolve_path
 
 if TYPE_CHECKING:
-    from skyward_core.store.settings_schema import Settings
+    from skyward_core.store.hosts_and_pools_tables import Settings
 
 
 MAX_SOCKET_BASE_BYTES = (
@@ -265,7 +265,7 @@ def read_settings_files() -> Iterator[tuple[Path, Settings]]:
                     f"{path.absolute()} is not believed: {reason}. What you need of it goes to {own}; or work in a "
                     "folder of your own"
                 )
-            from skyward_core.store.settings_schema import read_settings_file
+            from skyward_core.store.hosts_and_pools_tables import read_settings_file
 
             yield path.absolute(), read_settings_file(path)
 

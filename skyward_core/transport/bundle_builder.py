@@ -126,7 +126,7 @@ RARELY_LOADED = (
     "skyward_core/node/agent/metrics_sampler_process.py",
     "skyward_core/node/agent/written_files.py",
     "skyward_core/node/bootstrap/hardware_benchmark.py",
-    "skyward_core/node/stack_sampling.py",
+    "skyward_core/node/stack_dumps_and_profiles.py",
     "skyward_core/node/worker/breakpoints.py",
     "skyward_core/node/worker/plugin_context_process.py",
     "skyward_core/node/worker/returned_exceptions.py",
@@ -181,8 +181,8 @@ REST_LEVEL = 9  # nobody waits for that
 CLIENT_PACKAGE = "skyward_core/client"
 CLIENT_FILES = (
     "skyward_core/store/run_logs.py",
+    "skyward_core/views/job_steps.py",
     "skyward_core/views/notification_rules.py",
-    "skyward_core/views/prometheus.py",
     "skyward_core/views/result_agreement.py",
     "skyward_core/views/stack_groups.py",
     "skyward_core/views/sweep_trials.py",
@@ -334,7 +334,7 @@ def bundle_with_nvml() -> Bundle:
 @cache
 def _bundle_for_other(nvml: bool, minor: str) -> Bundle:
     """The one for another Python than ours."""
-    from skyward_core.tasks.script_interpreter_selection import library_path_entries  # most pools have ours
+    from skyward_core.tasks.script_interpreters import library_path_entries  # most pools have ours
 
     places = library_path_entries()
     if not nvml:

@@ -11,7 +11,7 @@ from time import monotonic
 from typing import TYPE_CHECKING
 
 from skyward_core.protocol.tls_stream import CompleteFile, TlsConnection, TlsConnectionError
-from skyward_core.transport.downloads import IncomingOutput, ResultDownload
+from skyward_core.transport.file_and_result_downloads import IncomingOutput, ResultDownload
 from skyward_core.util.light_dataclass import Value, value
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""PoolView and RunView, and how events change them.
+"""PoolView and RunView, how events change them, and curves of their numbers.
 
 Views are written by one thread only (the one that runs the pools) and may be read by another: fields are
 replaced, never half-written, and every change raises ``version``, so that a screen repaints only what is dirty.
@@ -10,13 +10,15 @@ not think of it. What programs want, values as they were told, stands beside it.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, singledispatch
 from math import fsum, hypot, sqrt
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from skyward_core.model.errors import Hint
+from skyward_core.model.metric_series import GPU_METRIC_DEFINITIONS, NODE_METRIC_DEFINITIONS, Curve, Curves
 from skyward_core.model.outcomes import (
     BudgetStatus,
     ErrorInfo,
@@ -35,6 +37,7 @@ from skyward_core.util.light_dataclass import value as dataclass_value
 from skyward_core.util.terminal_safe_text import sanitize_json, sanitize_line, sanitize_paragraph
 from skyward_core.views import events
 from skyward_core.views.log_buffer import LogBuffers, PoolActivity
+from skyward_core.views.outliers import Trace
 from skyward_core.views.rank_metrics import MetricStore
 
 if TYPE_CHECKING:
@@ -720,3 +723,38 @@ def _safe_summary(summary: Summary) -> Summary:
     if kind == summary.type and text == summary.text and json == summary.json:
         return summary  # nearly always: then nothing is held twice
     return replace(summary, type=kind, text=text, json=json)
+
+
+def build_curves(pool: PoolView, run: RunView | None = None) -> Curves:
+    """What a pool's view has: of one run what its ranks logged, and its machines in the time of that run; of none the
+    machines only."""
+    found = [] if run is None else list(_rank_curves(pool.metrics, run.id))
+    notes: list[str] = []
+    if pool.machines is not None:
+        since, until = (0.0, None) if run is None else (run.opened_at, run.ended_at)
+        found += _machine_curves(pool.machines, since, until)
+        notes = [f"node {node}: {machine.why}" for node, machine in pool.machines.nodes.items() if machine.why]
+    return Curves(found, notes)
+
+
+def _rank_curves(metrics: MetricStore, run: str) -> Iterator[Curve]:
+    for rank in metrics.ranks(run):
+        for name in metrics.latest(run, rank):
+            trace = metrics.trace(run, rank, name)
+            yield Curve(name, rank=rank, at=trace.at, values=trace.values)
+
+
+def _machine_curves(metrics: MachineMetrics, since: float, until: float | None) -> Iterator[Curve]:
+    for node, gpu, track in metrics.tracks():
+        devices = metrics.nodes[node].devices
+        model = devices[gpu].model if gpu is not None and gpu < len(devices) else ""
+        for name in track.names:
+            at, values = _cut_trace(track.trace(name), since, until)
+            known = (NODE_METRIC_DEFINITIONS if gpu is None else GPU_METRIC_DEFINITIONS).get(name)
+            yield Curve(name, known.unit if known else "", None, node, gpu, model, at, values)
+
+
+def _cut_trace(trace: Trace, since: float, until: float | None) -> Trace:
+    start = bisect_left(trace.at, since)
+    stop = len(trace.at) if until is None else bisect_right(trace.at, until)
+    return Trace(trace.at[start:stop], trace.values[start:stop])

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from textual import events
 from textual.content import Content
 
+from skyward_core.views.job_steps import StepOnNode, failure_lines, steps_by_node, steps_of_job
 from skyward_core.views.pool_view import PHASES, NodeView, PoolView, RunView
-from skyward_core.views.sweep_trials import StepOnNode, failure_lines, steps_by_node, steps_of_job
 from skyward_tui.panels.panel import RunPanel, RunSelection
 from skyward_tui.text.error_hints import format_detail
 from skyward_tui.text.number_and_time_format import age, clip, clock, duration, precise_duration, preemption_text

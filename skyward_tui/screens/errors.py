@@ -24,9 +24,14 @@ from skyward_core.views.machine_metrics import (
 )
 from skyward_core.views.pool_view import PoolView, RunView
 from skyward_core.views.stack_groups import is_library, short_file
-from skyward_tui.external_editor import open_in_editor
 from skyward_tui.screens.base_screen import BaseScreen
-from skyward_tui.source_lookup import SourceFile, find_source, source_folders, source_positions
+from skyward_tui.source_lookup_and_editor import (
+    SourceFile,
+    find_source,
+    open_in_editor,
+    source_folders,
+    source_positions,
+)
 from skyward_tui.text.hardware_cells import metrics_line
 from skyward_tui.text.number_and_time_format import failure, one_line, precise_duration
 from skyward_tui.ui.actions import bindings

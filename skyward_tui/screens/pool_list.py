@@ -410,7 +410,7 @@ class PoolsScreen(ListScreen[PoolList]):
             self.app.show_launch(chosen.key)
 
     def action_dashboard(self) -> None:
-        from skyward_tui.dialogs.open_dashboard import open_dashboard
+        from skyward_tui.dialogs.pickers import open_dashboard
 
         chosen = self.listed.chosen
         self.run_worker(open_dashboard(self.app, chosen), group="pages", exclusive=True)

@@ -641,7 +641,7 @@ class RunScreen(BaseScreen[None]):
         self._run_in_terminal("ssh", pool.name, str(pool.node_of(self.rank or 0)))
 
     def action_dashboard(self) -> None:
-        from skyward_tui.dialogs.open_dashboard import open_dashboard
+        from skyward_tui.dialogs.pickers import open_dashboard
 
         self.run_worker(open_dashboard(self.app, self.pool), group="pages", exclusive=True)
 

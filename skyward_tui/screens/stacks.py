@@ -37,7 +37,7 @@ from skyward_core.views.stack_groups import (
 )
 from skyward_tui.dialogs.dialog import ChoiceScreen
 from skyward_tui.screens.base_screen import BaseScreen
-from skyward_tui.source_lookup import SourceFile, find_source, source_folders
+from skyward_tui.source_lookup_and_editor import SourceFile, find_source, source_folders
 from skyward_tui.terminal_info import current_folder
 from skyward_tui.text.error_hints import format_error
 from skyward_tui.text.number_and_time_format import ago, clip, clock, count, duration, fit_width

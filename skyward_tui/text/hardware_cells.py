@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from skyward_core.model import accelerators
-from skyward_core.model.accelerators.catalog import Accelerator
+from skyward_core.model.accelerators.accelerator import Accelerator
 from skyward_core.model.errors import UsageError
 from skyward_core.model.metric_series import (
     GPU_METRIC_DEFINITIONS,

@@ -14,7 +14,7 @@ from textual.widget import Widget
 
 from skyward_core.util.terminal_safe_text import sanitize_line
 from skyward_core.util.user_files import read_text
-from skyward_tui.source_lookup import MOST_BYTES, SourceFile, excerpt
+from skyward_tui.source_lookup_and_editor import MOST_BYTES, SourceFile, excerpt
 
 _MOST = 4  # groups that are shown
 _LEAST = 3  # lines of each, for which a further group has to leave room

@@ -28,7 +28,7 @@ from skyward_core.model.specs import Options, PoolSpec
 from skyward_core.pool import teardown
 from skyward_core.pool.pool import Pool
 from skyward_core.providers.aws import account_resources, boto_calls, instance_lookup_and_end, provider
-from skyward_core.providers.provider import progress_listener
+from skyward_core.providers.provider_calls import progress_listener
 from skyward_core.store.ledger import Ledger
 from tests.aws import Bed, prices
 from tests.aws.images import DEEP

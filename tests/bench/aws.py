@@ -100,7 +100,7 @@ def first_results(environment: dict[str, str], own: str) -> dict[str, float]:
     """Seconds to the first result of two rented machines, and of a pool on the same hosts by SSH."""
     os.environ.update(environment)
     import skyward_core as sky
-    from skyward_core.providers.aws.launch_journal import LaunchJournal
+    from skyward_core.providers.aws.launch_journal_and_keys import LaunchJournal
 
     @sky.function
     def answer() -> int:

@@ -15,7 +15,7 @@ import pytest
 import skyward_core as sky
 from skyward_core.pool.agent_link import Link
 from skyward_core.pool.blob_distribution import DirectConnections
-from skyward_core.transport.downloads import PARTS, IncomingOutput
+from skyward_core.transport.file_and_result_downloads import PARTS, IncomingOutput
 
 from . import Lab
 from .pools import DEADLINE, agents, pool, ssh, until

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import skyward_core as sky
-from skyward_core.node.agent.gang_queue_and_fail_fast import CLIENT_GRACE
+from skyward_core.node.agent.fail_fast import CLIENT_GRACE
 from tests.support.fates import gone
 from tests.support.waiting import wait_until
 

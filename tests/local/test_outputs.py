@@ -23,9 +23,9 @@ import skyward_core as sky
 from skyward_core.model.errors import PoolError, UsageError
 from skyward_core.pool import output_files
 from skyward_core.pool.agent_link import Link
-from skyward_core.transport import downloads
+from skyward_core.transport import file_and_result_downloads
 from skyward_core.transport.background_loop import submit
-from skyward_core.transport.downloads import PARTS, DownloadInProgress, IncomingOutput
+from skyward_core.transport.file_and_result_downloads import PARTS, DownloadInProgress, IncomingOutput
 from tests.support.child import Child
 from tests.support.cli import COMMAND, call
 from tests.support.faults import agent_pids
@@ -319,7 +319,7 @@ def test_what_another_client_fetches_to_the_same_folder_is_waited_for(
             super().__init__(at)
             turned_away.append(at)
 
-    monkeypatch.setattr(downloads, "DownloadInProgress", Noted)
+    monkeypatch.setattr(file_and_result_downloads, "DownloadInProgress", Noted)
     monkeypatch.setattr(output_files, "DownloadInProgress", Noted)
     theirs = IncomingOutput(tmp_path, f"{tmp_path / 'both.pt'}\0{file.node}", LARGE, file.version)
     with ThreadPoolExecutor(1) as beside:

@@ -23,7 +23,7 @@ from skyward_core.model.errors import PoolError
 from skyward_core.pool.agent_link import Link
 from skyward_core.tasks.client_interpreter import own_interpreter
 from skyward_core.transport.background_loop import submit
-from skyward_core.transport.downloads import PARTS, IncomingOutput
+from skyward_core.transport.file_and_result_downloads import PARTS, IncomingOutput
 from tests.support.cli import call
 from tests.support.loopback_hosts import Hosts
 from tests.support.pool_logs import settled

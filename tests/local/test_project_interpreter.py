@@ -28,7 +28,7 @@ from skyward_core.node.bootstrap.image_environment import MADE_FILE
 from skyward_core.plugins.plugin import Plugin
 from skyward_core.store.pool_folder import read_lock
 from skyward_core.tasks.run_script_loader import build_task
-from skyward_core.tasks.script_interpreter_selection import library_path_entries, query_python
+from skyward_core.tasks.script_interpreters import library_path_entries, query_python
 from skyward_core.tasks.task_and_blob_values import Task
 from tests.support.cli import Cli, call
 from tests.support.processes import descendants, exists

@@ -10,7 +10,7 @@ import pytest
 import skyward_core as sky
 from skyward_core.model.errors import NoCapacity
 from skyward_core.providers.local.provider import Local
-from skyward_core.providers.provider import report_progress
+from skyward_core.providers.provider_calls import report_progress
 
 
 class Dear(Local):

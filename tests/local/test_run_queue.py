@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from skyward_core.client.session import Session
-from skyward_core.views.sweep_trials import steps_by_node, steps_of_job
+from skyward_core.views.job_steps import steps_by_node, steps_of_job
 from tests.support.cli import Cli
 from tests.support.waiting import wait_until
 

@@ -20,8 +20,8 @@ import skyward_core as sky
 from skyward_core.client.session import Session
 from skyward_core.model.errors import PoolError, UsageError
 from skyward_core.model.thread_stacks import Stacks
-from skyward_core.node import stack_sampling
-from skyward_core.node.stack_sampling import PathMapping, RankProcess, capture_stacks
+from skyward_core.node import stack_dumps_and_profiles
+from skyward_core.node.stack_dumps_and_profiles import PathMapping, RankProcess, capture_stacks
 from skyward_core.pool import rank_inspection
 from skyward_core.protocol.node_paths import STACK_SIGNAL
 from skyward_core.views.stack_groups import group_stacks, hottest_lines, parse_profile
@@ -253,7 +253,7 @@ def test_a_process_that_would_end_by_the_signal_is_not_sent_it(tmp_path: Path) -
         try:
             for signal_too in (True, False):
                 found = capture_stacks(RankProcess(other.pid, str(tmp_path / "x"), PLACES), "", signal=signal_too)
-                assert found == {"why": stack_sampling.NO_HANDLER, "answers": False}
+                assert found == {"why": stack_dumps_and_profiles.NO_HANDLER, "answers": False}
             assert other.poll() is None
         finally:
             other.kill()
@@ -266,7 +266,7 @@ def test_who_has_closed_the_file_is_not_sent_the_signal(home: Path) -> None:
         pid, refusals = (closes(f"{folder}/stacks.0.0") @ compute)[0]
         assert refusals == ["", "its code has taken the signal, or closed the file of the answer"]
         pid, caught = (takes_it() @ compute)[0]
-        assert stack_sampling.refusal_reason(pid, f"{folder}/stacks.0.0"), (
+        assert stack_dumps_and_profiles.refusal_reason(pid, f"{folder}/stacks.0.0"), (
             "what user code has taken for itself is its own"
         )
         assert caught == ["seen"]
@@ -274,7 +274,7 @@ def test_who_has_closed_the_file_is_not_sent_the_signal(home: Path) -> None:
 
 @sky.function
 def closes(path: str) -> tuple[int, list[str]]:
-    from skyward_core.node.stack_sampling import refusal_reason
+    from skyward_core.node.stack_dumps_and_profiles import refusal_reason
 
     me = os.getpid()
     before = refusal_reason(me, path)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from skyward_core.tasks.script_interpreter_selection import (
+from skyward_core.tasks.script_interpreters import (
     PythonInfo,
     UnusablePython,
     find_other_pythons,

@@ -11,7 +11,7 @@ import skyward_core as sky
 from skyward_core.pool import output_files
 from skyward_core.pool.agent_link import Link
 from skyward_core.pool.blob_distribution import DirectConnections
-from skyward_core.transport.downloads import IncomingOutput
+from skyward_core.transport.file_and_result_downloads import IncomingOutput
 from tests.support.loopback_hosts import Hosts
 
 

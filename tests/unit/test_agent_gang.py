@@ -14,10 +14,11 @@ from typing import Any
 
 import pytest
 
-from skyward_core.node.agent import gang_queue_and_fail_fast
+from skyward_core.node.agent import fail_fast
 from skyward_core.node.agent.agent_state import Lease
 from skyward_core.node.agent.call_registry import Call
-from skyward_core.node.agent.gang_queue_and_fail_fast import FailFast, GangLock, sign_failure
+from skyward_core.node.agent.fail_fast import FailFast, sign_failure
+from skyward_core.node.agent.gang_lock_and_run_queue import GangLock
 from skyward_core.node.agent.gang_state import EpochFile, Gang, ReservedPorts
 from skyward_core.protocol.frame_codec import Decoder, encode_frame
 from skyward_core.views import events
@@ -384,8 +385,8 @@ class Member:
 
 @pytest.fixture
 async def gang(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[list[Member]]:
-    monkeypatch.setattr(gang_queue_and_fail_fast, "CLIENT_GRACE", 0.05)
-    monkeypatch.setattr(gang_queue_and_fail_fast, "RETRY_DELAY", 0.05)
+    monkeypatch.setattr(fail_fast, "CLIENT_GRACE", 0.05)
+    monkeypatch.setattr(fail_fast, "RETRY_DELAY", 0.05)
     members = [Member(tmp_path / str(number), number) for number in range(3)]
     for each in members:
         each.fail_fast.set_peers({"key": KEY, "nodes": [other.place for other in members]})
@@ -453,7 +454,7 @@ async def test_a_client_that_is_there_decides_and_where_it_has_gone_they_do(gang
 async def test_a_client_that_is_back_in_time_is_not_forestalled(
     gang: list[Member], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gang_queue_and_fail_fast, "CLIENT_GRACE", 60.0)
+    monkeypatch.setattr(fail_fast, "CLIENT_GRACE", 60.0)
     gang[1].call.owner = gang[1].node.peer
     gang[1].fail()
     gang[1].node.desk.on_client_gone(gang[1].node.peer)
@@ -513,11 +514,8 @@ async def test_a_stranger_stops_nothing(gang: list[Member], data: bytes) -> None
 async def test_many_who_say_nothing_keep_nobody_out_and_are_sent_away(
     gang: list[Member], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gang_queue_and_fail_fast, "PEER_TIMEOUT", 0.3)
-    idle = [
-        await asyncio.open_connection(*gang[0].place[1:])
-        for _ in range(3 * gang_queue_and_fail_fast.MAX_PEER_CONNECTIONS)
-    ]
+    monkeypatch.setattr(fail_fast, "PEER_TIMEOUT", 0.3)
+    idle = [await asyncio.open_connection(*gang[0].place[1:]) for _ in range(3 * fail_fast.MAX_PEER_CONNECTIONS)]
     gang[1].fail()
     await look_until(gang[1], lambda: gang[0].stopped)
     for reader, writer in idle:
@@ -530,7 +528,7 @@ async def test_many_who_say_nothing_keep_nobody_out_and_are_sent_away(
 async def test_nothing_stays_open_to_a_node_that_does_not_answer(
     gang: list[Member], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gang_queue_and_fail_fast, "PEER_TIMEOUT", 0.3)
+    monkeypatch.setattr(fail_fast, "PEER_TIMEOUT", 0.3)
     closed = asyncio.Event()
 
     async def stand_still(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -542,5 +540,5 @@ async def test_nothing_stays_open_to_a_node_that_does_not_answer(
     async with await asyncio.start_server(stand_still, "127.0.0.1", 0) as server:
         place = server.sockets[0].getsockname()
         said: Any = {"t": "failed", "run": "r1", "epoch": EPOCH, "node": 1, "signature": "s"}
-        assert not await gang_queue_and_fail_fast._notify_peer(said, place)
+        assert not await fail_fast._notify_peer(said, place)
         await asyncio.wait_for(closed.wait(), 10)

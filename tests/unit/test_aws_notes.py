@@ -23,7 +23,7 @@ from skyward_core.providers.aws import account_resources, ec2_errors, instance_l
 from skyward_core.providers.aws.account_resources import SecurityResources
 from skyward_core.providers.aws.ec2_errors import CallFailed
 from skyward_core.providers.aws.instance_lookup_and_end import to_machine
-from skyward_core.providers.aws.launch_journal import KeyPair, LaunchJournal
+from skyward_core.providers.aws.launch_journal_and_keys import KeyPair, LaunchJournal
 from skyward_core.providers.aws.zones_and_placement import Zone
 from skyward_core.providers.pool_key_folder import known_ledger_id, ledger_id
 

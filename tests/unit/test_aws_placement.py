@@ -18,7 +18,7 @@ from skyward_core.providers.aws.account_resources import SecurityResources
 from skyward_core.providers.aws.ec2_errors import CallFailed, CapacityRefused
 from skyward_core.providers.aws.instance_launch import InstanceLaunch, LaunchAttempt, LaunchParameters
 from skyward_core.providers.aws.instance_offers import BootImage, InstanceType
-from skyward_core.providers.aws.launch_journal import LaunchJournal
+from skyward_core.providers.aws.launch_journal_and_keys import LaunchJournal
 from skyward_core.providers.aws.zones_and_placement import Zone, sort_by_topology
 
 

@@ -32,7 +32,7 @@ from skyward_core.protocol.tls_stream import (
     make_ssl_context,
 )
 from skyward_core.transport.direct_transfer import IDLE_TIMEOUT, MAX_AGE, Endpoint, IdleStreams, Transfer
-from skyward_core.transport.downloads import ResultDownload
+from skyward_core.transport.file_and_result_downloads import ResultDownload
 from skyward_core.util.content_hash import hash_bytes
 from tests.support.waiting import wait_until
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from skyward_core.node.agent.client_requests import ClientRequests
-from skyward_core.node.agent.gang_queue_and_fail_fast import FailFast
+from skyward_core.node.agent.fail_fast import FailFast
 from skyward_core.node.agent.gang_state import EpochFile
 from skyward_core.node.agent.metrics_sampler_process import SamplerProcess
 from skyward_core.node.worker.agent_channel import AgentChannel

@@ -28,11 +28,11 @@ from skyward_core.model.offers import (
     mismatch_reason,
 )
 from skyward_core.model.specs import PoolSpec
-from skyward_core.providers import provider
+from skyward_core.providers import provider_calls
 from skyward_core.providers.aws.boto_calls import AwsAccount, AwsCalls
 from skyward_core.providers.first_available_provider import MultiProvider
 from skyward_core.providers.pool_planning import make_pool_spec
-from skyward_core.providers.provider import AnswerCache, progress_listener, use_cached_answers
+from skyward_core.providers.provider_calls import AnswerCache, progress_listener, use_cached_answers
 from skyward_core.store.ledger import Ledger
 
 AWS = sky.AWS(region="us-east-1")
@@ -214,7 +214,7 @@ def test_several_can_do_for_a_pool_what_one_of_them_can() -> None:
 async def test_what_a_provider_is_at_is_told_with_its_name() -> None:
     class Talker(Shop):
         async def create(self, spec: sky.PoolSpec, token: str) -> list[Machine]:
-            from skyward_core.providers.provider import report_progress
+            from skyward_core.providers.provider_calls import report_progress
 
             report_progress("looking")
             return await super().create(spec, token)
@@ -361,7 +361,7 @@ async def test_only_who_may_remember_is_answered_by_what_was_said(monkeypatch: p
     assert await number(calls) == 6, "a start asks anew"
     with use_cached_answers():
         assert await number(calls) == 6, "and what it was told counts from then on"
-        monkeypatch.setattr(provider, "CACHE_TTL", 0.0)
+        monkeypatch.setattr(provider_calls, "CACHE_TTL", 0.0)
         assert await number(calls) == 7
 
 
@@ -380,13 +380,16 @@ async def test_errors_and_other_accounts_are_not_remembered() -> None:
 
 def test_what_is_kept_is_bounded() -> None:
     kept = AnswerCache()
-    for question in range(2 * provider.MAX_CACHED_ANSWERS):
+    for question in range(2 * provider_calls.MAX_CACHED_ANSWERS):
         kept.put(question, question + 1)
     with use_cached_answers():
-        assert kept.get(0) is None and kept.get(2 * provider.MAX_CACHED_ANSWERS - 1) == 2 * provider.MAX_CACHED_ANSWERS
         assert (
-            len([each for each in range(2 * provider.MAX_CACHED_ANSWERS) if kept.get(each)])
-            == provider.MAX_CACHED_ANSWERS
+            kept.get(0) is None
+            and kept.get(2 * provider_calls.MAX_CACHED_ANSWERS - 1) == 2 * provider_calls.MAX_CACHED_ANSWERS
+        )
+        assert (
+            len([each for each in range(2 * provider_calls.MAX_CACHED_ANSWERS) if kept.get(each)])
+            == provider_calls.MAX_CACHED_ANSWERS
         )
 
 

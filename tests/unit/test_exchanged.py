@@ -18,7 +18,7 @@ from skyward_core.pool import fetch_retained_results, node_recovery, startup, te
 from skyward_core.pool.ledger_reconciliation import close_if_gone
 from skyward_core.pool.pool import Pool
 from skyward_core.pool.startup import EnvironmentLocks
-from skyward_core.providers import provider
+from skyward_core.providers import provider_calls
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.ledger_rows import Receipt
 from skyward_core.util.redaction import Redactor
@@ -285,7 +285,7 @@ class Silent(World):
 @pytest.fixture
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Silent:
     monkeypatch.setenv("SKYWARD_HOME", str(tmp_path))
-    monkeypatch.setattr(provider, "QUERY_TIMEOUT", 0.05)
+    monkeypatch.setattr(provider_calls, "QUERY_TIMEOUT", 0.05)
     monkeypatch.setattr(teardown, "RENTED", 0.2)
     return Silent()
 

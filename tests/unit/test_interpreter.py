@@ -16,7 +16,7 @@ from skyward_core.model.errors import ScriptError, UsageError
 from skyward_core.model.script_interpreter import Interpreter
 from skyward_core.model.specs import PoolSpec
 from skyward_core.providers.local.provider import Local
-from skyward_core.tasks import bounded_subprocess, script_interpreter_selection
+from skyward_core.tasks import bounded_subprocess, script_interpreters
 from skyward_core.tasks.client_interpreter import (
     OWN_SOURCE,
     incompatibility,
@@ -25,7 +25,7 @@ from skyward_core.tasks.client_interpreter import (
 )
 from skyward_core.tasks.packages import inline_metadata
 from skyward_core.tasks.packages.python_versions import satisfies
-from skyward_core.tasks.script_interpreter_selection import (
+from skyward_core.tasks.script_interpreters import (
     PythonInfo,
     UnusablePython,
     choose_interpreter,
@@ -221,7 +221,7 @@ def test_what_a_person_says_is_never_passed_over(
     project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     venv, other = environment(tmp_path / "venv"), another_python()
-    monkeypatch.setattr(script_interpreter_selection, "find_other_pythons", lambda environ: iter([other.path]))
+    monkeypatch.setattr(script_interpreters, "find_other_pythons", lambda environ: iter([other.path]))
     for said, why in (
         (str(tmp_path), "is a folder: name an interpreter"),
         (str(venv), f"is a folder: name the interpreter in it, {venv}/bin/python"),
@@ -274,9 +274,7 @@ def test_its_environment_has_a_name_by_what_it_holds(project: Path) -> None:
 def test_a_script_that_asks_for_what_is_not_here_is_told_what_is(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        script_interpreter_selection, "find_other_pythons", lambda environ: iter(["/x/bin/python", "/y"])
-    )
+    monkeypatch.setattr(script_interpreters, "find_other_pythons", lambda environ: iter(["/x/bin/python", "/y"]))
     script(project).write_text('# /// script\n# requires-python = ">=3.19"\n# ///\n')
 
     def seen(path: str) -> PythonInfo:
@@ -383,7 +381,7 @@ def test_a_plan_chooses_it_once(project: Path, monkeypatch: pytest.MonkeyPatch) 
         read.append(path)
         return plain(path)
 
-    monkeypatch.setattr("skyward_core.tasks.script_interpreter_selection.read_inline_metadata", noted)
+    monkeypatch.setattr("skyward_core.tasks.script_interpreters.read_inline_metadata", noted)
     plan = make_plan(LaunchRequest(script=str(script(project))))
     assert plan.spec is not None and plan.spec.interpreter is plan.interpreter
     assert read == [script(project)]
@@ -443,8 +441,8 @@ def test_what_lies_in_the_folder_that_we_are_in_is_none_of_this_machine_s_python
         program.write_text("#!/bin/sh\n")
         program.chmod(0o755)
     away = {"HOME": str(tmp_path / "none")}
-    assert list(script_interpreter_selection.find_other_pythons({"PATH": ".::bin", **away})) == []
-    assert list(script_interpreter_selection.find_other_pythons({"PATH": f".:{tmp_path}/bin", **away})) == [
+    assert list(script_interpreters.find_other_pythons({"PATH": ".::bin", **away})) == []
+    assert list(script_interpreters.find_other_pythons({"PATH": f".:{tmp_path}/bin", **away})) == [
         f"{tmp_path}/bin/python3.20"
     ]
 

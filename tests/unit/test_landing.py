@@ -15,7 +15,7 @@ import pytest
 
 import skyward_core as sky
 from skyward_core.client import node_file_copy
-from skyward_core.transport.downloads import MIN_BUFFER_SIZE, PARTS, IncomingOutput, ResultDownload
+from skyward_core.transport.file_and_result_downloads import MIN_BUFFER_SIZE, PARTS, IncomingOutput, ResultDownload
 from skyward_tui.cli.commands.cp import _NODE_PATH, copy
 from skyward_tui.cli.commands.hosts_trust_shell_forward import forward
 from skyward_tui.cli.console import Console
@@ -127,7 +127,7 @@ def test_where_memory_is_short_the_file_takes_it(tmp_path: Path, monkeypatch: py
     def none(_: bytes) -> None:
         raise MemoryError
 
-    monkeypatch.setattr("skyward_core.transport.downloads.BytesIO", none)
+    monkeypatch.setattr("skyward_core.transport.file_and_result_downloads.BytesIO", none)
     data = pickled(RUN)
     landing = ResultDownload(tmp_path / "x.pickle", len(data), in_place=True)
     land(landing, data, 1 << 20)

@@ -137,7 +137,7 @@ class SilentAccount(SweptAccount):
 async def test_an_account_that_does_not_answer_hides_no_other(
     account: type[SweptAccount], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("skyward_core.providers.provider.QUERY_TIMEOUT", 0.05)
+    monkeypatch.setattr("skyward_core.providers.provider_calls.QUERY_TIMEOUT", 0.05)
     account.holds = lambda: Inventory((OURS,))  # type: ignore[misc,assignment]
     with closing(Ledger()) as ledger:
         found = await leftover_cleanup.scan_accounts(ledger, [SilentAccount(), account(), SilentAccount()])

@@ -25,7 +25,7 @@ from skyward_core.protocol.frame_codec import (
     encode_frame,
 )
 from skyward_core.tasks.task_and_blob_values import SourceText
-from skyward_core.transport.downloads import ResultDownload
+from skyward_core.transport.file_and_result_downloads import ResultDownload
 from tests.support.waiting import until
 
 WELCOME = {

@@ -37,10 +37,9 @@ from skyward_core.protocol.node_paths import sample_files
 from skyward_core.store import pool_folder
 from skyward_core.store.pool_folder import MetricsWriter, read_metrics
 from skyward_core.views.machine_metrics import MAX_POINTS, MachineMetrics, MetricHistory
-from skyward_core.views.metric_curves import build_curves
-from skyward_core.views.pool_view import PoolView
-from skyward_core.views.prometheus import format_prometheus
+from skyward_core.views.pool_view import PoolView, build_curves
 from skyward_core.views.rank_metrics import MetricStore
+from skyward_tui.cli.commands.top_and_metrics import format_prometheus
 from tests.support.fake_driver import compiled, needs_compiler
 from tests.support.processes import exists
 from tests.support.prometheus_parser import parsed

@@ -15,10 +15,9 @@ from skyward_core.client.settings import NotifySettings
 from skyward_core.tasks import bounded_subprocess
 from skyward_core.views import events
 from skyward_core.views.notification_rules import Notification, NotificationWatch
-from skyward_tui.external_editor import EditorError, editor_command
 from skyward_tui.notifications import Notifier, environment_variables, is_worth_notifying, message, osc9
 from skyward_tui.panels.log import parse_time
-from skyward_tui.source_lookup import find_local
+from skyward_tui.source_lookup_and_editor import EditorError, editor_command, find_local
 from tests.support.fake_session import FakeSession, failed_run
 from tests.support.waiting import wait_until
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from skyward_core.node import stack_sampling
+from skyward_core.node import stack_dumps_and_profiles
 from skyward_core.views.stack_groups import (
     as_json,
     hottest_lines,
@@ -69,9 +69,9 @@ def test_whatever_a_rank_is_made_of_the_files_can_be_read(raw: str, name: str) -
     [
         (
             b"Error: Permission Denied: Try running again with elevated permissions by going 'sudo !!'",
-            stack_sampling.REFUSED,
+            stack_dumps_and_profiles.REFUSED,
         ),
-        (b"Error: Failed to suspend process\nReason: EPERM: Operation not permitted", stack_sampling.REFUSED),
+        (b"Error: Failed to suspend process\nReason: EPERM: Operation not permitted", stack_dumps_and_profiles.REFUSED),
         (b"Error: No such file or directory (os error 2)\n", "py-spy said: No such file or directory (os error 2)"),
         (b"", "py-spy ended and wrote nothing: the rank may have ended meanwhile"),
         (
@@ -81,4 +81,4 @@ def test_whatever_a_rank_is_made_of_the_files_can_be_read(raw: str, name: str) -
     ],
 )  # fmt: skip
 def test_why_py_spy_cannot_read_is_said_in_words(said: bytes, why: str) -> None:
-    assert stack_sampling.describe_failure(said) == why
+    assert stack_dumps_and_profiles.describe_failure(said) == why

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from skyward_core.model.errors import UsageError
 from skyward_core.model.thread_stacks import RankStack, StackFrame, Stacks, ThreadStack
-from skyward_core.node.stack_sampling import (
+from skyward_core.node.stack_dumps_and_profiles import (
     FRAMES_PER_THREAD,
     THREADS,
     PathMapping,

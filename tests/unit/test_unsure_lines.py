@@ -14,10 +14,10 @@ from skyward_core.pool.gang_setup import NodeGangState, busy_nodes, choose_nodes
 from skyward_core.pool.node_roster import PreemptionNotices
 from skyward_core.views import events
 from skyward_core.views.events import Event, QueuedRun, QueueNews, RankBegan, RankEnded
+from skyward_core.views.job_steps import failure_lines, steps_by_node, steps_of_job
 from skyward_core.views.pool_view import PoolView, RunView, apply
 from skyward_core.views.recorded_events import parse_event
 from skyward_core.views.stack_groups import format_ranges
-from skyward_core.views.sweep_trials import failure_lines, steps_by_node, steps_of_job
 from skyward_tui.cli.commands.run import PoolCommand
 from skyward_tui.cli.console import Console
 from skyward_tui.cli.follow_run import MAX_BUFFERED_BYTES, PendingLaunchEvents, UnattributedLines

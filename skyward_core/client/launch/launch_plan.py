@@ -39,7 +39,7 @@ from skyward_core.plugins.plugin import transform_image
 from skyward_core.providers import DEFAULT_PROVIDER, pool_planning, provider_class
 from skyward_core.providers.provider import make_provider
 from skyward_core.store.state_folder import choose_workdir, require_current_folder
-from skyward_core.tasks import script_interpreter_selection
+from skyward_core.tasks import script_interpreters
 from skyward_core.tasks.argument_parsing import expand_combinations
 from skyward_core.tasks.client_interpreter import is_own_environment, require_compatible
 from skyward_core.tasks.packages.image_packages import image_python_version, read_image_packages
@@ -52,7 +52,7 @@ from skyward_core.tasks.script_inspection import (
     list_commands,
     parse_arguments,
 )
-from skyward_core.tasks.script_interpreter_selection import (
+from skyward_core.tasks.script_interpreters import (
     QueryPython,
     choose_interpreter,
     find_base,
@@ -568,7 +568,7 @@ def script_python(
 
 
 def _version_probe(launching: bool) -> QueryPython:
-    return script_interpreter_selection.query_python if launching else script_interpreter_selection.read_python
+    return script_interpreters.query_python if launching else script_interpreters.read_python
 
 
 def _project_python(

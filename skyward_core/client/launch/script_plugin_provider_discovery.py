@@ -36,7 +36,7 @@ from skyward_core.tasks.script_inspection import (
     parse_script,
     split_target,
 )
-from skyward_core.tasks.script_interpreter_selection import (
+from skyward_core.tasks.script_interpreters import (
     InterpreterOption,
     UnusablePython,
     choose_interpreter,

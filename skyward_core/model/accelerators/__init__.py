@@ -15,20 +15,8 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from skyward_core.model.accelerators.catalog import (
-    Accelerator,
-    CudaRange,
-    Custom,
-    Entry,
-    Factory,
-    Variant,
-    factories,
-    factory,
-    nearest,
-    parse,
-    resolve,
-    search,
-)
+from skyward_core.model.accelerators.accelerator import Accelerator, Custom, Factory, factories, factory, parse, resolve
+from skyward_core.model.accelerators.catalog import CudaRange, Entry, Variant, nearest, search
 from skyward_core.model.accelerators.catalog import entries as all
 from skyward_core.model.accelerators.catalog import find_named as find
 from skyward_core.model.errors import UsageError

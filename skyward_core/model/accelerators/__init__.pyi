@@ -2,18 +2,18 @@
 
 from typing import Literal
 
-from .catalog import Accelerator as Accelerator
+from .accelerator import Accelerator as Accelerator
+from .accelerator import Custom as Custom
+from .accelerator import Factory as Factory
+from .accelerator import factories as factories
+from .accelerator import factory as factory
+from .accelerator import parse as parse
+from .accelerator import resolve as resolve
 from .catalog import CudaRange as CudaRange
-from .catalog import Custom as Custom
 from .catalog import Entry as Entry
-from .catalog import Factory as Factory
 from .catalog import Variant as Variant
-from .catalog import factories as factories
-from .catalog import factory as factory
 from .catalog import find as find
 from .catalog import nearest as nearest
-from .catalog import parse as parse
-from .catalog import resolve as resolve
 from .catalog import search as search
 
 def all() -> tuple[Entry, ...]:

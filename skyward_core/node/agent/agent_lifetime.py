@@ -18,7 +18,7 @@ from skyward_core.node.agent.call_registry import Call
 from skyward_core.node.agent.client_requests import ClientRequests
 from skyward_core.node.agent.config import AgentConfig
 from skyward_core.node.agent.connected_clients import ClientRegistry, RankPhases
-from skyward_core.node.agent.gang_queue_and_fail_fast import FailFast
+from skyward_core.node.agent.fail_fast import FailFast
 from skyward_core.node.agent.slot_dispatcher import SlotDispatcher
 from skyward_core.node.agent.worker_processes import (
     add_signal_handlers,

@@ -7,8 +7,8 @@ import os
 import time
 from typing import TYPE_CHECKING, Any
 
-from skyward_core.node import stack_sampling
-from skyward_core.node.stack_sampling import PathMapping, RankProcess, capture_stacks
+from skyward_core.node import stack_dumps_and_profiles
+from skyward_core.node.stack_dumps_and_profiles import PathMapping, RankProcess, capture_stacks
 
 if TYPE_CHECKING:
     from skyward_core.node.agent.agent_state import NodeState
@@ -41,7 +41,7 @@ class DiagnosticsHandler:
         slots = [
             slot for slot in self._slots.slots if (wanted is None or slot.rank in wanted) and not _is_idle_twin(slot)
         ]
-        program = await asyncio.to_thread(stack_sampling.find_py_spy, self._state.config.python)
+        program = await asyncio.to_thread(stack_dumps_and_profiles.find_py_spy, self._state.config.python)
         until = asyncio.get_running_loop().time() + STACKS_TIMEOUT
         told = await asyncio.gather(
             *(self._sample_slot(slot, program, until, signal=header.get("signal", False)) for slot in slots)
@@ -72,7 +72,7 @@ class DiagnosticsHandler:
         return about | {"pid": process.pid} | found
 
     async def send_profile(self, connection: Connection, header: ClientProfile) -> None:
-        from skyward_core.node.stack_sampling import record_profile
+        from skyward_core.node.stack_dumps_and_profiles import record_profile
 
         paths, told, data = self._state.config.paths, {}, b""
         of_rank = (each for each in self._slots.slots if each.rank == header["rank"] and not each.number)
@@ -88,9 +88,9 @@ class DiagnosticsHandler:
             file = f"{paths.folder}/profile.{header['rank']}.{header['id']}.{time.monotonic_ns()}"
             self._active_profiles += 1
             try:
-                program = await asyncio.to_thread(stack_sampling.find_py_spy, self._state.config.python)
+                program = await asyncio.to_thread(stack_dumps_and_profiles.find_py_spy, self._state.config.python)
                 data = await asyncio.to_thread(record_profile, program, process.pid, header["seconds"], file)
-            except (stack_sampling.PySpyError, OSError) as error:
+            except (stack_dumps_and_profiles.PySpyError, OSError) as error:
                 told = {"error": str(error)}
             finally:
                 self._active_profiles -= 1

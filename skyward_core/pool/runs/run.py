@@ -29,7 +29,7 @@ from skyward_core.protocol.frame_codec import MAX_INLINE_BYTES, AnyHeader, Heade
 from skyward_core.store.atomic_file import write_atomic
 from skyward_core.store.pool_folder import EXCEPTION_SUFFIX
 from skyward_core.tasks.task_and_blob_values import Task
-from skyward_core.transport.downloads import ResultDownload
+from skyward_core.transport.file_and_result_downloads import ResultDownload
 from skyward_core.views import events
 
 if TYPE_CHECKING:

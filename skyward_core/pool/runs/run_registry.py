@@ -22,7 +22,7 @@ from skyward_core.protocol.frame_codec import WireError
 from skyward_core.protocol.validators import CALLS
 from skyward_core.store.ledger_rows import RunRow
 from skyward_core.tasks.task_and_blob_values import EMPTY_BLOB, Task
-from skyward_core.transport.downloads import ResultDownload
+from skyward_core.transport.file_and_result_downloads import ResultDownload
 from skyward_core.views import events
 
 if TYPE_CHECKING:

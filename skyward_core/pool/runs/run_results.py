@@ -24,7 +24,7 @@ from skyward_core.model.outcomes import ErrorInfo, Outcome, RootCause
 from skyward_core.protocol.frame_codec import MAX_SHORT_TEXT
 from skyward_core.runtime.async_and_mapped_calls import VALUES_BEFORE
 from skyward_core.tasks.guarded_user_code import describe_exception, run_guarded
-from skyward_core.transport.downloads import ResultDownload
+from skyward_core.transport.file_and_result_downloads import ResultDownload
 
 Value = bytes | ResultDownload
 Loaded = tuple[Any, BaseException | None]  # a value, or what loading it raised

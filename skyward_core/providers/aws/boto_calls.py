@@ -17,7 +17,7 @@ from typing import Any
 
 from skyward_core.model.errors import CredentialsRefused, SkywardError, UsageError
 from skyward_core.providers.aws import ec2_errors
-from skyward_core.providers.provider import AnswerCache
+from skyward_core.providers.provider_calls import AnswerCache
 from skyward_core.store.debug_log import get_logger
 from skyward_core.util.light_dataclass import Value, value
 

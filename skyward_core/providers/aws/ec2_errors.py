@@ -17,7 +17,7 @@ from skyward_core.model.errors import (
     combine_errors,
     error_message,
 )
-from skyward_core.providers.provider import report_progress
+from skyward_core.providers.provider_calls import report_progress
 
 THROTTLED_CODES = frozenset(
     {

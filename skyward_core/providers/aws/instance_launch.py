@@ -50,9 +50,9 @@ from skyward_core.providers.aws.instance_offers import (
     query_region,
     select_offers,
 )
-from skyward_core.providers.aws.launch_journal import KeyPair, LaunchJournal
+from skyward_core.providers.aws.launch_journal_and_keys import KeyPair, LaunchJournal
 from skyward_core.providers.aws.zones_and_placement import Zone
-from skyward_core.providers.provider import report_progress
+from skyward_core.providers.provider_calls import report_progress
 from skyward_core.store.debug_log import get_logger
 from skyward_core.util.light_dataclass import Value, value
 

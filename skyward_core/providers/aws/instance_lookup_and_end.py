@@ -16,7 +16,7 @@ from skyward_core.model.machines import Machine
 from skyward_core.providers.aws.boto_calls import AwsCalls
 from skyward_core.providers.aws.ec2_errors import CallFailed
 from skyward_core.providers.aws.instance_tags import EXPIRES, POOL, TOKEN, format_date, parse_tags, tagged_node
-from skyward_core.providers.aws.launch_journal import LaunchJournal
+from skyward_core.providers.aws.launch_journal_and_keys import LaunchJournal
 from skyward_core.store.ledger_rows import is_process_alive
 
 ENDED_STATES = ("terminated",)

@@ -50,7 +50,7 @@ from skyward_core.providers.aws.instance_offers import (
     query_region,
     select_offers,
 )
-from skyward_core.providers.aws.launch_journal import LaunchJournal
+from skyward_core.providers.aws.launch_journal_and_keys import LaunchJournal
 from skyward_core.providers.provider import describe_python
 from skyward_core.store import state_folder
 from skyward_core.transport.ssh.host_address import Target

@@ -15,12 +15,9 @@ import ctypes.util
 import gc
 import io
 import logging
-import socket
 import sys
 import typing
-from collections.abc import Sequence
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 from skyward_core.node.deferred_imports import LazyModule
@@ -79,37 +76,6 @@ if isinstance(_cipher_class, type):
     vars(_ciphers)["AESGCM"] = lru_cache(MAX_CACHED_CIPHERS)(_cipher_class)
 
 
-async def read_config(files: Sequence[Path], host: str, user: str | None, port: int | None) -> dict[str, list[str]]:
-    """Return the options of a host, by their names in lower case, as `ssh -G` prints them.
-
-    Raises:
-        ValueError: If the files cannot be parsed, or asyncssh cannot evaluate them.
-        OSError: If they cannot be read.
-    """
-    asked: dict[str, Any] = {} if user is None else {"username": user}
-    if port is not None:
-        asked["port"] = port
-    options = await asyncssh.SSHClientConnectionOptions.construct(
-        host=host, config=[*files], client_keys=None, known_hosts=b"", x509_trusted_certs=None, **asked
-    )
-    found = {name.lower(): _option_texts(given) for name, given in options.config.get_options(False).items()}
-    if found.get("canonicalizehostname", ["no"]) != ["no"]:
-        raise ValueError("CanonicalizeHostname is not supported")
-    # Its tokens are replaced already.
-    found |= {"proxycommand": [text.replace("%", "%%") for text in found.get("proxycommand", ["none"])]}
-    return found
-
-
-def _option_texts(given: Any) -> list[str]:
-    if isinstance(given, bool):
-        return ["yes" if given else "no"]
-    if isinstance(given, socket.AddressFamily):
-        return [{socket.AF_INET: "inet", socket.AF_INET6: "inet6"}.get(given, "any")]
-    if isinstance(given, tuple):  # RekeyLimit
-        return [" ".join(part or "0" for part in given)]
-    return [*given] or ["none"] if isinstance(given, list) else ["none" if given is None else str(given)]
-
-
 def _match(config: Any, option: str, args: list[str]) -> None:
     words = {word.lower().lstrip("!") for word in args}
     if words & NOT_EVALUATED or ("exec" in words and any("%" in word for word in args)):
@@ -126,5 +92,4 @@ __all__ = [
     "get_kex_algs",
     "get_mac_algs",
     "get_public_key_algs",
-    "read_config",
 ]

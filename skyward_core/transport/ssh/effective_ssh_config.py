@@ -497,14 +497,45 @@ def _query_error(command: Sequence[str], reason: str) -> UsageError:
 
 async def _by_asyncssh(target: Target) -> HostOptions:
     """Return the same as far as asyncssh reads it."""
-    from skyward_core.transport.ssh.asyncssh_import import read_config  # late, see the module
-
     files = [file for file in (Path("~/.ssh/config").expanduser(), SYSTEM_CONFIG) if file.exists()]
     try:
-        return await read_config(files, target.host, target.user, target.port)
+        return await _read_config(files, target.host, target.user, target.port)
     except (ValueError, OSError, RecursionError) as error:
         reason = "it includes itself" if isinstance(error, RecursionError) else error
         raise _config_error(target, f"{reason}; there is no ssh program, which could read all of it") from error
+
+
+async def _read_config(files: Sequence[Path], host: str, user: str | None, port: int | None) -> dict[str, list[str]]:
+    """Return the options of a host, by their names in lower case, as `ssh -G` prints them.
+
+    Raises:
+        ValueError: If the files cannot be parsed, or asyncssh cannot evaluate them.
+        OSError: If they cannot be read.
+    """
+    from skyward_core.transport.ssh.asyncssh_import import asyncssh  # late, see the module
+
+    asked: dict[str, Any] = {} if user is None else {"username": user}
+    if port is not None:
+        asked["port"] = port
+    options = await asyncssh.SSHClientConnectionOptions.construct(
+        host=host, config=[*files], client_keys=None, known_hosts=b"", x509_trusted_certs=None, **asked
+    )
+    found = {name.lower(): _option_texts(given) for name, given in options.config.get_options(False).items()}
+    if found.get("canonicalizehostname", ["no"]) != ["no"]:
+        raise ValueError("CanonicalizeHostname is not supported")
+    # Its tokens are replaced already.
+    found |= {"proxycommand": [text.replace("%", "%%") for text in found.get("proxycommand", ["none"])]}
+    return found
+
+
+def _option_texts(given: Any) -> list[str]:
+    if isinstance(given, bool):
+        return ["yes" if given else "no"]
+    if isinstance(given, socket.AddressFamily):
+        return [{socket.AF_INET: "inet", socket.AF_INET6: "inet6"}.get(given, "any")]
+    if isinstance(given, tuple):  # RekeyLimit
+        return [" ".join(part or "0" for part in given)]
+    return [*given] or ["none"] if isinstance(given, list) else ["none" if given is None else str(given)]
 
 
 CONNECT_TIMEOUT = 15.0

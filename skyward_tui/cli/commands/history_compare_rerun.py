@@ -17,8 +17,9 @@ from rich.cells import cell_len
 
 from skyward_core.client.launch.job_launch import JobRequest, parse_variables, resolve_variables
 from skyward_core.client.launch.launch_plan import pool_interpreter
-from skyward_core.client.launch.launch_records import LaunchRecord, ScriptState, diff_path, load_any_record
+from skyward_core.client.launch.launch_records import LaunchRecord, diff_path, load_any_record
 from skyward_core.client.launch.launch_request import LaunchRequest
+from skyward_core.client.launch.script_state import ScriptState
 from skyward_core.client.run_comparison import ComparedRow, Comparison
 from skyward_core.client.run_history import LineMatch, LogSearch, PastRun, PoolRow, RunRow, RunSearch
 from skyward_core.client.session import Session

@@ -40,16 +40,11 @@ from skyward_core.model.specs import PoolSpec
 from skyward_core.util.terminal_safe_text import sanitize_paragraph
 from skyward_core.util.user_files import is_file
 from skyward_core.views.events import PoolState, RunEnded, RunOpened
+from skyward_core.views.job_steps import steps_of_job
 from skyward_core.views.notification_rules import Notification, run_notification
 from skyward_core.views.pool_view import PoolView, RunView, TaskView, TrialSheet
 from skyward_core.views.rank_metrics import MetricStore, format_metrics
-from skyward_core.views.sweep_trials import (
-    TrialRow,
-    TrialTable,
-    TrialTableSource,
-    representative_task,
-    steps_of_job,
-)
+from skyward_core.views.sweep_trials import TrialRow, TrialTable, TrialTableSource, representative_task
 from skyward_tui.cli.commands.leftovers import note_leftovers
 from skyward_tui.cli.console import Console
 from skyward_tui.cli.follow_run import MUST_FINISH, Choice, Follower, Interrupted, LiveStatus, Row, status_rows

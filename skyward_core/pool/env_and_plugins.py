@@ -1,4 +1,4 @@
-"""Configuration that nodes and ranks are set up with."""
+"""Environment, secrets and plugins of a pool, which clients that did not make it fetch from its nodes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files and results received from agents."""
+"""Files and results received from agents; an interrupted download of a file resumes."""
 
 from __future__ import annotations
 
