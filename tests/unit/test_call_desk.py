@@ -65,6 +65,11 @@ class Desk:
         return call
 
 
+@pytest.fixture
+def desk(config: AgentConfig) -> Desk:
+    return Desk(config)
+
+
 def returned(call: Call, **more: Any) -> Any:
     return call.make_outcome({"kind": "returned"}) | more
 
@@ -74,8 +79,7 @@ def judged(desk: Desk, call: Call, killed: str = "", **told: Any) -> Any:
     return desk.desk.finalize_outcome(call, header, killed)
 
 
-async def test_an_outcome_goes_to_its_owner_and_those_who_watch_once(config: AgentConfig) -> None:
-    desk = Desk(config)
+async def test_an_outcome_goes_to_its_owner_and_those_who_watch_once(desk: Desk) -> None:
     call = desk.call()
     desk.desk.finish(call, returned(call))
     assert [told["t"] for told in desk.owner.told] == ["outcome"]
@@ -89,9 +93,8 @@ async def test_an_outcome_goes_to_its_owner_and_those_who_watch_once(config: Age
 
 
 async def test_what_was_given_and_what_came_of_it_is_in_the_journal_until_it_is_acknowledged(
-    config: AgentConfig,
+    config: AgentConfig, desk: Desk
 ) -> None:
-    desk = Desk(config)
     first, path = desk.call(), config.spool / "journal"
     asked: Any = {}
     second = Call("r2", 0, asked, b"", desk.owner)
@@ -154,8 +157,7 @@ async def test_an_agent_that_is_killed_before_it_has_told_what_waits_leaves_it_t
     assert call.result == b"result"
 
 
-async def test_the_file_of_a_result_goes_with_its_acknowledgement(config: AgentConfig) -> None:
-    desk = Desk(config)
+async def test_the_file_of_a_result_goes_with_its_acknowledgement(config: AgentConfig, desk: Desk) -> None:
     call = desk.call()
     (config.spool / "r1.0.result").write_bytes(b"x")
     desk.desk.finish(call, returned(call, file="r1.0.result"))
@@ -163,8 +165,7 @@ async def test_the_file_of_a_result_goes_with_its_acknowledgement(config: AgentC
     assert not (config.spool / "r1.0.result").exists()
 
 
-async def test_what_came_of_a_call_waits_for_another_client(config: AgentConfig) -> None:
-    desk = Desk(config)
+async def test_what_came_of_a_call_waits_for_another_client(desk: Desk) -> None:
     call = desk.call()
     desk.desk.on_client_gone(desk.owner)
     desk.desk.finish(call, returned(call, size=7))
@@ -173,26 +174,21 @@ async def test_what_came_of_a_call_waits_for_another_client(config: AgentConfig)
     assert [told["t"] for told in desk.other.told] == ["outcome"] and desk.desk.unfetched_sizes() == {}
 
 
-async def test_none_needs_no_fetching_and_is_told_of_all_the_same(config: AgentConfig) -> None:
-    desk = Desk(config)
+async def test_none_needs_no_fetching_and_is_told_of_all_the_same(desk: Desk) -> None:
     call = desk.call()
     desk.desk.on_client_gone(desk.owner)
     desk.desk.finish(call, returned(call, summary=NONE_SUMMARY, size=len(PICKLED_NONE)))
     assert desk.desk.unfetched_sizes() == {"r1": 0}
 
 
-async def test_an_exception_is_something_to_fetch_though_no_header_tells_its_size(
-    config: AgentConfig,
-) -> None:
-    desk = Desk(config)
+async def test_an_exception_is_something_to_fetch_though_no_header_tells_its_size(desk: Desk) -> None:
     call = desk.call()
     desk.desk.on_client_gone(desk.owner)
     desk.desk.finish(call, call.make_outcome({"kind": "raised"}), b"pickled")
     assert desk.desk.unfetched_sizes() == {"r1": 7}
 
 
-async def test_a_call_of_a_gang_that_is_no_more_is_handed_back_and_forgotten(config: AgentConfig) -> None:
-    desk = Desk(config)
+async def test_a_call_of_a_gang_that_is_no_more_is_handed_back_and_forgotten(desk: Desk) -> None:
     call = desk.call(gang=True)
     desk.state.gang.epoch, desk.state.gang.broken_reason = 4, "a rank died"
     desk.desk.reject_stale(call)
@@ -210,9 +206,8 @@ async def test_a_call_of_a_gang_that_is_no_more_is_handed_back_and_forgotten(con
     ],
 )
 async def test_how_the_end_of_a_worker_is_told(
-    config: AgentConfig, killed: str, ending: Header, closing: bool, kind: str
+    config: AgentConfig, killed: str, ending: Header, closing: bool, kind: str, desk: Desk
 ) -> None:
-    desk = Desk(config)
     call, process = desk.call(), Process(1)
     process.kill_reason = killed
     desk.state.end_frame, desk.state.is_closing = ending, closing
@@ -222,8 +217,7 @@ async def test_how_the_end_of_a_worker_is_told(
     assert killed or "no such module" in desk.owner.told[0]["error"]["message"]
 
 
-async def test_a_call_that_was_stopped_is_told_as_that_whatever_its_worker_says(config: AgentConfig) -> None:
-    desk = Desk(config)
+async def test_a_call_that_was_stopped_is_told_as_that_whatever_its_worker_says(desk: Desk) -> None:
     call = desk.call(timeout=2.0)
     call.stop_reason = "timeout"
     told = judged(desk, call, kind="raised", error={"type": "OSError", "message": ""})
@@ -243,9 +237,8 @@ async def test_a_call_that_was_stopped_is_told_as_that_whatever_its_worker_says(
     ],
 )
 async def test_what_ends_as_its_machine_is_taken_back_is_lost_to_that(
-    config: AgentConfig, status: int, killed: str, kind: str
+    desk: Desk, status: int, killed: str, kind: str
 ) -> None:
-    desk = Desk(config)
     desk.state.is_preempted = True
     process = Process(1)
     process.kill_reason, process.is_script, process.connection = killed, True, Peer()
@@ -254,8 +247,7 @@ async def test_what_ends_as_its_machine_is_taken_back_is_lost_to_that(
     assert (desk.owner.told[0]["kind"] == "lost") is (kind == "Preempted")
 
 
-async def test_what_its_worker_says_is_believed_unless_it_was_told_to_end(config: AgentConfig) -> None:
-    desk = Desk(config)
+async def test_what_its_worker_says_is_believed_unless_it_was_told_to_end(desk: Desk) -> None:
     desk.state.is_preempted = True
     call, process = desk.call(), Process(1)
     for told, kind in (
@@ -275,15 +267,13 @@ async def test_what_its_worker_says_is_believed_unless_it_was_told_to_end(config
     assert judged(desk, call, kind="collateral")["error"]["message"] == "stopped because another rank failed"
 
 
-async def test_sigterm_from_elsewhere_is_no_stop_of_ours(config: AgentConfig) -> None:
-    desk = Desk(config)
+async def test_sigterm_from_elsewhere_is_no_stop_of_ours(desk: Desk) -> None:
     call = desk.call()
     assert judged(desk, call, kind="collateral")["signal"] == 15
     assert "torn down" in judged(desk, call, "it is torn down", kind="collateral")["error"]["message"]
 
 
-async def test_a_call_that_still_runs_a_moment_later_is_announced(config: AgentConfig) -> None:
-    desk = Desk(config)
+async def test_a_call_that_still_runs_a_moment_later_is_announced(desk: Desk) -> None:
     call = desk.call()
     call.started_at = asyncio.get_running_loop().time()
     desk.desk.on_call_started(call, '{"t":"call"}')

@@ -85,6 +85,12 @@ def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shop:
     return Shop()
 
 
+async def started(spec: PoolSpec, ledger: Ledger) -> Pool:
+    pool = await Pool.register(spec, ledger)
+    await pool.start(spec)
+    return pool
+
+
 def spec(shop: Shop, nodes: int = 3) -> PoolSpec:
     return PoolSpec(name="q", provider=shop, nodes=nodes, options=Options(console=False, grace=0.1))
 
@@ -176,8 +182,7 @@ async def test_what_cannot_be_measured_in_time_is_told_and_no_lie(
 ) -> None:
     monkeypatch.setattr(startup, "ALONE", 0.05)
     shop.gpus["m1"] = None
-    pool = await Pool.register(spec(shop, 2), ledger)
-    await pool.start(spec(shop, 2))
+    pool = await started(spec(shop, 2), ledger)
     assert pool.view.nodes[1].detail == "not measured: it took more than 0.05 s"
     assert shop.asked == [] and shop.open == set()
     await pool.down()
@@ -243,8 +248,7 @@ async def test_a_machine_in_a_lost_one_s_place_is_measured_and_exchanged_too(
             shop.gpus[f"new-{token}"] = 1
 
     shop.on_replace = on_replace
-    pool = await Pool.register(wanted, ledger)
-    await pool.start(wanted)
+    pool = await started(wanted, ledger)
     shop.states["m1"] = "gone"
     shop.pipes["m1"].on_lost(None)
     await until(lambda: len(shop.asked) == 2 and pool.view.nodes[1].phase == "ready")
@@ -296,8 +300,7 @@ async def test_a_teardown_ends_with_the_names_of_what_may_still_run(
 ) -> None:
     world.unanswered = verbs
     spec = PoolSpec(name="q", provider=world, nodes=2, options=Options(console=False, grace=0.1))
-    pool = await Pool.register(spec, ledger)
-    await pool.start(spec)
+    pool = await started(spec, ledger)
     said: list[str] = []
     pool.news.subscribe(lambda event: said.append(getattr(event, "detail", "")), None)
     async with asyncio.timeout(60):
@@ -325,8 +328,7 @@ async def test_who_comes_to_a_pool_is_told(world: Silent, ledger: Ledger) -> Non
 
 async def test_a_node_that_is_away_is_not_waited_for_without_words(world: Silent, ledger: Ledger) -> None:
     spec = PoolSpec(name="q", provider=world, nodes=2, options=Options(console=False, grace=0.1))
-    pool = await Pool.register(spec, ledger)
-    await pool.start(spec)
+    pool = await started(spec, ledger)
     said: list[str] = []
     pool.news.subscribe(lambda event: said.append(getattr(event, "detail", "")), None)
     world.unanswered = {"describe"}
@@ -341,8 +343,7 @@ async def test_a_node_that_is_away_is_not_waited_for_without_words(world: Silent
 async def test_what_cannot_be_cleared_up_is_named_and_done_by_the_next_teardown(world: Silent, ledger: Ledger) -> None:
     world.unanswered = {"teardown"}
     spec = PoolSpec(name="q", provider=world, nodes=1, options=Options(console=False, grace=0.1))
-    pool = await Pool.register(spec, ledger)
-    await pool.start(spec)
+    pool = await started(spec, ledger)
     async with asyncio.timeout(60):
         receipt = await pool.down()
     assert (receipt.created, receipt.gone) == (1, (0,)) and "made beside its machines" in receipt.unaccounted[0]
@@ -353,8 +354,7 @@ async def test_what_another_pool_of_that_name_has_stays(
     world: Silent, monkeypatch: pytest.MonkeyPatch, ledger: Ledger
 ) -> None:
     spec = PoolSpec(name="q", provider=world, nodes=1, options=Options(console=False, grace=0.1))
-    pool = await Pool.register(spec, ledger)
-    await pool.start(spec)
+    pool = await started(spec, ledger)
     cleared: list[str] = []
     describe = world.describe
 

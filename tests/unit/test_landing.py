@@ -47,6 +47,12 @@ def land(landing: ResultDownload, data: bytes, piece: int) -> None:
     landing.close()
 
 
+def landed(folder: Path, data: bytes) -> ResultDownload:
+    landing = ResultDownload(folder / "x.pickle", len(data), in_place=True)
+    land(landing, data, 1 << 20)
+    return landing
+
+
 @pytest.mark.parametrize("in_place", [True, False])
 @pytest.mark.parametrize("piece", [65_521, 1 << 30])
 @pytest.mark.parametrize("name", VALUES)
@@ -80,8 +86,7 @@ def test_bytes_come_one_by_one(tmp_path: Path) -> None:
 
 def test_what_is_long_is_in_no_file(tmp_path: Path) -> None:
     data = pickled(VALUES["several"])
-    landing = ResultDownload(tmp_path / "x.pickle", len(data), in_place=True)
-    land(landing, data, 1 << 20)
+    landing = landed(tmp_path, data)
     assert landing.path.stat().st_size < 1000
     room = ResultDownload(tmp_path / "y.pickle", len(data))
     land(room, data, 1 << 20)
@@ -90,8 +95,7 @@ def test_what_is_long_is_in_no_file(tmp_path: Path) -> None:
 
 def test_what_was_one_object_is_one_again(tmp_path: Path) -> None:
     data = pickled([RUN, RUN])
-    landing = ResultDownload(tmp_path / "x.pickle", len(data), in_place=True)
-    land(landing, data, 1 << 20)
+    landing = landed(tmp_path, data)
     first, second = landing.load()
     assert first == RUN and first is second
 
@@ -100,8 +104,7 @@ def test_arrays_can_be_written_to(tmp_path: Path) -> None:
     numpy = pytest.importorskip("numpy")
     array = numpy.arange(MIN_BUFFER_SIZE, dtype="f8").reshape(-1, 64)
     data = pickled({"a": array, "b": array[:, 0]})
-    landing = ResultDownload(tmp_path / "x.pickle", len(data), in_place=True)
-    land(landing, data, 1 << 20)
+    landing = landed(tmp_path, data)
     assert landing.path.stat().st_size < array.nbytes // 8
     loaded = landing.load()
     assert (loaded["a"] == array).all() and (loaded["b"] == array[:, 0]).all()
@@ -110,15 +113,13 @@ def test_arrays_can_be_written_to(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("data", [pickle.dumps([RUN, 1 << 40, "x"], protocol=2), b"no pickle" * MIN_BUFFER_SIZE])
 def test_what_none_of_ours_made_lands_as_it_is(tmp_path: Path, data: bytes) -> None:
-    landing = ResultDownload(tmp_path / "x.pickle", len(data), in_place=True)
-    land(landing, data, 1 << 20)
+    landing = landed(tmp_path, data)
     assert landing.path.read_bytes() == data
 
 
 def test_a_length_beyond_the_end_takes_no_memory(tmp_path: Path) -> None:
     data = pickle.PROTO + b"\5" + pickle.BINBYTES8 + (1 << 62).to_bytes(8, "little") + RUN
-    landing = ResultDownload(tmp_path / "x.pickle", len(data), in_place=True)
-    land(landing, data, 1 << 20)
+    landing = landed(tmp_path, data)
     with pytest.raises((pickle.UnpicklingError, EOFError, MemoryError, OverflowError)):
         landing.load()
 
@@ -129,8 +130,7 @@ def test_where_memory_is_short_the_file_takes_it(tmp_path: Path, monkeypatch: py
 
     monkeypatch.setattr("skyward_core.transport.file_and_result_downloads.BytesIO", none)
     data = pickled(RUN)
-    landing = ResultDownload(tmp_path / "x.pickle", len(data), in_place=True)
-    land(landing, data, 1 << 20)
+    landing = landed(tmp_path, data)
     assert landing.path.read_bytes() == data
 
 

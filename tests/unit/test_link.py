@@ -125,6 +125,16 @@ async def link() -> AsyncIterator[Link]:
     await link.close()
 
 
+@pytest.fixture
+def transport(link: Link) -> Transport:
+    return link.transport  # type: ignore[return-value]
+
+
+@pytest.fixture
+def listener(link: Link) -> Listener:
+    return link._listener  # type: ignore[return-value]
+
+
 async def up_with(*frames: Header) -> Link:
     """A link whose agent says these in one breath with its welcome."""
     transport = Transport()
@@ -155,8 +165,7 @@ def parts(link: Link) -> tuple[Transport, Listener]:
     return link.transport, link._listener  # type: ignore[return-value]
 
 
-async def test_hello_welcome_and_logs_from_the_cursor(link: Link) -> None:
-    transport, listener = parts(link)
+async def test_hello_welcome_and_logs_from_the_cursor(link: Link, transport: Transport, listener: Listener) -> None:
     hello, tail, *_ = (header for header, _ in transport.pipe.sent)
     assert hello == {"t": "hello", "watch": True, "observer": False, "who": describe_client()}
     assert tail == {"t": "tail", "cursors": {"r000.out": 12}}
@@ -164,8 +173,7 @@ async def test_hello_welcome_and_logs_from_the_cursor(link: Link) -> None:
     assert listener.links == [(True, "")]
 
 
-async def test_frames_go_to_the_listener(link: Link) -> None:
-    transport, listener = parts(link)
+async def test_frames_go_to_the_listener(link: Link, transport: Transport, listener: Listener) -> None:
     transport.pipe.say({"t": "log", "f": "r000.out", "at": 12}, b"hi\n")
     assert listener.frames == [({"t": "log", "f": "r000.out", "at": 12}, b"hi\n")]
     transport.pipe.say({"t": "gang", "epoch": 3, "broken": "rank 1 ended"})
@@ -208,8 +216,7 @@ async def test_what_is_told_as_it_happens_says_that_the_node_s_clock_was_set(lin
     assert link.to_client_time(0.0) == pytest.approx(seconds, abs=5)
 
 
-async def test_what_was_not_answered_is_asked_again(link: Link) -> None:
-    transport, listener = parts(link)
+async def test_what_was_not_answered_is_asked_again(link: Link, transport: Transport, listener: Listener) -> None:
     for index in range(3):
         link.call(asked("r", index), b"payload")
     transport.pipe.say(OUTCOME | {"i": 0})  # told to all, without its value
@@ -231,8 +238,7 @@ def text(content: str, place: str = "/home/me/train.py") -> SourceText:
     return SourceText(content, "train.py", place, content.encode() * 9)
 
 
-async def test_source_is_sent_once_ahead_of_calls_and_again_to_who_may_be_new(link: Link) -> None:
-    transport, _ = parts(link)
+async def test_source_is_sent_once_ahead_of_calls_and_again_to_who_may_be_new(link: Link, transport: Transport) -> None:
     transport.pipe.sent.clear()
     for index, source in enumerate((text("a0"), text("a0"), text("b1", place=""))):
         link.send_sources((source, source))
@@ -251,8 +257,7 @@ async def test_source_is_sent_once_ahead_of_calls_and_again_to_who_may_be_new(li
     assert len(transport.pipe.sent) == len(kinds) + 1
 
 
-async def test_source_that_is_too_large_stays_here_and_few_are_kept(link: Link) -> None:
-    transport, _ = parts(link)
+async def test_source_that_is_too_large_stays_here_and_few_are_kept(link: Link, transport: Transport) -> None:
     transport.pipe.sent.clear()
     link.send_sources((SourceText("0", "train.py", "/train.py", random.Random(1).randbytes(MAX_INLINE_BYTES + 1)),))
     assert transport.pipe.sent == []
@@ -263,8 +268,7 @@ async def test_source_that_is_too_large_stays_here_and_few_are_kept(link: Link) 
     assert again == [f"c{number}" for number in range(1, agent_link.MAX_SOURCES + 1)]
 
 
-async def test_acknowledgements_are_gathered_and_outlive_a_drop(link: Link) -> None:
-    transport, _ = parts(link)
+async def test_acknowledgements_are_gathered_and_outlive_a_drop(link: Link, transport: Transport) -> None:
     transport.pipe.sent.clear()
     for index in range(3):
         link.acknowledge("r", index)
@@ -278,8 +282,9 @@ async def test_acknowledgements_are_gathered_and_outlive_a_drop(link: Link) -> N
     assert {"t": "ack", "calls": {"late": [1]}} in [header for header, _ in transport.pipe.sent]
 
 
-async def test_it_tries_until_it_succeeds_and_says_when_next(link: Link) -> None:
-    transport, listener = parts(link)
+async def test_it_tries_until_it_succeeds_and_says_when_next(
+    link: Link, transport: Transport, listener: Listener
+) -> None:
     transport.errors = [ConnectionRefusedError("refused"), OSError("no route"), WireError("odd")]
     transport.pipe.on_lost(None)
     await until(lambda: link.up)
@@ -288,8 +293,7 @@ async def test_it_tries_until_it_succeeds_and_says_when_next(link: Link) -> None
     assert [detail.split("; next try in ")[0] for detail in said[1:]] == ["refused", "no route", "odd"]
 
 
-async def test_a_changed_host_key_ends_the_tries(link: Link) -> None:
-    transport, listener = parts(link)
+async def test_a_changed_host_key_ends_the_tries(transport: Transport, listener: Listener) -> None:
     transport.errors = [HostKeyError("the key has changed")] * 5
     transport.pipe.on_lost(None)
     await until(lambda: len(listener.links) == 3)
@@ -297,8 +301,9 @@ async def test_a_changed_host_key_ends_the_tries(link: Link) -> None:
     assert len(transport.errors) == 4
 
 
-async def test_a_key_file_that_is_away_for_a_while_does_not_end_the_tries(link: Link) -> None:
-    transport, listener = parts(link)
+async def test_a_key_file_that_is_away_for_a_while_does_not_end_the_tries(
+    transport: Transport, listener: Listener
+) -> None:
     transport.errors = [PoolError("no key"), UsageError("the key file is not there"), PoolError("no key")]
     transport.pipe.on_lost(None)
     await until(lambda: listener.links[-1] == (True, ""))
@@ -340,8 +345,7 @@ async def test_garbage_instead_of_a_welcome_is_refused() -> None:
     assert transport.pipe.closed
 
 
-async def test_the_late_end_of_an_old_pipe_is_no_news_of_the_new_one(link: Link) -> None:
-    transport, _ = parts(link)
+async def test_the_late_end_of_an_old_pipe_is_no_news_of_the_new_one(link: Link, transport: Transport) -> None:
     first = transport.pipe
     first.on_lost(None)
     await until(lambda: link.up)
@@ -350,14 +354,12 @@ async def test_the_late_end_of_an_old_pipe_is_no_news_of_the_new_one(link: Link)
     assert link.send({"t": "ping"})
 
 
-async def test_garbage_on_a_link_that_is_up_closes_it(link: Link) -> None:
-    transport, _ = parts(link)
+async def test_garbage_on_a_link_that_is_up_closes_it(transport: Transport) -> None:
     transport.pipe.on_data(b"\xff" * 100)
     assert transport.pipe.closed
 
 
-async def test_a_question_has_its_own_answer(link: Link) -> None:
-    transport, _ = parts(link)
+async def test_a_question_has_its_own_answer(link: Link, transport: Transport) -> None:
     asked = [asyncio.create_task(link.ask({"t": "drop"})) for _ in range(2)]
     await until(lambda: len(link._pending_requests) == 2)
     first, second = sorted(link._pending_requests)
@@ -384,8 +386,9 @@ async def test_a_question_has_its_own_answer(link: Link) -> None:
         ("ports", {"t": "known", "ports": [-1]}),
     ],
 )
-async def test_what_is_no_answer_ends_the_connection(link: Link, asked: str, said: Header) -> None:
-    transport, _ = parts(link)
+async def test_what_is_no_answer_ends_the_connection(
+    link: Link, asked: str, said: Header, transport: Transport
+) -> None:
     waiting = asyncio.create_task(link.ask({"t": asked}))
     await until(lambda: bool(link._pending_requests))
     transport.pipe.say(said | {"id": next(iter(link._pending_requests))})
@@ -395,8 +398,7 @@ async def test_what_is_no_answer_ends_the_connection(link: Link, asked: str, sai
         await waiting
 
 
-async def test_a_file_is_as_long_as_was_said(link: Link, tmp_path: Path) -> None:
-    transport, _ = parts(link)
+async def test_a_file_is_as_long_as_was_said(link: Link, tmp_path: Path, transport: Transport) -> None:
     for pieces, words in (
         ([b"x" * 9], "more came than the 8 bytes"),
         ([b"x" * 7, b""], "only 7 bytes came of 8"),
@@ -412,8 +414,7 @@ async def test_a_file_is_as_long_as_was_said(link: Link, tmp_path: Path) -> None
         assert not link._files
 
 
-async def test_a_drop_fails_what_waits(link: Link) -> None:
-    transport, _ = parts(link)
+async def test_a_drop_fails_what_waits(link: Link, transport: Transport) -> None:
     asked = asyncio.create_task(link.ask({"t": "form"}))
     await until(lambda: bool(link._pending_requests))
     transport.pipe.on_lost(OSError("cut"))
@@ -440,8 +441,7 @@ def test_an_outcome_without_the_value_it_must_have_is_only_news(header: Any, bod
     assert agent_link.is_notification(header, body) is news
 
 
-async def test_a_goodbye_is_no_loss(link: Link) -> None:
-    transport, listener = parts(link)
+async def test_a_goodbye_is_no_loss(link: Link, transport: Transport, listener: Listener) -> None:
     transport.pipe.say({"t": "bye", "logs": {"r000.out": 40}})
     assert (link.finished, link.last_sizes) == (True, {"r000.out": 40})
     transport.pipe.on_lost(None)
@@ -450,8 +450,7 @@ async def test_a_goodbye_is_no_loss(link: Link) -> None:
     assert listener.links[-1] == (False, "connection closed")
 
 
-async def test_a_node_that_is_gone_is_not_tried_again(link: Link) -> None:
-    transport, _ = parts(link)
+async def test_a_node_that_is_gone_is_not_tried_again(link: Link, transport: Transport) -> None:
     transport.errors = [OSError("no")] * 1000
     transport.pipe.on_lost(None)
     await until(lambda: len(transport.errors) < 1000)
@@ -477,8 +476,9 @@ def data(request: Header, at: int, last: bool = False, **more: Any) -> Header:
     return {"t": "data", "id": request["id"], "at": at, "last": last} | more
 
 
-async def test_a_file_comes_in_pieces_and_goes_on_after_a_drop(link: Link, tmp_path: Path) -> None:
-    transport, _ = parts(link)
+async def test_a_file_comes_in_pieces_and_goes_on_after_a_drop(
+    link: Link, tmp_path: Path, transport: Transport
+) -> None:
     landing = ResultDownload(tmp_path / "x", 10)
     task, request = await fetching(link, landing)
     assert (request["t"], request["f"], request["at"]) == ("fetch", "x.result", 0)
@@ -495,8 +495,7 @@ async def test_a_file_comes_in_pieces_and_goes_on_after_a_drop(link: Link, tmp_p
     assert landing.path.read_bytes() == b"0123456789"
 
 
-async def test_a_file_that_is_not_there_is_an_error(link: Link, tmp_path: Path) -> None:
-    transport, _ = parts(link)
+async def test_a_file_that_is_not_there_is_an_error(link: Link, tmp_path: Path, transport: Transport) -> None:
     task, request = await fetching(link, ResultDownload(tmp_path / "x", 10))
     transport.pipe.say(data(request, 0, last=True, error="No such file"))
     with pytest.raises(OSError, match="No such file"):
@@ -504,8 +503,7 @@ async def test_a_file_that_is_not_there_is_an_error(link: Link, tmp_path: Path) 
     transport.pipe.say(data(request, 0, last=True))  # what still comes of it is passed over
 
 
-async def test_a_shorter_way_is_taken(link: Link, tmp_path: Path) -> None:
-    transport, _ = parts(link)
+async def test_a_shorter_way_is_taken(link: Link, tmp_path: Path, transport: Transport) -> None:
     transport.files = {"x.result"}
     transport.pipe.sent.clear()
     await link.fetch("x.result", ResultDownload(tmp_path / "x", 10))
@@ -545,8 +543,9 @@ async def test_a_pipe_that_ends_while_it_is_opened_is_one_failure_and_not_two() 
     assert unheard == []
 
 
-async def test_what_an_agent_cannot_have_said_ends_the_connection_and_is_told(link: Link) -> None:
-    transport, listener = parts(link)
+async def test_what_an_agent_cannot_have_said_ends_the_connection_and_is_told(
+    link: Link, transport: Transport, listener: Listener
+) -> None:
     for wrong in ({"t": "log", "f": "r0./../../../x", "at": 0}, {"t": "bye"}):
         before = transport.pipe
         transport.pipe.say(wrong)
@@ -557,8 +556,9 @@ async def test_what_an_agent_cannot_have_said_ends_the_connection_and_is_told(li
     assert listener.frames == []
 
 
-async def test_what_is_sent_in_answer_to_a_batch_goes_out_in_one_piece_and_in_order(link: Link) -> None:
-    transport, listener = parts(link)
+async def test_what_is_sent_in_answer_to_a_batch_goes_out_in_one_piece_and_in_order(
+    link: Link, transport: Transport, listener: Listener
+) -> None:
     pipe = transport.pipe
     written: list[bytes] = []
 
@@ -575,8 +575,9 @@ async def test_what_is_sent_in_answer_to_a_batch_goes_out_in_one_piece_and_in_or
     assert len(written) == 2, "alone it goes at once"
 
 
-async def test_what_a_batch_made_us_send_is_sent_though_its_end_is_no_frame(link: Link) -> None:
-    transport, listener = parts(link)
+async def test_what_a_batch_made_us_send_is_sent_though_its_end_is_no_frame(
+    link: Link, transport: Transport, listener: Listener
+) -> None:
     listener.on_frame = lambda link, header, body: link.call(asked("s", 1), b"")  # type: ignore[method-assign, assignment]
     pipe = transport.pipe
     pipe.on_data(encode_frame(OUTCOME) + encode_frame(OUTCOME | {"i": "no number"}))

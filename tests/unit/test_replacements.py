@@ -66,6 +66,12 @@ async def settled(client: Client) -> None:
         await client.roster.wait_replacements()
 
 
+async def replaced(client: Client) -> None:
+    """Node 1 is gone, and what follows of that is done."""
+    lose(client)
+    await settled(client)
+
+
 def written() -> tuple[list[Replacement], list[str], list[str]]:
     """What another process finds: replacements under way, the nodes' machines, the former ones."""
     ledger = Ledger()
@@ -102,8 +108,7 @@ async def test_each_step_is_on_disk_before_it_is_taken(world: World, client: Cli
         seen["used"] = written()
 
     world.on_replace, world.on_prepare = asked, prepared
-    lose(client)
-    await settled(client)
+    await replaced(client)
     (intent,) = world.asked
     new = f"new-{intent}"
     owner = client.roster.owner
@@ -124,8 +129,7 @@ async def test_a_provider_that_fails_is_asked_again_with_the_same_intent(world: 
             raise failures.pop(0)
 
     world.on_replace = fails
-    lose(client)
-    await settled(client)
+    await replaced(client)
     assert (len(world.asked), len(set(world.asked))) == (3, 1)
     assert client.renewed == [True]
     assert written()[0] == []
@@ -134,8 +138,7 @@ async def test_a_provider_that_fails_is_asked_again_with_the_same_intent(world: 
 async def test_what_a_provider_that_hangs_was_at_is_broken_off_and_over(world: World, come: Come) -> None:
     client = await come(start_timeout=0.05)
     world.on_replace = held = Held()
-    lose(client)
-    await settled(client)
+    await replaced(client)
     assert held.cancelled
     assert client.roster.replacement_failure(1) == "no other machine within 0.05 s: it was not up after 0.05 s"
     assert client.phases[1] == "gone"
@@ -217,10 +220,8 @@ async def test_who_comes_while_the_only_node_is_replaced_joins_and_learns_from_i
 async def test_a_client_that_heard_late_joins_what_is_there(world: World, come: Come) -> None:
     """The other client is done: there is no entry any more that would tell of it."""
     first, second = await come(), await come()
-    lose(first)
-    await settled(first)
-    lose(second)
-    await settled(second)
+    await replaced(first)
+    await replaced(second)
     assert len(world.asked) == 1
     assert second.renewed == [False]
 
@@ -246,8 +247,7 @@ async def test_a_machine_that_does_not_come_up_is_ended_and_followed_by_another(
             raise PoolError("no agent can run there")
 
     world.on_prepare = first_is_broken
-    lose(client)
-    await settled(client)
+    await replaced(client)
     first, second = world.asked
     assert first != second, "the same token would give the same machine"
     assert world.ended == [f"new-{first}"]
@@ -279,8 +279,7 @@ async def test_a_machine_that_came_up_meanwhile_is_ended_again(world: World, cli
 
 async def test_the_log_of_the_new_machine_begins_on_a_line_of_its_own(client: Client) -> None:
     client.news.log_receiver.receive("r001.out", 0, b"cut off in the midd")
-    lose(client)
-    await settled(client)
+    await replaced(client)
     assert client.context.archive.read_log_tail("r001.out", 99) == b"cut off in the midd\n"
     assert client.context.machines[1].logs_from == {"r001.out": 20}
     assert client.ledger.machines(TOKEN)[1].logs_from == {"r001.out": 20}
@@ -311,8 +310,7 @@ async def test_a_failure_is_told_as_what_it_is_and_not_as_the_end_of_our_own_tim
 
     setattr(world, f"on_{step}", fails)
     client.news.subscribe(lambda event: told.append(getattr(event, "detail", "")), None)
-    lose(client)
-    await settled(client)
+    await replaced(client)
     assert any(f"{said}; asked again" in words for words in told)
     assert not any("it was not up" in words for words in told), "our own limit is not over"
     assert (client.renewed, len(world.prepared)) == ([True], 1 if step == "replace" else 2)
@@ -348,8 +346,7 @@ async def test_a_useless_machine_that_cannot_be_ended_is_followed_by_another(wor
         raise OSError("the shop is closed")
 
     world.on_prepare, world.on_terminate = first_is_broken, fails
-    lose(client)
-    await settled(client)
+    await replaced(client)
     first, second = world.asked
     assert written() == ([], ["m0", f"new-{second}"], ["m1", f"new-{first}"]), "a teardown ends the former"
     assert client.renewed == [True]
@@ -364,8 +361,7 @@ async def test_a_useless_machine_whose_end_does_not_come_is_followed_by_another(
 
     monkeypatch.setattr(node_recovery, "TERMINATE_TIMEOUT", 0.001)
     world.on_prepare, world.on_terminate = first_is_broken, Held()
-    lose(client)
-    await settled(client)
+    await replaced(client)
     first, second = world.asked
     assert written() == ([], ["m0", f"new-{second}"], ["m1", f"new-{first}"]), "a teardown ends the former"
     assert client.renewed == [True]
@@ -376,8 +372,7 @@ async def test_what_ends_the_search_at_once_is_not_told_as_the_end_of_its_time(w
         raise RemoteError("shop.Odd", "no words")
 
     world.on_replace = fails
-    lose(client)
-    await settled(client)
+    await replaced(client)
     assert client.roster.replacement_failure(1) == "no other machine: shop.Odd: no words"
 
 
@@ -387,8 +382,7 @@ async def test_who_cannot_ask_after_a_machine_of_another_client_goes_on_trying_t
 ) -> None:
     monkeypatch.setattr(node_recovery, "MACHINE_STATE_TIMEOUT", 0.001)
     first, second = await come(), await come()
-    lose(first)
-    await settled(first)
+    await replaced(first)
     asked = []
     describe = world.describe
     world.refuses[f"new-{world.asked[0]}"] = UsageError("its key file is away")
@@ -404,8 +398,7 @@ async def test_who_cannot_ask_after_a_machine_of_another_client_goes_on_trying_t
         return await describe(pool, known)
 
     world.describe = fails  # type: ignore[method-assign]
-    lose(second)
-    await settled(second)
+    await replaced(second)
     assert (len(asked), second.renewed, len(world.asked)) == (3, [False], 1)
 
 
