@@ -141,8 +141,17 @@ class IncomingOutput:
         os.utime(self._file, (changed_at, changed_at))
         if instead:
             self._path.replace(target)
+            return
+        try:
+            target.hardlink_to(self._path)
+        except FileExistsError:
+            raise
+        except OSError:  # a file system without such links
+            if os.path.lexists(target):
+                raise FileExistsError(f"{target} is there") from None
+            self._path.replace(target)
         else:
-            _move_without_overwriting(self._path, target)
+            self._path.unlink()
 
     def has_same_content(self, target: Path) -> bool:
         """Whether a file holds the same."""
@@ -186,19 +195,6 @@ def check_folder_owner(folder: Path) -> None:
 
 def _hash(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:32]
-
-
-def _move_without_overwriting(source: Path, target: Path) -> None:
-    try:
-        target.hardlink_to(source)
-    except FileExistsError:
-        raise
-    except OSError:  # a file system without such links
-        if os.path.lexists(target):
-            raise FileExistsError(f"{target} is there") from None
-        source.replace(target)
-    else:
-        source.unlink()
 
 
 MIN_BUFFER_SIZE = 1 << 20  # bytes from which a run of them is worth a place of its own

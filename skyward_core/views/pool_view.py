@@ -93,10 +93,7 @@ class TrialSheet(Value):
             run: the one that this belongs to.
             returned: tasks of it that have a result.
         """
-        have = {row: (run, task) for task, row in enumerate(self.tasks) if task in returned}
-        have = {**self.before, **have}
-        left = tuple(row for row in range(len(self.rows)) if row not in have)
-        return replace(self, tasks=left, before=have)
+        return self._rest({row: (run, task) for task, row in enumerate(self.tasks) if task in returned})
 
     # -- by gangs ------------------------------------------------------------------------------------------
 
@@ -120,9 +117,13 @@ class TrialSheet(Value):
         Args:
             done: runs that have results of all ranks.
         """
-        have = {**self.before, **{row: (run, 0) for row, run in self.runs.items() if run in done}}
-        left = tuple(row for row in range(len(self.rows)) if row not in have)
-        return replace(self, tasks=left, before=have, runs={}, client=0)
+        return self._rest({row: (run, 0) for row, run in self.runs.items() if run in done})
+
+    def _rest(self, have: Mapping[int, tuple[str, int]]) -> TrialSheet:
+        """Return the sheet of the rows without a result, given the rows that have one since."""
+        before = {**self.before, **have}
+        left = tuple(row for row in range(len(self.rows)) if row not in before)
+        return replace(self, tasks=left, before=before, runs={}, client=0)
 
     def to_json(self) -> dict[str, Any]:
         before = [[row, *place] for row, place in sorted(self.before.items())]

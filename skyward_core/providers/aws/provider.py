@@ -45,7 +45,6 @@ from skyward_core.providers.aws.instance_launch import (
 from skyward_core.providers.aws.instance_offers import (
     DEFAULT_DISK_GB,
     BilledExtras,
-    InstanceType,
     list_offers,
     query_region,
     select_offers,
@@ -61,23 +60,6 @@ if TYPE_CHECKING:
 
 
 HOURS_PER_DAY = 24  # hours: blocks are sold by days
-
-
-async def list_blocks(
-    calls: AwsCalls, provider: str, region: str, kinds: Sequence[InstanceType], nodes: int, hours: int
-) -> list[Block]:
-    """What is sold in a region now, the earliest first.
-
-    Raises:
-        UsageError: none is sold for so long.
-        SkywardError: it cannot be told.
-    """
-    if hours < HOURS_PER_DAY or hours % HOURS_PER_DAY:
-        raise UsageError(
-            f"Capacity Blocks are sold by days: {HOURS_PER_DAY} hours, {2 * HOURS_PER_DAY}, and so on, not {hours}"
-        )
-    found = await asyncio.gather(*(_blocks_of_type(calls, provider, region, kind.name, nodes, hours) for kind in kinds))
-    return sorted((each for some in found for each in some), key=lambda block: (block.starts_at, block.upfront))
 
 
 async def _blocks_of_type(
@@ -487,10 +469,17 @@ class AWS(StrictKeywords):
             UsageError: none is sold for so long.
             SkywardError: EC2 cannot be asked.
         """
+        if hours < HOURS_PER_DAY or hours % HOURS_PER_DAY:
+            raise UsageError(
+                f"Capacity Blocks are sold by days: {HOURS_PER_DAY} hours, {2 * HOURS_PER_DAY}, and so on, not {hours}"
+            )
         found = []
         for region in requirements.regions or await self._regions():
             told = await query_region(self._calls, self.name, region, requirements, self._extras)
-            found += await list_blocks(self._calls, self.name, region, told.matching_types(requirements), nodes, hours)
+            sold = partial(_blocks_of_type, self._calls, self.name, region, nodes=nodes, hours=hours)
+            by_type = await asyncio.gather(*(sold(kind.name) for kind in told.matching_types(requirements)))
+            blocks = [each for some in by_type for each in some]
+            found += sorted(blocks, key=lambda block: (block.starts_at, block.upfront))  # the earliest first
         return found
 
     async def still_sold(self, block: Block) -> Block | None:
