@@ -18,7 +18,7 @@ from skyward_core.runtime import import_hooks
 from skyward_core.store import state_folder
 from skyward_core.tasks import script_loader
 from skyward_core.tasks.client_interpreter import install_alias
-from skyward_core.tasks.find_main_module import load_main_from_module, load_main_from_path
+from skyward_core.tasks.main_module_loader import load_main_from_module, load_main_from_path
 from skyward_core.tasks.script_inspection import list_commands
 
 from .model.errors import UsageError

@@ -35,7 +35,7 @@ from skyward_core.tasks.bounded_subprocess import CancellationToken, QueryTimeou
 from skyward_core.tasks.client_interpreter import OWN_SOURCE, is_own_environment, own_interpreter
 from skyward_core.tasks.packages.inline_metadata import InlineMetadata, read_inline_metadata
 from skyward_core.tasks.packages.package_specs import find_local_packages
-from skyward_core.tasks.packages.python_versions import MIN_PYTHON, is_satisfiable, parse_version, satisfies
+from skyward_core.tasks.packages.requires_python import MIN_PYTHON, is_satisfiable, parse_version, satisfies
 from skyward_core.util.light_dataclass import Value, value
 from skyward_core.util.terminal_safe_text import sanitize_line
 from skyward_core.util.user_files import (

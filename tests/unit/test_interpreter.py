@@ -24,7 +24,7 @@ from skyward_core.tasks.client_interpreter import (
     own_interpreter,
 )
 from skyward_core.tasks.packages import inline_metadata
-from skyward_core.tasks.packages.python_versions import satisfies
+from skyward_core.tasks.packages.requires_python import satisfies
 from skyward_core.tasks.script_interpreters import (
     PythonInfo,
     UnusablePython,

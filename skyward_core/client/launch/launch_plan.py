@@ -44,7 +44,7 @@ from skyward_core.tasks.argument_parsing import expand_combinations
 from skyward_core.tasks.client_interpreter import is_own_environment, require_compatible
 from skyward_core.tasks.packages.image_packages import image_python_version, read_image_packages
 from skyward_core.tasks.packages.package_specs import find_local_packages, packages_to_send
-from skyward_core.tasks.packages.python_versions import satisfies
+from skyward_core.tasks.packages.requires_python import satisfies
 from skyward_core.tasks.script_inspection import (
     check_script_folder,
     describe_script,

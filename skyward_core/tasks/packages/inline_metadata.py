@@ -10,7 +10,7 @@ from typing import Any
 from urllib.parse import quote
 
 from skyward_core.model.errors import ScriptError
-from skyward_core.tasks.packages.python_versions import VersionError, satisfies
+from skyward_core.tasks.packages.requires_python import VersionError, satisfies
 from skyward_core.util.light_dataclass import Value, value
 from skyward_core.util.user_files import expand_user, parse_toml, read_text, resolve_path
 
