@@ -40,7 +40,7 @@ from skyward_tui.ui.refresh_and_repaint import ImmediateRepaint
 from skyward_tui.ui.saved_state import InvalidStateFile, SavedState, ScreenState, load_state, save_state
 from skyward_tui.ui.session_futures import wait_shielded
 from skyward_tui.ui.suspend_for_programs import remove_stale_logs
-from skyward_tui.ui.themes import OWN_THEMES, SKYWARD, UNCOLOURED, ensure_contrast, muted
+from skyward_tui.ui.themes import OWN_THEMES, SKYWARD, UNCOLOURED, ColourRemover, PlainAscii, ensure_contrast, muted
 from skyward_tui.ui.type_ahead import KeyQueue, Palette
 from skyward_tui.widgets.header_and_hints import MIN_HEIGHT, MIN_WIDTH
 
@@ -638,8 +638,6 @@ class SkywardApp(App[None]):
         self._level = self.animation_level
         self._move_and_paint()
         if os.environ.get("NO_COLOR") and not self._asked_theme:
-            from skyward_tui.ui.terminal_driver import ColourRemover
-
             self._line_filters.append(ColourRemover())
             self.theme = UNCOLOURED
         self.no_color = self.theme == UNCOLOURED
@@ -655,10 +653,6 @@ class SkywardApp(App[None]):
         self.animation_level = self._level if self.user_settings.motion else "none"
         is_plain = self._plain or self.user_settings.ascii
         if is_plain or self._line_filters:
-            from skyward_tui.ui.terminal_driver import (
-                PlainAscii,  # late: few need it, and the app is starting
-            )
-
             self._line_filters = [each for each in self._line_filters if not isinstance(each, PlainAscii)]
             self._line_filters += [PlainAscii()] if is_plain else []
 

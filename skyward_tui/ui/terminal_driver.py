@@ -1,4 +1,4 @@
-"""Textual's driver with input filters, and the clipboard.
+"""Textual's driver for terminals that may vanish, and their clipboard.
 
 Textual's own driver does not think of that. Its writing thread dies of the first error, and the app then waits for
 good to hand it more. Its reading thread turns round and round at the end of input. And with the SIGHUP comes a SIGCONT,
@@ -9,21 +9,13 @@ from __future__ import annotations
 
 import os
 import subprocess
-from functools import lru_cache
 from threading import Event
 from typing import TYPE_CHECKING, Any, cast
 
-from rich.segment import Segment
-from rich.style import Style
 from textual.drivers.linux_driver import LinuxDriver
-from textual.filter import LineFilter
-
-from skyward_tui.text.number_and_time_format import plain_ascii
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from textual.color import Color
 
     from skyward_tui.app import SkywardApp
 
@@ -133,40 +125,6 @@ class TerminalDriver(LinuxDriver):
             self.suspend_application_mode()
             self._must_signal_resume = True
             self.resume_application_mode()
-
-
-_GREY = 8  # of the terminal's own colours: what matters less
-
-
-class ColourRemover(LineFilter):
-    """No colour at all. What has a background of its own, such as a cursor, is reversed, what is grey is dim."""
-
-    def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
-        """The same text in other styles."""
-        return [
-            Segment(text, None if style is None else _without_colour(style), control)
-            for text, style, control in segments
-        ]
-
-
-@lru_cache(maxsize=1024)
-def _without_colour(style: Style) -> Style:
-    front, back = style.color, style.bgcolor
-    bare = style.without_color
-    if back is not None and not back.is_default:
-        return bare + Style(reverse=True)
-    return bare + Style(dim=True) if front is not None and front.number == _GREY else bare
-
-
-class PlainAscii(LineFilter):
-    """Nothing but what every terminal and font has. A character becomes as many as it had cells."""
-
-    def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
-        """The same styles over other text."""
-        return [
-            segment if segment.text.isascii() else Segment(plain_ascii(segment.text), *segment[1:])
-            for segment in segments
-        ]
 
 
 PATIENCE = 5.0  # seconds for tmux

@@ -1,13 +1,19 @@
-"""Themes of the app: the glyph, word and colour of each state, the palettes, and style sheets."""
+"""Themes: glyph, word and colour of each state, palettes, style sheets, filters for terminals without colours."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
+from rich.segment import Segment
+from rich.style import Style
 from textual.color import Color
+from textual.filter import LineFilter
 from textual.theme import Theme
+
+from skyward_tui.text.number_and_time_format import plain_ascii
 
 
 class StateStyle(NamedTuple):
@@ -228,3 +234,37 @@ def read_style_sheet(module: str, name: str = "") -> str:
     """
     path = Path(module)
     return path.with_stem(name or path.stem).with_suffix(".tcss").read_text("utf-8")
+
+
+_GREY = 8  # of the terminal's own colours: what matters less
+
+
+class ColourRemover(LineFilter):
+    """No colour at all. What has a background of its own, such as a cursor, is reversed, what is grey is dim."""
+
+    def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
+        """The same text in other styles."""
+        return [
+            Segment(text, None if style is None else _without_colour(style), control)
+            for text, style, control in segments
+        ]
+
+
+@lru_cache(maxsize=1024)
+def _without_colour(style: Style) -> Style:
+    front, back = style.color, style.bgcolor
+    bare = style.without_color
+    if back is not None and not back.is_default:
+        return bare + Style(reverse=True)
+    return bare + Style(dim=True) if front is not None and front.number == _GREY else bare
+
+
+class PlainAscii(LineFilter):
+    """Nothing but what every terminal and font has. A character becomes as many as it had cells."""
+
+    def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
+        """The same styles over other text."""
+        return [
+            segment if segment.text.isascii() else Segment(plain_ascii(segment.text), *segment[1:])
+            for segment in segments
+        ]
