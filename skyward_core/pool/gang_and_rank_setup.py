@@ -1,4 +1,4 @@
-"""Gangs of ranks set up together."""
+"""Setup of ranks before they run calls: in gangs, or of nodes that stand alone."""
 
 from __future__ import annotations
 
