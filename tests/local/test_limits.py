@@ -1,16 +1,27 @@
-"""Disks that fill up, results as large as the machine takes."""
+"""Disks that fill up (of ranks, of the client), a ledger that cannot be written, and results of any size."""
 
 from __future__ import annotations
 
 import os
+import resource
+import sqlite3
 import subprocess
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
 import pytest
 
 import skyward_core as sky
-from tests.support.faults import worker_pids
+from skyward_core.client.session import Session
+from skyward_core.pool import teardown
+from skyward_core.store import ledger
+from skyward_core.store.ledger import Ledger
+from tests.support.faults import agent_pids, worker_pids
+from tests.support.full_disk import fill
+from tests.support.processes import exists
+from tests.support.waiting import wait_until
 
 QUIET = sky.Options(console=False)
 
@@ -66,3 +77,133 @@ def test_a_workers_environment_is_the_images(home: Path) -> None:
 
     with sky.Compute(nodes=1, image=sky.Image(env={"FROM_IMAGE": "yes"}), options=QUIET) as compute:
         assert sky.function(look)() >> compute == "yes"
+
+
+# The client's own disk and ledger: full for a moment, or in another process's hands.
+
+
+LIMIT = 1 << 20  # bytes; the ledger stays below it
+
+
+@sky.function
+def chatter(lines: int) -> None:
+    for number in range(lines):
+        print(f"{number:09d}", "x" * 89)
+
+
+@contextmanager
+def full_disk() -> Iterator[None]:
+    """No file of this process can grow beyond the limit; the nodes, which run already, are not concerned."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (LIMIT, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_logs_that_a_full_disk_did_not_take_are_fetched_again(home: Path) -> None:
+    with sky.Compute(nodes=1, options=sky.Options(console=False)) as compute:
+        spool = Path(compute.pool.context.machines[0].extra["folder"], "spool", "r000.out")
+        kept = compute.pool.archive.logs / "r000.out"
+        with full_disk():
+            chatter(20_000) >> compute
+            wait_until(lambda: compute.pool.news.log_receiver.shown.get("r000.out") == 2_000_000, what="all lines")
+            assert kept.stat().st_size <= LIMIT
+        chatter(10) >> compute
+        wait_until(lambda: kept.stat().st_size == 2_001_000, what="the rest of the log")
+        assert kept.read_bytes() == spool.read_bytes()
+    assert compute.receipt is not None
+    assert compute.receipt.notes == ()
+
+
+def test_logs_that_a_full_disk_never_takes_are_named_in_the_receipt(home: Path) -> None:
+    with ExitStack() as disk, sky.Compute(nodes=1, options=sky.Options(console=False)) as compute:
+        disk.enter_context(full_disk())
+        chatter(20_000) >> compute
+        kept = compute.pool.archive.logs / "r000.out"
+    assert compute.receipt is not None
+    missing = 2_000_000 - kept.stat().st_size
+    said = f"{missing} bytes of the logs of node 0 could not be written to {kept.parent}"
+    assert compute.receipt.notes == (said,)
+    assert b"\0" not in kept.read_bytes()
+
+
+def test_a_locked_ledger_keeps_no_run_waiting(home: Path) -> None:
+    with sky.Compute(nodes=1, options=sky.Options(console=False)) as compute:
+        chatter(1) >> compute
+        other = sqlite3.connect(home / "ledger.db", isolation_level=None)
+        other.execute("BEGIN IMMEDIATE")
+        began = time.monotonic()
+        chatter(1) >> compute
+        wait_until(lambda: compute.pool.news.records._failing_since is not None, what="a try to write it down")
+        for _ in range(4):
+            chatter(1) >> compute
+        waited = time.monotonic() - began
+        other.execute("ROLLBACK")
+        other.close()
+        assert waited < 9, "one wait for the ledger takes ten seconds"
+        token = compute.pool.row.token
+        wait_until(lambda: [run.state for run in Ledger().runs(token)] == ["done"] * 6, what="what was put off")
+
+
+# A ledger that cannot be written when a pool is left: what exists is ended all the same, and both is said.
+
+
+Break = Callable[[], Callable[[], None]]  # breaks the ledger, and gives what mends it
+
+
+@pytest.fixture(params=["locked", "full"])
+def fault(request: pytest.FixtureRequest, home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Break]:
+    monkeypatch.setattr(ledger, "LOCK_TIMEOUT", 0.1)
+    monkeypatch.setattr(teardown, "WRITE", 0.3)
+    with ExitStack() as stack:
+        if request.param == "full":
+            if os.geteuid() != 0:
+                pytest.skip("making a small disk needs root")
+            home.mkdir()
+            subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16m,mode=700", "tmpfs", str(home)], check=True)
+            stack.callback(subprocess.run, ["umount", "-l", str(home)], check=True)
+            for name in ("local", "pools"):  # elsewhere: the nodes' end would make room for the ledger
+                home.with_name(name).mkdir()
+                (home / name).symlink_to(home.with_name(name))
+            yield lambda: fill(home / "full")
+        else:
+            yield lambda: lock(home / "ledger.db")
+
+
+def lock(path: Path) -> Callable[[], None]:
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    return other.close
+
+
+def test_what_exists_is_ended_first_and_written_down_when_that_works(fault: Break) -> None:
+    with pytest.raises(sky.TeardownError) as caught, sky.Compute(nodes=2, name="unwritten") as compute:
+        pids = agent_pids(compute) + worker_pids(compute)
+        mend = fault()
+    assert pids
+    assert not any(exists(pid) for pid in pids)
+    assert "created 2, verified gone 2, unaccounted 0; not written down: the ledger" in str(caught.value)
+    mend()
+    assert [row.name for row in Ledger().live_pools()] == ["unwritten"]
+    with closing(_Looking()) as session:
+        assert not any(pool.is_live for pool in session.refresh().result(60))
+    assert Ledger().live_pools() == []
+
+
+def test_what_left_the_block_goes_on_beside_what_could_not_be_written(
+    fault: Break, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with ExitStack() as stack:
+        with pytest.raises(ZeroDivisionError), sky.Compute(nodes=1, name="both") as compute:
+            pids = agent_pids(compute)
+            stack.callback(fault())
+            raise ZeroDivisionError
+        assert not any(exists(pid) for pid in pids)
+        assert "not written down: the ledger" in capfd.readouterr().err
+
+
+class _Looking(Session):
+    def close(self) -> None:
+        self.detach()

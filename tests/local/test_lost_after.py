@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
+import signal
+import sqlite3
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 import skyward_core as sky
+from skyward_core.node.bootstrap.host_inspection import find_node_processes
 from skyward_core.store.ledger import Ledger
-from tests.support.faults import on_loop
+from tests.support.cli import Cli
+from tests.support.faults import on_loop, remove
 from tests.support.loss import cut
 from tests.support.pool_logs import last_run, log_of
 from tests.support.waiting import wait_until
@@ -88,3 +95,53 @@ with sky.attach("shared") as compute:
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=90)
         path.with_suffix(".away").rename(path)
         assert done.stdout == "lost 1\n", done.stderr
+
+
+# A node goes with all that is on it while no client of its pool is there: whoever comes next tells what it had.
+
+
+def leave(cli: Cli) -> tuple[str, str, str]:
+    """Detach from a run that has gone on for a while; gives its pool, itself, and the folder of node 1."""
+    left = cli("run", "endings.py:waits", "--nodes", 2, "--arg", f"marker={cli.folder}/m", "--detach", "--json")
+    run = json.loads(left.stdout.splitlines()[-1])["run"]
+    with closing(Ledger(cli.folder / "home/ledger.db")) as ledger:
+        row = ledger.run(run)
+        assert row is not None and not row.has_client
+        (machine,) = [each for each in ledger.machines(row.token) if each.node == 1]
+    with closing(sqlite3.connect(cli.folder / "home/ledger.db")) as db:
+        db.execute("UPDATE runs SET opened_at=opened_at-60")
+        db.commit()
+    return left.stderr.split("attach ")[1].split()[0], run, machine.extra["folder"]
+
+
+def lose(folder: str) -> None:
+    """Have a node go with all that is on it."""
+    for pid in find_node_processes(folder):
+        os.kill(pid, signal.SIGKILL)
+    remove(folder)
+
+
+@pytest.mark.proof("2 s of a processor")
+def test_a_run_that_loses_a_node_while_somebody_follows_it_fails(cli: Cli) -> None:
+    pool, _, folder = leave(cli)
+    with cli.begin("attach", pool, "--json") as follower:
+        assert follower.stderr is not None and "on 2 ranks" in follower.stderr.readline()
+        lose(folder)
+        out, said = follower.communicate()
+    found = json.loads(out.splitlines()[-1])
+    assert follower.returncode == 1 and "node 1 " in found["root_cause"]["message"], said
+    assert [rank["outcome"] for rank in found["ranks"]] == ["collateral", "lost"]
+    assert cli.pools()[pool]["runs"][0]["state"] == "failed"
+
+
+def test_a_run_that_lost_a_node_ends_when_somebody_follows_it(cli: Cli) -> None:
+    pool, run, folder = leave(cli)
+    lose(folder)
+    assert cli.pools()[pool]["runs"][0]["state"] == "running", "who only looks stops nothing"
+    outcomes = [rank["outcome"] for rank in cli.json("results", run)["ranks"]]
+    assert outcomes == ["running", "lost"]
+    followed = cli("attach", pool, "--json", status=1)
+    found = json.loads(followed.stdout.splitlines()[-1])
+    assert [rank["outcome"] for rank in found["ranks"]] == ["collateral", "lost"]
+    assert found["root_cause"]["message"] == "node 1 is gone: its machine was gone when somebody came"
+    assert cli.pools()[pool]["runs"][0]["state"] == "failed"

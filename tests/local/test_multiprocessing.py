@@ -1,4 +1,4 @@
-"""What a script defines works in processes that its functions start with multiprocessing, whichever way they start."""
+"""What a script defines works in ranks by its name, in processes of multiprocessing, and beside a fork."""
 
 from __future__ import annotations
 
@@ -183,3 +183,148 @@ def test_functions_of_real_modules_stay_theirs(tmp_path: Path, home: Path) -> No
         "with sky.Compute(provider=sky.Local(), nodes=1) as compute:\n    print(look() >> compute)\n"
     )
     assert python(script) == [str(("lib", 7, [2], str(tmp_path / "lib.py")))]
+
+
+# A script that forks while its pool is up: the child is another process, and the pool is the parent's.
+
+
+FORKS = """
+import os, sys
+import skyward_core as sky
+
+@sky.function
+def same(n):
+    return n
+
+@sky.function
+def count(n):
+    yield from range(n)
+
+def in_child(work):
+    sys.stdout.flush()
+    if child := os.fork():
+        print("child ended with", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+        print("parent goes on:", same(3) @ compute, flush=True)
+    else:
+        work()
+
+def use():
+    try:
+        same(1) @ compute
+    except sky.PoolError as error:
+        print(error)
+    sys.exit(4)
+
+def use_another():
+    with sky.attach("forking") as attached:
+        print("attached:", same(5) @ attached)
+    with sky.Compute(provider=provider) as own:
+        print("own:", same(6) >> own)
+    sys.exit(6)
+
+def fail():
+    raise ValueError("in the child")
+
+provider = sky.Local()
+with sky.Compute(provider=provider, nodes=2, name="forking") as compute:
+    print(same(0) @ compute)
+    values = count(9) >> compute
+    assert next(values) == 0
+    in_child(use)
+    in_child(use_another)
+    in_child(fail)
+    print("values:", sum(values))
+print("receipt:", compute.receipt.ok)
+"""
+
+
+def test_a_forked_child_ends_by_itself_and_leaves_the_pool_to_its_parent(tmp_path: Path, home: Path) -> None:
+    path = tmp_path / "forks.py"
+    path.write_text(FORKS)
+    done = subprocess.run([sys.executable, str(path)], capture_output=True, text=True, timeout=100, check=False)
+    lines = [line for line in done.stdout.splitlines() if not line.startswith("pool forking belongs")]
+    assert lines == [
+        "[0, 0]",
+        "child ended with 4",
+        "parent goes on: [3, 3]",
+        "attached: [5, 5]",
+        "own: 6",
+        "child ended with 6",
+        "parent goes on: [3, 3]",
+        "child ended with 1",
+        "parent goes on: [3, 3]",
+        "values: 36",
+        "receipt: True",
+    ], done.stdout + done.stderr
+    assert "cannot be used here; sky.attach('forking')" in done.stdout
+    assert done.stderr.count("Traceback") == done.stderr.count("ValueError: in the child") == 1, done.stderr
+
+
+# What a script defines and pickle knows by its name alone: it is not there on a node, so it travels by value.
+
+
+BY_NAME = """
+import functools, typing
+import skyward_core as sky
+
+UserId = typing.NewType("UserId", int)
+
+@functools.lru_cache(maxsize=7)
+def fib(n):
+    "Of Fibonacci."
+    return n if n < 2 else fib(n - 1) + fib(n - 2)
+
+@sky.function
+def f(n: int = 10):
+    return fib(n), fib.cache_parameters()["maxsize"], fib.__doc__, UserId(3), fib.cache_info().hits > 0
+
+if __name__ == "__main__":
+    with sky.Compute(nodes=1, options=sky.Options(console=False)) as compute:
+        print(f() @ compute)
+"""
+
+
+def test_cached_functions_and_new_types_of_a_script(home: Path, tmp_path: Path) -> None:
+    script = tmp_path / "cached.py"
+    script.write_text(BY_NAME)
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=90)
+    assert done.stdout == "[(55, 7, 'Of Fibonacci.', 3, True)]\n", done.stderr
+
+
+@pytest.mark.proof("1 s of a processor")
+def test_the_same_from_the_command_line(home: Path, tmp_path: Path) -> None:
+    script = tmp_path / "cached.py"
+    script.write_text(BY_NAME)
+    command = [sys.executable, "-m", "skyward_tui", "run", f"{script}:f", "--nodes", "1"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=90)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "[55, 7, 'Of Fibonacci.', 3, True]" in done.stdout
+
+
+# Nothing of ours can know that this object goes by its name.
+NESTED = """
+import skyward_core as sky
+
+class Named:
+    def __reduce__(self):
+        return "named"
+
+named = Named()
+
+@sky.function
+def f():
+    return type(named).__name__
+
+with sky.Compute(nodes=1) as compute:
+    print(f() @ compute)
+"""
+
+
+def test_a_rank_that_imports_a_script_makes_no_pool(home: Path, tmp_path: Path) -> None:
+    script = tmp_path / "nested.py"
+    script.write_text(NESTED)
+    command = [sys.executable, "-m", "skyward_tui", "run", f"{script}:f", "--nodes", "1"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=90)
+    assert "makes a pool when it is imported" in done.stdout + done.stderr
+    assert done.returncode == 1
+    assert len(list((home / "pools").iterdir())) == 1

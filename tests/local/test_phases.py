@@ -15,6 +15,7 @@ from skyward_core.client.session import Session
 from skyward_core.model.specs import Options, PoolSpec
 from skyward_core.plugins import Plugin
 from skyward_core.providers.local.provider import Local
+from skyward_core.store.ledger import Ledger
 from skyward_core.tasks.function_pickling import make_task
 from tests.support.waiting import wait_until
 
@@ -126,3 +127,38 @@ def test_each_step_before_a_function_is_told_with_its_time(session: Session, tmp
     again = session.launch("p", make_task(train())).result(90)
     assert session.wait("p", again.id).result(90).state == "done"
     assert set(phases(session).values()) <= {"running"}
+
+
+# A ctrl-c while a pool comes up, at the lines around what the provider begins before there is a pool.
+
+
+class Interrupted(sky.Local):
+    """Local nodes; the person presses ctrl-c as the warm-up begins, or as it ends."""
+
+    def __init__(self, at: str) -> None:
+        super().__init__()
+        self.at = at
+
+    @contextmanager
+    def warm(self, spec: sky.PoolSpec) -> Iterator[None]:  # type: ignore[override]
+        with super().warm(spec):
+            if self.at == "begin":
+                raise KeyboardInterrupt
+            yield
+        raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("at", ["begin", "end"])
+def test_nothing_is_left(home: Path, at: str) -> None:
+    compute = sky.Compute(provider=Interrupted(at), nodes=2, name="cut", options=sky.Options(console=False))
+    with pytest.raises(KeyboardInterrupt), compute:
+        pass
+    ledger = Ledger()
+    row = ledger.find_pool("cut")
+    ledger.close()
+    assert not list((home / "local").glob("cut.*"))
+    if at == "begin":
+        assert row is None
+    else:
+        assert row is not None and row.ended_at is not None
+        assert compute.receipt is not None and (compute.receipt.created, compute.receipt.ok) == (2, True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from pathlib import Path
 
 import pytest
@@ -64,3 +65,31 @@ def test_a_task_after_a_run_on_some_nodes_knows_its_rank_in_the_pool(home: Path)
             assert {p[:2] for p in found} == {(n, (0, 0, 1)) for n in range(3)}
             # The gang is as it was.
             assert [p[:3] for p in place().with_nodes(nodes) @ compute] == told
+
+
+# What follows a failed run on the same pool.
+
+
+@sky.function
+def leave(how: str) -> str:
+    if sky.instance_info().is_head:
+        if how == "sys.exit":
+            sys.exit(3)
+        os._exit(4)
+    return "ok"
+
+
+@sky.function
+def fine() -> str:
+    return "ok"
+
+
+def test_starts_with_a_whole_gang_however_soon_it_comes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other rank, on another node, has returned: only the head's agent knows that the gang is broken."""
+    monkeypatch.setenv("SKYWARD_HOME", str(tmp_path))
+    with sky.Compute(nodes=2, options=sky.Options(console=False)) as pool:
+        for how, status in [("sys.exit", 3), ("os._exit", 4)] * 4:
+            with pytest.raises(sky.RunError) as failed:
+                leave(how) @ pool
+            assert (failed.value.root_cause.rank, failed.value.root_cause.exit_code) == (0, status)
+            assert fine() @ pool == ["ok", "ok"]
