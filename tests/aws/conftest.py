@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -38,3 +39,15 @@ def simulated_bed(session_bed: Bed) -> Iterator[Bed]:
     session_bed.simulate()
     yield session_bed
     session_bed.heal()
+
+
+@pytest.fixture
+def bed_of_client(simulated_bed: Bed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bed:
+    """The same, and this process as a client whose credentials are for it."""
+    from skyward_core.providers.aws import boto_calls
+
+    monkeypatch.setenv("SKYWARD_HOME", str(tmp_path))
+    for name, text in simulated_bed.environment().items():
+        monkeypatch.setenv(name, text)
+    boto_calls.shared_calls.cache_clear()
+    return simulated_bed

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import asdict, replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,7 +17,6 @@ from skyward_core.model.accelerators import resolve
 from skyward_core.model.errors import NoCapacity, SkywardError, UsageError
 from skyward_core.model.offers import Block, MachineRequirements, Reservation
 from skyward_core.model.specs import Options, PoolSpec
-from skyward_core.providers.aws import boto_calls
 from skyward_core.providers.pool_key_folder import ledger_id
 from skyward_core.store.ledger import Ledger
 from skyward_tui.cli.commands.offers_capacity_costs import buy, clear, list_offerings
@@ -30,13 +27,9 @@ H100 = MachineRequirements(accelerator=resolve("H100:8"))
 
 
 @pytest.fixture
-def bed(simulated_bed: Bed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bed]:
-    monkeypatch.setenv("SKYWARD_HOME", str(tmp_path))
+def bed(bed_of_client: Bed, monkeypatch: pytest.MonkeyPatch) -> Bed:
     monkeypatch.setattr(offers_and_capacity, "PURCHASE_POLL_PAUSES", (0.01, 0.01))
-    for name, text in simulated_bed.environment().items():
-        monkeypatch.setenv(name, text)
-    boto_calls.shared_calls.cache_clear()
-    yield simulated_bed
+    return bed_of_client
 
 
 def block() -> Block:

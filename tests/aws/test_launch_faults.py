@@ -40,7 +40,7 @@ G_QUOTA = "L-DB2E81BA"
 
 
 @pytest.fixture
-def bed(simulated_bed: Bed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bed]:
+def bed(bed_of_client: Bed, monkeypatch: pytest.MonkeyPatch) -> Bed:
     """The bed, and a client whose credentials are for it; what lives on machines is not looked at: nothing does."""
 
     async def nothing(machine: Machine, way: Any) -> Machine:
@@ -49,11 +49,7 @@ def bed(simulated_bed: Bed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(provider, "update_machine", nothing)
     monkeypatch.setattr(teardown, "SILENCE", 0.5)
     monkeypatch.setattr(instance_lookup_and_end, "VISIBILITY_TIMEOUT", 2.0)
-    monkeypatch.setenv("SKYWARD_HOME", str(tmp_path))
-    for name, text in simulated_bed.environment().items():
-        monkeypatch.setenv(name, text)
-    boto_calls.shared_calls.cache_clear()
-    yield simulated_bed
+    return bed_of_client
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from skyward_core.client.leftover_cleanup import LeftoverScan
 from skyward_core.client.session import Session
 from skyward_core.model.machines import Machine
 from skyward_core.model.specs import Options, PoolSpec
-from skyward_core.providers.aws import boto_calls, instance_lookup_and_end, instance_tags, provider
+from skyward_core.providers.aws import instance_lookup_and_end, instance_tags, provider
 from skyward_core.providers.pool_key_folder import ledger_id
 from skyward_core.store.ledger import Ledger
 from skyward_tui.text.receipts_and_leftovers import leftovers_line, other_ledgers_lines, unchecked_line
@@ -31,17 +31,14 @@ LIVES = {"state": "gone"}  # of an agent on each machine, as SSH would tell
 
 
 @pytest.fixture
-def bed(simulated_bed: Bed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bed]:
+def bed(bed_of_client: Bed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bed:
     async def look(machine: Machine, way: Any) -> Machine:
         return replace(machine, state=LIVES["state"])  # type: ignore[arg-type]
 
     monkeypatch.setattr(provider, "update_machine", look)
     monkeypatch.setitem(LIVES, "state", "gone")
     monkeypatch.setenv("SKYWARD_HOME", str(tmp_path / "home"))
-    for name, text in simulated_bed.environment().items():
-        monkeypatch.setenv(name, text)
-    boto_calls.shared_calls.cache_clear()
-    yield simulated_bed
+    return bed_of_client
 
 
 def spec(name: str = "q", nodes: int = 2) -> PoolSpec:
@@ -190,3 +187,27 @@ def test_who_has_rented_nothing_asks_nobody(bed: Bed, monkeypatch: pytest.Monkey
         assert [each.region for each in accounts] == [("us-east-1", "us-west-2"), None, None]
         assert [each.profile for each in accounts] == [None, None, "mine"]
     assert sent == []
+
+
+# Machines and their disks say when they end, in few calls.
+
+
+def test_all_of_a_pool_say_so_in_one_call(bed: Bed) -> None:
+    provider = rented(ssh_from="127.0.0.1/32")
+    ec2 = bed.client()
+
+    def told() -> set[str]:
+        machines = [each for some in ec2.describe_instances()["Reservations"] for each in some["Instances"]]
+        marks = [instance_tags.parse_tags(each) for each in (*machines, *ec2.describe_volumes()["Volumes"])]
+        assert len(marks) == 6
+        return {each[instance_tags.EXPIRES] for each in marks}
+
+    made = asyncio.run(provider.create(PoolSpec(name="p", provider=provider, nodes=3), "t" * 16))
+    (at_first,) = told()  # 5 minutes to start, the lease of 10, and 5 beyond it
+    assert abs((instance_tags.tagged_expiry({instance_tags.EXPIRES: at_first}) or 0) - time.time() - 20 * 60) < 60
+    asyncio.run(provider.date("p", made, 1_893_456_000.0))
+    assert (
+        told() == {"2030-01-01T00:00:00Z"}
+        and instance_tags.tagged_expiry({instance_tags.EXPIRES: told().pop()}) == 1_893_456_000.0
+    )
+    assert len(bed.calls("CreateTags")) == 1

@@ -6,7 +6,6 @@ import asyncio
 import json
 import stat
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -17,9 +16,10 @@ import skyward_core as sky
 from skyward_core.client.launch.launch_request import LaunchRequest
 from skyward_core.client.offers_and_capacity import list_offers
 from skyward_core.model.accelerators import resolve
+from skyward_core.model.machines import Check
 from skyward_core.model.offers import MachineRequirements, Offer, OfferList, matching_offers
 from skyward_core.protocol.node_paths import STATE_FILE
-from skyward_core.providers.aws import boto_calls, instance_offers
+from skyward_core.providers.aws import instance_offers
 from skyward_tui.cli.commands.offers_capacity_costs import offers
 from skyward_tui.cli.commands.run import run
 from skyward_tui.cli.console import Console
@@ -30,13 +30,8 @@ T4 = MachineRequirements(accelerator=resolve("T4"))
 
 
 @pytest.fixture
-def bed(simulated_bed: Bed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bed]:
-    """The bed, and a client whose credentials are for it."""
-    monkeypatch.setenv("SKYWARD_HOME", str(tmp_path))
-    for name, text in simulated_bed.environment().items():
-        monkeypatch.setenv(name, text)
-    boto_calls.shared_calls.cache_clear()
-    yield simulated_bed
+def bed(bed_of_client: Bed) -> Bed:
+    return bed_of_client
 
 
 def look(wish: MachineRequirements, **provider: Any) -> OfferList:
@@ -278,3 +273,50 @@ def test_what_can_be_bought_ahead_is_listed_and_not_bought(bed: Bed, capsys: pyt
     with pytest.raises(sky.UsageError, match="sold by days: 24 hours, 48, and so on, not 30"):
         show(capsys, accelerator="H100:8", block=30)
     assert bed.calls("PurchaseCapacityBlock") == []
+
+
+# What a check says of an account, before anything is made.
+
+
+async def lines(**wishes: object) -> dict[str, Check]:
+    provider = sky.AWS(**{"region": "us-east-1"} | wishes)  # type: ignore[arg-type]
+    return {each.subject: each for each in await provider.check()}
+
+
+async def test_who_what_and_how_much(bed: Bed) -> None:
+    bed.quota("L-DB2E81BA", 0)
+    bed.quota("L-3819A6DF", 64)
+    told = await lines()
+    assert [each.state for each in told.values()] == ["ok"] * 4
+    assert "123456789012" in told["AWS credentials"].detail
+    assert "us-east-1a" in told["us-east-1"].detail
+    assert "G and VT 0 on demand, 64 spot" in told["quotas in us-east-1"].detail
+    made = {"RunInstances", "ImportKeyPair", "CreateSecurityGroup", "CreatePlacementGroup"}
+    tried = [each for each in bed.calls() if each["action"] in made]
+    assert len(tried) == 4 and bed.instances() == [], "dry runs make nothing"
+
+
+async def test_what_is_not_allowed_is_named(bed: Bed) -> None:
+    bed.deny("RunInstances")
+    bed.deny("ImportKeyPair")
+    bed.deny("ListServiceQuotas")
+    told = await lines()
+    assert told["permissions in us-east-1"].state == "fail"
+    assert "may not do ImportKeyPair, RunInstances:" in told["permissions in us-east-1"].detail
+    assert told["quotas in us-east-1"].state == "warn" and "ListServiceQuotas" in told["quotas in us-east-1"].detail
+
+
+async def test_an_account_without_gpus_is_warned_of_it(bed: Bed) -> None:
+    for code in ("L-DB2E81BA", "L-3819A6DF", "L-417A185B", "L-7212CCBC", "L-C4BD4855"):
+        bed.quota(code, 0)
+    quotas = (await lines())["quotas in us-east-1"]
+    assert quotas.state == "warn" and quotas.detail.endswith("none of G and VT, P")
+
+
+async def test_credentials_that_have_expired_and_a_region_without_a_network(bed: Bed) -> None:
+    bed.no_default_vpc("us-east-1")
+    told = await lines()
+    assert told["us-east-1"].state == "fail" and "no default VPC" in told["us-east-1"].detail
+    bed.expire_credentials()
+    (said,) = (await lines()).values()
+    assert said.state == "fail" and "expired" in said.detail

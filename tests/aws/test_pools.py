@@ -8,6 +8,7 @@ import sys
 from contextlib import closing
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -23,10 +24,12 @@ from skyward_core.transport.ssh.host_address import Target
 from skyward_core.views.events import NodePhase, PoolState
 from tests.aws import Bed
 from tests.aws.pools import left, rented, where
+from tests.lab.proxy import DelayProxy
 from tests.lab.tools import wait_until
 from tests.support.another_script import torchrun_with_another_python
 from tests.support.cli import EXAMPLES
 from tests.support.fewer import without
+from tests.support.journey import journey
 
 
 @pytest.fixture
@@ -241,3 +244,25 @@ def node_of(machine: str) -> int:
 def own(bed: Bed) -> str:
     """The network that holds nothing but this client, as machines see it."""
     return f"{bed.client_address()}/32"
+
+
+# A person's way through the app, in a real pseudo-terminal, on rented machines.
+
+
+class Near(DelayProxy):
+    """The API at the client's address in the lab, from which machines are spoken to, too: by that the provider tells
+    where SSH is to be let in from."""
+
+    def __init__(self, bed: Bed) -> None:
+        super().__init__("127.0.0.1", urlsplit(bed.endpoint).port or 0, delay=0)
+        self.address = bed.client_address()
+
+
+@pytest.mark.proof("7 s of a processor")
+def test_launch_kill_read_run_again_tear_down(bed: Bed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Near(bed) as near:
+        here = {"AWS_ENDPOINT_URL": f"http://{near.address}:{near.port}", "NO_PROXY": near.address}
+        for name, text in (bed.environment() | here).items():
+            monkeypatch.setenv(name, text)
+        journey(tmp_path, "aws", {"instance_type": "g4dn.xlarge"}, typed="work")
+    assert left(bed) == []

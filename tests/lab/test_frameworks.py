@@ -5,16 +5,22 @@ from __future__ import annotations
 import os
 import runpy
 import sys
-from typing import Any
+import urllib.request
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
 
 import pytest
 
 import skyward_core as sky
+from skyward_core.client.session import Session
+from skyward_core.plugins.plugin import Plugin
 from tests.support.cli import EXAMPLES
 from tests.support.fewer import without
+from tests.support.pool_logs import last_run, log_of
 
 from . import Lab
-from .pools import listening, pool, ssh
+from .pools import listening, nothing_runs, pool, ssh, until
 
 
 @sky.function
@@ -68,3 +74,113 @@ def test_jax_between_hosts(lab: Lab) -> None:
         assert gathered() @ compute == [[2, [[0], [1]], lab.hosts[0].address]] * 2
         for host in lab.hosts[:2]:
             assert listening(host) <= {host.address}
+
+
+# Launchers that commands start on each node, and that find one another by what a command is told of its place.
+#
+# `test_job_files.py` has torchrun with a static rendezvous.
+
+
+BY_TORCH = """
+import os, torch, torch.distributed as dist
+dist.init_process_group("gloo")
+total = torch.tensor([1.0 + dist.get_rank()])
+dist.all_reduce(total)
+print("met", dist.get_rank(), dist.get_world_size(), total.item(), os.environ["LOCAL_WORLD_SIZE"], flush=True)
+dist.destroy_process_group()
+"""
+BY_ACCELERATE = """
+import torch
+from accelerate import Accelerator
+accelerator = Accelerator(cpu=True)
+total = accelerator.reduce(torch.tensor([1.0 + accelerator.process_index]))
+print("met", accelerator.process_index, accelerator.num_processes, total.item(), 1, flush=True)
+accelerator.end_training()
+"""
+C10D = """
+torchrun --nnodes $SKYPILOT_NUM_NODES --nproc_per_node 1 --rdzv_backend c10d --rdzv_id $SKYPILOT_TASK_ID \\
+    --rdzv_endpoint $MASTER_ADDR:$MASTER_PORT by_torch.py
+"""
+ACCELERATE = """
+accelerate launch --cpu --num_machines $SKYPILOT_NUM_NODES --num_processes $SKYPILOT_NUM_NODES \\
+    --machine_rank $SKYPILOT_NODE_RANK --main_process_ip $MASTER_ADDR --main_process_port $MASTER_PORT by_accelerate.py
+"""
+
+
+def meets(lab: Lab, command: str, **wishes: str) -> None:
+    """Each node's launcher starts one process, and these two add up what they are."""
+    for name, text in (("by_torch.py", BY_TORCH), ("by_accelerate.py", BY_ACCELERATE)):
+        Path(name).write_text(text)
+    image = sky.Image(env=wishes)
+    with pool(lab, ssh(lab, lab.hosts[:2], python=sys.executable), image=image) as compute:
+        sky.shell(command) @ compute
+        logs = [log_of(compute, last_run(compute), rank).decode() for rank in range(2)]
+        met = sorted(line for log in logs for line in log.splitlines() if line.startswith("met"))
+        assert met == ["met 0 2 3.0 1", "met 1 2 3.0 1"] and all("met" in log for log in logs)
+    nothing_runs(lab)
+
+
+@pytest.mark.proof("torch")
+def test_torchrun_with_a_rendezvous_by_c10d(lab: Lab) -> None:
+    pytest.importorskip("torch")
+    meets(lab, C10D, **without("torch._dynamo"))
+
+
+@pytest.mark.proof("accelerate")
+def test_accelerate_launch_on_several_machines(lab: Lab) -> None:
+    pytest.importorskip("accelerate")
+    meets(lab, ACCELERATE)
+
+
+# Web pages of a head, found by a client that did not make the pool.
+
+
+PORT, SECRET = 6789, "known-to-who-made-it"
+
+
+@dataclass(frozen=True)
+class Pages(Plugin):
+    """Has a page on the head's loopback."""
+
+    name: ClassVar[str] = "pages"
+
+    def dashboard_at(self, pool: str) -> tuple[int, str]:
+        return PORT, f"{SECRET}/status"
+
+
+SERVER = """
+import http.server, sys
+
+class Page(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(self.path.encode())
+    do_HEAD = do_GET
+
+http.server.ThreadingHTTPServer(("127.0.0.1", int(sys.argv[1])), Page).serve_forever()
+"""
+
+
+def test_pages_of_the_head_are_brought_here(lab: Lab) -> None:
+    head = lab.hosts[0]
+    (head.home / "serve.py").write_text(SERVER)
+    with pool(lab, ssh(lab, [head]), plugins=[Pages()]) as compute:
+        looking = Session()
+        try:
+            assert looking.dashboards(compute.name).result() == [], "nobody listens yet"
+            ports = (PORT, 6006)
+            serve = "python3 serve.py {} >/dev/null 2>&1 & echo $!"
+            running = [int(head.run(serve.format(port))) for port in ports]
+            until(lambda: len(looking.dashboards(compute.name).result()) == 2, "both")
+            found = {each.name: each.address for each in looking.dashboards(compute.name).result()}
+            assert found.keys() == {"pages", "tensorboard"}
+            assert found["pages"].startswith("http://127.0.0.1:") and f":{PORT}/" not in found["pages"]
+            for name, path in (("pages", f"/{SECRET}/status"), ("tensorboard", "/")):
+                with urllib.request.urlopen(found[name], timeout=10) as page:
+                    assert page.read().decode() == path
+            for pid in running:
+                head.run(f"kill {pid}")
+            until(lambda: looking.dashboards(compute.name).result() == [], "they are gone")
+        finally:
+            looking.detach()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import shutil
 import signal
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -15,10 +17,11 @@ import skyward_core as sky
 from skyward_core.pool import teardown
 from skyward_core.transport.background_loop import submit
 from skyward_core.transport.ssh.bootstrap_channel import CommandChannel
+from skyward_core.views.events import Event, NodeLink, NodePhase, RankEnded
 
 from . import Host, HostOptions, Lab
 from .conftest import MakeLab
-from .pools import DEADLINE, agents, less_patience, nothing_runs, pool, rank, ssh, until
+from .pools import DEADLINE, agents, allowed, less_patience, nothing_runs, pool, rank, ssh, until
 
 
 @sky.function
@@ -136,3 +139,130 @@ def test_a_folder_that_is_hidden_hides_no_worker(lab: Lab, monkeypatch: pytest.M
             host.run("umount ~/.cache")
         assert submit(compute.pool.down()).result(DEADLINE).ok
     nothing_runs(lab)
+
+
+# Processes that die on hosts: agents are followed by new ones, workers are named with how they ended.
+
+
+def test_an_agent_that_dies_is_followed_by_one_that_adopts_its_workers(pair: Lab) -> None:
+    def work() -> tuple[int, int]:
+        print("before", flush=True)
+        while not (Path.home() / "go").exists():
+            time.sleep(0.02)
+        print("after", flush=True)
+        return sky.instance_info().rank, os.getpid()
+
+    def which() -> int:
+        return os.getpid()
+
+    with pool(pair) as compute:
+        before = sky.function(which)() @ compute
+        with ThreadPoolExecutor(1) as beside:
+            running = beside.submit(lambda: sky.function(work)() @ compute)
+            until(lambda: compute.pool.view.logs.rank(1).end == 1, "the run's first line")
+            old = {link.node: link.welcome["pid"] for link in compute.pool.links}
+            for pid in agents(pair.hosts[1]):
+                os.kill(pid, signal.SIGKILL)
+            until(lambda: compute.pool.links[1].welcome["pid"] != old[1], "a new agent")
+            for host in pair.hosts:
+                (host.home / "go").touch()
+            assert running.result(DEADLINE) == list(enumerate(before)), "no worker was started anew"
+        until(lambda: compute.pool.view.logs.rank(1).lines(0, 9) == ["before", "after"], "the last line")
+        assert rank() @ compute == [0, 1]
+    assert compute.receipt is not None and compute.receipt.ok
+    nothing_runs(pair)
+    for host in pair.hosts:
+        (host.home / "go").unlink()
+
+
+@pytest.mark.proof("1 s of a processor")
+def test_agent_and_workers_that_die_together_are_followed_by_new_ones(pair: Lab) -> None:
+    with pool(pair) as compute:
+        assert rank() @ compute == [0, 1]
+        old = compute.pool.links[1].welcome["pid"]
+        pair.hosts[1].kill_all()  # its sshd and its disk are well
+        until(lambda: compute.pool.links[1].welcome["pid"] != old, "a new agent")
+        assert rank() @ compute == [0, 1]
+        assert compute.pool.view.state == "up"
+    assert compute.receipt is not None and compute.receipt.ok
+    assert compute.receipt.created == 2
+
+
+def test_what_ended_an_agent_may_end_the_next_one_as_it_starts(pair: Lab) -> None:
+    news: list[str] = []
+
+    def note(event: Event) -> None:
+        if isinstance(event, NodeLink | NodePhase) and event.node == 1:
+            news.append(event.detail)
+
+    def told(words: str) -> int:
+        return sum(words in each for each in news)
+
+    def cannot_start(ends: int) -> bool:
+        if told("connecting") >= ends:  # what asks how it is there lives; what starts the agent does not
+            pair.hosts[1].kill_all()
+        return told("cannot be prepared") == ends
+
+    with pool(pair) as compute:
+        assert rank() @ compute == [0, 1]
+        old = compute.pool.links[1].welcome["pid"]
+        compute.pool.news.subscribe(note, None)
+        pair.hosts[1].kill_all()
+        for ends in (1, 2):
+            until(lambda: cannot_start(ends), f"start {ends} to fail")  # noqa: B023
+        until(lambda: compute.pool.links[1].welcome["pid"] != old, "a new agent")
+        assert rank() @ compute == [0, 1]
+        assert compute.pool.view.state == "up"
+    assert compute.receipt is not None and compute.receipt.ok
+
+
+@pytest.mark.proof("2 s of a processor", after=1)
+@pytest.mark.parametrize(
+    ("how", "code", "number"),
+    [
+        (lambda: os.kill(os.getpid(), signal.SIGKILL), None, signal.SIGKILL),
+        (None, None, signal.SIGKILL),  # from outside and without a word, as the kernel does it
+        (lambda: ctypes.string_at(0), None, signal.SIGSEGV),
+        (os.abort, None, signal.SIGABRT),
+        (lambda: os._exit(7), 7, None),
+    ],
+    ids=["SIGKILL", "out of memory", "segfault", "abort", "_exit"],
+)
+def test_a_worker_that_dies_is_named_with_how(pair: Lab, how, code, number) -> None:  # type: ignore[no-untyped-def]
+    def body() -> None:
+        if sky.instance_info().rank == 1:
+            print(time.time(), flush=True)
+            if how is not None:
+                how()
+            held = b"x" * 200_000_000
+            (Path.home() / "full").write_text(f"{os.getpid()} {len(held)}")
+        time.sleep(600)
+
+    ended: list[float] = []  # when rank 1's end was told
+
+    def note(event: Event) -> None:
+        if isinstance(event, RankEnded) and event.outcome.rank == 1:
+            ended.append(event.at)
+
+    with pool(pair) as compute, ThreadPoolExecutor(1) as beside:
+        compute.pool.news.subscribe(note, None)
+        running = beside.submit(lambda: sky.function(body)() @ compute)
+        if how is None:
+            full = pair.hosts[1].home / "full"
+            until(
+                lambda: running.done() or (full.exists() and full.read_text().endswith(" 200000000")),
+                "the memory to be taken",
+            )
+            died = time.time()
+            pair.hosts[1].run(f"kill -KILL {full.read_text().split()[0]}; rm ~/full")
+        with pytest.raises(sky.RunError, match="rank 1") as caught:
+            running.result(DEADLINE)
+        if how is not None:
+            said = compute.pool.view.logs.rank(1)  # a crash's stack, on standard error, may come before it
+            died = next(float(line) for line in said.lines(0, said.end) if line.startswith("1"))
+        until(lambda: ended, "the news of the end, which comes after the waiting thread has its own")
+        assert 0 <= ended[0] - died < allowed(2)
+        outcome = caught.value.outcomes[1]
+        assert (outcome.kind, outcome.exit_code, outcome.signal) == ("exited", code, number)
+        assert caught.value.root_cause.rank == 1
+        assert rank() @ compute == [0, 1]

@@ -15,10 +15,12 @@ import pytest
 import skyward_core as sky
 from skyward_core.pool.agent_link import Link
 from skyward_core.pool.blob_distribution import DirectConnections
+from skyward_core.store.ledger import Ledger
 from skyward_core.transport.file_and_result_downloads import PARTS, IncomingOutput
+from tests.support.sessions import new_session
 
 from . import Lab
-from .pools import DEADLINE, agents, pool, ssh, until
+from .pools import DEADLINE, Client, agents, nothing_runs, pool, ssh, until
 
 SIZE = 30_000_000
 RATE = 200  # Mbit/s, so that there is a half way
@@ -77,3 +79,53 @@ def test_a_checkpoint_comes_home_over_cuts(lab: Lab, tmp_path: Path, monkeypatch
             assert (target / "model.pt").read_bytes() == random.Random(seed).randbytes(SIZE)
             assert len(ways) - begun > 1 and ways[begun][1] == 0 and ways[-1][1] > SIZE // 20, ways[begun:]
     assert compute.receipt is not None and compute.receipt.ok and not compute.receipt.notes
+
+
+# A pool on real hosts ends by its lease before anybody has fetched what a run gave: the hosts keep that.
+
+
+LARGE_RESULT = 300_000  # bytes of a result: more than travels in a frame
+
+
+def test_what_nobody_has_fetched_stays_on_its_hosts_until_somebody_does(pair: Lab) -> None:
+    with Client(
+        pair,
+        f"""
+        @sky.function
+        def work():
+            rank = sky.instance_info().rank
+            print("begun by rank", rank, flush=True)
+            time.sleep(1)
+            print("done by rank", rank, flush=True)
+            return rank, bytes({LARGE_RESULT})
+
+        options = sky.Options(**quiet, idle_timeout=1.0)
+        with sky.Compute(provider=ssh, name="left", options=options) as compute:
+            threading.Thread(target=lambda: work() @ compute, daemon=True).start()
+            while len(compute.pool.archive.cursors) < len(compute.pool.links):
+                time.sleep(0.01)
+            print("begun", flush=True)
+            time.sleep(600)
+        """,
+    ) as client:
+        assert client.said() == "begun"
+    row = Ledger().find_pool("left")
+    assert row is not None
+    (run,) = (found.run for found in Ledger().runs(row.token))
+    nodes = len(pair.hosts)
+    with new_session() as session:
+
+        def ended() -> bool:
+            (view,) = session.refresh().result(60)
+            return not view.is_live
+
+        until(ended, "the pool's end by its lease")
+        kept = session.retained_results()
+        assert [each.machine.node for each in kept] == list(range(nodes))
+        assert all(each.runs[run] >= LARGE_RESULT and each.size >= LARGE_RESULT for each in kept)
+        nothing_runs(pair)
+        assert sky.results(run) == [(rank, bytes(LARGE_RESULT)) for rank in range(nodes)]
+        assert session.retained_results() == []
+    nothing_runs(pair)
+    found = Ledger().pool(row.token)
+    assert found.receipt is not None and found.receipt["kept"] == []

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 import skyward_core as sky
-from skyward_core.client.session import Session
 from skyward_core.model import errors
 from skyward_core.views.events import Event, NodePhase
 from tests.support.fewer import without
+from tests.support.sessions import new_session
 
 from . import Lab
 from .pools import DEADLINE, allowed, less_patience, listening, nothing_runs, pool, rank, ssh, until
@@ -96,11 +96,8 @@ def test_power_cut_in_the_middle_of_a_collective(lab: Lab, monkeypatch: pytest.M
     nothing_runs(lab)
     lab.hosts[LOST].power_on()
     lab.hosts[LOST].plug()
-    session = Session()
-    try:
+    with new_session() as session:
         assert "cut" not in [pool.name for pool in session.refresh().result(DEADLINE) if pool.is_live]
-    finally:
-        session.detach()
 
 
 SLEEPER = """

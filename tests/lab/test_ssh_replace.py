@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import skyward_core as sky
-from skyward_core.client.session import Session
+from tests.support.sessions import new_session
 from tests.support.waiting import wait_until
 
 from . import Lab
@@ -87,11 +87,8 @@ def test_a_spare_host_takes_the_place_of_one_without_power(make_lab: MakeLab, mo
     assert (compute.receipt.created, compute.receipt.gone) == (3, (0, 1))
     assert compute.receipt.unaccounted == (victim.address,)
     victim.power_on()
-    session = Session()
-    try:
+    with new_session() as session:
         receipt = session.tear_down("goes-on").result(DEADLINE)
-    finally:
-        session.detach()
     assert (receipt.created, receipt.gone, receipt.ok) == (3, (0, 1, 1), True)
     wait_until(lambda: not any(host.processes() for host in lab.hosts), what="the end of the last errand")
 

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import importlib
+import itertools
 import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 import skyward_core as sky
 from skyward_core.model.errors import PoolError, SpecError
+from skyward_core.store.pool_folder import read_events
+from skyward_core.views.events import PoolState
+from tests.support.cli import Cli
 from tests.support.pool_logs import last_run, log_of
+from tests.support.pythons import another_python, make_environment
 
-from . import Lab
+from . import Host, Lab
 from .pools import DEADLINE, pool, ssh
 
 SCRIPT = """
@@ -138,3 +145,138 @@ def test_no_state_folder_reaches_a_host(
         held = [str(each) for each in pair.hosts[0].home.rglob("ledger.db*")]
     assert held == []
     assert compute.receipt is not None and compute.receipt.ok
+
+
+# A module that is edited here while a pool is up elsewhere is used there by the next run.
+
+
+SECOND = time.time_ns() // 10**9 * 10**9
+EDITS = itertools.count()
+
+
+@sky.function
+def loads(name: str) -> str:
+    import importlib
+
+    return str(importlib.import_module(name).WORD)
+
+
+@sky.function
+def trained(text: str) -> tuple[str, str]:
+    """What the files are that were sent; then they are written."""
+    files = Path("model.pt"), Path("notes.txt")
+    found = files[0].read_text(), files[1].read_text()
+    for file in files:
+        file.write_text(text)
+    return found
+
+
+def write(name: str, word: str) -> None:
+    """All in one second, by which Python tells what it has compiled before."""
+    path = Path(f"{name}.py")
+    path.write_text(f"WORD = {word!r}\n\ndef word():\n    return WORD\n")
+    os.utime(path, ns=(0, SECOND + next(EDITS)))
+
+
+@pytest.mark.proof("2 s of a processor")
+def test_the_next_run_uses_what_was_edited(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(Path.cwd()))
+    write("far_helper", "one")
+    write("near_helper", "one")
+    write("later_helper", "one")
+    with pool(lab, ssh(lab, lab.hosts[:2]), name="far") as compute:
+        assert loads("far_helper") @ compute == ["one", "one"]
+        write("far_helper", "two")
+        assert loads("far_helper") @ compute == ["two", "two"]
+        # What this process loads, and ranks have not: a notebook's module, which was not even there.
+        write("new_helper", "one")
+        for name, word in (("near_helper", "two"), ("new_helper", "one")):
+            write(name, word)
+            importlib.invalidate_caches()
+            remote = sky.function(importlib.import_module(name).word)
+            assert remote() @ compute == [word, word]
+            del sys.modules[name]
+        write("far_helper", "three")
+        write("third_helper", "one")
+        with sky.attach("far") as other:
+            assert loads("third_helper") >> other == "one"
+            assert loads("far_helper") @ other == ["three", "three"]
+            write("far_helper", "four")
+            assert loads("far_helper") >> other == "four"
+        assert loads("far_helper") @ compute == ["four", "four"]
+        # What was sent before anybody loads it.
+        write("later_helper", "two")
+        assert loads("later_helper") @ compute == ["two", "two"]
+
+
+def test_what_ranks_have_written_is_not_overwritten_by_what_is_sent_after_an_edit(lab: Lab) -> None:
+    write("edited_helper", "one")
+    for name in ("model.pt", "notes.txt"):
+        Path(name).write_text("sent")
+    with pool(lab, ssh(lab, lab.hosts[:1]), name="kept") as compute:
+        assert loads("edited_helper") >> compute == "one"
+        assert trained("by a rank") >> compute == ("sent", "sent")
+        write("edited_helper", "two")
+        Path("notes.txt").write_text("edited, too")
+        assert loads("edited_helper") >> compute == "two"
+        assert trained("later") >> compute == ("by a rank", "edited, too")
+        assert {file.path for file in compute.files("*t*")} == {"model.pt", "notes.txt", "notes.txt.of-ranks"}
+        folder = compute.pool.context.archive.folder
+    told = read_events(folder)
+    said = [event.detail for event in told if isinstance(event, PoolState) and "notes.txt" in event.detail]
+    assert len(said) == 1 and said[0].startswith("node 0: notes.txt was changed by you and by ranks")
+
+
+# A project of another Python than the tool's on hosts of OpenSSH, each of which has it in a place of its own.
+
+
+SCRIPT_OF_PROJECT = """
+import os, sys
+
+rank = os.environ["RANK"]
+print("rank", rank, "of", os.environ["WORLD_SIZE"], "%d.%d" % sys.version_info[:2], __name__, *sys.argv[1:])
+with open(f"out-{rank}", "w") as file:
+    file.write("trained")
+"""
+
+
+def gives(host: Host, place: str, program: str) -> Path:
+    """A host has a Python at a place in its home."""
+    link = host.home / place
+    link.parent.mkdir(parents=True, exist_ok=True)
+    link.symlink_to(program)
+    return link
+
+
+@pytest.mark.proof("3 s of a processor")
+def test_ranks_have_the_version_that_the_project_has(pair: Lab, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    known = another_python()
+    minor = ".".join(known.version.split(".")[:2])
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.delenv("VIRTUAL_ENV", raising=False)
+    work = Path.cwd()
+    cli = Cli(work)
+    # Hosts see it, and do not trust it: others can write above it.
+    make_environment(known.path, work / ".venv")
+    (work / "pyproject.toml").touch()
+    cli.write("train.py", SCRIPT_OF_PROJECT)
+    first, second = pair.hosts
+    links = [
+        gives(first, f".local/bin/python{minor}", known.path),
+        gives(second, f".pyenv/versions/{known.version}/bin/python{minor}", known.path),
+    ]
+    (home / ".ssh").mkdir(mode=0o700)
+    (home / ".ssh/config").write_text(pair.ssh_config.read_text())
+    try:
+        hosts = ",".join(host.name for host in pair.hosts)
+        ended = cli("torchrun", "--nnodes", "2", "--hosts", hosts, "--output", "out-*", "train.py", "--epochs", "3")
+        for rank in range(2):
+            assert f"rank {rank} of 2 {minor} __main__ --epochs 3" in ended.stdout
+        assert {path.read_text() for path in work.glob("outputs/*/out-*")} == {"trained"}
+        links.pop().unlink()
+        refused = cli("run", "--hosts", hosts, "train.py", "--", status=1).stderr
+        assert f"Host {second.name} has no Python {minor} (it has Python " in refused
+        assert "needs the version that the script is loaded with" in refused
+    finally:
+        for link in links:
+            link.unlink()

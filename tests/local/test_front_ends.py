@@ -27,6 +27,7 @@ from skyward_core.views.events import PoolEnded
 from skyward_tui.cli.commands import ls_logs_results_files
 from skyward_tui.cli.console import Console
 from skyward_tui.text.error_hints import format_detail, format_error
+from tests.support.sessions import new_session
 from tests.support.waiting import wait_until
 
 
@@ -100,8 +101,7 @@ def test_a_pool_of_another_release_is_refused_in_words_and_can_be_ended(
     session.create(spec).result(90)
     session.detach()
     monkeypatch.setattr(agent_link, "VERSION", VERSION + 1)
-    session = Session()
-    try:
+    with new_session() as session:
         (view,) = session.refresh().result(90)
         with pytest.raises(sky.PoolError) as refused:
             sky.attach("older")
@@ -127,8 +127,6 @@ def test_a_pool_of_another_release_is_refused_in_words_and_can_be_ended(
         assert "older  unreachable" in listed.out and f"pool older: {format_detail(view)}\n" in listed.err
         receipt = session.tear_down("older").result(90)
         assert (receipt.ok, receipt.gone) == (True, (0, 1))
-    finally:
-        session.detach()
 
 
 WIDE = """
@@ -221,16 +219,13 @@ def test_pools_that_are_over_are_listed_and_opened_by_their_keys(home: Path) -> 
         print("heard", words)
         return words
 
-    session = Session()
-    try:
+    with new_session() as session:
         for words in ("first", "second"):
             spec = PoolSpec(name="twice", provider=Local(), nodes=1, options=Options(console=False))
             session.create(spec).result(90)
             run = session.launch("twice", make_task(sky.function(said)(words))).result(90)
             session.wait("twice", run.id).result(90)
             assert session.tear_down("twice").result(90).ok
-    finally:
-        session.detach()
     session = Session()  # as after a restart
     try:
         assert session.refresh().result(90) == []

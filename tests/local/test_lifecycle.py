@@ -19,6 +19,7 @@ from tests.support.child import read_line
 from tests.support.faults import agent_pids, remove, worker_pids
 from tests.support.forked_clients import script
 from tests.support.processes import exists
+from tests.support.sessions import new_session
 from tests.support.waiting import wait_until
 
 QUIET = sky.Options(console=False)
@@ -129,13 +130,10 @@ def test_a_killed_client_leaves_a_pool_that_the_next_one_finds_and_ends(home: Pa
     assert read_line(client) == "up"
     client.kill()
     client.wait()
-    session = Session()
-    try:
+    with new_session() as session:
         assert [view.name for view in session.refresh().result(90)] == ["orphan"]
         assert session.view("orphan").state == "up"
         receipt = session.tear_down("orphan").result(90)
-    finally:
-        session.detach()
     assert receipt.ok
     assert receipt.gone == (0, 1)
 
@@ -277,8 +275,7 @@ def test_a_busy_pool_outlives_its_lease(home: Path) -> None:
     assert read_line(client) == "running"
     client.kill()
     client.wait()
-    session = Session()
-    try:
+    with new_session() as session:
         (view,) = session.refresh().result(90)  # an observer: it does not keep the pool alive by itself
         time.sleep(2)  # four times the lease
         assert view.state == "up" and view.nodes[0].link_up
@@ -287,8 +284,6 @@ def test_a_busy_pool_outlives_its_lease(home: Path) -> None:
         session.wait("busy", run.id).result(60)
         assert run.state == "done"
         wait_until(lambda: view.state != "up", what="the end of the lease after the run")
-    finally:
-        session.detach()
 
 
 def test_a_teardown_during_a_run_ends_its_ranks_as_cancelled(home: Path) -> None:
@@ -420,11 +415,8 @@ def test_a_client_killed_between_intent_and_creation_leaves_a_row_that_can_be_en
         """,
     )
     assert client.wait() == -signal.SIGKILL
-    session = Session()
-    try:
+    with new_session() as session:
         receipt = session.tear_down("half").result(90)
-    finally:
-        session.detach()
     assert receipt.ok
     assert Ledger().live_pools() == []
 
@@ -529,14 +521,11 @@ def test_a_pool_whose_ledger_is_lost_is_still_listed_and_torn_down(home: Path, h
                 path.unlink()
             elif path.name == "ledger.db":
                 path.write_bytes(b"this is no database" * 1000)
-        session = Session()
-        try:
+        with new_session() as session:
             (view,) = session.refresh().result(60)
             assert (view.name, view.state, view.nodes_ready) == ("orphan", "up", 2)
             client.kill()
             receipt = session.tear_down("orphan").result(60)
-        finally:
-            session.detach()
     assert (receipt.created, receipt.gone, receipt.unaccounted) == (2, (0, 1), ())
     assert not any(exists(pid) for pid in pids)
     for path in home.glob("ledger.db*"):

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 import skyward_core as sky
-from skyward_core.client.session import Session
 from skyward_core.views.log_buffer import Line
 from tests.support.pool_logs import last_run, settled, stored
+from tests.support.sessions import new_session
 from tests.support.waiting import wait_until
 
 
@@ -31,14 +31,11 @@ def told(lines: list[Line]) -> list[tuple[str, str]]:
 
 def seen_by_another(pool: sky.Compute, last: str) -> list[Line]:
     """What another process that comes now is shown, by its own connection and from the files."""
-    session = Session()
-    try:
+    with new_session() as session:
         view = session.attach(pool.name).result(60)
         ring = view.logs.rank(0)
         wait_until(lambda: last in ring.lines(0, ring.end), what=f"{last} in the other's view")
         return ring.read(0, ring.end)
-    finally:
-        session.detach()
 
 
 def test_streams_keep_their_order_live_and_later(pool: sky.Compute) -> None:

@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 import skyward_core as sky
-from skyward_core.client.session import Session
 from skyward_core.pool.machine_metrics import AGENT_TOO_OLD
 from tests.support.cli import Cli
 from tests.support.fake_driver import compiled, needs_compiler
 from tests.support.faults import agent_pids
 from tests.support.processes import descendants, exists
 from tests.support.prometheus_parser import parsed
+from tests.support.sessions import new_session
 from tests.support.waiting import wait_until
 
 QUIET = sky.Options(console=False)
@@ -63,14 +63,11 @@ def test_a_run_its_gpus_and_who_comes_later(home: Path, tmp_path: Path, monkeypa
         assert (loss.rank, len(loss), loss.latest) == (0, len(loss.at), 0.2)
         with pytest.raises(sky.UsageError, match="has had no run nosuch"):
             compute.metrics("nosuch")
-        session = Session()
-        try:
+        with new_session() as session:
             first = machine.of("memory_used")[0].at[0]
             view = session.start_sampling("measured").result()
             assert view.machines is not None
             assert view.machines.nodes[0].host.trace("memory_used").at[0] == first, "the past is there"
-        finally:
-            session.detach()
         (sampler,) = samplers(agent)
     wait_until(lambda: not exists(sampler))
 

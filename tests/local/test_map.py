@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import skyward_core as sky
-from skyward_core.client.session import Session
+from tests.support.sessions import new_session
 from tests.support.task_places import pool_rank
 from tests.support.waiting import wait_until
 
@@ -77,12 +77,9 @@ def test_a_map_that_another_client_cancels_ends(home: Path, tmp_path: Path) -> N
         values = beside.submit(lambda: list(compute.map(marks_and_waits, marks)))
         wait_until(lambda: any(tmp_path.glob("*.begun")))
         (run,) = compute.pool.context.registry.runs
-        session = Session()
-        try:
+        with new_session() as session:
             session.attach(compute.name).result(30)
             session.cancel(compute.name, run).result(30)
-        finally:
-            session.detach()
         with pytest.raises(sky.Cancelled, match="another client"):
             values.result(10)
 
@@ -102,12 +99,9 @@ def test_a_map_that_is_cancelled_between_two_items_ends(home: Path) -> None:
             view = compute.pool.view
             wait_until(lambda: any(task.items for run in view.runs.values() for task in run.tasks.values()))
             (run,) = compute.pool.context.registry.runs
-            session = Session()
-            try:
+            with new_session() as session:
                 session.attach(compute.name).result(30)
                 session.cancel(compute.name, run).result(30)
-            finally:
-                session.detach()
             cancelled.set()
             with pytest.raises(sky.Cancelled, match="another client"):
                 ended.result(60)

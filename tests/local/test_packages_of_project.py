@@ -24,6 +24,7 @@ from skyward_core.views.pool_view import PoolView
 from tests.support.cli import call
 from tests.support.one_host import provider
 from tests.support.pythons import make_environment
+from tests.support.sessions import new_session
 from tests.support.sshd import Host
 from tests.support.wheels import served, tiny_wheels, wheel
 
@@ -94,8 +95,7 @@ def run_script(project: Path, lock: str) -> Any:
     )
     plan = make_plan(LaunchRequest(script=str(project / "needy.py"), pool="p", lock=str(project / lock)))
     assert plan.interpreter.source == lock and plan.spec is not None
-    session = Session()
-    try:
+    with new_session() as session:
         (task,) = plan.load_tasks()
         begun: Future[PoolView] = Future()
         printed: list[bytes] = []
@@ -107,8 +107,6 @@ def run_script(project: Path, lock: str) -> Any:
         view = session.wait(key, session.launch(key, task).result().id).result()
         assert b"".join(printed) == b"it runs\n", "who heard of the pool as it began has all of it"
         session.tear_down("p").result()
-    finally:
-        session.detach()
     (made,) = {Path(plan.interpreter.prefix)} & set((project.parent / "sky" / "environments").iterdir())
     assert view.state == "done" and (made / ".made").exists(), view
     summary = view.outcomes()[0].summary

@@ -17,7 +17,6 @@ from typing import Any
 import pytest
 
 import skyward_core as sky
-from skyward_core.client.session import Session
 from skyward_core.model.errors import PoolError
 from skyward_core.model.machines import Machine
 from skyward_core.pool import node_recovery
@@ -27,6 +26,7 @@ from tests.support.faults import agent_pids
 from tests.support.forked_clients import script
 from tests.support.loss import REPLACE, Provider, lose, wait_for
 from tests.support.processes import descendants
+from tests.support.sessions import new_session
 from tests.support.task_places import pool_rank
 from tests.support.waiting import wait_until
 
@@ -181,37 +181,30 @@ def test_a_run_that_waits_can_be_cancelled(home: Path, monkeypatch: pytest.Monke
     with sky.Compute(nodes=2, options=REPLACE) as compute:
         lose(compute, 1)
         wait_until(lambda: compute.pool.view.nodes[1].retry_at is not None)
-        session = Session()
-        try:
+        with new_session() as session:
             session.attach(compute.name).result(30)
             run = session.launch(compute.name, make_task(rank())).result(30)
             session.cancel(compute.name, run.id).result(30)
             session.wait(compute.name, run.id).result(30)
             assert run.state == "cancelled"
-        finally:
-            session.detach()
 
 
 def test_a_front_end_knows_what_leaving_does_to_a_run(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Provider(monkeypatch)
-    with sky.Compute(nodes=2, options=REPLACE) as compute:
-        session = Session()
-        try:
-            session.attach(compute.name).result(30)
-            there = session.launch(compute.name, make_task(forever()), one=True).result(30)
-            wait_until(lambda: there.tasks.get(0) is not None)
-            assert session.survives_exit(compute.name, there.id).result(30)
-            lose(compute, 1 - there.tasks[0].node)
-            wait_until(lambda: session.view(compute.name).nodes[1 - there.tasks[0].node].retry_at is not None)
-            waits = session.launch(compute.name, make_task(rank())).result(30)
-            assert not session.survives_exit(compute.name, waits.id).result(30)
-            session.detach_pool(compute.name).result(30)
-            assert (there.state, waits.state) == ("running", "cancelled")
-            rows = {run: Ledger().run(run) for run in (there.id, waits.id)}
-            states = {run: row and row.state for run, row in rows.items()}
-            assert states == {there.id: "running", waits.id: "cancelled"}
-        finally:
-            session.detach()
+    with sky.Compute(nodes=2, options=REPLACE) as compute, new_session() as session:
+        session.attach(compute.name).result(30)
+        there = session.launch(compute.name, make_task(forever()), one=True).result(30)
+        wait_until(lambda: there.tasks.get(0) is not None)
+        assert session.survives_exit(compute.name, there.id).result(30)
+        lose(compute, 1 - there.tasks[0].node)
+        wait_until(lambda: session.view(compute.name).nodes[1 - there.tasks[0].node].retry_at is not None)
+        waits = session.launch(compute.name, make_task(rank())).result(30)
+        assert not session.survives_exit(compute.name, waits.id).result(30)
+        session.detach_pool(compute.name).result(30)
+        assert (there.state, waits.state) == ("running", "cancelled")
+        rows = {run: Ledger().run(run) for run in (there.id, waits.id)}
+        states = {run: row and row.state for run, row in rows.items()}
+        assert states == {there.id: "running", waits.id: "cancelled"}
 
 
 def test_a_run_that_waits_is_cancelled_when_its_client_leaves(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -288,8 +281,7 @@ def test_a_machine_that_does_not_come_up_is_followed_by_another(home: Path, monk
 
 def test_two_clients_see_the_new_machine_and_one_makes_it(home: Path) -> None:
     with sky.Compute(nodes=2, options=REPLACE) as compute:
-        session = Session()
-        try:
+        with new_session() as session:
             other = session.attach(compute.name).result(30)
             lose(compute, 1)
             wait_for(compute, "degraded")
@@ -298,8 +290,6 @@ def test_two_clients_see_the_new_machine_and_one_makes_it(home: Path) -> None:
             run = session.launch(compute.name, make_task(rank())).result(30)
             session.wait(compute.name, run.id).result(30)
             assert [out.summary.json for out in run.outcomes() if out.summary] == [0, 1]
-        finally:
-            session.detach()
         assert rank() @ compute == [0, 1]
         assert len(Ledger().replaced_machines(compute.pool.row.token)) == 1
     assert compute.receipt is not None
@@ -418,11 +408,8 @@ def test_a_client_killed_half_way_leaks_nothing_and_the_next_goes_on(home: Path,
 def test_a_client_killed_half_way_can_be_followed_by_a_teardown(home: Path) -> None:
     client = script(home, KILLED_HALF_WAY.replace("WHERE", "LocalTransport.prepare"))
     assert client.wait(60) == -signal.SIGKILL, client.communicate()
-    session = Session()
-    try:
+    with new_session() as session:
         receipt = session.tear_down("half").result(30)
-    finally:
-        session.detach()
     assert (receipt.created, receipt.gone, receipt.ok) == (3, (0, 1, 1), True)
     assert Ledger().live_pools() == []
     assert not list((home / "local").glob("*"))

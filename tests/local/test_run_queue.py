@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from skyward_core.client.session import Session
 from skyward_core.views.job_steps import steps_by_node, steps_of_job
 from tests.support.cli import Cli
+from tests.support.sessions import new_session
 from tests.support.waiting import wait_until
 
 # Goes on until there is a file of its name.
@@ -212,8 +212,7 @@ def test_another_client_sees_the_steps_of_a_job_on_each_node_and_follows_them(
 def _follow_steps(cli: Cli, before: Any) -> None:
     with cli.begin("launch", "steps.yaml", "-c", "q") as launched:
         becomes(cli, before="running", setup="waiting")
-        session = Session()
-        try:
+        with new_session() as session:
             view = session.observe("q").result()
 
             def states() -> dict[int, list[tuple[str, str]]]:
@@ -236,5 +235,3 @@ def _follow_steps(cli: Cli, before: Any) -> None:
                 out, said = attached.communicate()
             assert attached.returncode == 5 and "| went" in out
             assert "stepped on 3 ranks" in said and "ended with status 5" in said
-        finally:
-            session.detach()

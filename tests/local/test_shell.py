@@ -11,12 +11,12 @@ import pytest
 
 import skyward_core as sky
 from skyward_core.client.launch.job_launch import shell_task
-from skyward_core.client.session import Session
 from skyward_core.model.script_interpreter import Interpreter
 from skyward_core.runtime import shell_and_scripts
 from tests.support.pool_logs import last_run, log_of
 from tests.support.processes import exists
 from tests.support.pythons import another_python
+from tests.support.sessions import new_session
 from tests.support.waiting import wait_until
 
 KEY = "sk-" + "NobodyMayRead" * 2
@@ -131,14 +131,11 @@ def test_python_is_the_ranks_also_where_its_folder_has_it_by_its_version_alone(t
     chosen = Interpreter(str(named), known.prefix, known.version, "--python")
     options = sky.Options(console=False)
     text = f"for each in python python3; do $each -c 'import sys; print(sys.version)' >> {tmp_path}/said; done"
-    session = Session()
-    try:
+    with new_session() as session:
         session.create(sky.PoolSpec(name="named", provider=sky.Local(), interpreter=chosen, options=options)).result(60)
         run = session.launch("named", shell_task([text], {}, {})).result(60)
         assert session.wait("named", run.id).result(60).state == "done"
         assert session.tear_down("named").result(60).ok
-    finally:
-        session.detach()
     lines = (tmp_path / "said").read_text().splitlines()
     assert [line.split()[0] for line in lines] == [known.version] * 2
 

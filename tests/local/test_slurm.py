@@ -27,6 +27,7 @@ from skyward_core.transport.ssh import ssh_config_export
 from skyward_core.transport.ssh.ssh_transport import SSHTransport
 from tests.support.another_script import torchrun_with_another_python
 from tests.support.loopback_hosts import Hosts
+from tests.support.sessions import new_session
 from tests.support.slurm_cluster import SlurmCluster, missing
 from tests.support.waiting import wait_until
 
@@ -124,16 +125,13 @@ def test_why_a_job_waits_is_told_until_it_has_its_nodes(cluster: SlurmCluster, h
 
 
 def test_a_start_that_is_given_up_leaves_nothing_in_the_queue(cluster: SlurmCluster, home: Path) -> None:
-    session = Session()
-    try:
+    with new_session() as session:
         spec = sky.PoolSpec(name="held", provider=sky.Slurm(time="100"), nodes=1, options=QUIET)
         coming = session.create(spec)  # more than the partition allows
         wait_until(lambda: tells(session, "would wait for ever: see time= (PartitionTimeLimit)"))
         assert session.tear_down("held").result(60).ok
         with pytest.raises(sky.Cancelled):
             coming.result(60)
-    finally:
-        session.detach()
     assert cluster.jobs() == []
 
 
@@ -246,11 +244,8 @@ def test_a_client_killed_at_its_submission_leaks_nothing(
     ledger.close()
     if when == "after":
         wait_until(lambda: cluster.jobs("RUNNING"))
-    session = Session()
-    try:
+    with new_session() as session:
         receipt = session.tear_down("killed").result(90)
-    finally:
-        session.detach()
     assert receipt.ok and receipt.created in (1, 2)
     assert cluster.jobs() == []
     assert [job.split("|")[2] for job in cluster.jobs("all") if "skyward-killed" in job][-1] == "CANCELLED"

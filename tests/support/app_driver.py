@@ -19,6 +19,7 @@ from textual.pilot import Pilot
 
 from skyward_tui.app.app import SkywardApp
 from skyward_tui.screens.launch.screen import LaunchScreen
+from skyward_tui.screens.run import RunScreen
 
 PATIENCE = 60.0
 TOKENS: dict[frozenset[tuple[str, str]], Any] = {}  # of the values of colours
@@ -167,6 +168,15 @@ async def typed(app: Any, pilot: Pilot[Any], text: str) -> None:
     if text:
         app.post_message(events.Paste(text))
         await pilot.pause()
+
+
+async def open_pool(app: SkywardApp, pilot: Pilot[Any]) -> RunScreen:
+    """Open the pool under the cursor of the list by its key."""
+    await until(pilot, lambda: "▶" in screen_text(app))
+    await pilot.press("enter")
+    await until(pilot, lambda: isinstance(app.screen, RunScreen) and app.screen.is_mounted)
+    assert isinstance(app.screen, RunScreen)
+    return app.screen
 
 
 async def launch_form(app: SkywardApp, pilot: Pilot[Any], script: str) -> LaunchScreen:

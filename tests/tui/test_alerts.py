@@ -12,7 +12,7 @@ from skyward_core.views.alert_rules import Alert
 from skyward_tui.app.app import SkywardApp
 from skyward_tui.dialogs.host_key_and_secret_prompts import HostKeyScreen
 from skyward_tui.screens.run import AlertStrip, RunScreen, alert_line, alert_messages
-from tests.support.app_driver import screen_text, until
+from tests.support.app_driver import open_pool, screen_text, until
 from tests.support.fake_session import FakeSession
 from tests.support.host_key import shown
 from tests.support.own_home import set_own
@@ -34,9 +34,7 @@ async def test_a_number_that_is_none_is_told_once(
     view = session.pool("llama-ft")
     run = session.open_run(view)
     async with app.run_test(size=size) as pilot:
-        await until(pilot, lambda: "▶" in screen_text(app))
-        await pilot.press("enter")
-        await until(pilot, lambda: isinstance(app.screen, RunScreen) and app.screen.is_mounted)
+        await open_pool(app, pilot)
         strip = app.screen.query_one(AlertStrip)
         assert not strip.display and told == []
         view.metrics.add_values(run.id, 3, session.now, {"step": 103, "loss": nan})

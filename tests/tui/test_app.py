@@ -27,7 +27,7 @@ from skyward_tui.screens.launch.screen import LaunchScreen
 from skyward_tui.screens.pool_list import PoolsScreen
 from skyward_tui.screens.run import RunScreen
 from skyward_tui.ui.actions import ACTIONS, SCOPES, actions_in, keys_page
-from tests.support.app_driver import screen_svg, screen_text, until
+from tests.support.app_driver import open_pool, screen_svg, screen_text, until
 from tests.support.every_screen import every_screen
 from tests.support.fake_session import FakeSession, failed_run, logged
 from tests.support.own_home import set_own
@@ -205,9 +205,7 @@ async def test_keys_are_remapped_by_the_settings(app: SkywardApp, session: FakeS
     set_own('[keys]\n"run.merge" = "m"\n')
     session.pool("llama-ft")
     async with app.run_test(size=(100, 30)) as pilot:
-        await until(pilot, lambda: "▶ llama-ft" in screen_text(app))
-        await pilot.press("enter")
-        await until(pilot, lambda: isinstance(app.screen, RunScreen))
+        await open_pool(app, pilot)
         screen = app.screen
         assert isinstance(screen, RunScreen)
         await pilot.press("a")

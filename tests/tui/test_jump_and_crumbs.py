@@ -14,7 +14,7 @@ from skyward_tui.screens.launch.screen import LaunchScreen
 from skyward_tui.screens.pool_list import PoolsScreen
 from skyward_tui.screens.run import RunScreen
 from skyward_tui.widgets.header_and_hints import Breadcrumbs
-from tests.support.app_driver import launch_form, screen_text, until
+from tests.support.app_driver import launch_form, open_pool, screen_text, until
 from tests.support.fake_session import FakeSession, failed_run
 
 
@@ -22,9 +22,7 @@ from tests.support.fake_session import FakeSession, failed_run
 async def test_a_letter_leads_to_each_panel(app: SkywardApp, session: FakeSession, width: int) -> None:
     failed_run(session, session.pool("llama-ft"))
     async with app.run_test(size=(width, 40)) as pilot:
-        await until(pilot, lambda: "▶ llama-ft" in screen_text(app))
-        await pilot.press("enter")
-        await until(pilot, lambda: isinstance(app.screen, RunScreen))
+        await open_pool(app, pilot)
         run = app.screen
         assert isinstance(run, RunScreen)
         await pilot.press("apostrophe")
@@ -92,9 +90,7 @@ async def test_buttons_of_a_dialog_are_places_too(app: SkywardApp, session: Fake
 async def test_a_click_on_a_crumb_goes_there(app: SkywardApp, session: FakeSession) -> None:
     failed_run(session, session.pool("llama-ft"))
     async with app.run_test(size=(120, 40)) as pilot:
-        await until(pilot, lambda: "▶" in screen_text(app))
-        await pilot.press("enter")
-        await until(pilot, lambda: isinstance(app.screen, RunScreen))
+        await open_pool(app, pilot)
         await pilot.press("e")
         await until(pilot, lambda: isinstance(app.screen, ErrorsScreen) and "errors" in screen_text(app))
         trail = app.screen.query_one(Breadcrumbs).trail

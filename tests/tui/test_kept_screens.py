@@ -17,7 +17,7 @@ from skyward_tui.panels.rank_metrics import MetricsPane
 from skyward_tui.screens.history import HistoryScreen
 from skyward_tui.screens.pool_list import PoolsScreen
 from skyward_tui.screens.run import RunScreen
-from tests.support.app_driver import screen_text, until
+from tests.support.app_driver import open_pool, screen_text, until
 from tests.support.fake_session import FakeSession, logged
 from tests.support.past import some_past
 from tests.tui.conftest import log_of
@@ -35,22 +35,14 @@ def view(session: FakeSession) -> PoolView:
     return view
 
 
-async def opened(app: SkywardApp, pilot: Pilot[Any]) -> RunScreen:
-    await until(pilot, lambda: "▶ llama-ft" in screen_text(app))
-    await pilot.press("enter")
-    await until(pilot, lambda: isinstance(app.screen, RunScreen) and app.screen.is_mounted)
-    assert isinstance(app.screen, RunScreen)
-    return app.screen
-
-
 async def test_what_was_chosen_is_there_again(session: FakeSession, view: PoolView) -> None:
     app = made(session)
     async with app.run_test(size=(120, 40)) as pilot:
-        screen = await opened(app, pilot)
+        screen = await open_pool(app, pilot)
         await pilot.press("w", "t", "ampersand", *"step", "enter", "1", "a", "z")
         await until(pilot, lambda: screen.active == "ranks" and screen.has_class("-zoom"))
         await pilot.press("q")
-        screen = await opened(app, pilot)
+        screen = await open_pool(app, pilot)
         await until(pilot, lambda: screen.active == "ranks" and screen.merged and screen.has_class("-zoom"))
         await pilot.press("ctrl+q")
         await until(pilot, lambda: "keep" in screen_text(app).lower())
@@ -255,14 +247,14 @@ async def test_charts_are_drawn_as_they_were_left(session: FakeSession, view: Po
     logged(view, view.runs["llama-ft-1"], session)
     app = made(session)
     async with app.run_test(size=(160, 48)) as pilot:
-        screen = await opened(app, pilot)
+        screen = await open_pool(app, pilot)
         await until(pilot, lambda: "tokens/s" in screen_text(app))
         await pilot.press("5", "b", "x", "c")
         pane = screen.query_one(MetricsPane)
         await until(pilot, lambda: pane.log_scale and pane.smooth and pane.all)
         await pilot.press("q")
         await until(pilot, lambda: not isinstance(app.screen, RunScreen))
-        pane = (await opened(app, pilot)).query_one(MetricsPane)
+        pane = (await open_pool(app, pilot)).query_one(MetricsPane)
         await until(pilot, lambda: "log scale  smo" in screen_text(app))
         assert pane.log_scale and pane.smooth and pane.all
         await pilot.press("b")
@@ -284,7 +276,7 @@ async def test_what_makes_no_sense_is_not_used(session: FakeSession, view: PoolV
     async with app.run_test(size=(120, 40)) as pilot:
         await until(pilot, lambda: app.session is not None and "llama-ft" in screen_text(app))
         assert ("how the app was left is not known" in screen_text(app)) is told
-        screen = await opened(app, pilot)
+        screen = await open_pool(app, pilot)
         await until(pilot, lambda: screen.active == "log")
         assert not screen.has_class("-zoom") and not screen.merged
 
@@ -298,6 +290,6 @@ async def test_what_cannot_be_kept_is_told(
     monkeypatch.setattr(settings, "save_state", full)
     app = made(session)
     async with app.run_test(size=(120, 40)) as pilot:
-        await opened(app, pilot)
+        await open_pool(app, pilot)
         await pilot.press("w", "q")
         await until(pilot, lambda: "how the app looks is not kept: No space left" in screen_text(app))

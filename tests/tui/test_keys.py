@@ -14,7 +14,7 @@ from skyward_tui.dialogs.dialog import Dialog
 from skyward_tui.dialogs.host_key_and_secret_prompts import HostKeyScreen
 from skyward_tui.screens.run import RunScreen
 from skyward_tui.ui.actions import ACTIONS, SCOPES, Action
-from tests.support.app_driver import screen_text, until
+from tests.support.app_driver import open_pool, screen_text, until
 from tests.support.every_screen import every_screen
 from tests.support.fake_session import FakeSession, failed_run
 from tests.support.host_key import shown
@@ -136,9 +136,7 @@ async def test_two_actions_can_change_places(app: SkywardApp, session: FakeSessi
     set_own('[keys]\n"run.merge" = "f"\n"run.follow" = "a"\n')
     failed_run(session, session.pool("llama-ft"))
     async with app.run_test(size=(160, 24)) as pilot:
-        await until(pilot, lambda: "▶ llama-ft" in screen_text(app))
-        await pilot.press("enter")
-        await until(pilot, lambda: isinstance(app.screen, RunScreen))
+        await open_pool(app, pilot)
         screen = app.screen
         assert isinstance(screen, RunScreen)
         await pilot.press("a")

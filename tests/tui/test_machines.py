@@ -18,7 +18,7 @@ from skyward_core.views.machine_metrics import MachineMetrics
 from skyward_tui.app.app import SkywardApp
 from skyward_tui.panels.machine_metrics import MachineGrid
 from skyward_tui.screens.run import RunScreen
-from tests.support.app_driver import screen_text, until
+from tests.support.app_driver import open_pool, screen_text, until
 from tests.support.fake_session import FakeSession
 from tests.support.machines import measured
 
@@ -27,9 +27,7 @@ from tests.support.machines import measured
 async def opened(app: SkywardApp, size: tuple[int, int]) -> AsyncIterator[Pilot[Any]]:
     """The app where somebody has opened its only pool."""
     async with app.run_test(size=size) as pilot:
-        await until(pilot, lambda: "▶" in screen_text(app))
-        await pilot.press("enter")
-        await until(pilot, lambda: isinstance(app.screen, RunScreen))
+        await open_pool(app, pilot)
         yield pilot
 
 

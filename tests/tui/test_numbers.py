@@ -16,7 +16,7 @@ from skyward_tui.panels.rank_metrics import MetricsPane
 from skyward_tui.screens.base_screen import pool_status
 from skyward_tui.screens.run import RunScreen
 from skyward_tui.widgets.rank_state import rank_states
-from tests.support.app_driver import screen_text, until
+from tests.support.app_driver import open_pool, screen_text, until
 from tests.support.fake_session import FakeSession, logged, value
 from tests.support.machines import measured
 
@@ -42,19 +42,11 @@ def numbers(screen: RunScreen) -> MetricsPane:
     return screen.query_one(MetricsPane)
 
 
-async def opened(app: SkywardApp, pilot: Pilot[None]) -> RunScreen:
-    await until(pilot, lambda: "▶" in screen_text(app))
-    await pilot.press("enter")
-    await until(pilot, lambda: isinstance(app.screen, RunScreen) and app.screen.is_mounted)
-    assert isinstance(app.screen, RunScreen)
-    return app.screen
-
-
 async def test_numbers_take_their_place_when_the_first_ones_come(app: SkywardApp, session: FakeSession) -> None:
     view = session.pool("llama-ft")
     run = session.open_run(view)
     async with app.run_test(size=(120, 40)) as pilot:
-        screen = await opened(app, pilot)
+        screen = await open_pool(app, pilot)
         await until(pilot, lambda: "3 nodes" in screen_text(app))
         await pilot.press("5")
         await until(pilot, lambda: "no numbers so far: ranks send them with sky.log" in screen_text(app))
@@ -82,7 +74,7 @@ async def test_the_numbers_of_another_rank_and_of_all(app: SkywardApp, session: 
         for step in range(4):
             view.metrics.add_values(run.id, rank, float(step), {"loss": 1.0 + 2 * rank})
     async with app.run_test(size=(160, 48)) as pilot:
-        screen = await opened(app, pilot)
+        screen = await open_pool(app, pilot)
         await until(pilot, lambda: "5 numbers  rank 0" in screen_text(app))
         assert "3 nodes" in screen_text(app) and "4 results" in screen_text(app)
         await pilot.press("]")
@@ -101,7 +93,7 @@ async def test_what_stands_behind_a_name_in_wide_letters_keeps_its_column(
     run = session.open_run(view)
     view.metrics.add_values(run.id, 0, 1.0, {"loss": 7.25, "損失": 8.25, "検証データの損失の平均": 9.25})
     async with app.run_test(size=(160, 48)) as pilot:
-        await opened(app, pilot)
+        await open_pool(app, pilot)
         await until(pilot, lambda: "損失" in screen_text(app) and " 9.25" in screen_text(app))
         rows = [row for row in screen_text(app).splitlines() if "▄" in row]
         ends = {cell_len(row[: row.index("▄")]) for row in rows}
@@ -113,7 +105,7 @@ async def test_yielded_numbers_are_charted_and_a_new_run_begins_anew(app: Skywar
     view = session.pool("llama-ft", 1)
     first = session.open_run(view)
     async with app.run_test(size=(80, 24)) as pilot:
-        screen = await opened(app, pilot)
+        screen = await open_pool(app, pilot)
         for seq in range(3):
             summary = value({"step": seq, "reward": 10.0 * seq, "note": "text"})
             item = events.ItemYielded(
@@ -138,7 +130,7 @@ async def test_a_flood_of_numbers_is_looked_at_now_and_then(
     now = 100.0
     monkeypatch.setattr("skyward_tui.panels.rank_metrics.monotonic", lambda: now)
     async with app.run_test(size=(160, 48)) as pilot:
-        screen = await opened(app, pilot)
+        screen = await open_pool(app, pilot)
         for rank in range(256):
             for step in range(PACE_SIZE):
                 view.metrics.add_values(run.id, rank, step / 2, {"loss": min(3.0, float(step))})
@@ -164,7 +156,7 @@ async def test_one_rank_of_256_that_is_far_off_is_named_and_drawn(app: SkywardAp
         for step in range(PACE_SIZE):
             view.metrics.add_values(run.id, rank, float(step), {"loss": 900.0 if rank == 77 else 1.0})
     async with app.run_test(size=(160, 48)) as pilot:
-        screen = await opened(app, pilot)
+        screen = await open_pool(app, pilot)
         await until(pilot, lambda: "5 numbers  ! far off: r77  rank 0" in screen_text(app))
         await until(pilot, lambda: "900 ┤" in screen_text(app))
         assert "loss                 1!" in screen_text(app)
@@ -181,7 +173,7 @@ async def many_numbers(app: SkywardApp, session: FakeSession, pilot: Pilot[None]
         for step, loss in enumerate((1000.0, 100.0, 10.0, 1.0)):
             numbers = {"loss": loss * (1 + rank), "lr": 0.1 * (step + 1)}
             view.metrics.add_values(run.id, rank, session.now + step, numbers)
-    screen = await opened(app, pilot)
+    screen = await open_pool(app, pilot)
     await until(pilot, lambda: screen.has_class("-numbers"))
     await pilot.press("5")
     await until(pilot, lambda: app.focused is numbers_of(screen))
@@ -238,7 +230,7 @@ async def test_what_only_counts_has_no_chart_beside_others(app: SkywardApp, sess
         numbers = {"step": step, "seen": 512 * step, "loss": 2.0 / (1 + step), "lr": 0.5}
         view.metrics.add_values(run.id, 0, session.now + step, numbers)
     async with app.run_test(size=(160, 48)) as pilot:
-        screen = await opened(app, pilot)
+        screen = await open_pool(app, pilot)
         await until(pilot, lambda: screen.has_class("-numbers"))
         pane = numbers_of(screen)
         assert pane.names == ["loss", "lr", "step", "seen"] and pane.counters == ["step", "seen"]
@@ -271,7 +263,7 @@ async def test_what_was_painted_for_another_size_is_not_shown(
     logged(view, run, session)
     view.machines = measured(session.now, 4, 0)
     async with app.run_test(size=(160, 48)) as pilot:
-        screen = await opened(app, pilot)
+        screen = await open_pool(app, pilot)
         await until(pilot, lambda: "└ 0:00" in screen_text(app) and "net in" in screen_text(app))
         for widget in (numbers(screen), screen.query_one(MachineGrid)):
             widget.render_line(0)

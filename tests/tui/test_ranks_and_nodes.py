@@ -13,10 +13,9 @@ from skyward_core.views.machine_metrics import MachineMetrics
 from skyward_tui.app.app import SkywardApp
 from skyward_tui.panels.node_phases import MAX_DETAIL_LINES, PhaseBoard
 from skyward_tui.panels.ranks import SHADES, STATE, heat_map, heat_metrics
-from skyward_tui.screens.run import RunScreen
 from skyward_tui.text.number_and_time_format import clip_parts
 from skyward_tui.widgets.rank_state import no_output_reason, rank_states
-from tests.support.app_driver import screen_text, until
+from tests.support.app_driver import open_pool, screen_text, until
 from tests.support.fake_session import FakeSession, value
 
 
@@ -143,9 +142,7 @@ async def test_a_key_goes_through_the_figures(app: SkywardApp, session: FakeSess
     view = session.pool("llama-ft", nodes, per_node)
     run = session.open_run(view)
     async with app.run_test(size=(160, 48)) as pilot:
-        await until(pilot, lambda: "▶" in screen_text(app))
-        await pilot.press("enter")
-        await until(pilot, lambda: isinstance(app.screen, RunScreen))
+        await open_pool(app, pilot)
         await pilot.press("H")
         await until(pilot, lambda: "ranks have no figures yet" in screen_text(app))
         view.machines = measured(session, nodes, per_node)
@@ -241,9 +238,7 @@ async def test_enter_shows_what_the_installer_printed_last(app: SkywardApp, sess
     )
     session.emit(view, late)
     async with app.run_test(size=(120, 40)) as pilot:
-        await until(pilot, lambda: "▶" in screen_text(app))
-        await pilot.press("enter")
-        await until(pilot, lambda: isinstance(app.screen, RunScreen))
+        await open_pool(app, pilot)
         await pilot.press("3")
         await until(pilot, lambda: isinstance(app.focused, PhaseBoard))
         await until(pilot, lambda: "retry 0:07" in screen_text(app) and "part-29" in screen_text(app))

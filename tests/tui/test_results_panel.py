@@ -10,8 +10,7 @@ import pytest
 from skyward_core.model.output_files import WrittenFile
 from skyward_core.views import events
 from skyward_tui.app.app import SkywardApp
-from skyward_tui.screens.run import RunScreen
-from tests.support.app_driver import screen_text, typed, until
+from tests.support.app_driver import open_pool, screen_text, typed, until
 from tests.support.fake_session import FakeSession, value
 
 
@@ -19,9 +18,7 @@ async def test_who_disagrees_is_named_and_two_are_compared(app: SkywardApp, sess
     view = session.pool("p", 4)
     run = session.open_run(view)
     async with app.run_test(size=(120, 40)) as pilot:
-        await until(pilot, lambda: "▶" in screen_text(app))
-        await pilot.press("enter")
-        await until(pilot, lambda: isinstance(app.screen, RunScreen) and app.screen.is_mounted)
+        await open_pool(app, pilot)
         await pilot.press("d")
         await until(pilot, lambda: "no two results yet" in screen_text(app))
         for rank in range(4):
@@ -55,9 +52,7 @@ async def test_results_are_written_as_the_kind_of_file_that_a_name_says(
         await until(pilot, lambda: said in screen_text(app))
 
     async with app.run_test(size=(120, 40)) as pilot:
-        await until(pilot, lambda: "▶" in screen_text(app))
-        await pilot.press("enter")
-        await until(pilot, lambda: isinstance(app.screen, RunScreen) and app.screen.is_mounted)
+        await open_pool(app, pilot)
         await pilot.press("W")
         await until(pilot, lambda: "there is no result yet" in screen_text(app))
         for rank in range(2):

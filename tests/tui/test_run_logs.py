@@ -18,21 +18,13 @@ from skyward_tui.app.app import SkywardApp
 from skyward_tui.panels.log import LogColumn
 from skyward_tui.panels.log_pane import LogPane
 from skyward_tui.screens.run import RunScreen
-from tests.support.app_driver import screen_text, typed, until
+from tests.support.app_driver import open_pool, screen_text, typed, until
 from tests.support.fake_session import NOW, FakeSession, failed_run
 from tests.tui.conftest import log_of
 
 PAINTS = True  # what is painted is looked at, or changes what a widget knows
 
 SIZE = (160, 40)
-
-
-async def opened(app: SkywardApp, pilot: Pilot[None]) -> RunScreen:
-    await until(pilot, lambda: "▶" in screen_text(app))
-    await pilot.press("enter")
-    await until(pilot, lambda: isinstance(app.screen, RunScreen) and app.screen.is_mounted)
-    assert isinstance(app.screen, RunScreen)
-    return app.screen
 
 
 def columns(screen: RunScreen) -> list[LogColumn]:
@@ -59,7 +51,7 @@ async def test_ranks_stand_side_by_side_each_with_its_own_place(app: SkywardApp,
             if rank != 3 or second % 3 == 0:
                 session.print(view, rank, f"r{rank} second {second}\n", at=NOW + second + rank / 10)
     async with app.run_test(size=SIZE) as pilot:
-        screen = await opened(app, pilot)
+        screen = await open_pool(app, pilot)
         await pilot.press("v", "enter")  # the next one is offered
         await until(pilot, lambda: len(columns(screen)) == 2 and rows(columns(screen)[1])[-1:] == ["r1 second 199"])
         await beside(app, pilot, 3)
@@ -104,7 +96,7 @@ async def test_four_at_most_and_they_come_back_with_the_screen(app: SkywardApp, 
     view = session.pool("p", 6)
     session.open_run(view)
     async with app.run_test(size=SIZE) as pilot:
-        screen = await opened(app, pilot)
+        screen = await open_pool(app, pilot)
         for _ in range(3):
             await pilot.press("v", "enter")
         await until(pilot, lambda: [column.rank for column in columns(screen)] == [0, 1, 2, 3])
@@ -117,7 +109,7 @@ async def test_four_at_most_and_they_come_back_with_the_screen(app: SkywardApp, 
         await pilot.press("a")  # merged lines have all the place
         await until(pilot, lambda: sum(column.display for column in columns(screen)) == 1)
         await pilot.press("a", "q")
-        again = await opened(app, pilot)
+        again = await open_pool(app, pilot)
         await until(pilot, lambda: [column.rank for column in columns(again)] == [0, 1, 2, 4])
 
 
@@ -127,7 +119,7 @@ async def test_only_the_ranks_with_errors(app: SkywardApp, session: FakeSession)
     for rank in range(4):
         session.print(view, rank, f"hello of {rank}\nbye of {rank}\n", run=run.id)
     async with app.run_test(size=SIZE) as pilot:
-        screen = await opened(app, pilot)
+        screen = await open_pool(app, pilot)
         await pilot.press("M")
         column = columns(screen)[0]
         wanted = [f"r00{rank}| {word} of {rank}" for rank in (2, 3) for word in ("hello", "bye")]
@@ -147,7 +139,7 @@ async def test_a_time_is_gone_to(app: SkywardApp, session: FakeSession) -> None:
     for second in range(200):
         session.print(view, 0, f"second {second}\n", at=NOW + second)
     async with app.run_test(size=SIZE) as pilot:
-        screen = await opened(app, pilot)
+        screen = await open_pool(app, pilot)
         column = columns(screen)[0]
         for said, top in (("-2m", "second 79"), ("08:01:40", "second 100")):  # NOW is at 08:00:00 UTC
             await pilot.press("T")
@@ -182,7 +174,7 @@ async def test_the_editor_where_the_traceback_points(
     )
     session.print(view, 0, "\n".join(lines) + "\n")
     async with app.run_test(size=SIZE) as pilot:
-        await opened(app, pilot)
+        await open_pool(app, pilot)
         await pilot.press("O")
         await until(pilot, lambda: started == [("vim", "-n", "+7", str(tmp_path / "nets" / "model.py"))])
         monkeypatch.delenv("EDITOR")
@@ -207,7 +199,7 @@ async def test_the_whole_log_is_read_in_the_pager(
     for rank in range(2):
         session.print(view, rank, f"of {rank}\x1b]0;owned\x07\n" * 2)
     async with app.run_test(size=SIZE) as pilot:
-        await opened(app, pilot)
+        await open_pool(app, pilot)
         await until(pilot, lambda: "of 0" in screen_text(app))
         await pilot.press("right_square_bracket", "vertical_line")
         await until(pilot, lambda: read == [("less", "-R", "r001.log", "of 1\nof 1\n")])
@@ -224,7 +216,7 @@ async def test_the_wheel_scrolls_a_log(app: SkywardApp, session: FakeSession) ->
     session.open_run(view)
     session.print(view, 0, "".join(f"line {number}\n" for number in range(200)))
     async with app.run_test(size=SIZE) as pilot:
-        await opened(app, pilot)
+        await open_pool(app, pilot)
         await until(pilot, lambda: "line 199" in screen_text(app))
         pane = app.screen.query_one(LogPane)
         place: dict[str, Any] = dict(x=1, y=1, delta_x=0, delta_y=0, button=0, shift=False, meta=False, ctrl=False)
@@ -238,7 +230,7 @@ async def test_the_wheel_scrolls_a_log(app: SkywardApp, session: FakeSession) ->
 async def test_errors_open_the_editor_too(app: SkywardApp, session: FakeSession) -> None:
     failed_run(session, session.pool("p", 4))
     async with app.run_test(size=SIZE) as pilot:
-        await opened(app, pilot)
+        await open_pool(app, pilot)
         await pilot.press("e")
         await until(pilot, lambda: "ROOT CAUSE" in screen_text(app))
         await pilot.press("O")
@@ -277,7 +269,7 @@ async def test_runs_keep_their_lines_apart(app: SkywardApp, session: FakeSession
     session.end_run(view, first)
     session.open_run(view)
     async with app.run_test(size=NARROWER) as pilot:
-        screen = await opened(app, pilot)
+        screen = await open_pool(app, pilot)
         await until(pilot, lambda: "nothing printed yet" in screen_text(app))
         assert "of the first" not in screen_text(app) and "unfinished" not in screen_text(app)
         session.print(view, 0, "of the second\n")
@@ -298,7 +290,7 @@ async def test_a_run_of_which_no_lines_are_held_is_read_from_its_files(
     session.end_run(view, first)
     keep(session, first, tmp_path / "logs", {0: "kept\nto the last"})
     async with app.run_test(size=NARROWER) as pilot:
-        screen = await opened(app, pilot)
+        screen = await open_pool(app, pilot)
         await until(pilot, lambda: shown(screen) == ["kept", "to the last"])
 
 
@@ -309,7 +301,7 @@ async def test_beyond_the_ring_the_files_go_on(app: SkywardApp, session: FakeSes
     text = "".join(f"step {number}\n" for number in range(1_000))
     keep(session, run, tmp_path / "logs", {0: "", 1: ""})
     async with app.run_test(size=NARROWER) as pilot:
-        screen = await opened(app, pilot)
+        screen = await open_pool(app, pilot)
         pane = log_of(screen).pane
         await until(pilot, lambda: pane.window.stored is not None)  # it had a look when nothing was there yet
         session.print(view, 0, text)
@@ -349,7 +341,7 @@ async def test_lines_that_are_not_here_are_a_row_that_says_so(
     text = "".join(f"step {number}\n" for number in range(1_000))
     session.print(view, 0, text)
     async with app.run_test(size=NARROWER) as pilot:
-        screen = await opened(app, pilot)
+        screen = await open_pool(app, pilot)
         await pilot.press("g")
         gap = "⋯ 900 lines before this: no run 'p-1' in the ledger"
         await until(pilot, lambda: shown(screen)[0] == gap and shown(screen)[1] == "step 900")
@@ -382,7 +374,7 @@ async def test_errors_look_different_and_times_show_on_a_key(app: SkywardApp, se
     session.print(view, 0, "fine\n", at=NOW + 1.25)
     session.print(view, 0, "not fine\n", "err", at=NOW + 2.5)
     async with app.run_test(size=NARROWER) as pilot:
-        screen = await opened(app, pilot)
+        screen = await open_pool(app, pilot)
         pane = log_of(screen).pane
         await until(pilot, lambda: shown(screen) == ["fine", "not fine"])
         styles = [strip._segments[0].style for strip in pane._rows]

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from textual.pilot import Pilot
 from textual.screen import Screen
 
 from skyward_core.model.outcomes import RankPhase
@@ -18,21 +17,11 @@ from skyward_tui.app.app import SkywardApp
 from skyward_tui.screens.errors import ErrorsScreen
 from skyward_tui.screens.pool_list import PoolsScreen
 from skyward_tui.screens.run import RunScreen
-from tests.support.app_driver import screen_text, until
+from tests.support.app_driver import open_pool, screen_text, until
 from tests.support.fake_session import FakeSession, failed_run, logged, value
 from tests.tui.conftest import log_of
 
 SIZE = (120, 40)
-
-
-async def opened(app: SkywardApp, pilot: Pilot[None]) -> RunScreen:
-    """Open the first pool of the list."""
-    await until(pilot, lambda: bool(app.pools()))
-    await until(pilot, lambda: "▶" in screen_text(app))
-    await pilot.press("enter")
-    await until(pilot, lambda: isinstance(app.screen, RunScreen) and app.screen.is_mounted)
-    assert isinstance(app.screen, RunScreen)
-    return app.screen
 
 
 def title(screen: RunScreen) -> str:
@@ -45,7 +34,7 @@ async def test_ranks_are_walked_and_merged(app: SkywardApp, session: FakeSession
     for rank in range(4):
         session.print(view, rank, f"hello from {rank}\n")
     async with app.run_test(size=SIZE) as pilot:
-        screen = await opened(app, pilot)
+        screen = await open_pool(app, pilot)
         await until(pilot, lambda: "hello from 0" in screen_text(app))
         await pilot.press("]")
         await until(pilot, lambda: "rank 1" in title(screen))
@@ -67,7 +56,7 @@ async def test_equal_lines_of_all_ranks_are_one(app: SkywardApp, session: FakeSe
         session.print(view, rank, "epoch done\n")
     session.print(view, 2, "loss is nan\nstep 7\n")
     async with app.run_test(size=SIZE) as pilot:
-        screen = await opened(app, pilot)
+        screen = await open_pool(app, pilot)
         await pilot.press("u")
         await until(pilot, lambda: "x3, not r2| epoch done" in screen_text(app))
         assert "all ranks, collapsed" in title(screen)
@@ -113,7 +102,7 @@ async def test_find_filter_and_the_ladder_of_escape(app: SkywardApp, session: Fa
     session.open_run(view)
     session.print(view, 0, "".join(f"step {i}\n" for i in range(500)))
     async with app.run_test(size=SIZE) as pilot:
-        screen = await opened(app, pilot)
+        screen = await open_pool(app, pilot)
         await pilot.press("/", *"step 5", "enter")
         await until(pilot, lambda: "/step 5 11 hits" in str(log_of(screen).border_subtitle))
         pane = log_of(screen).pane
@@ -141,7 +130,7 @@ async def test_pause_and_follow(app: SkywardApp, session: FakeSession) -> None:
     view = session.pool("llama-ft")
     session.print(view, 0, "".join(f"step {i}\n" for i in range(500)))
     async with app.run_test(size=SIZE) as pilot:
-        screen = await opened(app, pilot)
+        screen = await open_pool(app, pilot)
         await until(pilot, lambda: "step 499" in screen_text(app))
         await pilot.press("space")
         session.print(view, 0, "".join(f"step {i}\n" for i in range(500, 600)))
@@ -156,7 +145,7 @@ async def test_results_arrive_with_their_aggregate(app: SkywardApp, session: Fak
     view = session.pool("llama-ft")
     run = session.open_run(view)
     async with app.run_test(size=SIZE) as pilot:
-        await opened(app, pilot)
+        await open_pool(app, pilot)
         item = events.ItemYielded(pool=view.name, run=run.id, index=3, rank=3, seq=6, summary=value({"loss": 0.5}))
         session.emit(view, item)
         await until(pilot, lambda: "#7 loss 0.5" in screen_text(app))
@@ -172,7 +161,7 @@ async def test_errors_pin_the_root_cause(app: SkywardApp, session: FakeSession) 
     failed_run(session, view)
     session.print(view, 3, "the last words of rank 3\n")
     async with app.run_test(size=SIZE) as pilot:
-        screen = await opened(app, pilot)
+        screen = await open_pool(app, pilot)
         await until(pilot, lambda: "root cause r2 raised: ZeroDivisionError" in " ".join(screen_text(app).split()))
         await pilot.press("e")
         await until(pilot, lambda: isinstance(app.screen, ErrorsScreen) and "ROOT CAUSE" in screen_text(app))
@@ -193,7 +182,7 @@ async def test_a_link_that_is_down_says_since_when(app: SkywardApp, session: Fak
     down = events.NodeLink(pool=view.name, node=2, up=False, detail="no route to host", at=session.now - 30)
     session.emit(view, down)
     async with app.run_test(size=(160, 48)) as pilot:
-        screen = await opened(app, pilot)
+        screen = await open_pool(app, pilot)
         await until(pilot, lambda: "link down since 07:59:30 (no route to host)" in screen_text(app))
         await pilot.press("]", "]")
         await until(pilot, lambda: "! link down since 07:59:30" in title(screen))
@@ -213,7 +202,7 @@ async def test_what_a_rank_is_at_before_its_function_runs(app: SkywardApp, sessi
         enter(rank, phase, 10 * rank + 12)
     enter(3, "running", 7)  # the call was given to it 40 s ago
     async with app.run_test(size=(160, 48)) as pilot:
-        await opened(app, pilot)
+        await open_pool(app, pilot)
         await until(pilot, lambda: "nothing printed yet: 1 rank starting for 0:12" in screen_text(app))
         cards = [line[:56] for line in screen_text(app).splitlines()]
         for words, time, note in (
@@ -242,7 +231,7 @@ async def test_copy_and_save(app: SkywardApp, session: FakeSession, tmp_path: Pa
     session.print(view, 0, "\x1b[31mone\x1b[0m\ntwo\n")
     session.end_rank(view, run, 0, summary=value(0.1234567890123))
     async with app.run_test(size=SIZE) as pilot:
-        await opened(app, pilot)
+        await open_pool(app, pilot)
         await until(pilot, lambda: "two" in screen_text(app))
         await pilot.press("y")
         assert app.clipboard == "one\ntwo"
@@ -267,7 +256,7 @@ async def test_the_files_saved_are_named_on_a_small_screen(app: SkywardApp, sess
     run = session.open_run(view)
     session.end_run(view, run)
     async with app.run_test(size=(80, 24)) as pilot:
-        await opened(app, pilot)
+        await open_pool(app, pilot)
         await pilot.press("S")
         said = "saved llama-ft-llama-ft-1-{r000.log,results.json,results.csv} in"
         await until(pilot, lambda: said in screen_text(app))
@@ -277,7 +266,7 @@ async def test_a_run_is_cancelled_only_after_asking(app: SkywardApp, session: Fa
     view = session.pool("llama-ft")
     run = session.open_run(view)
     async with app.run_test(size=SIZE) as pilot:
-        await opened(app, pilot)
+        await open_pool(app, pilot)
         await pilot.press("C", "enter")
         assert session.cancelled == []
         await pilot.press("C", "tab", "enter")
@@ -290,7 +279,7 @@ async def test_runs_of_a_pool_are_walked(app: SkywardApp, session: FakeSession) 
     for function in ("first", "second", "third"):
         session.open_run(view, function)
     async with app.run_test(size=SIZE) as pilot:
-        screen = await opened(app, pilot)
+        screen = await open_pool(app, pilot)
         assert screen.run is not None and screen.run.function == "third"
         await pilot.press("{", "{")
         assert screen.run.function == "first"
@@ -307,7 +296,7 @@ async def test_ranks_fit_their_number(app: SkywardApp, session: FakeSession, ran
     view = session.pool("wide", ranks)
     session.open_run(view)
     async with app.run_test(size=(160, 48)) as pilot:
-        screen = await opened(app, pilot)
+        screen = await open_pool(app, pilot)
         panel = screen.query_one("#ranks", RankList)
         await until(pilot, lambda: panel.size.height > 10)
         assert panel.mode == mode
@@ -324,7 +313,7 @@ async def test_the_grid_moves_by_cell_and_row(app: SkywardApp, session: FakeSess
     view = session.pool("wide", 32, 8)
     session.open_run(view)
     async with app.run_test(size=(160, 48)) as pilot:
-        screen = await opened(app, pilot)
+        screen = await open_pool(app, pilot)
         await pilot.press("1")
         await until(pilot, lambda: app.focused is not None and app.focused.id == "ranks")
         await pilot.press("down", "right", "right")
@@ -338,7 +327,7 @@ async def test_a_pool_that_is_gone_stays_readable(app: SkywardApp, session: Fake
     run = session.open_run(view)
     session.print(view, 0, "last words\n")
     async with app.run_test(size=SIZE) as pilot:
-        await opened(app, pilot)
+        await open_pool(app, pilot)
         session.end_run(view, run)
         session.tear_down("llama-ft")
         session.views.clear()
@@ -351,7 +340,7 @@ async def test_what_is_saved_says_that_it_is_not_all(app: SkywardApp, session: F
     view = session.pool("llama-ft")
     session.open_run(view)
     async with app.run_test(size=(280, 40)) as pilot:
-        screen = await opened(app, pilot)
+        screen = await open_pool(app, pilot)
         session.print(view, 0, "line\n" * 5)
         await until(pilot, lambda: log_of(screen).pane.window.ring.end == 5)
         await pilot.press("S")
@@ -370,7 +359,7 @@ async def test_a_pulse_paints_nothing_itself_so_that_what_it_changes_is_painted_
     view = session.pool("llama-ft")
     run = session.open_run(view)
     async with app.run_test(size=(160, 48)) as pilot:
-        screen = await opened(app, pilot)
+        screen = await open_pool(app, pilot)
         await until(pilot, lambda: "RUN" in screen_text(app))
         updates: list[str] = []
         display = app._display
@@ -397,7 +386,7 @@ async def test_a_small_screen_counts_down_to_a_machine_s_end(app: SkywardApp, se
     view = session.pool("llama-ft", nodes)
     session.open_run(view)
     async with app.run_test(size=(80, 24)) as pilot:
-        await opened(app, pilot)
+        await open_pool(app, pilot)
         session.emit(view, events.NodeNotice(pool=view.name, node=2, kind="rebalance"))
         await until(pilot, lambda: "! n2 may soon be taken back" in screen_text(app))
         session.emit(view, events.NodeNotice(pool=view.name, node=1, kind="terminate", ends_at=session.now + 103))

@@ -20,7 +20,7 @@ from skyward_tui.screens.pool_list import PoolsScreen
 from skyward_tui.screens.run import RunScreen
 from skyward_tui.ui import type_ahead
 from tests.support import waiting
-from tests.support.app_driver import screen_text, until
+from tests.support.app_driver import open_pool, screen_text, until
 from tests.support.fake_session import FakeSession
 from tests.support.terminal import Terminal
 
@@ -41,9 +41,7 @@ def at_once(app: SkywardApp, *keys: str) -> None:
 
 
 async def opened(app: SkywardApp, pilot: Pilot[None]) -> None:
-    await until(pilot, lambda: "▶" in screen_text(app))
-    await pilot.press("enter")
-    await until(pilot, lambda: isinstance(app.screen, RunScreen) and app.screen.is_mounted)
+    await open_pool(app, pilot)
 
 
 @pytest.mark.proof("1 s of a processor")

@@ -17,7 +17,6 @@ import click
 import pytest
 
 import skyward_core as sky
-from skyward_core.client.session import Session
 from skyward_core.model.errors import Action, Hint, PoolError, UsageError, python_hint
 from skyward_core.pool.event_log import EventPublisher
 from skyward_core.store.ledger import Ledger
@@ -28,6 +27,7 @@ from skyward_tui.cli.console import Console
 from skyward_tui.text.error_hints import advice, format_detail, format_error
 from tests.support.commands import COMMANDS
 from tests.support.hostile_text import is_harmful
+from tests.support.sessions import new_session
 from tests.support.sources import nodes_of
 
 HINTS = [Hint(action, "train", "/my keys/known") for action in get_args(Action)]
@@ -181,11 +181,8 @@ def test_errors_of_the_api_carry_hints(home: Path) -> None:
     with pytest.raises(UsageError, match="no run 'never' in the ledger") as missing:
         sky.results("never")
     assert missing.value.hint == Hint("list-all")
-    session = Session()
-    try:
+    with new_session() as session:
         for verb in (session.tear_down, session.attach, session.observe):
             with pytest.raises(PoolError, match="is up; ") as refused:
                 verb("never").result(60)
             assert refused.value.hint == Hint("list")
-    finally:
-        session.detach()
