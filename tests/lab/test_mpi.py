@@ -148,6 +148,7 @@ def test_what_a_stopped_command_has_started_elsewhere_ends_with_it(reached: tupl
 def test_strangers_are_admitted_nowhere_and_find_no_key(reached: tuple[Lab, sky.Compute]) -> None:
     lab, compute = reached
     head, other = lab.hosts
+    place = told(compute, "dirname $SKYWARD_SSH_CONFIG").strip()  # the first run starts the sshd between the nodes
     port = plugin_of(compute).port_of("reached")
     listens = [line.split()[3] for line in head.run("ss -H -tln").splitlines()]
     assert f"{head.address}:{port}" in listens
@@ -155,7 +156,6 @@ def test_strangers_are_admitted_nowhere_and_find_no_key(reached: tuple[Lab, sky.
     own = "ssh-keygen -q -t ed25519 -N '' -f /tmp/stranger 2>/dev/null <<<y; ssh -i /tmp/stranger"
     assert "Permission denied (publickey)" in other.run(f"bash -c '{own} {at} 2>&1 || true'")
     # Somebody with an account on the head who sees all that others may see.
-    place = told(compute, "dirname $SKYWARD_SSH_CONFIG").strip()
     looks = f"cat {place}/key {place}/config; ls {place}"
     as_nobody = f"setpriv --reuid=65534 --regid=65534 --clear-groups sh -c '{looks}' 2>&1; true"
     assert head.run(as_nobody).count("Permission denied") == 3
