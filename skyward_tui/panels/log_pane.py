@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
 from threading import Event
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from rich.cells import cell_len
 from rich.segment import Segment
@@ -60,14 +60,18 @@ class Pattern:
     """A regular expression. A search that backtracks for too long raises TimeoutError."""
 
     def __init__(self, text: str, flags: int = 0) -> None:
-        import regex  # late: the app starts without a search
+        self._limit: dict[str, Any] = {}
+        self._compiled: Any
+        if not re.search(r"[*+?{]", text):  # without a quantifier there is nothing to limit
+            self._compiled = re.compile(text, flags)
+            return
+        import regex  # late: it takes 20 ms, and most searches are for a word
 
         try:
             self._compiled = regex.compile(_FUZZY.sub(r"\\{", text), flags)
         except regex.error as error:
             raise re.error(str(error)) from None
-        # A limit costs as much as the search of a line; without a quantifier there is nothing to limit.
-        self._limit = {"timeout": PATIENCE, "concurrent": True} if re.search(r"[*+?{]", text) else {}
+        self._limit = {"timeout": PATIENCE, "concurrent": True}
 
     def matches(self, text: str) -> bool:
         """Check whether there is a match in a text."""
