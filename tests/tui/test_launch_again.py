@@ -90,9 +90,9 @@ async def test_what_no_field_shows_is_launched_again_too(
         await pilot.press("A")
         await until(pilot, lambda: isinstance(app.screen, LaunchScreen) and app.screen.is_mounted)
         app.screen.query_one("#pool", Select).value = ""
-        await until(pilot, lambda: "a rank may take 90 s" in screen_text(app))
-        assert "at a breakpoint a rank waits 10:00 for somebody" in screen_text(app)
-        assert "the script finds torchrun's variables" in screen_text(app)
+        await until(pilot, lambda: "90 s per rank" in screen_text(app))
+        assert "a rank waits 10:00 for a debugger at a breakpoint" in screen_text(app)
+        assert "sets torchrun's environment variables" in screen_text(app)
         await pilot.press("ctrl+r")
         await until(pilot, lambda: len(session.kept_launches) == 2)
         (again,) = [each.request for id, each in session.kept_launches.items() if id != run.id]

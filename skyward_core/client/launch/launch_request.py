@@ -121,44 +121,44 @@ class LaunchRequest(Value):
 
     script: str
     function: str | None = None
-    arguments: Sequence[str] = _option("--arg", "NAME=VALUE", "An argument; repeatable.", default=(), short="-a")
+    arguments: Sequence[str] = _option(
+        "--arg", "NAME=VALUE", "Pass an argument to the function. Repeatable.", default=(), short="-a"
+    )
     script_args: Sequence[str] | None = None
     module: str = ""
     sweep: bool = _flag(
-        "--sweep", "Run each combination of arguments that are lists: -a lr=0.1,0.01 -a seed=1..5.",
+        "--sweep", "Run every combination of list arguments: -a lr=0.1,0.01 -a seed=1..5.",
         row="Options", label="sweep",
     )  # fmt: skip
-    gang: bool = _flag("--gang", "Of a sweep: each combination on every rank, one after the other.")
+    gang: bool = _flag("--gang", "Run each trial of a sweep on all ranks, one trial at a time.")
     gang_nodes: int | None = _option(
-        "--gang-nodes", "N", "Of a sweep: each combination on every rank of N nodes, as many side by side as fit."
+        "--gang-nodes", "N", "Run each trial of a sweep on all ranks of N nodes, as many trials at a time as fit."
     )
-    gang_ranks: int | None = _option(
-        "--gang-ranks", "N", "The same, said in ranks: each combination on the nodes that have N of them."
-    )
+    gang_ranks: int | None = _option("--gang-ranks", "N", "Run each trial of a sweep on as many nodes as have N ranks.")
     python: str | None = _option(
-        "--python", "PATH", "Load the script with this Python, not with its project's.",
+        "--python", "PATH", "Load the script with this Python.  [default: the project's]",
         row="Function", label="python", placeholder="its own; {launch.python} lists",
     )  # fmt: skip
     provider: str | None = _option(
-        "--provider", "NAME", "Where machines come from, such as ssh.  [default: local]", part="provider"
+        "--provider", "NAME", "Get machines from this provider, such as ssh.  [default: local]", part="provider"
     )
     settings: Mapping[str, str] = _option(
-        "--set", "KEY=VALUE", "A setting of the provider; repeatable.", default={}, part="provider"
+        "--set", "KEY=VALUE", "Set an option of the provider. Repeatable.", default={}, part="provider"
     )
     nodes: int | str | None = _option(
-        "--nodes", "N|MIN:MAX", "Machines; of a range as many as can be had.  [default: 1, or all hosts]",
+        "--nodes", "N|MIN:MAX", "Number of machines. A range takes as many as it can get.  [default: 1, or all hosts]",
         short="-n", part="machines", row="Nodes",
     )  # fmt: skip
     ranks_per_node: int | Literal["gpu"] | None = _option(
-        "--ranks-per-node", "N|gpu", "Processes on each machine.  [default: 1]",
+        "--ranks-per-node", "N|gpu", "Number of ranks on each machine.  [default: 1]",
         part="worker", row="Nodes", label="ranks per node",
     )  # fmt: skip
     accelerator: str | None = _option(
-        "--accelerator", "NAME[:N]", "What each machine carries, such as A100-80GB:8.",
+        "--accelerator", "NAME[:N]", "GPUs of each machine, such as A100-80GB:8.",
         part="machines", row="Nodes", label="accelerator", placeholder="any; {launch.accelerators} lists",
     )  # fmt: skip
     allocation: str | None = _option(
-        "--allocation", "MARKET", "on-demand, spot, spot-if-available or cheapest of both.",
+        "--allocation", "MARKET", "Market: on-demand, spot, spot-if-available or cheapest.",
         part="machines", needs="offers", row="Market",
         choices=(
             ("on demand", ""), ("spot", "spot"), ("spot, else on demand", "spot-if-available"),
@@ -166,62 +166,58 @@ class LaunchRequest(Value):
         ),
     )  # fmt: skip
     max_hourly_cost: float | None = _option(
-        "--max-hourly", "$", "What an hour of a machine may cost, with disk and address.",
+        "--max-hourly", "$", "Limit the hourly price of one machine, including its disk and address.",
         part="machines", needs="offers", row="Market", label="at most $/h", placeholder="any",
     )  # fmt: skip
     selection: str | None = _option(
-        "--selection", "WHICH", "cheapest, or first: the region that is named first.",
+        "--selection", "WHICH", "Region to try first: cheapest, or first (the region listed first).",
         part="machines", needs="offers", row="Market", label="tries",
         choices=(("cheapest first", ""), ("first region first", "first")),
     )  # fmt: skip
     budget: float | None = _option(
-        "--budget", "$", "What the pool may cost.",
+        "--budget", "$", "Limit the total cost of the pool.",
         part="options", needs="price", row="Budget $", placeholder="none",
         plan=("budget", "${:,.2f} in all; when it is spent {then}"),
     )  # fmt: skip
     wait_for_capacity: str | None = _option(
-        "--wait-for-capacity", "TIME", "Try for so long where there are no machines, such as 2h.",
+        "--wait-for-capacity", "TIME", "Keep retrying for TIME if no machines are available, such as 2h.",
         part="options", needs="offers", row="Budget $", label="wait for machines", placeholder="not; or 2h",
-        plan=("waits", "for up to {} where there are no machines to be had"),
+        plan=("waits", "up to {} if no machines are available"),
     )  # fmt: skip
     debug_wait: str | None = _option(
-        "--debug-wait", "TIME", "Wait so long at breakpoints for who debugs, such as 10m.",
-        part="options", plan=("debugger", "at a breakpoint a rank waits {} for somebody"),
+        "--debug-wait", "TIME", "Let a rank wait TIME at a breakpoint for a debugger, such as 10m.",
+        part="options", plan=("debugger", "a rank waits {} for a debugger at a breakpoint"),
     )  # fmt: skip
     plugins: Sequence[str] = _option(
-        "--plugin", "NAME", "A plugin, such as torch; repeatable.", default=(), part="plugins"
+        "--plugin", "NAME", "Use this plugin, such as torch. Repeatable.", default=(), part="plugins"
     )
     plugin_settings: Mapping[str, str] = _option(
-        "--plugin-set", "PLUGIN.NAME=VALUE", "A parameter of a plugin, such as torch.backend=gloo; repeatable.",
+        "--plugin-set", "PLUGIN.NAME=VALUE", "Set a parameter of a plugin, such as torch.backend=gloo. Repeatable.",
         default={}, part="plugins",
     )  # fmt: skip
     image_settings: Sequence[str] = _option(
         "--image-set", "FIELD=VALUE",
-        "Of the ranks' environment: pip=einops, setup=..., env.NAME=..., secret=NAME; repeatable.",
+        "Configure the environment of the ranks: pip=einops, setup=..., env.NAME=..., secret=NAME. Repeatable.",
         default=(), part="environment",
     )  # fmt: skip
     lock: str | None = _option(
-        "--lock", "FILE", "Install what this lock has: uv.lock, pylock.toml, or NAME==VERSION lines.", part="image"
+        "--lock", "FILE", "Install from this lock file: uv.lock, pylock.toml, or NAME==VERSION lines.", part="image"
     )
-    requirements: str | None = _option(
-        "--requirements", "FILE", "Install what this requirements file asks for.", part="image"
-    )
-    project: bool = _flag("--project", "Install what the project's pyproject.toml depends on.", part="image")
+    requirements: str | None = _option("--requirements", "FILE", "Install from this requirements file.", part="image")
+    project: bool = _flag("--project", "Install the dependencies of the project's pyproject.toml.", part="image")
     outputs: Sequence[str] = _option(
-        "--output", "PATTERN", 'Files that ranks write and that are brought here, such as "out/**"; repeatable.',
+        "--output", "PATTERN", 'Download files that ranks write, such as "out/**". Repeatable.',
         default=(), part="image", row="Packages", label="outputs", placeholder="such as out/** *.pt",
     )  # fmt: skip
-    pool: str | None = _option("--pool", "NAME", "The pool's name; one that is up is used, and stays up.")
+    pool: str | None = _option("--pool", "NAME", "Name of the pool. A running pool of this name is used, and stays up.")
     one: bool = _flag("--one", "Run on one node only.", row="Options", label="one rank")
     torchrun: bool = _flag(
-        "--torchrun", "Of a whole script: have it find torchrun's variables where there is one rank, too.",
-        plan=("torchrun", "the script finds torchrun's variables, be there one rank or many"),
+        "--torchrun", "Set torchrun's environment variables for a whole script, even with one rank.",
+        plan=("torchrun", "sets torchrun's environment variables, even with one rank"),
     )  # fmt: skip
-    keep: bool = _flag("--keep", "Leave the pool up afterwards.", row="Options", label="keep the pool afterwards")
-    detach: bool = _flag("--detach", "Leave as soon as the function runs; implies --keep.")
-    timeout: float | None = _option(
-        "--timeout", "S", "Seconds a rank may take.", plan=("limit", "a rank may take {:g} s")
-    )
+    keep: bool = _flag("--keep", "Keep the pool up afterwards.", row="Options", label="keep the pool afterwards")
+    detach: bool = _flag("--detach", "Exit as soon as the function runs. Implies --keep.")
+    timeout: float | None = _option("--timeout", "S", "Stop ranks after S seconds.", plan=("limit", "{:g} s per rank"))
 
     def __post_init__(self) -> None:
         given: dict[str, Any] = {"script": str(Path(self.script)), "function": self.function or None}
