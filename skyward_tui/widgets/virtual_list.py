@@ -42,12 +42,15 @@ class PaintedLines(Widget, can_focus=True):
 
     def _lines_now(self) -> list[Strip]:
         if self._lines is None or self._painted_for != self.size:
-            self._lines, self._painted_for = self.paint(*self.size), self.size
+            width, height = self._painted_for = self.size
+            lines = self.paint(width, height)
+            if len(lines) < height:
+                lines += [Strip.blank(width, self.rich_style)] * (height - len(lines))
+            self._lines = lines
         return self._lines
 
     def render_line(self, y: int) -> Strip:
-        lines = self._lines_now()
-        return lines[y] if y < len(lines) else Strip.blank(self.size.width, self.rich_style)
+        return self._lines_now()[y]
 
     def refresh(self, *regions: Region, repaint: bool = True, layout: bool = False, recompose: bool = False) -> Self:
         """As Textual's; what asks for it without regions has changed something."""
