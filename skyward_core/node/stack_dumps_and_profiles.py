@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import signal
 import subprocess
 import threading
@@ -233,7 +232,12 @@ class PySpyError(Exception):
 def find_py_spy(python: str) -> str:
     """Where it is, beside the ranks' interpreter or on our own path; "" where nobody but others could have put it."""
     beside = Path(python).parent / NAME
-    found = str(beside) if os.access(beside, os.X_OK) else shutil.which(NAME)
+    if os.access(beside, os.X_OK):
+        found: str | None = str(beside)
+    else:
+        import shutil  # loads all compression modules, 5 ms
+
+        found = shutil.which(NAME)
     return found if found and not distrust_reason(str(Path(found).absolute())) else ""
 
 
