@@ -1,4 +1,4 @@
-"""The recording for README: ``python -m tests.tui.recording`` makes ``screenshots/tour.cast`` and ``tour.gif``.
+"""The recording for README: ``python -m tests.tui.recording`` makes ``docs/screenshots/tour.cast`` and ``tour.gif``.
 
 The app runs in a real pseudo-terminal, on a real local pool: launch, watch, all ranks, the receipt. The cast is
 asciinema's (v2); the GIF shows it for those who have a browser only. Needs the ``test`` extra.

@@ -1,4 +1,4 @@
-"""Pictures of the real app on real runs, for ``screenshots/``: ``python -m tests.tui.screenshots``.
+"""Pictures of the real app on real runs, for ``docs/screenshots/``: ``python -m tests.tui.screenshots``.
 
 Every pool is real, local, and torn down again; the keys are those a person would press. Takes about three minutes.
 Needs the ``test`` extra (torch for the training, resvg and Pillow for the pictures); the hosts need what a lab needs.
@@ -32,7 +32,7 @@ from tests.lab import Lab
 from tests.lab.gpu_host import gpu_host, measure, put_driver, put_users, user_process
 from tests.support.app_driver import screen_svg, screen_text
 
-FOLDER = Path(__file__).parents[2] / "screenshots"
+FOLDER = Path(__file__).parents[2] / "docs" / "screenshots"
 EXAMPLES = Path(skyward_tui.__file__).parent / "examples"
 SMALL, MIDDLE, LARGE = (80, 24), (120, 40), (160, 48)
 COLOURS = 48  # of a picture: as it looks, at a third of the bytes

@@ -1,4 +1,4 @@
-"""What the documentation has to name: every command with its options, and every page by a link."""
+"""Completeness of the documentation: commands, options, pages of the navigation, links and pictures."""
 
 from __future__ import annotations
 
@@ -9,12 +9,22 @@ from pathlib import Path
 import click
 import pytest
 
-from tests.support.commands import COMMANDS
+from tests.support.commands import COMMANDS, parse_command_line
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 PAGE = (DOCS / "command-line.md").read_text("utf-8")
 COMMON = {"--help", "--debug", "--json"}
+
+
+def _navigation() -> list[str]:
+    """Return the pages of the site's navigation."""
+    settings = (ROOT / ".ci" / "mkdocs.yml").read_text("utf-8")
+    navigation = settings.partition("\nnav:\n")[2].partition("\nvalidation:")[0]
+    return re.findall(r"[\w/.-]+\.md", navigation)
+
+
+PAGES = ["README.md", "CONTRIBUTING.md", *(f"docs/{page}" for page in _navigation())]
 
 
 @pytest.mark.parametrize("name", sorted(COMMANDS))
@@ -24,12 +34,29 @@ def test_the_page_of_the_command_line_names_all(name: str) -> None:
     assert {option for option in options - COMMON if f"{option}" not in PAGE} == set()
 
 
-def test_the_readme_leads_to_every_page() -> None:
-    readme = (ROOT / "README.md").read_text("utf-8")
-    linked = {ROOT / target for target in re.findall(r"\]\((docs/[^)#]+)", readme)}
-    for index in ("plugins", "reference"):
-        linked |= set((DOCS / index).glob("*.md")) if DOCS / index / "index.md" in linked else set()
-    assert {str(page.relative_to(ROOT)) for page in set(DOCS.rglob("*.md")) - linked} == {"docs/index.md"}
+def test_every_page_is_in_the_navigation() -> None:
+    pages = [str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md")]
+    assert sorted(_navigation()) == sorted(pages), "add the page to `nav` of .ci/mkdocs.yml"
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_and_pictures_exist(page: str) -> None:
+    path = ROOT / page
+    text = re.sub(r"```.*?```", "", path.read_text("utf-8"), flags=re.DOTALL)
+    targets = [target for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", text) if "://" not in target]
+    assert [target for target in targets if not (path.parent / target).exists()] == []
+    # The site has what is below docs/ and nothing else.
+    outside = [target for target in targets if DOCS not in (path.parent / target).resolve().parents]
+    assert page.startswith("docs/") <= (outside == [])
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_commands_and_their_options_exist(page: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SKYWARD_LOG", "")  # parsing --debug sets it
+    blocks = re.findall(r"^```(?:sh|console)?\n(.*?)^```$", (ROOT / page).read_text("utf-8"), re.MULTILINE | re.DOTALL)
+    lines = re.findall(r"^(?:\$ )?(?:\w+=\S+ )*(skyward-tui.*)$", "\n".join(blocks), re.MULTILINE)
+    for line in lines:
+        parse_command_line(re.split(r" [|>&] ?", line)[0])
 
 
 def test_contributing_tells_how_to_add_what_can_be_added() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-import shlex
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,8 +14,7 @@ import pytest
 from skyward_core.plugins import available
 from skyward_core.pool.dashboards import WELL_KNOWN, Dashboards
 from skyward_core.tasks.script_inspection import find_function, parse_arguments
-from skyward_tui.cli.main import cli
-from tests.support.commands import COMMANDS
+from tests.support.commands import parse_command_line
 
 ROOT = Path(__file__).parents[2]
 GUIDES = ROOT / "docs" / "guides"
@@ -61,11 +59,7 @@ def commands(text: str) -> list[str]:
 
 def parse(command: str) -> click.Context:
     """The context of a command line, as click makes it before it runs anything."""
-    _, name, *arguments = shlex.split(command)
-    found = COMMANDS.get(name)
-    assert found is not None, f"no command {name}"
-    parent = click.Context(cli, **cli.context_settings)
-    context = found.make_context(name, arguments, parent=parent)
+    context = parse_command_line(command)
     if context.args:  # may be flags of a script's function: no guide has any
         raise click.UsageError(f"no option: {context.args}")
     return context
