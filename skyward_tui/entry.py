@@ -14,7 +14,7 @@ from skyward_tui.terminal_info import is_dumb
 
 
 def main() -> NoReturn:
-    """Do what is asked for and end with its exit status (``docs/exit-codes.md``)."""
+    """Do what is asked for and end with its exit status (``docs/reference/exit-codes.md``)."""
     if len(sys.argv) > 1 or not _has_terminal():
         from skyward_tui.cli.main import main as understand
 

@@ -1,4 +1,4 @@
-"""docs/modules.md, made from what each module says of itself: ``python -m tests.modules_page`` writes it."""
+"""docs/internals/modules.md, made from what each module says of itself: ``python -m tests.modules_page`` writes it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGE = ROOT / "docs" / "modules.md"
+PAGE = ROOT / "docs" / "internals" / "modules.md"
 PACKAGES = ("skyward_core", "skyward_tui")
 
 HEAD = """# Module by module

@@ -1,4 +1,4 @@
-"""``docs/protocol.md`` and the types of frames, made from the tables of the protocol.
+"""``docs/internals/protocol.md`` and the types of frames, made from the tables of the protocol.
 
 ``python -m tests.protocol_page`` writes both.
 """
@@ -17,7 +17,7 @@ from skyward_core.protocol.frame_codec import VERSION
 from skyward_core.protocol.validators import Check, Checks, FrameSchema, split_keys
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGE = ROOT / "docs" / "protocol.md"
+PAGE = ROOT / "docs" / "internals" / "protocol.md"
 TYPES = ROOT / "skyward_core" / "protocol" / "frame_types.pyi"
 
 HEAD = f"""# Protocol
@@ -63,7 +63,7 @@ WORDS = {"plain": "JSON", "integer": "whole number"}
 
 
 def page() -> str:
-    """Return the text of ``docs/protocol.md``."""
+    """Return the text of ``docs/internals/protocol.md``."""
     parts = [HEAD]
     for title, _, _, forms in TABLES:
         parts.append(f"\n## {title}\n")

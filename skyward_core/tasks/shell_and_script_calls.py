@@ -33,7 +33,7 @@ def shell(
     ``sky.shell("nvidia-smi -L") @ pool`` runs it on every rank, ``>>`` on one. What it prints is the rank's log. It
     gives None, and fails where it ends with a status other than 0: that is the rank's. The rank's own Python comes
     first on its ``PATH``. Variables tell it of its place: ``SKYPILOT_NODE_RANK`` and others of that name, and
-    ``SKYWARD_RANK``, ``SKYWARD_NODE_IPS`` and others (``docs/shell-commands.md``).
+    ``SKYWARD_RANK``, ``SKYWARD_NODE_IPS`` and others (``docs/run/commands.md``).
 
     Args:
         command: what the shell reads, of as many lines as you like; or a list of words, which are one command.

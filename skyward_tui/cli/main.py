@@ -78,7 +78,7 @@ def has_terminal() -> None:
 
 
 def main() -> NoReturn:
-    """Run the command and end with its exit status (``docs/exit-codes.md``)."""
+    """Run the command and end with its exit status (``docs/reference/exit-codes.md``)."""
     # What a command imports is here to stay. To look for garbage among it, again and again and once more at the end, is
     # a fifth of what a short command does.
     gc.set_threshold(50_000)

@@ -1,7 +1,7 @@
 """Every action with its key; the panels.
 
-Screens take their bindings from here, and so do the hint line, the help, the palette and ``docs/keys.md``. The keys
-that go to the panels of the run screen are made from the table of those.
+Screens take their bindings from here, and so do the hint line, the help, the palette and
+``docs/reference/keys.md``. The keys that go to the panels of the run screen are made from the table of those.
 The ids are what a ``[keys]`` table in the person's ``skyward.toml`` remaps (``"log.follow" = "f"``).
 """
 
@@ -407,7 +407,7 @@ def bindings(scope: str) -> list[BindingType]:
 
 
 def keys_page() -> str:
-    """``docs/keys.md``: every key, as Markdown."""
+    """``docs/reference/keys.md``: every key, as Markdown."""
     lines = [
         "# Keys",
         "",

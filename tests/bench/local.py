@@ -48,7 +48,7 @@ def warm_dask() -> dict[str, float]:
 
 
 def dask_figures(client: Any) -> dict[str, float]:
-    """Dask's figures on a running cluster; see docs/benchmarks.md for which of its ways each is measured by."""
+    """Dask's figures on a running cluster; see docs/explain/benchmarks.md for which of its ways each is measured by."""
     noop, identity, size, produce = work.noop(), work.identity(), work.size(), work.produce()
     addresses = list(client.scheduler_info(n_workers=-1)["workers"])
     _expect(len(addresses) == RANKS, addresses)

@@ -1,4 +1,4 @@
-"""``docs/migration.md`` is true: every name of three generations is there, with a verdict that holds."""
+"""``docs/upgrade/from-skyward.md`` is true: every name of three generations is there, with a verdict that holds."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 import skyward_core as sky
 from tests.compat.upstream import FIRST, SECOND, THIRD
 
-PAGE = Path(__file__).parents[2] / "docs" / "migration.md"
+PAGE = Path(__file__).parents[2] / "docs" / "upgrade" / "from-skyward.md"
 ROWS = [
     [cell.strip() for cell in line.strip("|").split("|")]
     for line in PAGE.read_text(encoding="utf-8").partition("\n## Parameters\n")[0].splitlines()

@@ -1,6 +1,6 @@
 # mypy: ignore-errors
 """What two generations' values and functions take: each parameter is heeded, told of or refused, and none is swallowed;
-``docs/migration.md`` says which."""
+``docs/upgrade/from-skyward.md`` says which."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import skyward_core as sky
 from skyward_core.store import state_folder
 from tests.compat.upstream import MEMBERS, PARAMETERS, PROVIDERS
 
-PAGE = Path(__file__).parents[2] / "docs" / "migration.md"
+PAGE = Path(__file__).parents[2] / "docs" / "upgrade" / "from-skyward.md"
 ROWS = [
     [cell.strip() for cell in line.strip("|").split("|")]
     for line in PAGE.read_text(encoding="utf-8").partition("\n## Parameters\n")[2].splitlines()

@@ -18,7 +18,7 @@ from tests.support.sshd import Host
 
 HERE = Path(__file__).parent
 SCRIPT = "plain_and_rank.py"
-PAGE = Path(__file__).parents[2] / "docs" / "plain-and-rank.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "rank-environment.md"
 PATIENCE = 100
 WORDS = ("--lr", "0.1", "a b", "", "--token", "word-for-nobody-else")
 ANYWHERE = {"signals", "session", "faulthandler", "threads", "buffering", "unraisablehook", "names in main"}

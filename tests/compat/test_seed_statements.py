@@ -2,7 +2,7 @@
 """The seeds, statement by statement: what each says, how it is tried here, and what comes of it.
 
 Statements that need a framework are tried where that is loaded anyhow (``tests/frameworks``); all others here, on one
-pool of two nodes. A verdict is "same", "ours instead" (a difference that ``docs/migration.md`` tells of), or
+pool of two nodes. A verdict is "same", "ours instead" (a difference that ``docs/upgrade/from-skyward.md`` tells of), or
 "not, because" (what it lacks).
 """
 
@@ -205,5 +205,5 @@ def test_slices() -> None:
 
 
 def test_by_python_alone() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "migration.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "upgrade" / "from-skyward.md").read_text()
     assert re.search(r"`import skyward as sky` finds this library when a script is run by", page)

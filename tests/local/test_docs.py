@@ -18,15 +18,15 @@ SCRIPT = re.compile(r"^```python\n(.*?__main__.*?)^```$", re.MULTILINE | re.DOTA
 
 # What each script prints on its own standard output, in the order of the page.
 PRINTS = {
-    "getting-started.md": [
+    "start/quickstart.md": [
         r"\[124500, 124750, 125000, 125250\] 499500",
         r"9\n\(9, 16\)\n\(0, 1, 4, 9, 16, 25, 36, 49\)\n25",
         r"\{'step': 0, 'loss': 1\.0\}\n\{'step': 1, 'loss': 0\.5\}\n\{'step': 2, .*\}",
         r"1 ValueError bad shard\nValueError raised",
         r"\[0\.\d+, 0\.\d+\]",
     ],
-    "concepts.md": [
-        r"\[0, 1, 4, 9\]\n\[9, 9\]\n1024",
+    "run/python.md": [r"\[0, 1, 4, 9\]\n\[9, 9\]\n1024"],
+    "start/concepts.md": [
         r"\(0, 0, 0\)\n\(0, 1, 1\)\n\(1, 0, 2\)\n\(1, 1, 3\)",
     ],
 }

@@ -127,8 +127,8 @@ async def test_where_nothing_happens_nothing_is_done(
 
 
 def test_the_keys_page_is_true() -> None:
-    assert (ROOT / "docs" / "keys.md").read_text("utf-8") == keys_page(), (
-        "run: python -m skyward_tui.ui.actions > docs/keys.md"
+    assert (ROOT / "docs" / "reference" / "keys.md").read_text("utf-8") == keys_page(), (
+        "run: python -m skyward_tui.ui.actions > docs/reference/keys.md"
     )
 
 

@@ -325,7 +325,7 @@ class TestPackage:
         assert {a or b for a, b in defined} == set(dir(accelerators))
 
     def test_the_page_in_the_documentation_is_true(self) -> None:
-        page = Path(__file__).parents[2] / "docs" / "accelerators.md"
+        page = Path(__file__).parents[2] / "docs" / "where" / "accelerators.md"
         session = "".join(
             re.findall(r"^```python\n(>>> .*?)^```$", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
         )

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("boto3")
-DOCS = Path(__file__).parents[2] / "docs" / "aws.md"
+DOCS = Path(__file__).parents[2] / "docs" / "where" / "aws.md"
 
 
 def test_the_documentation_s_policy_is_what_the_code_needs() -> None:

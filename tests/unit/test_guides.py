@@ -17,7 +17,7 @@ from skyward_core.tasks.script_inspection import find_function, parse_arguments
 from tests.support.commands import parse_command_line
 
 ROOT = Path(__file__).parents[2]
-GUIDES = ROOT / "docs" / "guides"
+GUIDES = ROOT / "docs" / "train"
 EXAMPLES = ROOT / "skyward_tui" / "examples"
 EXAMPLE_OF = {
     "huggingface.md": "finetune.py",
@@ -81,7 +81,7 @@ def broken_links(page: Path) -> list[str]:
 
 
 def test_there_is_a_guide_for_each_framework() -> None:
-    assert {path.name for path in GUIDES.glob("*.md")} == set(EXAMPLE_OF)
+    assert set(EXAMPLE_OF) <= {path.name for path in GUIDES.glob("*.md")}
 
 
 @pages

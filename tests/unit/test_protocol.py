@@ -1,4 +1,4 @@
-"""Each kind of frame that the code sends stands in a table, and docs/protocol.md tells of it."""
+"""Each kind of frame that the code sends stands in a table, and docs/internals/protocol.md tells of it."""
 
 from __future__ import annotations
 

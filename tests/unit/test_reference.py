@@ -21,7 +21,7 @@ from skyward_core.providers.provider import Provider
 
 SECTION = re.compile(r"(Args|Attributes|Raises|Returns|Yields):")
 ITEM = re.compile(r" {4}(\*{0,2}[\w.]+(?:, [\w.]+)*): \S")
-PAGES = Path(__file__).parents[2] / "docs" / "reference"
+PAGES = Path(__file__).parents[2] / "docs" / "reference" / "python"
 
 
 def sections(doc: str) -> dict[str, list[str]]:

@@ -276,7 +276,13 @@ def _age(offer: Offer) -> str:
 
 @command()
 @click.option("--since", metavar="TIME", default="30d", show_default=True, help='How far back: "12h", "30d", "4w".')
-@click.option("--by", type=click.Choice(["pool", "function", "day"]), default="pool", show_default=True)
+@click.option(
+    "--by",
+    type=click.Choice(["pool", "function", "day"]),
+    default="pool",
+    show_default=True,
+    help="Group the sums by pool, function or day.",
+)
 def costs(console: Console, since: str, by: str) -> int:
     """Add up what pools have cost.
 
