@@ -1,4 +1,4 @@
-"""The click group and its commands."""
+"""The ``skyward-tui`` command: its click group and the table of its commands."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ DEMO = Path(__file__).parents[1].joinpath("demo.skyrec")  # tests/demo_record ma
 
 @click.command()
 @click.argument("record", metavar="FILE", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.option("--dump", is_flag=True, help="Print what is in it, a line of JSON for each entry, and open no app.")
+@click.option("--dump", is_flag=True, help="Print the entries as lines of JSON instead of opening the app.")
 def replay(record: Path, dump: bool) -> int:
-    """Play a record in the app, without any machine.
+    """Play a recording in the app, without any machine.
 
-    It can be paused, played faster and slower, and gone to any time of; nothing can be changed.
+    Pause the replay, change its speed, or jump to any time. A replay changes nothing.
     """
     if dump:
         with open_console(False) as console:
@@ -39,12 +39,12 @@ def replay(record: Path, dump: bool) -> int:
 
 
 def played(record: Path, theme: str | None = None, plain: bool = False) -> int:
-    """Play a record until the person leaves; the exit status."""
+    """Play a recording until the user quits, and return the exit status."""
     has_terminal()
     with open_console(False):
         from skyward_core.client.replay_session import open_recording
 
-        open_recording(record)  # what is none is refused before the terminal is the app's
+        open_recording(record)  # reject an invalid file before the app takes over the terminal
     from skyward_tui.app import run
     from skyward_tui.app.replay_app import ReplayApp
 
@@ -52,35 +52,34 @@ def played(record: Path, theme: str | None = None, plain: bool = False) -> int:
 
 
 def in_theme(app: SkywardApp, theme: str | None) -> SkywardApp:
-    """The app, where it has the theme that is asked for.
+    """Return the app after checking that it has the theme.
 
     Raises:
-        UsageError: it has none of that name.
+        UsageError: If the app has no theme of that name.
     """
     if theme is not None and theme not in app.available_themes:
-        raise click.UsageError(f"there is no theme {theme!r}: {', '.join(sorted(app.available_themes))}")
+        raise click.UsageError(f"there is no theme {theme!r}. Use one of: {', '.join(sorted(app.available_themes))}")
     return app
 
 
 def has_terminal() -> None:
-    """See that there is a terminal for the app.
+    """Check that there is a terminal for the app.
 
     Raises:
-        UsageError: there is none, or none on which a cursor can be moved.
+        UsageError: If there is no terminal, or its cursor cannot be moved.
     """
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
-        raise click.UsageError("the app needs a terminal; skyward-tui --help lists commands that do without")
+        raise click.UsageError("the app needs a terminal. skyward-tui --help lists commands that work without one")
     if is_dumb():
         raise click.UsageError(
-            f"the app needs a terminal that can move its cursor, and TERM says {os.environ['TERM']}; where it can, set "
-            "TERM=xterm-256color; skyward-tui --help lists commands that do without"
+            f"the app needs a terminal that can move its cursor, but TERM is {os.environ['TERM']}. Set "
+            "TERM=xterm-256color if the terminal supports it. skyward-tui --help lists commands that work without one"
         )
 
 
 def main() -> NoReturn:
     """Run the command and end with its exit status (``docs/reference/exit-codes.md``)."""
-    # What a command imports is here to stay. To look for garbage among it, again and again and once more at the end, is
-    # a fifth of what a short command does.
+    # Imported modules live until the process ends. Scanning them for garbage takes a fifth of a short command's time.
     gc.set_threshold(50_000)
     if sys.stdin is None:  # the parent process closed it; no file that is opened later may get its number
         sys.stdin = open(os.devnull, encoding="utf-8")  # noqa: SIM115  for the process's life
@@ -109,50 +108,50 @@ _debug = click.option(
     is_flag=True,
     expose_value=False,
     callback=_ask_for_log,
-    help="Write a log of all that is done; debug-dump packs it.",
+    help="Write a debug log (see debug-dump).",
 )
 
 
 # The module in ``commands`` and the summary of each command that is imported only when it is used.
 COMMANDS = {
-    "attach": ("run", "Watch what runs on a pool, until it ends."),
+    "attach": ("run", "Watch the current run of a pool until it ends."),
     "cancel": ("cancel_down_prune", "Stop a run on all its ranks; the pool stays up."),
-    "capacity": ("offers_capacity_costs", "Machines that are bought ahead, or held for an account."),
+    "capacity": ("offers_capacity_costs", "List, buy or clear capacity reservations."),
     "compare": ("history_compare_rerun", "Show two runs side by side."),
-    "costs": ("offers_capacity_costs", "Add up what pools have cost."),
-    "cp": ("cp", "Copy files and folders to a node, or from it."),
+    "costs": ("offers_capacity_costs", "Show the cost of pools."),
+    "cp": ("cp", "Copy files and folders to or from a node."),
     "debug": ("debug_stacks_profile", "Debug a rank that waits at a breakpoint."),
     "debug-dump": ("doctor_and_debug_dump", "Pack log, ledger, versions and checks for a bug report."),
     "doctor": ("doctor_and_debug_dump", "Check Python, terminal, folders, ledger and providers."),
     "down": ("cancel_down_prune", "Tear pools down, and show the receipts."),
     "examples": ("examples_and_shim", "List the packaged examples, or show one."),
     "exec": ("exec_launch_queue", "Run a job file, or a command, on a pool that is up."),
-    "failures": ("history_compare_rerun", "List failures of late that nobody has dismissed."),
-    "fetch": ("ls_logs_results_files", "Bring files here that ranks wrote on their nodes."),
+    "failures": ("history_compare_rerun", "List undismissed failures of the last 30 days."),
+    "fetch": ("ls_logs_results_files", "Download files that ranks wrote on their nodes."),
     "files": ("ls_logs_results_files", "List the files that ranks wrote on their nodes."),
-    "forward": ("hosts_trust_shell_forward", "Bring ports of a node to this machine, by ssh."),
+    "forward": ("hosts_trust_shell_forward", "Forward ports of a node to this machine over SSH."),
     "history": ("history_compare_rerun", "List every past run: outcome, duration, cost."),
     "hosts": ("hosts_trust_shell_forward", "Show who uses the GPUs of your hosts."),
-    "launch": ("run_torchrun_launch_options", "Run a job file, as SkyPilot's task YAML is, on a pool."),
-    "leftovers": ("leftovers", "Find what was rented from here and is left, and end it."),
-    "lock": ("ls_logs_results_files", "Print the lock of what was installed for a run."),
-    "logs": ("ls_logs_results_files", "Print what a run's ranks printed, also when the pool is gone."),
+    "launch": ("run_torchrun_launch_options", "Run a job file (SkyPilot task YAML) on a pool."),
+    "leftovers": ("leftovers", "Find and remove leftover cloud resources of this machine."),
+    "lock": ("ls_logs_results_files", "Print a lock file of the packages installed for a run."),
+    "logs": ("ls_logs_results_files", "Print the output of a run's ranks, even after the pool has ended."),
     "ls": ("ls_logs_results_files", "List the pools that are up, with their runs."),
-    "metrics": ("top_and_metrics", "Show what a run's ranks logged and its machines did."),
-    "offers": ("offers_capacity_costs", "List the machines that could be rented, and their prices."),
-    "profile": ("debug_stacks_profile", "Show where a rank spends its time, by py-spy."),
-    "prune": ("cancel_down_prune", "Remove logs, results and records of pools that are long over."),
-    "queue": ("exec_launch_queue", "Show which runs have a pool's nodes, and which wait."),
-    "record": ("record_and_dump", "Pack the record of a pool or a run into one file."),
-    "rerun": ("history_compare_rerun", "Launch a run again, as it was, or with other arguments."),
-    "results": ("ls_logs_results_files", "Show the outcomes of a run, and end with its exit status."),
+    "metrics": ("top_and_metrics", "Show the metrics of a run's ranks and machines."),
+    "offers": ("offers_capacity_costs", "List machines for rent and their prices."),
+    "profile": ("debug_stacks_profile", "Profile a rank with py-spy."),
+    "prune": ("cancel_down_prune", "Remove logs, results and recordings of old pools."),
+    "queue": ("exec_launch_queue", "Show the running and queued runs of a pool."),
+    "record": ("record_and_dump", "Save a recording of a pool or a run to one file."),
+    "rerun": ("history_compare_rerun", "Launch a run again, optionally with other arguments."),
+    "results": ("ls_logs_results_files", "Show the outcomes of a run, and exit with its status."),
     "run": ("run_torchrun_launch_options", "Run a script's function on every rank, and show the results."),
     "shim": ("examples_and_shim", "Let plain `python script.py` find this library as `skyward`."),
     "ssh": ("hosts_trust_shell_forward", "Open a shell on a node of a pool."),
-    "stacks": ("debug_stacks_profile", "Show where every rank is: its Python stack."),
-    "top": ("top_and_metrics", "Show what a pool's machines do, every second."),
+    "stacks": ("debug_stacks_profile", "Show the Python stack of every rank."),
+    "top": ("top_and_metrics", "Show the metrics of a pool's machines every second."),
     "torchrun": ("run_torchrun_launch_options", "Run a script on a pool, with the options of PyTorch's torchrun."),
-    "trust": ("hosts_trust_shell_forward", "Show the fingerprint of a host's key, and accept the key."),
+    "trust": ("hosts_trust_shell_forward", "Show the fingerprint of a host's key, and trust the key."),
 }
 
 
@@ -160,7 +159,7 @@ OLDER_COMMANDS = {"sweep": "leftovers"}
 
 
 class LazyGroup(click.Group):
-    """Commands that are imported when they are used, and that all take ``--debug``, as the group does."""
+    """Click group that imports its commands on first use and gives each of them ``--debug``."""
 
     def add_command(self, cmd: click.Command, name: str | None = None) -> None:
         super().add_command(_debug(cmd), name)
@@ -170,7 +169,7 @@ class LazyGroup(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name in OLDER_COMMANDS:
-            click.echo(f"`{cmd_name}` is an older name: use `{OLDER_COMMANDS[cmd_name]}`.", err=True)
+            click.echo(f"`{cmd_name}` was renamed. Use `{OLDER_COMMANDS[cmd_name]}`.", err=True)
             cmd_name = OLDER_COMMANDS[cmd_name]
         if cmd_name in COMMANDS and cmd_name not in self.commands:
             found = vars(import_module(f"skyward_tui.cli.commands.{COMMANDS[cmd_name][0]}")).values()
@@ -186,10 +185,10 @@ class LazyGroup(click.Group):
 
 @click.group(cls=LazyGroup, invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
 @_debug
-@click.option("--read-only", is_flag=True, help="Of the app: look at pools, and refuse what would change anything.")
-@click.option("--demo", is_flag=True, help="Of the app: play a record of 32 ranks, without any machine.")
-@click.option("--theme", metavar="NAME", help="Of the app: its colours, this time; NO_COLOR or not.")
-@click.option("--ascii", "plain", is_flag=True, help="Of the app: paint nothing but plain ASCII.")
+@click.option("--read-only", is_flag=True, help="App only: reject every action that would change anything.")
+@click.option("--demo", is_flag=True, help="App only: replay a recorded run of 32 ranks, without any machine.")
+@click.option("--theme", metavar="NAME", help="App only: use this theme for the session, even with NO_COLOR set.")
+@click.option("--ascii", "plain", is_flag=True, help="App only: draw with plain ASCII.")
 @click.version_option(package_name="skyward-tui", message="%(prog)s %(version)s")
 @click.pass_context
 def cli(context: click.Context, read_only: bool, demo: bool, theme: str | None, plain: bool) -> int:
@@ -205,7 +204,9 @@ def cli(context: click.Context, read_only: bool, demo: bool, theme: str | None, 
             "--ascii": plain,
         }.items():
             if given:
-                raise click.UsageError(f"{option} is the app's: {context.invoked_subcommand} does not know it")
+                raise click.UsageError(
+                    f"{context.invoked_subcommand} does not support {option}. Use {option} without a command"
+                )
         return 0
     if demo:
         return played(DEMO, theme, plain)

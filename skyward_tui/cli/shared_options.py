@@ -1,4 +1,4 @@
-"""Options that several commands share."""
+"""Options and command classes that several commands share."""
 
 from __future__ import annotations
 
@@ -35,55 +35,68 @@ def _combine_options(options: Sequence[Callable[[Decorated], Decorated]]) -> Cal
 
 
 settings_option = click.option(
-    "--set", "settings", metavar="KEY=VALUE", multiple=True, help="A setting of the provider; repeatable."
+    "--set", "settings", metavar="KEY=VALUE", multiple=True, help="Set an option of the provider. Repeatable."
 )
-# Of machines that are looked for, and not made.
+# Options that filter offers; they differ from those of a launch.
 offer_options = _combine_options(
     (
-        click.option("--accelerator", metavar="NAME[:N]", help="What a machine has to carry, such as H100:8."),
+        click.option("--accelerator", metavar="NAME[:N]", help="GPUs that a machine must have, such as H100:8."),
         click.option(
             "--max-hourly",
             metavar="$",
             type=click.FloatRange(0, min_open=True),
-            help="What an hour may cost, all told.",
+            help="Limit the hourly price, including disk and address.",
         ),
-        click.option("--spot", is_flag=True, help="Spot machines only, which can be taken back at any time."),
-        click.option("--region", "regions", metavar="R", multiple=True, help="Where; repeatable."),
-        click.option("--zone", "zones", metavar="Z", multiple=True, help="Only there; repeatable."),
-        click.option("--efa", is_flag=True, help="With EFA, the fast network between machines of AWS."),
-        click.option("--vcpus", metavar="N", type=click.IntRange(0), default=0, help="At least so many vCPUs."),
-        click.option("--memory", metavar="GB", type=click.FloatRange(0), default=0, help="At least so much memory."),
-        click.option("--arch", "architecture", type=click.Choice(["x86_64", "arm64"]), help="Of this architecture."),
-        click.option("--block", metavar="HOURS", type=click.IntRange(1), help="What can be bought ahead, for so long."),
-        click.option("--nodes", metavar="N", type=click.IntRange(1), help="So many machines of it.  [default: 1]"),
+        click.option("--spot", is_flag=True, help="List only spot machines, which can be preempted at any time."),
+        click.option(
+            "--region", "regions", metavar="R", multiple=True, help="List only machines in this region. Repeatable."
+        ),
+        click.option(
+            "--zone", "zones", metavar="Z", multiple=True, help="List only machines in this zone. Repeatable."
+        ),
+        click.option("--efa", is_flag=True, help="List only machines with EFA, the fast network of AWS."),
+        click.option("--vcpus", metavar="N", type=click.IntRange(0), default=0, help="Require at least N vCPUs."),
+        click.option(
+            "--memory", metavar="GB", type=click.FloatRange(0), default=0, help="Require at least GB of memory."
+        ),
+        click.option(
+            "--arch", "architecture", type=click.Choice(["x86_64", "arm64"]), help="Require this architecture."
+        ),
+        click.option("--block", metavar="HOURS", type=click.IntRange(1), help="List capacity blocks of this duration."),
+        click.option(
+            "--nodes",
+            metavar="N",
+            type=click.IntRange(1),
+            help="Number of machines of the capacity block.  [default: 1]",
+        ),
     )
 )
 
 
-watch_option = click.option(
-    "--watch", is_flag=True, help="Tell how it is in a few lines, in place of all that ranks print."
-)
+watch_option = click.option("--watch", is_flag=True, help="Show a live summary instead of the output of the ranks.")
 
 
 variable_options = _combine_options(
     (
-        click.option("--env", "env", metavar="NAME[=VALUE]", multiple=True, help="A variable of the job; repeatable."),
+        click.option(
+            "--env", "env", metavar="NAME[=VALUE]", multiple=True, help="Set a variable of the job. Repeatable."
+        ),
         click.option(
             "--secret",
             "secrets",
             metavar="NAME[=VALUE]",
             multiple=True,
-            help="One that is blanked in logs; repeatable.",
+            help="Set a variable whose value is masked in logs. Repeatable.",
         ),
     )
 )
 
 
 def parse_node_count(text: str) -> int | str:
-    """A number, or a range in its shortest form.
+    """Return a number of nodes, or a range in its shortest form.
 
     Raises:
-        ValueError: it is neither.
+        ValueError: If the text is neither.
     """
     from skyward_core.model.errors import SpecError  # late: most commands make no pool
     from skyward_core.model.specs import Spec
@@ -96,7 +109,7 @@ def parse_node_count(text: str) -> int | str:
 
 
 class NodesOption(click.ParamType[int | str]):
-    """A number of machines, or a range of them."""
+    """Option value: a number of machines, or a range."""
 
     name = "N|MIN:MAX"
 
@@ -108,7 +121,7 @@ class NodesOption(click.ParamType[int | str]):
 
 
 class RanksOption(click.ParamType[int | str]):
-    """A number of ranks, or "gpu"."""
+    """Option value: a number of ranks, or "gpu"."""
 
     name = "N|gpu"
 
@@ -139,13 +152,13 @@ def launch_options(command: str) -> Callable[[Decorated], Decorated]:
             more = {"metavar": each.metavar, "type": types.get(each.type), "multiple": each.is_repeatable}
         made.append(click.option(*words, help=each.help, **more))
         if name == "provider":
-            about = "Hosts to reach over SSH, or a group of skyward.toml."
+            about = "Use these SSH hosts, or a group of skyward.toml."
             made.append(click.option(HOSTS, metavar="HOST,...", help=about))
     return _combine_options(made)
 
 
 class NodeSelection(click.ParamType["int | tuple[int, ...]"]):
-    """A number of a pool's nodes, or a list of them: of two at least, or one with a comma behind it."""
+    """Option value: a number of nodes, or a list of node numbers; a list of one node ends with a comma."""
 
     name = "N|LIST"
 
@@ -161,52 +174,54 @@ class NodeSelection(click.ParamType["int | tuple[int, ...]"]):
         self.fail(f"{value!r} is neither a number of nodes nor a list of them, such as 2 or 0,2", param, ctx)
 
 
-RENDEZVOUS_NOTE = "the ranks meet at node 0 of the pool, at a port that is free there"
-LOGS_NOTE = "every rank's log is shown with the rank in front, and kept: skyward-tui logs shows it, --rank one rank's"
-WATCHED_NOTE = "each node's agent sees at once how a rank ends"
-ONE_POOL_NOTE = "one command starts all nodes: run it once, and leave this out"
+RENDEZVOUS_NOTE = "the ranks connect to a free port of node 0"
+LOGS_NOTE = (
+    "the logs of all ranks are shown with the rank in front, and saved. Read them with: skyward-tui logs --rank R"
+)
+WATCHED_NOTE = "the agent of each node detects the end of a rank at once"
+ONE_POOL_NOTE = "one command starts all nodes. Run it once without this option"
 
 
 @dataclass(frozen=True)
 class TorchrunOption:
-    """An option of torchrun that is taken and does nothing here, or is refused; ``why`` says it."""
+    """An option of torchrun that has no effect here or is rejected, for ``reason``."""
 
-    why: str
+    reason: str
     refused: bool = False
     is_flag: bool = False
     short: str = ""
-    nothing: str = ""  # a value of it that asks for nothing
+    neutral: str = ""  # the value that changes nothing, and so needs no report
 
 
 TORCHRUN_OPTIONS: Mapping[str, TorchrunOption] = {
     "standalone": TorchrunOption("", is_flag=True),
     "run-path": TorchrunOption("", is_flag=True),
-    "rdzv-backend": TorchrunOption(RENDEZVOUS_NOTE, nothing="c10d"),
+    "rdzv-backend": TorchrunOption(RENDEZVOUS_NOTE, neutral="c10d"),
     "rdzv-endpoint": TorchrunOption(RENDEZVOUS_NOTE),
     "rdzv-id": TorchrunOption("TORCHELASTIC_RUN_ID is the pool's name"),
     "rdzv-conf": TorchrunOption(RENDEZVOUS_NOTE),
-    "master-addr": TorchrunOption(RENDEZVOUS_NOTE, nothing="127.0.0.1"),
+    "master-addr": TorchrunOption(RENDEZVOUS_NOTE, neutral="127.0.0.1"),
     "master-port": TorchrunOption(RENDEZVOUS_NOTE),
     "local-addr": TorchrunOption("the provider knows each node's address"),
-    "node-rank": TorchrunOption(ONE_POOL_NOTE, refused=True, nothing="0"),
-    "max-restarts": TorchrunOption("a run that fails is not started again", nothing="0"),
+    "node-rank": TorchrunOption(ONE_POOL_NOTE, refused=True, neutral="0"),
+    "max-restarts": TorchrunOption("a failed run is not restarted", neutral="0"),
     "monitor-interval": TorchrunOption(WATCHED_NOTE),
-    "start-method": TorchrunOption("every rank is a fresh interpreter", nothing="spawn"),
-    "event-log-handler": TorchrunOption(WATCHED_NOTE, nothing="null"),
-    "role": TorchrunOption("ROLE_NAME is default", nothing="default"),
-    "no-python": TorchrunOption("ranks run Python scripts alone", refused=True, is_flag=True),
+    "start-method": TorchrunOption("every rank is a fresh interpreter", neutral="spawn"),
+    "event-log-handler": TorchrunOption(WATCHED_NOTE, neutral="null"),
+    "role": TorchrunOption("ROLE_NAME is default", neutral="default"),
+    "no-python": TorchrunOption("ranks run only Python scripts", refused=True, is_flag=True),
     "log-dir": TorchrunOption(LOGS_NOTE),
-    "redirects": TorchrunOption(LOGS_NOTE, short="-r", nothing="0"),
-    "tee": TorchrunOption(LOGS_NOTE, short="-t", nothing="0"),
+    "redirects": TorchrunOption(LOGS_NOTE, short="-r", neutral="0"),
+    "tee": TorchrunOption(LOGS_NOTE, short="-t", neutral="0"),
     "local-ranks-filter": TorchrunOption(LOGS_NOTE),
     "duplicate-stdout-filters": TorchrunOption(LOGS_NOTE),
     "duplicate-stderr-filters": TorchrunOption(LOGS_NOTE),
-    "logs-specs": TorchrunOption("logs have no other form here", refused=True),
-    "numa-binding": TorchrunOption("ranks are bound to no processors", refused=True),
-    "signals-to-handle": TorchrunOption("a pool passes SIGTERM on, when its run is cancelled"),
+    "logs-specs": TorchrunOption("the form of the logs cannot be changed", refused=True),
+    "numa-binding": TorchrunOption("binding ranks to processors is not supported", refused=True),
+    "signals-to-handle": TorchrunOption("ranks get SIGTERM when their run is cancelled"),
     "shutdown-timeout": TorchrunOption("a rank has 5 s from SIGTERM to SIGKILL"),
     "virtual-local-rank": TorchrunOption(
-        "--nproc-per-node gpu shows each rank its own GPU alone, and LOCAL_RANK counts",
+        "--nproc-per-node gpu shows each rank only its own GPU, and LOCAL_RANK still counts from 0",
         refused=True,
         is_flag=True,
     ),
@@ -214,7 +229,7 @@ TORCHRUN_OPTIONS: Mapping[str, TorchrunOption] = {
 
 
 def torchrun_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command these options, unseen in its help, which lists those that do something."""
+    """Add the options of torchrun that have no effect to a command; they are hidden in its help."""
     for name, other in TORCHRUN_OPTIONS.items():
         spelled = {f"--{name}": None, f"--{name.replace('-', '_')}": None} | (
             {other.short: None} if other.short else {}
@@ -226,22 +241,22 @@ def torchrun_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
-def ignored_option_notes(said: Mapping[str, Any]) -> Iterator[str]:
-    """What to say of those that were given.
+def ignored_option_notes(values: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a note about each given option of torchrun that has no effect.
 
     Args:
-        said: the values by name; takes no notice of others.
+        values: Values of the command's options by name; options of other kinds are skipped.
 
     Raises:
-        click.UsageError: one cannot be meant here.
+        click.UsageError: If a given option is not supported.
     """
     for name, other in TORCHRUN_OPTIONS.items():
-        value = said.get(name.replace("-", "_"))
-        if value in (None, False, "", other.nothing) or not other.why:
+        value = values.get(name.replace("-", "_"))
+        if value in (None, False, "", other.neutral) or not other.reason:
             continue
         if other.refused:
-            _refuse(name, other.why)
-        yield f"--{name} is not used: {other.why}"
+            _refuse(name, other.reason)
+        yield f"--{name} is ignored: {other.reason}"
 
 
 def _refuse(name: str, reason: str) -> NoReturn:
@@ -249,13 +264,14 @@ def _refuse(name: str, reason: str) -> NoReturn:
 
 
 def parse_nproc(text: str, *, is_here: bool) -> int | Literal["gpu"]:
-    """``--nproc-per-node`` as ranks of each node.
+    """Return the ranks per node for a value of ``--nproc-per-node``.
 
     Args:
-        is_here: whether the nodes are this machine.
+        text: The value.
+        is_here: Whether this machine is the only host of the nodes.
 
     Raises:
-        click.UsageError: it is no number of them, or one that only the machine itself could tell.
+        click.UsageError: If the value is not a number of ranks, or depends on a remote machine.
     """
     if text == "auto":
         text = "cpu" if is_here and not Path("/dev/nvidia0").exists() else "gpu"
@@ -264,15 +280,15 @@ def parse_nproc(text: str, *, is_here: bool) -> int | Literal["gpu"]:
     if text == "gpu":
         return "gpu"
     if not text.isdecimal() or not 1 <= int(text) <= 64:
-        _refuse("nproc-per-node", f"{text!r} is no number from 1 to 64; on this machine also cpu, and gpu or auto")
+        _refuse("nproc-per-node", f"{text!r} is not a number from 1 to 64, gpu or auto (on this machine also cpu)")
     return int(text)
 
 
 def module_file(module: str) -> Path:
-    """The file of a module below the current folder, which ``-m`` runs.
+    """Return the file that ``-m`` runs for a module below the current folder.
 
     Raises:
-        click.UsageError: there is none.
+        click.UsageError: If there is no such file.
     """
     here = Path(*module.split("."))
     for path in (here.with_suffix(".py"), here / "__main__.py"):
@@ -282,7 +298,7 @@ def module_file(module: str) -> Path:
 
 
 def parse_time(option: str, text: str) -> float:
-    """Return the Unix time that lies the given duration back.
+    """Return the Unix time that is the given duration ago.
 
     Raises:
         click.BadParameter: It is not a duration.
@@ -295,12 +311,12 @@ def parse_time(option: str, text: str) -> float:
         raise click.BadParameter(f"it {error}", param_hint=option) from error
 
 
-json_option = click.option("--json", "as_json", is_flag=True, help="End stdout with one JSON object.")
+json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout.")
 
 
 @contextmanager
 def open_console(as_json: bool) -> Iterator[Console]:
-    """Where the command's output goes; an error ends there as one line, and in the exit status."""
+    """Provide the console of a command; report an error in one line, and exit with its status."""
     from skyward_core.model import errors
     from skyward_core.model.errors import SkywardError
     from skyward_tui.cli.console import Console
@@ -349,9 +365,9 @@ def require_terminal(console: Console, *, detach: bool = False) -> None:
     from skyward_core.model.errors import UsageError
 
     if console.as_json or detach:
-        raise UsageError(f"--watch stays and draws: leave it out, or {'--json' if console.as_json else '--detach'}")
+        raise UsageError(f"--watch cannot be combined with {'--json' if console.as_json else '--detach'}")
     if not sys.stderr.isatty() or os.environ.get("TERM") == "dumb":
-        raise UsageError("--watch draws on a terminal, and standard error is none")
+        raise UsageError("--watch needs a terminal on stderr")
 
 
 def command(name: str | None = None, **settings: Any) -> Callable[[Callable[..., int]], ConsoleCommand]:
@@ -364,17 +380,17 @@ def _start_log(console: Console) -> None:
         return
     from skyward_core.client import settings
 
-    if said := settings.start_logging():
-        console.note(said)
+    if note := settings.start_logging():
+        console.note(note)
 
 
 SCRIPT_ARGUMENTS = "own_words"
-"""Where a context has the words behind ``--``; None where there is no ``--``."""
-SIMILARITY_CUTOFF = 0.75  # how alike two options are of which one may have been meant: --epochs is not --detach
+"""Key of a context's ``meta`` for the words after ``--``; its value is None if there is no ``--``."""
+SIMILARITY_CUTOFF = 0.75  # least similarity of a suggested option: --epochs does not suggest --detach
 
 
 class ScriptCommand(ConsoleCommand):
-    """A command whose first argument is a script. Options that are not its own are left in ``context.args``."""
+    """A command whose first argument is a script. Unknown options stay in ``context.args``, for the script."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         kwargs["context_settings"] = {"ignore_unknown_options": True, "allow_extra_args": True}
@@ -392,7 +408,7 @@ class ScriptCommand(ConsoleCommand):
         return super().parse_args(ctx, args)
 
     def _names_script(self, ctx: click.Context, args: list[str]) -> bool:
-        """Whether one of these words is neither an option nor the value of one."""
+        """Check whether the words contain a target, apart from options and their values."""
         target = self.make_parser(ctx).parse_args(list(args))[0].get("target")
         return isinstance(target, str) and not target.startswith("-")
 
@@ -402,15 +418,14 @@ class ScriptCommand(ConsoleCommand):
         for function in _functions(target) if target else ():
             with formatter.section(f"Arguments of {function.name}"):
                 rows = list(_function_signature(function))
-                formatter.write_dl(rows) if rows else formatter.write_text("It takes none.")
+                formatter.write_dl(rows) if rows else formatter.write_text("none")
 
 
 def script_commands(target: str) -> list[str]:
-    """The commands of ``sky.app`` that a script has, of which one is to be run; none where a function is meant that is
-    none of them.
+    """Return the ``sky.app`` commands of a script; empty if the target names a function that is not a command.
 
     Raises:
-        ScriptError: the script cannot be read.
+        ScriptError: If the script cannot be read.
     """
     from skyward_core.client.launch.script_plugin_provider_discovery import list_commands, split_target
 
@@ -420,10 +435,10 @@ def script_commands(target: str) -> list[str]:
 
 
 def script_arguments(context: click.Context, target: str) -> list[str] | None:
-    """What a script that is run as a whole is given; None where a function of it is called.
+    """Return the arguments of a script that runs as a whole; None if one of its functions is called.
 
     Raises:
-        click.UsageError: it would be run as a whole, and words for it do not stand behind ``--``.
+        click.UsageError: If the script runs as a whole, but its arguments are not after ``--``.
     """
     from skyward_core.client.launch.script_plugin_provider_discovery import has_functions, split_target
 
@@ -433,36 +448,36 @@ def script_arguments(context: click.Context, target: str) -> list[str] | None:
         own = []
     if own is not None and context.args:
         raise click.UsageError(
-            f"{path} is run as a whole: what is its own goes behind --: {path} -- {' '.join(context.args)}"
+            f"{path} runs as a whole, so its arguments must follow --. Write: {path} -- {' '.join(context.args)}"
         )
     return own
 
 
-def function_arguments(target: str, left: Sequence[str], own: Sequence[str]) -> list[str]:
-    """Flags of a function as texts ``name=value``: ``--epochs 5``, ``--epochs=5``, ``--fast``, ``--no-fast``.
+def function_arguments(target: str, unparsed: Sequence[str], own: Sequence[str]) -> list[str]:
+    """Convert flags of a function (``--epochs 5``, ``--epochs=5``, ``--fast``, ``--no-fast``) to ``name=value``.
 
     Args:
-        target: the script, or ``script:function``.
-        left: what the command line has that is no option of the command.
-        own: the command's own options, to be suggested.
+        target: The script, or ``script:function``.
+        unparsed: Words of the command line that are not options of the command.
+        own: The command's own options, to be suggested.
 
     Raises:
-        click.UsageError: a word is no flag of the function.
+        click.UsageError: If a word is not a flag of the function.
     """
     from skyward_core.client.launch.script_plugin_provider_discovery import find_function, split_target
 
-    if not left:
+    if not unparsed:
         return []
     function = find_function(*split_target(target))
     params = {each.name: each for each in function.params if each.kind not in ("var_keyword", "var_positional")}
     takes_all = any(each.kind == "var_keyword" for each in function.params)
-    texts, words = [], list(left)
+    texts, words = [], list(unparsed)
     while words:
         word = words.pop(0)
         flag, equals, value = word.partition("=")
         name = flag.removeprefix("--").replace("-", "_")
         if not flag.startswith("--"):
-            raise click.UsageError(f"{word!r} is no flag of {function.name}: it is {function}")
+            raise click.UsageError(f"{word!r} is not a flag of {function}")
         known = params.get(name)
         if known is None and name.startswith("no_") and _is_flag(params.get(name[3:])) and not equals:
             texts.append(f"{name[3:]}=false")
@@ -473,7 +488,7 @@ def function_arguments(target: str, left: Sequence[str], own: Sequence[str]) -> 
         elif _is_flag(known) and (not words or words[0].startswith("--")):
             texts.append(f"{name}=true")
         elif not words:
-            raise click.UsageError(f"{flag} of {function.name} wants a value: {flag} VALUE")
+            raise click.UsageError(f"{flag} of {function.name} needs a value: {flag} VALUE")
         else:
             texts.append(f"{name}={words.pop(0)}")
     return texts
@@ -482,8 +497,8 @@ def function_arguments(target: str, left: Sequence[str], own: Sequence[str]) -> 
 def _unknown_flag_error(flag: str, function: FunctionInfo, params: Sequence[str], own: Sequence[str]) -> str:
     flags = [_flag(name) for name in params]
     close = get_close_matches(flag, [*flags, *own], n=1, cutoff=SIMILARITY_CUTOFF)
-    takes = f"{function.name} has no such argument: it takes {', '.join(flags) or 'none'}"
-    return f"there is no option {flag}, and {takes}" + (f"; did you mean {close[0]}?" if close else "")
+    text = f"there is no option {flag}. Arguments of {function.name}: {', '.join(flags) or 'none'}"
+    return text + (f". Did you mean {close[0]}?" if close else "")
 
 
 def _flag(name: str) -> str:
@@ -524,7 +539,7 @@ def _functions(target: str) -> list[FunctionInfo]:
         if commands := [each for each in list_commands(path) if name in (None, each.name)]:
             return commands
         return list_functions(path) if name is None else [find_function(path, name)]
-    except ScriptError:  # whoever runs it is told
+    except ScriptError:  # running the script reports the error
         return []
 
 

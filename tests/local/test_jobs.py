@@ -78,7 +78,7 @@ def test_files_come_first_then_setup_on_all_then_the_run(cli: Cli, monkeypatch: 
     )
     told = [words.split(": ")[1].split(" on ")[0] for words in done.stderr.splitlines() if words.startswith("run ")]
     assert told == ["file_mounts", "setup", "job"]
-    assert "pool job stays up, and ends itself 10:00 after its last use: skyward-tui down job" in done.stderr
+    assert "pool job stays up until it is idle for 10:00; end it now: skyward-tui down job" in done.stderr
     assert list(cli.pools()) == ["job"]
     kept = [file for file in (cli.folder / "home").rglob("*") if file.is_file() and TOKEN.encode() in file.read_bytes()]
     # A node keeps what it was given and what was printed there, for its ranks' own user.
@@ -144,13 +144,13 @@ def test_a_job_without_run_says_what_was_done(cli: Cli, pool: str) -> None:
     """With SkyPilot such a file only has machines made, and sets them up."""
     name = written(cli, "num_nodes: 1\n")
     made = cli("launch", name, "-c", "bare", "--down")
-    assert "task.yaml has no run: pool bare was made, and nothing was run" in made.stderr
-    assert "task.yaml has no run: nothing was done" in cli("launch", name, "-c", pool).stderr
+    assert "task.yaml has no run commands: created pool bare" in made.stderr
+    assert "task.yaml has no run commands: nothing was done" in cli("launch", name, "-c", pool).stderr
     assert "nothing: the file has no run" in cli("launch", name, "-c", "bare", "--dry-run").stdout
     name = written(cli, f"num_nodes: 2\nfile_mounts: {{{cli.folder}/brought: {cli.folder}/data}}\nsetup: echo set\n")
     done = cli("launch", name, "-c", pool)
     assert "r001| set" in done.stdout
-    assert "has no run: its files were brought, its nodes were set up, and nothing was run" in done.stderr
+    assert "has no run commands: uploaded its files, set up its nodes" in done.stderr
 
 
 def test_on_this_machine_a_job_works_in_its_own_folder_and_writes_over_nothing(
@@ -196,7 +196,7 @@ def test_a_failing_setup_ends_it_with_its_log_before_the_run(cli: Cli, pool: str
     done = cli("launch", written(cli, f"num_nodes: 2\nsetup: {setup}\nrun: touch ran\n"), "-c", pool, status=9)
     assert "r001| no such package" in done.stdout + done.stderr
     assert "root cause: r001 exited: ended with status 9" in done.stderr
-    assert "what comes after setup is not begun: run" in done.stderr
+    assert "skipped after setup: run" in done.stderr
     assert not (cli.folder / "ran").exists()
 
 
@@ -250,14 +250,14 @@ def test_what_would_be_made_is_told(cli: Cli) -> None:
         (("launch", "task.yaml", "--plugin", "mpy"), "no plugin is named 'mpy'; did you mean mpi?"),
         (("launch", "none.yaml"), "none.yaml cannot be read: No such file or directory"),
         (("launch", "bad.yaml"), "bad.yaml, line 2: there is no key 'nodes'; did you mean num_nodes?"),
-        (("launch", "large.yaml", "-c", "job"), "large.yaml runs on 9 nodes, and pool job has 2"),
-        (("exec", "job", "large.yaml"), "large.yaml runs on 9 nodes, and pool job has 2"),
+        (("launch", "large.yaml", "-c", "job"), "large.yaml needs 9 nodes, but pool job has 2"),
+        (("exec", "job", "large.yaml"), "large.yaml needs 9 nodes, but pool job has 2"),
         (("launch", "task.yaml", "-c", "job", "--set", "a=b", "-i", "5"), "leave out --set, -i"),
-        (("launch", "empty.yaml", "--detach", "--down"), "give -i MIN with both"),
+        (("launch", "empty.yaml", "--detach", "--down"), "Add -i MIN"),
         (("launch", "empty.yaml", "--budget", "5"), "machines of provider local cost nothing"),
         (("exec", "job", "empty.yaml"), "empty.yaml has no run"),
-        (("exec", "job", "task.yaml", "--env", "A=1"), "options of exec stand before the pool"),
-        (("exec", "job", "--nodes", "1", "true"), "options of exec stand before the pool"),
+        (("exec", "job", "task.yaml", "--env", "A=1"), "options of exec must precede the pool"),
+        (("exec", "job", "--nodes", "1", "true"), "options of exec must precede the pool"),
         (("exec", "job", "--"), "name a job file, or a command"),
         (("exec", "nobody", "true"), "no pool 'nobody' is up"),
         (("exec", "--env", "NONESUCH_X", "job", "true"), "this shell has no variable of that name"),
@@ -297,11 +297,9 @@ def test_who_is_about_to_leave_a_job_at_its_setup_is_told_what_does_not_begin(cl
     child = cli.terminal("launch", name, "-c", pool, NO_COLOR="1")
     child.expect("at setup")
     child.sendintr()
-    child.expect(
-        r"goes on meanwhile. \[d\]etach and leave it running, and what comes after it \(trains\) does not begin"
-    )
+    child.expect(r"is still running. \[d\]etach: this step continues, the remaining steps \(trains\) are skipped")
     child.sendline("d")
-    child.expect("what comes after setup is not begun: trains")
+    child.expect("skipped after setup: trains")
     child.expect(pexpect.EOF)
     child.close()
     assert child.exitstatus == 130

@@ -156,7 +156,7 @@ def test_the_command_packs_a_pool_that_is_up_and_a_run_of_it(tmp_path: Path) -> 
     (run,) = view.runs
     assert view.state == "up" and view.runs[run].state == "done"
     said = cli("record", "mine", status=2).stderr
-    assert "mine.skyrec is there already and is left as it is; name another file with -o" in said
+    assert "mine.skyrec already exists and was not changed. Name another file with -o" in said
     cli("down", "mine", "-y")
     assert cli.json("record", run[:6], "-o", "run.skyrec")["run"] == run
     assert list(played(cli.folder / "run.skyrec").view.runs) == [run]

@@ -188,7 +188,7 @@ def test_a_rank_that_fails_ends_its_own_job_only(cli: Cli) -> None:
 def test_what_cannot_be_is_refused(cli: Cli, words: tuple[str, ...], said: str) -> None:
     cli.write("up.yaml", "num_nodes: 3\nrun: 'true'\n")
     done = cli(*words, status=None)
-    assert done.returncode != 0 and said.replace("hodes", "leave out --nodes") in done.stderr
+    assert done.returncode != 0 and said.replace("hodes", "Remove --nodes") in done.stderr
 
 
 @pytest.mark.proof("2 s of a processor")

@@ -203,7 +203,7 @@ def test_the_command_line_profiles_a_rank_and_files_come_home(working: str, tmp_
     assert scope.name == f"profile-four-{working}-r3.speedscope.json"
     frames = json.loads(scope.read_text("utf-8"))["shared"]["frames"]
     assert "holds_gil" in {frame["name"] for frame in frames}
-    assert "names no rank: write RUN:RANK" in command("profile", working, status=2)
+    assert "names no rank. Write RUN:RANK" in command("profile", working, status=2)
 
 
 def command(*words: str, status: int = 0) -> str:

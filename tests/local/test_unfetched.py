@@ -245,12 +245,12 @@ def test_down_names_what_nobody_has_fetched_and_asks_before_it_is_given_up(home:
     assert cli.json("ls")["pools"][0]["unfetched"].keys() == {run}
     assert "--yes" in cli("down", "left", "--discard", status=2).stderr
     asks = cli.terminal("down", "left", "--discard")
-    asks.expect(f"GIVEN UP, though nobody has fetched it: run {run} of left")
+    asks.expect(f"unfetched results to be DISCARDED: run {run} of left")
     asks.sendline("n")
     asks.expect("nothing was torn down")
     asks.wait()
     asks = cli.terminal("down", "left")
-    asks.expect(f"brought here first: run {run} of left")
+    asks.expect(f"results to be downloaded first: run {run} of left")
     asks.sendline("y")
     asks.expect(f"fetched run {run}")
     asks.wait()

@@ -254,4 +254,4 @@ def test_what_is_no_record_is_refused_before_there_is_an_app(tmp_path: Path, mon
     done = CliRunner().invoke(cli, ["replay", "b"])
     assert done.exit_code and "does not exist" in done.stderr
     done = CliRunner().invoke(cli, ["--demo", "ls"])
-    assert "--demo is the app's: ls does not know it" in done.stderr
+    assert "ls does not support --demo" in done.stderr

@@ -333,10 +333,10 @@ def test_a_launch_that_cannot_be_kept_is_told_and_the_run_goes_on(capsys: pytest
             [
                 "p: ! 1 file (2 GB) that nobody has fetched goes with the machines:",
                 "p:        2 GB  a/b.pt",
-                "p: the newest 1 GB of that come here first; skyward-tui fetch p brings all",
+                "p: only the newest 1 GB are downloaded; download all with: skyward-tui fetch p",
             ],
         ),
-        (PoolError("nobody is there"), ["what the ranks of pool p wrote is not known: nobody is there"]),
+        (PoolError("nobody is there"), ["cannot list the files of the ranks of pool p: nobody is there"]),
     ],
 )
 def test_the_question_before_a_teardown_names_files_that_nobody_has_fetched(left: Any, said: list[str]) -> None:
@@ -629,7 +629,7 @@ def test_examples_are_listed_shown_and_copied(
     assert cli.main(["examples", "hello", "--copy"], standalone_mode=False) == 0
     assert Path("hello.py").read_text() == source
     Path("hello.py").write_text("mine")
-    for words, why in ((["hello", "--copy"], "left as it is"), (["helo"], "did you mean 'hello'")):
+    for words, why in ((["hello", "--copy"], "was not changed"), (["helo"], "did you mean 'hello'")):
         with pytest.raises(SystemExit) as caught:
             cli.main(["examples", *words], standalone_mode=False)
         assert caught.value.code == 2
@@ -837,15 +837,15 @@ def test_more_than_fits_is_cut_and_a_narrower_terminal_leaves_no_rests(
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["run", "example:hello", "--json"], "--watch stays and draws: leave it out, or --json"),
-        (["run", "example:hello", "--detach"], "--watch stays and draws: leave it out, or --detach"),
-        (["run", "example:hello"], "--watch draws on a terminal, and standard error is none"),
-        (["attach", "p", "--json"], "--watch stays and draws: leave it out, or --json"),
-        (["attach", "p"], "--watch draws on a terminal, and standard error is none"),
-        (["rerun", "r", "--detach"], "--watch stays and draws: leave it out, or --detach"),
-        (["launch", "t.yaml", "--detach"], "--watch stays and draws: leave it out, or --detach"),
-        (["exec", "--json", "p", "t.yaml"], "--watch stays and draws: leave it out, or --json"),
-        (["torchrun", "t.py"], "--watch draws on a terminal, and standard error is none"),
+        (["run", "example:hello", "--json"], "--watch cannot be combined with --json"),
+        (["run", "example:hello", "--detach"], "--watch cannot be combined with --detach"),
+        (["run", "example:hello"], "--watch needs a terminal on stderr"),
+        (["attach", "p", "--json"], "--watch cannot be combined with --json"),
+        (["attach", "p"], "--watch needs a terminal on stderr"),
+        (["rerun", "r", "--detach"], "--watch cannot be combined with --detach"),
+        (["launch", "t.yaml", "--detach"], "--watch cannot be combined with --detach"),
+        (["exec", "--json", "p", "t.yaml"], "--watch cannot be combined with --json"),
+        (["torchrun", "t.py"], "--watch needs a terminal on stderr"),
     ],
 )
 def test_where_it_cannot_be_it_is_refused(

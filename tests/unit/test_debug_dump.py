@@ -87,7 +87,7 @@ def test_everything_is_in_it_and_no_secret(world: Path, capfd: pytest.CaptureFix
         for name, text in parts.items():
             assert secret not in text, name
     out = capfd.readouterr().out
-    assert all(name in out for name in parts) and "Look at it before you send it" in out
+    assert all(name in out for name in parts) and "Check the file before you send it" in out
     assert stat.S_IMODE(Path("out.zip").stat().st_mode) == 0o600
 
 

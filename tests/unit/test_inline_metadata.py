@@ -396,13 +396,13 @@ def test_flags_of_a_function(script_words_asked, line, arguments):
     [
         (
             "two.py:other --nodse 4",
-            "no option --nodse, and other has no such argument: it takes --n; did you mean --nodes?",
+            "no option --nodse. Arguments of other: --n. Did you mean --nodes?",
         ),
-        ("two.py:other --epochs 4", "it takes --n"),  # and not --detach
-        ("two.py:other --n", "--n of other wants a value"),
-        ("two.py:other 5", "'5' is no flag of other"),
+        ("two.py:other --epochs 4", "Arguments of other: --n"),  # and not --detach
+        ("two.py:other --n", "--n of other needs a value"),
+        ("two.py:other 5", "'5' is not a flag of other"),
         ("one.py --epochs five", "argument epochs of train wants int, got 'five'"),
-        ("plain.py --epochs 5", "goes behind --: plain.py -- --epochs 5"),
+        ("plain.py --epochs 5", "Write: plain.py -- --epochs 5"),
         ("one.py:train -- --epochs 5", "leave one of them out"),
         ("plain.py -a n=5 -- 5", "takes no --arg"),
     ],
@@ -493,10 +493,10 @@ def test_torchruns_options(script_words_asked):
     for line, says in (
         ("--nnodes 4:1 plain.py", "a whole number from 1 to 1024, or a range"),
         ("--nnodes x plain.py", "a whole number from 1 to 1024, or a range"),
-        ("--nproc-per-node 65 plain.py", "no number from 1 to 64"),
-        ("--nproc-per-node cpu --hosts a plain.py", "on this machine also cpu"),
+        ("--nproc-per-node 65 plain.py", "not a number from 1 to 64"),
+        ("--nproc-per-node cpu --hosts a plain.py", "(on this machine also cpu)"),
         ("--node_rank 1 plain.py", "one command starts all nodes"),
-        ("--no-python ls", "ranks run Python scripts alone"),
+        ("--no-python ls", "ranks run only Python scripts"),
         ("-m package.nothing", "neither package/nothing.py nor"),
         ("--nprocs 2 plain.py", "No such option"),
     ):

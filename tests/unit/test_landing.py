@@ -208,7 +208,7 @@ def test_which_word_is_on_a_node(text: str, parts: tuple[str, str | None, str] |
 
 @pytest.mark.parametrize("words", [("a", "b"), ("p:a", "q:b")])
 def test_one_is_here_and_one_on_a_node(words: tuple[str, str]) -> None:
-    with pytest.raises(sky.UsageError, match="one of the two is on a node"):
+    with pytest.raises(sky.UsageError, match="exactly one of SRC and DST must be on a node"):
         copy.function(Console(as_json=True), *words)
 
 

@@ -45,15 +45,15 @@ def cancel(console: Console, run: str) -> int:
 
 @command()
 @click.argument("pools", metavar="POOL...", nargs=-1)
-@click.option("--all", "everything", is_flag=True, help="All pools that are up.")
-@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
-@click.option("--discard", is_flag=True, help="Give up results that nobody has fetched.")
-@click.option("--now", is_flag=True, help="End rented machines at once, with all that is on them.")
+@click.option("--all", "everything", is_flag=True, help="Tear down all running pools.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
+@click.option("--discard", is_flag=True, help="Discard unfetched results.")
+@click.option("--now", is_flag=True, help="Terminate rented machines at once, with all data on them.")
 def down(console: Console, pools: Sequence[str], everything: bool, yes: bool, discard: bool, now: bool) -> int:
     """Tear pools down, and show the receipts.
 
-    Results that nobody has fetched are brought here first, also those that a pool left which has ended before. Ends
-    with 3 where something may still be running.
+    Unfetched results are downloaded first, including those of named pools that have already ended. Exits with 3 if
+    something may still be running.
     """
     if bool(pools) == everything:
         raise click.UsageError("name the pools to tear down, or give --all")
@@ -64,7 +64,9 @@ def down(console: Console, pools: Sequence[str], everything: bool, yes: bool, di
             session, [row.key for row in session.ledger.live_pools()] if everything else pools
         )
         if (discard or now) and not yes and not console.is_terminal:
-            raise UsageError("nobody can be asked here what to give up: say --yes as well")
+            raise UsageError(
+                "cannot ask for confirmation without a terminal. Pass --yes to discard data without confirmation"
+            )
         if not live and not ended:
             console.note("no pools are up")
         elif not yes and console.is_terminal:
@@ -73,8 +75,8 @@ def down(console: Console, pools: Sequence[str], everything: bool, yes: bool, di
                 console.note(line)
             if now:
                 names = ", ".join(row.name for row in live)
-                console.note(f"{names}: all that lies on its machines goes with them, fetched or not")
-            typed = not now or console.ask("type now to end them at once").strip() == "now"
+                console.note(f"{names}: all data on the machines is lost, fetched or not")
+            typed = not now or console.ask('type "now" to terminate them at once').strip() == "now"
             if not typed or (not now and not console.confirm(question)):
                 console.note("nothing was torn down")
                 return errors.FAILED
@@ -85,7 +87,7 @@ def down(console: Console, pools: Sequence[str], everything: bool, yes: bool, di
             for row, future in [(row, session.tear_down(row.key, give_up=discard, now=now)) for row in live]:
                 try:
                     receipt = follower.wait(future, heed=False)
-                except Exception as error:  # noqa: BLE001  whatever it was, the others have to end
+                except Exception as error:  # noqa: BLE001  the other pools must still be torn down
                     console.note(f"error: pool {row.name} could not be torn down: {format_error(error)}")
                     status = errors.UNVERIFIED
                     continue
@@ -103,40 +105,40 @@ def down(console: Console, pools: Sequence[str], everything: bool, yes: bool, di
 def _confirmation(
     session: Session, live: Sequence[run_history.PoolRow], ended: Sequence[run_history.PoolRow], discard: bool
 ) -> str:
-    """What is about to be done, with all that nobody has fetched by name."""
+    """Return the confirmation prompt, listing all unfetched results."""
     keys = {row.key for row in live}
     views = [view for view in session.refresh().result() if view.key in keys and view.is_live]
     waiting = [f"run {run} of {view.name} ({size:,} bytes)" for view in views for run, size in view.unfetched.items()]
     waiting += [f"{kept} of {row.name}" for row in ended for kept in session.ledger.unfetched_results(row.token)]
-    said = f"tear down {', '.join(row.name for row in live)}? what runs there is stopped" if live else "go on?"
+    question = f"tear down {', '.join(row.name for row in live)}? Its runs are stopped" if live else "continue?"
     if not waiting:
-        return said
-    what = "GIVEN UP, though nobody has fetched it" if discard else "brought here first"
-    return f"{said}; {what}: {'; '.join(waiting)}"
+        return question
+    fate = "unfetched results to be DISCARDED" if discard else "results to be downloaded first"
+    return f"{question}; {fate}: {'; '.join(waiting)}"
 
 
 def _unfetched_files(session: Session, live: Sequence[run_history.PoolRow]) -> Iterator[str]:
-    """The files of ranks that nobody has fetched, and what becomes of them."""
+    """Yield lines about the unfetched files of ranks, and what happens to them."""
     for row in live:
         try:
-            left = session.unfetched_files(row.key).result()
+            unfetched = session.unfetched_files(row.key).result()
         except SkywardError as error:
-            yield f"what the ranks of pool {row.name} wrote is not known: {format_error(error)}"
+            yield f"cannot list the files of the ranks of pool {row.name}: {format_error(error)}"
             continue
-        for line, _ in unfetched_lines(left):
+        for line, _ in unfetched_lines(unfetched):
             yield f"{row.name}: {line}"
-        if left.exceeds_limit:
+        if unfetched.exceeds_limit:
             yield (
-                f"{row.name}: the newest {format_size(float(left.room))} of that come here first; "
-                f"skyward-tui fetch {row.name} brings all"
+                f"{row.name}: only the newest {format_size(float(unfetched.room))} are downloaded; "
+                f"download all with: skyward-tui fetch {row.name}"
             )
 
 
 def _parse_option(option: str, read: Callable[[str], T], text: str) -> T:
-    """What an option says.
+    """Parse the text of an option.
 
     Raises:
-        UsageError: it makes no sense.
+        UsageError: If the text is invalid.
     """
     try:
         return read(text)
@@ -145,13 +147,21 @@ def _parse_option(option: str, read: Callable[[str], T], text: str) -> T:
 
 
 @command()
-@click.option("--older", metavar="TIME", default="90d", show_default=True, help="Pools that ended so long ago.")
-@click.option("--most", metavar="SIZE", default="20 GB", show_default=True, help="And the oldest beyond this size.")
-@click.option("-n", "--dry-run", is_flag=True, help="Only tell what would go.")
+@click.option(
+    "--older", metavar="TIME", default="90d", show_default=True, help="Remove pools that ended this long ago."
+)
+@click.option(
+    "--most",
+    metavar="SIZE",
+    default="20 GB",
+    show_default=True,
+    help="Also remove the oldest pools beyond this total size.",
+)
+@click.option("-n", "--dry-run", is_flag=True, help="Show what would be removed without removing it.")
 def prune(console: Console, older: str, most: str, dry_run: bool) -> int:
-    """Remove logs, results and records of pools that are long over.
+    """Remove logs, results and recordings of old pools.
 
-    What hosts keep that nobody has fetched stays. The same happens by itself once a day.
+    Unfetched results on hosts stay. The same cleanup runs automatically once a day.
     """
     age = _parse_option("--older", spec_field_checks.duration, older)
     limit = _parse_option("--most", spec_field_checks.size, most)
@@ -167,9 +177,9 @@ def prune(console: Console, older: str, most: str, dry_run: bool) -> int:
         used = time.strftime("%Y-%m-%d %H:%M", time.localtime(one.used_at))
         console.note(f"{done} environment {one.folder}, last used {used}: {one.size:,} bytes")
     for folder, size in clones:
-        console.note(f"{done} clone {folder} of a repository, which no pool uses: {size:,} bytes")
+        console.note(f"{done} unused repository clone {folder}: {size:,} bytes")
     if not gone and not unused and not clones:
-        console.note("nothing is old or large enough to go")
+        console.note("nothing is old or large enough to remove")
     rows = {"pruned": [asdict(each) for each in gone], "environments": [asdict(one) for one in unused]}
     rows["clones"] = [{"folder": folder, "size": size} for folder, size in clones]
     console.result(rows)

@@ -1,4 +1,4 @@
-"""``skyward-tui cp``: files and folders between this machine and a pool's node."""
+"""``skyward-tui cp``: files and folders copied between this machine and a node."""
 
 from __future__ import annotations
 
@@ -28,15 +28,17 @@ _NODE_PATH = re.compile(r"(?P<pool>[^/:]+):(?:(?P<rank>\d+):)?(?P<path>.*)", re.
 @click.argument("source", metavar="SRC")
 @click.argument("target", metavar="DST")
 def copy(console: Console, source: str, target: str) -> int:
-    """Copy files and folders to a node, or from it.
+    """Copy files and folders to or from a node.
 
-    One of SRC and DST is POOL:PATH, or POOL:RANK:PATH for the node of that rank; PATH is from the login's home.
+    Either SRC or DST is POOL:PATH, or POOL:RANK:PATH for the node of that rank. PATH is relative to the home folder
+    on the node.
     """
     to, of = _NODE_PATH.fullmatch(target), _NODE_PATH.fullmatch(source)
     there = to or of
     if there is None or (to and of):
         raise UsageError(
-            "one of the two is on a node, POOL:PATH or POOL:RANK:PATH, and one is here (./a:b is a file here)"
+            "exactly one of SRC and DST must be on a node. Write it as POOL:PATH or POOL:RANK:PATH (./a:b is a local "
+            "file)"
         )
     node = find_node(there["pool"], int(there["rank"] or 0), console)
     far = CopyProgress(console)
@@ -53,7 +55,7 @@ def copy(console: Console, source: str, target: str) -> int:
 
 
 class CopyProgress:
-    """How far it is, said now and then."""
+    """Periodic notes about the progress of a copy."""
 
     def __init__(self, console: Console) -> None:
         self._console = console

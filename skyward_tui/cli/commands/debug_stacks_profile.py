@@ -1,4 +1,4 @@
-"""``skyward-tui debug``, ``stacks`` and ``profile``: the debugger of a rank, stacks and profiles of ranks."""
+"""``skyward-tui debug``, ``stacks`` and ``profile``: debugger, stacks and profiles of ranks."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ from skyward_tui.cli.run_report import table
 from skyward_tui.cli.shared_options import command
 from skyward_tui.file_export import profile_files, save_all
 
-POLL_SECONDS = 0.05  # seconds
-MAX_EMPTY_REPLIES = 3  # answers without a word after which nothing more comes of what was typed last
+POLL_SECONDS = 0.05  # seconds between two checks of the keyboard; short enough to feel immediate
+MAX_EMPTY_REPLIES = 3  # empty replies after the end of the input that show that the debugger has printed everything
 
 
 @command(has_json=False)
@@ -41,19 +41,19 @@ MAX_EMPTY_REPLIES = 3  # answers without a word after which nothing more comes o
 def debug(console: Console, rank: str) -> int:
     """Debug a rank that waits at a breakpoint.
 
-    Its pdb has this terminal, until you leave it with q or Ctrl-D: the rank goes on then.
+    Connects this terminal to the rank's pdb. Leave with q or Ctrl-D: the rank then continues.
     """
     name, number = _split_rank(rank)
     with open_session(console) as session:
         pool, _ = live_run(session, name)
-        visit = _DebugSession(session, pool.key)
-        waiting, said = visit.attach(number)
-        console.note(f"debugging rank {waiting}; Ctrl-D leaves until its next breakpoint, q for good: it goes on")
+        debugger = _DebugSession(session, pool.key)
+        waiting, output = debugger.attach(number)
+        console.note(f"debugging rank {waiting}; Ctrl-D continues to its next breakpoint, q turns breakpoints off")
         try:
-            visit.run(said)
+            debugger.run(output)
         except KeyboardInterrupt:
-            visit.resume_rank()
-        console.note(f"\nrank {waiting} goes on")
+            debugger.resume_rank()
+        console.note(f"\nrank {waiting} continues")
     return errors.OK
 
 
@@ -66,16 +66,16 @@ def _split_rank(word: str) -> tuple[str, int | None]:
 
 class _DebugSession:
     def __init__(self, session: Session, pool: str) -> None:
-        self._session, self._pool, self._who = session, pool, uuid4().hex
+        self._session, self._pool, self._debugger = session, pool, uuid4().hex
         self._rank = 0
         self._text = codecs.getincrementaldecoder("utf-8")("replace")
 
     def attach(self, rank: int | None) -> tuple[int, bytes]:
-        """The rank, the first that waits where none is named, and what its debugger says."""
+        """Attach to a rank, by default the first that waits; return its number and its debugger's output."""
         number = 0 if rank is None else rank
         while True:
             try:
-                said, _ = self._session.debug(self._pool, number, self._who).result()
+                output, _ = self._session.debug(self._pool, number, self._debugger).result()
             except PoolError as error:
                 if rank is not None:
                     raise
@@ -86,51 +86,51 @@ class _DebugSession:
                 raise PoolError(f"no rank waits at a breakpoint; rank {number - 1}: {last}") from None
             else:
                 self._rank = number
-                return number, said
+                return number, output
             number += 1
 
-    def run(self, said: bytes) -> None:
-        """Pass on both ways until it is over."""
-        self._print(said)
-        asked, quiet, typing = None, 0, True
+    def run(self, output: bytes) -> None:
+        """Relay input and output until the debugger ends."""
+        self._print(output)
+        pending, quiet, typing = None, 0, True
         while typing or quiet < MAX_EMPTY_REPLIES:
-            if asked is None:
-                asked = self._session.debug(self._pool, self._rank, self._who)
+            if pending is None:
+                pending = self._session.debug(self._pool, self._rank, self._debugger)
             if typing and select.select([0], [], [], POLL_SECONDS)[0]:
                 typed = os.read(0, 1 << 16)
                 typing = bool(typed)
                 quiet = 0
                 self._send(typed)
-            if typing and not asked.done():
+            if typing and not pending.done():
                 continue
-            said, over = asked.result()
-            asked = None
-            self._print(said)
+            output, over = pending.result()
+            pending = None
+            self._print(output)
             if over:
                 return
-            quiet = 0 if said else quiet + 1
+            quiet = 0 if output else quiet + 1
 
     def _send(self, typed: bytes) -> None:
         text = typed.decode(errors="replace")
-        self._session.debug(self._pool, self._rank, self._who, text=text, eof=not typed).result()
+        self._session.debug(self._pool, self._rank, self._debugger, text=text, eof=not typed).result()
 
     def resume_rank(self) -> None:
-        """Have the rank go on now."""
+        """Let the rank continue."""
         self._send(b"")
 
-    def _print(self, said: bytes) -> None:
-        sys.stdout.write(sanitize_paragraph(self._text.decode(said)))
+    def _print(self, output: bytes) -> None:
+        sys.stdout.write(sanitize_paragraph(self._text.decode(output)))
         sys.stdout.flush()
 
 
 @command()
 @click.argument("run", metavar="RUN|POOL")
-@click.option("--signal", is_flag=True, help="Ask ranks that cannot be read by a signal.")
+@click.option("--signal", is_flag=True, help="Get stacks by signal from ranks that py-spy cannot read.")
 @click.option("--threads", is_flag=True, help="Show all threads, not only those that run the function.")
 def stacks(console: Console, run: str, signal: bool, threads: bool) -> int:
-    """Show where every rank is: its Python stack.
+    """Show the Python stack of every rank.
 
-    Equal stacks are shown once, with their ranks, and above them who is inside which collective and who is not.
+    Equal stacks are shown once, with their ranks. The first lines name the ranks inside and outside of a collective.
     """
     with open_session(console) as session:
         pool, run = live_run(session, run)
@@ -146,14 +146,14 @@ def stacks(console: Console, run: str, signal: bool, threads: bool) -> int:
 
 
 def _ask_signal(found: Stacks, console: Console) -> bool:
-    """Whether the person lets ranks be sent a signal."""
+    """Ask the user for permission to send a signal to ranks."""
     ranks = found.askable
     reason = next(each.why for each in found.ranks if each.rank in ranks)
     console.note(f"{_ranks_text(ranks)} cannot be read: {reason}.\n{SIGNAL}.")
     if not console.is_terminal:
-        console.note("--signal allows it.")
+        console.note("Pass --signal to allow this.")
         return False
-    return console.ask("Send it? (yes)").strip().lower() == "yes"
+    return console.ask("Send the signal? (yes)").strip().lower() == "yes"
 
 
 def _ranks_text(ranks: list[int]) -> str:
@@ -162,20 +162,22 @@ def _ranks_text(ranks: list[int]) -> str:
 
 @command()
 @click.argument("rank", metavar="RUN:RANK")
-@click.option("--seconds", type=click.FloatRange(1, 600), default=10, show_default=True, help="For how long.")
-@click.option("--to", metavar="DIR", help="Where the files come to.  [default: the current folder]")
+@click.option(
+    "--seconds", type=click.FloatRange(1, 600), default=10, show_default=True, help="Duration of the profile."
+)
+@click.option("--to", metavar="DIR", help="Write the files to DIR.  [default: the current folder]")
 def profile(console: Console, rank: str, seconds: float, to: str | None) -> int:
-    """Show where a rank spends its time, by py-spy.
+    """Profile a rank with py-spy.
 
-    The hottest lines, and a file for speedscope.app. The rank is not stopped.
+    Shows the hottest lines, and writes a file for speedscope.app. The rank keeps running.
     """
     name, number = _split_rank(rank)
     if number is None:
-        raise UsageError(f"{rank!r} names no rank: write RUN:RANK or POOL:RANK, as in {rank.partition(':')[0]}:0")
+        raise UsageError(f"{rank!r} names no rank. Write RUN:RANK or POOL:RANK, such as {rank.partition(':')[0]}:0")
     folder = Path(to or ".")
     with open_session(console) as session:
         pool, run = live_run(session, name)
-        console.note(f"looking at rank {number} for {seconds:g} s")
+        console.note(f"profiling rank {number} for {seconds:g} s")
         seen = parse_profile(session.profile(pool.key, number, seconds).result())
     called = f"{pool.name}-{run}-r{number}" if run else f"{pool.name}-r{number}"
     folder.mkdir(parents=True, exist_ok=True)
@@ -184,6 +186,6 @@ def profile(console: Console, rank: str, seconds: float, to: str | None) -> int:
     if seen.samples and not console.as_json:
         console.print_line("\n".join(table(profile_table(seen))))
     if not seen.samples:
-        console.note("it was idle each time: it waits for something, and skyward-tui stacks shows where")
+        console.note("the rank was idle in every sample; skyward-tui stacks shows where it waits")
     console.note(f"written: {', '.join(map(str, paths))}")
     return errors.OK

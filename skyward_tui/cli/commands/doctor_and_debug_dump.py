@@ -1,4 +1,4 @@
-"""``skyward-tui doctor`` and ``debug-dump``: checks of an installation and its hosts, and a bug report."""
+"""``skyward-tui doctor`` and ``debug-dump``: checks of an installation and its hosts, and archives for bug reports."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _LOOKS = {"ok": ("✓", 32), "warn": ("!", 33), "fail": ("✗", 31)}
 def doctor(console: Console) -> int:
     """Check Python, terminal, folders, ledger and providers."""
     columns, checks = Columns(len("! warn"), len("open files")), list[Check]()
-    for c in examine():  # a host that does not answer is waited for last
+    for c in examine():  # printed one by one: hosts that do not answer come last
         checks.append(c)
         if not console.as_json:
             glyph, color = _LOOKS[c.state]
@@ -45,17 +45,17 @@ def doctor(console: Console) -> int:
 
 
 def examine() -> Iterator[Check]:
-    """Yield what is found of all that pools and the app need."""
+    """Yield the checks of everything that pools and the app need."""
     return pools.examine(_check_terminal())
 
 
 def _check_terminal() -> Check:
     if not sys.stdout.isatty():
-        return Check("terminal", "warn", "none here: the app needs one, the other commands do not")
+        return Check("terminal", "warn", "no terminal: only the app needs one")
     size = shutil.get_terminal_size()
     name = os.environ.get("TERM", "")
     if size < SMALLEST:
-        return Check("terminal", "warn", f"{size.columns}x{size.lines}; the app wants at least 80x24")
+        return Check("terminal", "warn", f"{size.columns}x{size.lines}; the app needs at least 80x24")
     return Check("terminal", "ok", f"{name or 'unnamed'}, {size.columns}x{size.lines}")
 
 
@@ -64,8 +64,8 @@ def _check_terminal() -> Check:
 def debug_dump(console: Console, path: str | None) -> int:
     """Pack log, ledger, versions and checks for a bug report.
 
-    PATH is the zip file to write, by default a new one in the current folder; overwrites nothing. Secrets that are
-    known as such are blanked; look at it before you send it.
+    PATH is the zip file to write, by default a new file in the current folder. Existing files are not overwritten.
+    Known secrets are masked. Check the file before you send it.
     """
     target = Path(path or time.strftime("skyward-debug-%Y%m%d-%H%M%S.zip"))
     _require_absent(target)
@@ -80,8 +80,8 @@ def debug_dump(console: Console, path: str | None) -> int:
     for line in table([(name, f"{sizes[name]:,} bytes", what) for name, (what, _) in parts.items()]):
         console.print_line(f"  {line}")
     console.print_line(
-        "Look at it before you send it. Secrets that are known as such are blanked; names of hosts, users, folders and "
-        "functions, and messages of errors, are in it."
+        "Check the file before you send it. Known secrets are masked. The file contains names of hosts, users, folders "
+        "and functions, and error messages."
     )
     console.result({"path": str(target), "files": sizes})
     return errors.OK
@@ -89,7 +89,7 @@ def debug_dump(console: Console, path: str | None) -> int:
 
 def _require_absent(target: Path) -> None:
     if os.path.lexists(target):
-        raise UsageError(f"{target} is there already and is left as it is; name another file")
+        raise UsageError(f"{target} already exists and was not changed. Name another file")
 
 
 def _write(target: Path, data: bytes) -> None:
@@ -102,22 +102,19 @@ def _write(target: Path, data: bytes) -> None:
         with open(file, "wb") as sink:
             sink.write(data)
     except OSError:
-        target.unlink(missing_ok=True)  # half a file helps nobody
+        target.unlink(missing_ok=True)  # an incomplete archive cannot be opened
         raise
 
 
 def _collect_parts() -> dict[str, tuple[str, str]]:
-    """What goes in: name -> what that is, and its text."""
+    """Return the parts of the archive by file name, each with its description and text."""
     clean = bug_report.make_cleaner()
     checks = [{"subject": c.subject, "state": c.state, "detail": format_detail(c)} for c in examine()]
-    told = {
-        "versions.json": (
-            "Python, packages, platform; names of variables",
-            bug_report.versions("skyward-tui"),
-        ),
-        "doctor.json": ("what skyward-tui doctor finds", checks),
+    values = {
+        "versions.json": ("Python, packages, platform; names of variables", bug_report.versions("skyward-tui")),
+        "doctor.json": ("checks of skyward-tui doctor", checks),
         "ledger.json": ("pools, runs, replacements", bug_report.ledger()),
     }
-    parts = {name: (what, bug_report.as_json(value, clean)) for name, (what, value) in told.items()}
-    what = "the log, as --debug and SKYWARD_LOG write it"
+    parts = {name: (what, bug_report.as_json(value, clean)) for name, (what, value) in values.items()}
+    what = "the debug log of --debug and SKYWARD_LOG"
     return parts | {name: (what, text) for name, text in bug_report.logs(clean).items()}

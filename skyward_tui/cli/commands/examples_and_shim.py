@@ -1,4 +1,4 @@
-"""``skyward-tui examples`` and ``shim``: packaged scripts, and ``import skyward`` for a plain ``python``."""
+"""``skyward-tui examples`` and ``shim``: packaged scripts, and the alias module for ``import skyward``."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from skyward_tui.launch_form.form import PREFIX, example_path, example_paths, sc
 
 @command()
 @click.argument("name", required=False)
-@click.option("--copy", is_flag=True, help="Copy it into the current folder; overwrites nothing.")
+@click.option("--copy", is_flag=True, help="Copy the example to the current folder; overwrites nothing.")
 def examples(console: Console, name: str | None, copy: bool) -> int:
     """List the packaged examples, or show one.
 
     "run example:NAME" runs it.
     """
     if copy and name is None:
-        raise click.UsageError("name the example to copy")
+        raise click.UsageError("--copy needs the NAME of an example")
     return _list(console) if name is None else _show(name, copy, console)
 
 
@@ -33,7 +33,7 @@ def _list(console: Console) -> int:
         width = max(len(each["name"]) for each in found)
         for each in found:
             console.print_line(f"{each['name']:<{width}}  {each['about']}")
-        console.note(f"run one with: skyward-tui run {PREFIX}NAME; copy it here with: skyward-tui examples NAME --copy")
+        console.note(f"run one: skyward-tui run {PREFIX}NAME; copy one: skyward-tui examples NAME --copy")
     console.result({"examples": found})
     return errors.OK
 
@@ -42,7 +42,7 @@ def _show(name: str, copy: bool, console: Console) -> int:
     """Print an example, or copy it into the current folder.
 
     Raises:
-        UsageError: there is no such example, or a file of its name is here already.
+        UsageError: If the example does not exist, or the current folder already has a file of its name.
     """
     path = example_path(name)
     text = path.read_text(encoding="utf-8")
@@ -52,7 +52,7 @@ def _show(name: str, copy: bool, console: Console) -> int:
             with open(target, "x", encoding="utf-8") as file:
                 file.write(text)
         except FileExistsError:
-            raise UsageError(f"{target} is here already, and is left as it is; copy in another folder") from None
+            raise UsageError(f"{target} already exists and was not changed. Run this in another folder") from None
         console.note(f"{target.absolute()} written")
     elif not console.as_json:
         console.print_line(text.rstrip("\n"))
@@ -63,33 +63,33 @@ def _show(name: str, copy: bool, console: Console) -> int:
 python_option = click.option(
     "--python",
     metavar="PATH",
-    help="The environment's interpreter; by default the one that scripts here get.",
+    help="Interpreter of the environment.  [default: that of scripts in this folder]",
 )
 
 
 @command()
 @python_option
 def install(console: Console, python: str | None) -> int:
-    """Write the alias module into an environment; refused where another `skyward` is installed."""
+    """Install the alias module in an environment, unless another `skyward` package is installed there."""
     alias = skyward_alias.install(python)
-    word = "now finds" if alias.changed else "finds, as before,"
-    return _report(alias, f"`import skyward` of {alias.python} {word} skyward_core, by {alias.path}", console)
+    verb = "now imports" if alias.changed else "already imports"
+    return _report(alias, f"`import skyward` in {alias.python} {verb} skyward_core, through {alias.path}", console)
 
 
 @command()
 @python_option
 def remove(console: Console, python: str | None) -> int:
-    """Take the alias module away."""
+    """Remove the alias module from an environment."""
     alias = skyward_alias.remove(python)
-    word = "is gone" if alias.changed else "was not there"
-    return _report(alias, f"the alias of {alias.python}, {alias.path}, {word}", console)
+    state = "removed" if alias.changed else "not installed"
+    return _report(alias, f"alias module of {alias.python} {state}: {alias.path}", console)
 
 
 @click.group()
 def shim() -> None:
     """Let plain `python script.py` find this library as `skyward`.
 
-    Scripts that skyward-tui runs need none of it.
+    Scripts that skyward-tui runs do not need this.
     """
 
 

@@ -1,4 +1,4 @@
-"""``skyward-tui exec``, ``launch`` and ``queue``: job files and commands run on pools, and queued runs."""
+"""``skyward-tui exec``, ``launch`` and ``queue``: job files and commands on pools, and the queue of a pool."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ if TYPE_CHECKING:
     "--nodes",
     metavar="N|LIST",
     type=NodeSelection(),
-    help="Run a command on so many nodes, or on these (0,2); it waits until they are free.",
+    help="Run a command on N nodes, or on a list of nodes (0,2), once they are free.",
 )
-@click.option("--detach", is_flag=True, help="Leave as soon as it runs.")
+@click.option("--detach", is_flag=True, help="Exit as soon as it runs.")
 @watch_option
 @click.argument("pool")
 @click.argument("words", metavar="TASK.YAML | [--] COMMAND...", nargs=-1, required=True, type=click.UNPROCESSED)
@@ -57,24 +57,24 @@ def exec_(
 ) -> int:
     """Run a job file, or a command, on a pool that is up.
 
-    Of a file its working folder is brought anew, and its run is run; its setup is not. A command runs on every rank:
-    exec POOL nvidia-smi -L. Its exit status is that of the first rank that failed.
+    For a job file, its working folder is uploaded and its run commands are run, but not its setup. A command runs on
+    every rank: exec POOL nvidia-smi -L. The exit status is that of the first rank that failed.
     """
     if words[0].startswith("-") and words[0] != "--":
         raise click.UsageError(
-            f"options of exec stand before the pool, as in exec {words[0]} … {pool} COMMAND; "
-            f"a command of that name behind --"
+            f"options of exec must precede the pool: exec {words[0]} … {pool} COMMAND. "
+            f"Put -- before a command that begins with a dash"
         )
     words = words[1:] if words[:1] == ("--",) else words
     if not words:
         raise click.UsageError("name a job file, or a command")
     is_file = words[0].endswith((".yaml", ".yml"))
     if is_file and len(words) > 1:
-        raise click.UsageError(f"options of exec stand before the pool: exec {' '.join(words[1:])} {pool} {words[0]}")
+        raise click.UsageError(f"options of exec must precede the pool: exec {' '.join(words[1:])} {pool} {words[0]}")
     given, hidden = job_launch.parse_variables("--env", env), job_launch.parse_variables("--secret", secrets)
     if is_file:
         if nodes is not None:
-            raise click.UsageError(f"{words[0]} says on how many nodes it runs, by num_nodes: leave out --nodes")
+            raise click.UsageError(f"{words[0]} sets its number of nodes with num_nodes. Remove --nodes")
         job = job_launch.JobFile.from_yaml(Path(words[0]), env=given, secrets=hidden)
         return execute(pool, (), console, job=job, env={}, secrets={}, detach=detach, watch=watch)
     variables = job_launch.resolve_variables("--env", given)
@@ -94,12 +94,20 @@ def execute(
     nodes: int | tuple[int, ...] | None = None,
     watch: bool = False,
 ) -> int:
-    """Run a job file's ``run``, or a command, on a pool that is up, and give the exit status.
+    """Run a job file's ``run``, or a command, on a running pool, and return the exit status.
 
-    The working folder is brought anew where the file names one; nothing is set up.
+    The working folder of the job file is uploaded. Its ``setup`` is not run.
 
     Args:
-        nodes: how many of the pool's nodes run a command, or which; None for all.
+        pool: Name or key of the pool.
+        words: Words of the command; empty for a job file.
+        console: Console for the output.
+        job: The job file; None for a command.
+        env: Variables of the command by name.
+        secrets: Variables of the command whose values are masked in logs.
+        detach: Whether to return as soon as the last step runs.
+        nodes: Number of nodes that run the command, or the nodes themselves; None for all.
+        watch: Whether to show a live summary instead of the output.
     """
     with open_session(console) as session:
         (row,) = live_pools(session, (pool,))
@@ -118,50 +126,51 @@ def execute(
 
 
 class JobCommand(PoolCommand):
-    """The calls of a job, one after the other, on one pool."""
+    """The steps of a job, run one after the other on one pool."""
 
     def note_waiting(
         self, spec: PoolSpec | None, steps: Sequence[Task], *, detach: bool, kept: ShellRecord | None = None
     ) -> int:
-        """Run them until one fails, and give its exit status, or that of the last.
+        """Run the steps until one fails, and return its exit status, or that of the last step.
 
         Args:
-            kept: the job, kept with each of its runs to be launched again.
+            spec: The pool to create; None for a running pool.
+            steps: The steps in their order.
+            detach: Whether to return as soon as the last step runs.
+            kept: The job, saved with each of its runs for ``rerun``.
         """
 
-        told: set[str] = set()
+        noted: set[str] = set()
 
-        def tell_of_waiting() -> None:
+        def note_queued() -> None:
             view = self.session.view(self.key)
             for row in queue_rows(view):
-                mine = self.run is not None and row.run == self.run.id and row.run not in told
+                mine = self.run is not None and row.run == self.run.id and row.run not in noted
                 if mine and row.waits and (row.behind[0] or row.free < row.wants or (row.only and row.holders)):
-                    told.add(row.run)
+                    noted.add(row.run)
                     self.console.note(f"run {row.run} {waiting_reason(row, time.time())}")
 
-        self.follower.on_queue, self.follower.is_output_ours = tell_of_waiting, self.is_output_ours
+        self.follower.on_queue, self.follower.is_output_ours = note_queued, self.is_output_ours
 
         def work() -> int:
             status, job = errors.OK, token_hex(5)
             nodes: tuple[int, ...] = ()
             for number, step in enumerate(steps, 1):
-                left = detach and number == len(steps)
-                # The nodes that the first got are kept for those that follow.
+                detaches = detach and number == len(steps)
+                # Later steps run on the nodes of the first.
                 task = replace(step, job=job, more=number < len(steps))
                 if nodes and isinstance(task.nodes, int):
                     task = replace(task, nodes=nodes)
                 rest = ", ".join(each.name for each in steps[number:])
-                self.detach_text = (
-                    f"and leave it running, and what comes after it ({rest}) does not begin" if rest else ""
-                )
-                run = self.launch(task, stays=left, request=kept)
-                status = self.wait_and_report(run, left)
+                self.detach_text = f"this step continues, the remaining steps ({rest}) are skipped" if rest else ""
+                run = self.launch(task, stays=detaches, request=kept)
+                status = self.wait_and_report(run, detaches)
                 if run.state == "cancelled":
                     self.console.note(f"run {run.id} was cancelled")
                 nodes = run.nodes
                 if status != errors.OK:
                     if rest:
-                        self.console.note(f"what comes after {task.name} is not begun: {rest}")
+                        self.console.note(f"skipped after {task.name}: {rest}")
                     break
             return status
 
@@ -171,8 +180,8 @@ class JobCommand(PoolCommand):
 def check_fits(job: JobFile, pool: PoolView) -> None:
     if job.num_nodes > len(pool.nodes):
         raise UsageError(
-            f"{job.path} runs on {count(job.num_nodes, 'node')}, and pool {pool.name} has {len(pool.nodes)}: say fewer "
-            "with num_nodes, or launch it on a pool of its own"
+            f"{job.path} needs {count(job.num_nodes, 'node')}, but pool {pool.name} has {len(pool.nodes)}. Reduce "
+            "num_nodes, or launch the job on a new pool"
         )
 
 
@@ -186,18 +195,26 @@ def launch(
     dry_run: bool = False,
     watch: bool = False,
 ) -> int:
-    """Have a pool as a job file asks for it, set its nodes up, run the job, and give the exit status.
+    """Create the pool of a job file, set up its nodes, run the job, and return the exit status.
 
-    A pool of that name that is up is used as it is. The pool stays up afterwards; ``down`` tears it down, also one that
-    was up before.
+    A running pool of that name is used as it is.
+
+    Args:
+        request: The job and the options of its pool.
+        console: Console for the output.
+        setup: Whether to run the setup commands of the job file.
+        detach: Whether to return as soon as the job runs.
+        down: Whether to tear the pool down afterwards, even if the pool was up before.
+        dry_run: Whether to show the plan without creating or running anything.
+        watch: Whether to show a live summary instead of the output.
     """
     job = request.job
     with open_session(console) as session:
         found = live_pool(session, request.options.pool)
         if found is not None:
             check_fits(job, found)
-            if said := request.shapes_pool:
-                raise UsageError(f"pool {found.name} is up already and is used as it is: leave out {', '.join(said)}")
+            if options := request.shapes_pool:
+                raise UsageError(f"pool {found.name} is up and is used as it is. Remove {', '.join(options)}")
             spec, notes = None, list(job.notes)
         else:
             spec, notes = request.spec(clone=not dry_run)
@@ -216,40 +233,40 @@ def launch(
             kept = JobRecord.from_job(job, request if spec is not None else None, setup=setup, down=down)
             status = runner.note_waiting(spec, steps, detach=detach, kept=kept)
         if not job.run.strip() and status == errors.OK:
-            done = "" if spec is None else f"pool {name} was made"
-            console.note(f"{job.path} has no run: {_result_text(job, done, setup=setup)}")
+            done = "" if spec is None else f"created pool {name}"
+            console.note(f"{job.path} has no run commands: {_result_text(job, done, setup=setup)}")
         if not down and spec is not None and runner.key and runner.error is None:
             idle = duration(spec.options.idle_timeout)
-            console.note(f"pool {name} stays up, and ends itself {idle} after its last use: skyward-tui down {name}")
+            console.note(f"pool {name} stays up until it is idle for {idle}; end it now: skyward-tui down {name}")
         return status
 
 
 def _result_text(job: JobFile, pool: str, *, setup: bool) -> str:
-    """What came of a job without ``run``."""
-    did = [pool] if pool else []
+    """Return what was done for a job without ``run``."""
+    done = [pool] if pool else []
     if job.mounts:
-        did.append("its files were brought")
+        done.append("uploaded its files")
     if setup and job.setup.strip():
-        did.append("its nodes were set up")
-    return f"{', '.join(did) or 'nothing was done'}" + (", and nothing was run" if did else "")
+        done.append("set up its nodes")
+    return ", ".join(done) or "nothing was done"
 
 
 def _show_plan(job: JobFile, spec: PoolSpec | None, found: PoolView | None, console: Console, *, setup: bool) -> int:
-    """What a launch would do."""
-    told = [("job", job.name or str(job.path))]
+    """Print the plan of a launch."""
+    rows = [("job", job.name or str(job.path))]
     if found is not None:
-        told.append(("pool", f"{found.name}, which is up ({count(len(found.nodes), 'node')} on {found.provider})"))
+        rows.append(("pool", f"{found.name}, running ({count(len(found.nodes), 'node')} on {found.provider})"))
     elif spec is not None:
-        told.append(("pool", f"{spec.name}: {count(spec.most_nodes, 'node')} on {spec.provider.name}"))
+        rows.append(("pool", f"{spec.name}: {count(spec.most_nodes, 'node')} on {spec.provider.name}"))
         if spec.accelerator is not None:
-            told.append(("accelerator", str(spec.accelerator)))
-    told.append(("working folder", job.folder))
-    told += [("brings", f"{source} to {target}") for target, source in job.mounts.items()]
-    told += [(name, f"{len(text.splitlines())} lines") for name, text in _commands(job, setup=setup).items()]
+            rows.append(("accelerator", str(spec.accelerator)))
+    rows.append(("working folder", job.folder))
+    rows += [("uploads", f"{source} to {target}") for target, source in job.mounts.items()]
+    rows += [(name, f"{len(text.splitlines())} lines") for name, text in _commands(job, setup=setup).items()]
     if not job.run.strip():
-        told.append(("run", NO_RUN))
-    console.print_line("\n".join(table(told)))
-    console.result({"plan": [list(each) for each in told]})
+        rows.append(("run", NO_RUN))
+    console.print_line("\n".join(table(rows)))
+    console.result({"plan": [list(each) for each in rows]})
     return errors.OK
 
 
@@ -261,10 +278,10 @@ def _commands(job: JobFile, *, setup: bool) -> dict[str, str]:
 @command()
 @click.argument("pool")
 def queue(console: Console, pool: str) -> int:
-    """Show which runs have a pool's nodes, and which wait.
+    """Show the running and queued runs of a pool.
 
-    Of those that wait it says why. First come, first served: a run that waits is before all that came after it.
-    "cancel RUN" takes one out.
+    Each queued run is shown with its reason for waiting. Runs start in the order of their arrival. Remove a run from
+    the queue with "cancel RUN".
     """
     with open_session(console) as session:
         (row,) = live_pools(session, (pool,))
@@ -275,16 +292,16 @@ def queue(console: Console, pool: str) -> int:
         console.result({"pool": view.name, "nodes": len(view.nodes), "runs": runs})
         return errors.OK
     if not rows:
-        console.print_line(f"nothing runs or waits on pool {view.name} ({count(len(view.nodes), 'node')})")
+        console.print_line(f"no running or queued runs on pool {view.name} ({count(len(view.nodes), 'node')})")
         return errors.OK
-    told = [("run", "name", "state", "nodes", "for", "")]
+    lines = [("run", "name", "state", "nodes", "for", "")]
     for each in rows:
         state = "◌ waiting" if each.waits else "● running"
         nodes = format_ranges(each.nodes) if each.nodes else "-"
         since = duration(max(0.0, now - each.since))
-        told.append((each.run, each.name, state, nodes, since, waiting_reason(each, now)))
-    for line in table(told):
+        lines.append((each.run, each.name, state, nodes, since, waiting_reason(each, now)))
+    for line in table(lines):
         console.print_line(clip(line, console.width))
     if waiting := next((each.run for each in rows if each.waits), ""):
-        console.note(f"skyward-tui cancel {waiting} takes a waiting run out")
+        console.note(f"remove a queued run: skyward-tui cancel {waiting}")
     return errors.OK

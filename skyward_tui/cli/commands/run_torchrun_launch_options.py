@@ -1,4 +1,4 @@
-"""``skyward-tui run``, ``torchrun`` and ``launch``: their options and help, without the modules that do the work."""
+"""Options and help of ``skyward-tui run``, ``torchrun`` and ``launch``, without the modules that do the work."""
 
 from __future__ import annotations
 
@@ -34,8 +34,10 @@ if TYPE_CHECKING:
 @command(cls=ScriptCommand, options_metavar="[OPTIONS]")
 @click.argument("target", metavar="SCRIPT[:FUNCTION]")
 @launch_options("run")
-@click.option("-m", "--module", "as_module", is_flag=True, help="SCRIPT is a module's name, run whole as by python -m.")
-@click.option("--dry-run", is_flag=True, help="Only tell what would be made and run, and what it would cost.")
+@click.option(
+    "-m", "--module", "as_module", is_flag=True, help="Treat SCRIPT as a module name, and run it like python -m."
+)
+@click.option("--dry-run", is_flag=True, help="Show the plan and its cost without creating or running anything.")
 @watch_option
 @click.pass_context
 def run(
@@ -50,12 +52,12 @@ def run(
 ) -> int:
     """Run a script's function on every rank, and show the results.
 
-    Flags of the function stand behind the script: run train.py --epochs 5. A script without a function, and one with
-    a -- behind it, is run as a whole, as python runs it: run train.py -- --epochs 5. One with commands of sky.app runs
-    as python -m skyward_core runs it, on the machines that it names.
+    Pass arguments of the function after the script: run train.py --epochs 5. A script without a function, or with --
+    after its name, runs as a whole, as with python: run train.py -- --epochs 5. A script with commands of sky.app runs
+    as with python -m skyward_core, on the machines that it names.
 
-    The pool is made for it and torn down after it. ctrl-c asks whether to detach, cancel or tear down; off a
-    terminal it cancels, as SIGTERM does. A second one tears down.
+    The pool is created for the run and torn down afterwards. ctrl-c asks whether to detach, cancel or tear down.
+    Without a terminal, ctrl-c and SIGTERM cancel the run. A second signal tears the pool down.
     """
     from skyward_tui.cli.commands import run as work
     from skyward_tui.launch_form.form import expand_example
@@ -75,13 +77,17 @@ def run(
 
 @command(context_settings={"allow_interspersed_args": False})
 @click.option(
-    "--nnodes", metavar="N", type=NodesOption(), envvar="PET_NNODES", help="Machines.  [default: 1, or all hosts]"
+    "--nnodes",
+    metavar="N",
+    type=NodesOption(),
+    envvar="PET_NNODES",
+    help="Number of machines.  [default: 1, or all hosts]",
 )
 @click.option(
     "--nproc-per-node", "--nproc_per_node", metavar="N|gpu", default="1", envvar="PET_NPROC_PER_NODE",
-    help="Processes on each machine.  [default: 1]",
+    help="Number of ranks on each machine.  [default: 1]",
 )  # fmt: skip
-@click.option("-m", "--module", "as_module", is_flag=True, help="TRAIN.PY is a module's name, as of python -m.")
+@click.option("-m", "--module", "as_module", is_flag=True, help="Treat TRAIN.PY as a module name, like python -m.")
 @torchrun_options
 @launch_options("torchrun")
 @watch_option
@@ -98,8 +104,8 @@ def torchrun(
 ) -> int:
     """Run a script on a pool, with the options of PyTorch's torchrun.
 
-    torchrun's own options are all known. What one of them cannot mean here is said, or refused. What stands behind the
-    script is the script's own.
+    All options of torchrun are accepted. Options without a meaning here are reported or rejected. Words after the
+    script are the script's own arguments.
     """
     from skyward_core.client.launch.script_plugin_provider_discovery import DEFAULT_PROVIDER
     from skyward_tui.cli.commands import run
@@ -121,20 +127,22 @@ def torchrun(
 
 @command()
 @click.argument("file", metavar="TASK.YAML")
-@click.option("-c", "--pool", "pool", metavar="POOL", help="The pool's name; one that is up is used as it is.")
+@click.option(
+    "-c", "--pool", "pool", metavar="POOL", help="Name of the pool. A running pool of this name is used as it is."
+)
 @launch_options("launch")
 @variable_options
-@click.option("--no-setup", is_flag=True, help="Do not run the file's setup.")
-@click.option("--detach", is_flag=True, help="Leave as soon as the job runs.")
+@click.option("--no-setup", is_flag=True, help="Skip the setup commands of the job file.")
+@click.option("--detach", is_flag=True, help="Exit as soon as the job runs.")
 @click.option(
     "-i",
     "--idle-minutes",
     metavar="MIN",
     type=click.FloatRange(0, min_open=True),
-    help="The pool ends so long after its last use.",
+    help="Shut the pool down after MIN idle minutes.",
 )
-@click.option("--down", is_flag=True, help="Tear the pool down when the job is over; with -i once it is idle.")
-@click.option("--dry-run", is_flag=True, help="Only tell what would be made and run.")
+@click.option("--down", is_flag=True, help="Tear the pool down after the job, or with -i after the idle time.")
+@click.option("--dry-run", is_flag=True, help="Show the plan without creating or running anything.")
 @watch_option
 def launch(
     console: Console,
@@ -149,18 +157,18 @@ def launch(
     watch: bool,
     **said: Any,
 ) -> int:
-    """Run a job file, as SkyPilot's task YAML is, on a pool.
+    """Run a job file (SkyPilot task YAML) on a pool.
 
-    On one of its own, or on one that is up.
+    The job runs on a new pool, or on a running pool named by --pool.
 
-    Files and working folder are brought to all nodes; then setup runs on all of them, then run. The pool stays up, and
-    ends itself when nobody has used it for a while.
+    The files and the working folder are uploaded to all nodes. Then setup runs on all nodes, then run. The pool stays
+    up, and shuts down after its idle time.
     """
     from skyward_core.client.launch import job_launch
     from skyward_tui.cli.commands import exec_launch_queue
 
     if detach and down and idle_minutes is None:
-        raise click.UsageError("--detach leaves the job running, and --down ends its pool: give -i MIN with both")
+        raise click.UsageError("--detach cannot be combined with --down, which ends the running job. Add -i MIN")
     given, hidden = job_launch.parse_variables("--env", env), job_launch.parse_variables("--secret", secrets)
     job = job_launch.JobFile.from_yaml(Path(file), env=given, secrets=hidden)
     idle = None if idle_minutes is None else idle_minutes * 60
