@@ -1,4 +1,4 @@
-"""Where a command's output goes: what was asked for to stdout, what is said meanwhile to stderr."""
+"""Output of commands: results to stdout, notes and errors to stderr, logs of ranks to both."""
 
 from __future__ import annotations
 
@@ -21,10 +21,12 @@ _HUES = (36, 33, 35, 32, 34, 96, 93, 95)  # cyan, yellow, magenta, green, blue, 
 
 
 class Console:
-    """Text for people, an object for programs.
+    """Output of a command: text for users, or one JSON object for programs.
 
-    With ``as_json`` stdout holds nothing but one JSON object, at the end; the rest goes to stderr. Whatever text comes
-    here, printable text goes out; the colours are ours.
+    All text is sanitized: control characters of ranks and hosts never reach the terminal.
+
+    Args:
+        as_json: Whether stdout gets nothing but one JSON object, at the end. Everything else then goes to stderr.
     """
 
     def __init__(self, as_json: bool = False) -> None:
@@ -34,44 +36,44 @@ class Console:
         self._erasers: list[Callable[[], None]] = []
 
     def print_line(self, text: str, *codes: int) -> None:
-        """A part of what was asked for, in the colours of some SGR codes where the terminal wants any."""
+        """Print a line of the result, with SGR codes if the terminal has colours."""
         text = sanitize_paragraph(text)
         if codes and is_color_enabled(self._main):
             text = f"\x1b[{';'.join(map(str, codes))}m{text}{RESET}"
         self._print(text, self._main)
 
     def note(self, text: str) -> None:
-        """What happens meanwhile."""
+        """Print a note to stderr."""
         self._print(sanitize_paragraph(text), sys.stderr)
 
     def confirm(self, question: str) -> bool:
-        """Ask the person at the terminal for a yes."""
+        """Ask the user at the terminal to confirm."""
         self._erase_live()
         return click.confirm(sanitize_paragraph(question), err=True)
 
     def ask(self, question: str) -> str:
-        """Ask the person at the terminal for a line."""
+        """Ask the user at the terminal for a line."""
         self._erase_live()
         return str(click.prompt(sanitize_paragraph(question), err=True, default="", show_default=False))
 
     def ask_secret(self, question: str) -> str:
-        """Ask the person at the terminal for what nobody may read: it is not shown."""
+        """Ask the user at the terminal for a secret, without showing the input."""
         self._erase_live()
         return str(click.prompt(sanitize_paragraph(question), err=True, hide_input=True))
 
     def result(self, value: dict[str, Any]) -> None:
-        """The object that a program asked for; nothing without ``as_json``."""
+        """Print the JSON object; does nothing without ``as_json``."""
         if self.as_json:
             self._print(json.dumps(value), sys.stdout)
 
     def report_error(self, error: Exception) -> None:
-        """What went wrong; as an object too, for a command that has no better one to give after it."""
+        """Print an error, also as JSON object, for commands that end without another result."""
         text = format_error(error)
         self.note(f"error: {text}")
         self.result({"error": {"type": type(error).__name__, "message": text}})
 
     def log_printer(self, stream: TextIO | None = None, *, prefix: bool = True) -> LogPrinter:
-        """What prints ranks' logs, where the rest goes or to another stream."""
+        """Return a printer of logs of ranks, by default to the stream of :meth:`print_line`."""
         stream = stream or self._main
         draws = stream.isatty() and os.environ.get("TERM") != "dumb"
         live = LiveLines(shutil.get_terminal_size) if draws else None
@@ -88,7 +90,7 @@ class Console:
         return printer
 
     def _erase_live(self) -> None:
-        """Take away what is drawn for now: something is about to be printed, and all may share one terminal."""
+        """Erase everything temporary before something is printed: all streams may share one terminal."""
         self._erase_but(None)
 
     def _erase_but(self, but: LogPrinter | None) -> None:
@@ -99,32 +101,32 @@ class Console:
             erase()
 
     def share_terminal(self, erase: Callable[[], None]) -> None:
-        """Have ``erase`` take away what somebody draws for now, whenever something is about to be printed."""
+        """Call ``erase``, which removes something temporary, before anything is printed."""
         self._erasers.append(erase)
 
     @property
     def width(self) -> int:
-        """Cells of a line; without a terminal there is no limit."""
+        """Width in cells; unlimited without a terminal."""
         return shutil.get_terminal_size().columns if self._main.isatty() else sys.maxsize
 
     @property
     def is_terminal(self) -> bool:
-        """Whether a person sits there, who sees what is said and can answer."""
+        """Whether a user at a terminal can read notes and answer questions."""
         return sys.stdin.isatty() and sys.stderr.isatty()
 
     @property
     def has_no_reader(self) -> bool:
-        """Whether the reader of what is printed is gone."""
+        """Whether the reader of the output is gone."""
         return any(isinstance(each, StandardStream) and each.has_lost_reader for each in (self._main, sys.stderr))
 
     @property
     def shows_notes(self) -> bool:
-        """Whether everything so far could be written to standard error."""
+        """Whether all notes so far were written to standard error."""
         return not (isinstance(sys.stderr, StandardStream) and sys.stderr.has_failed)
 
     @property
     def shows_results(self) -> bool:
-        """Whether the object that a program asked for could be written, if one was asked for."""
+        """Whether a JSON object is requested, and stdout accepts it."""
         return self.as_json and not (isinstance(sys.stdout, StandardStream) and sys.stdout.has_failed)
 
     def _print(self, text: str, stream: TextIO) -> None:
@@ -133,16 +135,19 @@ class Console:
 
 
 class LogPrinter:
-    """Prints what ranks print, whole line by whole line, each with its rank before it (unless not ``prefix``).
+    """Printer of the output of ranks, line by line.
 
-    To a pipe or a file the bytes go as they came. On a terminal text and colours are shown, and a line longer than
-    64 KiB is cut (the log file has it whole).
+    A pipe or a file gets the original bytes. A terminal gets text and colours, and lines above 64 KiB are cut there
+    (the log file has them whole).
 
     Args:
-        live: draws the lines that have not ended, as progress bars, one for each rank, and draws them anew. With None
-            nothing but whole lines is printed.
-        erase: takes away what printers of the same terminal have drawn so, but for the one that it is given.
-        encoding: of a terminal, with the name of its error handler.
+        sink: Stream for the output.
+        color: Whether to colour the prefix.
+        terminal: Whether the sink is a terminal.
+        prefix: Whether each line begins with its rank.
+        live: Redraws unfinished lines, such as progress bars, one for each rank; None prints only whole lines.
+        erase: Erases the unfinished lines of all printers of the same terminal, except those of the given printer.
+        encoding: Encoding of the terminal and its error handler.
     """
 
     def __init__(
@@ -158,7 +163,7 @@ class LogPrinter:
         self._encoding = encoding
         self._live = live
         self._erase_all = erase or self._erase_own
-        self._newest: dict[int, LineSplitter] = {}  # of each rank the stream that said something last
+        self._newest: dict[int, LineSplitter] = {}  # by rank: the stream with the latest output
         self._sink = sink
         self._prefixed = prefix
         self._color = color
@@ -167,7 +172,7 @@ class LogPrinter:
         self._unfinished: dict[tuple[int, str], list[bytes]] = {}
 
     def feed(self, rank: int, stream: str, data: bytes) -> None:
-        """Take bytes of a rank's stream; print the lines they complete."""
+        """Add bytes of a rank's stream, and print the completed lines."""
         if self._terminal:
             self._newest[rank] = lines = self._shown.setdefault((rank, stream), LineSplitter())
             self._print_lines(rank, lines.split(data))
@@ -183,7 +188,7 @@ class LogPrinter:
         pieces[:] = [tail] if tail else []
 
     def flush(self) -> None:
-        """Pass on what was printed, and draw the lines that have not ended."""
+        """Flush the sink, and draw unfinished lines."""
         self._draw()
         self._sink.flush()
 
@@ -195,7 +200,7 @@ class LogPrinter:
             self._sink.write(drawn.encode(*self._encoding))
 
     def erase(self) -> None:
-        """Take away what is drawn of lines that have not ended."""
+        """Erase the drawn unfinished lines."""
         if self._live is not None and (away := self._live.render_erase()):
             self._sink.write(away.encode(*self._encoding))
             self._sink.flush()
@@ -205,10 +210,10 @@ class LogPrinter:
             self.erase()
 
     def finish(self) -> None:
-        """Print last lines that never ended."""
+        """Print last lines without a newline."""
         self._newest.clear()
         for (rank, _), lines in self._shown.items():
-            if lines.preview().strip():  # else a bar that was taken away
+            if lines.preview().strip():  # empty after a progress bar that erased itself
                 self._print_lines(rank, lines.split(b"\n"))
         for (rank, _), pieces in self._unfinished.items():
             if pieces:
@@ -236,5 +241,5 @@ class LogPrinter:
 
 
 def is_color_enabled(stream: TextIO) -> bool:
-    """Whether to colour: on a terminal that can, unless NO_COLOR says no (https://no-color.org)."""
+    """Check whether a stream is a terminal with colours, and NO_COLOR (https://no-color.org) is not set."""
     return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"

@@ -1,4 +1,4 @@
-"""A run followed in a terminal until it ends."""
+"""Following of a run in a terminal: output of ranks, progress notes, signals and the live summary."""
 
 from __future__ import annotations
 
@@ -43,21 +43,21 @@ from skyward_tui.text.ansi_colours import plain
 from skyward_tui.text.error_hints import format_detail
 from skyward_tui.text.number_and_time_format import clip, count, duration, hourly, money
 
-MAX_BUFFERED_BYTES = 1 << 20  # bytes of a rank that are held until it is known whose they are; of more, the latest
+MAX_BUFFERED_BYTES = 1 << 20  # bytes per rank; bounds the memory for output whose run is not known yet
 
-Piece = tuple[str, bytes]  # a stream, and what came of it
+Piece = tuple[str, bytes]  # a stream and some of its bytes
 
 
 class RankBuffer:
-    """The latest pieces of one rank, of which older ones make room for new ones."""
+    """The latest pieces of output of one rank, limited by their size."""
 
     def __init__(self) -> None:
-        self.pieces: deque[tuple[Any, int]] = deque()  # with their bytes
+        self.pieces: deque[tuple[Any, int]] = deque()  # with their sizes in bytes
         self.size = 0
         self.is_truncated = False
 
     def add(self, piece: Any, size: int) -> list[Any]:
-        """Keep a piece; return the older ones for which there is no room beside it."""
+        """Store a piece, and return the oldest pieces, which it displaces."""
         self.pieces.append((piece, size))
         self.size += size
         dropped = []
@@ -70,41 +70,40 @@ class RankBuffer:
 
 
 class UnattributedLines:
-    """The lines of all ranks of which it is not known yet whose they are."""
+    """Output of ranks whose run is not known yet."""
 
     def __init__(self) -> None:
         self._ranks: defaultdict[int, RankBuffer] = defaultdict(RankBuffer)
 
     def buffer(self, rank: int, stream: str, data: bytes) -> None:
-        """Keep a piece."""
         self._ranks[rank].add((stream, data), len(data))
 
     def is_truncated(self, rank: int) -> bool:
-        """Whether older pieces of a rank were left out of what is held of it."""
+        """Check whether older pieces of a rank were dropped."""
         return rank in self._ranks and self._ranks[rank].is_truncated
 
     def pop(self, rank: int) -> list[Piece]:
-        """Return what is held of a rank, in order, and hold it no more."""
+        """Remove and return the pieces of a rank, in order."""
         return [piece for piece, _ in self._ranks.pop(rank, RankBuffer()).pieces]
 
 
 class PendingLaunchEvents:
-    """What comes while a launch is not answered, in order: all that ranks do, and of each rank's lines the latest."""
+    """Events and output that arrive before the answer to a launch, in order; output is limited per rank."""
 
     def __init__(self) -> None:
-        self._items: dict[int, Any] = {}  # by their number: the order in which they came
+        self._items: dict[int, Any] = {}  # by number, in the order of arrival
         self._next_number = 0
-        self._ranks: defaultdict[int, RankBuffer] = defaultdict(RankBuffer)  # numbers of a rank's lines
-        self.truncated: set[tuple[int, str]] = set()  # ranks, and runs as far as known, of which pieces were left out
+        self._ranks: defaultdict[int, RankBuffer] = defaultdict(RankBuffer)  # numbers of the pieces of a rank
+        self.truncated: set[tuple[int, str]] = set()  # ranks with dropped pieces, and their runs if known
 
     def buffer(self, item: object) -> int:
-        """Keep what a rank did; return its number."""
+        """Store an item, and return its number."""
         self._items[self._next_number] = item
         self._next_number += 1
         return self._next_number - 1
 
     def buffer_lines(self, rank: int, run: str, stream: str, data: bytes) -> None:
-        """Keep a piece of a rank's lines, and of its older ones what there is room for beside it."""
+        """Store a piece of output, and drop the oldest pieces of its rank beyond the limit."""
         for number in self._ranks[rank].add(self.buffer((rank, run, stream, data)), len(data)):
             _, of, *_ = self._items.pop(number)
             self.truncated.add((rank, of))
@@ -116,15 +115,15 @@ class PendingLaunchEvents:
 T = TypeVar("T")
 Choice = Literal["detach", "cancel", "down"]
 
-MUST_FINISH = "this must finish, so that nothing is left running; wait"
-PATIENCE = 1.0  # seconds of silence after which we say what we wait for
+MUST_FINISH = "please wait: an interruption now could leave machines running"
+PATIENCE = 1.0  # seconds without events before the state of waiting nodes is printed
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _ANSWERS: dict[str, Choice] = {"": "detach", "d": "detach", "c": "cancel", "t": "down"}
 
 
 class Interrupted(Exception):
-    """A signal came while something was awaited, or nobody reads our output any more."""
+    """A signal arrived during a wait, or the reader of the output has closed it (``number`` is SIGPIPE)."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -132,48 +131,52 @@ class Interrupted(Exception):
 
 
 class Follower:
-    """One inbox for what may come while a command waits: log chunks, events, results, signals.
+    """Inbox of a waiting command: output of ranks, events, results and signals.
 
-    The session's thread only puts things in; all printing happens on the thread that waits, so that a slow
-    terminal never holds up the session.
+    The session's thread only adds items. The waiting thread prints them, so a slow terminal never blocks the session.
+
+    Attributes:
+        live: Live summary, shown instead of the output of ranks; None to show the output.
+        on_trial: Called with the run and the outcome of each task that ends.
+        on_run: Called when a run starts or ends.
+        on_queue: Called when the queue of the pool changes.
+        is_output_ours: Returns whether to show the output of a rank of a run; None if not known yet.
+        queued: Ids of the queued runs at the time of the item that is shown.
     """
 
     def __init__(self, console: Console) -> None:
         self._console = console
-        self.live: LiveStatus | None = None  # told of in place of all that ranks print
+        self.live: LiveStatus | None = None
         self._inbox: SimpleQueue[Any] = SimpleQueue()
         self._printer = console.log_printer()
         self._asking = False
         self._leaving = False
-        self._has_lost_terminal = False  # our reader has left, or the terminal is gone, and that was told
-        self.on_trial: Callable[[str, Outcome], None] | None = None  # told of each task that ends, after its run
+        self._has_lost_terminal = False  # the terminal or the reader is gone, and the waiting was interrupted for it
+        self.on_trial: Callable[[str, Outcome], None] | None = None
         self.on_run: Callable[[RunOpened | RunEnded], None] | None = None
-        self.on_queue: Callable[[], None] | None = None  # told that runs wait for nodes, or do not any more
-        # Whether a rank's lines of a run are shown; None where that is not known yet.
+        self.on_queue: Callable[[], None] | None = None
         self.is_output_ours: Callable[[int, str], bool | None] | None = None
-        self._runs_by_rank: dict[int, set[str]] = {}  # by rank: runs that are at it
-        # What is still there when a command ends is another run's: the end of a rank of ours would have had it shown.
+        self._runs_by_rank: dict[int, set[str]] = {}  # active runs by rank
+        # Output that remains when the command ends belongs to other runs: the end of our own ranks flushes theirs.
         self._unattributed = UnattributedLines()
-        self.queued: frozenset[str] = frozenset()  # runs that waited for nodes when what is shown now came
-        self._waiting: dict[int, str] = {}  # by node: what it is at, not told yet
-        self._noted_waiting: dict[int, str] = {}  # by node: what was told last
-        self._paused_ranks: set[int] = set()  # ranks whose first breakpoint was told
-        self._pending_launch: PendingLaunchEvents | None = None  # what ranks did while it is not known whose it is
-        self._held_state: PoolState | None = (
-            None  # said of a start that may fail with just that, which is told as the error
-        )
+        self.queued: frozenset[str] = frozenset()
+        self._waiting: dict[int, str] = {}  # unprinted state by node
+        self._noted_waiting: dict[int, str] = {}  # last printed state by node
+        self._paused_ranks: set[int] = set()  # ranks whose first breakpoint was printed
+        self._pending_launch: PendingLaunchEvents | None = None
+        self._held_state: PoolState | None = None  # delayed: a start may fail with the same text as its error
 
     def on_event(self, event: Event) -> None:
-        """Take an event of a pool; called on the session's thread."""
+        """Add an event of a pool; called on the session's thread."""
         self._inbox.put(event)
 
     def on_log(self, rank: int, stream: str, at: int, data: bytes, run: str) -> None:
-        """Take a piece of log; called on the session's thread."""
+        """Add output of a rank; called on the session's thread."""
         self._inbox.put((rank, run, stream, data))
 
     @contextmanager
     def catch_signals(self) -> Iterator[None]:
-        """Turn SIGINT, SIGTERM and SIGHUP into :class:`Interrupted`; those ignored from outside stay so."""
+        """Turn SIGINT, SIGTERM and SIGHUP into :class:`Interrupted`, except signals that were ignored before."""
         before = {number: signal.getsignal(number) for number in _SIGNALS}
         for number, handler in before.items():
             if handler is not signal.SIG_IGN:
@@ -185,13 +188,14 @@ class Follower:
                 signal.signal(number, handler)
 
     def wait(self, future: Future[T], *, heed: bool = True) -> T:
-        """Print what comes until the future is done, and give its result or raise its exception.
+        """Print arriving items until the future is done, and return its result or raise its exception.
 
         Args:
-            heed: whether a signal ends the waiting. If not, it is only answered that this has to finish.
+            future: The future.
+            heed: Whether a signal ends the wait. If not, a note asks the user to wait.
 
         Raises:
-            Interrupted: a signal came; the future goes on.
+            Interrupted: If a signal arrives; the future continues.
         """
         future.add_done_callback(self._inbox.put)
         while (item := self._next_item(0.0)) is not future:
@@ -211,13 +215,14 @@ class Follower:
         return future.result()
 
     def wait_until(self, come: Callable[[], bool], most: float = math.inf) -> bool:
-        """Print what comes until it has made something true; says whether it has.
+        """Print arriving items until a condition is true, and return whether it is.
 
         Args:
-            most: seconds that are waited.
+            come: The condition, checked after each item.
+            most: Maximum wait in seconds.
 
         Raises:
-            Interrupted: a signal came.
+            Interrupted: If a signal arrives.
         """
         until = time.monotonic() + most
         while not come():
@@ -229,9 +234,9 @@ class Follower:
         return True
 
     def _next_item(self, until: float = math.inf) -> object:
-        """What comes next; None where nothing has at that time of the monotonic clock."""
+        """Return the next item; None if there is none until that time of the monotonic clock."""
         while True:
-            if self._inbox.empty():  # whatever came last: nothing printed waits for what comes next
+            if self._inbox.empty():  # flush before blocking
                 self._printer.flush()
                 if self.live is not None:
                     self.live.draw()
@@ -246,7 +251,7 @@ class Follower:
                 return item
 
     def finish(self) -> None:
-        """Print what is still in the inbox, and last lines that never ended."""
+        """Print the remaining items, and last lines without a newline."""
         while not self._inbox.empty():
             self._show(self._inbox.get())
         self._flush_held()
@@ -255,25 +260,25 @@ class Follower:
             self.live.close()
 
     def ask(self, run: str, *, outlives_us: bool, leaving: str = "") -> Choice:
-        """Ask the person at the terminal what becomes of a run; a second ctrl-c answers "down".
+        """Ask the user at the terminal what to do with a run; a second ctrl-c answers "down".
 
         Args:
-            outlives_us: whether it goes on when we leave.
-            leaving: what it is to leave it, where more is to be said of that.
+            run: The run, for the question.
+            outlives_us: Whether the run continues after a detach.
+            leaving: What detaching does; "" for the default text.
 
         Raises:
-            Interrupted: another signal came, or the terminal is gone.
+            Interrupted: If another signal arrives, or the terminal is gone.
         """
         self._printer.flush()
         self._printer.erase()
         if self.live is not None:
             self.live.erase()
-        state, detaching = "goes on meanwhile", "and leave it running"
-        detaching = leaving or detaching
+        state, detaching = "is still running", leaving or "it keeps running"
         if not outlives_us:
-            state, detaching = "is on no node yet, and waits meanwhile", "though that cancels it"
+            state, detaching = "is still queued", "this cancels it"
         question = (
-            f"\n{run} {state}. [d]etach {detaching} (default), [c]ancel it and keep the pool, [t]ear the pool down? "
+            f"\n{run} {state}. [d]etach: {detaching} (default), [c]ancel it and keep the pool, [t]ear the pool down? "
         )
         self._asking = True
         try:
@@ -292,8 +297,7 @@ class Follower:
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         if number == signal.SIGHUP:
-            # Of one terminal that vanishes the system tells, and the shell, and whatever is written: it is no second
-            # wish of anybody.
+            # The kernel, the shell and every write report the same lost terminal. Only the first report is a request.
             if self._has_lost_terminal:
                 return
             self._has_lost_terminal = True
@@ -319,9 +323,9 @@ class Follower:
             case NodePhase(phase="ready" | "gone"):
                 self._waiting.pop(item.node, None)
             case NodePhase():
-                again = "; it is tried again" if item.retry_at is not None else ""
-                self._waiting[item.node] = f"n{item.node} {item.phase}: {item.detail}".rstrip(": ") + again
-                if again:
+                retrying = ", retrying" if item.retry_at is not None else ""
+                self._waiting[item.node] = f"n{item.node} {item.phase}: {item.detail}".rstrip(": ") + retrying
+                if retrying:
                     self._note_waiting()
             case NodeLink(up=False) if not self._leaving:
                 self._flush_held()
@@ -333,7 +337,7 @@ class Follower:
             case OutputFetched():
                 self._flush_held()
                 what = f"{sanitize_line(item.path)} of node {item.node}"
-                failed = f"{what} was not fetched: {sanitize_line(item.error)}"
+                failed = f"could not fetch {what}: {sanitize_line(item.error)}"
                 self._console.note(failed if item.error else f"fetched {what} to {sanitize_line(item.target)}")
             case RankBegan(rank=rank, run=run):
                 self._runs_by_rank.setdefault(rank, set()).add(run)
@@ -343,7 +347,7 @@ class Follower:
                 self._runs_by_rank.get(outcome.rank, set()).discard(run)
                 if self.is_output_ours and self.is_output_ours(outcome.rank, run):
                     self._show_buffered(outcome.rank)
-                else:  # they are that run's: its lines come before its end
+                else:  # the output belongs to that run: output arrives before the end of its rank
                     self._unattributed.pop(outcome.rank)
                 if self.on_trial is not None:
                     self._flush_held()
@@ -366,8 +370,11 @@ class Follower:
 
     @contextmanager
     def buffer_until_known(self) -> Iterator[None]:
-        """Keep what ranks print and do until it is over: until then a run that was just begun is not known as ours, and
-        on a busy machine its lines, and its end, come first. On a pool of our own all is ours, and nothing is kept."""
+        """Delay output and ends of ranks until the block ends and the id of the launched run is known.
+
+        On a busy machine, output and the end of a run can arrive before the answer to its launch. A pool of our own
+        needs no delay because all its runs are ours.
+        """
         if self.is_output_ours is None:
             yield
             return
@@ -382,7 +389,7 @@ class Follower:
                 self._show(item)
 
     def is_running(self, rank: int, run: str) -> bool:
-        """Whether a rank has begun its part of a run, and not ended it, when what is shown now came."""
+        """Check whether a rank was running its part of a run at the time of the item that is shown."""
         return run in self._runs_by_rank.get(rank, ())
 
     def _show_buffered(self, rank: int) -> None:
@@ -392,14 +399,13 @@ class Follower:
             self._print(rank, stream, data)
 
     def _note_truncated(self, ranks: Collection[int]) -> None:
-        """Say that not all lines of some ranks are shown."""
+        """Report that not all output of some ranks is shown."""
         if self.live is not None:  # no lines are shown
             return
         self._flush_held()
-        whose = f"rank {min(ranks)}" + (f" (and {count(len(ranks) - 1, 'rank')} more)" if len(ranks) > 1 else "")
+        more = f" (+{count(len(ranks) - 1, 'rank')} more)" if len(ranks) > 1 else ""
         self._console.note(
-            f"{whose} printed more than is held until it is known whose it is: older lines are left out here "
-            "(skyward-tui logs has them)"
+            f"older output of rank {min(ranks)}{more} is not shown here; read all of it with skyward-tui logs"
         )
 
     def _print(self, rank: int, stream: str, data: bytes) -> None:
@@ -410,13 +416,13 @@ class Follower:
             self._printer.feed(rank, stream, data)
 
     def _flush_held(self) -> None:
-        """Say what was held back."""
+        """Print the delayed state of the pool."""
         if (item := self._held_state) is not None:
             self._held_state = None
             self._console.note(f"pool {item.pool} {item.state}: {format_detail(item)}")
 
     def _note_waiting(self) -> None:
-        """Say what is waited for, once for each piece of news: an attempt that failed as the one before is none."""
+        """Print the state of waiting nodes if it has changed; a repeated failure prints nothing."""
         for node, line in self._waiting.items():
             self._flush_held()
             if self._noted_waiting.get(node) != line:
@@ -426,10 +432,10 @@ class Follower:
 
 
 def _read_answer(question: str) -> str:
-    """What the person at the terminal answers.
+    """Read the user's answer from the terminal.
 
     Raises:
-        OSError: there is no terminal any more.
+        OSError: If the terminal is gone.
     """
     sys.stderr.write(question)
     sys.stderr.flush()
@@ -440,16 +446,18 @@ def _read_answer(question: str) -> str:
     return line.strip().lower()
 
 
-PERIOD = 0.25  # seconds between two drawings, however much comes
+PERIOD = 0.25  # minimum seconds between two drawings; bounds the cost of busy output
 _ORDER = ("raised", "exited", "lost", "collateral", "running", "waiting", "returned")
-Row = tuple[str, int | None]  # a line, and the SGR code it may be coloured with
+Row = tuple[str, int | None]  # a line and its SGR colour code
 
 
-def status_rows(pool: PoolView, run: RunView | None, said: str, now: float) -> list[Row]:
-    """How a pool and a run of it are, in lines.
+def status_rows(pool: PoolView, run: RunView | None, last_line: str, now: float) -> list[Row]:
+    """Return the lines of the live summary of a pool and a run.
 
     Args:
-        said: what a rank printed last, with the rank.
+        pool: The pool.
+        run: Its run; None while the pool starts.
+        last_line: The line that a rank printed last, with the rank.
         now: Unix time in seconds.
     """
     where = f"pool {pool.name} {pool.state}  {pool.nodes_ready}/{count(len(pool.nodes), 'node')}"
@@ -464,24 +472,24 @@ def status_rows(pool: PoolView, run: RunView | None, said: str, now: float) -> l
     tally = "  ".join(f"{GLYPHS.get(s, '◌')} {states[s]:,} {s}" for s in _ORDER if states[s])
     bad = next((COLORS[state] for state in _ORDER[:3] if states[state]), None)
     ended = f"{run.ended:,}/{run.total:,} ended  {duration(now - run.opened_at)}"
-    found: list[Row] = [(f"● {run.function} ({run.id})  {ended}  {where}", 1), (f"  {tally}", bad)]
+    rows: list[Row] = [(f"● {run.function} ({run.id})  {ended}  {where}", 1), (f"  {tally}", bad)]
     if ranks := pool.metrics.ranks(run.id):
-        found.append((f"  {rank_prefix(ranks[0])}{format_metrics(pool.metrics.latest(run.id, ranks[0]))}", None))
-    if said:
-        found.append((f"  {said}", 2))
-    return found
+        rows.append((f"  {rank_prefix(ranks[0])}{format_metrics(pool.metrics.latest(run.id, ranks[0]))}", None))
+    if last_line:
+        rows.append((f"  {last_line}", 2))
+    return rows
 
 
 class LiveStatus:
-    """Draws them on standard error, a terminal.
+    """Live summary of a run, drawn on standard error, which must be a terminal.
 
     Args:
-        console: takes them away wherever it prints something.
-        look: what to tell now; called on the thread that draws.
+        console: Console that shares the terminal; it erases the summary before it prints.
+        render_rows: Returns the lines for the last line of output; called on the thread that draws.
     """
 
-    def __init__(self, console: Console, look: Callable[[str], Sequence[Row]]) -> None:
-        self._render_rows = look
+    def __init__(self, console: Console, render_rows: Callable[[str], Sequence[Row]]) -> None:
+        self._render_rows = render_rows
         self._shown: list[str] = []
         self._drawn_at = 0.0
         self._last_line = ""
@@ -489,31 +497,31 @@ class LiveStatus:
         console.share_terminal(self.erase)
 
     def on_output(self, rank: int, data: bytes) -> None:
-        """A rank has printed something, which is told by its last line alone."""
+        """Remember the last line that a rank printed."""
         lines = [line for line in data.decode("utf-8", "replace").splitlines() if line.strip()]
         if lines:
             self._last_line = f"{rank_prefix(rank)}{sanitize_line(plain(lines[-1]))}"
 
     def draw(self) -> None:
-        """Draw them, where they have changed and were not drawn just now."""
+        """Draw the summary if it has changed, at most every ``PERIOD``."""
         now = time.monotonic()
         if not self._open or (self._shown and now - self._drawn_at < PERIOD):
             return
         columns, height = shutil.get_terminal_size()
-        found = [(clip(text, columns - 1), code) for text, code in self._render_rows(self._last_line)][: height - 1]
-        texts = [text for text, _ in found]
+        rows = [(clip(text, columns - 1), code) for text, code in self._render_rows(self._last_line)][: height - 1]
+        texts = [text for text, _ in rows]
         self._drawn_at = now
         if texts == self._shown:
             return
         colored = is_color_enabled(sys.stderr)
         drawn = "".join(
-            f"\x1b[{code}m{text}{RESET}\n" if colored and code is not None else f"{text}\n" for text, code in found
+            f"\x1b[{code}m{text}{RESET}\n" if colored and code is not None else f"{text}\n" for text, code in rows
         )
-        self._write(self._erase_sequence() + drawn)  # at once: there is no time at which nothing is there
+        self._write(self._erase_sequence() + drawn)  # in one write, to avoid flicker
         self._shown = texts
 
     def erase(self) -> None:
-        """Take them away: something is about to be printed."""
+        """Erase the summary."""
         if self._shown:
             self._write(self._erase_sequence())
             self._shown = []
@@ -521,7 +529,7 @@ class LiveStatus:
     def _erase_sequence(self) -> str:
         if not self._shown:
             return ""
-        # A terminal that has become narrower since shows a line in several.
+        # A terminal that has become narrower wraps the lines.
         columns = shutil.get_terminal_size().columns
         lines = sum(max(1, -(-cell_len(text) // columns)) for text in self._shown)
         return f"\x1b[{lines}F\x1b[J"
@@ -532,10 +540,10 @@ class LiveStatus:
         sys.stderr.flush()
 
     def open(self) -> None:
-        """Draw again from now on, of what comes next."""
+        """Start drawing, without the last line of an earlier run."""
         self._open, self._last_line = True, ""
 
     def close(self) -> None:
-        """Take them away until there is something else to tell of."""
+        """Erase the summary, and stop drawing."""
         self._open = False
         self.erase()

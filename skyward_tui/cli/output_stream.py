@@ -1,4 +1,7 @@
-"""Standard output and standard error of a command, to which writing never raises."""
+"""Standard output and standard error that never raise on writing.
+
+A lost terminal or pipe must not interrupt a command between the end of a run and the teardown of its pool.
+"""
 
 from __future__ import annotations
 
@@ -12,24 +15,24 @@ from contextlib import suppress
 from typing import Any
 
 _REPLACING = "skyward-replaced"  # the name of an error handler of codecs
-_STALLED = 1.0  # seconds without room for output after which a signal ends the waiting for its reader
+_STALLED = 1.0  # seconds; after a signal, a reader that accepts nothing for this long counts as gone
 
 
 class StandardStream(io.TextIOWrapper):
     """Standard output or standard error of a command. Writing never raises.
 
-    Characters that the encoding lacks are replaced by similar ASCII ones. After the first failure of the descriptor
-    everything is dropped, because nothing may come between the end of a run and its teardown.
+    Characters that the encoding lacks are replaced by similar ASCII characters. After the first failure of the
+    descriptor, all further output is dropped.
 
     Args:
-        name: "stdout" or "stderr"; the stream that ``sys`` has by that name is replaced until :meth:`restore`.
+        name: "stdout" or "stderr". Replaces that stream of ``sys`` until :meth:`restore`.
     """
 
     def __init__(self, name: str) -> None:
         self._name, self._before = name, getattr(sys, name)
         how: dict[str, Any] = {"encoding": "utf-8"}
         if self._before is None:
-            # The parent process closed it. No file that is opened later may get its number.
+            # The parent process closed the stream. Occupy a descriptor, so that no other file gets its number.
             self._sink = _Sink(self, os.open(os.devnull, os.O_WRONLY))
             self._sink.failure = OSError(errno.EBADF, os.strerror(errno.EBADF))
         else:
@@ -44,7 +47,7 @@ class StandardStream(io.TextIOWrapper):
 
     @property
     def has_failed(self) -> bool:
-        """Whether something could not be written, or the stream was closed from the start."""
+        """Whether a write failed, or the stream was closed from the start."""
         return self._sink.failure is not None
 
     @property
@@ -56,37 +59,37 @@ class StandardStream(io.TextIOWrapper):
 
     @property
     def has_lost_output(self) -> bool:
-        """Whether something that the user asked for could not be written."""
+        """Whether requested output could not be written, for another reason than a lost reader."""
         return self.has_failed and not self.has_lost_reader and self._is_required
 
     def require(self) -> None:
-        """Count it as a failure, too, if the stream was closed from the start."""
+        """Treat a stream that was closed from the start as failed, too."""
         self._is_required = True
 
     def report(self) -> None:
-        """Write to standard error, once, that this cannot be written."""
+        """Report a failure of this stream to standard error, once."""
         if self.has_lost_output and not self._is_reported and (failure := self._sink.failure):
             self._is_reported = True
             sys.stderr.write(f"error: standard output cannot be written: {failure.strerror}\n")
             sys.stderr.flush()
 
     def discard(self) -> bool:
-        """Drop everything from now on if the reader takes nothing; for the handler of a signal.
+        """Drop all further output if the reader accepts nothing; called by signal handlers.
 
         Returns:
-            Whether a write is under way, which the handler has to end by an ``OSError``.
+            Whether a write is in progress, which the handler must abort with an ``OSError``.
         """
         return self._sink.discard()
 
     def restore(self) -> None:
-        """Write what is buffered, and put the stream back that ``sys`` had before."""
+        """Flush, report a failure, and restore the previous stream of ``sys``."""
         self.flush()
         self.report()
         setattr(sys, self._name, self._before)
 
 
 class _Sink(io.RawIOBase):
-    """The descriptor of an output, which is not closed with this object."""
+    """Raw stream of a descriptor, which stays open when this object is closed."""
 
     def __init__(self, output: StandardStream, number: int) -> None:
         self._output, self._number = output, number
@@ -120,13 +123,13 @@ class _Sink(io.RawIOBase):
 
     def discard(self) -> bool:
         if self.failure is None and not select.select([], [self._number], [], _STALLED)[1]:
-            self.failure = TimeoutError(errno.ETIMEDOUT, "its reader takes nothing")
+            self.failure = TimeoutError(errno.ETIMEDOUT, "the reader accepts no data")
             return self._is_writing
         return False
 
 
 def _replace_unencodable(error: UnicodeError) -> tuple[str, int]:
-    """Replace what an encoding lacks; an error handler of codecs."""
+    """Replace characters that an encoding lacks; an error handler of ``codecs``."""
     if not isinstance(error, UnicodeEncodeError):
         raise error
     from skyward_tui.text.number_and_time_format import plain_ascii

@@ -1,4 +1,4 @@
-"""How commands come by a session, and by the pools and runs that a person names."""
+"""Sessions of commands, and lookup of the pools and runs that the user names."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from skyward_core.model.errors import PoolError, UsageError
 from skyward_tui.cli.console import Console
 from skyward_tui.text.error_hints import format_detail, format_error
 
-SHOWN = 5  # of things that a word may mean
+SHOWN = 5  # matches listed for an ambiguous word; fits one line
 
 
 @contextmanager
 def open_session(console: Console) -> Iterator[Session]:
-    """A session for one command; all pools go on when it ends."""
+    """Provide a session for one command; its pools stay up afterwards."""
     session = Session()
     if session.notice:
         console.note(session.notice)
@@ -29,50 +29,49 @@ def open_session(console: Console) -> Iterator[Session]:
 
 
 def live_pools(session: Session, pools: Sequence[str]) -> list[PoolRow]:
-    """The pools of those names or keys, each once; all of them are up.
+    """Return the running pools with the given names or keys, without duplicates.
 
     Raises:
-        UsageError: one of them is not.
+        UsageError: If one of them is not running.
     """
     live = {word: row for row in session.ledger.live_pools() for word in (row.name, row.key)}
     for pool in pools:
         if pool not in live:
-            over = session.ledger.find_pool(pool)
-            if over is not None and over.ended_at is not None:
-                when = time.strftime("%Y-%m-%d %H:%M", time.localtime(over.ended_at))
+            ended = session.ledger.find_pool(pool)
+            if ended is not None and ended.ended_at is not None:
+                when = time.strftime("%Y-%m-%d %H:%M", time.localtime(ended.ended_at))
                 raise UsageError(
-                    f"pool {pool} is not up any more, it ended at {when}; skyward-tui logs {pool} and "
-                    f"skyward-tui results {pool} show what its last run left"
+                    f"pool {pool} ended at {when}. Show its last run with: skyward-tui logs {pool}, "
+                    f"skyward-tui results {pool}"
                 )
             names = list(dict.fromkeys(row.name for row in live.values()))
             if not names:
-                raise UsageError(f"no pool {pool!r} is up, and no other is")
+                raise UsageError(f"pool {pool!r} does not exist: no pools are up")
             close = get_close_matches(pool, names, n=1)
-            hint = f"did you mean {close[0]!r}?" if close else f"up are: {', '.join(names)}"
-            raise UsageError(f"no pool {pool!r} is up; {hint}")
+            hint = f"Did you mean {close[0]!r}?" if close else f"Running pools: {', '.join(names)}"
+            raise UsageError(f"no pool {pool!r} is up. {hint}")
     return list({live[pool].key: live[pool] for pool in pools}.values())
 
 
 def find_run(session: Session, run: str) -> RunRow:
-    """A run as the ledger has it.
+    """Return a run by its id.
 
     Raises:
-        UsageError: it has none of that name.
+        UsageError: If the run does not exist.
     """
     row = _refresh_run(session, session.ledger.run(run))
     if row is None:
         if session.ledger.find_pool(run) is not None:
-            raise UsageError(f"{run!r} is a pool; write the run's id, which skyward-tui ls --all shows")
-        raise UsageError(f"no run {run!r}; skyward-tui ls --all shows pools and their runs")
+            raise UsageError(f"{run!r} is a pool, not a run. List the ids of runs with: skyward-tui ls --all")
+        raise UsageError(f"no run {run!r}. List pools and their runs with: skyward-tui ls --all")
     return row
 
 
 def resolve_run(session: Session, word: str) -> RunRow:
-    """The run that a person means: by its id, or the latest one of a pool, by its name or key; either may be shortened
-    as far as it stays the only one.
+    """Return a run by its id, or the latest run of a pool by the pool's name or key; unique prefixes are enough.
 
     Raises:
-        UsageError: nothing fits, or more than one thing does.
+        UsageError: If nothing matches, or the prefix is ambiguous.
     """
     ledger = session.ledger
     if (run := _refresh_run(session, ledger.run(word))) is not None:
@@ -83,19 +82,23 @@ def resolve_run(session: Session, word: str) -> RunRow:
     if len(runs) + len(names) > 1:
         fitting = [*names, *(f"{run.run} ({run.function})" for run in runs)]
         shown = ", ".join(fitting[:SHOWN]) + (" …" if len(fitting) > SHOWN else "")
-        raise UsageError(f"{word!r} may mean {shown}: write more of it")
+        raise UsageError(f"{word!r} is ambiguous: {shown}. Write more characters")
     if runs:
         return find_run(session, runs[0].run)
     if names and (pool := ledger.find_pool(names[0])) is not None:
         return _latest_run(session, pool)
-    raise UsageError(f"no run or pool {word!r}; skyward-tui ls --all shows pools and their runs")
+    raise UsageError(f"no run or pool {word!r}. List pools and their runs with: skyward-tui ls --all")
 
 
 def live_run(session: Session, word: str) -> tuple[PoolRow, str]:
-    """The pool that is meant, and the run: the one named, or the pool's newest.
+    """Return a running pool and the id of one of its runs.
+
+    Args:
+        session: The session.
+        word: Pool, for its newest run ("" if there is none), or run.
 
     Raises:
-        UsageError: there is none such, or it has ended.
+        UsageError: If the pool does not exist, or has ended.
     """
     pool = session.ledger.find_pool(word)
     if pool is not None:
@@ -105,12 +108,12 @@ def live_run(session: Session, word: str) -> tuple[PoolRow, str]:
     row = resolve_run(session, word)
     pool = session.ledger.pool(row.token)
     if pool.ended_at is not None:
-        raise UsageError(f"pool {pool.name} has ended, and its ranks with it")
+        raise UsageError(f"pool {pool.name} has ended: its ranks no longer exist")
     return pool, row.run
 
 
 def _refresh_run(session: Session, row: RunRow | None) -> RunRow | None:
-    """Return a run as it is now, if its pool answers: the ledger may not have recorded its end yet."""
+    """Return the current row of a run, if its pool answers: the ledger may not have recorded its end yet."""
     if row is None:
         return None
     session.probe_pools([session.ledger.pool(row.token).key]).result()
@@ -126,15 +129,17 @@ def _latest_run(session: Session, pool: PoolRow) -> RunRow:
 
 
 def note_unreachable(session: Session, console: Console) -> None:
-    """Record in the ledger what has become of all pools, and name those that do not answer."""
+    """Update the states of all pools in the ledger, and report pools that do not answer."""
     for pool in session.probe_pools().result():
         if pool.state != "starting":
-            console.note(f"pool {pool.name} does not answer, and is shown as it was last seen: {format_detail(pool)}")
+            console.note(f"pool {pool.name} does not answer; showing its last known state: {format_detail(pool)}")
 
 
 def fetch_run(session: Session, row: RunRow, console: Console) -> RunRow:
-    """A run as the ledger has it once what waits for it is brought here: on the nodes of its pool, where it is over and
-    has no client, or on the hosts of one that has ended; what cannot be had now is told of."""
+    """Fetch retained results of a run, and return its row.
+
+    Results are fetched from the nodes of its pool, or from the hosts of a pool that has ended. Failures are reported.
+    """
     live = session.ledger.pool(row.token).ended_at is None
     if live or any(row.run in kept.runs for kept in session.ledger.retained_results(row.token)):
         try:
@@ -146,15 +151,19 @@ def fetch_run(session: Session, row: RunRow, console: Console) -> RunRow:
 
 
 def live_and_retained_pools(session: Session, pools: Sequence[str]) -> tuple[list[PoolRow], list[PoolRow]]:
-    """The pools of those names or keys that are up, and those that have ended and left something on their hosts.
+    """Return the named pools that are running, and those that have ended with results on their hosts.
 
-    A name means the pool that is up; where none is, all that had it.
+    A name selects the running pool of that name; if there is none, all ended pools of that name.
+
+    Args:
+        session: The session.
+        pools: Names or keys of pools.
 
     Raises:
-        UsageError: there is no such pool.
+        UsageError: If a pool does not exist.
     """
-    left = {kept.token: session.ledger.pool(kept.token) for kept in session.retained_results()}.values()
+    retained = {kept.token: session.ledger.pool(kept.token) for kept in session.retained_results()}.values()
     live = {row.name for row in session.ledger.live_pools()}
-    ended = [row for row in left if row.key in pools or (row.name in pools and row.name not in live)]
+    ended = [row for row in retained if row.key in pools or (row.name in pools and row.name not in live)]
     found = {word for row in ended for word in (row.name, row.key)} - live
     return live_pools(session, [pool for pool in pools if pool not in found]), ended

@@ -1,4 +1,4 @@
-"""Runs, pools and receipts as tables for people."""
+"""Text reports of commands: result tables, failures and receipts."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ COLORS = {"returned": 32, "raised": 31, "exited": 31, "lost": 31, "collateral": 
 
 
 def exit_status(run: RunView) -> int:
-    """What a command ends with that saw this run end."""
+    """Return the exit status of a command that followed this run."""
     if run.state in ("done", "cancelled"):
         return errors.OK if run.state == "done" else errors.INTERRUPTED
     return errors.root_cause_exit_code(run.root_cause)
 
 
 def unfetched_text(pool: PoolView, run: str) -> str:
-    """What nobody has fetched of a run of a pool that is up, in words, or ""."""
+    """Return a note about unfetched results of a run of a running pool, or ""."""
     size = pool.unfetched.get(run)
     return "" if size is None else f" (not fetched: {size:,} bytes)"
 
 
 def run_table(run: RunView) -> list[tuple[str, int | None]]:
-    """The result table: a line per rank, with the SGR code it may be coloured with."""
+    """Return the lines of the result table, one for each rank, with their SGR colour codes."""
     tasks = [task for _, task in sorted(run.tasks.items())]
     rows = [("rank", "node", "outcome", "time", "result")]
     for task in tasks:
@@ -59,7 +59,7 @@ def run_table(run: RunView) -> list[tuple[str, int | None]]:
 
 
 def outcome_note(task: TaskView) -> str:
-    """What a task gave back or died of, in a line."""
+    """Return the result or the error of a task, in one line."""
     outcome = task.outcome
     if outcome is None:
         return ""
@@ -70,7 +70,10 @@ def outcome_note(task: TaskView) -> str:
 
 
 def aggregate_lines(run: RunView) -> list[str]:
-    """Mean, spread and range of numeric results, a line for each name; none of one result, which the table shows."""
+    """Return mean, standard deviation and range of numeric results, one line for each name.
+
+    A single result has no line because the table shows it.
+    """
     return [
         f"{name} of {row['n']:,}: mean {number(row['mean'])} ± {number(row['std'])}, "
         f"{number(row['min'])} … {number(row['max'])}, sum {number(row['sum'])}"
@@ -80,7 +83,7 @@ def aggregate_lines(run: RunView) -> list[str]:
 
 
 def disagreement_lines(run: RunView) -> list[str]:
-    """Which ranks gave another number or array than most."""
+    """Return the ranks whose numbers or arrays differ from those of most ranks."""
     return [
         f"ranks disagree in {sanitize_line(each.name)}: most have {clip(one_line(each.usual), 60)}, "
         + ", ".join(f"{rank_prefix(rank)[:4]} {clip(one_line(text), 60)}" for rank, text in each.ranks.items())
@@ -88,13 +91,18 @@ def disagreement_lines(run: RunView) -> list[str]:
     ]
 
 
-def show_difference(run: RunView, said: str, console: Console) -> None:
-    """In what the results of two ranks, or tasks, differ.
+def show_difference(run: RunView, ranks: str, console: Console) -> None:
+    """Print the difference between the results of two ranks, or tasks.
+
+    Args:
+        run: The run.
+        ranks: Two numbers, such as "0,1".
+        console: Console for the output.
 
     Raises:
-        UsageError: these are no two of them.
+        UsageError: If the text does not name two ranks.
     """
-    pair = parse_rank_pair(run, said)
+    pair = parse_rank_pair(run, ranks)
     found, equal = compare_results(*(task.outcome.summary if task.outcome else None for task in pair))
     names = [f"r{task.index}" if run.kind == "broadcast" else f"#{task.index}" for task in pair]
     rows = [{"at": each.at, "left": each.left, "right": each.right, "by": each.by} for each in found]
@@ -109,41 +117,42 @@ def show_difference(run: RunView, said: str, console: Console) -> None:
 
 
 def failure_lines(run: RunView) -> list[str]:
-    """Who failed first, how, and with which traceback."""
+    """Return the root cause of a failed run, with its traceback."""
     cause = run.root_cause
     if cause is None:
         return []
-    said = failure(cause.outcome, cause.type, cause.message)
-    who = f"{rank_prefix(cause.rank)[:4]} " if cause.rank_prefix else ""
-    lines = [f"root cause: {who}{cause.outcome}: {said}"]
-    if (figures := run.cause_metrics) is not None:
+    rank = f"{rank_prefix(cause.rank)[:4]} " if cause.rank_prefix else ""
+    lines = [f"root cause: {rank}{cause.outcome}: {failure(cause.outcome, cause.type, cause.message)}"]
+    if (metrics := run.cause_metrics) is not None:
         from skyward_tui.text.hardware_cells import metrics_line  # late: few runs fail
 
-        lines.append(metrics_line(figures))
+        lines.append(metrics_line(metrics))
     task = next((t for t in run.tasks.values() if t.rank == cause.rank and t.state == cause.outcome), None)
     trace = task.outcome.error.traceback if task and task.outcome and task.outcome.error else ""
     return [*lines, *trace.rstrip().splitlines()]
 
 
 def receipt_line(receipt: Receipt) -> str:
-    """The proof of a teardown, or the alarm that there is none; then what else is to be said of it, a line each."""
+    """Return the proof of a teardown, or a warning that it is not verified, with one line for each note."""
     more = "".join(f"\n  {note}" for note in receipt.notes)
     if receipt.kept:
-        more += f"\n  skyward-tui down {receipt.pool} fetches what is kept; with --discard it is given up"
+        more += f"\n  fetch the retained results: skyward-tui down {receipt.pool} (discard them: --discard)"
     if receipt.ok:
         return f"pool {receipt.pool} is down: {receipt} ({precise_duration(receipt.seconds)}){more}"
     if not receipt.unaccounted:
-        return f"pool {receipt.pool} is down, but that is not written down, so it is still listed: {receipt}{more}"
-    return f"pool {receipt.pool} is NOT verified down, it may still run and cost money: {receipt}{more}"
+        return f"pool {receipt.pool} is down, but the ledger could not be updated and still lists it: {receipt}{more}"
+    return f"pool {receipt.pool} is NOT verified down; it may still run and cost money: {receipt}{more}"
 
 
 def queue_receipt(session: Session, pool: str, receipt: Receipt) -> None:
-    """Let the next ``ls`` print the receipt of a pool unless it is printed now; see :func:`drop_receipts`.
+    """Save a receipt, so that the next ``ls`` prints it if this command cannot; see :func:`drop_receipts`.
 
     Args:
-        pool: its key.
+        session: The session.
+        pool: Key of the pool.
+        receipt: The receipt.
     """
-    with suppress(LedgerError):  # the receipt itself says then that the ledger cannot be written
+    with suppress(LedgerError):  # the receipt itself reports that the ledger cannot be written
         if row := session.ledger.find_pool(pool):
             session.ledger.save_receipt_text(row.token, receipt_line(receipt))
 
@@ -155,7 +164,7 @@ def drop_receipts(session: Session, tokens: Iterable[str]) -> None:
 
 
 def show_run(run: RunView, console: Console) -> None:
-    """The result table, the aggregate and what failed."""
+    """Print the result table, the aggregates, disagreements and the root cause of a failure."""
     for line, color in run_table(run):
         console.print_line(clip(line, console.width), *([color] if color else []))
     for line in aggregate_lines(run):

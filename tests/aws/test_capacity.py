@@ -51,7 +51,7 @@ def test_a_block_is_bought_for_its_price_alone_and_only_once(bed: Bed, capsys: p
     wanted = block()
     with pytest.raises(UsageError, match=r"costs \$[\d,.]+, not \$1\.00: nothing was bought"):
         buy.function(Console(True), wanted.id, 1.0, ())
-    with pytest.raises(UsageError, match=f"--price {wanted.upfront:.2f} buys it without a terminal"):
+    with pytest.raises(UsageError, match=f"confirm the price with --price {wanted.upfront:.2f}"):
         buy.function(Console(True), wanted.id, None, ())
     with pytest.raises(UsageError, match="no offering cb-0 was listed here"):
         buy.function(Console(True), "cb-0", 1.0, ())

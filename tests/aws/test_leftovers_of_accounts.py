@@ -88,7 +88,7 @@ def test_what_no_row_tells_of_is_found_and_ended_and_nothing_else_is_touched(
 
     cli = Cli(tmp_path)
     shown = cli("leftovers", "--provider", "aws")
-    assert "--yes ends what is left" in shown.stderr
+    assert "Remove the leftovers with --yes" in shown.stderr
     assert len(bed.instances("running")) == 5
     ended = cli.json("leftovers", "--yes")
     assert ended["ended"] and ended["remains"] == [] and len(ended["found"]) == 5

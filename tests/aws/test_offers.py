@@ -175,7 +175,7 @@ def test_the_command_shows_a_table(bed: Bed, capsys: pytest.CaptureFixture[str])
 
 def test_the_command_says_what_comes_nearest_where_nothing_fits(bed: Bed, capsys: pytest.CaptureFixture[str]) -> None:
     status, out, _ = show(capsys, accelerator="T4:3")
-    assert status == 1 and out.startswith("nothing fits; what comes nearest:\n  g4dn.")
+    assert status == 1 and out.startswith("no matching machines; closest offers:\n  g4dn.")
     assert "has 1 T4" in out and "has 4 T4" in out
     status, out, _ = show(capsys, accelerator="T4:4", max_hourly=0.5)
     assert status == 1 and "g4dn.12xlarge in us-east-1b (spot) costs $1.2" in out
@@ -262,13 +262,13 @@ def test_what_can_be_bought_ahead_is_listed_and_not_bought(bed: Bed, capsys: pyt
     assert first["upfront"] == pytest.approx(48 * first["hourly"]) and first["hourly"] < 55.04
     status, out, _ = show(capsys, accelerator="H100:8", block=48)
     assert status == 0 and "p5.48xlarge" in out and "48" in out.splitlines()[1].split()
-    assert show(capsys, accelerator="T4", block=24)[:2] == (1, "nothing that fits can be bought ahead now\n")
+    assert show(capsys, accelerator="T4", block=24)[:2] == (1, "no matching capacity blocks for sale now\n")
     assert show(capsys, accelerator="H100:8", block=24, max_hourly=10.0)[0] == 1
     _, out, _ = show(capsys, as_json=True, accelerator="H100:8", block=24, zones=("us-east-1a",))
     assert [each["zone"] for each in json.loads(out)["blocks"]] == ["us-east-1a"]
     with pytest.raises(sky.UsageError, match="--nodes goes with --block"):
         show(capsys, nodes=2)
-    with pytest.raises(sky.UsageError, match="--spot machines are not bought ahead"):
+    with pytest.raises(sky.UsageError, match="--spot cannot be combined with --block"):
         show(capsys, block=24, spot=True)
     with pytest.raises(sky.UsageError, match="sold by days: 24 hours, 48, and so on, not 30"):
         show(capsys, accelerator="H100:8", block=30)

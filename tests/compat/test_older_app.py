@@ -162,7 +162,7 @@ def test_what_is_said_of_its_machines_is_heeded_or_refused(tmp_path: Path) -> No
     cli = Cli(tmp_path)
     script = cli.write("pi.py", SCRIPT)
     refused = cli("run", "pi.py", "--keep", "--pool", "x", "--n", "3", status=2).stderr
-    assert "has commands of sky.app (estimate)" in refused and "--pool, --keep are not for them" in refused
+    assert "has commands of sky.app (estimate)" in refused and "Remove --pool, --keep;" in refused
     assert "Arguments of estimate" in cli("run", "pi.py", "--help").stdout
     with pytest.raises(sky.UsageError, match=r"estimate of .* is a command of sky\.app"):
         make_plan(LaunchRequest(script=str(script), script_args=()))

@@ -131,8 +131,8 @@ def test_a_port_of_a_node_is_here_until_it_is_let_go(lab: Lab) -> None:
             _, said = forward.communicate(timeout=30)
         assert f"http://127.0.0.1:{port} is port 8123 of node 1 of pool served" in said
         for words, why in (
-            (["served:2", "1"], "ranks 0 to 1; not 2"),
-            (["served", "0"], "a port is a number"),
+            (["served:2", "1"], "has no rank 2. Choose a rank from 0 to 1"),
+            (["served", "0"], "invalid port 0"),
         ):
             done = subprocess.run([*program[:4], *words], capture_output=True, text=True, check=False)
             assert done.returncode == 2 and why in done.stderr
@@ -248,7 +248,7 @@ def test_what_cannot_be_copied_is_said_in_one_line(lab: Lab, tmp_path: Path) -> 
             (("links", "copied:1:"), "something of that name already on the node"),
             (("copied:1:none", "."), "/none on the node"),
             (("copied:1:", "."), "POOL:PATH: name a file or a folder on the node"),
-            (("copied:2:x", "."), "ranks 0 to 1; not 2"),
+            (("copied:2:x", "."), "has no rank 2. Choose a rank from 0 to 1"),
         ):
             status, said = cp(*words)
             assert status in (1, 2) and why in said and said.count("\n") == 1, (words, said)

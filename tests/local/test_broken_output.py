@@ -218,7 +218,7 @@ def test_output_that_was_asked_for_and_is_not_written_is_an_error(cli: Cli) -> N
 def test_a_run_whose_reader_leaves_is_cancelled_for_a_reason_that_is_said(cli: Cli) -> None:
     ended = call(cli, Broken(stdout="gone"), "run", "endings.py:waits", "--arg", "marker=x", "--pool", "p")
     assert ended.status == 130
-    assert re.search(r"^cancelling run \w+: its output has no reader any more$", ended.err, re.MULTILINE)
+    assert re.search(r"^cancelling run \w+: nothing reads its output any more$", ended.err, re.MULTILINE)
     assert "pool p is down: created 1, verified gone 1, unaccounted 0" in ended.err
 
 

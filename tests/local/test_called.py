@@ -104,7 +104,7 @@ def test_a_block_while_it_runs_and_the_summary_afterwards(tmp_path: Path) -> Non
         for each in (ran, attached):
             assert each.ended() == 0
             assert each.text.count("✓ returned") == 2
-            assert "what its ranks printed: skyward-tui logs " in each.text
+            assert "output of the ranks: skyward-tui logs " in each.text
             assert "ended" not in each.text and "begun" not in each.text
     finally:
         ran.close()

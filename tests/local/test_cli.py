@@ -171,7 +171,7 @@ def test_logs_and_results_outlive_the_pool(cli: Cli) -> None:
     kept = cli.json("results", found["run"])
     assert kept == found | {"receipt": None}
     assert "r001  n1    ✓ returned" in cli("results", found["run"]).stdout
-    assert "ranks 0 to 1, not 2" in cli("logs", found["run"], "--rank", 2, status=2).stderr
+    assert "has no rank 2. Choose a rank from 0 to 1" in cli("logs", found["run"], "--rank", 2, status=2).stderr
     # By the pool's name, shortened; and from the list of what was.
     assert cli("logs", "endings", "--rank", 0).stdout == "seen by rank 0\n"
     assert " ends, or ended " in cli("ls", "--all").stdout
@@ -179,7 +179,7 @@ def test_logs_and_results_outlive_the_pool(cli: Cli) -> None:
     assert (pool["name"], pool["state"], pool["nodes"]) == (found["pool"], "gone", 2)
     assert pool["created_at"] < pool["ended_at"]
     assert pool["runs"] == [{"run": found["run"], "function": "fine", "state": "done"}]
-    assert f"{found['pool']} is not up any more" in cli("attach", found["pool"], status=2).stderr
+    assert f"pool {found['pool']} ended at" in cli("attach", found["pool"], status=2).stderr
 
 
 @pytest.mark.proof("1 s of a processor", after=1)
@@ -215,7 +215,7 @@ def test_a_kept_pool_is_listed_used_and_keeps_runs_apart(shared: Cli) -> None:
 @pytest.mark.parametrize("options", [("--nodes", 2), ("--provider", "local"), ("--budget", 4)])
 def test_the_name_of_a_pool_that_is_up_is_taken(shared: Cli, options: tuple[object, ...]) -> None:
     done = shared("run", "endings.py:fine", "--pool", "dev", *options, status=2)
-    assert done.stderr.startswith("error: pool dev is up already (2 nodes on local)")
+    assert done.stderr.startswith("error: pool dev is already up (2 nodes on local)")
     assert shared.pools()["dev"]["state"] == "up"
 
 

@@ -51,7 +51,7 @@ async def test_trust_shows_asks_accepts_and_refuses_another_key(host: Host, cli:
 
     def answer(word: str) -> str:
         child = cli.terminal("trust", name)
-        child.expect("accept it")
+        child.expect("Trust this key")
         child.sendline(word)
         said = child.read()
         child.close()
@@ -93,7 +93,7 @@ async def test_run_on_hosts_and_a_shell_there(host: Host, cli: Cli, tmp_path: Pa
     finally:
         await run(cli, "down", "far")
     assert not list((cli.folder / "home").glob("ssh_config.d/*"))
-    assert "pool far is not up any more" in (await run(cli, "ssh", "far", status=2)).stderr
+    assert "pool far ended at" in (await run(cli, "ssh", "far", status=2)).stderr
 
 
 @pytest.mark.proof("1 s of a processor")

@@ -102,7 +102,7 @@ def begun(marks: Path) -> Counter[str]:
 
 
 def gangs_begun(stderr: str) -> list[str]:
-    return re.findall(r"^run (\w+): \d+/\d+ (?!have)", stderr, re.MULTILINE)
+    return re.findall(r"^run (\w+): \d+/\d+ (?!ended,)", stderr, re.MULTILINE)
 
 
 def runs_of(cli: Cli, marks: Path) -> list[str]:
@@ -123,10 +123,10 @@ def storm(cli: Cli, marks: Path, at: int) -> None:
         assert status, "nothing had begun"
         assert not begun(marks)
         return
-    refused = "goes on"
+    refused = True
     while refused:
         done = cli("rerun", new[0], "--missing", status=None)
-        refused = "goes on" if "goes on: what is missing" in done.stderr else ""
+        refused = "is still running. Wait for its end" in done.stderr
     assert done.returncode == 0, done.stderr
     ran = gangs_begun(done.stderr)
     rows = cli.json("results", (ran or new)[0], status=None)["trials"]

@@ -210,7 +210,7 @@ def test_a_worker_that_fails_stops_the_others(cli: Cli, pool: str) -> None:
 def test_it_is_left_running_and_its_pool_torn_down(cli: Cli) -> None:
     name = written(cli, "run: while ! [ -e go ]; do sleep 0.02; done; echo went\n")
     said = cli("launch", name, "-c", "left", "--detach").stderr
-    assert "goes on; watch it with: skyward-tui attach left" in said
+    assert "keeps running; watch: skyward-tui attach left" in said
     (cli.folder / "go").touch()
     assert "r000| went" in cli("attach", "left").stdout or "went" in cli("logs", "left").stdout
     assert "pool left is down: created 1" in cli("launch", name, "-c", "left", "--down").stderr

@@ -107,5 +107,5 @@ def test_the_command_line_shows_machines_and_writes_what_there_is(home: Path, cl
         names = {row["name"] for row in csv.DictReader((tmp_path / "all.csv").open())}
         assert "loss" in names
         again = cli("metrics", "shown", "-o", str(tmp_path / "all.csv"), status=2)
-        assert "is there already" in again.stderr
+        assert "already exists" in again.stderr
     assert [curve["name"] for curve in json.loads(cli("metrics", "shown", "--json").stdout)["curves"]] == ["loss"] * 2

@@ -56,7 +56,7 @@ def test_the_command_line_ends_with_the_newest_numbers(cli: Cli, tmp_path: Path)
     script.write_text("import skyward as sky\n@sky.function\ndef train():\n    sky.log(step=1234, loss=2.31449)\n")
     done = cli("run", str(script), "--nodes", "2")
     assert done.returncode == 0, done.stderr
-    assert "last numbers of rank 0 (and 1 rank more): step 1,234  loss 2.314" in done.stderr
+    assert "last metrics (rank 0, +1 rank more): step 1,234  loss 2.314" in done.stderr
 
 
 @sky.function

@@ -229,7 +229,7 @@ def test_on_this_machine_there_is_nothing_to_bring(world: Path, tmp_path: Path) 
         assert compute.files() == [] and compute.fetch("**", to=tmp_path) == []
         name = compute.pool.name
         told = run(("files", name), 0)
-        assert "runs on this machine: what its ranks write is here already" in told and "no such" not in told
+        assert "runs on this machine: its ranks write directly to " in told and "no such" not in told
     assert compute.receipt is not None and not compute.receipt.notes
     told = run(("fetch", name), 2)
-    assert "ran on this machine: what its ranks write is here already, in " in told
+    assert "ran on this machine: its ranks write directly to " in told

@@ -83,7 +83,7 @@ def test_a_run_goes_to_its_pool_as_long_as_that_is_up(cli: Cli) -> None:
     assert len(cli.pools()["dev"]["runs"]) == 3
     cli("down", "dev")
     refused = cli("rerun", joined, status=2)
-    assert f"run {joined} went to pool dev, which was up already and is not any more" in refused.stderr
+    assert f"run {joined} used pool dev, which another launch created and which has ended" in refused.stderr
     again = cli("rerun", first)
     assert "pool dev: 2 nodes on local" in again.stderr
     assert list(cli.pools()) == ["dev"], "it was to be kept"
@@ -145,7 +145,7 @@ def test_a_job_is_run_again_whole_as_it_was_kept(cli: Cli) -> None:
     assert "HF_TOKEN of task.yaml is a secret, of which no value is kept: give --secret HF_TOKEN" in refused.stderr
     cli.write("task.yaml", "run: exit 9\n")
     again = cli("rerun", setup, "--secret", "HF_TOKEN=short-one")
-    assert "task.yaml is not what it was: this runs what was kept of it" in again.stderr
+    assert "task.yaml has changed; running the saved version" in again.stderr
     assert "| setup 1" in again.stdout and "| run 7 9 1" in again.stdout
     cli.env["HF_TOKEN"] = "this-shells-own"
     try:
@@ -153,9 +153,9 @@ def test_a_job_is_run_again_whole_as_it_was_kept(cli: Cli) -> None:
     finally:
         del cli.env["HF_TOKEN"]
     assert f"in {cli.folder}: launch task.yaml" in other.stderr
-    assert "HF_TOKEN is this shell's" in other.stderr and "| run 8 15 0" in other.stdout
+    assert "HF_TOKEN is taken from this shell" in other.stderr and "| run 8 15 0" in other.stdout
     for words, said in (
-        (["--arg", "n=1"], "give its variables by --env"),
+        (["--arg", "n=1"], "Set its variables with --env"),
         (["--missing"], "is no sweep over arguments"),
     ):
         assert said in cli("rerun", run, *words, status=2).stderr
@@ -172,7 +172,7 @@ def test_a_secret_of_a_job_is_asked_for_at_a_terminal(cli: Cli) -> None:
     cli.write("task.yaml", JOB)
     run = steps_of(cli("launch", "task.yaml", "-c", "asked").stderr)[-1]
     child = cli.terminal("rerun", run)
-    child.expect("HF_TOKEN of task.yaml, which is not kept")
+    child.expect("value of HF_TOKEN of task.yaml")
     child.sendline("typed-secretly-1")
     child.expect(r"run 3 16 0")
     child.expect(pexpect.EOF)
@@ -203,8 +203,8 @@ def commands_are_run_again(cli: Cli) -> None:
     listed = {row["run"]: row["arguments"] for row in cli.json("history")["runs"]}
     assert listed[first] == listed[last] == [words[-1]]
     for more, said in (
-        (["--arg", "n=1"], "give its variables by --env"),
-        (["--dry-run"], "exec makes nothing: leave it out"),
+        (["--arg", "n=1"], "Set its variables with --env"),
+        (["--dry-run"], "exec creates nothing. Remove --dry-run"),
     ):
         assert said in cli("rerun", first, *more, status=2).stderr
 
@@ -212,4 +212,4 @@ def commands_are_run_again(cli: Cli) -> None:
 @pytest.mark.proof("1 s of a processor")
 def test_variables_of_a_job_are_refused_for_a_script(cli: Cli) -> None:
     run = run_of(cli("run", "maths.py"))
-    assert "are of job files and commands: leave them out" in cli("rerun", run, "--env", "A=1", status=2).stderr
+    assert "apply only to job files and commands. Remove them" in cli("rerun", run, "--env", "A=1", status=2).stderr

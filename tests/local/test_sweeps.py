@@ -85,7 +85,7 @@ def test_each_combination_is_a_row_and_what_failed_is_run_again_alone(cli: Cli) 
     assert "2 of 6 combinations have no result and are run" in again.stderr
     assert [row["value"] for row in told(cli, second)] == pytest.approx([0.1, 0.2, 0.3, 0.01, 0.02, 0.03])
     assert {row["run"] for row in told(cli, second)} == {first, second}
-    assert "nothing is missing" in cli("rerun", second, "--missing").stderr
+    assert "have results" in cli("rerun", second, "--missing").stderr
     assert len(cli.pools()["dev"]["runs"]) == 2
     plain = run_of_plain(cli("run", "swept.py:train", "--pool", "dev").stderr)
     assert "is no sweep" in cli("rerun", plain, "--missing", status=2).stderr
@@ -110,7 +110,7 @@ def test_a_client_that_is_killed_loses_nothing_and_the_rest_is_run_later(cli: Cl
     os.kill(client.pid, signal.SIGKILL)
     client.wait()
     early = cli("rerun", run, "--missing", status=2)
-    assert f"run {run} goes on" in early.stderr
+    assert f"run {run} is still running" in early.stderr
     gate.write_text("")
 
     # Each node had one task under way; the others were on no node yet.
@@ -138,7 +138,7 @@ def test_with_gangs_each_combination_runs_on_every_rank_one_after_the_other(cli:
         "--keep",
     ]
     done = cli("run", "swept.py:ranked", *words, status=1)
-    runs = re.findall(r"^run (\w+): (\d)/6 (?!have)", done.stderr, re.MULTILINE)
+    runs = re.findall(r"^run (\w+): (\d)/6 (?!ended,)", done.stderr, re.MULTILINE)
     assert [place for _, place in runs] == list("123456"), "one that fails stops no other"
     rows = told(cli, runs[-1][0], None)
     assert [row["outcome"] for row in rows] == 2 * ["returned", "raised", "returned"]
@@ -148,14 +148,14 @@ def test_with_gangs_each_combination_runs_on_every_rank_one_after_the_other(cli:
     cli.write("mended", "")
     again = cli("rerun", "gangs", "--missing")
     assert "2 of 6 combinations have no result and are run" in again.stderr
-    last = re.findall(r"^run (\w+): 2/2 (?!have)", again.stderr, re.MULTILINE)[0]
+    last = re.findall(r"^run (\w+): 2/2 (?!ended,)", again.stderr, re.MULTILINE)[0]
     assert [row["value"] for row in told(cli, last)] == [10.0, 20.0, 30.0, 20.0, 40.0, 60.0]
-    assert "nothing is missing" in cli("rerun", last, "--missing").stderr
+    assert "have results" in cli("rerun", last, "--missing").stderr
     cli("down", "gangs")
 
 
 def gangs_begun(stderr: str) -> list[str]:
-    return re.findall(r"^run (\w+): \d+/\d+ (?!have)", stderr, re.MULTILINE)
+    return re.findall(r"^run (\w+): \d+/\d+ (?!ended,)", stderr, re.MULTILINE)
 
 
 def test_gangs_of_some_nodes_run_side_by_side_and_who_fails_is_named(cli: Cli) -> None:
@@ -178,7 +178,7 @@ def test_gangs_of_some_nodes_run_side_by_side_and_who_fails_is_named(cli: Cli) -
     assert "2 of 6 combinations have no result and are run" in again.stderr
     last = gangs_begun(again.stderr)[-1]
     assert [row["value"] for row in told(cli, last)] == [10.0, 20.0, 30.0, 20.0, 40.0, 60.0]
-    assert "nothing is missing" in cli("rerun", last, "--missing").stderr
+    assert "have results" in cli("rerun", last, "--missing").stderr
     small = cli(
         "run",
         "swept.py:ranked",
@@ -205,10 +205,10 @@ def test_a_client_of_gangs_that_is_killed_leaves_what_runs_and_the_rest_is_run_l
     wait_until(lambda: "killed" in cli.pools() and len(cli.pools()["killed"]["runs"]) == 2)
     run = cli.pools()["killed"]["runs"][0]["run"]
     wait_until(lambda: [row["outcome"] for row in told(cli, run)][:2] == ["running", "running"])
-    assert "goes on" in cli("rerun", run, "--missing", status=2).stderr
+    assert "is still running" in cli("rerun", run, "--missing", status=2).stderr
     os.kill(client.pid, signal.SIGKILL)
     client.wait()
-    assert "goes on" in cli("rerun", run, "--missing", status=2).stderr, "its gangs do, without it"
+    assert "is still running" in cli("rerun", run, "--missing", status=2).stderr, "its gangs do, without it"
     gate.write_text("")
     wait_until(lambda: [row["outcome"] for row in told(cli, run, None)].count("returned") == 2)
     done = cli("rerun", run, "--missing")
@@ -259,9 +259,9 @@ def test_who_leaves_a_sweep_by_gangs_is_told_what_becomes_of_it(cli: Cli, held: 
     wait_until(lambda: len(going(cli)) == 2)
     client.expect("2/5 seed=4")
     client.sendintr()
-    client.expect("leave running what runs: the rest does not begin")
+    client.expect("running trials continue, pending trials are cancelled")
     client.sendline("d")
-    client.expect(r"skyward-tui rerun (\w+) --missing runs it later")
+    client.expect(r"Run them later with: skyward-tui rerun (\w+) --missing")
     run = client.match[1]
     client.wait()
     gate.touch()
@@ -312,7 +312,7 @@ def test_more_gangs_than_a_pool_has_in_memory_are_all_told(cli: Cli) -> None:
     ]
     done = cli("run", "swept.py:train", *words, "--nodes", 2, "--keep")
     runs = gangs_begun(done.stderr)
-    assert len(runs) == 70 and "70/70 have ended" in done.stderr
+    assert len(runs) == 70 and "70/70 ended" in done.stderr
     assert [row["value"] for row in told(cli, runs[3])] == [2.0 * seed for seed in range(3, 73)]
     assert len(done.stdout.splitlines()) == 71 and "waiting" not in done.stdout
     cli("down", "many")

@@ -261,7 +261,7 @@ def test_down_names_what_nobody_has_fetched_and_asks_before_it_is_given_up(home:
 def test_results_come_from_the_hosts_of_a_pool_that_has_ended(home: Path, cli: Cli) -> None:
     _, run = leave(home, idle=0.5)
     wait_for_the_end(home)
-    assert f"nobody has fetched run {run} (" in cli("ls").stdout
+    assert f"with unfetched run {run} (" in cli("ls").stdout
     (first, second) = cli.json("ls")["kept"]
     assert (first["pool"], first["node"], second["node"]) == ("left", 0, 1)
     done = cli("results", run)

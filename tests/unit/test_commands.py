@@ -321,7 +321,7 @@ def test_a_launch_that_cannot_be_kept_is_told_and_the_run_goes_on(capsys: pytest
     session = Session(a_run(state="done"), GONE)
     session.unkept = OSError(28, "No space left on device")
     assert execute(session, console=Console(as_json=False)) == errors.OK
-    assert "rerun may know nothing of it: [Errno 28] No space left on device" in capsys.readouterr().err
+    assert "so rerun may not find it: [Errno 28] No space left on device" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -410,11 +410,11 @@ class Terminal(Console):
 @pytest.mark.parametrize(
     "waits, asked, told",
     [
-        (False, "goes on meanwhile. [d]etach and leave it running", "run r1 goes on; watch it with"),
+        (False, "is still running. [d]etach: it keeps running (default)", "run r1 keeps running; watch: "),
         (
             True,
-            "is on no node yet, and waits meanwhile. [d]etach though that cancels it",
-            "run r1 is cancelled: no",
+            "is still queued. [d]etach: this cancels it (default)",
+            "run r1 was cancelled: it had not reached any node",
         ),
     ],
 )
@@ -427,14 +427,14 @@ def test_who_detaches_is_told_what_becomes_of_the_run(
     assert session.calls == ["create", "launch", "wait", "leave"], "the pool stays"
     said = capfd.readouterr().err
     assert asked in said and told in said
-    assert "the pool's end: skyward-tui down p" in said
+    assert "tear down the pool: skyward-tui down p" in said
 
 
 def test_a_run_that_ended_before_we_left_does_not_go_on(capfd: pytest.CaptureFixture[str]) -> None:
     session = Session(a_run(returned(0, 1)))
     assert execute(session, detach=True) == 0
     assert session.calls == ["create", "launch", "leave"]
-    assert "run r1 has ended (done); its results: skyward-tui results r1" in capfd.readouterr().err
+    assert "run r1 has ended (done); results: skyward-tui results r1" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize("price", [1.0, 0.0])
@@ -444,7 +444,7 @@ def test_who_leaves_rented_machines_is_told_when_they_end(capfd: pytest.CaptureF
     session.run.tasks = {0: TaskView(0, 0, 0)}  # type: ignore[union-attr]
     session.run.total = 1  # type: ignore[union-attr]
     assert execute(session, detach=True) == 0
-    told = "its machines end 10:00 after the last run, and what nobody has fetched with them"
+    told = "its machines shut down 10:00 after the last run; unfetched results are lost then"
     assert (told in capfd.readouterr().err) == bool(price)
 
 
@@ -452,7 +452,7 @@ def test_a_signal_does_not_cut_a_teardown_short(capfd: pytest.CaptureFixture[str
     session = Session(a_run(returned(0, 1)), GONE, signals={"down": signal.SIGINT})
     assert execute(session) == 0
     out, err = capfd.readouterr()
-    assert "this must finish" in err
+    assert "please wait" in err
     assert json.loads(out)["receipt"]["gone"] == [0]
 
 
@@ -469,7 +469,7 @@ def test_what_a_node_waits_for_is_said(capfd: pytest.CaptureFixture[str]) -> Non
     follower = Follower(Console())
     follower.on_event(NodePhase(pool="p", node=2, phase="running", detail="no capacity", retry_at=1.0))
     follower.wait(done(None))
-    assert capfd.readouterr().err == "n2 running: no capacity; it is tried again\n"
+    assert capfd.readouterr().err == "n2 running: no capacity, retrying\n"
 
 
 def test_that_a_machine_is_taken_back_is_said_at_once(capfd: pytest.CaptureFixture[str]) -> None:
@@ -492,7 +492,7 @@ def test_attempts_that_fail_alike_are_told_once(capfd: pytest.CaptureFixture[str
             follower.on_event(NodePhase(pool="p", node=node, phase="running", detail=detail, retry_at=1.0))
     follower.wait(done(None))
     said = [
-        f"n{node} running: {detail}; it is tried again\n"
+        f"n{node} running: {detail}, retrying\n"
         for detail in ("connection refused", "no answer", "connection refused")
         for node in (0, 1)
     ]
@@ -575,9 +575,9 @@ def test_interrupted_tells_which_signal() -> None:
     [
         (["prune", "--older", "soon"], '--older should be a time such as "7d" or "12h"'),
         (["prune", "--most", "much"], '--most should be a size such as "10 GB"'),
-        (["down", "mine"], "no pool 'mine' is up, and no other is"),
-        (["cancel", "mine"], "no run 'mine'; skyward-tui ls --all shows pools and their runs"),
-        (["cancel", "over"], "'over' is a pool; write the run's id, which skyward-tui ls --all shows"),
+        (["down", "mine"], "pool 'mine' does not exist: no pools are up"),
+        (["cancel", "mine"], "no run 'mine'. List pools and their runs with: skyward-tui ls --all"),
+        (["cancel", "over"], "'over' is a pool, not a run. List the ids of runs with: skyward-tui ls --all"),
     ],
 )
 def test_what_is_wrong_names_what_was_written(
@@ -605,7 +605,7 @@ def test_the_help_of_run_writes_values_as_they_are_taken() -> None:
 
 def test_the_help_of_logs_says_where_its_output_goes() -> None:
     said = " ".join(CliRunner().invoke(cli, ["logs", "--help"]).output.split())
-    assert "What they wrote to standard error is written to standard error." in said
+    assert "standard error of the ranks to standard error." in said
 
 
 def test_an_older_command_name_works_and_names_the_newer_one() -> None:
@@ -645,7 +645,7 @@ def test_an_example_has_a_name_for_run(tmp_path: Path, monkeypatch: pytest.Monke
     assert form.script_argument(str(path)) == "example:ddp"
     Path("example:ddp").write_text("")
     assert form.expand_example("example:ddp") == "example:ddp"
-    with pytest.raises(ScriptError, match="no such script: hello\nthere is an example of that name: run example:hello"):
+    with pytest.raises(ScriptError, match="no such script: hello\nTo run the packaged example: run example:hello"):
         run(LaunchRequest(script="hello"), Console())
     with pytest.raises(ScriptError, match=r"no such script: train\.py$"):
         run(LaunchRequest(script="train.py"), Console())

@@ -99,7 +99,7 @@ def test_nothing_is_overwritten(
     for name in ("out.zip", "link.zip", "."):
         with pytest.raises(SystemExit) as ended:
             cli.main(["debug-dump", name], standalone_mode=False)
-        assert ended.value.code == 2 and "is there already" in capfd.readouterr().err
+        assert ended.value.code == 2 and "already exists" in capfd.readouterr().err
     monkeypatch.setattr(doctor_and_debug_dump, "_require_absent", lambda target: None)  # it comes while we pack
     with pytest.raises(SystemExit):
         cli.main(["debug-dump", "out.zip"], standalone_mode=False)

@@ -532,7 +532,7 @@ def test_a_dry_run_of_commands_is_refused_as_it_would_run_the_script(tmp_path: P
     script.write_text("import skyward as sky\nopen('mark', 'w')\n\n\n@sky.app\ndef train() -> None: ...\n")
     done = CliRunner().invoke(cli, ["run", str(script), "--dry-run"])
     assert done.exit_code == 2
-    assert f"`python -m skyward_core --dry-run {script}` runs it, and rents nothing" in done.output
+    assert f"`python -m skyward_core --dry-run {script}`, which runs the script but rents nothing" in done.output
     assert not Path("mark").exists()
 
 

@@ -274,5 +274,5 @@ def test_a_port_of_this_machine_that_is_in_use_is_told_before_any_page_is() -> N
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        with pytest.raises(sky.UsageError, match=rf"port {port} of this machine cannot be had: .*:8123$"):
+        with pytest.raises(sky.UsageError, match=rf"cannot listen on port {port} of this machine: .*:8123$"):
             forward.function(Console(as_json=True), "no-pool-is-asked-for", (f"{port}:8123",))

@@ -359,10 +359,10 @@ def test_a_word_that_fits_one_thing_means_it(session: Any, word: str, run: str) 
 @pytest.mark.parametrize(
     ("word", "said"),
     [
-        ("aa", r"'aa' may mean aa22 \(f\), aa11 \(f\): write more of it"),
-        ("tr", r"'tr' may mean train, tr55 \(f\)"),
+        ("aa", r"'aa' is ambiguous: aa22 \(f\), aa11 \(f\). Write more characters"),
+        ("tr", r"'tr' is ambiguous: train, tr55 \(f\)"),
         ("idle", "pool idle has had no run"),
-        ("nope", "no run or pool 'nope'; skyward-tui ls --all"),
+        ("nope", "no run or pool 'nope'. List pools and their runs with: skyward-tui ls --all"),
         ("train.t9", "no run or pool"),
         ("%", "no run or pool"),
     ],
@@ -373,7 +373,7 @@ def test_a_word_that_fits_nothing_or_more_is_refused(session: Any, word: str, sa
 
 
 def test_a_pool_that_is_over_is_called_so(session: Any) -> None:
-    with pytest.raises(UsageError, match=r"pool train is not up any more, it ended at .*skyward-tui logs train"):
+    with pytest.raises(UsageError, match=r"pool train ended at .*skyward-tui logs train"):
         live_pools(session, ["train"])
 
 
@@ -398,7 +398,7 @@ def tokens(found: tuple[list[PoolRow], list[PoolRow]]) -> tuple[list[str], list[
 def test_a_name_means_the_pool_that_is_up_and_a_key_any(namesakes: Any) -> None:
     assert tokens(live_and_retained_pools(namesakes, ["train"])) == (["t3"], [])
     assert tokens(live_and_retained_pools(namesakes, ["train", "train.t3", "train.t1"])) == (["t3"], ["t1"])
-    with pytest.raises(UsageError, match=r"no pool 'train\.t9' is up; did you mean 'train'"):
+    with pytest.raises(UsageError, match=r"no pool 'train\.t9' is up\. Did you mean 'train'"):
         live_pools(namesakes, ["train.t9"])
 
 

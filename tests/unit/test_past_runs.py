@@ -140,7 +140,7 @@ def test_the_command_tells_them_as_a_table_and_to_programs(past: Ledger) -> None
     told = json.loads(CliRunner().invoke(cli, ["history", "--failed", "--json"]).stdout)
     assert [run["run"] for run in told["runs"]] == ["r1"] and told["found"] == 1
     assert told["runs"][0]["seconds"] == pytest.approx(HOUR / 2)
-    assert "no run is like that" in CliRunner().invoke(cli, ["history", "nothing"]).stdout
+    assert "no matching runs" in CliRunner().invoke(cli, ["history", "nothing"]).stdout
     assert "should be a time" in CliRunner().invoke(cli, ["history", "--since", "x"]).output
 
 
@@ -148,7 +148,7 @@ def test_the_oldest_are_told_of_and_shown_when_asked_for(past: Ledger) -> None:
     many = [("b", f"s{n}", "small", "single", 1, 1000.0 + n) for n in range(150)]
     record_runs(past, opened=many, ends=[(run, "done", 2000.0, None) for _, run, *_ in many])
     some = CliRunner().invoke(cli, ["history"])
-    assert len(some.stdout.splitlines()) == 101 and "55 older runs more: --all shows them" in some.stderr
+    assert len(some.stdout.splitlines()) == 101 and "55 older runs not shown. Show all with --all" in some.stderr
     assert len(CliRunner().invoke(cli, ["history", "--all"]).stdout.splitlines()) == 156
 
 
@@ -158,7 +158,7 @@ def test_failures_of_late_are_told_until_somebody_dismisses_them(past: Ledger, t
     shown = CliRunner().invoke(cli, ["failures"], catch_exceptions=False).stdout.splitlines()
     assert [line.split()[2] for line in shown[1:]] == ["r1"]
     strange = CliRunner().invoke(cli, ["failures", "--dismiss", "r0"])
-    assert strange.exit_code == 2 and "no failure to dismiss is called r0" in strange.stderr
+    assert strange.exit_code == 2 and "no undismissed failure of run r0" in strange.stderr
     assert "1 failure dismissed" in CliRunner().invoke(cli, ["failures", "--dismiss", "r1"]).stderr
     assert CliRunner().invoke(cli, ["failures"]).stdout == "no failures\n"
     assert ids(past, failed=True) == ["r1", "old"], "nothing is forgotten"
@@ -432,7 +432,9 @@ def test_the_command_names_who_disagrees_and_shows_two(four_ranks: Ledger) -> No
     assert told["rows"][0] == {"at": "loss", "left": "0.25", "right": "0.5", "by": 0.25} and told["equal"] == 1
     for wrong in ("1", "1,1", "0,9", "a,b"):
         assert "name two ranks of 4" in command("--diff", wrong, status=2).output
-    assert "leave --sort and --output out" in command("--diff", "0,1", "-o", "x.csv", status=2).output
+    assert (
+        "--diff cannot be combined with --sort or --output" in command("--diff", "0,1", "-o", "x.csv", status=2).output
+    )
 
 
 def test_they_are_written_to_a_file_of_each_kind(
@@ -446,8 +448,8 @@ def test_they_are_written_to_a_file_of_each_kind(
     assert pickle.load(stream) == [0, 1, 2, 3]
     assert [pickle.load(stream)["n"] for _ in range(4)] == [0, 1, 2, 3]
     assert (tmp_path / "all.pickle").stat().st_mode & 0o077 == 0
-    assert "all.csv is there already" in command("-o", "all.csv", status=2).output
-    assert "says no kind of file" in command("-o", "all.txt", status=2).output
+    assert "all.csv already exists" in command("-o", "all.csv", status=2).output
+    assert "unknown file format: all.txt" in command("-o", "all.txt", status=2).output
     Path(next((tmp_path / "home").rglob("r1.1.pickle"))).unlink()
     assert "are not all kept here" in command("-o", "more.pickle", status=2).output
     assert not (tmp_path / "more.pickle").exists()
@@ -787,7 +789,7 @@ def test_the_command_finds_them(ledger: Ledger, monkeypatch: pytest.MonkeyPatch)
     assert CliRunner().invoke(cli, ["history", "--in-logs"]).exit_code == 2
     monkeypatch.setattr("skyward_tui.cli.commands.history_compare_rerun.PATIENCE", 0.0)
     cut = CliRunner().invoke(cli, ["history", "nan", "--in-logs"])
-    assert "the logs of 0 of 2 runs were looked through in 0 s: --all looks through all" in cut.stderr
+    assert "searched the logs of 0 of 2 runs in 0 s. Search all with --all" in cut.stderr
     assert "r1 line 2" in CliRunner().invoke(cli, ["history", "nan", "--in-logs", "--all"]).stdout
 
 

@@ -137,7 +137,7 @@ def test_what_is_held_until_the_launch_is_answered_has_a_bound_and_what_it_cost_
     launching("mine", told)
     said = capfd.readouterr()
     assert said.out.splitlines()[-1] == "r000| last" and "first" not in said.out
-    assert "older lines are left out here (skyward-tui logs has them)" in said.err
+    assert "is not shown here; read all of it with skyward-tui logs" in said.err
 
 
 def test_nothing_is_said_of_lines_of_others_that_were_let_go(capfd: pytest.CaptureFixture[str]) -> None:
@@ -179,7 +179,7 @@ def test_what_its_bound_cost_is_said(capfd: pytest.CaptureFixture[str]) -> None:
     feed(waits("mine"), "first", "x" * MAX_BUFFERED_BYTES, "last", begins("mine"), waits())
     said = capfd.readouterr()
     assert said.out.splitlines() == ["r000| last"]
-    assert "rank 0 printed more than is held" in said.err
+    assert "older output of rank 0 is not shown here" in said.err
 
 
 def test_those_that_are_held_when_the_command_ends_are_not_shown(capfd: pytest.CaptureFixture[str]) -> None:
@@ -487,7 +487,7 @@ def test_who_follows_a_job_goes_on_with_its_next_step_or_is_told_that_none_comes
     run.more = True
     assert job.resume(run) == 1, "the job is not done"
     assert said[2:] == [
-        "what follows setup has not begun: its client is gone, or it waits for nodes (skyward-tui queue p)"
+        "the step after setup has not started: its client has exited, or it is queued (skyward-tui queue p)"
     ]
     opened(view, "x", "other", 11.0, job="k")
     opened(view, "b", "train", 12.0)

@@ -45,86 +45,84 @@ if TYPE_CHECKING:
     from skyward_core.client.launch.job_records import CommandRecord, JobRecord, ShellRecord
 
 
-SHOWN = 100  # unless all are asked for
-PATIENCE = 30.0  # seconds for which logs are looked through, the same
+SHOWN = 100  # runs listed without --all
+PATIENCE = 30.0  # seconds of log search without --all
 
 
 @command()
 @click.argument("words", metavar="[WORD]...", nargs=-1)
-@click.option("--failed", is_flag=True, help="Only what failed or was lost.")
-@click.option("--since", metavar="TIME", help='How far back: "12h", "7d", "4w".  [default: all]')
-@click.option("--in-logs", is_flag=True, help="Look for the words in what runs printed and gave, too.")
-@click.option("--all", "everything", is_flag=True, help="Also what is older than the newest hundred.")
+@click.option("--failed", is_flag=True, help="List only failed and lost runs.")
+@click.option("--since", metavar="TIME", help='List only runs of this period: "12h", "7d", "4w".  [default: all]')
+@click.option("--in-logs", is_flag=True, help="Also search the logs and results of runs.")
+@click.option("--all", "everything", is_flag=True, help="List all runs, not only the newest 100.")
 def history(
     console: Console, words: Sequence[str], failed: bool, since: str | None, in_logs: bool, everything: bool
 ) -> int:
     """List every past run: outcome, duration, cost.
 
-    Each WORD has to be in it: in its id, its pool, its function, its script, its arguments, its outcome or its error.
-    Pools that had no run are listed, too. With --in-logs, words that are in none of these may stand together in a line
-    that a rank printed, in a result, or in what a rank failed by, as far as that is kept on this machine; the newest
-    runs come first, and after 30 seconds it tells what it has, unless --all is given.
+    With WORDs, list only runs that contain each of them in their id, pool, function, script, arguments, outcome or
+    error. Pools without a run are listed, too. With --in-logs, the other words may also be together in one line of
+    output, in a result or in an error that is saved on this machine. The search begins with the newest runs, and stops
+    after 30 seconds unless --all is given.
     """
     if in_logs and not words:
-        raise click.UsageError("--in-logs looks for words: give one")
+        raise click.UsageError("--in-logs needs a WORD to search for")
     began = 0.0 if since is None else parse_time("--since", since)
     search = RunSearch(words, failed, began)
-    looked: LogSearch | None = None
+    log_search: LogSearch | None = None
     lines: dict[str, LineMatch] = {}
     with open_session(console) as session:
         note_unreachable(session, console)
         if in_logs:
-            those = session.past_runs(RunSearch((), failed, began)).result()
-            looked = session.search_logs(those, words)
-            lines = _search_logs(looked, None if everything else PATIENCE)
-            found = [run for run in those if search.matches(run) or run.run in lines]
+            candidates = session.past_runs(RunSearch((), failed, began)).result()
+            log_search = session.search_logs(candidates, words)
+            lines = _search_logs(log_search, None if everything else PATIENCE)
+            found = [run for run in candidates if search.matches(run) or run.run in lines]
         else:
             found = session.past_runs(search).result()
     shown = found if everything else found[:SHOWN]
     now = time.time()
     if console.as_json:
         runs: list[dict[str, Any]] = [asdict(run) | {"seconds": run.seconds(now)} for run in shown]
-        told: dict[str, Any] = {"runs": runs, "found": len(found)}
-        if looked is not None:
-            told["logs"] = {"runs": looked.runs, "looked_through": looked.searched, "unread": looked.unread}
+        result: dict[str, Any] = {"runs": runs, "found": len(found)}
+        if log_search is not None:
+            counts = {"runs": log_search.runs, "looked_through": log_search.searched, "unread": log_search.unread}
+            result["logs"] = counts
             for row in runs:
                 row["in_log"] = asdict(lines[row["run"]]) if row["run"] in lines else None
-        console.result(told)
+        console.result(result)
         return errors.OK
-    if looked is not None and looked.searched < looked.runs:
-        of = f"{looked.searched:,} of {count(looked.runs, 'run')}"
-        console.note(f"the logs of {of} were looked through in {PATIENCE:g} s: --all looks through all")
-    if looked is not None and looked.unread:
-        console.note(f"the logs of {count(looked.unread, 'run')} could not be read")
+    if log_search is not None and log_search.searched < log_search.runs:
+        progress = f"{log_search.searched:,} of {count(log_search.runs, 'run')}"
+        console.note(f"searched the logs of {progress} in {PATIENCE:g} s. Search all with --all")
+    if log_search is not None and log_search.unread:
+        console.note(f"the logs of {count(log_search.unread, 'run')} could not be read")
     if not found:
-        console.print_line("no run is like that" if words or failed else "there has been no run in that time")
+        console.print_line("no matching runs" if words or failed else "no runs in that time")
         return errors.OK
     _show(shown, now, console, lines)
     if len(shown) < len(found):
-        console.note(f"{count(len(found) - len(shown), 'older run')} more: --all shows them")
+        console.note(f"{count(len(found) - len(shown), 'older run')} not shown. Show all with --all")
     return errors.OK
 
 
 @command()
-@click.option("--dismiss", metavar="RUN", multiple=True, help="Tell of this one no more; repeatable.")
-@click.option("--dismiss-all", is_flag=True, help="Tell of none of these any more.")
+@click.option("--dismiss", metavar="RUN", multiple=True, help="Dismiss the failure of this run. Repeatable.")
+@click.option("--dismiss-all", is_flag=True, help="Dismiss all listed failures.")
 def failures(console: Console, dismiss: Sequence[str], dismiss_all: bool) -> int:
-    """List failures of late that nobody has dismissed.
-
-    Of all pools, of the last 30 days.
-    """
+    """List undismissed failures of the last 30 days, across all pools."""
     if dismiss and dismiss_all:
-        raise click.UsageError("name the failures to dismiss, or give --dismiss-all")
+        raise click.UsageError("--dismiss cannot be combined with --dismiss-all. Remove one of them")
     with open_session(console) as session:
         note_unreachable(session, console)
         found = session.failures().result()
         known = [run.run for run in found]
-        if strange := [run for run in dismiss if run not in known]:
-            raise UsageError(f"no failure to dismiss is called {strange[0]}: skyward-tui failures lists them")
-        gone = known if dismiss_all else list(dismiss)
-        if gone:
-            session.dismiss(gone).result()
-            console.note(f"{count(len(gone), 'failure')} dismissed; skyward-tui history --failed shows all")
+        if unknown := [run for run in dismiss if run not in known]:
+            raise UsageError(f"no undismissed failure of run {unknown[0]}. List them with: skyward-tui failures")
+        dismissed = known if dismiss_all else list(dismiss)
+        if dismissed:
+            session.dismiss(dismissed).result()
+            console.note(f"dismissed {count(len(dismissed), 'failure')}; skyward-tui history --failed lists all")
             found = session.failures().result()
     now = time.time()
     if console.as_json:
@@ -137,7 +135,7 @@ def failures(console: Console, dismiss: Sequence[str], dismiss_all: bool) -> int
 
 
 def _search_logs(search: LogSearch, patience: float | None) -> dict[str, LineMatch]:
-    """Look through logs until all have been, or for so many seconds."""
+    """Search logs until all are searched, or for the given number of seconds."""
     found: dict[str, LineMatch] = {}
     end = None if patience is None else time.monotonic() + patience
     while not search.done and (end is None or time.monotonic() < end):
@@ -146,7 +144,7 @@ def _search_logs(search: LogSearch, patience: float | None) -> dict[str, LineMat
 
 
 def _show(shown: Sequence[PastRun], now: float, console: Console, found: Mapping[str, LineMatch] | None = None) -> None:
-    heads = ("when", "run", "pool", "function", "outcome", "took", "cost", "arguments, or what failed")
+    heads = ("when", "run", "pool", "function", "outcome", "time", "cost", "arguments / error")
     lines = table([heads, *(_row(run, now) for run in shown)])
     for line, run in zip(lines, [None, *shown], strict=True):
         codes = (1,) if run is None else (31,) if run.has_failed else ()
@@ -167,7 +165,7 @@ def _row(run: PastRun, now: float) -> tuple[str, ...]:
 _OUTCOMES = {"done": "returned", "failed": "raised", "lost": "lost", "cancelled": "collateral"}
 
 
-LEAST = 12  # cells of a side, however narrow the terminal
+LEAST = 12  # minimum cells of each side on a narrow terminal
 
 
 @command()
@@ -176,9 +174,9 @@ LEAST = 12  # cells of a side, however narrow the terminal
 def compare(console: Console, left: str, right: str) -> int:
     """Show two runs side by side.
 
-    What they were launched with, how they went, what they logged and what they gave; what differs is marked.
+    Shows how the runs were launched, their outcomes, metrics and results. Differences are marked.
 
-    RUN is a run's id or a pool's name (its latest run), or as much of one as tells it from others.
+    RUN is the id of a run or the name of a pool (its latest run), or a unique prefix.
     """
     with open_session(console) as session:
         runs = [fetch_run(session, resolve_run(session, word), console).run for word in (left, right)]
@@ -206,7 +204,7 @@ def _show_comparison(lines: list[ComparedLine], console: Console) -> None:
 
 
 def _run_json(found: Comparison, now: float) -> dict[str, Any]:
-    def told(rows: list[ComparedRow]) -> dict[str, Any]:
+    def sides(rows: list[ComparedRow]) -> dict[str, Any]:
         return {row.name: {"left": row.left, "right": row.right, "differs": row.differs} for row in rows}
 
     numbers = [
@@ -215,25 +213,25 @@ def _run_json(found: Comparison, now: float) -> dict[str, Any]:
     ]
     return {
         "runs": [found.left.past.run, found.right.past.run],
-        "facts": told(found.facts(now)),
-        "arguments": told(found.arguments()),
-        "numbers": told(numbers),
+        "facts": sides(found.facts(now)),
+        "arguments": sides(found.arguments()),
+        "numbers": sides(numbers),
         "results": [run_json(each.view) for each in (found.left, found.right)],
     }
 
 
-Given = dict[str, dict[str, str | None]]  # values of variables, by the option that they are of
+Given = dict[str, dict[str, str | None]]  # by option, --env or --secret: values of variables by name
 
 
 @command(context_settings={"allow_interspersed_args": True})
 @click.argument("run", metavar="RUN")
 @click.argument("script_args", metavar="[-- ARGS]...", nargs=-1, type=click.UNPROCESSED)
-@click.option("-a", "--arg", "arguments", metavar="NAME=VALUE", multiple=True, help="Another argument; repeatable.")
-@click.option("--pool", metavar="NAME", help="Run on this pool, which is up, and not on its own.")
-@click.option("--missing", is_flag=True, help="Of a sweep over arguments: run what has no result yet.")
+@click.option("-a", "--arg", "arguments", metavar="NAME=VALUE", multiple=True, help="Change an argument. Repeatable.")
+@click.option("--pool", metavar="NAME", help="Run on this running pool instead of the original one.")
+@click.option("--missing", is_flag=True, help="Run only the trials of a sweep that have no result.")
 @variable_options
-@click.option("--detach", is_flag=True, help="Leave as soon as the function runs; implies --keep.")
-@click.option("--dry-run", is_flag=True, help="Only tell what would be made and run, and what it would cost.")
+@click.option("--detach", is_flag=True, help="Exit as soon as the function runs. Implies --keep.")
+@click.option("--dry-run", is_flag=True, help="Show the plan and its cost without creating or running anything.")
 @watch_option
 def rerun(
     console: Console,
@@ -248,17 +246,17 @@ def rerun(
     dry_run: bool,
     watch: bool,
 ) -> int:
-    """Launch a run again, as it was, or with other arguments.
+    """Launch a run again, optionally with other arguments.
 
-    On its pool where that is up, else on a new one made as that one was. What has changed of the script and its git
-    commit since is told. A job runs whole, whichever of its steps is named; values of secrets are not kept, and come
-    from --secret, this shell, or the terminal.
+    The run uses its pool if that is up, else a new pool of the same settings. Changes of the script and its git commit
+    are reported. A job runs with all of its steps. Values of secrets are not saved: they come from --secret, this
+    shell, or the terminal.
 
-    RUN is a run's id or a pool's name (its latest run), or as much of one as tells it from others.
+    RUN is the id of a run or the name of a pool (its latest run), or a unique prefix.
     """
     given = {"--env": parse_variables("--env", env), "--secret": parse_variables("--secret", secrets)}
     if missing and (arguments or script_args):
-        raise UsageError("--missing goes on with the same arguments: leave other ones out")
+        raise UsageError("--missing continues with the original arguments. Remove all other arguments")
     with ExitStack() as held:
         with open_session(console) as session:
             row, sheet = resolve_run(session, run), None
@@ -266,12 +264,10 @@ def rerun(
                 asked = row
                 row = held.enter_context(resume_sweep(session.ledger, row, partial(_sync_ledger, session)))
                 if row.run != asked.run:
-                    console.note(f"run {row.run} went on with what was missing of run {asked.run}")
+                    console.note(f"run {row.run} has continued the sweep of run {asked.run}")
                 sheet = _missing_trials(session, row, console)
                 if not sheet.tasks:
-                    console.note(
-                        f"nothing is missing of run {row.run}: all {len(sheet.rows):,} combinations have results"
-                    )
+                    console.note(f"all {len(sheet.rows):,} combinations of run {row.run} have results")
                     console.result({"run": row.run, "missing": 0})
                     return errors.OK
             launched = load_any_record(session.ledger, row)
@@ -281,7 +277,7 @@ def rerun(
             from skyward_core.client.launch.job_records import CommandRecord
 
             if arguments or script_args:
-                raise UsageError(f"run {row.run} is of {launched.label}: give its variables by --env")
+                raise UsageError(f"run {row.run} belongs to {launched.label}. Set its variables with --env")
             place = _target_pool(row, before, pool, joined=launched.joined)
             launched.check_rerunnable()
             if isinstance(launched, CommandRecord):
@@ -289,18 +285,18 @@ def rerun(
             return _rerun_job(launched, place, console, given, dry_run, detach=detach, watch=watch)
         if env or secrets:
             raise UsageError(
-                f"run {row.run} was of a script, and --env and --secret are of job files and commands: leave them out"
+                f"run {row.run} ran a script, but --env and --secret apply only to job files and commands. Remove them"
             )
         found = launched.with_arguments(arguments, script_args or None)
         place = _target_pool(row, before, pool, joined=found.joined)
         request = found.request if place is None else found.request.on_pool(place)
         _change_folder(found.cwd, console, _command_text(found.request))
-        told = ScriptState.capture(Path(request.script)).changes_since(found.source)
-        for said in told:
-            console.note(f"run {row.run}: {said}")
-        if told and found.source.diff:
-            cut = ", of which the end is cut off" if found.source.cut else ""
-            console.note(f"run {row.run}: how they differed: {diff}{cut}")
+        changes = ScriptState.capture(Path(request.script)).changes_since(found.source)
+        for change in changes:
+            console.note(f"run {row.run}: {change}")
+        if changes and found.source.diff:
+            cut = " (truncated)" if found.source.cut else ""
+            console.note(f"run {row.run}: uncommitted changes at its launch: {diff}{cut}")
         if sheet is not None:
             console.note(f"{len(sheet.tasks):,} of {count(len(sheet.rows), 'combination')} have no result and are run")
         request = replace(request, detach=detach or request.detach)
@@ -309,51 +305,52 @@ def rerun(
 
 
 def _sync_ledger(session: Session, pool: str) -> None:
-    """What the nodes of a pool hold is written down."""
+    """Record the state of a pool's nodes in the ledger."""
     session.attach(pool).result()
     session.detach_pool(pool).result()
 
 
 def _missing_trials(session: Session, row: RunRow, console: Console) -> TrialSheet:
-    """What a sweep has no results of, once all that can be had of it is here."""
+    """Return the trials of a sweep without a result, after fetching all available results."""
     row = fetch_run(session, row, console)
     pool = session.ledger.pool(row.token)
     runs, client = gang_runs(session.ledger, row)
     if client:
-        raise UsageError(f"the sweep of run {row.run} goes on: what is missing of it may still come")
-    open_ones = [each for each in runs if each.state == "running"]
-    if open_ones and pool.ended_at is None:
-        # Its client may be gone: then nobody has told the ledger what the nodes know.
-        held = session.attach(pool.key).result().runs
-        for each in open_ones:
-            view = held.get(each.run)
-            under_way = view is not None and any(task.state == "running" for task in view.tasks.values())
-            if each.has_client or under_way:
-                raise UsageError(f"run {each.run} goes on: what is missing of it may still come")
-        session.detach_pool(pool.key).result()  # what has come is written down
+        raise UsageError(f"the sweep of run {row.run} is still running. Wait for its end")
+    active = [each for each in runs if each.state == "running"]
+    if active and pool.ended_at is None:
+        # If the client is gone, only the nodes know the state of these runs.
+        views = session.attach(pool.key).result().runs
+        for each in active:
+            view = views.get(each.run)
+            is_running = view is not None and any(task.state == "running" for task in view.tasks.values())
+            if each.has_client or is_running:
+                raise UsageError(f"run {each.run} is still running. Wait for its end")
+        session.detach_pool(pool.key).result()  # records the fetched results
     return missing_trials(session.ledger, find_run(session, row.run))
 
 
 def _target_pool(row: RunRow, before: PoolRow, pool: str | None, *, joined: bool) -> str | None:
-    """The pool that a run goes to again; None for a new one.
+    """Return the pool on which to repeat a run; None for a new pool.
 
     Args:
-        before: its own.
-        pool: the one that the person names.
-        joined: whether its own was up before it.
+        row: The run.
+        before: The original pool of the run.
+        pool: Pool given by the user.
+        joined: Whether the original pool was up before the run.
     """
     if pool is not None or before.ended_at is None:
         return pool or before.name
     if joined:
         raise UsageError(
-            f"run {row.run} went to pool {before.name}, which was up already and is not any more: name one that is "
-            "with --pool, or run again the run that made it"
+            f"run {row.run} used pool {before.name}, which another launch created and which has ended. Name a running "
+            "pool with --pool, or rerun the run that created the pool"
         )
     return None
 
 
 def _rerun_command(found: CommandRecord, pool: str, console: Console, given: Given, dry_run: bool, **how: bool) -> int:
-    """Run a command again, on a pool that is up."""
+    """Run a command again, on a running pool."""
     from skyward_tui.cli.commands.exec_launch_queue import execute
 
     _refuse_dry_run(dry_run)
@@ -365,17 +362,22 @@ def _rerun_command(found: CommandRecord, pool: str, console: Console, given: Giv
 
 
 def _rerun_job(found: JobRecord, pool: str | None, console: Console, given: Given, dry_run: bool, **how: bool) -> int:
-    """Run a job again as it was kept: all of it, whichever of its steps was named.
+    """Run all steps of a saved job again.
 
     Args:
-        pool: one that is up; None for a new one.
+        found: The saved job.
+        pool: A running pool; None for a new one.
+        console: Console for the output.
+        given: Variables from the command line.
+        dry_run: Whether to show only the plan.
+        how: Other options of ``exec`` and ``launch``.
     """
     from skyward_tui.cli.commands.exec_launch_queue import execute, launch
 
     what = "exec" if found.run_alone else "launch"
     _change_folder(found.cwd, console, f"{what} {found.path}" + ("" if found.setup else " --no-setup"))
     if not found.is_unchanged:
-        console.note(f"{found.path} is not what it was: this runs what was kept of it")
+        console.note(f"{found.path} has changed; running the saved version")
     _ask_missing_values(found, console, given)
     job = found.load_job(given["--env"], given["--secret"])
     if found.run_alone:
@@ -388,32 +390,32 @@ def _rerun_job(found: JobRecord, pool: str | None, console: Console, given: Give
 
 def _refuse_dry_run(dry_run: bool) -> None:
     if dry_run:
-        raise UsageError("--dry-run tells what a launch would make, and exec makes nothing: leave it out")
+        raise UsageError("--dry-run is not supported here: exec creates nothing. Remove --dry-run")
 
 
 def _ask_missing_values(found: ShellRecord, console: Console, given: Given) -> None:
-    """Have what it lacks typed, where there is somebody to do so; what is this shell's is told."""
+    """Ask the user for missing values if there is a terminal, and report values taken from this shell."""
     for name, option in found.missing_variables(given["--env"], given["--secret"]).items():
         if not (sys.stdin.isatty() and console.is_terminal):
-            break  # it says which, and how to give it
-        given[option][name] = console.ask_secret(f"{name} of {found.label}, which is not kept")
+            break  # resolving the variables reports the missing ones
+        given[option][name] = console.ask_secret(f"value of {name} of {found.label} (not saved)")
     for name in (*found.lacks_env, *found.lacks_secrets):
         if name in os.environ and not any(name in each for each in given.values()):
-            console.note(f"{name} is this shell's: no value of a secret is kept")
+            console.note(f"{name} is taken from this shell: values of secrets are not saved")
 
 
 def _change_folder(folder: Path, console: Console, what: str) -> None:
-    """Go to the folder from which the launch's paths are seen."""
+    """Change to the folder of the original launch, to which its paths are relative."""
     try:
         os.chdir(folder)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise UsageError(f"it was launched in {folder}, which cannot be entered: {reason}") from error
+        raise UsageError(f"cannot enter {folder}, the folder of the original launch: {reason}") from error
     console.note(f"in {folder}: {what}")
 
 
 def _command_text(request: LaunchRequest) -> str:
     try:
         return request.command_line("skyward-tui", "run")
-    except UsageError:  # a file's name that only the app's form can say
+    except UsageError:  # the name of the file cannot be written on a command line
         return request.script

@@ -1,4 +1,4 @@
-"""``skyward-tui hosts``, ``trust``, ``ssh`` and ``forward``: SSH hosts, their keys, and ``ssh`` to nodes."""
+"""``skyward-tui hosts``, ``trust``, ``ssh`` and ``forward``: SSH hosts, host keys, and ``ssh`` to nodes."""
 
 from __future__ import annotations
 
@@ -27,26 +27,28 @@ from skyward_tui.text.number_and_time_format import Columns
 
 @command()
 @click.argument("host")
-@click.option("--known-hosts", metavar="FILE", help="The file to look in and write to, in place of the usual.")
+@click.option("--known-hosts", metavar="FILE", help="Read and write this file instead of the default one.")
 @click.option("-y", "--yes", is_flag=True, help="Accept the key without asking.")
 def trust(console: Console, host: str, known_hosts: str | None, yes: bool) -> int:
-    """Show the fingerprint of a host's key, and accept the key.
+    """Show the fingerprint of a host's key, and trust the key.
 
-    One that differs from a key that is known is refused.
+    A key that differs from a known key of the host is rejected.
     """
     shown = ssh_hosts.fetch_host_key(host, known_hosts)
     key = shown.key
     found = {"host": host, "kind": key.key_type, "fingerprint": key.fingerprint}
-    console.note(f"host {host} ({key.name} port {key.port}) shows the {key.key_type} key {key.fingerprint}")
+    console.note(f"host {host} ({key.name} port {key.port}) has the {key.key_type} key {key.fingerprint}")
     if shown.is_known():
-        console.note("it is known already")
+        console.note("this key is already trusted")
         console.result(found | {"accepted": True, "file": None})
         return errors.OK
     if not yes:
         if not console.is_terminal:
-            raise UsageError("nobody is here to compare fingerprints: look at it on the host, then give --yes")
-        if not console.confirm("is it the one that the host itself prints? then accept it"):
-            console.note("it was not accepted")
+            raise UsageError(
+                "cannot ask for confirmation without a terminal. Check the fingerprint on the host, then pass --yes"
+            )
+        if not console.confirm("does the fingerprint match the one that the host itself prints? Trust this key"):
+            console.note("key not accepted")
             console.result(found | {"accepted": False, "file": None})
             return errors.FAILED
     file = shown.accept()
@@ -58,12 +60,12 @@ def trust(console: Console, host: str, known_hosts: str | None, yes: bool) -> in
 @command("ssh", has_json=False)
 @click.argument("pool")
 @click.argument("node", type=click.IntRange(min=0), default=0)
-@click.option("--include", is_flag=True, help="Put the pools' names into ~/.ssh/config, for plain ssh.")
+@click.option("--include", is_flag=True, help="Add the nodes to ~/.ssh/config, for plain ssh.")
 def shell(console: Console, pool: str, node: int, include: bool) -> int:
     """Open a shell on a node of a pool."""
     row, file = _ssh_target(pool, node, console)
     if include and (line := ssh_hosts.include_ssh_config()):
-        console.note(f"added to ~/.ssh/config: {line}; now plain `ssh {row.name}-{node}` works too")
+        console.note(f"added to ~/.ssh/config: {line}; plain `ssh {row.name}-{node}` now works, too")
     sys.stdout.flush()
     os.execvp("ssh", ["ssh", "-F", str(file), f"{row.name}-{node}"])
 
@@ -72,13 +74,14 @@ def shell(console: Console, pool: str, node: int, include: bool) -> int:
 @click.argument("target", metavar="POOL[:RANK]")
 @click.argument("ports", metavar="[LOCAL:]PORT...", nargs=-1, required=True)
 def forward(console: Console, target: str, ports: Sequence[str]) -> int:
-    """Bring ports of a node to this machine, by ssh.
+    """Forward ports of a node to this machine over SSH.
 
-    A tensorboard or a notebook on the head is then at http://127.0.0.1:PORT, for this machine alone, until ctrl-c.
+    For example, a TensorBoard on the head node is then available at http://127.0.0.1:PORT, only on this machine, until
+    ctrl-c.
     """
     pool, colon, rank = target.partition(":")
     if colon and not rank.isdecimal():
-        raise UsageError(f"{target}: write a pool, or POOL:RANK, such as {pool}:0")
+        raise UsageError(f"{target} is neither a pool nor POOL:RANK. Write for example {pool}:0")
     pairs = [_parse_ports(text) for text in ports]
     for here, there in pairs:
         _check_free(here, there)
@@ -87,7 +90,7 @@ def forward(console: Console, target: str, ports: Sequence[str]) -> int:
     words = ["ssh", "-F", str(file), "-N", "-o", "ExitOnForwardFailure=yes"]
     for here, there in pairs:
         words += ["-L", f"127.0.0.1:{here}:127.0.0.1:{there}"]
-        console.note(f"http://127.0.0.1:{here} is port {there} of node {node} of pool {row.name}, until ctrl-c")
+        console.note(f"http://127.0.0.1:{here} is port {there} of node {node} of pool {row.name} until ctrl-c")
     sys.stdout.flush()
     os.execvp("ssh", [*words, f"{row.name}-{node}"])
 
@@ -96,42 +99,42 @@ def _parse_ports(text: str) -> tuple[int, int]:
     here, colon, there = text.partition(":")
     numbers = (here, there) if colon else (here, here)
     if not all(each.isdecimal() and 0 < int(each) < 65536 for each in numbers):
-        raise UsageError(f"{text}: a port is a number from 1 to 65535, or LOCAL:PORT where it has another one here")
+        raise UsageError(f"invalid port {text}. Write PORT or LOCAL:PORT, with numbers from 1 to 65535")
     return int(numbers[0]), int(numbers[1])
 
 
 def _check_free(here: int, there: int) -> None:
-    """Whether a port of this machine can be had: ssh would say otherwise when we have told where the page is."""
+    """Check that a port of this machine is free, because ssh reports that only after we have printed the address."""
     with socket.socket() as tried:
-        tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as ssh has it
+        tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # like ssh
         try:
             tried.bind(("127.0.0.1", here))
         except OSError as error:
             raise UsageError(
-                f"port {here} of this machine cannot be had: {error.strerror}; write another one for it, such as "
+                f"cannot listen on port {here} of this machine: {error.strerror}. Choose another local port, such as "
                 f"{here % 50_000 + 10_000}:{there}"
             ) from error
 
 
 def find_node(pool: str, rank: int, console: Console) -> int:
-    """The node of a rank of a pool that is up.
+    """Return the node of a rank of a running pool.
 
     Raises:
-        UsageError: no such pool is up, or it has no such rank.
+        UsageError: If the pool is not running, or has no such rank.
     """
     with open_session(console) as session:
         (row,) = live_pools(session, (pool,))
         view = session.observe(row.key).result()
     if rank >= len(view.nodes) * view.ranks_per_node:
         last = len(view.nodes) * view.ranks_per_node - 1
-        raise UsageError(f"pool {row.name} has ranks 0 to {last}; not {rank}")
+        raise UsageError(f"pool {row.name} has no rank {rank}. Choose a rank from 0 to {last}")
     return rank // view.ranks_per_node
 
 
 def _ssh_target(pool: str, node: int, console: Console) -> tuple[PoolRow, Path]:
-    """A pool that is up, and the file by which ssh finds its nodes."""
+    """Return a running pool, and the ssh configuration file of its nodes."""
     if shutil.which("ssh") is None:
-        raise UsageError("there is no ssh on this machine's PATH: install OpenSSH's client")
+        raise UsageError("ssh is not in PATH. Install the OpenSSH client")
     with open_session(console) as session:
         (row,) = live_pools(session, (pool,))
         return row, ssh_hosts.ssh_config(session.ledger, row, node)
@@ -145,26 +148,25 @@ GREEN, RED, YELLOW = 32, 31, 33
 def hosts(console: Console, names: Sequence[str]) -> int:
     """Show who uses the GPUs of your hosts.
 
-    Of each GPU: whether it is free, or by whose process and with how much memory it is used. Without names those of all
-    groups of skyward.toml are shown. Nothing is left on the hosts. Ends with 1 where one does not answer.
+    Shows for each GPU whether it is free, or which user's process uses it and how much memory. Without names, all host
+    groups of skyward.toml are shown. Nothing is installed on the hosts. Exits with 1 if a host does not answer.
     """
     groups = ssh_hosts.groups()
-    meant = ssh_hosts.resolve_hosts(names, groups)
-    columns = Columns(max(cell_len(sanitize_line(host)) for host in meant))
+    selected = ssh_hosts.resolve_hosts(names, groups)
+    columns = Columns(max(cell_len(sanitize_line(host)) for host in selected))
 
-    def say(seen: HostGpuUsage) -> None:
-        """Print a host's lines as soon as they are known: another one may be waited for."""
+    def print_host(seen: HostGpuUsage) -> None:
         for cells, color in _rows(seen, groups):
             console.print_line(columns.line(cells), color)
 
     if console.as_json:
-        looks = ssh_hosts.list_gpu_use(meant)
+        found = ssh_hosts.list_gpu_use(selected)
         console.result(
-            {"hosts": [ssh_hosts.as_json(each) | {"groups": _groups_of(each.host, groups)} for each in looks]}
+            {"hosts": [ssh_hosts.as_json(each) | {"groups": _groups_of(each.host, groups)} for each in found]}
         )
     else:
-        looks = ssh_hosts.list_gpu_use(meant, say)
-    return errors.OK if all(each.reached for each in looks) else errors.FAILED
+        found = ssh_hosts.list_gpu_use(selected, print_host)  # prints each host as soon as it answers
+    return errors.OK if all(each.reached for each in found) else errors.FAILED
 
 
 def _groups_of(host: str, groups: list[HostGroup]) -> list[str]:
@@ -174,8 +176,8 @@ def _groups_of(host: str, groups: list[HostGroup]) -> list[str]:
 def _rows(seen: HostGpuUsage, groups: list[HostGroup]) -> Iterator[tuple[list[str], int]]:
     named = ", ".join(map(sanitize_line, _groups_of(seen.host, groups)))
     if seen.why or not seen.gpus:
-        said = sanitize_line(seen.why) or "no GPU that our user may use"
-        yield [sanitize_line(seen.host), named, "", "", "", said], YELLOW if seen.reached else RED
+        reason = sanitize_line(seen.why) or "no GPU that our user may use"
+        yield [sanitize_line(seen.host), named, "", "", "", reason], YELLOW if seen.reached else RED
         return
     for number, gpu in enumerate(seen.gpus):
         first = [sanitize_line(seen.host), f"{named} {free_text(seen)}".strip()] if number == 0 else ["", ""]

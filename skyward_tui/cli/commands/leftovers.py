@@ -1,4 +1,4 @@
-"""``skyward-tui leftovers``: resources of ours that cloud accounts still hold, listed and removed."""
+"""``skyward-tui leftovers``: listing and removal of our resources that cloud accounts still hold."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from skyward_tui.cli.follow_run import Follower
 from skyward_tui.cli.pool_and_run_lookup import open_session
 from skyward_tui.cli.run_report import table
 from skyward_tui.cli.shared_options import command, settings_option
+from skyward_tui.text.number_and_time_format import count
 from skyward_tui.text.receipts_and_leftovers import (
     leftovers_line,
     leftovers_table,
@@ -26,11 +27,13 @@ from skyward_tui.text.receipts_and_leftovers import (
 
 
 @command()
-@click.option("--provider", metavar="NAME", help="Look through its account only, such as aws.")
+@click.option("--provider", metavar="NAME", help="Search only the account of this provider, such as aws.")
 @settings_option
-@click.option("--all-regions", is_flag=True, help="Look in all regions, not only where pools have been.")
-@click.option("--ledger", "ledgers", metavar="ID", multiple=True, help="Also what this other ledger made; repeatable.")
-@click.option("-y", "--yes", is_flag=True, help="End what is left without asking.")
+@click.option("--all-regions", is_flag=True, help="Search all regions, not only those used by pools.")
+@click.option(
+    "--ledger", "ledgers", metavar="ID", multiple=True, help="Also list resources of this other ledger. Repeatable."
+)
+@click.option("-y", "--yes", is_flag=True, help="Remove the leftovers without confirmation.")
 def leftovers(
     console: Console,
     provider: str | None,
@@ -39,14 +42,14 @@ def leftovers(
     ledgers: Sequence[str],
     yes: bool,
 ) -> int:
-    """Find what was rented from here and is left, and end it.
+    """Find and remove leftover cloud resources of this machine.
 
-    Cloud accounts are looked through, whatever the ledger says. What is left belongs to pools that are over, or that
-    no ledger here has. Nothing is ended without --yes, or a yes at the terminal. What has no tag of ours, and what
-    other ledgers made, is never touched.
+    Searches cloud accounts independently of the ledger. Leftovers belong to pools that have ended or that the ledger
+    does not know. Nothing is removed without --yes or a confirmation at the terminal. Resources without our tag, and
+    resources of other ledgers, are never removed.
     """
     if settings and provider is None:
-        raise UsageError("--set is of one provider: name it by --provider")
+        raise UsageError("--set needs a provider. Name it with --provider")
     asked = {name: settings for name in ([provider] if provider else scannable_providers())}
     with open_session(console) as session:
         found = session.scan_leftovers(asked, everywhere=all_regions, ledgers=ledgers).result()
@@ -69,7 +72,7 @@ def leftovers(
 
 
 def note_leftovers(session: Session, specs: Iterable[Mapping[str, Any]], console: Console) -> None:
-    """After pools have ended: tell what is left of any, where their machines were rented."""
+    """Report leftovers after the end of pools with rented machines."""
     if not any(spec.get("rents") for spec in specs):
         return
     found = session.scan_leftovers().result()
@@ -85,35 +88,35 @@ def _show(found: LeftoverScan, console: Console) -> None:
         for line in lines:
             console.print_line(line)
     elif not found.unknown:
-        console.note("nothing that was made from here is there")
+        console.note("no cloud resources created from this machine were found")
     for line in (*other_ledgers_lines(found), unchecked_line(found), leftovers_line(found)):
         if line:
             console.note(line)
 
 
 def _confirm_deletion(found: LeftoverScan, yes: bool, console: Console) -> bool:
-    """Whether the person wants it ended."""
+    """Ask the user to confirm the removal, unless ``yes`` is given."""
     if yes:
         return True
     if not console.is_terminal:
-        console.note("nothing was ended: --yes ends what is left")
+        console.note("nothing was removed. Remove the leftovers with --yes")
         return False
-    what = "what nobody has fetched from there goes with it"
-    said = console.confirm(f"end what is left ({len(found.removable)} things)? {what}")
-    if not said:
-        console.note("nothing was ended")
-    return said
+    number = count(len(found.removable), "leftover resource")
+    confirmed = console.confirm(f"remove {number}? Unfetched results on them are lost")
+    if not confirmed:
+        console.note("nothing was removed")
+    return confirmed
 
 
 def _delete(session: Session, found: LeftoverScan, console: Console) -> list[str]:
-    """End it, and see it gone; gives what remains."""
+    """Remove the leftovers, verify their removal, and return the resources that remain."""
     follower = Follower(console)
     with follower.catch_signals():
         remains: list[str] = follower.wait(session.remove_leftovers(found, console.note), heed=False)
     for each in remains:
         console.note(f"still there: {each}")
     if not remains:
-        console.note(f"ended, and verified gone: {len(found.removable)}")
+        console.note(f"removed and verified gone: {len(found.removable)}")
     return remains
 
 

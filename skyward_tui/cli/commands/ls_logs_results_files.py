@@ -65,33 +65,34 @@ from skyward_tui.text.number_and_time_format import BROKEN_OFF, ago, count, dura
 
 
 class CollapsedPrinter:
-    """Takes what ranks printed, in the order of their clocks; prints rows: output to ours, errors to ours.
+    """Printer of the logs of all ranks that merges equal lines; stdout goes to stdout, stderr to stderr.
 
     Args:
-        world: how many ranks there are.
+        console: Console for the JSON object.
+        world: Number of ranks.
     """
 
     def __init__(self, console: Console, world: int) -> None:
         self._console = console
         self._world = world
-        self._fold = LineFolder(sys.maxsize)  # what is settled goes
+        self._fold = LineFolder(sys.maxsize)  # no limit: settled lines are removed
         self._held_lines = HeldLines()
         self._unfinished_lines: dict[tuple[int, str, str], LineSplitter] = {}
         self._latest = 0.0
         self._rows: list[dict[str, Any]] = []
 
     def feed(self, piece: OutputChunk) -> None:
-        """Take bytes of a log file."""
+        """Add bytes of a log file, in the order of the nodes' clocks, and print the settled lines."""
         lines = self._unfinished_lines.setdefault((piece.rank, piece.file, piece.stream), LineSplitter())
         self._hold(piece.rank, piece.stream, lines.split_lazily(piece.data), piece.at)
         if piece.at is not None:
             self._latest = piece.at
-        # Nobody waits for what has been printed: so far apart may the nodes' clocks be.
+        # Lines older than this are settled: the clocks of the nodes differ by less.
         self._fold_lines(self._held_lines.release_until(self._latest - JOIN_SECONDS))
         self._print_rows(self._fold.release_settled(self._latest - JOIN_SECONDS))
 
     def finish(self, run: str) -> None:
-        """Print what is left, the last lines that never ended among it."""
+        """Print the remaining lines, including last lines without a newline."""
         for (rank, _, stream), lines in self._unfinished_lines.items():
             self._hold(rank, stream, lines.end(), self._latest or None)
         self._fold_lines(self._held_lines.release_all())
@@ -120,7 +121,7 @@ class CollapsedPrinter:
 
 
 @command("ls")
-@click.option("--all", "everything", is_flag=True, help="Also the pools that are over.")
+@click.option("--all", "everything", is_flag=True, help="Also list pools that have ended.")
 def list_pools(console: Console, everything: bool) -> int:
     """List the pools that are up, with their runs."""
     with open_session(console) as session:
@@ -130,8 +131,8 @@ def list_pools(console: Console, everything: bool) -> int:
     pools = found if everything else [pool for pool in found if pool.is_live]
     for pool in found:
         if pool.state in ("unreachable", "unfinished") or (not pool.is_live and not everything):
-            said = format_detail(pool) or "it is over, as whoever made it has ended; nothing of it is left"
-            console.note(f"pool {pool.name}: {said}")
+            detail = format_detail(pool) or "ended: the process that created it exited. No resources remain"
+            console.note(f"pool {pool.name}: {detail}")
     when = "ends" if all(pool.ended_at is None for pool in pools) else "ends, or ended"
     rows = [("pool", "state", "provider", "nodes", "price", when, "runs")]
     for pool in pools:
@@ -139,21 +140,21 @@ def list_pools(console: Console, everything: bool) -> int:
             f"{run.id} {run.function} {run.state}" + unfetched_text(pool, run.id) for run in pool.runs.values()
         )
         ready = f"{pool.nodes_ready}/{pool.node_count}"
-        left = pool.lease_left(time.time())
-        ends = "" if left is None else f"in {duration(left)}"
+        remaining = pool.lease_left(time.time())
+        ends = "" if remaining is None else f"in {duration(remaining)}"
         if pool.ended_at is not None:
             ready, ends = str(pool.node_count), time.strftime("%Y-%m-%d %H:%M", time.localtime(pool.ended_at))
         price = hourly(pool) or "-"
         state = BROKEN_OFF if pool.state == "unfinished" else pool.state
         rows.append((pool.name, state, pool.provider, ready, price, ends, runs))
     if console.as_json:
-        told = [retained_json(*each) for each in kept]
-        console.result({"pools": [pool_json(pool) for pool in pools], "kept": told})
+        retained = [retained_json(*each) for each in kept]
+        console.result({"pools": [pool_json(pool) for pool in pools], "kept": retained})
     else:
         console.print_line("\n".join(table(rows)) if pools else "no pools are up")
         for name, each in kept:
             fetch = f"skyward-tui results {next(iter(each.runs))}"
-            console.print_line(f"of pool {name}, which has ended, nobody has fetched {each}; {fetch} does")
+            console.print_line(f"pool {name} has ended with unfetched {each}. Fetch with: {fetch}")
     return errors.OK
 
 
@@ -161,7 +162,7 @@ def _show_receipts(session: Session, console: Console) -> None:
     """Show, once, the receipts that could not be printed when their pools ended."""
     unshown = session.ledger.unprinted_receipts()
     for text in unshown.values():
-        console.note(f"not printed when it ended: {text}")
+        console.note(f"receipt that could not be printed before: {text}")
     if unshown and console.shows_notes:
         drop_receipts(session, unshown)
 
@@ -171,19 +172,19 @@ def _show_receipts(session: Session, console: Console) -> None:
 @click.option(
     "--sort",
     metavar="COLUMN",
-    help="Of a sweep over arguments: sort by this; -COLUMN for the greatest first.",
+    help="Sort the trials of a sweep by this column; -COLUMN for descending order.",
 )
-@click.option("--diff", metavar="R,R", help="Only in what two ranks' results, or tasks', differ.")
-@click.option("-o", "--output", metavar="FILE", help="Write them: .csv, .json, .parquet or .pickle.")
+@click.option("--diff", metavar="R,R", help="Show only the differences between the results of two ranks or tasks.")
+@click.option("-o", "--output", metavar="FILE", help="Write the results to FILE: .csv, .json, .parquet or .pickle.")
 def results(console: Console, run: str, sort: str | None, diff: str | None, output: str | None) -> int:
-    """Show the outcomes of a run, and end with its exit status.
+    """Show the outcomes of a run, and exit with its status.
 
-    Ranks whose numbers or arrays are not what most ranks have are named.
+    Ranks whose numbers or arrays differ from those of most ranks are named.
 
-    RUN is a run's id or a pool's name (its latest run), or as much of one as tells it from others.
+    RUN is the id of a run or the name of a pool (its latest run), or a unique prefix.
     """
     if diff is not None and (sort is not None or output is not None):
-        raise UsageError("--diff shows two ranks: leave --sort and --output out")
+        raise UsageError("--diff cannot be combined with --sort or --output. Remove them")
     if output is not None:
         from skyward_tui.file_export import check_output
 
@@ -194,12 +195,12 @@ def results(console: Console, run: str, sort: str | None, diff: str | None, outp
         view, metrics = run_view(session.ledger, row), MetricStore()
         runs: Mapping[str, RunView] = {}
         if row.state == "running" and pool.ended_at is None:
-            # Nobody may have told the ledger what has happened since. If nobody can, its word is all there is.
+            # The ledger may be outdated. If the pool does not answer, there is no newer state.
             with suppress(PoolError):
                 live = session.observe(pool.key).result()
                 view, metrics, runs = live.runs.get(row.run, view), live.metrics, live.runs
         board = _trial_board(session, pool.key, view, sort)
-        if board is not None and board.sheet.gang and not runs:  # other runs of the sweep may go on
+        if board is not None and board.sheet.gang and not runs:  # other runs of the sweep may still be active
             with suppress(PoolError):
                 runs = session.view(pool.key).runs
         trials = None if board is None else board.table(view.id, view.tasks, metrics, runs)
@@ -215,7 +216,7 @@ def results(console: Console, run: str, sort: str | None, diff: str | None, outp
         console.result(run_json(view) | ({} if trials is None else trials_json(trials)))
         return errors.OK if view.state == "running" else exit_status(view)
     console.note(f"run {view.id}: {view.function} on pool {view.pool}, {view.state}")
-    if row.kind != "sweep":  # one of a sweep by gangs is a run like any other
+    if row.kind != "sweep":  # a run of a sweep by gangs has results of its own
         show_run(view, console)
     if trials is not None:
         show_trials(view, trials, console, sort)
@@ -223,10 +224,10 @@ def results(console: Console, run: str, sort: str | None, diff: str | None, outp
 
 
 def _trial_board(session: Session, pool: str, run: RunView, sort: str | None) -> TrialTableSource | None:
-    """What the table of a sweep is made of; None for what is none.
+    """Return the source of a sweep's table; None if the run is not a sweep.
 
     Raises:
-        UsageError: a table is to be sorted, and there is none.
+        UsageError: If a sort column is given, but the run is not a sweep.
     """
     try:
         return session.trials(pool, run).result()
@@ -238,23 +239,22 @@ def _trial_board(session: Session, pool: str, run: RunView, sort: str | None) ->
 
 @command()
 @click.argument("run")
-@click.option("--rank", metavar="R", type=click.IntRange(min=0), help="This rank only, without prefixes.")
-@click.option("-f", "--follow", is_flag=True, help="Go on with what is still printed until the run ends.")
-@click.option("--collapse", is_flag=True, help="Equal lines of ranks as one, with who said it.")
+@click.option("--rank", metavar="R", type=click.IntRange(min=0), help="Print only this rank, without prefixes.")
+@click.option("-f", "--follow", is_flag=True, help="Keep printing new output until the run ends.")
+@click.option("--collapse", is_flag=True, help="Merge equal lines of ranks, and prefix them with the ranks.")
 def logs(console: Console, run: str, rank: int | None, follow: bool, collapse: bool) -> int:
-    """Print what a run's ranks printed, also when the pool is gone.
+    """Print the output of a run's ranks, even after the pool has ended.
 
-    RUN is a run's id or a pool's name (its latest run), or as much of one as tells it from others.
+    RUN is the id of a run or the name of a pool (its latest run), or a unique prefix.
 
-    What they wrote to standard output is written to standard output. What they wrote to standard error is written
-    to standard error.
+    Standard output of the ranks goes to standard output, and standard error of the ranks to standard error.
     """
     if collapse and (follow or rank is not None):
-        raise UsageError("--collapse shows all ranks' lines so far: leave --rank and --follow out")
+        raise UsageError("--collapse cannot be combined with --rank or --follow. Remove them")
     with open_session(console) as session:
         ledger, row = session.ledger, fetch_run(session, resolve_run(session, run), console)
         if rank is not None and row.kind == "broadcast" and row.nodes is None and rank >= row.total:
-            raise UsageError(f"run {row.run} has ranks 0 to {row.total - 1}, not {rank}")
+            raise UsageError(f"run {row.run} has no rank {rank}. Choose a rank from 0 to {row.total - 1}")
         out: _LogOutput | CollapsedPrinter = _LogOutput(console, rank)
         pool = ledger.pool(row.token)
         if row.state == "running" and pool.ended_at is None:
@@ -263,7 +263,7 @@ def logs(console: Console, run: str, rank: int | None, follow: bool, collapse: b
         else:
             pieces = rank_output(ledger, row.run)
         if collapse:
-            for _ in pieces:  # until nothing more of it comes here
+            for _ in pieces:  # fetch everything first
                 pass
             pieces = merged_output(ledger, row.run)
             ranks = 1 + max(session.run_logs(row.run).ranges, default=0)
@@ -278,27 +278,31 @@ def logs(console: Console, run: str, rank: int | None, follow: bool, collapse: b
 
 @command()
 @click.argument("run")
-@click.option("--node", metavar="N", type=click.IntRange(min=0), help="Of this node, not of the first.")
+@click.option(
+    "--node", metavar="N", type=click.IntRange(min=0), help="Print the lock file of node N.  [default: the first node]"
+)
 def lock(console: Console, run: str, node: int | None) -> int:
-    """Print the lock of what was installed for a run.
+    """Print a lock file of the packages installed for a run.
 
-    "run --lock FILE" installs it again.
+    Install the same packages again with "run --lock FILE".
 
-    RUN is a run's id or a pool's name (its latest run), or as much of one as tells it from others.
+    RUN is the id of a run or the name of a pool (its latest run), or a unique prefix.
     """
     with open_session(console) as session:
         row = resolve_run(session, run)
         found = installed_packages(session.ledger, row)
     if not found:
         raise UsageError(
-            f"nothing was installed for run {row.run}: nobody asked for packages, and its ranks had what their hosts' "
-            "Python has"
+            f"nothing was installed for run {row.run}: no packages were requested, so its ranks used those of their "
+            "hosts' Python"
         )
     if node is not None and node not in found:
-        raise UsageError(f"no lock is kept of node {node} for run {row.run}; give one of {_nodes_text(found)}")
+        raise UsageError(f"no lock file of node {node} for run {row.run}. Choose one of {_nodes_text(found)}")
     shown = min(found) if node is None else node
     if node is None and (others := [each for each in found if found[each] != found[shown]]):
-        console.note(f"this is of node {shown}; node {_nodes_text(others)} had other packages: --node shows them")
+        console.note(
+            f"showing node {shown}; node {_nodes_text(others)} had different packages. Select a node with --node"
+        )
     if console.as_json:
         console.result({"run": row.run, "node": shown, "lock": found[shown]})
     else:
@@ -311,21 +315,21 @@ def _nodes_text(nodes: Iterable[int]) -> str:
 
 
 def _fetch_logs(session: Session, pool: PoolRow, follow: bool, console: Console) -> None:
-    """Have what a pool's ranks printed brought here. Where the pool does not answer, what is here is shown.
+    """Fetch the logs of a pool, or report that only the local logs are shown because the pool does not answer.
 
     Raises:
-        PoolError: it does not answer, and its run is to be followed.
+        PoolError: If the pool does not answer, and ``follow`` is set.
     """
     try:
         session.observe(pool.key).result()
     except PoolError as error:
         if follow:
             raise
-        console.note(f"{format_error(error)}; this is what was kept here")
+        console.note(f"{format_error(error)}; showing the logs saved on this machine")
 
 
 class _LogOutput:
-    """Where log bytes go: to printers, or, for ``--json``, into one object."""
+    """Output of the logs of ranks: to printers, or into one object for ``--json``."""
 
     def __init__(self, console: Console, rank: int | None) -> None:
         self.rank = rank
@@ -337,7 +341,7 @@ class _LogOutput:
         }
 
     def feed(self, piece: OutputChunk) -> None:
-        """Take bytes of a log file."""
+        """Add bytes of a log file."""
         if self.rank not in (None, piece.rank):
             return
         if self._console.as_json:
@@ -358,7 +362,7 @@ class _LogOutput:
 
 
 T = TypeVar("T")
-PROGRESS_SECONDS = 3.0  # seconds between two words on how far it is
+PROGRESS_SECONDS = 3.0  # seconds between progress notes
 
 
 @command()
@@ -367,7 +371,8 @@ PROGRESS_SECONDS = 3.0  # seconds between two words on how far it is
 def files(console: Console, run: str, patterns: Sequence[str]) -> int:
     """List the files that ranks wrote on their nodes.
 
-    Of a run, or of all of a pool's time. PATTERN is a path below the working folder, or such as "out/**" or "*.pt".
+    Lists the files of one run, or of a pool's whole lifetime. PATTERN is a path below the working folder, or a pattern
+    such as "out/**" or "*.pt".
     """
     with open_session(console) as session:
         pool, of_run = _resolve_pool(session, run)
@@ -381,55 +386,58 @@ def files(console: Console, run: str, patterns: Sequence[str]) -> int:
     if found.files and not console.as_json:
         console.print_line("\n".join(table(rows)))
     if not found.files and not found.failures and not here:
-        console.note("its ranks have written no such file" if patterns else "its ranks have written no files")
+        console.note("its ranks wrote no matching files" if patterns else "its ranks wrote no files")
     if found.omitted_count:
-        console.note(f"{count(found.omitted_count, 'more file')}: say which, by patterns")
+        console.note(f"{count(found.omitted_count, 'more file')} not listed. Narrow the list with patterns")
     for node, reason in found.failures.items():
-        console.note(f"node {node} cannot be asked: {sanitize_line(reason)}")
+        console.note(f"cannot list the files of node {node}: {sanitize_line(reason)}")
     return errors.FAILED if found.failures else errors.OK
 
 
 @command()
 @click.argument("run", metavar="RUN|POOL")
 @click.argument("patterns", metavar="[PATTERN]...", nargs=-1)
-@click.option("--to", metavar="DIR", help="Where they come to.  [default: outputs/RUN, or outputs/POOL]")
+@click.option("--to", metavar="DIR", help="Download to DIR.  [default: outputs/RUN, or outputs/POOL]")
 def fetch(console: Console, run: str, patterns: Sequence[str], to: str | None) -> int:
-    """Bring files here that ranks wrote on their nodes.
+    """Download files that ranks wrote on their nodes.
 
-    Each comes once, whole, and over nothing that did not come from there; what was cut off is gone on with.
+    Files that were already downloaded are skipped, and interrupted downloads are resumed. Other local files are never
+    overwritten.
     """
     with open_session(console) as session:
         pool, of_run = _resolve_pool(session, run)
         if session.is_working_locally(pool):
             console.note(f"pool {pool.name} runs on this machine: {_local_files_text(pool)}")
-        far = _FetchProgress()
+        progress = _FetchProgress()
         target = Path(to) if to is not None else None
-        haul = _wait_with_progress(session.fetch_files(pool.key, of_run, patterns, target, far.update), far, console)
-    console.result({"files": [fetch_json(each) for each in haul.files], "notes": haul.notes})
-    failed = [each for each in haul.files if each.error]
-    for each in haul.files:
+        fetching = session.fetch_files(pool.key, of_run, patterns, target, progress.update)
+        fetched = _wait_with_progress(fetching, progress, console)
+    console.result({"files": [fetch_json(each) for each in fetched.files], "notes": fetched.notes})
+    failed = [each for each in fetched.files if each.error]
+    for each in fetched.files:
         if not console.as_json and not each.error:
             console.print_line(sanitize_line(str(each.target)))
-    new = [each for each in haul.files if each.is_new]
-    there = len(haul.files) - len(new) - len(failed)
+    new = [each for each in fetched.files if each.is_new]
+    skipped = len(fetched.files) - len(new) - len(failed)
     size = format_size(sum(each.file.size for each in new))
-    console.note(f"{count(len(new), 'file')} fetched, {size}" + (f"; {there:,} here already" if there else ""))
+    console.note(f"{count(len(new), 'file')} fetched, {size}" + (f"; {skipped:,} already here" if skipped else ""))
     for names, node, reason in list_failed_files(failed):
         console.note(f"not fetched: {sanitize_line(names)} of node {node}: {sanitize_line(reason)}")
-    for note in haul.notes:
+    for note in fetched.notes:
         console.note(sanitize_line(note))
-    return errors.FAILED if failed or haul.notes else errors.OK
+    return errors.FAILED if failed or fetched.notes else errors.OK
 
 
 def _local_files_text(pool: PoolRow) -> str:
-    return f"what its ranks write is here already, in {sanitize_line(str(pool.spec.get('cwd') or 'your own folder'))}"
+    folder = sanitize_line(str(pool.spec.get("cwd") or "your own folder"))
+    return f"its ranks write directly to {folder}"
 
 
 def _resolve_pool(session: Session, word: str) -> tuple[PoolRow, str | None]:
-    """The pool that is meant, and the run, unless all of the pool is.
+    """Return the pool that a word names, and its run; None for all runs of the pool.
 
     Raises:
-        UsageError: there is none such, or it has ended.
+        UsageError: If nothing matches, or the pool has ended.
     """
     pool, run = session.ledger.find_pool(word), None
     if pool is None:
@@ -441,24 +449,24 @@ def _resolve_pool(session: Session, word: str) -> tuple[PoolRow, str | None]:
     if session.is_working_locally(pool):
         raise UsageError(f"pool {pool.name} ended at {when}, and ran on this machine: {_local_files_text(pool)}")
     receipt = pool.receipt or {}
-    left = [sanitize_line(str(each)) for part in ("notes", "lost") for each in receipt.get(part, ())]
-    said = f"; its receipt says: {'; '.join(left)}" if left else ""
+    notes = [sanitize_line(str(each)) for part in ("notes", "lost") for each in receipt.get(part, ())]
+    about = f"; notes of its receipt: {'; '.join(notes)}" if notes else ""
     copies = [f"\n  {each}" for each in _copy_commands(session, pool, receipt.get("stays", ()))]
-    how = f"\nto copy its ranks' working folders:{''.join(copies)}" if copies else ""
-    raise UsageError(f"pool {pool.name} ended at {when}, and nobody gives out its files any more{said}{how}")
+    how = f"\nCopy the working folders of its ranks with:{''.join(copies)}" if copies else ""
+    raise UsageError(f"pool {pool.name} ended at {when}: its files cannot be fetched any more{about}{how}")
 
 
 def _copy_commands(session: Session, pool: PoolRow, places: Sequence[tuple[int, str]]) -> Iterator[str]:
-    """The commands that bring folders which stay on hosts here."""
+    """Yield commands that copy folders which remain on hosts to this machine."""
     from skyward_core.client import ssh_hosts  # late: it imports asyncssh
 
     for node, folder in places:
-        with suppress(UsageError, OSError):  # the receipt says where they lie
+        with suppress(UsageError, OSError):  # the receipt names the folders anyway
             yield sanitize_line(ssh_hosts.copy_command(session.ledger, pool, node, folder))
 
 
 class _FetchProgress:
-    """How far it is, told by another thread."""
+    """Progress of a download, updated by the session's thread."""
 
     done = total = 0
 
@@ -466,12 +474,12 @@ class _FetchProgress:
         self.done, self.total = done, total
 
 
-def _wait_with_progress(future: Future[T], far: _FetchProgress, console: Console) -> T:
-    """Wait, with a word now and then."""
+def _wait_with_progress(future: Future[T], progress: _FetchProgress, console: Console) -> T:
+    """Wait for a download, with periodic progress notes."""
     while True:
         try:
             return future.result(PROGRESS_SECONDS)
         except TimeoutError:
             if future.done():
                 raise
-            console.note(f"{format_size(far.done)} of {format_size(far.total)}")
+            console.note(f"{format_size(progress.done)} of {format_size(progress.total)}")

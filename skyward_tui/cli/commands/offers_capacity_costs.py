@@ -33,27 +33,27 @@ from skyward_tui.text.number_and_time_format import ago, count, money
 
 @command()
 @click.argument("offering")
-@click.option("--price", metavar="$", type=float, help="What it costs, as offers --block says it.")
+@click.option("--price", metavar="$", type=float, help="Expected price, as listed by offers --block.")
 @settings_option
 def buy(console: Console, offering: str, price: float | None, settings: Sequence[str]) -> int:
-    """Buy what offers --block has listed, by its id.
+    """Buy a capacity block listed by offers --block, by its id.
 
-    It is paid at once, and not given back. At a terminal the price is asked for; elsewhere --price has to say it.
+    The purchase is charged at once and cannot be refunded. Confirm the price at the terminal or with --price.
     """
     texts = dict(map(parse_setting, settings))
     block = offers_and_capacity.find_offering(offering, texts)
     console.note(
         f"{count(block.count, 'machine')} of {sanitize_line(block.instance_type)} in {sanitize_line(block.zone)} for "
-        f"{block.hours} hours from {_format_time(block.starts_at)}: ${block.upfront:,.2f}, paid at once and not "
-        "given back"
+        f"{block.hours} hours from {_format_time(block.starts_at)}: ${block.upfront:,.2f}, charged at once and not "
+        "refundable"
     )
-    said = _ask_price(block, price, console)
+    confirmed = _ask_price(block, price, console)
     try:
-        found = offers_and_capacity.buy(block, said, texts)
-    except Unreachable as error:  # nobody knows
+        found = offers_and_capacity.buy(block, confirmed, texts)
+    except Unreachable as error:  # the purchase is unconfirmed
         console.report_error(error)
         return errors.UNVERIFIED
-    console.note(f"bought: {found.id}; sky.AWS(reservation={found.id!r}) has machines of it once it has begun")
+    console.note(f"bought: {found.id}; use its machines from its start with sky.AWS(reservation={found.id!r})")
     console.result({"bought": asdict(found)})
     if not console.as_json:
         console.print_line(found.id)
@@ -61,51 +61,50 @@ def buy(console: Console, offering: str, price: float | None, settings: Sequence
 
 
 def _ask_price(block: Block, price: float | None, console: Console) -> float:
-    """The price, as the person says it."""
+    """Return the price that the user confirms."""
     if price is not None:
         return price
     if not console.is_terminal:
-        raise UsageError(f"nothing was bought: --price {block.upfront:.2f} buys it without a terminal")
+        raise UsageError(f"nothing was bought. Without a terminal, confirm the price with --price {block.upfront:.2f}")
     typed = console.ask(f"type the price to buy it, {block.upfront:.2f}").strip().lstrip("$").replace(",", "")
     try:
         return float(typed)
     except ValueError:
-        raise UsageError(f"{typed!r} is no price: nothing was bought") from None
+        raise UsageError(f"nothing was bought: {typed!r} is not a price") from None
 
 
 @command()
 @click.argument("offering")
-@click.option("-y", "--yes", is_flag=True, help="Without a word at the terminal.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
 def clear(console: Console, offering: str, yes: bool) -> int:
-    """Let an offering be bought again whose purchase nobody heard of.
+    """Allow buying an offering again after an unconfirmed purchase.
 
-    The account is asked first: what it shows, or cannot tell, is not cleared.
+    Checks the account first. Does nothing if the account has the reservation, or cannot be read.
     """
     purchase = offers_and_capacity.find_doubtful_purchase(offering)
     block = Block(**purchase.block)
     console.note(
-        f"{sanitize_line(block.id)} ({money(block.upfront)}) was asked for {_format_time(purchase.asked_at)}, "
-        "and the account has no "
-        "reservation with its tag: the call was never made, as far as AWS can tell"
+        f"{sanitize_line(block.id)} ({money(block.upfront)}) was ordered at {_format_time(purchase.asked_at)}, "
+        "but the account has no reservation with its tag: AWS has no record of the purchase"
     )
     if not yes:
         if not console.is_terminal:
-            raise UsageError(f"nothing was changed: --yes has {offering} count as not bought")
-        if console.ask("type clear to have it count as not bought").strip() != "clear":
+            raise UsageError(f"nothing was changed. Mark {offering} as not bought with --yes")
+        if console.ask('type "clear" to mark it as not bought').strip() != "clear":
             raise UsageError("nothing was changed")
     offers_and_capacity.clear_purchase(purchase)
-    console.note(f"{sanitize_line(block.id)} counts as not bought, and may be bought again")
+    console.note(f"{sanitize_line(block.id)} is marked as not bought, and can be bought again")
     console.result({"cleared": purchase.block})
     return errors.OK
 
 
 @command("ls")
-@click.option("--provider", metavar="NAME", default="aws", show_default=True, help="Whose account.")
+@click.option("--provider", metavar="NAME", default="aws", show_default=True, help="List the account of this provider.")
 @settings_option
 def list_offerings(console: Console, provider: str, settings: Sequence[str]) -> int:
-    """List what is held for the account, and what was bought from here.
+    """List the capacity reservations of the account, and purchases from this machine.
 
-    Ends with 3 where nobody knows whether something was bought.
+    Exits with 3 if a purchase is unconfirmed.
     """
     bought = offers_and_capacity.purchases()
     held = offers_and_capacity.list_reservations(provider, dict(map(parse_setting, settings)))
@@ -115,10 +114,9 @@ def list_offerings(console: Console, provider: str, settings: Sequence[str]) -> 
     for row, reason in doubtful:
         block = Block(**row.block)
         console.note(
-            f"{block.id} ({money(block.upfront)}) was asked for {_format_time(row.asked_at)}, and nobody knows "
-            "whether it was "
-            f"bought: {reason or 'no reservation with its tag is seen'}; `skyward-tui capacity clear "
-            f"{sanitize_line(block.id)}` lets it be bought again"
+            f"the purchase of {block.id} ({money(block.upfront)}) at {_format_time(row.asked_at)} is unconfirmed: "
+            f"{reason or 'the account has no reservation with its tag'}. Allow another purchase with: skyward-tui "
+            f"capacity clear {sanitize_line(block.id)}"
         )
     console.result(
         {
@@ -127,13 +125,13 @@ def list_offerings(console: Console, provider: str, settings: Sequence[str]) -> 
         }
     )
     if not console.as_json:
-        console.print_line("\n".join(table(rows)) if held else "nothing is held for this account there")
+        console.print_line("\n".join(table(rows)) if held else "the account has no capacity reservations there")
     return errors.UNVERIFIED if doubtful else errors.OK
 
 
 @click.group()
 def capacity() -> None:
-    """Machines that are bought ahead, or held for an account."""
+    """List, buy or clear capacity reservations."""
 
 
 for _each in (buy, clear, list_offerings):
@@ -159,11 +157,11 @@ def offers(
     zones: Sequence[str], vcpus: int, memory: float, architecture: str | None, efa: bool,
     block: int | None, nodes: int | None,
 ) -> int:  # fmt: skip
-    """List the machines that could be rented, and their prices.
+    """List machines for rent and their prices.
 
-    Nothing is made. Without --accelerator those with any accelerator are listed, and with --vcpus, --memory or --arch
-    those without one. A price is that of an hour of a machine with its disk and its public address. Ends with 1 where
-    nothing fits.
+    Creates nothing. Without --accelerator, lists machines with any accelerator, or with --vcpus, --memory or --arch
+    machines without an accelerator. Prices are per hour and machine, including its disk and public address. Exits with
+    1 if no machine matches.
     """
     requirements = MachineRequirements(
         accelerator=accelerators.resolve(accelerator),
@@ -179,10 +177,10 @@ def offers(
     )
     if block is not None:
         if spot:
-            raise UsageError("--spot machines are not bought ahead: leave it or --block out")
+            raise UsageError("--spot cannot be combined with --block: spot capacity cannot be reserved. Remove one")
         return _show_blocks(console, requirements, nodes or 1, block)
     if nodes is not None:
-        raise UsageError("--nodes goes with --block; other prices are of one machine")
+        raise UsageError("--nodes needs --block: other prices are per machine. Remove --nodes")
     found = list_offers(requirements)
     fitting = matching_offers(found.offers, requirements)
     missed = [] if fitting else describe_nearest(found.offers, requirements)
@@ -194,15 +192,15 @@ def offers(
     elif fitting:
         console.print_line("\n".join(table([_HEAD, *_rows(fitting)])))
     else:
-        console.print_line("nothing fits; what comes nearest:" if missed else "nothing fits, and nothing comes near")
+        console.print_line("no matching machines; closest offers:" if missed else "no matching machines")
         for line in missed:
             console.print_line(f"  {sanitize_line(line)}")
     return errors.OK if fitting else errors.FAILED
 
 
 def _show_blocks(console: Console, requirements: MachineRequirements, nodes: int, hours: int) -> int:
-    """A table of what can be bought ahead."""
-    # The limit is to what an hour of the block costs.
+    """Print the table of capacity blocks."""
+    # --max-hourly applies to the hourly price of the block, so the machines are not filtered by it.
     asked = replace(requirements, allocation="on-demand", max_hourly=None)
     most = requirements.max_hourly
     found = [
@@ -213,15 +211,15 @@ def _show_blocks(console: Console, requirements: MachineRequirements, nodes: int
     try:
         save_listed_blocks(found)
     except OSError as error:
-        console.note(f"none of these can be bought by its id, which could not be written down: {error}")
-    rows = [("provider", "type", "machines", "where", "from", "hours", "all of it", "each", "id")]
+        console.note(f"cannot buy these by their ids, because the ids could not be saved: {error}")
+    rows = [("provider", "type", "machines", "where", "from", "hours", "total", "each", "id")]
     for each in found:
         names = sanitize_line(each.provider), sanitize_line(each.instance_type), str(each.count)
         place = sanitize_line(each.zone), _format_time(each.starts_at), str(each.hours)
         rows.append((*names, *place, money(each.upfront), f"{money(each.hourly)}/h", sanitize_line(each.id)))
     console.result({"blocks": [asdict(each) | {"hourly": each.hourly} for each in found]})
     if not console.as_json:
-        console.print_line("\n".join(table(rows)) if found else "nothing that fits can be bought ahead now")
+        console.print_line("\n".join(table(rows)) if found else "no matching capacity blocks for sale now")
     return errors.OK if found else errors.FAILED
 
 
@@ -231,7 +229,7 @@ _HEAD = (
 
 
 def _rows(fitting: Sequence[Offer]) -> list[Sequence[str]]:
-    """A line for each kind of machine and place, at its best offer's rank, with what both markets ask there."""
+    """Return a row for each machine type and place, with the prices of both markets, ordered by the best offer."""
     lines: dict[tuple[str, str, str, str], dict[str, Offer]] = {}
     for each in fitting:
         place = each.provider, each.instance_type, each.region, each.zone
@@ -242,7 +240,7 @@ def _rows(fitting: Sequence[Offer]) -> list[Sequence[str]]:
 def _offer_row(markets: dict[str, Offer]) -> Sequence[str]:
     best = next(iter(markets.values()))
     spot = markets.get("spot")
-    # All told, as the price that stands beside it.
+    # Includes disk and address, like the current price.
     lately = "–".join(money(each + spot.beside_hourly) for each in (spot and spot.lately) or ()) if spot else ""
     of_each = f" {best.memory_each_gb:.0f} GB" if best.memory_each_gb else ""
     return (
@@ -275,7 +273,7 @@ def _age(offer: Offer) -> str:
 
 
 @command()
-@click.option("--since", metavar="TIME", default="30d", show_default=True, help='How far back: "12h", "30d", "4w".')
+@click.option("--since", metavar="TIME", default="30d", show_default=True, help='Period: "12h", "30d", "4w".')
 @click.option(
     "--by",
     type=click.Choice(["pool", "function", "day"]),
@@ -284,14 +282,14 @@ def _age(offer: Offer) -> str:
     help="Group the sums by pool, function or day.",
 )
 def costs(console: Console, since: str, by: str) -> int:
-    """Add up what pools have cost.
+    """Show the cost of pools.
 
-    Machines are counted from when they were made to when they began to end, replaced ones too, at the prices that were
-    known when they were made. What the provider bills is what counts.
+    Counts all machines, also replaced ones, from their creation to the start of their termination, at the prices known
+    at their creation. The provider's bill is authoritative.
     """
     began = parse_time("--since", since)
     with open_session(console) as session:
-        note_unreachable(session, console)  # a pool that has ended itself costs nothing since
+        note_unreachable(session, console)  # records the end of pools that shut themselves down
     found = add_up(began)
     if console.as_json:
         sums = {"functions": dict(found.by_function), "days": dict(found.by_day)}
@@ -299,7 +297,7 @@ def costs(console: Console, since: str, by: str) -> int:
         console.result({"since": began, "dollars": found.dollars, "pools": pools} | sums)
         return errors.OK
     if not found.pools:
-        console.print_line("no pool has cost anything in that time")
+        console.print_line("no costs in that time")
         return errors.OK
     rows = {
         "pool": _pool_rows(found.pools),
@@ -307,9 +305,8 @@ def costs(console: Console, since: str, by: str) -> int:
         "day": _sum_rows("day", dict(sorted(found.by_day.items()))),
     }[by]
     console.print_line("\n".join(table([*rows, ("all", *[""] * (len(rows[0]) - 2), money(found.dollars))])))
-    unknown = sum(each.dollars is None for each in found.pools)
-    if unknown:
-        console.note(f"of {unknown} of these pools nobody knows what they cost")
+    if unknown := sum(each.dollars is None for each in found.pools):
+        console.note(f"the cost of {count(unknown, 'pool')} is unknown")
     return errors.OK
 
 

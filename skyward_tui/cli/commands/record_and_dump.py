@@ -1,4 +1,4 @@
-"""``skyward-tui record``: what happened to a pool or one of its runs, in one file that can be played again."""
+"""``skyward-tui record`` and ``replay --dump``: recordings of pools and runs, saved to one file."""
 
 from __future__ import annotations
 
@@ -25,34 +25,32 @@ ENDING = ".skyrec"
 
 @command()
 @click.argument("run", metavar="RUN|POOL")
-@click.option("-o", "--output", metavar="FILE", help="The file to write; overwrites nothing.  [default: NAME.skyrec]")
+@click.option("-o", "--output", metavar="FILE", help="Write to FILE; overwrites nothing.  [default: NAME.skyrec]")
 def record(console: Console, run: str, output: str | None) -> int:
-    """Pack the record of a pool or a run into one file.
+    """Save a recording of a pool or a run to one file.
 
-    "replay FILE" plays it, on any machine. Secrets that are known as such are blanked; look at it before you send it.
+    Play the recording on any machine with "replay FILE". Known secrets are masked. Check the file before you send it.
 
-    RUN is a run's id or a pool's name, or as much of one as tells it from others.
+    RUN is the id of a run or the name of a pool, or a unique prefix.
     """
     with open_session(console) as session:
         pool, run = _resolve_recording(session, run)
         target = Path(output or f"{run or pool.name}{ENDING}")
         if os.path.lexists(target):
-            raise UsageError(f"{target} is there already and is left as it is; name another file with -o")
+            raise UsageError(f"{target} already exists and was not changed. Name another file with -o")
         if pool.ended_at is None:
             _fetch_recording(session, pool, console)
         packed = export_recording(session.ledger, session.ledger.pool(pool.token), run, target)
     what = f"run {run}" if run else f"pool {pool.name}"
     console.print_line(
-        f"{target} holds {what}: {packed.entries:,} events, lines and figures in {format_size(packed.size)}; "
-        f"skyward-tui replay {target} plays it"
+        f"saved {what} to {target}: {packed.entries:,} events, lines and metrics in {format_size(packed.size)}; "
+        f"play it with: skyward-tui replay {target}"
     )
     if packed.left_out:
-        console.print_line(
-            f"of long logs it has the beginning and the end: {format_size(packed.left_out)} are left out"
-        )
+        console.print_line(f"long logs were shortened in the middle: {format_size(packed.left_out)} omitted")
     console.print_line(
-        "Look at it before you send it. Secrets that are known as such are blanked; what ranks printed, names of "
-        "hosts, users, folders and functions, and messages of errors, are in it."
+        "Check the file before you send it. Known secrets are masked. The file contains the output of ranks, names of "
+        "hosts, users, folders and functions, and error messages."
     )
     about = {"pool": pool.name, "run": run, "bytes": packed.size, "left_out": packed.left_out}
     console.result({"path": str(target)} | about)
@@ -60,22 +58,26 @@ def record(console: Console, run: str, output: str | None) -> int:
 
 
 def dump(record: Path, console: Console) -> int:
-    """Print a record's entries, in their order, each as a line of JSON, in which no character acts on a terminal.
+    """Print the entries of a recording in order, each as a line of JSON without control characters.
+
+    Args:
+        record: File of the recording.
+        console: Console for the output.
 
     Raises:
-        UsageError: it is none, or of a newer release.
-        OSError: it cannot be read.
+        UsageError: If the file is not a recording, or belongs to a newer release.
+        OSError: If the file cannot be read.
     """
     found = open_recording(record)
     for entry in found.entries():
         console.print_line(json.dumps(entry))
     if found.is_truncated:
-        console.note(f"{record} was cut off: what came after is not in it")
+        console.note(f"{record} is truncated: later entries are missing")
     return errors.OK
 
 
 def _resolve_recording(session: Session, word: str) -> tuple[PoolRow, str]:
-    """The pool that is meant, and the run of it; "" for all runs."""
+    """Return the pool that a word names, and its run; "" for all runs."""
     pool = session.ledger.find_pool(word)
     if pool is not None:
         return pool, ""
@@ -85,12 +87,12 @@ def _resolve_recording(session: Session, word: str) -> tuple[PoolRow, str]:
 
 
 def _fetch_recording(session: Session, pool: PoolRow, console: Console) -> None:
-    """Have what a pool that is up has told since brought here, as far as it answers."""
+    """Fetch the latest events and logs of a running pool, if the pool answers."""
     try:
         session.observe(pool.key).result()
     except PoolError as error:
-        console.note(f"{format_error(error)}; this is what was kept here")
+        console.note(f"{format_error(error)}; saving the data on this machine")
         return
     for run in session.ledger.runs(pool.token)[-1:]:
-        for _ in follow_output(session.ledger, run.run, None):  # until nothing more of it comes here
+        for _ in follow_output(session.ledger, run.run, None):  # until everything is fetched
             pass

@@ -1,4 +1,4 @@
-"""Run, script, call, sweep."""
+"""Runs started or attached to from the command line: launch, progress, interruption, report, teardown."""
 
 from __future__ import annotations
 
@@ -75,35 +75,35 @@ if TYPE_CHECKING:
 
 
 class RunNotifier:
-    """Calls the person about one run; what of their settings cannot be used is said at once."""
+    """Notifications of the user about one run; invalid notification settings are reported at once."""
 
     def __init__(self, console: Console) -> None:
         own = settings.load_user_settings()
-        for said in own.refused:
-            if "notify" in said:
-                console.note(said)
+        for problem in own.refused:
+            if "notify" in problem:
+                console.note(problem)
         self._notifier = Notifier(own.notify, _ring_terminal, console.note)
         self._started_at = time.monotonic()
 
     def run_ended(self, run: RunView, pool: str) -> None:
-        """A run has ended; returns at once."""
+        """Notify the user, without waiting, that a run has ended."""
         self._notify(run_notification(run, pool, time.time()))
 
     def start_failed(self, pool: str, reason: str) -> None:
-        """There is no pool, and so no run; returns at once."""
+        """Notify the user, without waiting, that the pool did not start."""
         self._notify(Notification("failed", pool, what="the start", detail=reason))
 
     def wait_for_command(self) -> None:
-        """Wait for the person's command, which has a limit and ends with us."""
+        """Wait for the user's notification command, which has a time limit and ends with this process."""
         if self._notifier.ways.command:
             from skyward_core.client.notify_command import wait_for_commands
 
             wait_for_commands()
 
-    def _notify(self, told: Notification) -> None:
-        # Who has waited for a pool's start has waited, however short the run was.
+    def _notify(self, notification: Notification) -> None:
+        # The time since the command started counts, not that of the run: the user also waited for the pool.
         waited = time.monotonic() - self._started_at
-        self._notifier.notify_unless_seen(told._replace(seconds=waited), True, waited)
+        self._notifier.notify_unless_seen(notification._replace(seconds=waited), True, waited)
 
 
 def _ring_terminal(text: str) -> None:
@@ -113,24 +113,24 @@ def _ring_terminal(text: str) -> None:
 
 
 class TrialReporter:
-    """Tells of each trial of a run as it ends."""
+    """A progress note for each trial of a sweep when it ends."""
 
     def __init__(self, console: Console, sheet: TrialSheet) -> None:
         self._console = console
         self._sheet = sheet
         self._ended_tasks: set[int] = set()
         self._run = ""
-        self._early: list[tuple[str, Outcome]] = []  # until it is known which run is the sweep's
+        self._early: list[tuple[str, Outcome]] = []  # outcomes from before the run of the sweep is known
 
     def set_run(self, run: str) -> None:
-        """The sweep is that run."""
+        """Set the run of the sweep, and report its early outcomes."""
         self._run = run
         for of, outcome in self._early:
             self.on_outcome(of, outcome)
         self._early.clear()
 
     def on_outcome(self, run: str, outcome: Outcome) -> None:
-        """A task of a run of the pool has ended."""
+        """Report the end of a task, if it belongs to the sweep."""
         if not self._run:
             self._early.append((run, outcome))
             return
@@ -138,21 +138,22 @@ class TrialReporter:
             return
         self._ended_tasks.add(outcome.index)
         task = TaskView(outcome.index, outcome.rank, outcome.node, outcome.kind, outcome=outcome)
-        said = combination_text(self._sheet, self._sheet.tasks[outcome.index])
-        so_far = f"{len(self._ended_tasks):,}/{len(self._sheet.tasks):,}"
-        line = f"{so_far} {said}: {outcome.kind} {outcome_note(task)}".rstrip()
+        arguments = combination_text(self._sheet, self._sheet.tasks[outcome.index])
+        progress = f"{len(self._ended_tasks):,}/{len(self._sheet.tasks):,}"
+        line = f"{progress} {arguments}: {outcome.kind} {outcome_note(task)}".rstrip()
         self._console.note(f"{clip(line, 300)} ({precise_duration(outcome.seconds)})")
 
 
 class GangReporter:
-    """Tells of each run of a sweep by gangs as it begins, and as it ends.
+    """Progress notes for each run of a sweep by gangs, when it starts and when it ends.
 
     Args:
-        board: of the sweep.
-        pool: what it looks like, always as it is now.
+        console: Console for the notes.
+        board: Trials of the sweep.
+        pool: Live view of the pool.
 
     Attributes:
-        views: of the runs that have begun; a pool has those of late alone.
+        views: Views of all started runs; the pool itself forgets old runs.
     """
 
     def __init__(self, console: Console, board: TrialTableSource, pool: PoolView) -> None:
@@ -164,24 +165,24 @@ class GangReporter:
         self.views: dict[str, RunView] = {}
 
     def on_run_started(self, run: str) -> None:
-        """A run of the pool has begun."""
+        """Report the start of a run, once, if it belongs to the sweep."""
         if run in self._rows and run not in self.views and (view := self._pool.runs.get(run)) is not None:
             self.views[run] = view
-            so_far = f"{len(self.views):,}/{len(self._rows):,}"
-            self._console.note(f"run {run}: {so_far} {self._combination_text(run)} on {count(view.total, 'rank')}")
+            progress = f"{len(self.views):,}/{len(self._rows):,}"
+            self._console.note(f"run {run}: {progress} {self._combination_text(run)} on {count(view.total, 'rank')}")
 
     def on_run_event(self, event: RunOpened | RunEnded) -> None:
-        """A run of the pool begins, or has ended."""
+        """Report the start or the end of a run, if it belongs to the sweep."""
         self.on_run_started(event.run)
         if isinstance(event, RunOpened) or event.run not in self.views:
             return
         self._ended_count += 1
         view = self.views[event.run]
-        stands = representative_task(view.tasks.values())
-        what = "" if stands is None or event.state == "done" else f" ({outcome_note(stands)})"
+        task = representative_task(view.tasks.values())
+        what = "" if task is None or event.state == "done" else f" ({outcome_note(task)})"
         nodes = "node" if len(view.nodes) == 1 else "nodes"
         where = f" on {nodes} {', '.join(map(str, view.nodes))}" if view.nodes else ""
-        progress = f"{self._ended_count:,}/{len(self._rows):,} have ended"
+        progress = f"{self._ended_count:,}/{len(self._rows):,} ended"
         line = f"run {view.id}: {progress}, {self._combination_text(view.id)}: {event.state}"
         self._console.note(f"{clip(line + what, 300)}{where} ({precise_duration(event.at - view.opened_at)})")
 
@@ -190,13 +191,17 @@ class GangReporter:
 
 
 def show_trials(run: RunView, found: TrialTable, console: Console, sort: str | None = None) -> None:
-    """The table of a sweep, and the first failure.
+    """Print the table of a sweep, and its first failure.
 
     Args:
-        sort: a column, or a key of the results; with a - before it the greatest first. None: as combined.
+        run: The run of the sweep.
+        found: The trials.
+        console: Console for the output.
+        sort: Column, or key of the results, to sort by; with a leading "-" in descending order. None keeps the order
+            of the combinations.
 
     Raises:
-        UsageError: there is no such column.
+        UsageError: If the column does not exist.
     """
     rows = sorted_rows(found, sort)
     lines = table(trial_cells(found, rows))
@@ -204,26 +209,26 @@ def show_trials(run: RunView, found: TrialTable, console: Console, sort: str | N
     for line, row in zip(lines[1:], rows, strict=True):
         codes = (COLORS[row.state],) if row.state in COLORS else ()
         console.print_line(clip(line, console.width), *codes)
-    for line in failure_lines(run) if run.kind == "sweep" else ():  # by gangs it is of one trial alone
+    for line in failure_lines(run) if run.kind == "sweep" else ():  # a run of a sweep by gangs is only one trial
         console.note(line)
 
 
 def sorted_rows(found: TrialTable, sort: str | None) -> list[TrialRow]:
-    """The rows as a person wants them.
+    """Return the trials, sorted as for :func:`show_trials`.
 
     Raises:
-        UsageError: there is no such column.
+        UsageError: If the column does not exist.
     """
     if sort is None:
         return list(found.rows)
     try:
         return found.sorted_rows(sort.removeprefix("-"), falling=sort.startswith("-"))
     except KeyError:
-        raise UsageError(f"there is no column {sort!r} to sort by; there are {', '.join(found.columns)}") from None
+        raise UsageError(f"no column {sort!r}. Sort by one of: {', '.join(found.columns)}") from None
 
 
 def trial_cells(found: TrialTable, rows: list[TrialRow]) -> list[tuple[str, ...]]:
-    """The table's texts, its head first; results last, which may be long."""
+    """Return the cells of the table, its header first; results are last because they may be long."""
     cells = [found.columns]
     for row in rows:
         numbers = (row.numbers.get(name) for name in found.numbers)
@@ -237,7 +242,7 @@ def trial_cells(found: TrialTable, rows: list[TrialRow]) -> list[tuple[str, ...]
 
 T = TypeVar("T")
 
-NEXT_STEP_SECONDS = 15.0  # seconds that a job's next step may take to come; its nodes are kept for it for 10
+NEXT_STEP_SECONDS = 15.0  # seconds; the nodes stay reserved for the next step of a job for 10 s
 
 
 def run(
@@ -249,15 +254,17 @@ def run(
     missing: TrialSheet | None = None,
     before: tuple[str, Interpreter | None] = ("", None),
 ) -> int:
-    """Run a script's function on a pool, and give the exit status.
+    """Run a script's function on a pool, and return the exit status.
 
-    The pool is made for the run and torn down after it; one of that name that is up is used, and stays.
+    The pool is created for the run and torn down afterwards. A running pool of the requested name is used, and stays.
 
     Args:
-        dry_run: make, load and run nothing; tell what would be.
-        watch: tell how it is in a few lines, in place of all that ranks print.
-        missing: of a sweep, what is to be run of it.
-        before: the run that this one is again, and the Python that it had.
+        request: What to run, and on which pool.
+        console: Console for the output.
+        dry_run: Whether to show the plan without creating, loading or running anything.
+        watch: Whether to show a live summary instead of the output of the ranks.
+        missing: The trials of a sweep that have no result; None to run all.
+        before: Id of the run that is repeated, and its Python.
     """
     if watch:
         require_terminal(console, detach=request.detach)
@@ -265,8 +272,8 @@ def run(
         found = live_pool(session, request.pool)
         if found is not None and (options := request.shapes_pool):
             raise UsageError(
-                f"pool {found.name} is up already ({count(len(found.nodes), 'node')} on {found.provider}): "
-                f"leave out {', '.join(options)} to run on it as it is, end it (skyward-tui down {found.name}), "
+                f"pool {found.name} is already up ({count(len(found.nodes), 'node')} on {found.provider}). "
+                f"Remove {', '.join(options)} to use the pool as it is, tear it down (skyward-tui down {found.name}), "
                 "or choose another name"
             )
         plan = _make_plan(request, launching=not dry_run)
@@ -275,18 +282,17 @@ def run(
         if found is not None:
             plan = plan.on_pool(found)
         plan = plan.with_gangs()
-        if said := plan.describe_python_change(before[1]):
-            console.note(f"run {before[0]}: {said}")
+        if change := plan.describe_python_change(before[1]):
+            console.note(f"run {before[0]}: {change}")
         if dry_run:
             return _show_plan(plan, console)
         if plan.file_loss_warning and not console.is_terminal:
             console.note(f"pool {plan.pool.name}: {plan.file_loss_warning}")
         if request.outputs and plan.spec is not None and isinstance(plan.spec.provider, RunsHere):
-            console.note("ranks work in your own folder here: --output has nothing to bring")
-        if said := python_mismatch(plan, as_options=True):
-            console.note(said)
-        if said := missing_packages_text(plan, as_options=True):
-            console.note(said)
+            console.note("--output is ignored: ranks write directly to this folder")
+        for note in (python_mismatch(plan, as_options=True), missing_packages_text(plan, as_options=True)):
+            if note:
+                console.note(note)
         tasks = plan.load_tasks(echo=True)
         caller = None if request.detach else RunNotifier(console)
         job = PoolCommand(
@@ -297,15 +303,15 @@ def run(
 
 
 def _show_plan(plan: LaunchPlan, console: Console) -> int:
-    """What a run would do."""
+    """Print the plan of a run."""
     rental = plan.rental_plan()
-    told = plan_rows(plan, as_options=True)
-    console.print_line("\n".join(table(told)))
+    rows = plan_rows(plan, as_options=True)
+    console.print_line("\n".join(table(rows)))
     attempts = [asdict(each) | {"billed_hourly": each.billed_hourly} for each in rental.attempts]
     hourly = rental.hourly if rental.attempts or not plan.has_unknown_price else None
     console.result(
         {
-            "plan": [list(each) for each in told],
+            "plan": [list(each) for each in rows],
             "hourly": plan.price_hourly or hourly,
             "attempts": attempts,
             "creates": list(rental.creates),
@@ -321,9 +327,9 @@ def _make_plan(request: LaunchRequest, *, launching: bool) -> LaunchPlan:
         return make_plan(request, launching=launching)
     except ScriptError as error:
         if example := suggest_example(Path(request.script)):
-            raise ScriptError(f"{error}\nthere is an example of that name: run {example}") from error
+            raise ScriptError(f"{error}\nTo run the packaged example: run {example}") from error
         if "." in request.script and is_file(f"{request.script.replace('.', '/')}.py"):
-            raise ScriptError(f"{error}; a module is run with -m: run -m {request.script}") from error
+            raise ScriptError(f"{error}. To run a module: run -m {request.script}") from error
         raise
 
 
@@ -331,7 +337,7 @@ def _make_plan(request: LaunchRequest, *, launching: bool) -> LaunchPlan:
 @click.argument("pool")
 @watch_option
 def attach(console: Console, pool: str, watch: bool) -> int:
-    """Watch what runs on a pool, until it ends."""
+    """Watch the current run of a pool until it ends."""
     with open_session(console) as session:
         (row,) = live_pools(session, (pool,))
         view = session.observe(row.key).result()
@@ -341,8 +347,8 @@ def attach(console: Console, pool: str, watch: bool) -> int:
             console.result(pool_json(view))
             return errors.OK
         if any(task.state == "lost" for task in running[-1].tasks.values()):
-            # Who only looks changes nothing, and what waits for the lost ranks would wait for ever: as the run's client
-            # would, we have it stopped.
+            # Observers cannot stop ranks, so ranks waiting for lost peers would hang. Attach as a client, which stops
+            # them.
             session.attach(row.key).result()
         caller = RunNotifier(console)
         job = PoolCommand(
@@ -353,14 +359,25 @@ def attach(console: Console, pool: str, watch: bool) -> int:
 
 
 def live_pool(session: SessionInterface, name: str | None) -> PoolView | None:
-    """The pool of that name that is up."""
+    """Return the running pool of that name, if there is one."""
     if name is None:
         return None
     return next((p for p in session.refresh().result() if p.name == name and p.is_live), None)
 
 
 class PoolCommand:
-    """One run and its pool, from the first request to the receipt."""
+    """A run and its pool, from the first request to the receipt.
+
+    Args:
+        session: Session of this command.
+        console: Console for the output.
+        pool: Name or key of the pool.
+        ours: Whether this command creates the pool.
+        keep: Whether the pool stays up afterwards.
+        off_terminal: Reaction to a signal if there is no terminal to ask the user.
+        caller: Notifies the user about the end of the run; None if no user waits for it.
+        watch: Whether to show a live summary instead of the output.
+    """
 
     def __init__(
         self,
@@ -378,21 +395,21 @@ class PoolCommand:
         self.console = console
         self.follower = Follower(console)
         self.pool = pool
-        self.key = pool  # its own as soon as there is one, which no other pool ever has; "" for none
+        self.key = pool  # the pool's unique key as soon as it is known; "" while the pool is created
         self.begun: Future[PoolView] | None = None
         self.is_owner = ours
         self.leave_pool = keep or not ours
         self.off_terminal = off_terminal
-        self.notifier = caller  # None where nobody waits for the run's end
+        self.notifier = caller
         self.run: RunView | None = None
-        self._own_run_ids: set[str] = set()  # ids of all runs that this began
+        self._own_run_ids: set[str] = set()  # of all runs started by this command
         self.error: Exception | None = None
-        self.launch_saved: Future[None] | None = None  # what the run was launched with
-        self.detach_text = ""  # what it is to leave the run, where more is to be said of that
-        self.is_gang_sweep = False  # a sweep, of which each combination is a run
+        self.launch_saved: Future[None] | None = None
+        self.detach_text = ""  # what detaching does, if not the default
+        self.is_gang_sweep = False
         self.trials: TrialTable | None = None  # of a sweep that has ended
-        self._teardown: Future[Receipt] | None = None  # begun on the session's thread when the run ended
-        self._is_interrupted = False  # from then on the main thread decides about the pool, not the run's end
+        self._teardown: Future[Receipt] | None = None  # started on the session's thread when the run ended
+        self._is_interrupted = False  # then the main thread decides about the pool, not the end of the run
         self._deciding = threading.Lock()
         self._is_shown = False  # the receipt
         if watch:
@@ -401,8 +418,17 @@ class PoolCommand:
     def execute(
         self, spec: PoolSpec | None, tasks: Sequence[Task], request: LaunchRequest, sheet: TrialSheet | None
     ) -> int:
-        """Create the pool where a spec says how, run the task (or those of a sweep, of which there is a sheet), report,
-        and tear down where that is due."""
+        """Run a task, or the tasks of a sweep, on the pool, report, and tear the pool down if due.
+
+        Args:
+            spec: The pool to create; None for a running pool.
+            tasks: The task, or those of a sweep.
+            request: The request, saved for ``rerun``.
+            sheet: Trials of a sweep; None for a single task.
+
+        Returns:
+            The exit status.
+        """
 
         if spec is None:
             self.follower.is_output_ours = self.is_output_ours
@@ -421,8 +447,15 @@ class PoolCommand:
         return self.run_on_pool(spec, work)
 
     def run_on_pool(self, spec: PoolSpec | None, work: Callable[[], int]) -> int:
-        """Create the pool where a spec says how, have work done on it that gives an exit status, and tear down where
-        that is due."""
+        """Do work on the pool, and tear the pool down if due.
+
+        Args:
+            spec: The pool to create; None for a running pool.
+            work: Returns the exit status.
+
+        Returns:
+            The exit status, of the work or of the first error.
+        """
         up = spec is None
         try:
             if spec is not None:
@@ -433,34 +466,34 @@ class PoolCommand:
                 self.follower.wait(self.session.create(spec, begun=self.begun))
                 up = True
             else:
-                # It may have been starting when we looked.
+                # The key of a pool that was still starting may have been unknown.
                 self.key = self.follower.wait(self.session.attach(self.key)).key
                 self.session.subscribe(self.key, self.follower.on_event, self.follower.on_log)
             status = work()
         except (Interrupted, KeyboardInterrupt):
             status = errors.INTERRUPTED
-            self.leave_pool &= up  # a pool half made is no use to keep
+            self.leave_pool &= up  # an incomplete pool is not worth keeping
         except SkywardError as error:
             self.error, status = error, errors.error_exit_code(error)
             self.leave_pool &= up
-            self.leave_pool |= isinstance(error, PoolExistsError)  # that one is somebody else's
+            self.leave_pool |= isinstance(error, PoolExistsError)  # the existing pool belongs to another client
             if self.notifier is not None and self.run is None:
                 self.notifier.start_failed(self.pool, error_message(error))
-        except Exception as error:  # noqa: BLE001  a defect of this program: the pool is still torn down
+        except Exception as error:  # noqa: BLE001  an internal error: the pool must still be torn down
             status = errors.FAILED
             self._show_defect(error)
             self.leave_pool &= up
         return self._finish(status)
 
     def _show_defect(self, error: Exception) -> None:
-        """Show where this program failed."""
+        """Print the traceback of an internal error."""
         self.error = error
         print(sanitize_paragraph("".join(traceback.format_exception(error))), file=sys.stderr, flush=True)  # noqa: T201
 
     def _start_teardown(self, ended: Future[Any]) -> None:
-        """Begin the teardown that is due after a run; called on the session's thread.
+        """Start the teardown that is due after a run; called on the session's thread.
 
-        The main thread may still be writing what the ranks printed, and may wait for a reader that has stopped reading.
+        The main thread may be blocked: it writes the output of the ranks, whose reader may have stopped reading.
         """
         with self._deciding:
             run = self.run
@@ -469,7 +502,7 @@ class PoolCommand:
                 self._teardown = self.session.tear_down(self.key)
 
     def _can_decide(self) -> bool:
-        """Return whether a signal decides about the pool; it does not if the run's end has begun the teardown."""
+        """Check whether a signal can still decide about the pool, because its teardown has not started."""
         with self._deciding:
             self._is_interrupted = True
         if self._teardown is not None:
@@ -499,8 +532,11 @@ class PoolCommand:
         """Start a run on the pool.
 
         Args:
-            request: what it was launched with, or the job that it is a step of, to be kept; None for neither.
-            joined: whether the pool was up before.
+            task: The task.
+            one: Whether to run it on one node only.
+            stays: Whether the run continues without this client.
+            request: The request or the job, saved with the run for ``rerun``; None to save nothing.
+            joined: Whether the pool was up before.
         """
         if self.follower.live is not None:
             self.follower.live.open()
@@ -516,11 +552,15 @@ class PoolCommand:
         return run
 
     def is_output_ours(self, rank: int, of: str) -> bool | None:
-        """Whether what a rank prints is for us, on a pool where others' runs may be, too. None where only the rank's
-        next news tells: it may be another run's, which was there before, or ours, of which we hear too late.
+        """Check whether output of a rank belongs to this command, on a pool with runs of several clients.
 
         Args:
-            of: the run that it is of; "" where nothing tells.
+            rank: The rank.
+            of: Id of the run; "" if unknown.
+
+        Returns:
+            None if the next event of the rank decides: the output may belong to an older run of the rank, or to ours,
+            whose start is not reported yet.
         """
         if of:
             return of in self._own_run_ids
@@ -531,22 +571,21 @@ class PoolCommand:
         return not run.nodes or rank // self.session.view(self.key).ranks_per_node in run.nodes
 
     def _subscribe(self, begun: Future[PoolView]) -> None:
-        """There is a pool of ours: hear of it. Called on the session's thread."""
+        """Subscribe to the events of the new pool; called on the session's thread."""
         if begun.exception() is None:
             view = begun.result()
             self.key = view.key
-            if view.detail:  # said before there was anybody to hear it
-                told = PoolState(pool=view.name, state=view.state, detail=view.detail, hint=view.hint)
-                self.follower.on_event(told)
+            if view.detail:  # published before this subscription
+                self.follower.on_event(PoolState(pool=view.name, state=view.state, detail=view.detail, hint=view.hint))
             self.session.subscribe(self.key, self.follower.on_event, self.follower.on_log)
 
-    def _status_rows(self, said: str) -> list[Row]:
-        """Return what to draw in place of all that ranks print."""
+    def _status_rows(self, last_line: str) -> list[Row]:
+        """Return the rows of the live summary."""
         view = next(filter(self._is_ours, self.session.pools()), None)
-        return [] if view is None else status_rows(view, self.run, said, time.time())
+        return [] if view is None else status_rows(view, self.run, last_line, time.time())
 
     def resume(self, run: RunView) -> int:
-        """Follow a run that is under way, and, where it is a step of somebody's job, those that follow."""
+        """Follow a run of another client, and the next steps if it is a step of a job."""
         self.run, self.key = run, self.session.view(self.pool).key
         self.session.subscribe(self.key, self.follower.on_event, self.follower.on_log, missed=True)
         try:
@@ -562,7 +601,7 @@ class PoolCommand:
             return self._finish(errors.INTERRUPTED)
 
     def _wait_for_next_step(self, run: RunView) -> RunView | None:
-        """The step of a job that follows one that has ended; None where it does not come."""
+        """Wait for the next step of a job; return None if it does not start in time."""
 
         def found() -> RunView | None:
             view = self.session.view(self.key)
@@ -574,15 +613,15 @@ class PoolCommand:
 
         if not self.follower.wait_until(is_over, NEXT_STEP_SECONDS):
             self.console.note(
-                f"what follows {run.function} has not begun: its client is gone, or it waits for nodes "
+                f"the step after {run.function} has not started: its client has exited, or it is queued "
                 f"(skyward-tui queue {self.pool})"
             )
         return found()
 
     def wait_and_report(self, run: RunView, detach: bool = False) -> int:
-        """Wait for the run's end, whatever signals come, and give the exit status."""
+        """Wait for the end of a run or for a signal, report, and return the exit status."""
         if detach:
-            # Until its ranks have begun, the run needs us.
+            # The run needs this client until its ranks have started.
             most = self.session.view(self.key).world_size if run.kind == "sweep" else run.total
             self.follower.wait_until(lambda: run.state != "running" or len(run.tasks) >= min(most, run.total))
             self._detach(run)
@@ -601,12 +640,12 @@ class PoolCommand:
         return exit_status(run)
 
     def _run_gangs(self, tasks: Sequence[Task], sheet: TrialSheet, request: LaunchRequest, *, joined: bool) -> int:
-        """Run each combination as a gang, as many at a time as fit; the status is that of the first that failed."""
+        """Run each trial as a gang, as many at a time as fit; return the status of the first failed trial."""
         self.is_gang_sweep = True
         launched = self.session.launch_sweep(self.key, tasks, sheet, request, joined=joined)
         run = self._wait_for_launch(launched)
         view = self.session.view(self.key)
-        # Not waited for by the follower: what ranks print is shown once it is known whose runs are ours.
+        # Not through the follower: output of ranks can be shown only once the ids of our runs are known.
         board = self.session.trials(self.key, run).result()
         self._own_run_ids |= set(board.sheet.runs.values())
         many = count(len(tasks), "combination")
@@ -614,13 +653,13 @@ class PoolCommand:
         notes = GangReporter(self.console, board, view)
         notes.on_run_started(run.id)
 
-        def told(event: RunOpened | RunEnded) -> None:
+        def on_run(event: RunOpened | RunEnded) -> None:
             notes.on_run_event(event)
-            # What a live block shows: the newest of those that go on.
-            going = (each for each in reversed(notes.views.values()) if each.state == "running")
-            self.run = next(going, self.run)
+            # The live summary shows the newest active run.
+            active = (each for each in reversed(notes.views.values()) if each.state == "running")
+            self.run = next(active, self.run)
 
-        self.follower.on_run = told
+        self.follower.on_run = on_run
         over = self.session.wait_for_sweep(self.key, run.id)
         over.add_done_callback(self._start_teardown)
         try:
@@ -629,20 +668,20 @@ class PoolCommand:
             if self._can_decide():
                 return self._on_sweep_interrupted(run, over, interruption)
         finally:
-            begun = list(notes.views.values())
-            self.run = next((each for each in begun if each.state not in ("running", "done")), begun[-1])
+            started = list(notes.views.values())
+            self.run = next((each for each in started if each.state not in ("running", "done")), started[-1])
         self._report(self.run)
         return exit_status(self.run)
 
     def _on_sweep_interrupted(self, run: RunView, over: Future[None], interruption: Interrupted) -> int:
-        """A signal came while a sweep by gangs was awaited."""
-        leaving = "and leave running what runs: the rest does not begin"
+        """Detach from a sweep by gangs, or cancel it, after a signal."""
+        leaving = "running trials continue, pending trials are cancelled"
         choice = self._ask_choice("the sweep", interruption, outlives_us=True, leaving=leaving)
         if choice == "detach":
             over.cancel()
             self._detach(self.run or run)
             self.console.note(
-                f"what has not begun of the sweep does not: skyward-tui rerun {run.id} --missing runs it later"
+                f"pending trials were cancelled. Run them later with: skyward-tui rerun {run.id} --missing"
             )
             return errors.INTERRUPTED
         self.console.note("cancelling the sweep")
@@ -651,14 +690,14 @@ class PoolCommand:
             self.follower.wait(self.session.wait_for_sweep(self.key, run.id))
             self._report(self.run or run)
         except Interrupted:
-            self.leave_pool &= not self.is_owner  # no patience left: the teardown stops the runs as well
+            self.leave_pool &= not self.is_owner  # a second signal: the teardown stops the runs as well
         return errors.INTERRUPTED
 
     def _on_interrupted(self, run: RunView, ended: Future[RunView], interruption: Interrupted) -> None:
-        """A signal came while a run was awaited."""
+        """Detach from a run, or cancel it, after a signal."""
         choice = self._ask_choice(f"run {run.id}", interruption, outlives_us=None, leaving=self.detach_text)
         if choice == "detach":
-            ended.cancel()  # nobody waits any more
+            ended.cancel()
             self._detach(run)
         else:
             self._cancel_run(run, ended)
@@ -666,36 +705,38 @@ class PoolCommand:
     def _ask_choice(
         self, what: str, interruption: Interrupted, *, outlives_us: bool | None, leaving: str = ""
     ) -> Choice:
-        """What becomes of what is awaited, as the person says, where there is one.
+        """Return what to do with a run or sweep after a signal; ask the user if there is a terminal.
 
         Args:
-            outlives_us: whether it goes on when we leave; None to ask the session that.
-            leaving: what it is to leave it, where more is to be said of that.
+            what: The run or sweep, for the question.
+            interruption: The signal.
+            outlives_us: Whether it continues after a detach; None to ask the session.
+            leaving: What detaching does; "" for the default text.
         """
         choice = self.off_terminal
         if interruption.number == SIGINT and self.console.is_terminal:
             if outlives_us is None:
                 asked = self.session.survives_exit(self.key, self.run.id if self.run is not None else "")
                 outlives_us = self.follower.wait(asked, heed=False)
-            with suppress(Interrupted):  # nobody is there any more
+            with suppress(Interrupted):  # the terminal is gone
                 choice = self.follower.ask(what, outlives_us=outlives_us, leaving=leaving)
-                self.leave_pool = choice != "down"  # whoever answers has said what becomes of the pool
+                self.leave_pool = choice != "down"
         return choice
 
     def _cancel_run(self, run: RunView, ended: Future[RunView]) -> None:
-        reason = ": its output has no reader any more" if self.console.has_no_reader else ""
+        reason = ": nothing reads its output any more" if self.console.has_no_reader else ""
         self.console.note(f"cancelling run {run.id}{reason}")
         try:
             self.follower.wait(self.session.cancel(self.key, run.id))
             self._report(self.follower.wait(ended))
         except Interrupted:
-            self.leave_pool &= not self.is_owner  # no patience left: the teardown stops the run as well
+            self.leave_pool &= not self.is_owner  # a second signal: the teardown stops the run as well
 
     def _finish(self, status: int) -> int:
-        """Tear down where that is due, say what is left to say, and give the exit status."""
+        """Tear down if due, print the final report, and return the exit status."""
         receipt: Receipt | None = None
-        if self.begun is not None:  # nothing may begin to exist behind our back
-            with suppress(Exception):  # it is the error of the start, too, and was handled as that
+        if self.begun is not None:  # wait: machines may still be created
+            with suppress(Exception):  # already handled as the error of the start
                 self._wait_uninterrupted(self.begun)
         with self._deciding:
             self._is_interrupted = True
@@ -707,7 +748,7 @@ class PoolCommand:
                 receipt = self._wait_uninterrupted(down)
             except SkywardError as error:
                 self.error, status = error, errors.UNVERIFIED
-            except Exception as error:  # noqa: BLE001  a defect of this program
+            except Exception as error:  # noqa: BLE001  an internal error
                 self._show_defect(error)
                 status = errors.UNVERIFIED
             else:
@@ -716,14 +757,14 @@ class PoolCommand:
             queue_receipt(self.session, self.key, receipt)  # before it is printed: the client may be killed
         try:
             self._report_end(receipt)
-        except Exception as error:  # noqa: BLE001  a defect of this program
+        except Exception as error:  # noqa: BLE001  an internal error
             self._show_defect(error)
         if receipt is not None and self._is_shown:
             drop_receipts(self.session, [self.key.partition(".")[2]])
         return status or (errors.OK if self.error is None else errors.FAILED)
 
     def _wait_uninterrupted(self, future: Future[T]) -> T:
-        """Wait for what has to finish, whatever fails while its events are printed."""
+        """Wait for a future that must finish, even if printing its events fails."""
         try:
             return self.follower.wait(future, heed=False)
         except Exception as error:
@@ -733,7 +774,7 @@ class PoolCommand:
             return future.result()
 
     def _report_end(self, receipt: Receipt | None) -> None:
-        """Say what is left to say."""
+        """Print the final report: receipt, leftovers, error, result."""
         self.follower.finish()
         self._check_launch_saved()
         if receipt is not None:
@@ -751,13 +792,13 @@ class PoolCommand:
             self.notifier.wait_for_command()
 
     def _check_launch_saved(self) -> None:
-        """The run's launch is kept, or it is told why not."""
+        """Wait until the launch is saved, and report a failure."""
         if self.launch_saved is None:
             return
         try:
             self.follower.wait(self.launch_saved, heed=False)
         except (OSError, SkywardError) as error:
-            self.console.note(f"how the run was launched is not kept whole, and rerun may know nothing of it: {error}")
+            self.console.note(f"the launch was not saved completely, so rerun may not find it: {error}")
 
     def _is_ours(self, view: PoolView) -> bool:
         return self.key == view.key
@@ -769,101 +810,102 @@ class PoolCommand:
             runs = self.session.view(self.key).runs
             self.trials = board.table(run.id, run.tasks, MetricStore(), runs)
             show_trials(run, self.trials, self.console)
-            if self.is_gang_sweep and (said := sweep_outcome(self.trials, run.id)):
-                self.console.note(said)
+            if self.is_gang_sweep and (outcome := sweep_outcome(self.trials, run.id)):
+                self.console.note(outcome)
         else:
             show_run(run, self.console)
         if self.follower.live is not None:
-            self.console.note(f"what its ranks printed: skyward-tui logs {run.id}")
+            self.console.note(f"output of the ranks: skyward-tui logs {run.id}")
         view = next(filter(self._is_ours, self.session.pools()), None)
         ranks = view.metrics.ranks(run.id) if view is not None and self.trials is None else []
         if view is not None and ranks:
-            more = f" (and {count(len(ranks) - 1, 'rank')} more)" if len(ranks) > 1 else ""
+            more = f", +{count(len(ranks) - 1, 'rank')} more" if len(ranks) > 1 else ""
             last = format_metrics(view.metrics.latest(run.id, ranks[0]))
-            self.console.note(f"last numbers of rank {ranks[0]}{more}: {last}")
+            self.console.note(f"last metrics (rank {ranks[0]}{more}): {last}")
 
     def _detach(self, run: RunView) -> None:
-        """Leave the pool as it is, and tell what became of the run."""
+        """Detach from the pool, and report the state of the run."""
         was_over = run.state != "running"
         until = next(map(_idle_end_text, filter(self._is_ours, self.session.pools())), "")
         self.follower.wait(self.session.detach_pool(self.key), heed=False)
-        results, end = f"skyward-tui results {run.id}", f"the pool's end: skyward-tui down {self.pool}"
+        results, end = f"results: skyward-tui results {run.id}", f"tear down the pool: skyward-tui down {self.pool}"
         if run.state == "running":
-            said = f"goes on; watch it with: skyward-tui attach {self.pool}\nits results: {results}; {end}"
+            state = f"keeps running; watch: skyward-tui attach {self.pool}\n{results}; {end}"
         elif was_over:
-            said = f"has ended ({run.state}); its results: {results}\n{end}"
+            state = f"has ended ({run.state}); {results}\n{end}"
         else:
-            said = f"is cancelled: no node had got any of it\n{end}"
-        self.console.note(f"run {run.id} {said}{until}")
+            state = f"was cancelled: it had not reached any node\n{end}"
+        self.console.note(f"run {run.id} {state}{until}")
 
 
 def _idle_end_text(view: PoolView) -> str:
-    """When a pool that nobody uses ends, where what nobody has fetched goes with its machines; else ""."""
+    """Return when an idle pool shuts down, if unfetched results are lost with its rented machines; else ""."""
     if not (view.has_unknown_price or view.price_hourly):
         return ""
     seconds = float(view.spec.get("options", {}).get("idle_timeout", 0.0))
-    return f"\nits machines end {duration(seconds)} after the last run, and what nobody has fetched with them"
+    return f"\nits machines shut down {duration(seconds)} after the last run; unfetched results are lost then"
 
 
-# Options of ours that mean something there; all else the script says itself.
+# Options that also apply to a script with commands, which configures everything else itself.
 SUPPORTED_OPTIONS = ("target", "arguments", "provider", "hosts", "settings", "nodes", "python", "debug")
 LIBRARY = "skyward_core"
 
 
 def run_command(context: click.Context, target: str, commands: Sequence[str], console: Console) -> int:
-    """Have ``python -m skyward_core`` run it in the place of this process.
+    """Replace this process by ``python -m skyward_core`` running a script with commands of ``sky.app``.
 
     Args:
-        target: the script, or ``script:command``.
-        commands: those that the script has.
+        context: Context of the ``run`` command.
+        target: The script, or ``script:command``.
+        commands: Names of the script's commands.
+        console: Console for the output.
 
     Raises:
-        UsageError: an option is none of such a script.
+        UsageError: If an option does not apply to such a script.
     """
     path, command = split_target(target)
-    said = context.params
-    if said["dry_run"]:
+    options = context.params
+    if options["dry_run"]:
         raise UsageError(
-            f"run --dry-run loads nothing, and only running {path} tells which machines its commands have: "
-            f"`python -m {LIBRARY} --dry-run {path}` runs it, and rents nothing"
+            f"--dry-run cannot show the machines of {path}: its sky.app commands set them when they run. Use "
+            f"`python -m {LIBRARY} --dry-run {path}`, which runs the script but rents nothing"
         )
-    if unheeded := list(_ignored_options(context)):
+    if unsupported := list(_unsupported_options(context)):
         raise UsageError(
-            f"{path} has commands of sky.app ({', '.join(commands)}), which says what machines they have: "
-            f"{', '.join(unheeded)} {'is' if len(unheeded) == 1 else 'are'} not for them. --provider, --hosts, --set, "
-            "--nodes and --python are"
+            f"{path} has commands of sky.app ({', '.join(commands)}), which set their own machines. Remove "
+            f"{', '.join(unsupported)}; only --provider, --hosts, --set, --nodes and --python apply"
         )
-    provider, settings = parse_provider_settings(said["provider"], said["hosts"], said["settings"])
+    provider, settings = parse_provider_settings(options["provider"], options["hosts"], options["settings"])
     words = [] if provider is None else ["--provider", provider]
     for name, text in settings.items():
         words += ["--set", f"{name}={text}"]
-    words += [] if said["nodes"] is None else ["--nodes", str(said["nodes"])]
+    words += [] if options["nodes"] is None else ["--nodes", str(options["nodes"])]
     words += [str(path), *([] if command is None else [command])]
-    words += [f"--{each}" for each in said["arguments"]]
+    words += [f"--{each}" for each in options["arguments"]]
     words += [*context.args, *(context.meta[SCRIPT_ARGUMENTS] or ())]
-    python = _resolve_interpreter(str(path), said["python"], console)
+    python = _resolve_interpreter(str(path), options["python"], console)
     sys.stdout.flush()
     sys.stderr.flush()
     os.execv(python, [python, "-m", LIBRARY, *words])
 
 
 def _resolve_interpreter(script: str, asked: str | None, console: Console) -> str:
-    """The interpreter that the script is for, if this library is installed there, as it makes the pool; else our own.
+    """Return the script's interpreter if it has this library, which the script needs to create pools; else our own.
 
     Raises:
-        UsageError: the one that was asked for has no such library.
+        UsageError: If the requested interpreter lacks the library.
     """
     found = choose_interpreter(split_target(script)[0], asked, ask=query_python)
     if not lacks_module(found, LIBRARY):
         return found.path
     if asked is not None:
-        raise UsageError(f"{LIBRARY} is not installed for {asked}, and has to be where the script makes a pool")
-    console.note(f"{LIBRARY} is not installed for {found}: the script runs with {sys.executable}")
+        raise UsageError(f"{LIBRARY} is not installed for {asked}, but the script needs it. Install it there")
+    console.note(f"{LIBRARY} is not installed for {found}: running the script with {sys.executable}")
     return sys.executable
 
 
-def _ignored_options(context: click.Context) -> Iterator[str]:
-    """The options that were given, and are of no use."""
+def _unsupported_options(context: click.Context) -> Iterator[str]:
+    """Yield the given options that a script with commands does not support."""
     for each in context.command.params:
         name = each.name or ""
         if name not in SUPPORTED_OPTIONS and context.get_parameter_source(name) is ParameterSource.COMMANDLINE:

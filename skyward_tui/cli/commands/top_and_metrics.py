@@ -1,4 +1,4 @@
-"""``skyward-tui top`` and ``metrics``: what machines do, and what ranks logged."""
+"""``skyward-tui top`` and ``metrics``: metrics of machines and of ranks."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from skyward_tui.cli.run_report import table
 from skyward_tui.cli.shared_options import command
 from skyward_tui.text.error_hints import format_error
 from skyward_tui.text.hardware_cells import HARDWARE_COLUMNS, quantity, rows
-from skyward_tui.text.number_and_time_format import clock, number
+from skyward_tui.text.number_and_time_format import clock, count, number
 
 PERIOD = 1.0  # seconds between tables
 ENDINGS = (".csv", ".json", ".parquet")
@@ -31,9 +31,9 @@ ENDINGS = (".csv", ".json", ".parquet")
 
 @command()
 @click.argument("pool")
-@click.option("--once", is_flag=True, help="One table, and no more.")
+@click.option("--once", is_flag=True, help="Print one table and exit.")
 def top(console: Console, pool: str, once: bool) -> int:
-    """Show what a pool's machines do, every second."""
+    """Show the metrics of a pool's machines every second."""
     with open_session(console) as session, suppress(KeyboardInterrupt):
         view = session.start_sampling(pool).result()
         while True:
@@ -48,8 +48,9 @@ def top(console: Console, pool: str, once: bool) -> int:
 def _show(view: PoolView, console: Console) -> None:
     metrics, now = view.machines or MachineMetrics(), time.time()
     if console.as_json:
-        told = {"pool": view.name, "at": now, "nodes": [_node_json(metrics, node) for node in metrics.nodes]}
-        console.result(told | {"alerts": [{"run": run} | alert.to_json() for run, alert in _alerts(view, now)]})
+        nodes = [_node_json(metrics, node) for node in metrics.nodes]
+        alerts = [{"run": run} | alert.to_json() for run, alert in _alerts(view, now)]
+        console.result({"pool": view.name, "at": now, "nodes": nodes, "alerts": alerts})
         return
     for at, line in enumerate(table([HARDWARE_COLUMNS, *rows(metrics, now)])):
         console.print_line(line, *([1] if not at else []))
@@ -59,9 +60,9 @@ def _show(view: PoolView, console: Console) -> None:
 
 
 def _alerts(view: PoolView, now: float) -> list[tuple[str, Alert]]:
-    """What is amiss with the runs that go on."""
-    going = [run for run in list(view.runs.values()) if run.state == "running"]
-    return [(run.id, alert) for run in going for alert in find_alerts(view, run, now)]
+    """Return the alerts of all active runs."""
+    active = [run for run in list(view.runs.values()) if run.state == "running"]
+    return [(run.id, alert) for run in active for alert in find_alerts(view, run, now)]
 
 
 def _node_json(metrics: MachineMetrics, node: int) -> dict[str, Any]:
@@ -76,24 +77,24 @@ def _node_json(metrics: MachineMetrics, node: int) -> dict[str, Any]:
 
 @command()
 @click.argument("run")
-@click.option("--prometheus", is_flag=True, help="The newest, in Prometheus' text format.")
-@click.option("-o", "--output", metavar="FILE", help="Write all: .csv, .json or .parquet.")
+@click.option("--prometheus", is_flag=True, help="Print the latest values in the Prometheus text format.")
+@click.option("-o", "--output", metavar="FILE", help="Write all values to FILE: .csv, .json or .parquet.")
 def metrics(console: Console, run: str, prometheus: bool, output: str | None) -> int:
-    """Show what a run's ranks logged and its machines did."""
+    """Show the metrics of a run's ranks and machines."""
     if output is not None and not output.endswith(ENDINGS):
-        raise UsageError(f"{output} says no kind of file: end it with {' or '.join(ENDINGS)}")
+        raise UsageError(f"unknown file format: {output}. Use .csv, .json or .parquet")
     with open_session(console) as session:
         found, labels = _load_curves(session, run, console)
     for note in found.notes:
         console.note(note)
     if output is not None:
         _write(found, output)
-        console.note(f"{output}: {sum(map(len, found)):,} numbers of {len(found):,} curves")
+        console.note(f"{output}: {sum(map(len, found)):,} values of {count(len(found), 'metric')}")
     elif prometheus:
         for line in format_prometheus(found, labels).splitlines():
             console.print_line(line)
     elif not console.as_json:
-        console.print_line("\n".join(table([("name", "of", "newest", "numbers"), *_newest_rows(found)])))
+        console.print_line("\n".join(table([("name", "source", "last", "points"), *_newest_rows(found)])))
     console.result(labels | {"curves": [curve_json(curve) for curve in found]})
     return errors.OK
 
@@ -107,27 +108,27 @@ def _load_curves(session: Session, word: str, console: Console) -> tuple[Curves,
             view = session.start_sampling(pool.key).result()
             return build_curves(view, view.runs.get(row.run)), labels
         except PoolError as error:
-            console.note(f"{format_error(error)}; this is what was kept here")
+            console.note(f"{format_error(error)}; showing the metrics saved on this machine")
     view = session.load_ended_pool(pool.key).result()
-    kept = build_curves(view, view.runs.get(row.run))
-    kept.notes.append("what machines did is kept on them, and went with them: here is what ranks logged")
-    return kept, labels
+    saved = build_curves(view, view.runs.get(row.run))
+    saved.notes.append("metrics of the machines were lost with the machines; showing those of the ranks")
+    return saved, labels
 
 
 def _newest_rows(found: Curves) -> Sequence[tuple[str, str, str, str]]:
-    told = []
+    rows = []
     for curve in found:
-        of = f"rank {curve.rank}" if curve.rank is not None else f"node {curve.node}"
-        of += "" if curve.gpu is None else f" GPU {curve.gpu}"
+        source = f"rank {curve.rank}" if curve.rank is not None else f"node {curve.node}"
+        source += "" if curve.gpu is None else f" GPU {curve.gpu}"
         value = quantity(curve.latest, curve.unit) if curve.unit else number(curve.latest)
-        told.append((curve.name, of, value, f"{len(curve):,}"))
-    return told
+        rows.append((curve.name, source, value, f"{len(curve):,}"))
+    return rows
 
 
 def _write(found: Curves, output: str) -> None:
-    """Write a file, whole or not at all; it overwrites nothing."""
+    """Write a new file with all values."""
     if exists(output):
-        raise UsageError(f"{output} is there already")
+        raise UsageError(f"{output} already exists. Name another file")
     if output.endswith(".parquet"):
         found.to_parquet(output)
         return
@@ -137,8 +138,8 @@ def _write(found: Curves, output: str) -> None:
 
 
 PREFIX = "skyward"
-RANK_METRIC = f"{PREFIX}_rank_number"  # names that ranks log may be no names of metrics: they are labels
-# Units as Prometheus wants them written.
+RANK_METRIC = f"{PREFIX}_rank_number"  # one metric: names logged by ranks may be invalid metric names, so are labels
+# Names of units by the conventions of Prometheus.
 _UNITS = {
     "%": "percent",
     "B": "bytes",
@@ -150,12 +151,13 @@ _UNITS = {
 
 
 def format_prometheus(curves: Iterable[Curve], labels: Mapping[str, str]) -> str:
-    """Return the newest value of each curve.
+    """Return the latest value of each metric series in the Prometheus text format.
 
     Args:
-        labels: Labels of all, such as the pool's name and the run's id.
+        curves: The metric series.
+        labels: Common labels, such as the pool's name and the run's id.
     """
-    # Late: for this alone.
+    # Late: only this function needs the package.
     from prometheus_client import Metric, generate_latest
     from prometheus_client.registry import Collector
 
@@ -181,14 +183,14 @@ def format_prometheus(curves: Iterable[Curve], labels: Mapping[str, str]) -> str
 
 def _family(curve: Curve) -> tuple[str, str]:
     if curve.rank is not None:
-        return RANK_METRIC, "what ranks log, by name"
-    of, known = (
+        return RANK_METRIC, "metrics logged by ranks, by name"
+    kind, known = (
         ("node", NODE_METRIC_DEFINITIONS.get(curve.name))
         if curve.gpu is None
         else ("gpu", GPU_METRIC_DEFINITIONS.get(curve.name))
     )
-    if known is None:  # an agent of a newer release knows more
+    if known is None:  # from an agent of a newer release
         plain = "".join(each if each.isascii() and each.isalnum() else "_" for each in curve.name)
-        return f"{PREFIX}_{of}_{plain}", "a figure that this release does not know"
+        return f"{PREFIX}_{kind}_{plain}", "metric unknown to this release"
     unit = _UNITS.get(known.unit)
-    return f"{PREFIX}_{of}_{curve.name}" + (f"_{unit}" if unit else ""), known.help
+    return f"{PREFIX}_{kind}_{curve.name}" + (f"_{unit}" if unit else ""), known.help
