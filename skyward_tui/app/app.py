@@ -398,7 +398,7 @@ class SkywardApp(App[None]):
         except (SkywardError, OSError) as error:
             return self.flash(f"could not look for what is left: {format_error(error)}")
         self.leftovers = found
-        if line := leftovers_line(found, f"{first_key('pools.leftovers', self.keys)} in the list of pools shows it"):
+        if line := leftovers_line(found, f"{first_key('pools.leftovers', self.keys)} in the list of pools shows them"):
             self.flash(line, "error")
         elif doubts := unchecked_line(found):
             self.flash(doubts)

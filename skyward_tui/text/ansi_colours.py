@@ -1,4 +1,4 @@
-"""A log's lines as they are painted: their colours (SGR, ECMA-48, 8.3.117) as styles over plain text.
+"""Conversion of log lines with SGR colours (ECMA-48, 8.3.117) to plain text with styles.
 
 Other control sequences are removed by :mod:`skyward_core.util.terminal_safe_text`.
 """
@@ -14,21 +14,26 @@ from rich.style import Style
 
 from skyward_core.util.terminal_safe_text import sanitize_colored
 
-CELL_LIMIT = 2_000  # cells of one line that are ever painted
-_RAW_LIMIT = 8 * CELL_LIMIT  # characters looked at to get them; the rest may be escapes
+CELL_LIMIT = 2_000  # cells of a line; bounds the cost of very long lines
+_RAW_LIMIT = 8 * CELL_LIMIT  # characters parsed of a line, escapes included
 
 _SGR = re.compile("\x1b\\[([0-9;:]*)m")
 
 
 class ParsedLine(NamedTuple):
-    """``plain``: what shows. ``spans``: (start, stop, style) over it, in order, without overlap."""
+    """A parsed line.
+
+    Attributes:
+        plain: Visible text.
+        spans: Styles of the text as (start, stop, style), in order and without overlap.
+    """
 
     plain: str
     spans: tuple[tuple[int, int, Style], ...]
 
 
 _Pen = tuple[tuple[str, Any], ...]
-"""Arguments of a style: what SGR sequences have switched on so far."""
+"""Arguments of the current style."""
 _ON = {1: "bold", 2: "dim", 3: "italic", 4: "underline", 7: "reverse", 9: "strike"}
 _OFF = {
     22: ("bold", "dim"), 23: ("italic",), 24: ("underline",), 27: ("reverse",), 29: ("strike",),
@@ -37,19 +42,19 @@ _OFF = {
 
 
 def plain(text: str) -> str:
-    """The text without escapes, as it would show."""
+    """Return the visible text without escapes."""
     return text if text.isprintable() else parse(text).plain
 
 
 def parse(text: str) -> ParsedLine:
-    """One line of output, cut to what may be painted."""
+    """Parse one line of output, cut to ``CELL_LIMIT``."""
     if text.isprintable():
         return ParsedLine(text[:CELL_LIMIT], ())
     pieces: list[str] = []
     spans: list[tuple[int, int, Style]] = []
     pen: _Pen = ()
     length = 0
-    # Text and the parameters of SGR sequences, in turn.
+    # Text and parameters of SGR sequences alternate.
     for place, part in enumerate(_SGR.split(sanitize_colored(text[:_RAW_LIMIT]).expandtabs(8))):
         if place % 2:
             pen = _apply_sgr(pen, part)
@@ -66,7 +71,7 @@ def parse(text: str) -> ParsedLine:
 
 @lru_cache(maxsize=1024)
 def _apply_sgr(pen: _Pen, parameters: str) -> _Pen:
-    """The pen after one SGR sequence; parameters it does not know change nothing."""
+    """Return the style after one SGR sequence; unknown parameters are ignored."""
     state = dict(pen)
     codes = [int(code) if code else 0 for code in re.split("[;:]", parameters)]
     while codes:
@@ -88,7 +93,7 @@ def _apply_sgr(pen: _Pen, parameters: str) -> _Pen:
 
 
 def _parse_extended_colour(codes: list[int]) -> tuple[Color | None, list[int]]:
-    """The colour of ``38;5;N`` or ``38;2;R;G;B``, and the parameters after it."""
+    """Return the colour of ``38;5;N`` or ``38;2;R;G;B``, and the remaining parameters."""
     match codes:
         case [5, number, *rest] if number < 256:
             return Color.from_ansi(number), rest

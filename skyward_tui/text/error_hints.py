@@ -1,4 +1,4 @@
-"""What to do about an error, in words of this program: the library tells it as data."""
+"""Advice about errors, written with commands of this program; the library provides hints as data."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from skyward_core.model.errors import Hint, command_hint, error_hint, error_mess
 
 
 class HasDetail(Protocol):
-    """A pool's view, what happened to it, or a line of a check-up."""
+    """An object with a detail and a hint: a pool's view, an event, or a check of ``doctor``."""
 
     @property
     def detail(self) -> str: ...
@@ -19,12 +19,12 @@ class HasDetail(Protocol):
 
 
 def format_error(error: BaseException) -> str:
-    """An error, and what to do about it; safe to show where the error is."""
+    """Return the message of an error with advice."""
     return _joined(error_message(error), error_hint(error))
 
 
 def format_detail(thing: HasDetail) -> str:
-    """What is told of a thing, and what to do about it; safe to show where its detail is."""
+    """Return the detail of an object with advice."""
     return _joined(thing.detail, thing.hint)
 
 
@@ -33,7 +33,7 @@ def _joined(what: str, hint: Hint | None) -> str:
 
 
 def advice(hint: Hint) -> str:
-    """What to do, by commands of this program."""
+    """Return the advice for a hint."""
     name = shlex.quote(hint.subject)
     match hint.action:
         case "attach":

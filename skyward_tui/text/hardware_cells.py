@@ -1,4 +1,4 @@
-"""Machines, GPUs and offers as table cells."""
+"""Table cells of machines, GPUs and offers."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ if TYPE_CHECKING:
 
 
 def free_text(seen: HostGpuUsage) -> str:
-    """How many are free."""
+    """Return how many GPUs of a host are free."""
     return f"{sum(gpu.is_free for gpu in seen.gpus)} of {len(seen.gpus)} free"
 
 
 def usage_by_user(gpus: Iterable[GpuUse]) -> list[str]:
-    """A line for each who has some of them, with how many and how much memory there; those that are free first."""
+    """Return a line for each user of GPUs, with the number of GPUs and their memory; free GPUs come first."""
     found: Counter[str] = Counter()
     held: Counter[str] = Counter()
     free = 0
@@ -47,55 +47,48 @@ def usage_by_user(gpus: Iterable[GpuUse]) -> list[str]:
                 held[sanitize_line(who)] += used
     lines = [f"○ free: {count(free, 'GPU')}"] if free else []
     for who, many in found.most_common():
-        by = who or "somebody who cannot be seen from here"
-        lines.append(f"● {by}: {count(many, 'GPU')}" + (f", {held[who] / 1e9:.1f} GB" if held[who] else ""))
+        used_memory = f", {held[who] / 1e9:.1f} GB" if held[who] else ""
+        lines.append(f"● {who or 'unknown process'}: {count(many, 'GPU')}{used_memory}")
     return lines
 
 
 def memory(gpu: GpuUse) -> str:
-    """What of a GPU's memory is in use; "" where nobody knows."""
+    """Return the used and the total memory of a GPU; "" if unknown."""
     if gpu.used is None or gpu.total is None:
         return ""
     return f"{gpu.used / 1e9:5.1f} of {gpu.total / 1e9:.1f} GB"
 
 
 def utilization(gpu: GpuUse) -> str:
-    """How busy it is; "" where nobody knows."""
+    """Return the utilization of a GPU; "" if unknown."""
     return "" if gpu.util is None else f"{gpu.util:3d} %"
 
 
 HARDWARE_COLUMNS = ("node", "gpu", "busy", "memory", "power", "temp", "net in", "net out", "disk", "")
-OUTLIER_METRICS = (
-    "util",
-    "sm_active",
-    "tensor_active",
-    "temp",
-    "power",
-    "cpu",
-)  # figures of which outliers are named
+OUTLIER_METRICS = ("util", "sm_active", "tensor_active", "temp", "power", "cpu")
 _OUTLIER_DISTANCES = {
     name: MIN_DIFFERENCE[figure.unit]
     for name, figure in {**NODE_METRIC_DEFINITIONS, **GPU_METRIC_DEFINITIONS}.items()
     if name in OUTLIER_METRICS
 }
-FULL = 0.95  # of a memory
+FULL = 0.95  # share of a GPU's memory above which a warning is shown
 Place = tuple[int, int | None]
 
 
 def quantity(value: float, unit: Unit) -> str:
-    """``98 %``, ``1.2 GB``, ``650 W``."""
+    """Format a value with its unit: ``98 %``, ``1.2 GB``, ``650 W``."""
     if unit in ("B", "B/s"):
         return format_size(value) + unit[1:]
     return f"{value:,.0f} {unit}".rstrip()
 
 
 def share(part: float | None, whole: float | None) -> str:
-    """``71 %``, or nothing where one of them is not known."""
+    """Format a share, such as ``71 %``; "" if a value is unknown."""
     return "" if part is None or not whole else f"{100 * part / whole:.0f} %"
 
 
 def outlier_metrics(book: MachineMetrics) -> dict[Place, list[str]]:
-    """Which GPUs, or nodes, are far from all others of the pool, and in which figures."""
+    """Return the GPUs and nodes that differ strongly from all others of the pool, with the names of the metrics."""
     found: dict[Place, list[str]] = {}
     for name in OUTLIER_METRICS:
         for place in find_outliers(book.latest(name), _OUTLIER_DISTANCES[name]):
@@ -104,23 +97,23 @@ def outlier_metrics(book: MachineMetrics) -> dict[Place, list[str]]:
 
 
 def problem_text(figures: Mapping[str, float], odd: Collection[str] = ()) -> str:
-    """What is not as it should be, in words, the worst first; or ""."""
+    """Return the problems of a GPU or node, the worst first; "" if there are none."""
     used, total = figures.get("mem_used"), figures.get("mem_total")
     found = [
         "lost by the driver" if figures.get("lost") else "",
         f"Xid {figures['xid']:.0f}" if "xid" in figures else "",
         count(int(figures["ecc"]), "ECC error") if figures.get("ecc") else "",
-        f"slowed: {describe_throttling(bits)}" if (bits := figures.get("throttle")) else "",
+        f"throttling: {describe_throttling(bits)}" if (bits := figures.get("throttle")) else "",
         "memory nearly full" if used is not None and total and used > FULL * total else "",
-        f"unlike the others: {', '.join(odd)}" if odd else "",
+        f"outlier: {', '.join(odd)}" if odd else "",
     ]
     return "; ".join(filter(None, found))
 
 
 def metrics_line(last: FailureMetrics) -> str:
-    """What a machine was at before a rank on it failed."""
-    said = ", ".join(last.describe()) or "nothing unusual"
-    return f"its machine n{last.node}, {precise_duration(max(0.0, last.failed_at - last.at))} before: {said}"
+    """Describe the metrics of a machine just before a rank on it failed."""
+    metrics = ", ".join(last.describe()) or "nothing unusual"
+    return f"n{last.node}, {precise_duration(max(0.0, last.failed_at - last.at))} earlier: {metrics}"
 
 
 def rows(book: MachineMetrics, now: float) -> list[tuple[str, ...]]:
@@ -137,7 +130,7 @@ def rows(book: MachineMetrics, now: float) -> list[tuple[str, ...]]:
 
 def _node_row(node: int, machine: MachineView, odd: Collection[str], now: float) -> tuple[str, ...]:
     if not machine.is_fresh(now):
-        return (f"n{node}", *[""] * (len(HARDWARE_COLUMNS) - 2), machine.why or "no figures of now")
+        return (f"n{node}", *[""] * (len(HARDWARE_COLUMNS) - 2), machine.why or "no data")
     figures = machine.host.latest
     show = _formatter(figures)
     disk = sum(figures.get(name, 0.0) for name in ("disk_read", "disk_write"))
@@ -161,13 +154,13 @@ def _formatter(figures: Mapping[str, float]) -> Callable[[str, Unit], str]:
 
 
 class GpuMetric(NamedTuple):
-    """One figure.
+    """A metric that the machines panel can show.
 
     Attributes:
-        name: as a person reads it.
-        metric: as it is measured.
-        whole: the figure that it is a part of, or how much of it is all; None for the greatest that any GPU has had.
-        is_optional: whether it is there only where a GPU has told it.
+        name: Displayed name.
+        metric: Name of the metric.
+        whole: The 100 % value, or the metric with that value; None for the maximum of all GPUs so far.
+        is_optional: Whether the metric is offered only if a GPU reports it.
     """
 
     name: str
@@ -193,19 +186,22 @@ GPU_METRICS = (
     GpuMetric("processes", "processes", None),
     GpuMetric("ECC errors", "ecc", None),
     GpuMetric("corrected ECC errors", "ecc_corrected", None),
-    GpuMetric("slowed (0 or 100)", "throttle", 1.0),  # bits, each a reason
+    GpuMetric("throttling (0 or 100)", "throttle", 1.0),  # one bit for each reason
 )
 
 
 def available_metrics(book: MachineMetrics) -> list[int]:
-    """Places in ``SHOWN`` of what a pool's GPUs can show."""
-    told = {name for machine in book.nodes.values() for track in machine.gpus for name in track.names}
-    return [place for place, each in enumerate(GPU_METRICS) if not each.is_optional or each.metric in told]
+    """Return the indices in ``GPU_METRICS`` of the metrics that a pool's GPUs report."""
+    reported = {name for machine in book.nodes.values() for track in machine.gpus for name in track.names}
+    return [place for place, each in enumerate(GPU_METRICS) if not each.is_optional or each.metric in reported]
 
 
 class MetricScale:
-    """The greatest value that any GPU of a pool has had of a figure, so that all curves have one scale. All that is
-    kept of it is looked through once; from then on the newest values are."""
+    """Common scale of a metric for all GPUs of a pool: its 100 % value.
+
+    A metric without a fixed 100 % value is scaled to the maximum so far. The constructor scans the whole history, and
+    :meth:`update` only the latest values.
+    """
 
     def __init__(self, book: MachineMetrics, shown: GpuMetric) -> None:
         self.metric = shown
@@ -215,14 +211,14 @@ class MetricScale:
             self.most = max((track.maximum(shown.metric) for track in tracks), default=0.0)
 
     def update(self, book: MachineMetrics) -> None:
-        """Heed what has come."""
+        """Raise the maximum to the latest values."""
         if self.metric.whole is None:
             tracks = (track for machine in book.nodes.values() for track in machine.gpus)
             self.most = max(self.most, 0.0, *(track.latest.get(self.metric.metric, 0.0) for track in tracks))
 
     @property
     def label(self) -> str:
-        """What is shown, with what is all of it."""
+        """Name of the metric, with its 100 % value if that is not fixed."""
         name, figure, whole, _ = self.metric
         if whole is not None:
             return name
@@ -234,11 +230,11 @@ class MetricScale:
 
     @property
     def whole(self) -> str | float:
-        """The figure that it is a part of, or how much of it is all."""
+        """The 100 % value, or the metric with that value."""
         return (self.most or 1.0) if self.metric.whole is None else self.metric.whole
 
     def part(self, figures: Mapping[str, float]) -> float | None:
-        """How much of all a GPU is at; None where that is not known."""
+        """Return the share of the 100 % value for a GPU; None if unknown."""
         value, whole = figures.get(self.metric.metric), self.whole
         full = figures.get(whole) if isinstance(whole, str) else whole
         if value is None or not full:
@@ -247,18 +243,18 @@ class MetricScale:
 
 
 ANY = MachineRequirements(any_accelerator=True, allocation="cheapest")
-USUAL_COUNT, USUAL_MEMORY = 8, 80.0  # of what most large trainings run on
-_SLACK = 2.0  # GB by which a memory's size may differ from what it is called
+USUAL_COUNT, USUAL_MEMORY = 8, 80.0  # GPUs and GB of each; the most common machine for large trainings
+_SLACK = 2.0  # GB; memory sizes differ slightly from their nominal value
 
 
 class OfferRow(NamedTuple):
-    """One of them.
+    """A row of the accelerator picker.
 
     Attributes:
-        accelerator: what a launch asks for, to get it: ``A100-80GB:8``.
-        label: the row, for people.
-        search_text: by which it is found, in small letters.
-        is_usual: whether it is eight of 80 GB.
+        accelerator: The accelerator for the launch, such as ``A100-80GB:8``.
+        label: Displayed text.
+        search_text: Text for the search, in lower case.
+        is_usual: Whether the machine has eight GPUs of 80 GB.
     """
 
     accelerator: str
@@ -267,12 +263,12 @@ class OfferRow(NamedTuple):
     is_usual: bool
 
     def matches(self, typed: str) -> bool:
-        """Whether each word of a text is in it."""
+        """Check whether the row contains each word of a text."""
         return all(word in self.search_text for word in typed.casefold().split())
 
 
 def offer_rows(offers: Sequence[Offer]) -> list[OfferRow]:
-    """The cheapest first, by the cheaper of both markets."""
+    """Return the rows of offers, the cheapest first, by the cheaper of both markets."""
     places: dict[tuple[str, str, str, str], dict[str, Offer]] = {}
     for each in matching_offers(offers, ANY):
         places.setdefault((each.provider, each.instance_type, each.region, each.zone), {})[each.market] = each
@@ -290,22 +286,22 @@ def _row(markets: dict[str, Offer]) -> OfferRow:
     )
     amount = f"{best.count:>3} × {memory:>3} GB"
     prices = f"{fit_width(on_demand, -9)} {fit_width(spot, -9)}"
-    told = f"{fit_width(name, 12)} {amount}  {prices}  {fit_width(where, 12)} {kind}"
+    label = f"{fit_width(name, 12)} {amount}  {prices}  {fit_width(where, 12)} {kind}"
     words = f"{name} {best.count}x{memory}gb {best.count}x {memory}gb {memory} gb {where} {kind} {best.provider}"
     usual = best.count == USUAL_COUNT and abs(best.memory_each_gb - USUAL_MEMORY) <= _SLACK
-    return OfferRow(_accelerator_request(best), told, words.casefold(), usual)
+    return OfferRow(_accelerator_request(best), label, words.casefold(), usual)
 
 
 OFFERS_HEAD = f"{'':26}  {'ON DEMAND':>9} {'SPOT':>9}  {'ZONE':12} TYPE"
 
 
 def _accelerator_request(offer: Offer) -> str:
-    """As a launch names it: with its memory where there are several of that name."""
+    """Return the accelerator of an offer for a launch, with its memory if the name has several variants."""
     try:
         several = len(accelerators.find(offer.accelerator).variants) > 1
         memory = round(offer.memory_each_gb) if several else None
         return str(Accelerator(offer.accelerator, offer.count, memory))
-    except UsageError:  # one that the catalogue does not have, or not of that size
+    except UsageError:  # not in the catalogue, or not with that memory
         return f"{offer.accelerator}:{offer.count}"
 
 

@@ -1,4 +1,4 @@
-"""Runs, pools and what hosts keep as objects for programs: what ``--json`` prints, and what the app saves."""
+"""JSON objects of runs, pools and files, for ``--json`` and the exports of the app."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from skyward_core.views.sweep_trials import TrialTable
 
 
 def run_json(run: RunView, receipt: Receipt | None = None) -> dict[str, Any]:
-    """A run as one object; ranks that have not ended have the state they are in as outcome."""
+    """Return a run as JSON object; the outcome of an active rank is its state."""
     return {
         "run": run.id,
         "pool": run.pool,
@@ -56,7 +56,7 @@ def _value_json(summary: Summary | None) -> Any:
 
 
 def trials_json(found: TrialTable) -> dict[str, Any]:
-    """The trials of a sweep, in the order of the combinations."""
+    """Return the trials of a sweep as JSON object, in the order of the combinations."""
     return {
         "trials": [
             {
@@ -71,7 +71,7 @@ def trials_json(found: TrialTable) -> dict[str, Any]:
 
 
 def pool_json(pool: PoolView) -> dict[str, Any]:
-    """A pool as one object."""
+    """Return a pool as JSON object."""
     return {
         "name": pool.name,
         "key": pool.key,
@@ -93,17 +93,16 @@ def pool_json(pool: PoolView) -> dict[str, Any]:
 
 
 def retained_json(pool: str, kept: RetainedResults) -> dict[str, Any]:
-    """What a host keeps of a pool that has ended, as one object."""
-    told = {"pool": pool, "node": kept.machine.node, "address": kept.machine.address}
-    return told | {"runs": kept.runs, "bytes": kept.size, "until": kept.until}
+    """Return the retained results of an ended pool on a host as JSON object."""
+    where = {"pool": pool, "node": kept.machine.node, "address": kept.machine.address}
+    return where | {"runs": kept.runs, "bytes": kept.size, "until": kept.until}
 
 
 def file_json(file: WrittenFile) -> dict[str, Any]:
-    """A file that a rank wrote on its node, as one object."""
+    """Return a file on a node as JSON object."""
     return {"path": file.path, "node": file.node, "size": file.size, "changed_at": file.changed_at}
 
 
 def fetch_json(each: FetchedFile) -> dict[str, Any]:
-    """What became of one that was to be fetched, as one object."""
-    told = {"target": str(each.target), "is_new": each.is_new, "error": each.error}
-    return file_json(each.file) | told
+    """Return the result of a file's download as JSON object."""
+    return file_json(each.file) | {"target": str(each.target), "is_new": each.is_new, "error": each.error}

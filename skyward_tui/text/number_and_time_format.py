@@ -13,15 +13,15 @@ from rich.cells import cell_len, set_cell_size
 if TYPE_CHECKING:
     from skyward_core.views.pool_view import NodeView
 
-NO_RUN = "nothing: the file has no run"
-BROKEN_OFF = "start broken off"
-"""The state "unfinished" of a pool."""
-LAST_MINUTES = 600.0  # seconds before an end in which each second counts
-PATH_CELLS = 8  # of a path: fewer say nothing
+NO_RUN = "nothing: the file has no run commands"
+BROKEN_OFF = "start incomplete"
+"""Text for the state "unfinished" of a pool."""
+LAST_MINUTES = 600.0  # seconds; below, remaining time is shown to the second
+PATH_CELLS = 8  # minimum cells of a path; a shorter rest is not recognizable
 
 
 def duration(seconds: float) -> str:
-    """``41`` -> ``0:41``; ``3725`` -> ``1:02:05``; days as ``2d 03:00``."""
+    """Format seconds: ``41`` -> ``0:41``; ``3725`` -> ``1:02:05``; days as ``2d 03:00``."""
     whole = max(0, int(seconds))
     minutes, second = divmod(whole, 60)
     hours, minute = divmod(minutes, 60)
@@ -33,12 +33,12 @@ def duration(seconds: float) -> str:
 
 
 def time_left(seconds: float) -> str:
-    """How long until something: by the second in the last minutes, before that as :func:`age`."""
+    """Format remaining seconds: to the second in the last minutes, before that as :func:`age`."""
     return duration(seconds) if seconds < LAST_MINUTES else age(seconds)
 
 
 def age(seconds: float) -> str:
-    """How old something is that is at rest: ``<1m``, ``41m``, ``2h 05m``, ``3d 04h``."""
+    """Format an age that needs no seconds: ``<1m``, ``41m``, ``2h 05m``, ``3d 04h``."""
     minutes = int(seconds) // 60
     if minutes < 60:
         return f"{minutes}m" if minutes > 0 else "<1m"
@@ -47,24 +47,24 @@ def age(seconds: float) -> str:
 
 
 def precise_duration(seconds: float) -> str:
-    """How long something ran, finer than :func:`duration` below a minute."""
+    """Format seconds, more precisely than :func:`duration` below a minute."""
     if seconds < 1:
         return f"{seconds * 1000:.0f} ms"
     return f"{seconds:.1f} s" if seconds < 60 else duration(seconds)
 
 
 def failure(kind: str, type: str, message: str) -> str:
-    """What a rank died of. Only one that raised has an exception to name; of others, the message says it all."""
+    """Format the failure of a rank; only a raised exception has a type worth naming."""
     return f"{type}: {message}".rstrip(": ") if kind == "raised" or not message else message
 
 
 def clock(at: float) -> str:
-    """A Unix time as the wall clock showed it."""
+    """Format a Unix time as local time of day."""
     return time.strftime("%H:%M:%S", time.localtime(at))
 
 
 def ago(seconds: float) -> str:
-    """How long ago something was: ``5h ago``, in one unit, for no clock time or age looks like that."""
+    """Format elapsed seconds in one unit, such as ``5h ago``, distinct from times of day and ages."""
     for unit, name in ((365 * 86_400, "y"), (86_400, "d"), (3600, "h"), (60, "m")):
         if seconds >= unit:
             return f"{int(seconds // unit)}{name} ago"
@@ -76,7 +76,7 @@ def money(amount: float) -> str:
 
 
 class HasPrice(Protocol):
-    """What may cost money: dollars an hour, and whether it does although nobody says how much."""
+    """An object with a price in dollars per hour, which may be unknown."""
 
     @property
     def price_hourly(self) -> float: ...
@@ -85,14 +85,14 @@ class HasPrice(Protocol):
 
 
 def hourly(of: HasPrice) -> str:
-    """What it costs; what is rented at an unknown price is not shown as free. "" of what costs nothing."""
+    """Format an hourly price; "" if free, and "$?/h" if rented at an unknown price."""
     if of.has_unknown_price:
         return "$?/h"
     return f"{money(of.price_hourly)}/h" if of.price_hourly else ""
 
 
 def number(value: float) -> str:
-    """Six significant digits at most, integers as they are."""
+    """Format a number with four significant digits; integers stay exact."""
     if not isfinite(value):
         return str(value)
     if value == int(value) and abs(value) < 1e15:
@@ -101,42 +101,42 @@ def number(value: float) -> str:
 
 
 def count(many: int, one: str) -> str:
-    """``1 node``, ``4 nodes``."""
+    """Format a count with its noun: ``1 node``, ``4 nodes``."""
     return f"{many:,} {one if many == 1 else one + 's'}"
 
 
 def count_range(least: int, most: int, one: str) -> str:
-    """``2 to 8 nodes``; where both are the same, ``4 nodes``."""
+    """Format a range with its noun: ``2 to 8 nodes``; ``4 nodes`` if both ends are equal."""
     return count(most, one) if least == most else f"{least:,} to {count(most, one)}"
 
 
 def preemption_text(node: NodeView, now: float) -> str:
-    """``taken back in 1:42 (terminate)`` where its machine is about to go; that it may be, where that is all."""
+    """Return the preemption notice of a node, such as ``preempted in 1:42 (terminate)``, or ""."""
     if node.notice == "rebalance":
-        return "may soon be taken back"
+        return "may soon be preempted"
     if not node.is_preempted:
         return ""
-    left = 0.0 if node.notice_ends_at is None else node.notice_ends_at - now
-    return f"taken back {f'in {duration(left)}' if left >= 1 else 'now'} ({node.notice})"
+    remaining = 0.0 if node.notice_ends_at is None else node.notice_ends_at - now
+    return f"preempted {f'in {duration(remaining)}' if remaining >= 1 else 'now'} ({node.notice})"
 
 
 def next_preempted(nodes: Iterable[NodeView]) -> NodeView | None:
-    """Of nodes whose machines are to be taken back, or may be, the one that goes first."""
+    """Return the node with the most urgent preemption notice."""
     noticed = (node for node in nodes if node.is_preempted or node.notice == "rebalance")
     return min(noticed, key=lambda node: (not node.is_preempted, node.notice_ends_at or 0.0), default=None)
 
 
 def clip(text: str, width: int) -> str:
-    """Cut to a number of cells, with an ellipsis where something went."""
+    """Cut a text to a number of cells, with an ellipsis if shortened."""
     if cell_len(text) <= width:
         return text
     return set_cell_size(text, max(0, width - 1)).rstrip() + "…" if width > 0 else ""
 
 
 def fit_width(text: str, cells: int) -> str:
-    """In exactly so many cells, cut or padded; on their right where the number is below 0.
+    """Cut or pad a text to a number of cells; align it to the right if the number is negative.
 
-    A format string's width counts letters, and would set what stands behind a name in Chinese out of its column.
+    Format strings count letters instead of cells, and so misalign columns after wide characters.
     """
     shown = clip(text, abs(cells))
     room = " " * (abs(cells) - cell_len(shown))
@@ -144,7 +144,7 @@ def fit_width(text: str, cells: int) -> str:
 
 
 def clip_parts(text: str, width: int) -> str:
-    """Cut to a number of cells between parts, which stand two blanks apart: no part says something else."""
+    """Cut a text to a number of cells between its parts, which are separated by two blanks."""
     shown = ""
     for part in text.split("  "):
         longer = f"{shown}  {part}" if shown else part
@@ -155,7 +155,7 @@ def clip_parts(text: str, width: int) -> str:
 
 
 def clip_start(text: str, width: int) -> str:
-    """Cut to a number of cells from its end, where a path says most."""
+    """Cut the beginning of a text, because the end of a path matters most."""
     if cell_len(text) <= width:
         return text
     kept = text
@@ -165,16 +165,16 @@ def clip_start(text: str, width: int) -> str:
 
 
 def clip_path(text: str, width: int) -> str:
-    """Cut to a number of cells: of a path as its last word, the beginning goes first."""
-    said, _, path = text.rpartition(" ")
-    room = width - cell_len(said) - 1
-    if "/" in path and said and room >= PATH_CELLS:
-        return f"{said} {clip_start(path, room)}"
-    return clip_start(text, width) if "/" in path and not said else clip(text, width)
+    """Cut a text to a number of cells; if its last word is a path, cut the beginning of the path."""
+    words, _, path = text.rpartition(" ")
+    room = width - cell_len(words) - 1
+    if "/" in path and words and room >= PATH_CELLS:
+        return f"{words} {clip_start(path, room)}"
+    return clip_start(text, width) if "/" in path and not words else clip(text, width)
 
 
 def one_line(text: str) -> str:
-    """The first line that says something."""
+    """Return the first line that is not blank."""
     return next((line.strip() for line in text.splitlines() if line.strip()), "")
 
 
@@ -182,27 +182,27 @@ class Columns:
     """Alignment of lines that are printed one by one: a column is as wide as its widest cell so far.
 
     Args:
-        widths: what is known of it ahead.
+        widths: Initial widths of the first columns.
     """
 
     def __init__(self, *widths: int) -> None:
         self._widths = list(widths)
 
     def line(self, cells: Sequence[str]) -> str:
-        """Return the next line; its last cell may be as long as it likes."""
+        """Return the next line; its last cell has no limit."""
         known = [*self._widths, *[0] * len(cells)]
         self._widths = [max(width, cell_len(cell)) for width, cell in zip(known, cells, strict=False)]
         return "  ".join(fit_width(cell, width) for cell, width in zip(cells, self._widths, strict=True)).rstrip()
 
 
 def table(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Rows as lines with aligned columns; the last column may be as long as it likes."""
+    """Return rows as lines with aligned columns; the last column has no limit."""
     widths = [max(map(cell_len, column)) for column in zip(*rows, strict=True)]
     return ["  ".join(fit_width(cell, width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
 
 
 def plain_ascii(text: str) -> str:
-    """A text in ASCII, in as many cells; a letter loses its accent, what has no likeness is a question mark."""
+    """Return a text in ASCII with the same number of cells: letters without accents, "?" for unknown characters."""
     plain = text.translate(_ASCII_MAP)
     cells = cell_len(text)
     return plain if len(plain) == cells else set_cell_size(plain, cells)
@@ -228,15 +228,14 @@ def _closest_ascii(char: str) -> str:
 
 
 def _braille_ascii(code: int) -> str:
-    """By the rows in which a cell of a chart has dots: upright where a line goes all the way through it, else at the
-    height of its middle."""
+    """Return the ASCII character of a Braille cell: a bar for a full column, else a sign at the middle height."""
     rows = [row for row, dots in enumerate((0x09, 0x12, 0x24, 0xC0)) if code & dots]
     if not rows:
         return " "
     return "|" if rows[0] == 0 and rows[-1] == 3 else "''---.."[rows[0] + rows[-1]]
 
 
-# Signs of states stay apart from one another; the word beside each says the same.
+# The signs of states stay distinct; the word next to each has the same meaning.
 _SIGNS = {
     "✓": "+", "✗": "x", "●": "*", "○": "o", "◌": ".", "◍": "%", "⊘": "/", "·": "-", "◔": ":", "◑": ";", "◕": "#",
     "▶": ">", "▼": "v", "■": "#", "□": "_", "›": ">", "←": "<", "→": ">", "↑": "^", "↓": "v", "↵": "/", "⇥": ">",

@@ -20,21 +20,21 @@ from skyward_tui.text.number_and_time_format import clip, count, duration, failu
 
 @dataclass(frozen=True, slots=True)
 class QueueRow:
-    """A run that goes on, or waits.
+    """A running or queued run.
 
     Attributes:
-        run: its id.
-        name: its function's.
-        waits: whether it waits.
-        nodes: that it has; none while it waits.
-        wants: how many nodes it wants, while it waits.
-        only: which ones these must be; () for any.
-        since: Unix time, since when it has its nodes or waits for them.
-        free: how many nodes are free, while it waits.
-        gone: those of the nodes that it wants that are not there.
-        behind: id and name of the run that is before it; ("", "") where it is the first.
-        holders: who has nodes that it could have: id, name, nodes, since.
-        who: whose it is, where that is told.
+        run: Id of the run.
+        name: Name of its function.
+        waits: Whether the run is queued.
+        nodes: Nodes of the run; empty while it is queued.
+        wants: Number of nodes that a queued run needs.
+        only: The nodes that it requires; () for any.
+        since: Unix time of its start, or of its arrival in the queue.
+        free: Number of free nodes, for a queued run.
+        gone: Nodes that it needs, but that are not ready.
+        behind: Id and name of the run ahead in the queue; ("", "") for the first.
+        holders: Runs on nodes that it could use: id, name, nodes, since.
+        who: Owner of the run, if known.
     """
 
     run: str
@@ -52,7 +52,7 @@ class QueueRow:
 
 
 def queue_rows(view: PoolView) -> list[QueueRow]:
-    """The runs of a pool that have not ended, those that have nodes first, then those that wait, in their order."""
+    """Return the active runs of a pool: first the running ones, then the queued ones in order."""
     every = tuple(node.index for node in view.nodes)
     there = {node.index for node in view.nodes if node.phase == "ready"}
     queued = {each.run for each in view.waiting}
@@ -63,7 +63,7 @@ def queue_rows(view: PoolView) -> list[QueueRow]:
     for run in going:
         nodes = _nodes(run, every)
         if run.kind == "broadcast" and not run.tasks and any(set(nodes) & set(row.nodes) for row in rows):
-            behind.append(run)  # its calls wait on its nodes already
+            behind.append(run)  # its calls already wait on the nodes
         else:
             rows.append(QueueRow(run.id, run.function, False, nodes, since=_run_started_at(run)))
     holders = tuple((row.run, row.name, row.nodes, row.since) for row in rows if row.nodes)
@@ -99,35 +99,33 @@ def _run_started_at(run: RunView) -> float:
     return min(began, default=run.opened_at)
 
 
-SHOWN = 3  # of those that have nodes that a run waits for
+SHOWN = 3  # running runs named in the reason of a queued one; fits one line
 
 
 def _named(nodes: Sequence[int]) -> str:
-    """``node 3``, ``nodes 0-2,5``."""
+    """Format nodes as ``node 3`` or ``nodes 0-2,5``."""
     return f"node{'s' * (len(nodes) > 1)} {format_ranges(nodes)}"
 
 
 def waiting_reason(row: QueueRow, now: float) -> str:
-    """Why a run waits; "" where it does not."""
+    """Return why a run is queued; "" for a running one."""
     if not row.waits:
         return ""
-    wanted = _named(row.only) if row.only else count(row.wants, "node")
-    said = f"waits for {wanted}: {row.free} free"
+    needed = _named(row.only) if row.only else count(row.wants, "node")
+    parts = [f"queued: needs {needed}, {row.free} free"]
     if row.behind[0]:
-        said += f"; {row.behind[1]} ({row.behind[0]}) is before it"
-    held = [
-        f"{name} ({run}) has {_named(nodes)} for {duration(max(0.0, now - since))}"
-        for run, name, nodes, since in row.holders[:SHOWN]
-    ]
+        parts.append(f"behind {row.behind[1]} ({row.behind[0]})")
+    for run, name, nodes, since in row.holders[:SHOWN]:
+        parts.append(f"{name} ({run}) holds {_named(nodes)} for {duration(max(0.0, now - since))}")
     if len(row.holders) > SHOWN:
-        held.append(f"{len(row.holders) - SHOWN} more have others")
+        parts.append(f"{len(row.holders) - SHOWN} more hold others")
     if row.gone:
-        held.append(f"{_named(row.gone)} not ready")
-    return said + "".join(f", {each}" for each in held)
+        parts.append(f"{_named(row.gone)} not ready")
+    return "; ".join(parts)
 
 
 def queue_row_json(row: QueueRow, now: float) -> dict[str, Any]:
-    """A row for programs."""
+    """Return a row as JSON object."""
     return {
         "run": row.run,
         "name": row.name,
@@ -142,52 +140,53 @@ def queue_row_json(row: QueueRow, now: float) -> dict[str, Any]:
     }
 
 
-NAMED = 5  # combinations that failed, at the end
+NAMED = 5  # failed trials that a summary names
 
 
 def gang_text(nodes: int, has: int) -> str:
-    """How the combinations of a sweep by gangs share a pool.
+    """Describe how the trials of a sweep by gangs share a pool.
 
     Args:
-        nodes: of each; 0 for all.
-        has: how many the pool has, or may get.
+        nodes: Number of nodes of each trial; 0 for all.
+        has: Number of nodes that the pool has, or may get.
     """
     if not nodes or nodes >= has:
-        return "each on every rank, one after the other"
-    at_once, left = divmod(has, nodes)
-    words = f"each on every rank of {count(nodes, 'node')}, {at_once:,} at a time"
-    return f"{words} ({count(left, 'node')} of {has} left over)" if left else words
+        return "each on all ranks, one at a time"
+    at_once, unused = divmod(has, nodes)
+    text = f"each on all ranks of {count(nodes, 'node')}, {at_once:,} at a time"
+    return f"{text} ({count(unused, 'node')} of {has} unused)" if unused else text
 
 
 def combination_text(sheet: TrialSheet, row: int) -> str:
-    """A combination of arguments, in words."""
+    """Format a combination of arguments."""
     pairs = zip(sheet.names, sheet.rows[row], strict=True)
     return " ".join(f"{name}={sanitize_line(text)}" for name, text in pairs)
 
 
 def sweep_outcome(found: TrialTable, run: str) -> str:
-    """How a sweep by gangs went, and which combinations have no results; "" where all have.
+    """Summarize the trials of a sweep by gangs that have no result; "" if all have one.
 
     Args:
-        run: any of its runs.
+        found: The trials.
+        run: Id of any run of the sweep.
     """
-    lack = [row for row in found.rows if row.state != "returned"]
-    if not lack:
+    missing = [row for row in found.rows if row.state != "returned"]
+    if not missing:
         return ""
-    failed = [row for row in lack if row.task is not None]
-    said = [f"{len(found.rows) - len(lack):,} of {count(len(found.rows), 'combination')} have results"]
+    failed = [row for row in missing if row.task is not None]
+    parts = [f"{len(found.rows) - len(missing):,} of {count(len(found.rows), 'combination')} have results"]
     for row in failed[:NAMED]:
         pairs = zip(found.names, row.arguments, strict=True)
-        said.append(f"{' '.join(map('='.join, pairs))} {row.state} (run {row.run})")
+        parts.append(f"{' '.join(map('='.join, pairs))} {row.state} (run {row.run})")
     if len(failed) > NAMED:
-        said.append(f"{len(failed) - NAMED:,} more failed")
-    if waiting := len(lack) - len(failed):
-        said.append(f"{waiting:,} did not begin")
-    return f"{'; '.join(said)}: skyward-tui rerun {run} --missing runs what has none"
+        parts.append(f"{len(failed) - NAMED:,} more failed")
+    if pending := len(missing) - len(failed):
+        parts.append(f"{pending:,} did not start")
+    return f"{'; '.join(parts)}. Run the missing ones with: skyward-tui rerun {run} --missing"
 
 
 class ComparedLine(NamedTuple):
-    """A row of the comparison; of a heading both sides are empty."""
+    """A line of a comparison; both sides of a heading are empty."""
 
     name: str
     left: str = ""
@@ -197,10 +196,12 @@ class ComparedLine(NamedTuple):
 
 
 def comparison_lines(found: Comparison, now: float, note: Callable[[Any], str]) -> Iterator[ComparedLine]:
-    """All of them, in their parts.
+    """Yield the lines of a comparison of two runs, in sections.
 
     Args:
-        note: what a task gave or died of, in a line.
+        found: The comparison.
+        now: Unix time in seconds.
+        note: Formats the result or the error of a task in one line.
     """
     yield ComparedLine("", found.left.past.run, found.right.past.run)
     for row in found.facts(now):
@@ -208,7 +209,7 @@ def comparison_lines(found: Comparison, now: float, note: Callable[[Any], str]) 
             yield _line(row, _FACTS.get(row.name, str))
     parts: list[tuple[str, list[ComparedRow], Callable[[Any], str]]] = [
         ("arguments", found.arguments(), str),
-        ("numbers: last, least … greatest", found.numbers(), _metric_summary),
+        ("metrics: last (min … max)", found.numbers(), _metric_summary),
         ("results", found.aggregate_rows(), _statistics),
         (
             "results by rank" if found.left.view.kind == "broadcast" else "results by task",
@@ -229,7 +230,7 @@ def _line(row: ComparedRow, text: Callable[[Any], str]) -> ComparedLine:
 
 def _metric_summary(gist: tuple[float | None, float | None, float | None]) -> str:
     last, least, most = ("–" if each is None else number(each) for each in gist)
-    return f"{last}, {least} … {most}"
+    return f"{last} ({least} … {most})"
 
 
 def _statistics(row: Mapping[str, float]) -> str:
@@ -252,26 +253,28 @@ _FACTS: Mapping[str, Callable[[Any], str]] = {
 }
 
 
-MAX_VALUE_CHARS = 60  # characters of a value
+MAX_VALUE_CHARS = 60  # characters of a value; both sides fit one line
 
 
-def parse_rank_pair(run: RunView, said: str) -> tuple[TaskView, TaskView]:
-    """Two ranks of a run, or tasks, as a person names them: ``0,3``.
+def parse_rank_pair(run: RunView, text: str) -> tuple[TaskView, TaskView]:
+    """Return the two ranks, or tasks, that a text such as ``0,3`` names.
 
     Raises:
-        UsageError: these are no two of them.
+        UsageError: If the text does not name two ranks of the run.
     """
-    words = [word.strip().lstrip("r#") for word in said.replace(" ", ",").split(",") if word.strip()]
+    words = [word.strip().lstrip("r#") for word in text.replace(" ", ",").split(",") if word.strip()]
     found = [run.tasks.get(int(word)) for word in words if word.isdecimal() and len(word) < 10]
     if len(words) != 2 or len(found) != 2 or found[0] is None or found[1] is None or found[0] is found[1]:
         what = "ranks" if run.kind == "broadcast" else "tasks"
-        raise UsageError(f"name two {what} of {run.total:,}, counted from 0, such as 0,1: not {sanitize_line(said)!r}")
+        raise UsageError(
+            f"{sanitize_line(text)!r} does not name two of {run.total:,} {what}. Write two numbers from 0, such as 0,1"
+        )
     return found[0], found[1]
 
 
 def difference_table(names: Sequence[str], found: Sequence[Difference], equal: int) -> list[str]:
-    """The differences as lines, with how many things are equal."""
-    same = f"{count(equal, 'value')} equal" if equal else "nothing is equal"
+    """Return the differences as lines of a table, with the number of equal values."""
+    same = f"{count(equal, 'value')} equal" if equal else "no value is equal"
     if not found:
         return [f"{names[0]} and {names[1]} are the same: {same}"]
     rows = [("where", *names, "by")]
@@ -289,7 +292,7 @@ def _short(text: str) -> str:
 
 
 def task_note(task: TaskView) -> str:
-    """What a task gave back or died of, or the newest item it yielded, in one line."""
+    """Return the result, the error, or the latest yielded item of a task, in one line."""
     outcome = task.outcome
     if outcome is None:
         return f"#{task.items} {value_note(task.last_item)}" if task.last_item else ""
@@ -304,7 +307,7 @@ def task_note(task: TaskView) -> str:
 
 
 def value_note(summary: Summary | None) -> str:
-    """A value in short: small JSON objects as ``loss 0.21  acc 0.9``."""
+    """Return a value in short form: small JSON objects as ``loss 0.21  acc 0.9``."""
     if summary is None:
         return ""
     if summary.is_json and isinstance(summary.json, dict) and len(summary.json) <= 8:

@@ -1,4 +1,4 @@
-"""Receipts, retained results and leftovers in words."""
+"""Text about teardown receipts, unfetched files and leftovers."""
 
 from __future__ import annotations
 
@@ -18,43 +18,42 @@ if TYPE_CHECKING:
     from skyward_core.model.output_files import Unfetched, WrittenFile
 
 
-NAMED = 3  # files of a pool that a question names
-MAX_NAME_CHARS = 50  # characters of a name
+NAMED = 3  # files that a confirmation lists for each pool
+MAX_NAME_CHARS = 50  # characters of a file's name; fits a dialog of 80 columns
 Line = tuple[str, str]
-"""Text, and its style."""
+"""A text and its style."""
 
 
 def total_size(files: Sequence[WrittenFile]) -> str:
-    """Of all of them, in words."""
     return format_size(float(sum(file.size for file in files)))
 
 
-def unfetched_lines(left: Unfetched) -> Iterator[Line]:
-    """What a teardown would make of them."""
-    if left.asked:
-        yield f"{_files_text(left.asked, 'of the outputs', 'comes', 'come')} here first:", ""
-        yield from _largest_files(left.asked, "")
-    if left.others:
-        mark, verbs, where, style = "", ("stays", "stay"), "on the hosts", ""
-        if left.exceeds_limit:
-            mark, verbs, where, style = "! ", ("goes", "go"), "with the machines", "$text-warning"
-        elif left.goes:
-            verbs, where = ("comes", "come"), "here first"
-        said = _files_text(left.others, "that nobody has fetched", *verbs)
-        yield f"{mark}{said} {where}:", style
-        yield from _largest_files(left.others, style)
-    if left.untold:
-        yield f"! {count(left.untold, 'more file')} that the nodes do not name at once", "$text-warning"
-    for node, reason in left.failures.items():
-        yield f"! node {node} cannot be asked what its ranks wrote: {sanitize_line(reason)}", "$text-warning"
+def unfetched_lines(unfetched: Unfetched) -> Iterator[Line]:
+    """Yield lines about unfetched files, and what a teardown does with them."""
+    if unfetched.asked:
+        yield f"downloads {_files_text(unfetched.asked, 'output file')} first:", ""
+        yield from _largest_files(unfetched.asked, "")
+    if unfetched.others:
+        files = _files_text(unfetched.others, "unfetched file")
+        text, style = f"{files} {'stays' if len(unfetched.others) == 1 else 'stay'} on the hosts:", ""
+        if unfetched.exceeds_limit:
+            text, style = f"! deletes {files} with the machines:", "$text-warning"
+        elif unfetched.goes:
+            text = f"downloads {files} first:"
+        yield text, style
+        yield from _largest_files(unfetched.others, style)
+    if unfetched.untold:
+        yield f"! {count(unfetched.untold, 'more file')} not listed: too many for one request", "$text-warning"
+    for node, reason in unfetched.failures.items():
+        yield f"! cannot list the files of node {node}: {sanitize_line(reason)}", "$text-warning"
 
 
-def _files_text(files: Sequence[WrittenFile], which: str, one: str, more: str) -> str:
-    return f"{count(len(files), 'file')} ({total_size(files)}) {which} {one if len(files) == 1 else more}"
+def _files_text(files: Sequence[WrittenFile], what: str) -> str:
+    return f"{count(len(files), what)} ({total_size(files)})"
 
 
 def _largest_files(files: Sequence[WrittenFile], style: str) -> Iterator[Line]:
-    """The largest by name, a line each."""
+    """Yield a line for each of the largest files."""
     largest = sorted(files, key=lambda file: (-file.size, file.node, file.path))[:NAMED]
     for file in largest:
         yield f"{total_size([file]):>11}  {clip(sanitize_line(file.path), MAX_NAME_CHARS)}", style
@@ -63,18 +62,18 @@ def _largest_files(files: Sequence[WrittenFile], style: str) -> Iterator[Line]:
 
 
 def receipt_lines(receipt: Receipt) -> Iterator[Line]:
-    """The proof, then a line for each thing that is lost, or lies somewhere."""
+    """Yield the proof of a teardown, then a line for each lost or retained result and each note."""
     proof = replace(receipt, kept=(), lost=())
     good = receipt.ok
     style = "bold $text-success" if good else "bold $text-error"
     yield f"{'✓' if good else '✗'} {proof} ({receipt.seconds:.1f} s)", style
     yield from ((f"! lost: {sanitize_line(each)}", "$text-warning") for each in receipt.lost)
-    yield from ((f"kept: {sanitize_line(each)}", "") for each in receipt.kept)
+    yield from ((f"retained: {sanitize_line(each)}", "") for each in receipt.kept)
     yield from ((sanitize_line(each), "$muted") for each in receipt.notes)
 
 
 def receipt_line(receipt: Receipt) -> str:
-    """All of it as one line."""
+    """Return a receipt as one line."""
     return "; ".join([f"{receipt} ({receipt.seconds:.1f} s)", *receipt.notes])
 
 
@@ -82,38 +81,40 @@ COMMAND = "skyward-tui leftovers"
 
 
 def leftovers_amount(found: Sequence[JudgedLeftover]) -> str:
-    """How many machines and other things, and what they cost an hour."""
+    """Return the number of machines, with their hourly price, and of other resources."""
     prices = [each.thing.hourly for each in found if each.thing.is_machine]
     machines = len(prices)
-    total = f" ({said})" if (said := _total_price(prices)) else ""
+    total = f" ({price})" if (price := _total_price(prices)) else ""
     parts = [f"{count(machines, 'machine')}{total}"] if machines else []
-    parts += [count(len(found) - machines, "other thing")] if len(found) > machines else []
+    parts += [count(len(found) - machines, "other resource")] if len(found) > machines else []
     return " and ".join(parts)
 
 
 def leftovers_line(found: LeftoverScan, how: str = COMMAND) -> str:
-    """What nobody needs, as one line that ends with how to have it ended; "" where there is nothing."""
-    if not found.removable:
-        return ""
-    is_are = "is" if len(found.removable) == 1 else "are"
-    return f"{leftovers_amount(found.removable)} of pools that are over {is_are} left: {how}"
+    """Return a line about leftovers that can be removed; "" if there are none.
+
+    Args:
+        found: The result of a scan.
+        how: How to remove them, at the end of the line.
+    """
+    return f"leftovers of ended pools: {leftovers_amount(found.removable)}; {how}" if found.removable else ""
 
 
 def unchecked_line(found: LeftoverScan) -> str:
-    """What could not be looked at, as one line; "" where all was."""
-    said = "; ".join(f"{place} ({reason})" for place, reason in found.unknown.items())
-    return f"could not look for what is left: {said}" if said else ""
+    """Return a line about places that could not be scanned; "" if all were."""
+    places = "; ".join(f"{place} ({reason})" for place, reason in found.unknown.items())
+    return f"could not check for leftovers: {places}" if places else ""
 
 
 def other_ledgers_lines(found: LeftoverScan) -> Iterator[str]:
-    """What other ledgers have there."""
+    """Yield lines about resources of other ledgers."""
     for (ledger, owner), (machines, more) in found.others.items():
         things = _count_things(machines, more)
-        yield f"not looked at: {things} of ledger {ledger} ({owner}): --ledger {ledger} has them looked at"
+        yield f"not checked: {things} of ledger {ledger} ({owner}). Check them with --ledger {ledger}"
 
 
 def leftovers_table(found: Sequence[JudgedLeftover]) -> list[tuple[str, ...]]:
-    """A table: what it is, of which pool, where, how old, and what is to be made of it."""
+    """Return the rows of a table of leftovers, its header first."""
     rows: list[tuple[str, ...]] = [("pool", "what", "id", "where", "age", "cost", "expires", "state")]
     now = time.time()
     for each in _sorted(found):
@@ -129,24 +130,25 @@ def _sorted(found: Sequence[JudgedLeftover]) -> list[JudgedLeftover]:
 
 
 def verdict_text(found: JudgedLeftover) -> str:
-    """What is to be made of it, in words."""
+    """Return the state of a leftover."""
     if found.verdict == "left":
-        return f"left: {'its pool is over' if found.pool else 'no pool here has it'}"
+        return f"left: {'its pool has ended' if found.pool else 'not of a pool in this ledger'}"
     return _STATES[found.verdict]
 
 
-_OVER = "its time is over, and "
-_STATES = {"up": "its pool is up", "expired": f"{_OVER}no agent lives there"}
+_OVER = "its lease has expired, and "
+_STATES = {"up": "its pool is up", "expired": f"{_OVER}it has no agent"}
 
 
 @dataclass(frozen=True)
 class LeftoverRow:
-    """A row of the screen: a thing, or what a ledger of others has, or a place that could not be looked at.
+    """A row of the leftovers screen: a resource, another ledger, or a place that could not be checked.
 
     Attributes:
-        id: what tells it from the others.
-        text: in words; of a thing, what follows its state where there is room.
-        ledger: of others; only that row has one.
+        id: Unique id of the row.
+        text: Text of the row; for a resource, the text after its state if there is room.
+        found: The resource; None for other rows.
+        ledger: Id of the other ledger; "" for other rows.
     """
 
     id: str
@@ -156,7 +158,7 @@ class LeftoverRow:
 
 
 def leftover_rows(found: LeftoverScan) -> list[LeftoverRow]:
-    """All that a look has found."""
+    """Return the rows for the result of a scan."""
     rows = [
         LeftoverRow(
             f"{each.thing.what} {each.thing.id}",
@@ -166,17 +168,15 @@ def leftover_rows(found: LeftoverScan) -> list[LeftoverRow]:
         for each in _sorted(found.found)
     ]
     for (ledger, owner), (machines, more) in found.others.items():
-        text = f"{_count_things(machines, more)} of ledger {ledger or '?'} ({owner or 'nobody'})"
+        text = f"{_count_things(machines, more)} of ledger {ledger or '?'} ({owner or 'unknown owner'})"
         rows.append(LeftoverRow(f"ledger {ledger} {owner}", text, ledger=ledger))
     for place, reason in found.unknown.items():
-        rows.append(
-            LeftoverRow(f"place {place}", f"! {sanitize_line(place)} could not be looked at: {sanitize_line(reason)}")
-        )
+        rows.append(LeftoverRow(f"place {place}", f"! could not check {sanitize_line(place)}: {sanitize_line(reason)}"))
     return rows
 
 
 def leftover_cells(found: JudgedLeftover, now: float) -> dict[str, str]:
-    """A thing by column."""
+    """Return the cells of a leftover by column."""
     thing = found.thing
     return {
         "POOL": thing.pool,
@@ -191,17 +191,17 @@ def leftover_cells(found: JudgedLeftover, now: float) -> dict[str, str]:
 
 
 def row_detail(row: LeftoverRow, now: float) -> str:
-    """All that is known of what is chosen."""
+    """Return all details of a row."""
     if row.found is None:
         if not row.ledger:
-            return f"{row.text}\nWhat is there is not known: it may cost money."
-        return f"{row.text}\nNothing of it is touched. Enter has it looked at, as if it were made from here."
+            return f"{row.text}\nUnknown resources there may cost money."
+        return f"{row.text}\nResources of other ledgers are never removed. Enter: check them as if they were ours."
     thing = row.found.thing
-    facts = _facts(thing, now, " when it was made")
+    facts = _facts(thing, now, " at its creation")
     if thing.expires is not None:
         facts.append(f"{'expired' if thing.expires < now else 'expires'} {_expires(row.found, now)}")
-    whose = "" if thing.ours else f"\nIt is of ledger {thing.ledger} ({thing.owner}), not of this one."
-    return f"{', '.join(facts)}\npool {thing.pool}: {verdict_text(row.found).removeprefix('left: ')}{whose}"
+    owner = "" if thing.ours else f"\nIt belongs to ledger {thing.ledger} ({thing.owner}), not to this one."
+    return f"{', '.join(facts)}\npool {thing.pool}: {verdict_text(row.found).removeprefix('left: ')}{owner}"
 
 
 def _facts(thing: Leftover, now: float, priced: str = "") -> list[str]:
@@ -214,7 +214,7 @@ def _facts(thing: Leftover, now: float, priced: str = "") -> list[str]:
 
 
 def deletion_lines(found: Sequence[JudgedLeftover], now: float) -> Iterator[str]:
-    """What is to be ended, a line for each pool and for each thing of it."""
+    """Yield lines about leftovers to remove, one for each pool and one for each resource."""
     pool = None
     for each in _sorted(found):
         thing = each.thing
@@ -225,18 +225,18 @@ def deletion_lines(found: Sequence[JudgedLeftover], now: float) -> Iterator[str]
 
 
 def _count_things(machines: int, more: int) -> str:
-    return " and ".join(count(many, what) for many, what in ((machines, "machine"), (more, "other thing")) if many)
+    return " and ".join(count(many, what) for many, what in ((machines, "machine"), (more, "other resource")) if many)
 
 
 def _total_price(prices: Sequence[float | None]) -> str:
-    """Of machines, an hour; "" where they cost nothing."""
+    """Format the total hourly price of machines; "" if they are free."""
     if None in prices:
         return "$?/h"
     return f"{money(total)}/h" if (total := sum(filter(None, prices))) else ""
 
 
 def _hourly(thing: Leftover) -> str:
-    """By the price when it was made; "" of what costs nothing worth a word."""
+    """Format the hourly price of a machine at its creation; "" for other resources."""
     return _total_price([thing.hourly]) if thing.is_machine else ""
 
 

@@ -83,8 +83,8 @@ def test_what_no_row_tells_of_is_found_and_ended_and_nothing_else_is_touched(
     assert {each.thing.id for each in found.found if each.thing.is_machine} == {each.id for each in mine}
     assert all(0 <= time.time() - (each.thing.since or 0) < 300 for each in found.found if each.thing.is_machine)
     assert [found.others[key] for key in found.others if key[0] == another] == [(2, 3)]
-    assert leftovers_line(found).startswith("2 machines ($1.08/h) and 3 other things of pools that are over are left")
-    assert f"2 machines and 3 other things of ledger {another}" in next(other_ledgers_lines(found))
+    assert leftovers_line(found).startswith("leftovers of ended pools: 2 machines ($1.08/h) and 3 other resources; ")
+    assert f"2 machines and 3 other resources of ledger {another}" in next(other_ledgers_lines(found))
 
     cli = Cli(tmp_path)
     shown = cli("leftovers", "--provider", "aws")

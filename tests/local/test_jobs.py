@@ -146,7 +146,7 @@ def test_a_job_without_run_says_what_was_done(cli: Cli, pool: str) -> None:
     made = cli("launch", name, "-c", "bare", "--down")
     assert "task.yaml has no run commands: created pool bare" in made.stderr
     assert "task.yaml has no run commands: nothing was done" in cli("launch", name, "-c", pool).stderr
-    assert "nothing: the file has no run" in cli("launch", name, "-c", "bare", "--dry-run").stdout
+    assert "nothing: the file has no run commands" in cli("launch", name, "-c", "bare", "--dry-run").stdout
     name = written(cli, f"num_nodes: 2\nfile_mounts: {{{cli.folder}/brought: {cli.folder}/data}}\nsetup: echo set\n")
     done = cli("launch", name, "-c", pool)
     assert "r001| set" in done.stdout

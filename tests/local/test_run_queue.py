@@ -96,19 +96,19 @@ def test_two_jobs_run_side_by_side_and_who_does_not_fit_waits_its_turn(cli: Cli)
                 with job(cli, "late", 1) as late:
                     found = becomes(cli, first="running", second="running", wide="waiting", late="waiting")
                     held = both["first"]["nodes"][0]
-                    assert found["wide"]["reason"].startswith("waits for 2 nodes: 0 free, first (")
+                    assert found["wide"]["reason"].startswith("queued: needs 2 nodes, 0 free; first (")
                     assert f") has node {held} for 0:" in found["wide"]["reason"]
-                    assert f"; wide ({found['wide']['run']}) is before it" in found["late"]["reason"]
+                    assert f"; behind wide ({found['wide']['run']})" in found["late"]["reason"]
                     # A node is free, and would do for the one that came later: it waits its turn all the same.
                     end(cli, "first")
                     out = first.communicate()[0]
                     assert "r00" in out and "| 0 of 1 and 1 of 1" in out
                     found = becomes(cli, second="running", wide="waiting", late="waiting")
-                    assert found["wide"]["reason"].startswith("waits for 2 nodes: 1 free, second (")
+                    assert found["wide"]["reason"].startswith("queued: needs 2 nodes, 1 free; second (")
                     # Who was taken out is told so, and the next one has the turn.
                     assert cli.json("cancel", found["wide"]["run"])["state"] == "cancelled"
                     said = wide.communicate()[1]
-                    assert f"run {found['wide']['run']} waits for 2 nodes: 0 free, first (" in said
+                    assert f"run {found['wide']['run']} queued: needs 2 nodes, 0 free; first (" in said
                     assert f"run {found['wide']['run']} was cancelled" in said and wide.returncode != 0
                     becomes(cli, second="running", late="running")
                     end(cli, "late", "second")

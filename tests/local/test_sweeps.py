@@ -162,7 +162,7 @@ def test_gangs_of_some_nodes_run_side_by_side_and_who_fails_is_named(cli: Cli) -
     cli.folder.joinpath("mended").unlink(missing_ok=True)
     words = ["--sweep", "--gang-nodes", 2, "-a", "lr=1,2", "-a", "seed=1..3", "--pool", "wide", "--keep"]
     done = cli("run", "swept.py:ranked", *words, "--nodes", 5, status=1)
-    assert "6 combinations, each on every rank of 2 nodes, 2 at a time (1 node of 5 left over)" in done.stderr
+    assert "6 combinations, each on all ranks of 2 nodes, 2 at a time (1 node of 5 unused)" in done.stderr
     runs = gangs_begun(done.stderr)
     assert len(runs) == 6, "one that fails stops no other"
     assert f"4 of 6 combinations have results; lr=1 seed=2 raised (run {runs[1]}); lr=2 seed=2" in done.stderr
@@ -244,7 +244,7 @@ def test_a_sweep_by_gangs_is_stopped_as_a_whole(cli: Cli, held: str, tmp_path: P
             client.send_signal(signal.SIGINT)
         out, said = client.communicate()
     assert client.returncode == 130, said
-    assert "0 of 5 combinations have results" in said and "; 3 did not begin" in said
+    assert "0 of 5 combinations have results" in said and "; 3 did not start" in said
     assert [line.split()[3:5] for line in out.splitlines() if re.match(r"[234] ", line)] == [["◌", "waiting"]] * 3
     assert going(cli) == []
     listed = {row["run"]: row["arguments"] for row in cli.json("history")["runs"]}

@@ -254,7 +254,7 @@ async def take_queue() -> None:
                 while len(waiting_or_running(app)) < seen:
                     await asyncio.sleep(0.1)
             await camera.press("7")
-            await camera.until("waits for 4 nodes")
+            await camera.until("needs 4 nodes")
             await camera.all_sizes("queue")
         finally:
             for job in jobs:

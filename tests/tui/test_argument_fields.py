@@ -216,5 +216,5 @@ async def test_a_sweep_runs_by_gangs_of_as_many_nodes_as_its_field_says(app: Sky
         await until(pilot, lambda: run.id in session.sweeps_over)
         session.end_rank(session.views[-1], run, 1, "raised", error=ErrorInfo("ValueError", "no"))
         session.sweeps_over[run.id].set_result(None)
-        said = f"0 of 5 combinations have results; epochs=1 raised (run {run.id}); 4 did not begin"
+        said = f"0 of 5 combinations have results; epochs=1 raised (run {run.id}); 4 did not start"
         await until(pilot, lambda: said in " ".join(screen_text(app).split()))

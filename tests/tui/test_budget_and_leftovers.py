@@ -122,8 +122,7 @@ async def test_what_is_left_is_said_at_the_start_and_nothing_else_waits_for_it(
         await until(
             pilot,
             lambda: (
-                "1 machine ($1.50/h) of pools that are over is left: w in the list of pools shows it"
-                in screen_text(app)
+                "leftovers of ended pools: 1 machine ($1.50/h); w in the list of pools shows them" in screen_text(app)
             ),
         )
 
@@ -133,7 +132,7 @@ async def test_accounts_that_cannot_be_asked_are_no_alarm(app: SkywardApp, sessi
     failed.set_exception(PoolError("no such profile"))
     session.scan_leftovers = lambda *_, **__: failed  # type: ignore[method-assign]
     async with app.run_test(size=SIZE) as pilot:
-        await until(pilot, lambda: "could not look for what is left: no such profile" in screen_text(app))
+        await until(pilot, lambda: "could not check for leftovers: no such profile" in screen_text(app))
 
 
 @pytest.mark.parametrize("price", [1.0, 0.0])

@@ -103,7 +103,7 @@ async def test_beside_the_cause_stands_what_its_machine_was_at(app: SkywardApp, 
         await pilot.press("enter")
         await until(pilot, lambda: "before it  n2 memory 97 % full" in screen_text(app))
         await pilot.press("e")
-        await until(pilot, lambda: "its machine n2, 1.0 s before: memory 97 % full" in screen_text(app))
+        await until(pilot, lambda: "n2, 1.0 s earlier: memory 97 % full" in screen_text(app))
         assert "memory of n2  97 %" in screen_text(app) and "use of its GPU 0  99 %" in screen_text(app)
         # What the kernel's log tells a moment later is of it, too.
         told = {"at": NOW + 1, "node": node, "gpus": [{"util": 0, "xid": 79}]}

@@ -135,7 +135,7 @@ async def test_whatever_gpus_tell_has_its_curve(app: SkywardApp, session: FakeSe
             "use %", "memory %", "power %", "tensor cores %", "°C", "multiprocessors %", "memory read or written %",
             "clock, % of 1,980 MHz", "memory clock, 0 so far", "PCIe in, 0 so far", "PCIe out, 0 so far",
             "NVLink in, 0 so far", "NVLink out, % of 4 GB/s", "processes, 0 so far", "ECC errors, 0 so far",
-            "corrected ECC errors, 0 so far", "slowed (0 or 100)",
+            "corrected ECC errors, 0 so far", "throttling (0 or 100)",
         ]  # fmt: skip
         await pilot.press("left", "left", "left", "left", "left")
         await until(pilot, lambda: "NVLink out, % of 4 GB/s" in screen_text(app))

@@ -217,7 +217,7 @@ async def test_who_waits_is_shown_and_taken_out(app: SkywardApp, session: FakeSe
         waits(session, view, "w1", "wide\x1b[2J")
         await until(pilot, lambda: "7 queue  1 waiting" in screen_text(app))
         assert "3 nodes" in screen_text(app), "it has a place of its own"
-        await until(pilot, lambda: "waits for 4 nodes: 2 free, train (p-1) has nodes 0-1" in screen_text(app))
+        await until(pilot, lambda: "queued: needs 4 nodes, 2 free; train (p-1) holds nodes 0-1" in screen_text(app))
         await pilot.press("7", "G")
         await until(pilot, lambda: "▸ ◌ wide" in screen_text(app))
         await pilot.press("C")
@@ -238,7 +238,7 @@ async def test_on_a_small_terminal_it_is_a_key_away(app: SkywardApp, session: Fa
         app.show_pool(view.key)
         await until(pilot, lambda: "FOLLOW" in screen_text(app))
         await pilot.press("7")
-        await until(pilot, lambda: "waits for 4 nodes: 0 free" in screen_text(app))
+        await until(pilot, lambda: "queued: needs 4 nodes, 0 free" in screen_text(app))
         await until(pilot, lambda: "C cancel" in screen_text(app))
 
 

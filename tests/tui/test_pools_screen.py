@@ -297,18 +297,18 @@ async def test_a_machine_that_is_taken_back_counts_down_on_every_screen(app: Sky
     session.open_run(view, total=2)
     session.emit(view, ev.NodeNotice(pool="spot", node=1, kind="terminate", ends_at=session.now + 102, at=session.now))
     async with app.run_test(size=(160, 48)) as pilot:
-        await until(pilot, lambda: "n1 taken back in 1:42 (terminate)" in screen_text(app))
+        await until(pilot, lambda: "n1 preempted in 1:42 (terminate)" in screen_text(app))
         session.now += 10
-        await until(pilot, lambda: "n1 taken back in 1:32 (terminate)" in screen_text(app))
+        await until(pilot, lambda: "n1 preempted in 1:32 (terminate)" in screen_text(app))
         await pilot.press("enter")
-        await until(pilot, lambda: screen_text(app).count("taken back in 1:32") == 3)
+        await until(pilot, lambda: screen_text(app).count("preempted in 1:32") == 3)
         # Where nodes have no room the header has it, before numbers and money.
         await pilot.resize_terminal(80, 24)
         await until(
             pilot,
             lambda: (
                 len(screen_text(app).splitlines()[0]) <= 80
-                and "! n1 taken back in 1:32" in screen_text(app).splitlines()[0]
+                and "! n1 preempted in 1:32" in screen_text(app).splitlines()[0]
             ),
         )
         session.now += 100  # what became of it is shown then

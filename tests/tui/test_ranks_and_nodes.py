@@ -66,16 +66,16 @@ def test_a_rank_whose_machine_is_taken_back_says_how_long_it_has(session: FakeSe
     view = session.pool("spot", 2)
     run = session.open_run(view, total=2)
     for kind, ends_at, note in (
-        ("rebalance", None, "may soon be taken back"),
-        ("terminate", session.now + 102, "taken back in 1:42 (terminate)"),
+        ("rebalance", None, "may soon be preempted"),
+        ("terminate", session.now + 102, "preempted in 1:42 (terminate)"),
     ):
         session.emit(view, events.NodeNotice(pool="spot", node=1, kind=kind, ends_at=ends_at))  # type: ignore[arg-type]
         first, second = rank_states(view, run, session.now)
         assert (first.note, second.note) == ("", note)
     (_, later) = rank_states(view, run, session.now + 101)
-    assert later.note == "taken back in 0:01 (terminate)"
+    assert later.note == "preempted in 0:01 (terminate)"
     (_, later) = rank_states(view, run, session.now + 102)
-    assert later.note == "taken back now (terminate)"
+    assert later.note == "preempted now (terminate)"
 
 
 def test_of_numbers_that_have_no_room_those_that_have_are_whole() -> None:

@@ -388,11 +388,11 @@ async def test_a_small_screen_counts_down_to_a_machine_s_end(app: SkywardApp, se
     async with app.run_test(size=(80, 24)) as pilot:
         await open_pool(app, pilot)
         session.emit(view, events.NodeNotice(pool=view.name, node=2, kind="rebalance"))
-        await until(pilot, lambda: "! n2 may soon be taken back" in screen_text(app))
+        await until(pilot, lambda: "! n2 may soon be preempted" in screen_text(app))
         session.emit(view, events.NodeNotice(pool=view.name, node=1, kind="terminate", ends_at=session.now + 103))
-        await until(pilot, lambda: "! n1 taken back in 1:43" in screen_text(app))
+        await until(pilot, lambda: "! n1 preempted in 1:43" in screen_text(app))
         session.now += 3
-        await until(pilot, lambda: "! n1 taken back in 1:40" in screen_text(app))
+        await until(pilot, lambda: "! n1 preempted in 1:40" in screen_text(app))
 
 
 async def test_the_key_that_debugs_says_what_else_does(app: SkywardApp, session: FakeSession) -> None:

@@ -57,9 +57,9 @@ async def test_what_would_be_lost_is_named_and_asked_about(
     session.unfetched["p"] = done(TOO_MUCH)
     async with app.run_test(size=SIZE) as pilot:
         screen = await asked(app, pilot)
-        await until(pilot, lambda: "4 files (3 GB) that nobody has fetched go with the machines" in words(app))
+        await until(pilot, lambda: "deletes 4 unfetched files (3 GB) with the machines" in words(app))
         assert "2 GB checkpoints/step-9000/model.safetensors" in words(app) and "and 1 more" in words(app)
-        assert "1 file (5 MB) of the outputs comes here first: 5 MB best.pt" in words(app)
+        assert "downloads 1 output file (5 MB) first: 5 MB best.pt" in words(app)
         await until(pilot, lambda: "Fetch all 3 GB" in screen_text(app) and "Up to 1 GB" in screen_text(app))
         assert all(button.disabled for button in screen.query(".fetch").results(Button)), "not by accident"
         await pilot.press("p", "enter")  # the name is no answer to how much
@@ -75,11 +75,11 @@ async def test_what_would_be_lost_is_named_and_asked_about(
     [
         (
             Unfetched([], FILES[2:3], 0, True, GB),
-            "(12 kB) that nobody has fetched comes here first: 12 kB out/metrics.csv",
+            "unfetched file (12 kB) first: 12 kB out/metrics.csv",
         ),
-        (Unfetched([], FILES[:2], 0, False, GB), "2 files (3 GB) that nobody has fetched stay on the hosts"),
+        (Unfetched([], FILES[:2], 0, False, GB), "2 unfetched files (3 GB) stay on the hosts"),
         (Unfetched([], FILES[3:], 0, False, GB), "stays on the hosts: 3 bytes odd↵"),
-        (Unfetched([], [], 0, False, GB, {1: "\x1b[2Jgone"}), "1 cannot be asked what its ranks wrote: gone"),
+        (Unfetched([], [], 0, False, GB, {1: "\x1b[2Jgone"}), "! cannot list the files of node 1: gone"),
     ],
 )
 async def test_what_is_not_lost_is_named_and_not_asked_about(

@@ -331,7 +331,7 @@ def test_a_launch_that_cannot_be_kept_is_told_and_the_run_goes_on(capsys: pytest
         (
             Unfetched([], [WrittenFile("a/b.pt", 2_000_000_000, 1.0, 0, "v")], 0, True, 1_000_000_000),
             [
-                "p: ! 1 file (2 GB) that nobody has fetched goes with the machines:",
+                "p: ! deletes 1 unfetched file (2 GB) with the machines:",
                 "p:        2 GB  a/b.pt",
                 "p: only the newest 1 GB are downloaded; download all with: skyward-tui fetch p",
             ],
@@ -563,7 +563,7 @@ def test_down_ends_with_the_truth(
     said = capfd.readouterr()
     found = json.loads(said.out)["receipts"]
     assert [r["pool"] for r in found] == (["p"] if isinstance(receipt, Receipt) else [])
-    assert "1 machine ($?/h) of pools that are over is left: skyward-tui leftovers" in said.err
+    assert "leftovers of ended pools: 1 machine ($?/h); skyward-tui leftovers" in said.err
 
 
 def test_interrupted_tells_which_signal() -> None:

@@ -583,7 +583,7 @@ def test_commands_tell_it_out_of_what_was_kept(raised_run: Ledger) -> None:
     shown = json.loads(CliRunner().invoke(cli, ["results", "r1", "--json"]).stdout)
     assert shown["figures"]["words"] == words
     text = CliRunner().invoke(cli, ["results", "r1"])
-    assert "its machine n1, " in text.stderr and "before: memory 96 % full, GPU 0 Xid 48" in text.stderr
+    assert "n1, " in text.stderr and "earlier: memory 96 % full, GPU 0 Xid 48" in text.stderr
 
 
 # Words are found in what past runs printed and gave: bounded, in steps, whatever their files are like.

@@ -295,10 +295,10 @@ def test_who_waits_is_told_for_what_and_who_has_it() -> None:
     ]
     assert waiting_reason(rows[0], 130.0) == ""
     assert waiting_reason(rows[2], 130.0) == (
-        "waits for 2 nodes: 1 free, job-a (a) has nodes 0-1 for 2:00, job-b (b) has node 2 for 2:00"
+        "queued: needs 2 nodes, 1 free; job-a (a) holds nodes 0-1 for 2:00; job-b (b) holds node 2 for 2:00"
     )
-    assert waiting_reason(rows[3], 130.0).startswith("waits for node 1: 1 free; wide")
-    assert waiting_reason(rows[3], 130.0).endswith("(c) is before it, job-a (a) has node 1 for 2:00")
+    assert waiting_reason(rows[3], 130.0).startswith("queued: needs node 1, 1 free; behind wide")
+    assert waiting_reason(rows[3], 130.0).endswith("(c); job-a (a) holds node 1 for 2:00")
     assert "\x1b" not in str(queue_row_json(rows[2], 130.0))
 
 
