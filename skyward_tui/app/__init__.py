@@ -1,4 +1,4 @@
-"""The Textual app: made and run by :func:`new_app` and :func:`run`, with garbage collection deferred."""
+"""The Textual app, created by :func:`new_app` and started by :func:`run`, with deferred garbage collection."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def new_app(*, read_only: bool = False, theme: str = "", plain: bool = False) -> SkywardApp:
-    """The app on this machine's pools; see ``app.SkywardApp``."""
+    """Return the app for this machine's pools; see ``app.SkywardApp`` for the arguments."""
     with freeze_imports():
         from skyward_tui.app.app import SkywardApp
     if read_only:
@@ -21,14 +21,13 @@ def new_app(*, read_only: bool = False, theme: str = "", plain: bool = False) ->
 
 
 def _read_only_session() -> SessionInterface:
-    """A session that changes nothing."""
     from skyward_core.client.session import ReadOnlySession
 
     return ReadOnlySession()
 
 
 def run(app: SkywardApp) -> int:
-    """Run an app until the person leaves; the exit status."""
+    """Run an app until the user quits, and return the exit status."""
     defer_collection()
     app.run()
     return app.return_code or 0

@@ -1,7 +1,7 @@
-"""SkywardApp: keys, screens, errors, theme.
+"""The app's main class: keys, screens, polling of pools, appearance, and internal errors.
 
-Screens are imported when first shown, and the core's session is made in a thread after the first paint, so
-that starting costs Textual's own import and little more.
+For a fast start, screens are imported when first shown, and the core's session is created in a thread after the first
+paint.
 """
 
 from __future__ import annotations
@@ -64,19 +64,16 @@ if TYPE_CHECKING:
     from skyward_tui.launch_form.form import Form
 
 
-PATIENCE = 5.0  # seconds for the home's disk, which holds nobody up who quits
-LAST = "last"  # in what is kept, beside the screens' own scopes
-VITAL_WORKERS = ("paint", "leave")  # groups of workers without which the app ends: one paints, the other quits
-FRAMES, FRAMES_OVER_SSH = 10, 5  # paints a second
+PATIENCE = 5.0  # seconds for saving the state; a slow disk must not delay quitting
+LAST = "last"  # key of the last screen in the saved state, besides the scopes of screens
+VITAL_WORKERS = ("paint", "leave")  # groups of workers whose failure ends the app: painting and quitting
+FRAMES, FRAMES_OVER_SSH = 10, 5  # paints per second
 REFRESH_SECONDS = 1.0
-LIVELY_SECONDS = 1.0  # for which a key, or work that has ended, may still change what is shown
-REPEAT_SECONDS = (
-    0.6,
-    1.6,
-)  # after news: panels look now and then at what keeps coming, and at the last of it
-REST_SECONDS = 0.3  # without news or keys, after which is asked as seldom as over SSH
-STILL_SECONDS = 10.0  # for which a screen may stay as it is at most, should the clock stand still
-FIRST_LOOK_SECONDS = 10.0  # until pools are listed, for which the ledger alone is read
+LIVELY_SECONDS = 1.0  # seconds after a key or a finished worker in which the screen may still change
+REPEAT_SECONDS = (0.6, 1.6)  # seconds after an event; panels defer some updates that long
+REST_SECONDS = 0.3  # seconds without events or keys before the screen is polled as rarely as over SSH
+STILL_SECONDS = 10.0  # longest time without a refresh, in case the clock stands still
+FIRST_LOOK_SECONDS = 10.0  # longest wait for the first list of pools
 DETACH_SECONDS = 5.0
 SWITCH_INTERVAL = 0.0005  # seconds
 
@@ -113,7 +110,7 @@ class SkywardApp(App[None]):
 
     TITLE = "skyward"
     REPLAYS: ClassVar[bool] = False
-    REFUSAL: ClassVar[str] = "this app only looks (--read-only), and changes nothing"
+    REFUSAL: ClassVar[str] = "not available with --read-only"
     BINDINGS = bindings("app")
     ENABLE_COMMAND_PALETTE = True
     ESCAPE_TO_MINIMIZE = False
@@ -127,7 +124,7 @@ class SkywardApp(App[None]):
     CommandPalette SearchIcon { display: none; }
     """
 
-    # Worn from the beginning: a theme that comes later makes Textual work out all styles twice before the first paint.
+    # Set at the start, because a later theme makes Textual compute all styles twice before the first paint.
     theme: Reactive[str] = Reactive(SKYWARD.name)
     _current: Theme | None = None
 
@@ -142,8 +139,8 @@ class SkywardApp(App[None]):
     ) -> None:
         super().__init__()
         self.read_only = read_only
-        # Pools live on a thread beside this one. At the interpreter's own interval (5 ms) a flood of logs there
-        # would hold up every key press here by several of them.
+        # Pools run on another thread. With Python's default interval (5 ms), a flood of logs there would delay each
+        # key press by several intervals.
         sys.setswitchinterval(SWITCH_INTERVAL)
         self.clock = clock
         self.session: SessionInterface | None = None
@@ -158,7 +155,7 @@ class SkywardApp(App[None]):
         self.budgets = BudgetQuestions(self)
         self.immediate_repaint = ImmediateRepaint()
         self._started_at = time.time()
-        self._problems: list[str] = []  # settings and saved state that are not used, in words
+        self._problems: list[str] = []  # about ignored settings and saved state
         self._asked_theme, self._plain = theme, plain
         self._saved_state = SavedState()
         self._changed: dict[str, str] = {}
@@ -166,24 +163,24 @@ class SkywardApp(App[None]):
         self._write_lock = asyncio.Lock()
         self._line_filters: list[LineFilter] = []
         self._current_theme_name = SKYWARD.name
-        self.add_class(f"-theme-{SKYWARD.name}", update=False)  # as Textual does where a theme comes later
+        self.add_class(f"-theme-{SKYWARD.name}", update=False)  # Textual does this only for later themes
         self._session_factory = session_factory
         self._refresh_error = ""
         self._shutdown_signals = ShutdownSignals()
         self._leaving = False
-        self._reopens_last = not self.REPLAYS  # to the screen that was left last, before anybody goes elsewhere
+        self._reopens_last = not self.REPLAYS  # whether to open the last screen, unless the user has chosen another
         self._reopen_lock = asyncio.Lock()
         self._lively_until = time.monotonic() + LIVELY_SECONDS
         self._last_refresh: tuple[tuple[object, ...] | None, float] = (None, 0.0)
-        self._refresh_times: list[float] = []  # when the screen gets its pulse again, the next one last
-        self._last_input_at = time.monotonic()  # when somebody pressed a key, or moved the mouse
+        self._refresh_times: list[float] = []  # scheduled refreshes of the screen, the next one last
+        self._last_input_at = time.monotonic()  # of the keyboard or the mouse
         self._notification_watch = NotificationWatch()
-        # From a thread of its own a command tells what is wrong with it.
+        # Notification commands report errors from their own thread.
         self._notifier = Notifier(
             NotifySettings(), self._write_to_terminal, partial(self.call_later, self._command_failed)
         )
         self._key_queue = KeyQueue(self, self._dispatch_event)
-        self._early_events: list[events.Event] | None = []  # what was typed before there was anything to act on
+        self._early_events: list[events.Event] | None = []  # input before the session is open; None afterwards
         if "SSH_CONNECTION" in os.environ:
             self.animation_level = "none"
 
@@ -193,7 +190,7 @@ class SkywardApp(App[None]):
         default_namespace: DOMNode | None = None,
         namespaces: Mapping[str, DOMNode] | None = None,
     ) -> bool:
-        """Do what a key means; of who may only look, refuse what is more than that."""
+        """Run an action, unless the app is read-only and the action changes something."""
         scope = getattr(default_namespace, "SCOPE", "") or getattr(self.screen, "SCOPE", "")
         if self.read_only and any(each.call == action and not each.is_read_only for each in actions_in(scope)):
             self.flash(self.REFUSAL, "error")
@@ -201,7 +198,7 @@ class SkywardApp(App[None]):
         return await super().run_action(action, default_namespace, namespaces)
 
     def get_driver_class(self) -> type[Driver]:
-        """Textual's own for this machine, which on Linux and its like does not survive its terminal."""
+        """Return Textual's driver, or our own on Linux, where Textual's driver fails if the terminal disappears."""
         if (found := super().get_driver_class()).__name__ != "LinuxDriver":
             return found
         from skyward_tui.ui.terminal_driver import TerminalDriver
@@ -221,15 +218,15 @@ class SkywardApp(App[None]):
         self.track_theme_choice()
         self.run_worker(self._refresh_loop(), group="paint")
         self.run_worker(self._poll_pools(), group="refresh")
-        # The terminal of an app that comes back from the shell is empty; only what changes is painted otherwise.
+        # After a return from the shell the terminal is empty, but Textual would paint only changes.
         self.app_resume_signal.subscribe(self, lambda _: self.refresh(layout=True))
 
     def on_ready(self) -> None:
-        """The first paint is done, whatever screen or dialog that was of."""
+        """Open the session after the first paint."""
         self.run_worker(self._open_session(), name="session")
 
     async def on_event(self, event: events.Event) -> None:
-        """Keep what is typed before the ledger is read, for then."""
+        """Dispatch an event; input that arrives before the session is open is queued."""
         is_typed = isinstance(event, events.Key | events.Paste) and not event.is_forwarded
         if is_typed or isinstance(event, events.MouseDown):
             self._reopens_last = False
@@ -248,7 +245,7 @@ class SkywardApp(App[None]):
         await super().on_event(event)
 
     def on_worker_state_changed(self, event: Worker.StateChanged) -> None:
-        # These two come every second; what they find is seen by the pools.
+        # These workers end every second; their results change the pools.
         if event.worker.group not in ("refresh", "paint"):
             self._mark_active()
 
@@ -258,7 +255,7 @@ class SkywardApp(App[None]):
     def _replay_early_keys(self) -> None:
         early, self._early_events = self._early_events or [], None
         for event in early:
-            # A terminal that was not ours yet has made a line's end of it.
+            # Before the app took over the terminal, the terminal translated enter to a newline.
             is_enter = isinstance(event, events.Key) and event.key == "ctrl+j"
             self.post_message(events.Key("enter", "\r") if is_enter else event)
 
@@ -270,8 +267,8 @@ class SkywardApp(App[None]):
             self.session = await asyncio.to_thread(self._session_factory)
             refused = self._apply_other_settings()
             self.session.enable_budget_prompts()
-            if said := "; ".join(filter(None, (self.session.notice, *self._problems, *refused))):
-                self.flash(said, "error")
+            if problems := "; ".join(filter(None, (self.session.notice, *self._problems, *refused))):
+                self.flash(problems, "error")
             await self._list_pools()
         except (SkywardError, OSError) as error:
             self.session_error = sanitize_paragraph(format_error(error))
@@ -295,23 +292,22 @@ class SkywardApp(App[None]):
 
     @property
     def _refresh_interval(self) -> float:
-        """Seconds until it is asked again what there is to paint; more where nothing has happened of late."""
+        """Seconds until the next check for changes; longer without recent events."""
         rests = time.monotonic() > max(self._lively_until, self._last_refresh[1] + REST_SECONDS)
         return 1 / (FRAMES_OVER_SSH if rests or "SSH_CONNECTION" in os.environ else FRAMES)
 
     async def _list_pools(self) -> None:
-        """Keys act on what is listed; what a pool that does not answer is waited for they need not wait."""
+        """Wait for the first list of pools, to which keys apply, but not for pools that do not answer."""
         if self.session is None:
             return
-        # What is wrong with it the next look tells, which comes at once.
-        look = asyncio.gather(wait_shielded(self.session.refresh()), return_exceptions=True)
+        # Errors are ignored: the next refresh follows at once and reports them.
+        refresh = asyncio.gather(wait_shielded(self.session.refresh()), return_exceptions=True)
         until = time.monotonic() + FIRST_LOOK_SECONDS
-        while not (look.done() or self.pools() or time.monotonic() > until):
-            await asyncio.wait({look}, timeout=0.02)
+        while not (refresh.done() or self.pools() or time.monotonic() > until):
+            await asyncio.wait({refresh}, timeout=0.02)
 
     def _refresh_screen(self) -> None:
-        """Give the screen in front its pulse where something has come, or time has changed what it tells. An app that
-        nobody touches costs next to nothing."""
+        """Refresh the current screen if pools, the screen or displayed times have changed; else do almost nothing."""
         screen, pools, clock = self._front_screen, self.pools(), self.clock()
         beat = None if screen is None else screen.refresh_token(clock)
         state = [(pool.key, pool.state, pool.changes) for pool in pools], id(screen), beat
@@ -324,13 +320,13 @@ class SkywardApp(App[None]):
         elif self._lively_until < now < since + STILL_SECONDS:
             return
         self._last_refresh = state, now
-        # While the app shuts down its screens lose their widgets one by one.
+        # During the shutdown, screens lose their widgets one by one.
         if self.is_running and screen is not None and screen.is_mounted:
             screen.tick(clock)
             if not self.read_only:
                 self.budgets.update(pools)
-        for told in self._notification_watch.check(pools, clock):
-            self.notify_user(told)
+        for notification in self._notification_watch.check(pools, clock):
+            self.notify_user(notification)
 
     @property
     def _front_screen(self) -> BaseScreen[Any] | None:
@@ -338,26 +334,26 @@ class SkywardApp(App[None]):
         return next((screen for screen in reversed(self.screen_stack) if isinstance(screen, BaseScreen)), None)
 
     async def _poll_pools(self) -> None:
-        """Look for pools once a second. One that does not answer holds nobody up: the next look passes it by."""
-        looks: set[asyncio.Task[None]] = set()
+        """Poll the pools once a second; polls overlap, so a pool that does not answer delays no other."""
+        polls: set[asyncio.Task[None]] = set()
         try:
             while True:
                 await asyncio.sleep(REFRESH_SECONDS)
                 collect_if_due(time.monotonic() - self._last_input_at)
-                looks.add(look := asyncio.create_task(self._fetch_pools(patient=True)))
-                look.add_done_callback(looks.discard)
+                polls.add(poll := asyncio.create_task(self._fetch_pools(patient=True)))
+                poll.add_done_callback(polls.discard)
         finally:
-            for look in looks:
-                look.cancel()
+            for poll in polls:
+                poll.cancel()
 
     @work(group="refresh")
     async def refresh_pools(self) -> None:
-        """Look for pools that others made, and for those that are over, now."""
+        """Poll all pools now, including those of other clients and ended ones."""
         await self._fetch_pools(patient=False)
-        await self._reopen_last_screen()  # to a pool that is over, which are listed now
+        await self._reopen_last_screen()  # possibly of an ended pool, which is listed only now
 
     async def _reopen_last_screen(self) -> None:
-        """Open the screen that was left last, as soon as there is one."""
+        """Open the last screen of the previous start, unless the user has opened another."""
         async with self._reopen_lock:
             if self._can_reopen():
                 self._reopens_last = not await self.open_last_screen(self._can_reopen)
@@ -366,7 +362,7 @@ class SkywardApp(App[None]):
         return self._reopens_last and self.session is not None and len(self.screen_stack) == 1
 
     async def _fetch_pools(self, *, patient: bool) -> None:
-        """With ``patient`` pass those by that did not answer of late, until they are due."""
+        """Poll the pools; with ``patient``, skip pools that recently did not answer until their next retry."""
         if self.session is None:
             return
         failed = ""
@@ -375,12 +371,12 @@ class SkywardApp(App[None]):
         except (SkywardError, OSError) as error:
             failed = format_error(error)
         if failed and failed != self._refresh_error:
-            self.flash(f"looking for pools failed: {failed}", "error")
+            self.flash(f"could not list pools: {failed}", "error")
         self._refresh_error = failed
 
     @work(group="failures", exclusive=True)
     async def count_failures(self) -> None:
-        """Nothing waits for it; a ledger that cannot be read is told of by who needs it."""
+        """Count undismissed failures in the background; other actions report an unreadable ledger."""
         if self.session is not None:
             with suppress(SkywardError, OSError):
                 found = await wait_shielded(self.session.failures())
@@ -388,7 +384,7 @@ class SkywardApp(App[None]):
 
     @work(group="leftovers", exclusive=True)
     async def scan_leftovers(self) -> None:
-        """Nothing waits for it, and nothing is changed by it."""
+        """Scan accounts for leftovers in the background, without removing anything."""
         from skyward_tui.text.receipts_and_leftovers import leftovers_line, unchecked_line
 
         if self.session is None:
@@ -396,7 +392,7 @@ class SkywardApp(App[None]):
         try:
             found = await wait_shielded(self.session.scan_leftovers())
         except (SkywardError, OSError) as error:
-            return self.flash(f"could not look for what is left: {format_error(error)}")
+            return self.flash(f"could not check for leftovers: {format_error(error)}")
         self.leftovers = found
         if line := leftovers_line(found, f"{first_key('pools.leftovers', self.keys)} in the list of pools shows them"):
             self.flash(line, "error")
@@ -410,7 +406,7 @@ class SkywardApp(App[None]):
         return [] if self.session is None else self.session.pools()
 
     def wall_time(self) -> float:
-        """Return the user's time, which a recording's is not; for messages that disappear."""
+        """Return the real time, for messages that disappear; the time of a replay differs."""
         return self.clock()
 
     def find_pool(self, key: str) -> PoolView | None:
@@ -423,7 +419,7 @@ class SkywardApp(App[None]):
         self._apply_other_settings()
 
     def _apply_other_settings(self) -> list[str]:
-        """Have the person's keys, and what else they have set; gives what of the keys cannot be had, in words."""
+        """Apply the user's keys and other settings, and return problems of the keys."""
         self.keys, refused = resolve_keymap(self.user_settings.keys)
         self.set_keymap(self.keys)
         self._notifier.ways = self.user_settings.notify
@@ -454,12 +450,12 @@ class SkywardApp(App[None]):
             remark = await asyncio.to_thread(copy_to_multiplexer, text)
         except CopyError as error:
             return self.flash(with_keys(f"could not copy {what}: {error}", self.keys), "error")
-        said = f"copied {what} ({len(text):,} characters)"
-        return self.flash(f"{said}, {remark}" if remark else said, "done")
+        done = f"copied {what} ({len(text):,} characters)"
+        return self.flash(f"{done}, {remark}" if remark else done, "done")
 
-    def notify_user(self, told: Notification) -> None:
-        """Call a user who looks elsewhere, in the ways that the settings say."""
-        self._notifier.notify_unless_seen(told, self.app_focus, time.monotonic() - self._last_input_at)
+    def notify_user(self, notification: Notification) -> None:
+        """Notify the user, if they do not watch the app, in the ways of the settings."""
+        self._notifier.notify_unless_seen(notification, self.app_focus, time.monotonic() - self._last_input_at)
 
     def _command_failed(self, reason: str) -> None:
         self.flash(reason, "error")
@@ -501,27 +497,29 @@ class SkywardApp(App[None]):
     # Other screens
 
     def save_last_screen(self) -> None:
-        """Keep which screen is left, for the next start."""
+        """Save the current screen, to be opened at the next start."""
         places = (screen.reopen_state for screen in reversed(self.screen_stack) if isinstance(screen, BaseScreen))
         self.save_screen_state(LAST, next(filter(None, places), {}))
 
     async def open_last_screen(self, still: Callable[[], bool]) -> bool:
-        """Open the screen that was left last, one step from the list of pools; says whether that is settled. It is not
-        while its pool is not listed.
+        """Open the last screen of the previous start on top of the list of pools.
 
-        The place is forgotten first, and kept again on the way out: one that makes the app fail is opened once, and not
-        at each start.
+        The saved screen is deleted first, and saved again on exit, so a screen that crashes the app is opened only
+        once.
 
         Args:
-            still: whether it is still wanted, once the place is forgotten.
+            still: Checked after the deletion: whether to open the screen.
+
+        Returns:
+            False if the pool of the screen is not listed yet.
         """
-        shows = self._opener_for(self.saved_screen_state(LAST))
-        if shows is not None and self.saved_screen_state(LAST) and await self.forget_screen_state(LAST) and still():
-            shows()
-        return shows is not None
+        opener = self._opener_for(self.saved_screen_state(LAST))
+        if opener is not None and self.saved_screen_state(LAST) and await self.forget_screen_state(LAST) and still():
+            opener()
+        return opener is not None
 
     def _opener_for(self, place: ScreenState) -> Callable[[], None] | None:
-        """What opens a place; None while its pool is not listed."""
+        """Return a function that opens a saved screen; None while its pool is not listed."""
         if place.get("screen") == "history":
             return partial(self.show_history, inbox=place.get("inbox") is True)
         if place.get("screen") != "run":
@@ -530,12 +528,12 @@ class SkywardApp(App[None]):
         if pool is None:
             return None
         if pool.is_over and any(other.needs_confirmation and not other.is_over for other in self.pools()):
-            return lambda: None  # what goes on, and may cost money, comes before what is over
-        # A run that the pool does not know of any more; one that is over has not been asked yet.
+            return lambda: None  # running pools, which may cost money, take precedence over an ended one
+        # A running pool may have forgotten the run; the runs of an ended pool are not loaded yet.
         return partial(self.show_run, pool.key, run if pool.is_over or run in pool.runs else "")
 
     def show_pool(self, key: str) -> None:
-        """Watch a pool, one step from the list of pools, whatever was open."""
+        """Show a pool directly above the list of pools, closing all other screens."""
         from skyward_tui.screens.run import RunScreen
 
         while len(self.screen_stack) > 2:
@@ -615,23 +613,23 @@ class SkywardApp(App[None]):
 
     @property
     def available_themes(self) -> dict[str, Theme]:
-        """Textual's, and ours."""
+        """The themes of Textual, and ours."""
         return {**super().available_themes, **{each.name: each for each in OWN_THEMES}}
 
     @property
     def current_theme(self) -> Theme:
-        """The one that is worn. It is asked for several times by each widget that is painted."""
+        """The current theme, cached because each painted widget reads it several times."""
         if self._current is None or self._current.name != self.theme:
             self._current = super().current_theme
         return self._current
 
     def apply_appearance(self) -> None:
-        """Look as the person wants it, before anything is painted."""
+        """Load and apply the user's appearance settings before the first paint."""
         try:
             self.user_settings = settings.load_user_settings()
             self._saved_state = load_state()
         except SkywardError:
-            pass  # there is no home, which the session says
+            pass  # the session reports that there is no home folder
         except InvalidStateFile as unusable:
             self._problems.append(str(unusable))
         self._problems += self.user_settings.refused
@@ -657,7 +655,7 @@ class SkywardApp(App[None]):
             self._line_filters += [PlainAscii()] if is_plain else []
 
     def update_appearance(self, own: UserSettings) -> None:
-        """Look as the settings say now."""
+        """Apply changed appearance settings."""
         before, self.user_settings = self.user_settings, own
         self._move_and_paint()
         if self.user_settings.ascii != before.ascii:
@@ -667,43 +665,43 @@ class SkywardApp(App[None]):
         if self.user_settings.theme != before.theme and not (self._asked_theme or self.no_color):
             name = self.user_settings.theme or SKYWARD.name
             if name in self.available_themes:
-                self._current_theme_name = name  # no choice of the palette's
+                self._current_theme_name = name  # not chosen in the palette
                 self.theme = name
 
     @property
     def has_motion(self) -> bool:
-        """Whether a change may stand out for a moment."""
+        """Whether changes may be highlighted for a moment."""
         return self.user_settings.motion and not self.no_color
 
     def track_theme_choice(self) -> None:
-        """From now on another theme is the person's choice."""
+        """Save later changes of the theme, because they are the user's choice."""
         self._current_theme_name = self.theme
         self.theme_changed_signal.subscribe(self, self._save_theme_choice)
 
     def _save_theme_choice(self, theme: Theme) -> None:
-        """Keep what the person has chosen, for the next start."""
+        """Save the chosen theme for the next start."""
         if theme.name == self._current_theme_name:
             return
         if self.no_color:
             self.theme = self._current_theme_name
-            return self.flash("NO_COLOR is set, and no theme shows; --theme NAME shows one all the same")
+            return self.flash("NO_COLOR is set, so themes have no effect. Start with --theme NAME to use one")
         self._current_theme_name = theme.name
         self._changed |= {"theme": theme.name, "over": self.user_settings.theme}
         self.run_worker(self.save_state(), group="keep")
         return None
 
     def saved_screen_state(self, scope: str) -> ScreenState:
-        """Return how a screen of that scope was left last, here or at an earlier start."""
+        """Return the last saved state of a screen of that scope."""
         return self._saved_state.screens.get(scope, {})
 
     def save_screen_state(self, scope: str, screen: ScreenState) -> None:
-        """Save how a screen is left."""
+        """Save the state of a screen for the next start."""
         if screen != self.saved_screen_state(scope):
             self._set_screen_state(scope, screen)
             self.run_worker(self.save_state(), group="keep", exclusive=False)
 
     async def forget_screen_state(self, scope: str) -> bool:
-        """Keep nothing of a screen any more; says whether the next start will know."""
+        """Delete the saved state of a screen, and return whether that was written."""
         self._set_screen_state(scope, {})
         return await self.save_state()
 
@@ -712,8 +710,7 @@ class SkywardApp(App[None]):
         self._changed_screens[scope] = screen
 
     async def save_state(self) -> bool:
-        """Keep what has changed for the next start, one change after the other; another app's changes stay. Says
-        whether it is kept."""
+        """Save changes for the next start, keeping changes of other apps, and return whether they were written."""
         async with self._write_lock:
             changed, screens = self._changed, self._changed_screens
             if not (changed or screens):
@@ -722,28 +719,28 @@ class SkywardApp(App[None]):
             try:
                 await asyncio.wait_for(run_in_daemon_thread(partial(save_state, changed, screens)), PATIENCE)
             except (OSError, TimeoutError, SkywardError) as error:
-                self.flash(f"how the app looks is not kept: {format_error(error)}", "error")
+                self.flash(f"could not save the state of the app: {format_error(error)}", "error")
                 return False
             return True
 
     def get_css_variables(self) -> dict[str, str]:
-        """The theme's, in which states can be read."""
+        """Return the theme's variables with sufficient contrast for states."""
         self.theme_variables = ensure_contrast(super().get_css_variables(), ansi=self.current_theme.ansi)
         return self.theme_variables
 
     def get_line_filters(self) -> Sequence[LineFilter]:
-        """Textual's, but that no colours means none, and no greys."""
+        """Return Textual's filters and ours; without colours, Textual's greys are excluded."""
         return [*filter(_is_no_grey, super().get_line_filters()), *self._line_filters]
 
     def get_theme_variable_defaults(self) -> dict[str, str]:
-        """What our screens need of a theme beyond Textual's own variables."""
+        """Return defaults for variables that our screens need besides Textual's."""
         theme = self.current_theme
         return {} if "muted" in theme.variables else {"muted": muted(theme)}
 
     # Failures of the app itself
 
     def _handle_exception(self, error: Exception) -> None:
-        """Show in its panel what a worker failed at; Textual ends the app for anything else."""
+        """Show the error of a worker in its panel; any other error ends the app."""
         try:
             worker = get_current_worker()
         except NoActiveWorker:
@@ -764,16 +761,16 @@ class SkywardApp(App[None]):
         if (box := _box_of(worker.node)) is not None:
             box.border_subtitle = Content.styled(f"✗ {what}", "$text-error")
         screen = next((each for each in worker.node.ancestors_with_self if isinstance(each, BaseScreen)), self)
-        screen.flash(f"this is a defect of skyward-tui: {what} (--debug writes its traceback to the log)", "error")
+        screen.flash(f"internal error: {what}. This is a bug; --debug writes its traceback to the log", "error")
 
-    def _fatal_error(self) -> None:  # Textual calls it where nobody handles an error
+    def _fatal_error(self) -> None:  # called by Textual for unhandled errors
         if (error := sys.exception()) is not None:
             from skyward_tui.app.crash_report import render_crash
 
             self.panic(render_crash(error, self.pools(), self._started_at))
 
     def panic(self, *renderables: RenderableType) -> None:
-        """End, and leave this on the terminal, with nothing that acts there: an error may quote what a rank said."""
+        """Exit and print a report without control characters: an error may quote the output of a rank."""
         from skyward_tui.app.crash_report import SanitizedRenderable
 
         super().panic(*map(SanitizedRenderable, renderables))
@@ -792,9 +789,9 @@ class SkywardApp(App[None]):
         from skyward_tui.dialogs.dialog import ChoiceScreen
 
         text = system_report(self)
-        choices = [("close", "Close", False), ("copy", "Copy it", False)]
-        asked = ChoiceScreen("about", text, choices, escape="close")
-        self.push_screen(asked, lambda chosen: self.copy(text, "it") if chosen == "copy" else None)
+        choices = [("close", "Close", False), ("copy", "Copy", False)]
+        dialog = ChoiceScreen("about", text, choices, escape="close")
+        self.push_screen(dialog, lambda chosen: self.copy(text, "report") if chosen == "copy" else None)
 
     def action_command_palette(self) -> None:  # Textual calls action_command_palette
         if not isinstance(self.screen, CommandPalette):
@@ -807,20 +804,19 @@ class SkywardApp(App[None]):
         if isinstance(below, JumpScreen | CommandPalette):
             return
         if not (there := jump_targets(below)):
-            return self.flash("there is nothing here to jump to")
+            return self.flash("nothing to jump to")
         self.push_screen(JumpScreen(there), lambda chosen: below.set_focus(chosen) if chosen else None)
         return None
 
     def action_help_quit(self) -> None:
-        """ctrl+c never ends anything."""
-        quits = first_key("app.quit", self.keys)
-        self.flash(f"ctrl+c ends nothing here: {quits} quits, and asks first while pools are up")
+        """Explain how to quit, because ctrl+c does not."""
+        self.flash(f"ctrl+c does not quit. {first_key('app.quit', self.keys)}: quit (asks first while pools are up)")
 
     async def action_quit(self) -> None:
         self.action_ask_quit()
 
     def action_ask_quit(self) -> None:
-        """Quit at once where nothing is up, else ask what becomes of the pools."""
+        """Quit at once if no pools are up, else ask whether to keep them."""
         live = [pool.name for pool in self.pools() if not pool.is_over]
         if not live:
             self._quit()
@@ -848,14 +844,14 @@ class SkywardApp(App[None]):
         self._shutdown_signals.trigger(signal.SIGHUP)
 
     def _quit(self, status: int = 0) -> None:
-        """End; who is told so again goes on as before."""
+        """Quit the app; further calls have no effect."""
         if not self._leaving:
             self._leaving = True
             self._detach_and_exit(status)
 
     @work(group="leave")
     async def _detach_and_exit(self, status: int) -> None:
-        """Let go of the pools and end; a link that hangs holds nobody up."""
+        """Detach from the pools within a time limit, save the state, and exit."""
         if self.session is not None:
             if self.host_keys.close():
                 await self._wait_for_starts()
@@ -865,7 +861,7 @@ class SkywardApp(App[None]):
         if not self.REPLAYS:
             self.save_last_screen()
         await self.save_state()
-        # Textual composes nothing for an app that is to exit: a screen that opens just now would miss its own widgets.
+        # An exiting app composes no widgets, so a screen that is just opening would fail without its widgets.
         while not (self.screen_stack and self.screen.is_mounted):
             await asyncio.sleep(0.01)
         self.exit(return_code=status)
@@ -876,24 +872,24 @@ class SkywardApp(App[None]):
                 self.save_screen_state(screen.SCOPE, kept)
 
     async def _wait_for_starts(self) -> None:
-        """A start that was refused a host key on the way out ends, and the ledger knows it."""
+        """Wait until starts that fail by a rejected host key have ended and are recorded in the ledger."""
         deadline = time.monotonic() + DETACH_SECONDS
         while time.monotonic() < deadline and any(p.state in ("starting", "stopping") for p in self.pools()):
             await asyncio.sleep(0.02)
 
     def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:  # Textual calls get_system_commands
-        """The palette: every action of this screen, then Textual's theme choice."""
+        """Yield the palette's commands: the actions of this screen, then Textual's themes."""
         yield from commands(self, screen)
         yield SystemCommand("Theme", "Change the colours", self.action_change_theme)
 
 
 def _is_no_grey(each: LineFilter) -> bool:
-    """Whether a filter is none by which Textual has its own notion of no colours: greys, or a cursor that is lost."""
+    """Check that a filter is not one of Textual's for NO_COLOR, which keep greys or hide the cursor."""
     return not isinstance(each, Monochrome | NoColor)
 
 
 def _box_of(node: DOMNode) -> Widget | None:
-    """The box that a node is in: a panel, or a dialog's."""
+    """Return the panel or the dialog box that contains a node."""
     from skyward_tui.dialogs.dialog import Dialog
     from skyward_tui.widgets.header_and_hints import Panel
 
@@ -901,5 +897,5 @@ def _box_of(node: DOMNode) -> Widget | None:
         if isinstance(each, Panel):
             return each
         if isinstance(each, Dialog):
-            return next(iter(each.query("#dialog")), None)  # none before it is composed
+            return next(iter(each.query("#dialog")), None)  # None before the dialog is composed
     return None

@@ -1,4 +1,4 @@
-"""The report after an internal error, with versions."""
+"""Crash report of the app, and the system report of its "about" dialog."""
 
 from __future__ import annotations
 
@@ -29,18 +29,19 @@ if TYPE_CHECKING:
 
 PACKAGES = Path(__file__).parents[1], Path(skyward_core.__file__).parent
 
-UPDATED = "skyward-tui's own files were changed while it was open, as an update does. Start it again."
-DEFECT = "skyward-tui failed by itself, which is a defect of it. What stands above belongs into a report."
+UPDATED = "The files of skyward-tui changed while it was open, for example by an update. Start it again."
+DEFECT = "skyward-tui crashed. This is a bug: include the traceback above in your report."
 
 
 def render_crash(error: BaseException, pools: Sequence[PoolView], began: float) -> RenderableType:
-    """Where it failed, and below it what that means for the person.
+    """Return the traceback of an internal error, and its consequences for the user.
 
-    Variables are left out: passwords and environments stand in some, and this is what people put into a report.
+    The traceback has no values of variables because users put it into bug reports, and some values are secrets.
 
     Args:
-        pools: all that the app knew.
-        began: when the app was started, in Unix time.
+        error: The error.
+        pools: All pools that the app knows.
+        began: Start of the app in Unix time.
     """
     where = Traceback.from_exception(
         type(error), error, error.__traceback__, show_locals=False, suppress=(rich, textual)
@@ -49,7 +50,7 @@ def render_crash(error: BaseException, pools: Sequence[PoolView], began: float) 
 
 
 class SanitizedRenderable:
-    """Something as it is painted, but for characters in it that would act on a terminal, which show as a mark."""
+    """A Rich renderable in which a visible mark replaces each control character."""
 
     def __init__(self, shown: RenderableType) -> None:
         self._shown = shown
@@ -65,34 +66,28 @@ def _crash_text(pools: Sequence[PoolView], began: float) -> list[str]:
     up = [pool.name for pool in pools if not pool.is_over]
     words = [UPDATED if _are_newer(began) else DEFECT]
     if up:
-        words.append(f"Nothing was torn down: {', '.join(up)} and what runs there; skyward-tui opens it again.")
+        words.append(f"Pools and their runs are still up: {', '.join(up)}. Run skyward-tui to see them again.")
     return words
 
 
 def _are_newer(began: float) -> bool:
-    """Whether a file of ours was written after that time; modules that are loaded late would not fit the others."""
+    """Check whether our files were written after that time; modules imported later then do not match the others."""
     try:
         return any(file.stat().st_mtime > began for folder in PACKAGES for file in folder.rglob("*.py"))
-    except OSError:  # one that was there is gone
+    except OSError:  # a file was removed
         return True
 
 
-_REPORTED_VARIABLES = (
-    "TERM",
-    "TERM_PROGRAM",
-    "COLORTERM",
-    "NO_COLOR",
-    "LANG",
-)  # variables that say what the terminal is
+_REPORTED_VARIABLES = ("TERM", "TERM_PROGRAM", "COLORTERM", "NO_COLOR", "LANG")
 _CONNECTIONS = {"SSH_CONNECTION": "over ssh", "TMUX": "in tmux", "STY": "in GNU screen"}
 
 
 def system_report(app: SkywardApp) -> str:
-    """Lines to be read and to be copied, without secrets that are known as such."""
+    """Return the lines of the "about" dialog, with known secrets masked."""
     pools = app.pools()
     up = sum(not pool.is_over for pool in pools)
     size, own = app.size, app.user_settings
-    told = {
+    facts = {
         "skyward-tui": f"{metadata.version('skyward-tui')}, Textual {metadata.version('textual')}",
         "Python": f"{platform.python_version()}, {platform.platform()}",
         "terminal": ", ".join([
@@ -100,9 +95,9 @@ def system_report(app: SkywardApp) -> str:
             *(f"{name}={os.environ[name]}" for name in _REPORTED_VARIABLES if name in os.environ),
             *(words for name, words in _CONNECTIONS.items() if name in os.environ),
         ]),
-        "looks": f"{app.theme}{', plain ASCII' if own.ascii else ''}{'' if own.motion else ', no motion'}",
+        "appearance": f"{app.theme}{', plain ASCII' if own.ascii else ''}{'' if own.motion else ', no motion'}",
         "pools": f"{up} up, {count(len(pools) - up, 'other')} listed{', read-only' if app.read_only else ''}",
         "state folder": str(settings.settings_path().parent),
         "more": "skyward-tui debug-dump packs checks, ledger and log",
     }  # fmt: skip
-    return bug_report.make_cleaner()("\n".join(f"{name + ':':<14}{words}" for name, words in told.items()))
+    return bug_report.make_cleaner()("\n".join(f"{name + ':':<14}{words}" for name, words in facts.items()))

@@ -1,7 +1,7 @@
-"""When the app looks for garbage: not while somebody waits for it.
+"""Deferral of full garbage collections until the user is idle.
 
-Python looks through all that there is whenever enough has come to it, in the midst of whatever made the last of that: a
-twentieth of a second and more of this app, in which no key is heard and nothing is painted.
+By default, Python starts a full collection in the middle of other work. In this app a full collection takes 50 ms or
+more, during which the app handles no key and paints nothing.
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-DUE = 40  # rounds of looking through what is new, after which all is looked through once nobody is there
-MAX_DEFERRED = 2_000  # of them after which it is not put off any longer; that is hours of keys without a pause
-REST_SECONDS = 1.0  # for which nobody has done anything: nobody is there
-_collections_before = -1  # of this process, before it was put off
+DUE = 40  # young collections after which a full one is due
+MAX_DEFERRED = 2_000  # young collections that force a full one; hours of input without a pause
+REST_SECONDS = 1.0  # seconds without input after which the user counts as idle
+_collections_before = -1  # full collections of this process before the deferral
 
 
 @contextmanager
 def freeze_imports() -> Iterator[None]:
-    """What is imported meanwhile is here to stay, and never looked through."""
+    """Exclude everything that is imported in the block from garbage collection, because it stays until the end."""
     gc.disable()
     try:
         yield
@@ -35,12 +35,13 @@ def defer_collection() -> None:
 
 
 def collect_if_due(rested: float) -> None:
-    """Look through all, where that was put off for long enough, and somebody who did something did so a while ago.
+    """Run a full collection if one is due and the user is idle.
 
-    What is there the first time is what the app, its session and its screens are made of: that is here to stay, too.
+    The objects that survive the first collection make up the app, its session and its screens. They stay until the
+    end, so they are excluded from further collections.
 
     Args:
-        rested: seconds since then.
+        rested: Seconds since the last input.
     """
     is_first = gc.get_stats()[2]["collections"] == _collections_before
     due = DUE // 4 if is_first else DUE

@@ -1,4 +1,4 @@
-"""Questions that the app asks by itself: about unknown host keys, and about pools that have cost their budget."""
+"""Questions that pools ask through the app: about unknown host keys, and about spent budgets."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Identity = tuple[str, str, str]
 
 @dataclass(slots=True, eq=False)
 class _Question:
-    """A key that somebody has to judge; ``waiting``: how many connections wait for the answer."""
+    """An unknown host key; ``waiting`` is the number of connections that wait for the answer."""
 
     key: ServerKey
     answer: Future[bool] = field(default_factory=Future)
@@ -32,14 +32,17 @@ class _Question:
 
 
 class HostKeyQuestions:
-    """Asks the person in front of the app about host keys that no file knows.
+    """Questions to the user about unknown host keys.
 
-    The core calls :meth:`ask` on the pools' thread; everything else runs on the app's thread. Between them are a lock,
+    The core calls :meth:`ask` on the pools' thread; everything else runs on the app's thread. The threads share a lock,
     a future per question, and a message to the app.
+
+    Args:
+        app: The app.
     """
 
     class QuestionsChanged(Message):
-        """Questions came or went; posted to the app, which calls :meth:`show`."""
+        """Questions were added or removed; the app handles this by :meth:`update_dialog`."""
 
     def __init__(self, app: SkywardApp) -> None:
         self._app = app
@@ -51,17 +54,16 @@ class HostKeyQuestions:
         self._open_dialog: tuple[_Question, HostKeyScreen] | None = None
 
     def attach(self, front: SessionInterface) -> None:
-        """Answer for its pools from now on. A pool that is launched is a new occasion: what was refused before it is
-        asked again."""
+        """Answer host key questions of a session, and forget earlier rejections, because a launch asks again."""
         with self._lock:
             self._refused.clear()
         front.on_host_key(self.ask)
 
     async def ask(self, key: ServerKey) -> bool:
-        """Whether a key is to be believed; waits for the person.
+        """Wait for the user's decision on a key, and return whether the key is trusted.
 
-        A refusal holds until the next launch, so that neither the teardown that follows it nor the watch over
-        other people's pools asks again. Once the app ends, everything is refused.
+        A rejection holds until the next launch. Neither the following teardown nor the polling of other pools asks
+        again. Once the app ends, all keys are rejected.
         """
         identity = (str(key.file), key.pattern, key.fingerprint)
         with self._lock:
@@ -78,14 +80,14 @@ class HostKeyQuestions:
             with self._lock:
                 question.waiting -= 1
                 if not question.waiting and not question.answer.done():
-                    # The pool was torn down, or another of its hosts failed: nobody wants to know any more.
+                    # The pool was torn down, or another of its hosts failed: the question is obsolete.
                     self._open.pop(identity)
                     question.answer.cancel()
                     if not self._closed:
                         self._app.post_message(self.QuestionsChanged())
 
     def update_dialog(self) -> None:
-        """Bring the screen up to date: withdraw a dialog nobody waits for, ask what is to be asked next."""
+        """Close a dialog whose question is obsolete, or open one for the next question."""
         with self._lock:
             waiting = [] if self._closed or self._pause_count else list(self._open.items())
         if self._open_dialog is not None:
@@ -101,7 +103,7 @@ class HostKeyQuestions:
         def judged(accepted: bool | None) -> None:
             self._open_dialog = None
             self._answer(identity, question, accepted is True)
-            self._app.post_message(self.QuestionsChanged())  # and not at once: this dialog still lies on the stack
+            self._app.post_message(self.QuestionsChanged())  # later: this dialog is still on the stack
 
         screen = self._app.ask_about_host_key(question.key, judged)
         screen.more = len(waiting) - 1
@@ -109,7 +111,7 @@ class HostKeyQuestions:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """While screens change places no dialog comes up between them."""
+        """Open no dialog in the block, while screens are replaced."""
         self._pause_count += 1
         try:
             yield
@@ -126,30 +128,35 @@ class HostKeyQuestions:
                 question.answer.set_result(accepted)
 
     def close(self) -> bool:
-        """Refuse what is open and what may still come; returns whether anything was open."""
+        """Reject all open and future questions, and return whether any was open."""
         with self._lock:
             self._closed = True
-            left = list(self._open.values())
+            questions = list(self._open.values())
             self._open.clear()
-            for question in left:
+            for question in questions:
                 question.answer.set_result(False)
-        return bool(left)
+        return bool(questions)
 
 
 class BudgetQuestions:
-    """Asks the user about pools that have cost their budget: one pool at a time, and none that has been answered
-    elsewhere."""
+    """Questions to the user about pools that have spent their budget, one pool at a time.
+
+    A question that another client answers is closed.
+
+    Args:
+        app: The app.
+    """
 
     def __init__(self, app: SkywardApp) -> None:
         self._app = app
-        self._asked_deadlines: dict[str, float | None] = {}  # pool -> the deadline that it was asked with
+        self._asked_deadlines: dict[str, float | None] = {}  # by pool: deadline of the last question
         self._open: BudgetScreen | None = None
 
     def update(self, pools: Iterable[PoolView]) -> None:
         """Open a dialog if a pool waits for an answer; close it if the pool does not any more."""
         waiting = [pool for pool in pools if pool.budget_state == "asked" and pool.is_live]
         if self._open is not None:
-            # Under another dialog it waits until that is answered.
+            # Below another dialog, close later.
             if self._open.pool not in waiting and self._open.is_active:
                 self._open.dismiss("later")
             return

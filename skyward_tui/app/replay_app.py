@@ -1,4 +1,4 @@
-"""The app on a record in place of pools: the same screens, a clock that can be paused, nothing that can be changed."""
+"""The app for replays: plays a recording on the same screens, read-only and with a clock that can be paused."""
 
 from __future__ import annotations
 
@@ -14,16 +14,17 @@ if TYPE_CHECKING:
 
 
 class ReplayApp(SkywardApp):
-    """Play a record.
+    """Play a recording.
 
     Args:
-        record: its file.
-        theme, plain: see ``app.SkywardApp``.
+        record: File of the recording.
+        theme: As in ``app.SkywardApp``.
+        plain: As in ``app.SkywardApp``.
     """
 
     REPLAYS = True
     BINDINGS = bindings("replay")
-    REFUSAL = "this is a replay of a record, and changes nothing"
+    REFUSAL = "not available in a replay"
 
     def __init__(self, record: Path, theme: str = "", plain: bool = False) -> None:
         super().__init__(self._open, self._time_of_record, read_only=True, theme=theme, plain=plain)
@@ -49,10 +50,10 @@ class ReplayApp(SkywardApp):
             self.show_pool(self.replay.view.key)
 
     def action_ask_quit(self) -> None:
-        """There is no pool of which somebody could have to be asked."""
+        """Quit without a question, because a replay has no real pools."""
         self._quit()
 
-    # How it is played
+    # Playback
 
     def action_replay_pause(self) -> None:
         if self.replay is not None:
@@ -68,4 +69,4 @@ class ReplayApp(SkywardApp):
 
     def action_replay_failure(self) -> None:
         if self.replay is not None and not self.replay.seek_failure():
-            self.flash("no run fails in this record")
+            self.flash("no run fails in this recording")

@@ -1,4 +1,4 @@
-"""Confirmations before teardown, quit and budget changes."""
+"""Confirmation dialogs before teardown, quitting and budget changes."""
 
 from __future__ import annotations
 
@@ -30,23 +30,23 @@ if TYPE_CHECKING:
 
 
 _NODES_SHOWN = 12
-_ASKABLE_STATES = ("up", "degraded")  # states of pools whose nodes can tell what their ranks wrote
+_ASKABLE_STATES = ("up", "degraded")  # states of pools whose nodes can list unfetched files
 EVERYTHING = sys.maxsize  # bytes
 
 
 class TeardownScreen(TypedConfirmation[bool]):
     """Tears pools down after confirmation; returns whether every one is verified gone.
 
-    Their nodes are asked meanwhile what nobody has fetched. Where some of it would be lost, whoever has confirmed says
-    how much is fetched first; whoever confirms before the nodes have told waits for that, or confirms again.
+    While the dialog is open, the nodes list their unfetched files. If a teardown would lose some of them, the user
+    chooses after the confirmation how much is downloaded first. An earlier confirmation waits for the lists; a second
+    confirmation does not.
 
-    Where money or work that nobody has fetched is at stake, a word must be typed, into an empty field that has the
-    focus; else it is a question, with the focus on Cancel. Whoever closes it without an answer is told that nothing
-    was torn down.
+    If money or unfetched results are at stake, the user must type a word into an empty field, which has the focus.
+    Otherwise the dialog is a question with the focus on Cancel.
 
     Args:
-        pools: their keys.
-        asked: whether the person has just been asked, so that where no word is needed it begins at once.
+        pools: Keys of the pools.
+        asked: Whether the user has just confirmed elsewhere; then the teardown starts at once if no word is required.
     """
 
     BINDINGS = bindings("teardown")
@@ -59,9 +59,9 @@ class TeardownScreen(TypedConfirmation[bool]):
         self._keys = pools
         self.heading = f"Tear down {_name(pools[0]) if len(pools) == 1 else count(len(pools), 'pool')}?"
         self._receipts: dict[str, Receipt | str] = {}
-        self._unfetched: dict[str, Unfetched | str] = {}  # by pool; or why it cannot be told
-        self._has_unfetched = False  # whether all of them have told
-        self._waits = False  # whether the person has confirmed, and waits for that
+        self._unfetched: dict[str, Unfetched | str] = {}  # by pool: unfetched files, or an error
+        self._has_unfetched = False  # whether the lists of all pools have arrived
+        self._waits = False  # whether a confirmation waits for the lists
 
     @property
     def _views(self) -> list[PoolView]:
@@ -69,7 +69,7 @@ class TeardownScreen(TypedConfirmation[bool]):
         return [view for view in found if view is not None]
 
     def body(self) -> ComposeResult:
-        if any(view.needs_confirmation for view in self._views):  # whatever becomes of the pools meanwhile
+        if any(view.needs_confirmation for view in self._views):  # decided once, when the dialog opens
             self.word = _name(self._keys[0]) if len(self._keys) == 1 else str(len(self._keys))
         yield self.facts(self._question())
         yield from self.field()
@@ -84,11 +84,11 @@ class TeardownScreen(TypedConfirmation[bool]):
         now = self.app.clock()
         lines = [self._facts(view, now) for view in self._views]
         if not self._has_unfetched:
-            lines.append(Content.styled("  asking their nodes what nobody has fetched …", "$muted"))
+            lines.append(Content.styled("  listing unfetched files …", "$muted"))
         if self._waits:
-            lines.append(Content.styled("  Tear down again does not wait for that.", "$text-warning"))
+            lines.append(Content.styled("  Confirm again to skip the list.", "$text-warning"))
         if self._over_limit:
-            lines.append(Content.styled("\nHow much of that is fetched before it is gone?", "bold"))
+            lines.append(Content.styled("\nHow much should be downloaded before it is deleted?", "bold"))
         if word := self.word:
             what = "the pool's name" if len(self._keys) == 1 else "the number of pools"
             lines.append(Content.assemble(f"\nType {what}, ", (word, "bold $text-accent"), ", to tear down:"))
@@ -96,8 +96,8 @@ class TeardownScreen(TypedConfirmation[bool]):
 
     @property
     def _over_limit(self) -> list[Unfetched]:
-        """What pools have of which files would be lost that somebody may want."""
-        return [left for left in self._unfetched.values() if not isinstance(left, str) and left.exceeds_limit]
+        """Unfetched files of pools that a teardown would lose."""
+        return [found for found in self._unfetched.values() if not isinstance(found, str) and found.exceeds_limit]
 
     def _facts(self, view: PoolView, now: float) -> Content:
         nodes = view.node_count
@@ -111,19 +111,18 @@ class TeardownScreen(TypedConfirmation[bool]):
             parts.append((f"\n! run {run.id} ({run.function}) is active and will be stopped.", "$text-warning"))
         for name, size in view.unfetched.items():
             what = f"run {name} ({view.runs[name].function})" if name in view.runs else f"run {name}"
-            said = f"{what}: {size:,} bytes that nobody has fetched are brought here first."
-            parts.append((f"\n! {said}", "$text-warning"))
+            parts.append((f"\n! {what}: downloads {size:,} unfetched bytes first.", "$text-warning"))
         parts += [(f"\n{text}", style) for text, style in self._files(view)]
         return Content.assemble(*parts)
 
     def _files(self, view: PoolView) -> Iterator[tuple[str, str]]:
-        left = self._unfetched.get(view.key)
-        if isinstance(left, str):
-            yield f"! what its ranks wrote is not known: {left}", "$text-warning"
-        elif left is not None:
-            yield from unfetched_lines(left)
+        found = self._unfetched.get(view.key)
+        if isinstance(found, str):
+            yield f"! cannot list the files of its ranks: {found}", "$text-warning"
+        elif found is not None:
+            yield from unfetched_lines(found)
 
-    # Asking what nobody has fetched
+    # Listing unfetched files
 
     @work
     async def _ask_nodes(self) -> None:
@@ -132,8 +131,8 @@ class TeardownScreen(TypedConfirmation[bool]):
         futures = {} if session is None else {key: session.unfetched_files(key) for key in asked}
         for key, future in futures.items():
             try:
-                left: Unfetched = await wait_shielded(future)
-                self._unfetched[key] = left
+                found: Unfetched = await wait_shielded(future)
+                self._unfetched[key] = found
             except (SkywardError, OSError) as error:
                 self._unfetched[key] = format_error(error)
         self._has_unfetched = True
@@ -151,10 +150,10 @@ class TeardownScreen(TypedConfirmation[bool]):
             self._offer_fetch()
 
     def _offer_fetch(self) -> None:
-        """Ask by buttons how much is fetched."""
-        much = self._over_limit
-        self.query_one("#all", Button).label = f"Fetch all {total_size([f for left in much for f in left.others])}"
-        self.query_one("#some", Button).label = f"Up to {format_size(float(sum(left.room for left in much)))}"
+        """Show buttons for the amount to download."""
+        found = self._over_limit
+        self.query_one("#all", Button).label = f"Fetch all {total_size([f for each in found for f in each.others])}"
+        self.query_one("#some", Button).label = f"Up to {format_size(float(sum(each.room for each in found)))}"
         before = self.query_one("#down")
         self.query(".fetch").remove_class("hidden")
         if before.has_focus:
@@ -168,8 +167,8 @@ class TeardownScreen(TypedConfirmation[bool]):
         if self._is_confirmed and not self.word:
             self.confirm()
 
-    def reject(self, said: str) -> None:
-        hint = Content.styled(f"✗ not torn down: {said}. {self.key_of('dialog.close')} closes", "$text-error")
+    def reject(self, reason: str) -> None:
+        hint = Content.styled(f"✗ not torn down: {reason} ({self.key_of('dialog.close')}: close)", "$text-error")
         self._show_question(hint)
 
     def on_button_pressed(self, event: Button.Pressed) -> None:
@@ -186,16 +185,16 @@ class TeardownScreen(TypedConfirmation[bool]):
                 self.action_close()
 
     def action_close(self) -> None:
-        """Closing does not stop a teardown that has begun; it goes on and says how it ended."""
+        """Close the dialog; a teardown that has started continues, and its result is flashed."""
         if not self.has_started:
             names = ", ".join(_name(key) for key in self._keys)
             self.app.flash(f"not torn down: {names}")
         self.dismiss(self._all_gone)
 
-    # Going down
+    # Teardown
 
     def confirm(self) -> None:
-        """Go on, or ask what is left to ask."""
+        """Start the teardown, or wait for the lists, or ask how much to download."""
         if not self._has_unfetched and not self._waits:
             self._waits = True
             self._show_question()
@@ -206,10 +205,10 @@ class TeardownScreen(TypedConfirmation[bool]):
             self._start(None)
 
     def _start(self, keep_outputs: int | None) -> None:
-        """Begin.
+        """Start the teardown.
 
         Args:
-            keep_outputs: bytes of files that are brought here before; None for what the pools' options say.
+            keep_outputs: Bytes of files to download first; None for the limit in the pools' options.
         """
         if not self.has_started and (session := self.app.session) is not None:
             self.start("Tearing down", self._tear_down(session, keep_outputs))
@@ -223,14 +222,14 @@ class TeardownScreen(TypedConfirmation[bool]):
             except (SkywardError, OSError) as error:
                 self._receipts[key] = format_error(error)
         for key, receipt in self._receipts.items():
-            said = receipt if isinstance(receipt, str) else receipt_line(receipt)
-            self.app.flash(f"{_name(key)}: {said}", "done" if _is_gone(receipt) else "error")
+            text = receipt if isinstance(receipt, str) else receipt_line(receipt)
+            self.app.flash(f"{_name(key)}: {text}", "done" if _is_gone(receipt) else "error")
         if any(view.has_unknown_price or view.price_hourly for view in self._views):
             self.app.scan_leftovers()
         if self.is_attached:
             self.show_progress()
             title = "Torn down" if any(map(_has_details, self._receipts.values())) else "Torn down, nothing left"
-            self.finish(title if self._all_gone else "Something may be left", gone=self._all_gone)
+            self.finish(title if self._all_gone else "Not verified: machines may remain", gone=self._all_gone)
 
     @property
     def _all_gone(self) -> bool:
@@ -239,13 +238,13 @@ class TeardownScreen(TypedConfirmation[bool]):
     def show_progress(self) -> None:
         blocks = [_progress(_name(key), self.app.find_pool(key), self._receipts.get(key)) for key in self._keys]
         if any(not isinstance(each, str) and each.unaccounted for each in self._receipts.values()):
-            again = f"\n{self.key_of('pools.down')} tears down once more, where what is unaccounted can be reached"
-            blocks.append(Content.styled(again, "$text-warning"))
+            retry = f"\n{self.key_of('pools.down')}: retry once the missing machines can be reached"
+            blocks.append(Content.styled(retry, "$text-warning"))
         self.show_facts(Content("\n").join(blocks))
 
 
 def _name(key: str) -> str:
-    """The pool's name, of its key."""
+    """Return the name of a pool from its key."""
     return key.partition(".")[0]
 
 
@@ -254,7 +253,7 @@ def _is_gone(receipt: Receipt | str) -> bool:
 
 
 def _has_details(receipt: Receipt | str) -> bool:
-    """Whether something lies somewhere, or is lost."""
+    """Check whether a receipt has notes, or retained or lost results."""
     return not isinstance(receipt, str) and bool(receipt.notes or receipt.kept or receipt.lost)
 
 
@@ -263,7 +262,7 @@ def _progress(name: str, view: PoolView | None, receipt: Receipt | str | None) -
     nodes = view.nodes if view is not None else []
     for node in nodes[:_NODES_SHOWN]:
         if receipt is not None and not isinstance(receipt, str) and node.index not in receipt.gone:
-            state = "! not verified", "$text-warning"  # of one that was lost before, say, nobody knows
+            state = "! not verified", "$text-warning"  # such as a node that was lost before
         elif node.phase == "gone":
             state = "✓ gone", "$text-success"
         else:
@@ -288,23 +287,22 @@ class QuitScreen(ChoiceScreen):
         names = ", ".join(pools[:5]) + (" …" if len(pools) > 5 else "")
         text = (
             f"{count(len(pools), 'pool')} still up: {names}.\n\n"
-            "Keep running: runs that are on nodes go on, and the app finds the pools again when you open it. "
-            "A pool that nobody uses ends itself. Runs that still wait for a node are cancelled, "
-            "and sweeps by gangs begin no more of theirs."
+            "Keep running: active runs continue, and the app shows the pools again when you reopen it. Idle pools "
+            "shut down. Queued runs are cancelled; gang sweeps start no further trials."
         )
         choices = [("keep", "Keep running", False), ("down", "Tear down", True), ("cancel", "Cancel", False)]
         super().__init__("Quit?", text, choices, escape="cancel")
 
 
-BUDGET_FACTORS = {"some": 1.5, "much": 3.0}  # times the budget that was
+BUDGET_FACTORS = {"some": 1.5, "much": 3.0}  # factors of the present budget
 
 
 class BudgetScreen(ChoiceScreen):
-    """Returns a key of ``MORE``, "down", or "later".
+    """Returns a key of ``BUDGET_FACTORS``, "down", or "later".
 
     Attributes:
-        pool: the one that is asked about.
-        budgets: key of ``MORE`` -> dollars.
+        pool: The pool.
+        budgets: Offered budgets in dollars, by key of ``BUDGET_FACTORS``.
     """
 
     def __init__(self, pool: PoolView, now: float) -> None:
@@ -313,7 +311,7 @@ class BudgetScreen(ChoiceScreen):
         text = (
             f"Pool {pool.name} has cost {money(pool.spent(now))} of its budget of {money(budget)}, and costs "
             f"{hourly(pool)}.\n\n"
-            f"If nobody answers, it is torn down at {ends}."
+            f"Without an answer, the pool is torn down at {ends}."
         )
         self.pool = pool
         self.budgets = {name: budget * times for name, times in BUDGET_FACTORS.items()}

@@ -22,15 +22,16 @@ from skyward_tui.widgets.header_and_hints import TextLine
 
 Result = TypeVar("Result")
 
-LEAST_BUTTON, PADDED = 12, 2  # cells of a button, and those around its label
+LEAST_BUTTON, PADDED = 12, 2  # minimum cells of a button, and cells around its label
 
 
 class Dialog(ModalScreen[Result], DismissOnceScreen[Result]):
-    """A box to be answered. Escape closes it, arrows go from button to button; what stands first has the focus, so
-    the answer that does no harm is the first one.
+    """Base of dialogs. Escape closes a dialog, and arrows move between its buttons.
+
+    The first button has the focus, so it must be the harmless answer.
 
     Attributes:
-        heading: what stands in the border.
+        heading: Title in the border.
     """
 
     BINDINGS = bindings("dialog")
@@ -47,15 +48,15 @@ class Dialog(ModalScreen[Result], DismissOnceScreen[Result]):
                 yield Horizontal(*buttons, id="buttons")
 
     def body(self) -> ComposeResult:
-        """What is asked, or shown."""
+        """Yield the content of the dialog."""
         raise NotImplementedError
 
     def buttons(self) -> Iterable[Button]:
-        """The answers; the first one does no harm."""
+        """Yield the buttons, the harmless one first."""
         return ()
 
     def hint(self) -> str:
-        """What stands in the border below."""
+        """Return the text in the lower border."""
         return ""
 
     @property
@@ -63,7 +64,7 @@ class Dialog(ModalScreen[Result], DismissOnceScreen[Result]):
         return self.query_one("#dialog")
 
     def key_of(self, action: str) -> str:
-        """The key of an action, by its id, as a person reads it."""
+        """Return the displayed key of an action, by the action's id."""
         return first_key(action, self.app.keys)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
@@ -76,38 +77,39 @@ class Dialog(ModalScreen[Result], DismissOnceScreen[Result]):
             self.focus_previous()
 
     def facts(self, text: Content) -> VerticalScroll:
-        """The part of the body that is scrolled where it has no room."""
+        """Return the part of the body that scrolls if it does not fit."""
         return VerticalScroll(Static(text, id="text"), id="facts", can_focus=False)
 
     def on_resize(self) -> None:
-        """What has the focus stays in sight."""
+        """Adapt the dialog, and keep the focused widget visible."""
         self.call_after_refresh(self.fit_to_screen)
         if self.focused is not None:
             self.call_after_refresh(self.focused.scroll_visible, animate=False)
 
     def fit_to_screen(self) -> None:
-        """Buttons that have no room side by side stand below each other. Facts that have none can be reached by tab,
-        and scrolled by keys; those that have some are no stop on the way."""
+        """Stack buttons that do not fit side by side, and make facts focusable if they need scrolling."""
         for row in self.query("#buttons"):
             shown = [each for each in row.query(Button) if each.display]
-            wanted = [max(LEAST_BUTTON, Content(str(each.label)).cell_length + PADDED) for each in shown]
-            row.set_class(sum(wanted) + len(wanted) + 1 > row.size.width, "-stacked")
-        for facts in self.query("#facts").results(VerticalScroll):  # none where it is closed by now
+            widths = [max(LEAST_BUTTON, Content(str(each.label)).cell_length + PADDED) for each in shown]
+            row.set_class(sum(widths) + len(widths) + 1 > row.size.width, "-stacked")
+        for facts in self.query("#facts").results(VerticalScroll):  # empty after the dialog is closed
             facts.can_focus = facts.max_scroll_y > 0
 
     def action_close(self) -> None:
-        """Go without an answer."""
+        """Close without an answer."""
         self.dismiss()
 
 
 class Picker(Dialog[str | None]):
-    """Returns what was picked, or None. The input has the focus; keys move the list's cursor all the same.
+    """Base of pickers; returns the picked value, or None. The input has the focus, and arrows move the list's cursor.
 
     Attributes:
-        folder: Where the path of a file may be typed, too; None if paths are no answer.
+        ENTER: Description of the enter key in the hint.
+        PLACEHOLDER: Text of the empty input.
+        folder: Folder for typed paths of files; None if paths are not accepted.
     """
 
-    ENTER: ClassVar[str]  # what that key does
+    ENTER: ClassVar[str]
     PLACEHOLDER: ClassVar[str]
     folder: Path | None = None
     BINDINGS = bindings("files")
@@ -118,29 +120,29 @@ class Picker(Dialog[str | None]):
         yield OptionList(compact=True)
 
     def hint(self) -> str:
-        return f"enter {self.ENTER}, type to narrow, {self.key_of('files.back')} back"
+        return f"enter: {self.ENTER}, type to filter, {self.key_of('files.back')}: back"
 
     def __init__(self) -> None:
         super().__init__()
-        self._values: list[Any] = []  # of the options that can be picked, whose ids are their places
+        self._values: list[Any] = []  # values of the selectable options, whose ids are indices of this list
 
     def on_mount(self) -> None:
         self.fill("")
 
     def fill(self, typed: str) -> None:
-        """List what fits to what was typed."""
+        """List the options that match the typed text."""
         self._values.clear()
         self._listed.clear_options()
         self.list_options(typed.strip())
         self._listed.action_first()
 
     def refill(self) -> None:
-        """List anew, unless the dialog is being closed."""
+        """Refresh the list, unless the dialog is being closed."""
         if self.is_attached and self.display:
             self.fill(self.query_one(Input).value)
 
     def list_options(self, typed: str) -> None:
-        """Add the options that fit to what was typed."""
+        """Add the options that match the typed text."""
         raise NotImplementedError
 
     def accept(self, value: Any) -> None:
@@ -157,11 +159,11 @@ class Picker(Dialog[str | None]):
         self._values.append(value)
 
     def add_note(self, text: str, style: str = "$muted") -> None:
-        """Add a line that cannot be picked."""
+        """Add a line that cannot be selected."""
         self._listed.add_option(Option(Content.styled(text, style), disabled=True))
 
     def replace(self, value: Any, row: Content | None) -> None:
-        """Show another row for a value, or none, if it is listed and the dialog is not being closed."""
+        """Replace or remove the row of a listed value, unless the dialog is being closed."""
         if self.display and value in self._values:
             id = str(self._values.index(value))
             if row is None:
@@ -192,10 +194,11 @@ class Picker(Dialog[str | None]):
 
 
 class AskScreen(Dialog[str | None]):
-    """Asks for one line; escape gives None.
+    """Asks for one line of text; escape returns None.
 
     Args:
-        value: what the line holds at first.
+        question: Title of the dialog.
+        value: Initial text.
     """
 
     def __init__(self, question: str, value: str = "") -> None:
@@ -211,12 +214,13 @@ class AskScreen(Dialog[str | None]):
 
 
 class ChoiceScreen(Dialog[str]):
-    """A question with a few answers, the harmless one first and focused.
+    """A question with a few answers; the first one is harmless and has the focus.
 
     Args:
-        title: in the border.
-        text: what is asked, as it is.
-        choices: (id, label, dangerous) of each answer; escape gives ``escape``.
+        title: Title in the border.
+        text: The question, without markup.
+        choices: The answers as (id, label, whether dangerous).
+        escape: Result of the escape key.
     """
 
     def __init__(self, title: str, text: str, choices: list[tuple[str, str, bool]], escape: str) -> None:
@@ -239,14 +243,14 @@ class ChoiceScreen(Dialog[str]):
 
 
 class TypedConfirmation(Dialog[Result]):
-    """A question that is confirmed by a typed word, and then shows how what it began goes on.
+    """A question that is confirmed by a typed word, and then shows the progress of its work.
 
-    Its body has the facts, ``#text`` in ``#facts``, and below them the field.
+    The body has the facts, ``#text`` in ``#facts``, and the input below them.
 
     Attributes:
-        CONFIRMS: the buttons that wait for the word.
-        has_started: Whether it was confirmed.
-        word: What must be typed; "" if a press of a button is enough.
+        CONFIRMS: Selector of the buttons that are disabled until the word is typed.
+        has_started: Whether the question was confirmed.
+        word: The required word; "" if a button is enough.
     """
 
     DEFAULT_CSS = read_style_sheet(__file__, "typed_word")
@@ -255,29 +259,29 @@ class TypedConfirmation(Dialog[Result]):
     word = ""
 
     def confirm(self) -> None:
-        """The word was typed."""
+        """Handle the correct word."""
         raise NotImplementedError
 
-    def reject(self, said: str) -> None:
-        """Something else was, in words."""
+    def reject(self, reason: str) -> None:
+        """Handle a wrong word."""
         raise NotImplementedError
 
     def field(self) -> Iterable[Input]:
-        """Where the word is typed: empty, so that nobody confirms what was not read."""
+        """Yield the input for the word, which starts empty, so that the user must read the question."""
         if self.word:
             yield TextLine(compact=True, id="answer")
 
     def show_facts(self, text: Content) -> None:
-        """Other facts."""
+        """Replace the facts."""
         self.query_one("#text", Static).update(text)
         self.call_after_refresh(self.fit_to_screen)
 
     def show_progress(self) -> None:
-        """Show how far it is."""
+        """Show the progress of the work."""
         raise NotImplementedError
 
     def start(self, title: str, work: Coroutine[Any, Any, None]) -> None:
-        """Show progress in place of the question, while the app does the work, also after the dialog is closed."""
+        """Start the work, and show its progress; the work continues after the dialog is closed."""
         self.has_started = True
         self.box.border_title = title
         self.query(f"#answer, #ask, {self.CONFIRMS}").add_class("hidden")
@@ -289,7 +293,12 @@ class TypedConfirmation(Dialog[Result]):
         self.show_progress()
 
     def finish(self, title: str, *, gone: bool) -> None:
-        """Show the end of the work; ``gone``: whether it is verified that nothing is left."""
+        """Show the end of the work.
+
+        Args:
+            title: New title.
+            gone: Whether all resources are verified gone.
+        """
         self.box.border_title = title
         self.box.set_class(gone, "-gone")
         self.query_one("#cancel", Button).label = "Close"
@@ -307,11 +316,11 @@ class TypedConfirmation(Dialog[Result]):
 
 
 class DifferencesScreen(Dialog[None]):
-    """Lines to scroll.
+    """A scrollable table.
 
     Args:
-        heading: whose results they are.
-        lines: the first is what their columns are called.
+        heading: Title of the dialog.
+        lines: Lines of the table, its header first.
     """
 
     BOX: ClassVar[type[Widget]] = VerticalScroll
@@ -327,4 +336,4 @@ class DifferencesScreen(Dialog[None]):
         yield Static(Content("\n").join([Content.styled(first, "bold"), *map(Content, others)]))
 
     def hint(self) -> str:
-        return f"{self.key_of('dialog.close')} closes"
+        return f"{self.key_of('dialog.close')}: close"

@@ -1,4 +1,4 @@
-"""Letters over all focusable widgets: typing one moves the focus there."""
+"""Keyboard focus by letters: each focusable widget gets a letter, and typing the letter moves the focus."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ LETTERS = "asdfghjklqwertyuiopzxcvbnm1234567890"
 
 
 class JumpScreen(ModalScreen[Widget], DismissOnceScreen[Widget]):
-    """Lies over a screen, and ends with what was chosen there; any other key leaves all as it is.
+    """Overlay of letters; returns the widget of the typed letter, or None for any other key.
 
     Args:
-        there: what can be gone to on the screen below.
+        there: Focusable widgets of the screen below.
     """
 
     BINDINGS = bindings("jump")
@@ -40,7 +40,7 @@ class JumpScreen(ModalScreen[Widget], DismissOnceScreen[Widget]):
             yield label
 
     def on_key(self, event: events.Key) -> None:
-        """Go where a letter leads; bindings of the app that one would be are not for now."""
+        """Return the widget of a letter; bindings of the app do not apply."""
         if event.key == "escape":
             return
         event.stop()
@@ -52,7 +52,7 @@ class JumpScreen(ModalScreen[Widget], DismissOnceScreen[Widget]):
 
     def on_resize(self, event: events.Resize) -> None:
         self._laid_out_for = self._laid_out_for or event.size
-        if event.size != self._laid_out_for:  # the letters would lie elsewhere
+        if event.size != self._laid_out_for:  # the widgets below have moved
             self.dismiss()
 
     def action_close(self) -> None:
@@ -60,7 +60,7 @@ class JumpScreen(ModalScreen[Widget], DismissOnceScreen[Widget]):
 
 
 def jump_targets(screen: Screen[object]) -> list[Widget]:
-    """What can have the focus and is in sight, from the top to the bottom."""
+    """Return the visible focusable widgets of a screen, from top to bottom."""
     seen = screen._compositor.visible_widgets
     there = [widget for widget in screen.focus_chain if widget in seen and widget.region.area]
     return sorted(there, key=lambda widget: (widget.region.y, widget.region.x))

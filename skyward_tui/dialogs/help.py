@@ -1,4 +1,4 @@
-"""Every key, those of what has the focus first, then those of the screen in front."""
+"""Help dialog with all keys: first those of the focused widget, then those of the current screen."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from skyward_tui.dialogs.dialog import Dialog
 from skyward_tui.ui.actions import SCOPES, actions_in, bindings, scopes_of
 from skyward_tui.ui.themes import read_style_sheet
 
-KEYS = 18  # columns that keys have; what they do stands behind, on all its lines
-MIN_WORDS = 20  # columns for what they do, however small the terminal is
+KEYS = 18  # columns for the keys
+MIN_WORDS = 20  # minimum columns for the descriptions
 
 _GROUPS = {
     "run": ("run", "log", "panel", "numbers"),
@@ -26,10 +26,10 @@ _GROUPS = {
 
 
 class HelpScreen(Dialog[None]):
-    """A list to scroll; any of the keys that opened it closes it.
+    """Scrollable list of keys; the keys that open the dialog also close it.
 
     Args:
-        scope: of the actions that come first.
+        scope: Scope of the first actions.
     """
 
     BINDINGS = bindings("help")
@@ -46,7 +46,7 @@ class HelpScreen(Dialog[None]):
         below = self.app.screen_stack[-2].focused
         if below is not None:
             nodes = [node for node in below.ancestors_with_self if node is not self.app]
-            # A kind's own keys stand behind those of the kinds that it is made of, and say more of it.
+            # The keys of a class follow those of its base classes, but are more relevant.
             bound = (each.id or "" for node in nodes for _, each in reversed(list(node._bindings)))
             self._focused = scopes_of(bound)
 
@@ -61,7 +61,7 @@ class HelpScreen(Dialog[None]):
         text.update(self._text(text.content_size.width))
 
     def hint(self) -> str:
-        return f"{self.key_of('dialog.close')} closes"
+        return f"{self.key_of('dialog.close')}: close"
 
     def _text(self, width: int) -> Content:
         first = _GROUPS.get(self._scope, (self._scope,)) if self._scope else ()

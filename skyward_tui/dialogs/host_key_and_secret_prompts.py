@@ -1,4 +1,4 @@
-"""Prompts for an unknown host key and for secrets."""
+"""Dialogs for unknown host keys and for secrets."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ if TYPE_CHECKING:
     from skyward_core.client.session_interface import ServerKey
 
 
-MOST_OF_SCREEN = 0.94  # that a dialog takes, as its style has it
-ROOMY_ROWS = 20  # rows of it in which lines may be left empty around what it says
-_AROUND, _PADDING = 4, 2  # rows of its border and its buttons, and those that are left empty
+MOST_OF_SCREEN = 0.94  # share of the screen's height; the same as in the style sheet
+ROOMY_ROWS = 20  # rows of the dialog below which it has no blank lines
+_AROUND, _PADDING = 4, 2  # rows of the border and the buttons, and blank rows
 
 
 def _short(path: Path) -> str:
-    """A path, from ``~`` where it is below the person's home."""
+    """Return a path relative to ``~`` if it is below the user's home."""
     home = Path.home()
     return f"~/{path.relative_to(home)}" if path.is_relative_to(home) else str(path)
 
 
 class HostKeyScreen(Dialog[bool]):
-    """Returns whether the key was accepted. Refuse has the focus, and is what escape means.
+    """Returns whether the key was accepted. Refuse has the focus, and escape refuses.
 
     Args:
-        key: what the host showed.
-        starts: whether the start of a pool waits for the answer.
+        key: Key of the host.
+        starts: Whether the start of a pool waits for the answer.
 
     Attributes:
-        more: how many other hosts are to be asked about after this one.
+        more: Number of further hosts with unknown keys.
     """
 
     BINDINGS = bindings("hostkey")
@@ -69,11 +69,11 @@ class HostKeyScreen(Dialog[bool]):
         self._fit_rows()
 
     def _fit_rows(self) -> None:
-        """However few lines there are, the fingerprint is above the buttons, and these below it."""
+        """Limit the height of the facts, so that the fingerprint and the buttons stay visible."""
         rows = int(self.size.height * MOST_OF_SCREEN)
         tight = rows < ROOMY_ROWS
         self.set_class(tight, "-tight")
-        for facts in self.query("#facts"):  # none yet, where the terminal's size is told before
+        for facts in self.query("#facts"):  # empty if a resize arrives before the dialog is composed
             facts.styles.max_height = rows - _AROUND - (0 if tight else _PADDING)
 
     def _question(self) -> Content:
@@ -82,27 +82,27 @@ class HostKeyScreen(Dialog[bool]):
         rows = [("host", key.host), ("key type", key.key_type), ("fingerprint", key.fingerprint)]
         if (key.name, key.port) != (key.host, 22) and f"{key.name}:{key.port}" != key.host:
             rows.insert(1, ("reached at", f"{key.name} port {key.port}"))
-        goes_on, ends = (", and the pool's start goes on", ", and the start ends") if self._starts else ("", "")
+        continues, fails = (" and the start continues", " and the start fails") if self._starts else ("", "")
         parts: list[tuple[str, str]] = []
         for name, value in rows:
             parts += [(f"{name:<13}", "$muted"), (f"{value}\n", "bold")]
         parts += [
-            ("\nCompare with what this prints on the host itself:\n", ""),
+            ("\nCompare with the output of this command on the host:\n", ""),
             (f"{look}\n\n", "$text-accent"),
-            ("Accepted, ", "bold"),
-            (f"the host is believed whenever it shows this key{goes_on}. It is kept in\n", ""),
+            ("If you accept, ", "bold"),
+            (f"this key is trusted from now on{continues}. It is saved in\n", ""),
             (f"{_short(key.file)}\n\n", "$text-accent"),
-            ("Refused, ", "bold"),
-            (f"nothing is sent to the host{ends}.", ""),
+            ("If you refuse, ", "bold"),
+            (f"nothing is sent to the host{fails}.", ""),
         ]
         return Content.assemble(*parts)
 
     def watch_more(self, more: int) -> None:
         for dialog in self.query("#dialog"):
-            dialog.border_subtitle = f"{count(more, 'more host')} after this one" if more else ""
+            dialog.border_subtitle = f"{count(more, 'more host')}" if more else ""
 
     def withdraw(self) -> None:
-        """Close without an answer; under another dialog, as soon as that one has closed."""
+        """Close without an answer; if another dialog is on top, as soon as that one closes."""
         self._withdrawn = True
         self.dismiss(False)
 
@@ -118,9 +118,9 @@ class HostKeyScreen(Dialog[bool]):
 
 
 class SecretsScreen(Dialog[dict[str, str] | None]):
-    """Asks for each of some names; what is typed is not shown, and kept nowhere. Escape gives None."""
+    """Asks for the values of secrets, which are neither shown nor saved; escape returns None."""
 
-    heading = "The job asks for secrets"
+    heading = "Secrets of the job"
 
     def __init__(self, names: Sequence[str]) -> None:
         super().__init__()

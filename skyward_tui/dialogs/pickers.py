@@ -1,4 +1,4 @@
-"""Accelerators, files, Pythons, presets, themes, keys, pages of a pool's head."""
+"""Pickers of accelerators, files, Python interpreters, presets, themes, keys and dashboards."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ if TYPE_CHECKING:
 
 
 class AcceleratorsScreen(Picker):
-    """Returns an accelerator as a launch names it, with how many where that is known; or None.
+    """Returns an accelerator for a launch, with its count if known; or None.
 
     Args:
-        ask: asks what is offered, and may take its time; None where whoever has the machines offers nothing.
+        ask: Returns the offers, and may be slow; None if the provider has no offers.
     """
 
     heading = "Pick an accelerator"
-    ENTER = "takes it"
+    ENTER = "select"
     PLACEHOLDER = "part of a name, maker, memory or zone: 8x80gb, hopper, us-east"
 
     def __init__(self, ask: Callable[[], OfferList] | None = None) -> None:
@@ -64,7 +64,7 @@ class AcceleratorsScreen(Picker):
 
     def on_mount(self) -> None:
         if self._ask is not None:
-            self._notes = ("asking what is offered …",)
+            self._notes = ("loading offers …",)
             self._load_offers(self._ask)
 
     @work
@@ -80,7 +80,7 @@ class AcceleratorsScreen(Picker):
     def list_options(self, typed: str) -> None:
         found = [row for row in self._offers if row.matches(typed)]
         if not typed and (usual := next(filter(lambda row: row.is_usual, found), None)):
-            self.add_note("the cheapest 8 × 80 GB")
+            self.add_note("cheapest 8 × 80 GB")
             self.add(usual.accelerator, Content(f"  {usual.label}"))
         for note in self._notes:
             self.add_note(one_line(sanitize_line(note)))
@@ -90,11 +90,11 @@ class AcceleratorsScreen(Picker):
             self.add(row.accelerator, Content(f"  {row.label}"))
         entries = accelerators.search(typed)
         if self._ask is not None and entries:
-            self.add_note("of the catalogue, whether it is offered or not")
+            self.add_note("catalogue, including accelerators without an offer")
         for entry in entries:
             self.add(entry.name, _row(entry))
         if not self._values:
-            self.add_note(f"no accelerator of the catalogue fits {typed!r}")
+            self.add_note(f"no accelerator matches {typed!r}")
 
 
 def _row(entry: accelerators.Entry) -> Content:
@@ -106,23 +106,23 @@ def _row(entry: accelerators.Entry) -> Content:
     )
 
 
-_MOST = 500  # entries of one folder
+_MOST = 500  # entries of a folder; more would block the app
 
 
 class FilesScreen(Picker):
     """Returns the path of a script, or None.
 
     Args:
-        folder: where to begin.
-        recent: earlier launches, newest first.
+        folder: Initial folder.
+        recent: Recent launches, newest first.
 
     Attributes:
-        again: the launch that was picked, where it was one of these.
+        again: The picked recent launch; None if a file was picked.
     """
 
     heading = "Pick a script"
-    ENTER = "opens"
-    PLACEHOLDER = "type part of a name, or a path"
+    ENTER = "open"
+    PLACEHOLDER = "part of a name, or a path"
     folder: Path
 
     def __init__(self, folder: Path, recent: Sequence[Form] = ()) -> None:
@@ -130,7 +130,7 @@ class FilesScreen(Picker):
         self.again: Form | None = None
         self.folder = folder
         self._recent = recent
-        self._walks = False  # whether the person has opened a folder: what lies there is what is looked for
+        self._walks = False  # whether the user has opened a folder; then only its entries are listed
         self._lacking: dict[Path, str] = {}
 
     def on_mount(self) -> None:
@@ -138,7 +138,7 @@ class FilesScreen(Picker):
 
     @work
     async def _look_for_packages(self) -> None:
-        """Say what examples need and cannot find here; a Python that hangs is not waited for with the list."""
+        """Add missing packages to the examples, without delaying the list: finding them may start a slow Python."""
         self._lacking = await run_in_daemon_thread(missing_packages)
         for path in filter(self._lacking.get, example_paths()):
             self.replace(path, self._example(path))
@@ -173,7 +173,7 @@ class FilesScreen(Picker):
             if wanted and not path.name.startswith((".", "__")) and part.lower() in path.name.lower():
                 self._add(path, Content(f"  {sanitize_line(path.name)}{'/' if is_folder else ''}"))
         if part and not self._values and is_dir(folder):
-            self.add_note(f"  no script or folder has {part!r} in its name")
+            self.add_note(f"  no script or folder matches {part!r}")
 
     def _list_recent(self, part: str) -> None:
         found = [form for form in self._recent if part.lower() in Path(form.script).name.lower()][:MAX_SHOWN]
@@ -183,7 +183,7 @@ class FilesScreen(Picker):
             self.add(form, recent_row(form), disabled=form.script != sanitize_line(form.script))
 
     def _add(self, path: Path, label: Content) -> None:
-        # A field of the form holds its text as it is, and hands it to the terminal so.
+        # The form's input would pass unprintable characters of a path to the terminal.
         self.add(path, label, disabled=str(path) != sanitize_line(str(path)))
 
     def accept(self, value: Path | Form) -> None:
@@ -201,12 +201,12 @@ class FilesScreen(Picker):
             self.fill("")
 
 
-MAX_CONCURRENT = 4  # interpreters that are looked up at a time: their disks may be slow
-AUTOMATIC_PYTHON = InterpreterOption("", "found for the script")
+MAX_CONCURRENT = 4  # interpreters inspected at a time: their disks may be slow
+AUTOMATIC_PYTHON = InterpreterOption("", "chosen for the script")
 
 
 class _InterpreterInfo(NamedTuple):
-    """What is known of an interpreter: its version, why it is offered, what is amiss."""
+    """Version of an interpreter, reason for offering it, and its problem."""
 
     version: str
     reason: str = ""
@@ -214,15 +214,15 @@ class _InterpreterInfo(NamedTuple):
 
 
 class PythonsScreen(Picker):
-    """Returns the path of an interpreter, "" for the one that is found for the script, or None.
+    """Returns the path of an interpreter, "" for the automatic choice, or None.
 
     Args:
-        script: which one; None where none is named.
+        script: The script; None if the form has none yet.
     """
 
     heading = "Pick a Python"
-    ENTER = "takes it"
-    PLACEHOLDER = "type part of a version or name, or a path"
+    ENTER = "select"
+    PLACEHOLDER = "part of a version or name, or a path"
     folder = Path()
 
     def __init__(self, script: Path | None) -> None:
@@ -243,11 +243,11 @@ class PythonsScreen(Picker):
 
     async def _inspect(self, each: InterpreterOption) -> None:
         async with self._asks:
-            told = self._interpreter_info[each.path] = await run_in_daemon_thread(
+            info = self._interpreter_info[each.path] = await run_in_daemon_thread(
                 lambda: _inspect_interpreter(self._script, each.path)
             )
-        if told.problem and not each.source:
-            self._offered.remove(each)  # it is too old, as a rule, and nobody thinks of it
+        if info.problem and not each.source:
+            self._offered.remove(each)  # usually an old system Python that the user does not expect here
         self.replace(each.path, self._row(each) if each in self._offered else None)
 
     def list_options(self, typed: str) -> None:
@@ -259,14 +259,14 @@ class PythonsScreen(Picker):
             self.add(str(expand_user(typed)), Content(f"  {typed}"))
 
     def _row(self, each: InterpreterOption) -> Content:
-        told = self._interpreter_info.get(each.path, _InterpreterInfo("…"))
-        reason = told.reason or each.source or "installed here"
-        behind = (told.problem, "$text-warning") if told.problem else (sanitize_line(each.path), "$muted")
-        return Content.assemble(f"  {told.version:<8} {sanitize_line(reason)}  ", behind)
+        info = self._interpreter_info.get(each.path, _InterpreterInfo("…"))
+        reason = info.reason or each.source or "installed on this machine"
+        behind = (info.problem, "$text-warning") if info.problem else (sanitize_line(each.path), "$muted")
+        return Content.assemble(f"  {info.version:<8} {sanitize_line(reason)}  ", behind)
 
 
 def _inspect_interpreter(script: Path | None, path: str) -> _InterpreterInfo:
-    """Return what files say about an interpreter."""
+    """Read the version of an interpreter from its files, without starting it."""
     try:
         if path:
             return _InterpreterInfo(read_python(path).version or "?")
@@ -278,22 +278,22 @@ def _inspect_interpreter(script: Path | None, path: str) -> _InterpreterInfo:
         return _InterpreterInfo("✗", problem=sanitize_line(one_line(str(error))))
 
 
-_NAME = 24  # cells of a name, at least
+_NAME = 24  # minimum cells of a name
 
 
 class PresetsScreen(Picker):
     """Returns the name of a preset, or None.
 
     Args:
-        presets: what there is to pick.
+        presets: The presets.
 
     Attributes:
-        presets: by name.
+        presets: The presets by name.
     """
 
     heading = "Pick a preset"
-    ENTER = "fills the form"
-    PLACEHOLDER = "type part of a name"
+    ENTER = "fill the form"
+    PLACEHOLDER = "part of a name"
     SCOPE = "presets"
     BINDINGS = bindings("presets")
 
@@ -302,16 +302,16 @@ class PresetsScreen(Picker):
         self.presets = {each.name: each for each in presets}
 
     def hint(self) -> str:
-        return f"{super().hint()}, {self.key_of('presets.delete')} delete"
+        return f"{super().hint()}, {self.key_of('presets.delete')}: delete"
 
     def list_options(self, typed: str) -> None:
         for name, preset in self.presets.items():
             if typed.lower() in name.lower():
                 self.add(name, _preset_row(preset))
         if not self.presets:
-            self.add_note(f"none yet: {self.key_of('launch.save')} in the form saves what it says")
+            self.add_note(f"no presets yet. {self.key_of('launch.save')} in the form: save a preset")
         elif not self._values:
-            self.add_note(f"no preset has {typed!r} in its name")
+            self.add_note(f"no preset matches {typed!r}")
 
     @work
     async def action_delete(self) -> None:
@@ -338,7 +338,7 @@ def _question(preset: Preset) -> ChoiceScreen:
 
 
 def _preset_row(preset: Preset) -> Content:
-    """Its name, and of what it asks for what fits."""
+    """Return the name of a preset and its main options."""
     entry: Any = preset.entry if isinstance(preset.entry, dict) else {}
     script, function = str(entry.get("script", "")), str(entry.get("function", ""))
     words = [Path(script).name + (f":{function}" if function else "")]
@@ -358,12 +358,12 @@ class ThemePicker(Picker):
     """Returns a theme's name, or None.
 
     Args:
-        names: of all themes.
-        now: the one that holds.
+        names: Names of all themes.
+        now: Name of the current theme.
     """
 
-    ENTER = "takes it"
-    PLACEHOLDER = "type to narrow the list"
+    ENTER = "select"
+    PLACEHOLDER = "part of a name"
     heading = "Theme"
 
     def __init__(self, names: Sequence[str], now: str) -> None:
@@ -380,28 +380,28 @@ class ThemePicker(Picker):
             if typed.casefold() in name.casefold():
                 self.add(name, Content(name))
         if not self._values:
-            self.add_note(f"no theme has {typed} in its name")
+            self.add_note(f"no theme matches {typed!r}")
 
 
 class _KeyPrompt(Static, can_focus=True):
-    """Has the focus, so that no button takes the key."""
+    """Text that takes the focus, so that no button handles the key."""
 
 
 class KeyScreen(Dialog[str | None]):
-    """Returns the key that was pressed, in Textual's names; escape gives None, and so can be no key of one's own here.
+    """Returns the pressed key, by Textual's name; escape returns None, and so cannot be assigned.
 
     Args:
-        doing: what the key is to do.
+        doing: Description of the key's action.
     """
 
-    heading = "Another key"
+    heading = "Change key"
 
     def __init__(self, doing: str) -> None:
         super().__init__()
         self._doing = doing
 
     def body(self) -> ComposeResult:
-        yield _KeyPrompt(f"{self._doing}\n\nPress the key that is to do that; esc leaves it as it is.", markup=False)
+        yield _KeyPrompt(f"{self._doing}\n\nPress the new key, or esc to keep the present one.", markup=False)
 
     def on_key(self, event: events.Key) -> None:
         event.stop()
@@ -409,22 +409,22 @@ class KeyScreen(Dialog[str | None]):
         self.dismiss(None if event.key == "escape" else event.key)
 
 
-DISPLAY_VARIABLES = ("DISPLAY", "WAYLAND_DISPLAY")  # without one a browser would want this terminal
+DISPLAY_VARIABLES = ("DISPLAY", "WAYLAND_DISPLAY")  # without a display, a browser would run in this terminal
 
 
 async def open_dashboard(app: SkywardApp, pool: PoolView | None) -> None:
-    """Open the page that answers, or the one that is chosen of several, and say where it is."""
+    """Open a dashboard of a pool's head node, chosen by the user if there are several, and show its address."""
     session = app.session
     if pool is None or session is None or not pool.is_live:
-        return app.flash("the pool is not up any more: there is no page to open")
+        return app.flash("the pool has ended: it has no dashboards")
     try:
         found = await wait_shielded(session.dashboards(pool.key))
     except SkywardError as error:
         return app.flash(format_error(error), "error")
     if not found:
         return app.flash(
-            f"no page answers on the head of pool {pool.name}: looked for are its plugins', a TensorBoard "
-            f"(port 6006) and a Jupyter (8888); skyward-tui forward {pool.name} PORT brings another one here"
+            f"no dashboard found on the head node of pool {pool.name} (plugins, TensorBoard on 6006, Jupyter on 8888). "
+            f"For another port: skyward-tui forward {pool.name} PORT"
         )
     addresses = {each.name: each.address for each in found}
 
@@ -438,4 +438,4 @@ async def open_dashboard(app: SkywardApp, pool: PoolView | None) -> None:
         opened(found[0].name)
         return None
     choices = [(name, f"{name}  {address}", False) for name, address in addresses.items()]
-    app.push_screen(ChoiceScreen("Which page?", f"Pages of pool {pool.name}:", choices, escape=""), opened)
+    app.push_screen(ChoiceScreen("Open a dashboard", f"Dashboards of pool {pool.name}:", choices, escape=""), opened)

@@ -184,7 +184,7 @@ async def test_what_a_bug_report_says_first_is_shown_and_copied(
             assert told in screen_text(app), told
         assert "abcdefgh" not in screen_text(app)
         await pilot.press("right", "enter")
-        await until(pilot, lambda: "copied it (" in screen_text(app))
+        await until(pilot, lambda: "copied report (" in screen_text(app))
         assert app.clipboard.startswith("skyward-tui:") and os.environ["SKYWARD_HOME"] in app.clipboard
 
 
@@ -309,7 +309,9 @@ async def test_a_session_that_dies_is_said_and_nothing_else(app: SkywardApp, ses
         await pilot.press("enter", "C", "tab", "enter")
         await until(pilot, lambda: f"✗ run {run.id} cannot be reached" in screen_text(app))
         await pilot.press("X", *"llama-ft", "enter")
-        await until(pilot, lambda: "✗ run" in screen_text(app) and "Something may be left" in screen_text(app))
+        await until(
+            pilot, lambda: "✗ run" in screen_text(app) and "Not verified: machines may remain" in screen_text(app)
+        )
 
 
 async def test_a_pool_that_cannot_be_reached_is_shown_all_the_same(app: SkywardApp, session: FakeSession) -> None:
@@ -381,7 +383,7 @@ async def test_a_failing_look_for_pools_is_said_once(app: SkywardApp, session: F
 
     session.refresh = fail  # type: ignore[assignment,method-assign]
     async with app.run_test(size=(100, 30)) as pilot:
-        await until(pilot, lambda: "✗ looking for pools failed: disk full" in screen_text(app))
+        await until(pilot, lambda: "✗ could not list pools: disk full" in screen_text(app))
 
 
 async def test_tab_goes_round_the_panels(app: SkywardApp, session: FakeSession) -> None:

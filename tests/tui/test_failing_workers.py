@@ -20,7 +20,7 @@ from tests.support.shared_hosts import put_groups
 
 WORKERS_FAIL = True
 SIZE = (160, 48)
-DEFECT = "✗ this is a defect of skyward-tui: KeyError: 'odd' (--debug writes its traceback to the log)"
+DEFECT = "✗ internal error: KeyError: 'odd'. This is a bug; --debug writes its traceback to the log"
 
 
 async def fails() -> None:

@@ -109,7 +109,7 @@ async def test_the_dialog(app: SkywardApp, session: FakeSession, snap: Snap, siz
         await until(pilot, lambda: "▶ train" in screen_text(app) and previewed(app))
         answers = [ask(app, shown()), ask(app, shown("gpu2", 2222))]
         await asking(app, pilot, "gpu1")
-        await until(pilot, lambda: "1 more host after this one" in screen_text(app))
+        await until(pilot, lambda: "1 more host" in screen_text(app))
         snap(app, f"host-key-{size[0]}x{size[1]}")
         await pilot.press("A")
         await asking(app, pilot, "gpu2")

@@ -53,7 +53,7 @@ def test_open_launch_ddp_watch_tear_down(terminal: Terminal, tmp_path: Path) -> 
     terminal.press("a")
     terminal.until(lambda text: "r000| " in text or "r001| " in text)
     terminal.press("ctrl+c")
-    terminal.until("ctrl+c ends nothing here")
+    terminal.until("ctrl+c does not quit")
     terminal.press("X")
     terminal.until(lambda text: "Tear down ddp?" in text and "Cancel" in text)  # painted to its end
     focused = terminal.look("Cancel")

@@ -292,4 +292,4 @@ async def test_what_cannot_be_kept_is_told(
     async with app.run_test(size=(120, 40)) as pilot:
         await open_pool(app, pilot)
         await pilot.press("w", "q")
-        await until(pilot, lambda: "how the app looks is not kept: No space left" in screen_text(app))
+        await until(pilot, lambda: "could not save the state of the app: No space left" in screen_text(app))

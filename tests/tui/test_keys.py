@@ -107,9 +107,9 @@ async def test_dialogs_name_the_keys_that_the_person_has_chosen(app: SkywardApp)
     async with app.run_test(size=(120, 40)) as pilot:
         await until(pilot, lambda: app.session is not None)
         await pilot.press("?")
-        await until(pilot, lambda: "f10 closes" in screen_text(app))
+        await until(pilot, lambda: "f10: close" in screen_text(app))
         await pilot.press("escape", "f10")
-        await until(pilot, lambda: "f10 closes" not in screen_text(app))
+        await until(pilot, lambda: "f10: close" not in screen_text(app))
         answers: list[bool | None] = []
         await app.push_screen(HostKeyScreen(shown()), answers.append)
         await until(pilot, lambda: "Accept (Y)" in screen_text(app))

@@ -303,13 +303,13 @@ async def test_pickers_say_that_nothing_fits(app: SkywardApp) -> None:
         screen = await launch_form(app, pilot, "")
         await pilot.press("ctrl+o")
         await typed(app, pilot, "nosuch")
-        await until(pilot, lambda: "no script or folder has 'nosuch' in its name" in screen_text(app))
+        await until(pilot, lambda: "no script or folder matches 'nosuch'" in screen_text(app))
         await pilot.press("enter")  # there is nothing to take
         assert app.screen is not screen
         await pilot.press("escape", "ctrl+g")
         await until(pilot, lambda: isinstance(app.screen, AcceleratorsScreen))
         await typed(app, pilot, "nosuch")
-        await until(pilot, lambda: "no accelerator of the catalogue fits 'nosuch'" in screen_text(app))
+        await until(pilot, lambda: "no accelerator matches 'nosuch'" in screen_text(app))
 
 
 @pytest.mark.proof("1 s of a processor")

@@ -218,7 +218,7 @@ async def test_the_python_of_a_launch_is_picked_or_typed(
         await pilot.press("ctrl+n")
         version = ".".join(map(str, sys.version_info[:3]))
         project = ".venv of project test_the"
-        await until(pilot, lambda: f"{version:<8} found for the script: {project}" in screen_text(app))
+        await until(pilot, lambda: f"{version:<8} chosen for the script: {project}" in screen_text(app))
         await until(pilot, lambda: f"{version:<8} this program's own" in screen_text(app))
         await until(pilot, lambda: "?        VIRTUAL_ENV" in screen_text(app))  # no file says its version
         assert "CONDA_PREFIX" not in screen_text(app)

@@ -52,8 +52,8 @@ def warm(tmp_path: Path) -> Iterator[Session]:
 def test_what_becomes_of_pools_is_said_and_no_variable_is_shown(tmp_path: Path, warm: Session) -> None:
     text = said(tmp_path / "home")
     assert "ImportError: cannot import name 'fit' �]52;c;b3duZWQ=�" in text and "hunter2" not in text
-    assert "skyward-tui failed by itself, which is a defect of it." in text
-    assert "Nothing was torn down: warm and what runs there; skyward-tui opens it again." in text
+    assert "skyward-tui crashed. This is a bug:" in text
+    assert "Pools and their runs are still up: warm. Run skyward-tui to see them again." in text
     assert [pool.state for pool in warm.pools()] == ["up"]
 
 
@@ -64,5 +64,5 @@ def test_files_that_changed_while_it_was_open_are_named_as_the_reason(tmp_path: 
     (folder / "module.py").touch()
     os.utime(folder / "module.py", (time.time() + 60,) * 2)
     text = said(tmp_path / "home", f"import pathlib\nown_failure.PACKAGES = (pathlib.Path({str(folder)!r}),)")
-    assert "own files were changed while it was open, as an update does. Start it again." in text
-    assert "torn down" not in text and "a defect" not in text
+    assert "The files of skyward-tui changed while it was open, for example by an update. Start it again." in text
+    assert "still up" not in text and "a bug" not in text

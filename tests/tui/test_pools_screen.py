@@ -246,7 +246,7 @@ async def test_ctrl_c_ends_nothing(app: SkywardApp, session: FakeSession) -> Non
     async with app.run_test(size=SIZE) as pilot:
         await until(pilot, lambda: "▶ llama-ft" in screen_text(app))
         await pilot.press("ctrl+c", "ctrl+c")
-        await until(pilot, lambda: "ctrl+c ends nothing here" in screen_text(app))
+        await until(pilot, lambda: "ctrl+c does not quit" in screen_text(app))
         await pilot.press("enter")
         await until(pilot, lambda: isinstance(app.screen, RunScreen))
         await pilot.press("ctrl+c")
@@ -336,7 +336,7 @@ async def test_a_key_opens_a_page_of_the_head_of_the_pool_under_the_cursor(
         while listed.chosen is None or listed.chosen.name != "train":
             await pilot.press("down" if listed.cursor == 0 else "up")
         await pilot.press("P")
-        await until(pilot, lambda: "no page answers on the head of pool train" in screen_text(app))
+        await until(pilot, lambda: "no dashboard found on the head node of pool train" in screen_text(app))
         session.pages = [Dashboard("ray", "http://127.0.0.1:4001/")]
         await pilot.press("P")
         await until(pilot, lambda: "ray: http://127.0.0.1:4001/" in screen_text(app))

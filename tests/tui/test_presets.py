@@ -66,7 +66,7 @@ async def test_a_form_is_saved_loaded_and_deleted_by_keys(app: SkywardApp, sessi
         await pilot.press("ctrl+x")
         await until(pilot, lambda: "Delete preset small run of" in screen_text(app))
         await pilot.press("right", "enter")
-        await until(pilot, lambda: "none yet: f3 in the form saves what it says" in screen_text(app))
+        await until(pilot, lambda: "no presets yet. f3 in the form: save a preset" in screen_text(app))
         await pilot.press("escape")
         await until(pilot, lambda: app.screen is screen)
         assert tomllib.loads(file.read_text()) == {"hosts": {"lab": "gpu1"}}

@@ -26,7 +26,7 @@ from skyward_tui.ui.actions import ACTIONS
 from tests.support.app_driver import screen_text, until
 from tests.support.fake_session import FakeSession
 
-REFUSED = "this app only looks (--read-only), and changes nothing"
+REFUSED = "not available with --read-only"
 
 
 @pytest.fixture

@@ -438,14 +438,14 @@ async def test_a_key_opens_the_page_that_answers_or_asks_which(
         app.show_pool(view.key)
         await until(pilot, lambda: isinstance(app.screen, RunScreen) and app.screen.is_mounted)
         await pilot.press("P")
-        await until(pilot, lambda: "no page answers on the head of pool train" in screen_text(app))
+        await until(pilot, lambda: "no dashboard found on the head node of pool train" in screen_text(app))
         session.pages = [board]
         await pilot.press("P")
         await until(pilot, lambda: "tensorboard: http://127.0.0.1:4002/" in screen_text(app))
         assert opened == [board.address]
         session.pages = [ray, board]
         await pilot.press("P")
-        await until(pilot, lambda: "Which page?" in screen_text(app))
+        await until(pilot, lambda: "Open a dashboard" in screen_text(app))
         await pilot.press("enter")
         await until(pilot, lambda: "ray: http://127.0.0.1:4001/" in screen_text(app))
         assert opened == [board.address, ray.address]
@@ -457,4 +457,4 @@ async def test_a_key_opens_the_page_that_answers_or_asks_which(
         assert opened == [board.address, ray.address]
         session.emit(view, events.PoolState(pool=view.name, state="gone"))
         await pilot.press("P")
-        await until(pilot, lambda: "there is no page to open" in screen_text(app))
+        await until(pilot, lambda: "the pool has ended: it has no dashboards" in screen_text(app))

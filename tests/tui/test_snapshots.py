@@ -364,7 +364,7 @@ async def test_merged_and_searched(app: SkywardApp, session: FakeSession, snap: 
 
 async def test_help(app: SkywardApp, session: FakeSession, snap: Snap) -> None:
     training(session)
-    await show(app, snap, "help", (80, 24), ["enter", "?"], "esc closes")
+    await show(app, snap, "help", (80, 24), ["enter", "?"], "esc: close")
 
 
 async def test_first_start(app: SkywardApp, snap: Snap) -> None:

@@ -109,9 +109,9 @@ async def test_whoever_is_quicker_than_the_nodes_waits_for_them(app: SkywardApp,
     session.unfetched["p"] = told = Future[Unfetched]()
     async with app.run_test(size=SIZE) as pilot:
         screen = await asked(app, pilot)
-        await until(pilot, lambda: "asking their nodes what nobody has fetched" in words(app))
+        await until(pilot, lambda: "listing unfetched files" in words(app))
         await pilot.press("right", "enter")
-        await until(pilot, lambda: "Tear down again does not wait for that" in words(app))
+        await until(pilot, lambda: "Confirm again to skip the list" in words(app))
         assert session.torn_down == []
         told.set_result(TOO_MUCH)
         await until(pilot, lambda: app.focused is screen.query_one("#all"))
@@ -141,7 +141,7 @@ async def test_a_pool_that_cannot_be_asked_is_torn_down_all_the_same(app: Skywar
     told.set_exception(PoolError("nobody answers there"))
     async with app.run_test(size=SIZE) as pilot:
         await asked(app, pilot)
-        await until(pilot, lambda: "what its ranks wrote is not known: nobody answers there" in words(app))
+        await until(pilot, lambda: "cannot list the files of its ranks: nobody answers there" in words(app))
         await pilot.press("right", "enter")
         await until(pilot, lambda: session.torn_down == ["p"])
 
@@ -195,7 +195,7 @@ async def test_a_machine_that_nobody_could_ask_is_not_said_to_be_gone(app: Skywa
         session.downing["p"].set_result(Receipt("p", 2, (0,), ("gpu7",), 0.4))
         await until(pilot, lambda: "unaccounted 1: gpu7" in words(app))
         assert "n0 ✓ gone verified" in words(app) and "n1 ! not verified its machine is lost" in words(app)
-        assert "X tears down once more, where what is unaccounted can be reached" in words(app)
+        assert "X: retry once the missing machines can be reached" in words(app)
 
 
 @at_usual_sizes

@@ -148,7 +148,7 @@ async def test_without_colours_none_is_painted(session: FakeSession, monkeypatch
             assert all(style.color is None and style.bgcolor is None for style in styles), app.screen
             app.pop_screen()
         app.theme = "nord"
-        await until(pilot, lambda: "NO_COLOR is set, and no theme shows" in screen_text(app))
+        await until(pilot, lambda: "NO_COLOR is set, so themes have no effect" in screen_text(app))
         assert app.theme == UNCOLOURED
 
 
