@@ -1,4 +1,4 @@
-"""Fields of the launch form, to and from a LaunchRequest."""
+"""Fields of the launch form, and their conversion to and from a ``LaunchRequest``."""
 
 from __future__ import annotations
 
@@ -35,29 +35,29 @@ if TYPE_CHECKING:
 
 
 PROJECT = "project"
-"""The choice of ``pyproject.toml``, which is looked for and not named."""
+"""The choice of ``pyproject.toml``, which needs no path because the launch finds the file."""
 
 
 def format_choice(field: str, path: str = "") -> str:
-    """A choice as a text: which field of a request names the packages, and by which file; "" for none."""
+    """Return the text of a packages choice: the field of the request and the path of its file; "" for none."""
     return field if field in ("", PROJECT) else f"{field} {path}"
 
 
 def package_choices(script: Path | None, chosen: str) -> list[tuple[str, str]]:
-    """What can be chosen for a script, as (label, choice): nothing first, then what its project has.
+    """Return the packages choices of a script as (label, choice): none first, then the files of its project.
 
     Args:
-        script: None where there is none to look at.
-        chosen: what stays in the list, though it may not be there any more.
+        script: The script; None if there is none yet.
+        chosen: The present choice, which stays in the list even if its file no longer exists.
     """
     from skyward_core.client.launch.script_plugin_provider_discovery import has_own_block, packages_for
 
     if script is None:
-        return [("none named", ""), *_chosen_option(chosen, ())]
+        return [("none", ""), *_chosen_option(chosen, ())]
     found = [
         (Path(each.path).name, format_choice(each.field, relative_path(each.path))) for each in packages_for(script)
     ]
-    nothing = "its own block" if has_own_block(script) else "none named" if found else "none found"
+    nothing = "inline metadata" if has_own_block(script) else "none"
     return [(nothing, ""), *found, *_chosen_option(chosen, [choice for _, choice in found])]
 
 
@@ -68,7 +68,7 @@ def _chosen_option(chosen: str, listed: list[str] | tuple[()]) -> list[tuple[str
 
 
 def relative_path(path: str) -> str:
-    """The path from here where it is below."""
+    """Return a path relative to the current folder if it is below."""
     folder = current_folder()
     return str(Path(path).relative_to(folder)) if Path(path).is_relative_to(folder) else path
 
@@ -78,13 +78,13 @@ PREFIX = "example:"
 
 
 def example_paths() -> list[Path]:
-    """Their paths, by name."""
+    """Return the paths of the packaged examples, sorted by name."""
     return sorted(path for path in FOLDER.glob("*.py") if not path.name.startswith("_"))
 
 
 @lru_cache
 def script_summary(path: Path) -> str:
-    """The first line of a script's docstring, without its markup."""
+    """Return the first line of a script's docstring, without markup."""
     try:
         return (ast.get_docstring(parse_source(path.read_bytes())) or "").partition("\n")[0].replace("``", "")
     except (OSError, SyntaxError, ValueError):
@@ -92,24 +92,24 @@ def script_summary(path: Path) -> str:
 
 
 def example_path(name: str) -> Path:
-    """The path of an example.
+    """Return the path of an example.
 
     Raises:
-        UsageError: there is none of that name; says which there are.
+        UsageError: If there is no example of that name.
     """
     known = {path.stem: path for path in example_paths()}
     if name not in known:
         close = get_close_matches(name, known, n=1)
-        hint = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(known)}"
-        raise UsageError(f"no example is named {name!r}; {hint}")
+        hint = f"did you mean {close[0]!r}?" if close else f"choose one of {', '.join(known)}"
+        raise UsageError(f"no example is named {name!r}: {hint}")
     return known[name]
 
 
 def expand_example(target: str) -> str:
-    """``example:ddp`` and ``example:ddp:train`` with the example's path in its place; anything else as it is.
+    """Replace the example's name in ``example:ddp`` or ``example:ddp:train`` by its path; other targets stay.
 
     Raises:
-        UsageError: there is no such example.
+        UsageError: If the example does not exist.
     """
     if not target.startswith(PREFIX) or exists(target):
         return target
@@ -118,13 +118,13 @@ def expand_example(target: str) -> str:
 
 
 def suggest_example(script: Path) -> str:
-    """The example that a script which is not there was perhaps meant to be; "" where there is none."""
-    there = exists(script) or script.stem not in {path.stem for path in example_paths()}
-    return "" if there else f"{PREFIX}{script.stem}"
+    """Return the example with the name of a missing script, or ""."""
+    known = not exists(script) and script.stem in {path.stem for path in example_paths()}
+    return f"{PREFIX}{script.stem}" if known else ""
 
 
 def script_argument(script: str) -> str:
-    """A script as it is written on the command line: an example by its name."""
+    """Return a script as a word of the command line; examples by their names."""
     path = Path(script)
     return f"{PREFIX}{path.stem}" if path.parent == FOLDER else script
 
@@ -135,24 +135,21 @@ OTHER_IDS = frozenset(
         *("money", "options", "plan", "sides", "starts", "where", "why"),
     )
 )
-"""Ids on the form's screen beside those of its fields; ids with a hyphen are no names of settings."""
+"""Other ids on the form's screen, which fields of settings must not use; ids with a hyphen cannot collide."""
 ALL_NODES = "all"
 RANKS = "ranks"
-_NUMBERS = {
-    "nodes": ("nodes", 1024),
-    "ranks_per_node": ("ranks per node", 64),
-}  # by field: what it counts, and the most
+_NUMBERS = {"nodes": ("Nodes", 1024), "ranks_per_node": ("Ranks per node", 64)}  # by field: its label and maximum
 
 
 @cache
 def provider_choices() -> Mapping[str, ProviderInfo]:
-    """The providers that there are; of a declared one that cannot be loaded, too: the form says why when it is used."""
+    """Return the providers by name, including declared ones that cannot be loaded: using one reports the error."""
     return {each.name: each for each in available()}
 
 
 @cache
 def _settings_by_id() -> Mapping[str, Mapping[str, Setting]]:
-    """Settings with a field in the form, by the provider's name and the field's id."""
+    """Return the settings with a field in the form, by the provider's name and the field's id."""
     taken = {field.name for field in fields(Form)} | OTHER_IDS
     found: dict[str, Mapping[str, Setting]] = {}
     for name, each in provider_choices().items():
@@ -162,15 +159,16 @@ def _settings_by_id() -> Mapping[str, Mapping[str, Setting]]:
 
 
 def _free_id(name: str, taken: Collection[str]) -> str:
-    """An id for a setting's field: its name, unless that is another field's."""
+    """Return an id for a setting's field: its name, with a number if that is taken."""
     return name if name not in taken else next(f"{name}-{n}" for n in count_from(2) if f"{name}-{n}" not in taken)
 
 
 class FieldError(Exception):
-    """A field of the form is wrong: which one, and what to do.
+    """A field of the form is invalid.
 
     Attributes:
-        argument: the name of the argument that is, where it is one of them; "" where it is none.
+        field: Id of the field.
+        argument: Name of the invalid argument; "" for other fields.
     """
 
     def __init__(self, field: str, message: str, argument: str = "") -> None:
@@ -181,17 +179,19 @@ class FieldError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """Texts of the launch form. Fields that are options of a launch have their names.
+    """Values of the launch form. Fields for options of a launch have the names of the options.
 
     Attributes:
-        whole: whether the script is run as a whole; ``arguments`` are its own words then.
-        pool: key of an existing pool to use, or "" for a new one.
-        name: name of a new pool.
-        settings: texts of providers' settings by their fields' ids.
-        gang: of a sweep, on how many nodes each combination runs; "all", or "" for one rank each.
-        plugin_settings: texts of plugins' parameters, by names such as "torch.backend"; those of chosen plugins count.
-        packages: as :func:`format_choice` writes it.
-        timeout, debug_wait, torchrun: of a launch that the form was filled with; its plan shows them.
+        whole: Whether the script runs as a whole; ``arguments`` are then its command line arguments.
+        pool: Key of an existing pool; "" for a new pool.
+        name: Name of a new pool.
+        settings: Texts of the provider's settings by the ids of their fields.
+        gang: Number of nodes for each trial of a sweep; "all", or "" for one rank.
+        plugin_settings: Texts of plugin parameters by names such as "torch.backend"; ignored for plugins not chosen.
+        packages: Choice of packages, as written by :func:`format_choice`.
+        timeout: Without a field: from the launch that filled the form, and shown only in the plan.
+        debug_wait: As ``timeout``.
+        torchrun: As ``timeout``.
     """
 
     script: str = ""
@@ -226,33 +226,33 @@ class Form:
 
 
 def path_of(script: str) -> Path:
-    """The file that the form's text names.
+    """Return the path for the form's script field.
 
     Raises:
-        UsageError: it names an example that there is not.
+        UsageError: If it names an example that does not exist.
     """
     return expand_user(expand_example(script.strip()))
 
 
 def is_job(script: str) -> bool:
-    """Whether the form's text names a job file, not a script."""
+    """Check whether the form's script field names a job file."""
     return script.strip().lower().endswith((".yaml", ".yml"))
 
 
 def functions_of(script: str) -> list[FunctionInfo]:
-    """The functions of a script; none where it can only be run as a whole.
+    """Return the functions of a script; empty if it can only run as a whole.
 
     Raises:
-        FieldError: there is no script, or it cannot be read.
+        FieldError: If no script is given, or the script cannot be read.
     """
     from skyward_core.client.launch.script_plugin_provider_discovery import has_functions, list_functions
 
     if not script.strip():
-        raise FieldError("script", "name a script, or press {launch.files} to pick one or an example")
+        raise FieldError("script", "enter a script, or press {launch.files} to pick one or an example")
     try:
         return list_functions(path) if has_functions(path := path_of(script)) else []
     except ScriptError as error:
-        example = f"; there is an example of that name: {found}" if (found := suggest_example(path)) else ""
+        example = f". Packaged example of this name: {found}" if (found := suggest_example(path)) else ""
         raise FieldError("script", f"{error}{example}") from error
     except SkywardError as error:
         raise FieldError("script", str(error)) from error
@@ -265,15 +265,15 @@ def _text(text: str) -> str | None:
 def _pairs(text: str) -> list[str]:
     try:
         return shlex.split(text)
-    except ValueError:  # somebody is typing a quotation
+    except ValueError:  # the user is still typing a quotation
         return [text]
 
 
 def split_patterns(text: str) -> list[str]:
-    """Patterns as they are typed: apart by spaces or commas, unless these stand in quotation marks.
+    """Split patterns at spaces and commas outside of quotation marks.
 
     Raises:
-        ValueError: a quotation has no end.
+        ValueError: If a closing quotation mark is missing.
     """
     words = shlex.shlex(text, posix=True, punctuation_chars=False)
     words.whitespace += ","
@@ -284,19 +284,19 @@ def split_patterns(text: str) -> list[str]:
 def _patterns(text: str) -> list[str]:
     try:
         return split_patterns(text)
-    except ValueError:  # somebody is typing a quotation
+    except ValueError:  # the user is still typing a quotation
         return [text]
 
 
 def _number(text: str) -> Any:
-    """A number; what is none stays as it is, and is refused with the other values that make no sense."""
+    """Parse an integer; other text stays as it is, to be rejected by the validation of the request."""
     with suppress(ValueError):
         return int(text)
     return _text(text)
 
 
 def parse_amount(text: str) -> Any:
-    """As :func:`_number`, with cents."""
+    """Parse an amount in dollars; other text stays as it is, as in :func:`_number`."""
     for kind in (int, float):
         with suppress(ValueError):
             return kind(text)
@@ -311,9 +311,9 @@ _READERS: Mapping[str, Callable[[Any], Any]] = {
     "int | Literal['gpu'] | None": lambda text: None if text.strip() == "1" else _number(text),
     "Sequence[str]": _pairs,
 }
-"""How texts of the form become values of an option, by its type."""
+"""Conversion from texts of the form to values of options, by the option's type."""
 _OWN_READERS: Mapping[str, Callable[[Any], Any]] = {"provider": str, "plugins": tuple, "outputs": _patterns}
-_SEPARATE = ("pool", "settings", "plugin_settings", *WAYS)  # options that the form says otherwise than by one field
+_SEPARATE = ("pool", "settings", "plugin_settings", *WAYS)  # options without exactly one field
 _SHOWN = {"function", "arguments", "plugins", "plugin_settings", "image_settings"}
 _SHOWN |= {name for name, each in OPTIONS.items() if each.row}
 _TEXTS = [each.name for each in fields(Form) if each.name in OPTIONS and each.name not in _SEPARATE]
@@ -330,24 +330,24 @@ def build_request(form: Form) -> LaunchRequest:
     """Return the request of a form.
 
     Raises:
-        UsageError: There is no such example.
+        UsageError: If the form names an example that does not exist.
     """
-    said: dict[str, Any] = {
+    values: dict[str, Any] = {
         name: _OWN_READERS.get(name, _READERS.get(OPTIONS[name].type, str))(getattr(form, name))
         for name in _asked_options(form.provider, form.pool)
     }
-    said |= {"function": _text(form.function), **_parse_gang(form.gang)}
+    values |= {"function": _text(form.function), **_parse_gang(form.gang)}
     if form.pool:
-        said["pool"] = _name_of(form.pool)
+        values["pool"] = _name_of(form.pool)
     else:
-        said |= {"pool": _text(form.name), **_parse_choice(form.packages)}
+        values |= {"pool": _text(form.name), **_parse_choice(form.packages)}
         given = {name: text for name, text in form.plugin_settings.items() if text and _plugin_of(name) in form.plugins}
-        said |= {"settings": dict(provider_settings(form)), "plugin_settings": given}
+        values |= {"settings": dict(provider_settings(form)), "plugin_settings": given}
     if form.whole:
-        said |= {"function": None, "arguments": (), "script_args": said["arguments"]}
-    else:  # a function that is chosen in a whole script's place has no use for torchrun's variables
-        said["torchrun"] = False
-    return LaunchRequest(script=str(path_of(form.script)), **said)
+        values |= {"function": None, "arguments": (), "script_args": values["arguments"]}
+    else:  # torchrun's variables apply only to whole scripts
+        values["torchrun"] = False
+    return LaunchRequest(script=str(path_of(form.script)), **values)
 
 
 def _plugin_of(parameter: str) -> str:
@@ -363,7 +363,7 @@ def _parse_choice(choice: str) -> dict[str, Any]:
 
 
 def _parse_gang(text: str) -> dict[str, Any]:
-    """Return the field of a request that says on what each combination of a sweep runs."""
+    """Return the field of a request for the nodes or ranks of each trial of a sweep."""
     words = text.strip().lower()
     if words == ALL_NODES:
         return {"gang": True}
@@ -373,17 +373,17 @@ def _parse_gang(text: str) -> dict[str, Any]:
 
 
 def _live_pool(form: Form, pools: Collection[PoolView]) -> PoolView | None:
-    """The live pool that the form names."""
+    """Return the live pool that the form selects."""
     return next((pool for pool in pools if pool.key == form.pool and pool.is_live), None)
 
 
 def _name_of(pool: str) -> str:
-    """A pool's name, from its key."""
+    """Return the name of a pool from its key."""
     return pool.partition(".")[0]
 
 
 def provider_settings(form: Form) -> Iterator[tuple[str, str]]:
-    """What the provider's fields say, by the settings' names."""
+    """Yield the names and texts of the provider's settings."""
     for id, setting in setting_fields(form.provider).items():
         text = setting.normalize(form.settings.get(id, ""))
         if text or (setting.required and setting.option):
@@ -391,26 +391,28 @@ def provider_settings(form: Form) -> Iterator[tuple[str, str]]:
 
 
 def setting_fields(provider: str) -> Mapping[str, Setting]:
-    """The settings of a provider, by their fields' ids."""
+    """Return the settings of a provider by the ids of their fields."""
     return _settings_by_id().get(provider, {})
 
 
 def plan_launch(form: Form, pools: Collection[PoolView], *, launching: bool = False) -> LaunchPlan:
-    """Turn the form into a launch.
+    """Plan the launch of a form.
 
     Args:
-        launching: as of :func:`~skyward_core.client.launch.launch_plan.make_plan`.
+        form: The form.
+        pools: All known pools.
+        launching: As in :func:`~skyward_core.client.launch.launch_plan.make_plan`.
 
     Raises:
-        FieldError: names the first field that is wrong.
+        FieldError: For the first invalid field.
     """
     try:
         return _check_plan(form, {pool.name: pool for pool in pools if pool.is_live}, launching=launching)
     except SkywardError as error:
         id = _field_id(error.field, form)
         message = error.reason if isinstance(error, SpecError) else str(error)
-        said = _not_a_number(id, form) if id in _NUMBERS else message
-        raise FieldError(id, said, error.field.partition("arguments.")[2]) from error
+        text = _not_a_number(id, form) if id in _NUMBERS else message
+        raise FieldError(id, text, error.field.partition("arguments.")[2]) from error
 
 
 def _check_plan(form: Form, live: Mapping[str, PoolView], *, launching: bool) -> LaunchPlan:
@@ -419,18 +421,18 @@ def _check_plan(form: Form, live: Mapping[str, PoolView], *, launching: bool) ->
     form = _with_function(form)
     _check_words("arguments", shlex.split, form.arguments)
     request = build_request(form)
-    resolve_call(request)  # first what stands above the pool
+    resolve_call(request)  # report errors of the upper fields first
     if form.pool:
         used = _live_pool(form, live.values())
         if used is None:
-            raise FieldError("pool", f"pool {request.pool} is not up any more; choose another or a new one")
+            raise FieldError("pool", f"pool {request.pool} has ended: choose another or a new one")
         return make_plan(request, launching=launching).on_pool(used).with_gangs()
     if request.pool in live:
-        raise FieldError("name", f"a pool named {request.pool} is already up: use it, or give another name")
+        raise FieldError("name", f"pool {request.pool} is already up: use it, or choose another name")
     for id, setting in setting_fields(form.provider).items():
         if setting.required and not setting.normalize(form.settings.get(id, "")):
             look = setting.field() if setting.field else None
-            raise FieldError(id, (look and look.missing) or f"{setting.name} is needed: {setting.help}")
+            raise FieldError(id, (look and look.missing) or f"{setting.name} is required: {setting.help}")
     _check_words("image_settings", shlex.split, form.image_settings)
     _check_words("outputs", split_patterns, form.outputs)
     plan = make_plan(request, launching=launching, name=free_name(path_of(form.script), live))
@@ -447,7 +449,7 @@ def _check_words(id: str, split: Callable[[str], object], text: str) -> None:
 
 
 def _with_function(form: Form) -> Form:
-    """A form that names no function means the script's first, or all of a script that has none."""
+    """Fill in a missing function: the first of the script, or the whole script if it has none."""
     if (form.function or form.whole) and form.script.strip():
         return form
     functions = functions_of(form.script)
@@ -455,23 +457,25 @@ def _with_function(form: Form) -> Form:
 
 
 def _check_numbers(form: Form, plan: LaunchPlan) -> None:
-    """What is no fault where it is said otherwise, and one here."""
+    """Reject empty or excessive numbers, which are valid on the command line but not in the form."""
     for id in _NUMBERS:
         if not getattr(form, id).strip() and not (id == "nodes" and plan.hosts):
             raise FieldError(id, _not_a_number(id, form))
     if plan.hosts and plan.spec is not None and plan.spec.least_nodes > len(plan.hosts):
-        nodes, there = plan.spec.least_nodes, count(len(plan.hosts), "host")
-        raise FieldError("nodes", f"{nodes} nodes, and {there}: name more hosts, or leave nodes empty for all")
+        hosts = count(len(plan.hosts), "host")
+        text = f"{plan.spec.least_nodes} nodes need as many hosts, but there are {hosts}"
+        raise FieldError("nodes", f"{text}: add hosts, or leave Nodes empty to use all")
 
 
 def _not_a_number(id: str, form: Form) -> str:
-    what, most = _NUMBERS[id]
-    range_of = " or a range such as 2:8," if id == "nodes" else ""
-    return f"{what}: a whole number from 1 to {most:,},{range_of} not {getattr(form, id).strip() or 'nothing'}"
+    label, most = _NUMBERS[id]
+    text = getattr(form, id).strip()
+    problem = f"{text} is not valid" if text else "is empty"
+    return f"{label}: {problem}. Enter 1 to {most:,}{' or a range such as 2:8' if id == 'nodes' else ''}"
 
 
 def _field_id(field: str, form: Form) -> str:
-    """The form's field that stands for one of a request."""
+    """Return the id of the form's field for a field of a request."""
     own = setting_fields(form.provider)
     of_setting = {f"settings.{setting.name}": id for id, setting in own.items()}
     if field == "provider" or field.startswith("settings."):
@@ -487,7 +491,7 @@ def _field_id(field: str, form: Form) -> str:
 
 
 def free_name(script: Path, taken: Collection[str]) -> str:
-    """A pool name made of the script's, that no live pool has: ``ddp``, ``ddp-2``."""
+    """Return a free pool name derived from the script's name: ``ddp``, ``ddp-2``."""
     letters = "".join(c if c.isascii() and c.isalnum() else "-" for c in script.stem.lower())
     stem = letters.strip("-")[:40].strip("-") or "pool"
     names = (stem if number == 1 else f"{stem}-{number}" for number in range(1, len(taken) + 2))
@@ -506,7 +510,7 @@ def _job_options(form: Form) -> Iterator[str]:
 
 
 def python_script(form: Form, pools: Collection[PoolView]) -> str:
-    """The same launch as a Python script; a comment where there is none."""
+    """Return the launch of a form as a Python script; a comment with the error if the form is invalid."""
     from skyward_core.client.launch.python_snippet import write_snippet
 
     if is_job(form.script):
@@ -518,7 +522,7 @@ def python_script(form: Form, pools: Collection[PoolView]) -> str:
 
 
 def command_line(form: Form) -> str:
-    """The same launch as a command to type; a comment where there is none."""
+    """Return the launch of a form as a shell command; a comment with the error if the form is invalid."""
     if is_job(form.script):
         return shlex.join(["skyward-tui", "launch", form.script.strip(), *_job_options(form)])
     try:
@@ -530,7 +534,7 @@ def command_line(form: Form) -> str:
 
 
 def parse_arguments(line: str) -> dict[str, str] | None:
-    """Texts by name, of two of one name the first; None where somebody is still typing a quotation."""
+    """Return the arguments of a line by name, the first of equal names; None during an unfinished quotation."""
     words = _split_words(line)
     if words is None:
         return None
@@ -542,11 +546,13 @@ def parse_arguments(line: str) -> dict[str, str] | None:
 
 
 def set_argument(line: str, name: str, text: str | None, order: Sequence[str]) -> str:
-    """The line where one of them is otherwise; the same where a quotation in it has no end.
+    """Return a line of arguments with one argument changed; unchanged during an unfinished quotation.
 
     Args:
-        text: what it is; None where it is not given any more.
-        order: names as the function has them, by which a new one finds its place.
+        line: The line.
+        name: Name of the argument.
+        text: New text; None to remove the argument.
+        order: Names in the order of the function's parameters, for the position of a new argument.
     """
     words = _split_words(line)
     if words is None:
@@ -586,7 +592,7 @@ def _quoted(word: str) -> str:
 
 
 def value_list_error(asked: ArgumentField, text: str) -> str:
-    """Why a text is no list of values of an argument, in words; "" where it is one."""
+    """Return why a text is not a list of values of an argument; "" if valid."""
     try:
         values = argument_values(asked.name, text)
     except UsageError as error:
@@ -595,10 +601,11 @@ def value_list_error(asked: ArgumentField, text: str) -> str:
 
 
 def is_sweep(asked: Sequence[ArgumentField], line: str) -> bool:
-    """Whether an argument is given what is no value of it, and several that are.
+    """Check whether an argument has a text that is not a valid value, but a list of several valid values.
 
     Args:
-        line: of all arguments, as it is typed.
+        asked: Fields of the arguments.
+        line: The line of all arguments.
     """
     texts = parse_arguments(line) or {}
     for each in asked:
@@ -622,7 +629,7 @@ def _pattern_text(patterns: Sequence[str]) -> str:
 
 
 _WRITERS: Mapping[str, Callable[[Any], Any]] = {"bool": bool, "Sequence[str]": shlex.join}
-"""How values of an option become texts of the form, by its type."""
+"""Conversion from values of options to texts of the form, by the option's type."""
 _OWN_WRITERS: Mapping[str, Callable[[Any], Any]] = {
     "provider": lambda name: name or DEFAULT_PROVIDER,
     "ranks_per_node": lambda ranks: _written(ranks or 1),
@@ -634,22 +641,22 @@ _OWN_WRITERS: Mapping[str, Callable[[Any], Any]] = {
 
 
 def fieldless_options(request: LaunchRequest) -> list[str]:
-    """Return the names of the given options, and of settings of the provider, that the form has no field for."""
+    """Return the names of given options and provider settings without a field in the form."""
     provider = request.provider or DEFAULT_PROVIDER
     own = {"script", "function", "script_args", "detach", *_SEPARATE, *PACKAGES, *_asked_options(provider)}
-    said = [name for name in DEFAULTS if name not in own and getattr(request, name)]
+    options = [name for name in DEFAULTS if name not in own and getattr(request, name)]
     shown = {setting.name for setting in setting_fields(provider).values()}
-    no_field = [
+    parameters = [
         name for name, text in request.plugin_settings.items() if not text or _plugin_of(name) not in request.plugins
     ]
-    return said + [name for name in request.settings if name not in shown] + no_field
+    return options + [name for name in request.settings if name not in shown] + parameters
 
 
 def form_from_request(request: LaunchRequest) -> Form:
-    """Return the form that asks for the same.
+    """Return the form for a request.
 
     Raises:
-        UsageError: The form has no field for a given option.
+        UsageError: If the form has no field for a given option.
     """
     values = {
         name: _OWN_WRITERS.get(name, _WRITERS.get(OPTIONS[name].type, _written))(getattr(request, name))
@@ -664,13 +671,13 @@ def form_from_request(request: LaunchRequest) -> Form:
     if request.script_args is not None:
         values |= {"whole": True, "arguments": shlex.join(request.script_args)}
     ids = {setting.name: id for id, setting in setting_fields(values["provider"]).items()}
-    # What is left as soon as it runs: nobody waits for the app.
+    # A detached launch implies --keep.
     values["keep"] = request.keep or request.detach
     missing = fieldless_options(request)
     if str(path_of(request.script)) != request.script:
         missing.append("script")
     if missing:
-        raise UsageError(f"the form has no field that could say this: {', '.join(missing)}")
+        raise UsageError(f"the form has no field for {', '.join(missing)}")
     settings = {ids[name]: text for name, text in request.settings.items()}
     parameters = dict(request.plugin_settings)
     form = Form(script=request.script, settings=settings, plugin_settings=parameters, **values)
@@ -678,11 +685,11 @@ def form_from_request(request: LaunchRequest) -> Form:
 
 
 def save_preset(name: str, form: Form) -> Path:
-    """Keep what the form says of a new pool; gives the file.
+    """Save the form, without an existing pool, as a preset, and return its file.
 
     Raises:
-        SkywardError: it cannot be kept.
-        OSError: the file cannot be written.
+        SkywardError: If the form cannot be saved as a preset.
+        OSError: If the file cannot be written.
     """
     from skyward_core.client.launch import presets
 
@@ -691,23 +698,23 @@ def save_preset(name: str, form: Form) -> Path:
 
 
 def form_from_preset(preset: Preset) -> tuple[Form, list[str]]:
-    """The form filled in, and what could not be, in words."""
+    """Return the form for a preset, and notes about values that it cannot hold."""
     from skyward_core.client.launch.presets import NO_SCRIPT, drop_unknown
 
-    request, said = preset.request()
+    request, notes = preset.request()
     try:
         request = replace(request, script=str(path_of(request.script)))
-    except SkywardError as error:  # an example that there is not any more
-        said.append(str(error))
+    except SkywardError as error:  # the example no longer exists
+        notes.append(str(error))
         request = replace(request, script=NO_SCRIPT)
     request, more = drop_unknown(request)
-    said += more
-    strange = fieldless_options(request)
-    said += [f"the form has no field for {sanitize_line(name)}" for name in strange]
+    notes += more
+    missing = fieldless_options(request)
+    notes += [f"the form has no field for {sanitize_line(name)}" for name in missing]
     named = (*request.settings, *request.plugin_settings)
-    blank = {name: DEFAULTS[name] for name in strange if name in DEFAULTS and name not in named}
-    settings = {name: text for name, text in request.settings.items() if name not in strange}
-    given = {name: text for name, text in request.plugin_settings.items() if name not in strange}
+    blank = {name: DEFAULTS[name] for name in missing if name in DEFAULTS and name not in named}
+    settings = {name: text for name, text in request.settings.items() if name not in missing}
+    given = {name: text for name, text in request.plugin_settings.items() if name not in missing}
     form = form_from_request(replace(request, settings=settings, plugin_settings=given, **blank))
     name = request.pool or ""
-    return replace(form, script="" if request.script == NO_SCRIPT else form.script, pool="", name=name), said
+    return replace(form, script="" if request.script == NO_SCRIPT else form.script, pool="", name=name), notes

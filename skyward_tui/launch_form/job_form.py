@@ -1,4 +1,4 @@
-"""The launch form where it names a job file: what the file asks for, and what comes of it."""
+"""The launch form for job files: variables, plan and steps of a job."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ if TYPE_CHECKING:
     from skyward_core.client.launch.script_plugin_provider_discovery import ArgumentField, Task
     from skyward_core.model.specs import PoolSpec
 
-_UNKNOWN = "asked for when it is launched"  # stands for a secret meanwhile
+_UNKNOWN = "asked for when it is launched"  # placeholder of a secret before the launch
 
 
 @dataclass(frozen=True, slots=True)
 class JobPlan:
-    """What a job comes to.
+    """Plan of a job.
 
     Attributes:
-        job: the file, with the form's variables.
-        request: what is asked for; None where it runs on a pool that is up.
-        pool: that pool, or what is to be made.
-        notes: what of the file is not heeded, in words.
-        lacks: secrets that nobody has given.
-        keep: whether a pool that is made for it stays.
+        job: The job file, with the form's variables.
+        request: The request for a new pool; None for a running pool.
+        pool: The running pool, or the pool to create.
+        notes: Notes about ignored parts of the file.
+        lacks: Names of secrets without a value.
+        keep: Whether a new pool stays up afterwards.
     """
 
     job: JobFile
@@ -56,12 +56,12 @@ class JobPlan:
 
     @property
     def spec(self) -> PoolSpec | None:
-        """Of a pool that is to be made."""
+        """Specification of the new pool; None for a running pool."""
         return None if isinstance(self.pool, PoolView) else self.pool
 
 
 def variables(script: str) -> list[ArgumentField]:
-    """The file's variables as fields; none where it cannot be read, which its plan tells."""
+    """Return the variables of a job file as fields; empty if the file is invalid, which its plan reports."""
     from skyward_core.client.launch.job_launch import read_variables
     from skyward_core.client.launch.script_plugin_provider_discovery import ArgumentField
 
@@ -79,21 +79,23 @@ def variables(script: str) -> list[ArgumentField]:
 def job_plan(
     form: Form, pools: Collection[PoolView], secrets: Mapping[str, str] | None = None, *, clone: bool = False
 ) -> JobPlan:
-    """Work the form out.
+    """Plan the job of a form.
 
     Args:
-        secrets: values that were asked for, by name.
-        clone: fetch the repository that the job works in.
+        form: The form.
+        pools: All known pools.
+        secrets: Values that the user has entered, by name.
+        clone: Whether to clone the job's repository.
 
     Raises:
-        FieldError: names the field that is wrong; of the file it says the line.
+        FieldError: If a field, or a line of the job file, is invalid.
     """
     from skyward_core.client.launch.job_launch import JobFile, JobRequest, read_variables
 
     path = path_of(form.script)
-    said = parse_arguments(form.arguments)
-    if said is None:
-        raise FieldError("arguments", "a quotation has no end")
+    given = parse_arguments(form.arguments)
+    if given is None:
+        raise FieldError("arguments", "missing closing quotation mark")
     try:
         envs, hidden = read_variables(path)
         here: dict[str, str | None] = {name: None for name, text in envs.items() if text is None and name in os.environ}
@@ -101,24 +103,24 @@ def job_plan(
         lacks = tuple(name for name in open_ones if name not in os.environ)
         values: dict[str, str | None] = dict.fromkeys(open_ones)
         values |= {name: (secrets or {}).get(name, _UNKNOWN) for name in lacks}
-        missing = [name for name, text in envs.items() if text is None and name not in {**here, **said}]
+        missing = [name for name, text in envs.items() if text is None and name not in {**here, **given}]
         if missing:
-            raise FieldError("arguments", f"{missing[0]} has no value: give it in its field", missing[0])
-        job = JobFile.from_yaml(path, env=here | said, secrets=values)
+            raise FieldError("arguments", f"{missing[0]} has no value: enter one in its field", missing[0])
+        job = JobFile.from_yaml(path, env=here | given, secrets=values)
         if form.pool:
             used = next((pool for pool in pools if pool.key == form.pool and pool.is_live), None)
             if used is None:
-                raise FieldError("pool", "that pool is not up any more; choose another or a new one")
+                raise FieldError("pool", "this pool has ended: choose another or a new one")
             if job.num_nodes > len(used.nodes):
                 has = f"pool {used.name} has {len(used.nodes)}"
-                raise FieldError("pool", f"the job runs on {count(job.num_nodes, 'node')}, and {has}: choose another")
+                raise FieldError("pool", f"the job needs {count(job.num_nodes, 'node')}, but {has}: choose another")
             return JobPlan(job, None, used, job.notes, lacks, True)
         if any(form.name.strip() == pool.name for pool in pools if pool.is_live):
             raise FieldError("name", f"a pool named {form.name.strip()} is already up: choose it, or another name")
         request = JobRequest.from_options(
             job,
             pool=form.name.strip() or None,
-            # What the file says of clouds holds, as long as nobody has chosen otherwise.
+            # The clouds in the file apply unless the user has chosen another provider.
             provider=None if form.provider == DEFAULT_PROVIDER else form.provider,
             settings=dict(provider_settings(form)),
             budget=parse_amount(form.budget),
@@ -133,33 +135,32 @@ def job_plan(
 
 
 def form_from_shell(found: ShellRecord, run: str) -> Form:
-    """The form that runs a kept job again: of its file where that says what it said, else of what was kept of it.
+    """Return the form that repeats a saved job, from its file if that is unchanged, else from the saved version.
 
     Args:
-        run: the run that it is kept with.
+        found: The saved job.
+        run: Id of the run.
 
     Raises:
-        UsageError: the form cannot say all of it, as of a command, or its paths are seen from another folder.
+        UsageError: If the form lacks fields for the job, or the job was launched from another folder.
     """
     from skyward_core.client.launch.job_records import JobRecord
 
     found.check_rerunnable()
-    again = f"skyward-tui rerun {run} runs it again as it was"
+    again = f"Repeat it with: skyward-tui rerun {run}"
     if not isinstance(found, JobRecord):
-        raise UsageError(f"run {run} is of {sanitize_line(found.label)}, for which the form has no field: {again}")
+        raise UsageError(f"the form does not support {sanitize_line(found.label)} (run {run}). {again}")
     if found.cwd != current_folder():
-        raise UsageError(
-            f"it was launched in {found.cwd}, from where its paths are seen: open the app there, or {again}"
-        )
+        raise UsageError(f"the job was launched in {found.cwd}. Open the app there. {again}")
     if found.run_alone or not found.setup or found.idle_timeout is not None:
         what = "exec, without setup" if found.run_alone else "-i" if found.setup else "--no-setup"
-        raise UsageError(f"it was launched with {what}, which the form cannot say: {again}")
+        raise UsageError(f"the job was launched with {what}, which the form does not support. {again}")
     if found.plugins:
-        raise UsageError(f"it was launched with --plugin, which the form of a job cannot say: {again}")
+        raise UsageError(f"the job was launched with --plugin, which the form of a job does not support. {again}")
     provider = found.provider or DEFAULT_PROVIDER
     ids = {setting.name: id for id, setting in setting_fields(provider).items()}
-    if strange := [name for name in found.settings if name not in ids]:
-        raise UsageError(f"the form has no field for {', '.join(strange)}: {again}")
+    if unsupported := [name for name in found.settings if name not in ids]:
+        raise UsageError(f"the form has no field for {', '.join(unsupported)}. {again}")
     return Form(
         script=str(found.path if found.is_unchanged else found.write_file(run)),
         arguments=shlex.join(f"{name}={text}" for name, text in found.env.items()),
@@ -172,38 +173,42 @@ def form_from_shell(found: ShellRecord, run: str) -> Form:
 
 
 def job_rows(plan: JobPlan) -> list[tuple[str, str]]:
-    """What will happen, as (heading, text); of secrets no more than their names."""
+    """Return the rows of a job's plan as (heading, text), with only the names of secrets."""
     job, pool = plan.job, plan.pool
-    told = [("job", sanitize_line(job.name or str(job.path)))]
+    rows = [("job", sanitize_line(job.name or str(job.path)))]
     if isinstance(pool, PoolView):
-        told.append(("uses", f"pool {pool.name}: {count(len(pool.nodes), 'node')}, {job.num_nodes} of them for it"))
+        rows.append(("uses", f"{job.num_nodes} of {count(len(pool.nodes), 'node')} of pool {pool.name}"))
     else:
         nodes = count_range(pool.least_nodes, pool.most_nodes, pool.provider.machine)
-        told.append(("creates", f"pool {pool.name}: {nodes}"))
+        rows.append(("creates", f"pool {pool.name}: {nodes}"))
         if pool.accelerator is not None:
-            told.append(("needs", str(pool.accelerator)))
-    told.append(("folder", sanitize_line(job.folder)))
-    told += [("brings", sanitize_line(f"{source} to {target}")) for target, source in job.mounts.items()]
+            rows.append(("needs", str(pool.accelerator)))
+    rows.append(("folder", sanitize_line(job.folder)))
+    rows += [("uploads", sanitize_line(f"{source} to {target}")) for target, source in job.mounts.items()]
     if job.setup.strip():
-        told.append(("setup", f"{count(len(job.setup.splitlines()), 'line')}, on all nodes"))
+        rows.append(("setup", f"{count(len(job.setup.splitlines()), 'line')}, on all nodes"))
     if job.run.strip():
-        told.append(("run", f"{count(len(job.run.splitlines()), 'line')}, on {count(job.num_nodes, 'node')}"))
+        rows.append(("run", f"{count(len(job.run.splitlines()), 'line')}, on {count(job.num_nodes, 'node')}"))
     else:
-        told.append(("run", NO_RUN))
+        rows.append(("run", NO_RUN))
     if job.secrets:
         asked = f"; {', '.join(plan.lacks)} asked for at the launch" if plan.lacks else ""
-        told.append(("secrets", sanitize_line(", ".join(job.secrets) + asked)))
-    told += [("note", sanitize_line(note)) for note in plan.notes]
+        rows.append(("secrets", sanitize_line(", ".join(job.secrets) + asked)))
+    rows += [("note", sanitize_line(note)) for note in plan.notes]
     stays = plan.keep or isinstance(pool, PoolView)
-    told.append(("then", "the pool stays up; X tears it down" if stays else "the pool is torn down"))
-    return told
+    rows.append(("then", "pool stays up (X: tear down)" if stays else "pool is torn down after the job"))
+    return rows
 
 
 def job_steps(plan: JobPlan, folder: Path) -> list[Task]:
-    """Its calls, in order, with large ones in a folder.
+    """Return the calls of a job in order.
+
+    Args:
+        plan: The plan.
+        folder: Folder for large calls.
 
     Raises:
-        SkywardError: a file that it brings cannot be read.
+        SkywardError: If a file to upload cannot be read.
     """
     from skyward_core.client.launch.job_launch import job_tasks, pool_job_tasks
 

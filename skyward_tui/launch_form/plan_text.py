@@ -1,4 +1,4 @@
-"""The plan beside the form, in words."""
+"""Text of the launch plan: what a launch creates, runs and costs."""
 
 from __future__ import annotations
 
@@ -43,11 +43,12 @@ ATTEMPTS_SHOWN = 5
 
 
 def plan_rows(plan: LaunchPlan, *, may_remember: bool = False, as_options: bool = False) -> list[tuple[str, str]]:
-    """What will happen, as (heading, text); may ask the provider.
+    """Return the rows of a plan as (heading, text); may query the provider.
 
     Args:
-        may_remember: whether what a provider said a minute ago will do.
-        as_options: say it for a command line, not for the form.
+        plan: The plan.
+        may_remember: Whether recent answers of the provider may be reused.
+        as_options: Whether advice names command line options instead of fields of the form.
     """
     from skyward_core.client.launch.script_plugin_provider_discovery import install_advice
 
@@ -68,70 +69,60 @@ def plan_rows(plan: LaunchPlan, *, may_remember: bool = False, as_options: bool 
         and (spec.least_nodes < spec.most_nodes or spec.worker.ranks_per_node == "gpu")
         and not (plan.request.one or plan.sheet)
     ):
-        where = "all ranks that there are then"
-    streams = ", streaming what it yields" if plan.function.is_generator else ""
-    told = [
+        where = "all available ranks"
+    streams = ", streaming its values" if plan.function.is_generator else ""
+    rows = [
         *(_existing_pool_rows(pool) if isinstance(pool, PoolView) else _pool_creation_rows(plan, pool, may_remember)),
         ("runs", f"{_call(plan)} {'' if plan.sheet is not None else 'on '}{where}{streams}"),
     ]
     if plan.sheet is not None or plan.request.one:
-        told.append(("world", _world_size_text(plan)))
-    told += _option_rows(plan, "the pool is torn down" if as_options else "the app asks")
+        rows.append(("world", _world_size_text(plan)))
+    rows += _option_rows(plan, "the pool is torn down" if as_options else "the app asks")
     if plan.plugins:
-        told.append(("plugins", ", ".join(_plugin(plan, each.name) for each in plan.plugins)))
+        rows.append(("plugins", ", ".join(_plugin(plan, each.name) for each in plan.plugins)))
     if plan.spec is not None:
-        told += _image(plan.spec)
+        rows += _image(plan.spec)
     if plan.interpreter.chosen:
-        told.append(("python", str(plan.interpreter)))
+        rows.append(("python", str(plan.interpreter)))
     if plan.spec is not None and plan.interpreter.minor and isinstance(plan.spec.provider, NeedsPython):
-        told.append(("needs", plan.spec.provider.needs_python(plan.interpreter.minor)))
+        rows.append(("needs", plan.spec.provider.needs_python(plan.interpreter.minor)))
     if plan.packages is not None:
-        told.append(("packages", str(plan.packages)))
-    told += [("sends", f"{each.name}, which lies in {each.folder}") for each in plan.uploaded_packages]
+        rows.append(("packages", str(plan.packages)))
+    rows += [("sends", f"{each.name} from {each.folder}") for each in plan.uploaded_packages]
     if plan.spec is not None and plan.spec.image.outputs:
-        told.append(_outputs(plan.spec))
-    told += [("note", each) for each in plan.interpreter.notes]
-    if said := python_mismatch(plan, as_options=as_options):
-        told.append(("note", said))
+        rows.append(_outputs(plan.spec))
+    notes = [*plan.interpreter.notes, python_mismatch(plan, as_options=as_options)]
     try:
-        lack = (
-            [said]
-            if (said := missing_packages_text(plan, as_options=as_options))
-            else [install_advice(name, plan.interpreter) for name in plan.missing_frameworks]
-        )
-        told += [("note", each) for each in lack]
+        missing = missing_packages_text(plan, as_options=as_options)
+        notes += [missing] if missing else [install_advice(name, plan.interpreter) for name in plan.missing_frameworks]
     except ScriptError as error:
-        told.append(("note", str(error)))
+        notes.append(str(error))
     if unmet := plan.missing_plugins:
-        off = (
-            "its plugin is off: the ranks will not meet"
-            if plan.spec is not None
-            else f"pool {pool.name} has no plugin {unmet[0]}: the ranks will not meet there"
-        )
-        told.append(("note", f"{unmet[0]} is imported, and {off}"))
+        off = "plugin is off" if plan.spec is not None else f"plugin is missing on pool {pool.name}"
+        notes.append(f"{unmet[0]} {off}: ranks will train separately")
     if (
         plan.spec is not None
         and plan.spec.accelerator is not None
         and not (plan.price_hourly or plan.has_rental_plan or plan.uses_single_gpus)
     ):
-        # Machines that cost nothing are there already, and are taken as they are.
-        told.append(("note", f"nothing is rented or looked at: each node must have {plan.spec.accelerator}"))
-    if plan.file_loss_warning:
-        told.append(("note", plan.file_loss_warning))
+        # Free machines exist already, and are used as they are.
+        notes.append(f"not checked: each node must have {plan.spec.accelerator}")
+    rows += [("note", each) for each in (*notes, plan.file_loss_warning) if each]
     ends = f"skyward-tui down {pool.name}" if as_options else "X"
     end = (
-        f"the pool stays up; {ends} tears it down"
-        if plan.keep or plan.spec is None  # one that was up is nobody's to end by this
-        else "the pool is torn down when the run ends"
+        f"pool stays up ({ends}: tear down)"
+        if plan.keep or plan.spec is None  # a launch never tears down a pool that was up before
+        else "pool is torn down after the run"
     )
-    return [*told, ("then", end)]
+    return [*rows, ("then", end)]
 
 
 def _option_rows(plan: LaunchPlan, then: str) -> Iterator[tuple[str, str]]:
     """Yield the rows that options declare.
 
     Args:
-        then: what follows once the budget is spent.
+        plan: The plan.
+        then: What happens when the budget is spent.
     """
     for name, option in OPTIONS.items():
         heading, text = option.plan
@@ -144,11 +135,11 @@ def _option_rows(plan: LaunchPlan, then: str) -> Iterator[tuple[str, str]]:
 
 
 def _image(spec: PoolSpec) -> Iterator[tuple[str, str]]:
-    """What the ranks' environment holds; of variables the names, as values may be secret."""
+    """Yield the rows about the environment of the ranks, with only the names of variables: values may be secret."""
     image = spec.image
-    said = {"installs": [*image.pip, *image.apt], "setup": image.setup, "sets": sorted(image.env)}
-    said |= {"includes": image.includes, "excludes": image.excludes}
-    yield from ((name, ", ".join(map(sanitize_line, values))) for name, values in said.items() if values)
+    rows = {"installs": [*image.pip, *image.apt], "setup": image.setup, "sets": sorted(image.env)}
+    rows |= {"includes": image.includes, "excludes": image.excludes}
+    yield from ((name, ", ".join(map(sanitize_line, values))) for name, values in rows.items() if values)
 
 
 def _plugin(plan: LaunchPlan, name: str) -> str:
@@ -159,11 +150,11 @@ def _plugin(plan: LaunchPlan, name: str) -> str:
 
 
 def python_mismatch(plan: LaunchPlan, *, as_options: bool = False) -> str:
-    """That the script's project is for another Python than ours, which it gets, and what to do about it; "" where it
-    gets one that it is for.
+    """Return a warning if the script would run with our Python, which its project does not support; else "".
 
     Args:
-        as_options: say it for a command line, not for the form.
+        plan: The plan.
+        as_options: Whether to name command line options instead of fields of the form.
     """
     wanted, name = plan.python_mismatch
     if not wanted:
@@ -171,40 +162,41 @@ def python_mismatch(plan: LaunchPlan, *, as_options: bool = False) -> str:
     instead = "--project" if as_options else f"{name} under packages"
     python = "--python PATH" if as_options else "a Python"
     return (
-        f"{name} asks for Python {wanted}, and this program's own is {plan.interpreter.version}: {instead} looks for "
-        f"one that fits, or give {python} or the project a .venv"
+        f"{name} requires Python {wanted}, but skyward-tui runs {plan.interpreter.version}. Choose {instead} to find a "
+        f"matching one, choose {python}, or create a .venv in the project"
     )
 
 
 def missing_packages_text(plan: LaunchPlan, *, as_options: bool = False) -> str:
-    """Which packages the script imports and will not find, and what to do about it; "" where nothing is known to lack.
+    """Return a warning about packages that the script imports but that are not installed; "" if none is known.
 
     Args:
-        as_options: say it for a command line, not for the form.
+        plan: The plan.
+        as_options: Whether to name command line options instead of fields of the form.
     """
     from skyward_core.client.launch.script_plugin_provider_discovery import packages_for
 
     if not (names := plan.missing_packages):
         return ""
-    said = f"{', '.join(names)} {'is' if len(names) == 1 else 'are'} not installed for {sys.executable}: "
+    missing = f"{', '.join(names)} {'is' if len(names) == 1 else 'are'} not installed for {sys.executable}. "
     files = {
         format_choice(each.field, relative_path(each.path)): Path(each.path).name for each in packages_for(plan.script)
     }
     if files and as_options:
-        return said + " or ".join(f"--{choice}" for choice in files) + " installs what the project asks for"
+        return missing + f"Install the project's packages with {' or '.join(f'--{choice}' for choice in files)}"
     if files:
-        return said + f"choose {' or '.join(files.values())} under packages"
+        return missing + f"Choose {' or '.join(files.values())} under packages"
     if plan.whole:
-        return said + "name it in the script's inline metadata (# /// script), or install it in its project's .venv"
-    return ""  # who loads the script says it
+        return missing + "Add it to the script's inline metadata (# /// script), or install it in the project's .venv"
+    return ""  # loading the script reports it
 
 
 def _pool_creation_rows(plan: LaunchPlan, spec: PoolSpec, may_remember: bool) -> Iterator[tuple[str, str]]:
     least, most = spec.least_nodes, spec.most_nodes
     machines, per_gpu = count_range(least, most, spec.provider.machine), spec.worker.ranks_per_node == "gpu"
-    what = f"{machines} × {'a rank for each GPU' if per_gpu else count(spec.ranks_per_node, 'rank')}"
+    what = f"{machines} × {'one rank per GPU' if per_gpu else count(spec.ranks_per_node, 'rank')}"
     at_least = f"{least * spec.ranks_per_node:,} to " if least < most else ""
-    size = "" if per_gpu else f", world size {at_least}{spec.world_size:,}"  # of GPUs only the machines can tell
+    size = "" if per_gpu else f", world size {at_least}{spec.world_size:,}"  # the number of GPUs is not known yet
     yield "creates", f"pool {spec.name}: {what}{size}"
     if plan.hosts:
         yield "hosts", _hosts_text(plan.hosts)
@@ -214,7 +206,7 @@ def _pool_creation_rows(plan: LaunchPlan, spec: PoolSpec, may_remember: bool) ->
 
 
 def _rental_rows(plan: LaunchPlan, may_remember: bool) -> Iterator[tuple[str, str]]:
-    """What it costs, and what is tried and made for it."""
+    """Yield the rows about cost, offers in the order of their attempts, and created resources."""
     try:
         rental = plan.rental_plan(may_remember=may_remember)
     except SkywardError as error:
@@ -226,8 +218,8 @@ def _rental_rows(plan: LaunchPlan, may_remember: bool) -> Iterator[tuple[str, st
         yield "tries" if number == 1 else "or", sanitize_line(each.priced)
     if (more := len(rental.attempts) - ATTEMPTS_SHOWN) > 0:
         yield "or", count(more, "other offer")
-    for made in rental.creates:
-        yield "makes", sanitize_line(made)
+    for created in rental.creates:
+        yield "makes", sanitize_line(created)
     for sent in rental.requests:
         yield "sends", sanitize_line(", ".join(_request_text(sent)))
     for note in rental.notes:
@@ -235,13 +227,13 @@ def _rental_rows(plan: LaunchPlan, may_remember: bool) -> Iterator[tuple[str, st
 
 
 def _cost(hourly: str) -> Iterator[tuple[str, str]]:
-    """Where nothing costs, there is nothing to say of it."""
+    """Yield the row about cost, unless the machines are free."""
     if hourly:
         yield "cost", hourly
 
 
 def _request_text(request: Mapping[str, object]) -> Iterator[str]:
-    """What a line has room for of a request; ``--json`` has all."""
+    """Yield the values of a request that fit one line; ``--json`` shows all."""
     for name, value in request.items():
         if isinstance(value, int) or (isinstance(value, str) and "\n" not in value):
             yield f"{name} {value}"
@@ -249,11 +241,11 @@ def _request_text(request: Mapping[str, object]) -> Iterator[str]:
 
 def _existing_pool_rows(pool: PoolView) -> Iterator[tuple[str, str]]:
     yield "uses", f"pool {pool.name}: {count(len(pool.nodes), 'node')}, world size {pool.world_size:,}"
-    yield from _cost("nothing new" if hourly(pool) else "")
+    yield from _cost("no additional cost" if hourly(pool) else "")
 
 
 def _call(plan: LaunchPlan) -> str:
-    """What is run, as it would be written in Python, or for a shell where it is a whole script."""
+    """Return the call in Python, or the command of a whole script."""
     if plan.whole:
         return shlex.join(["python", plan.function.name, *plan.values["args"]])
     given = ", ".join(f"{name}={_value_text(value)}" for name, value in plan.values.items())
@@ -261,41 +253,39 @@ def _call(plan: LaunchPlan) -> str:
 
 
 def _trials_text(plan: LaunchPlan) -> str:
-    """How many trials a sweep has, of which the call shows the first."""
+    """Return the number of trials of a sweep, and on what each runs; the call shows the first."""
     sheet = plan.sheet
     if sheet is None or len(sheet.rows) == len(sheet.tasks) == 1:
         if sheet is not None and sheet.nodes:
-            return f"on every rank of {count(sheet.nodes, 'node')}"
-        return "on every rank" if sheet is not None and sheet.gang else "on one rank"
-    left = "" if len(sheet.tasks) == len(sheet.rows) else f" {len(sheet.tasks):,} of"
-    many = f"and so on, as{left} {count(len(sheet.rows), 'trial')}"
-    if not sheet.gang:
-        return f"{many}, each on one rank"
-    return f"{many}, {gang_text(sheet.nodes, plan.max_nodes)}"
+            return f"on all ranks of {count(sheet.nodes, 'node')}"
+        return "on all ranks" if sheet is not None and sheet.gang else "on one rank"
+    part = "" if len(sheet.tasks) == len(sheet.rows) else f"{len(sheet.tasks):,} of "
+    trials = f"and so on: {part}{count(len(sheet.rows), 'trial')}"
+    return f"{trials}, {gang_text(sheet.nodes, plan.max_nodes) if sheet.gang else 'each on one rank'}"
 
 
 def _world_size_text(plan: LaunchPlan) -> str:
-    """Return how many ranks meet in each trial, or in a call on one rank."""
+    """Return the world size of each trial, or of a call on one rank."""
     sheet, spec = plan.sheet, plan.spec
     ranks = 1
     if sheet is not None and sheet.gang:
         varies = spec is not None and not sheet.nodes and spec.least_nodes < spec.most_nodes
         if varies or (spec is not None and spec.worker.ranks_per_node == "gpu"):
-            return "each trial: all ranks that its nodes have then"
+            return "each trial: all ranks of its nodes"
         ranks = (sheet.nodes or plan.max_nodes) * plan.pool.ranks_per_node
     return f"{'' if sheet is None else 'each trial: '}{count(ranks, 'rank')}, world size {ranks:,}"
 
 
 def _outputs(spec: PoolSpec) -> tuple[str, str]:
-    """What becomes of the files that are asked for."""
+    """Return the row about the download of outputs."""
     named = " ".join(map(sanitize_line, spec.image.outputs))
     if isinstance(spec.provider, RunsHere):
-        return "note", f"ranks work in your own folder here: of {named} there is nothing to bring"
-    return "brings", f"{named} to outputs/RUN here, while the run goes on and when it is over"
+        return "note", f"nothing to download: ranks write {named} directly to this folder"
+    return "downloads", f"{named} to outputs/RUN, during and after the run"
 
 
 def _value_text(value: object) -> str:
-    """A value as in source, or the text of one that is still to be made of it."""
+    """Return the source text of a value, or the raw text of an unparsed argument."""
     from skyward_core.client.launch.script_plugin_provider_discovery import RawArgument
 
     return str(value) if isinstance(value, RawArgument) else repr(value)
@@ -308,33 +298,44 @@ def _accelerator_text(accelerator: Accelerator) -> str:
 
 
 def _hosts_text(hosts: Sequence[str]) -> str:
-    """Hosts as the plan has room for them."""
+    """Return the first hosts, and the number of others."""
     more = len(hosts) - HOSTS_SHOWN
     return ", ".join(hosts[:HOSTS_SHOWN]) + (f" and {more} more" if more > 0 else "")
 
 
 T = TypeVar("T")
 
-MIN_SHOWN_SECONDS = 0.5  # seconds; what takes no longer is not spoken of
+MIN_SHOWN_SECONDS = 0.5  # seconds; shorter waits show no text
 
 
 @dataclass(frozen=True, slots=True)
 class PlanResult:
-    """What a form comes to: a plan, with its words, or the field that is wrong."""
+    """Result of planning a form: a plan with its text, or an error of a field.
+
+    Attributes:
+        form: The form.
+        plan: The plan of a script.
+        rows: Text of the plan, as (heading, text).
+        error: Error of a field.
+        script: The launch as a Python script.
+        job: The plan of a job file.
+    """
 
     form: Form
     plan: LaunchPlan | None = None
     rows: Sequence[tuple[str, str]] = ()
     error: FieldError | None = None
-    script: str = ""  # the same as Python
-    job: JobPlan | None = None  # of a job file, in place of the plan
+    script: str = ""
+    job: JobPlan | None = None
 
 
 def compute_plan(form: Form, pools: Collection[PoolView], *, launching: bool = False) -> PlanResult:
-    """Work a form out.
+    """Plan the launch of a form.
 
     Args:
-        launching: whether the launch has begun: only then the Python that it means is run, to learn its version.
+        form: The form.
+        pools: All known pools.
+        launching: Whether the launch has started; only then the script's Python is run to read its version.
     """
     if is_job(form.script):
         return _compute_job_plan(form, pools)
@@ -359,34 +360,37 @@ def _compute_job_plan(form: Form, pools: Collection[PoolView]) -> PlanResult:
 
 
 class Planner:
-    """Threads that work forms out. Those that ask the same Python go one by one: the next has its answer at once, and
-    typing makes no threads that all wait for it."""
+    """Threads that plan forms.
+
+    Plans with the same script and Python run one after the other: the first may start that Python, and the next ones
+    reuse its answer. Fast typing therefore does not create many threads that wait for the same Python.
+    """
 
     def __init__(self) -> None:
         self._busy: dict[tuple[str, str], asyncio.Future[Any]] = {}
 
     async def run(self, form: Form, work: Callable[[], T]) -> T:
-        """Do something that may ask for the form's Python. Not to wait any longer leaves the thread to its limit."""
-        asks = form.script, form.python
-        before = self._busy.get(asks)
+        """Run work that may start the form's Python in a thread; cancelling does not stop the thread."""
+        key = form.script, form.python
+        before = self._busy.get(key)
         if before is not None and not before.done():
             await asyncio.wait({before})
-        begun = self._busy[asks] = run_in_daemon_thread(work)
-        begun.add_done_callback(lambda _: self._forget(asks, begun))
-        return await asyncio.shield(begun)
+        started = self._busy[key] = run_in_daemon_thread(work)
+        started.add_done_callback(lambda _: self._forget(key, started))
+        return await asyncio.shield(started)
 
-    def _forget(self, asks: tuple[str, str], begun: asyncio.Future[Any]) -> None:
-        if self._busy.get(asks) is begun:
-            del self._busy[asks]
+    def _forget(self, key: tuple[str, str], started: asyncio.Future[Any]) -> None:
+        if self._busy.get(key) is started:
+            del self._busy[key]
 
 
 @dataclass(slots=True)
 class ScriptWait:
-    """Something that a person waits for, in words.
+    """Text about a wait, with its duration.
 
     Attributes:
-        what: what for.
-        line: what was last heard of it; set from any thread.
+        what: Description of the work.
+        line: Latest line of its output; set from any thread.
     """
 
     what: str
@@ -397,27 +401,27 @@ class ScriptWait:
         lasts = time.monotonic() - self._since
         if lasts < MIN_SHOWN_SECONDS:
             return ""
-        heard = f": {self.line}" if self.line else " …"
-        return f"{self.what}, {duration(lasts)}{heard}"
+        return f"{self.what}, {duration(lasts)}{f': {self.line}' if self.line else ' …'}"
 
 
 async def load_tasks(plan: LaunchPlan, wait: ScriptWait) -> list[Task]:
-    """Load the plan's script, and make its calls; not to wait any longer ends it, and all that it has started.
+    """Load the plan's script, and return its calls; cancelling also stops all processes of the loading.
 
     Args:
-        wait: hears what whoever makes the script's environment says.
+        plan: The plan.
+        wait: Receives the output of the installer that prepares the script's environment.
 
     Raises:
-        SkywardError: as :meth:`~skyward_core.client.launch.launch_plan.LaunchPlan.tasks`.
+        SkywardError: As :meth:`~skyward_core.client.launch.launch_plan.LaunchPlan.load_tasks`.
     """
     from skyward_core.client.launch.script_plugin_provider_discovery import CancellationToken
     from skyward_core.util.terminal_safe_text import sanitize_line
 
-    def hear(line: str) -> None:
+    def on_line(line: str) -> None:
         wait.line = sanitize_line(line)
 
     stop = CancellationToken()
     try:
-        return await run_in_daemon_thread(lambda: plan.load_tasks(said=hear, stop=stop))
+        return await run_in_daemon_thread(lambda: plan.load_tasks(said=on_line, stop=stop))
     finally:
         stop.cancel()

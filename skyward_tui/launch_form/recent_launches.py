@@ -1,4 +1,4 @@
-"""Recently launched scripts."""
+"""Recent launches, saved for the launch form and the file picker."""
 
 from __future__ import annotations
 
@@ -37,19 +37,19 @@ _RENAMED = {
 
 
 def recent_forms() -> list[Form]:
-    """They, newest first; none where the file is not there or makes no sense."""
+    """Return the recent launches, newest first; empty if the file is missing or invalid."""
     try:
         entries = parse_json(settings.load_state(NAME))
         return [_parse_form(entry) for entry in entries]
     except (OSError, ValueError, TypeError, AttributeError):
-        return []  # it only saves typing
+        return []  # a mere convenience, not worth an error
 
 
 def add_recent(form: Form) -> None:
-    """Note a launch, in place of an earlier one of the same script, function and arguments.
+    """Save a launch, replacing an earlier one with the same script, function and arguments.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: If the file cannot be written.
     """
     form = replace(
         form,
@@ -63,12 +63,12 @@ def add_recent(form: Form) -> None:
 
 
 def _absolute_python(python: str) -> str:
-    """The same interpreter from every folder; a name is looked for in PATH."""
+    """Make the path of an interpreter independent of the current folder; a mere name stays, for PATH."""
     return str(expand_user(python.strip()).absolute()) if os.sep in python else python.strip()
 
 
 def _absolute_packages(packages: str) -> str:
-    """The same choice from every folder."""
+    """Make the choice of a packages file independent of the current folder."""
     field, _, path = packages.partition(" ")
     return format_choice(field, str(expand_user(path).absolute()) if path else "")
 
@@ -79,7 +79,7 @@ def _launch_key(form: Form) -> tuple[str, str, str]:
 
 def _parse_form(entry: dict[str, Any]) -> Form:
     entry = {_RENAMED.get(name, name): value for name, value in entry.items()}
-    if "hosts" in entry:  # as earlier releases wrote it
+    if "hosts" in entry:  # written by earlier releases
         entry = {"settings": {"hosts": entry["hosts"]}} | entry
     sample = asdict(Form()) | {"plugins": []}
     values = {name: value for name, value in entry.items() if name in sample}
@@ -91,11 +91,11 @@ def _parse_form(entry: dict[str, Any]) -> Form:
     return Form(**values | {"plugins": tuple(values.get("plugins", ()))})
 
 
-MAX_SHOWN = 8  # launches shown
+MAX_SHOWN = 8
 
 
 def recent_row(form: Form) -> Content:
-    """An earlier launch in a line."""
+    """Return a recent launch as a line."""
     script = script_argument(form.script)
     called = script if script != form.script else Path(script).name
     label = f"  {called}:{form.function}  " if form.function else f"  {called}  "
@@ -103,18 +103,18 @@ def recent_row(form: Form) -> Content:
 
 
 def example_row(path: Path, lacks: str = "") -> Content:
-    """A packaged example in a line, with what it lacks."""
+    """Return a packaged example as a line, with its missing packages."""
     return Content.assemble(f"  {path.stem:<12}", (lacks, "$text-warning"), (script_summary(path), "$muted"))
 
 
 def missing_packages() -> dict[Path, str]:
-    """What each needs and cannot find here, in words; this may start a Python."""
+    """Return text about missing packages for each packaged example; may start a Python."""
     return {path: _missing_text(path) for path in example_paths()}
 
 
 def _missing_text(path: Path) -> str:
     try:
         missing = missing_frameworks(path)
-    except ScriptError:  # whoever picks it is told
+    except ScriptError:  # picking the example reports the error
         return ""
     return f"needs {', '.join(missing)}  " if missing else ""

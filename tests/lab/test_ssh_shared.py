@@ -109,7 +109,7 @@ def test_the_command_line_tells_it_and_a_dry_run_names_who_is_in_the_way(
     asked = ("run", "where.py", "--provider", "ssh", "--set", "gpus=free", "--dry-run")
     plan = cli(*asked, "--hosts", f"{first.name},{second.name}").stdout
     assert f"{first.name}: takes 1 of 3 GPUs (1: NVIDIA H100 80GB HBM3); GPU 0" in plan
-    assert "2 hosts × a rank for each GPU" in plan
+    assert "2 hosts × one rank per GPU" in plan
     refused = cli(*asked, "--hosts", "lab", "--ranks-per-node", "2", status=1).stderr
     assert "1 node with 2 free GPUs is needed, and no host has that" in refused
 

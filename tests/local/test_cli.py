@@ -72,7 +72,7 @@ def test_a_script_whose_project_is_for_another_python_and_has_none_is_told_so(he
     script.write_text("import skyward_core as sky\n@sky.function\ndef f(): ...\n1 / 0\n")
     project.write_text('[project]\nname = "x"\nversion = "1"\nrequires-python = ">=3.98"\n')
     own = sys.version.split()[0]
-    said = f"asks for Python >=3.98, and this program's own is {own}: --project looks for one that fits"
+    said = f"requires Python >=3.98, but skyward-tui runs {own}. Choose --project to find a matching one"
     assert f"pyproject.toml {said}" in here("run", "src/train.py", "--dry-run")[1]
     assert f"pyproject.toml {said}" in here("run", "src/train.py")[2], "before it is loaded, which fails"
     project.write_text('[project]\nname = "x"\nversion = "1"\nrequires-python = ">=3.9"\n')

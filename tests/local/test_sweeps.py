@@ -347,7 +347,7 @@ def test_what_makes_no_sense_is_refused_before_a_pool_is_made(cli: Cli, words: l
 def test_a_plan_says_how_many_combinations(cli: Cli) -> None:
     sweep = ("run", "swept.py:train", "--sweep", "-a", "lr=1,2", "--dry-run")
     plan = cli(*sweep).stdout
-    assert "train(lr=1.0) and so on, as 2 trials, each on one rank" in plan
+    assert "train(lr=1.0) and so on: 2 trials, each on one rank" in plan
     assert "each trial: 1 rank, world size 1\n" in plan
     shape = ("--nodes", 4, "--ranks-per-node", 2)
     for gang, ranks in (("--gang", 8), ("--gang-nodes=2", 4), ("--gang-ranks=2", 2)):

@@ -117,7 +117,7 @@ async def test_what_the_form_cannot_do_is_said(
     session.emit(view, events.PoolEnded(pool="old", receipt={}, at=session.now))
     said = {
         "record": "nothing is kept of how run old-1 was launched",
-        "field": "the form has no field that could say this: user",
+        "field": "the form has no field for user",
         "pool": "its pool was made by another launch",
     }
     async with app.run_test(size=(160, 48)) as pilot:

@@ -125,7 +125,7 @@ async def test_what_comes_to_nothing_leaves_neither_pool_nor_files(
     [
         ("run: a\nnodes: 2\n", "task.yaml, line 2: there is no key 'nodes'; did you mean num_nodes?"),
         ("run: [\n", "line 2"),
-        ("envs: {A: null}\nrun: a\n", "A has no value: give it in its field"),
+        ("envs: {A: null}\nrun: a\n", "A has no value: enter one in its field"),
     ],
 )
 async def test_what_is_wrong_with_it_is_said_with_its_line(

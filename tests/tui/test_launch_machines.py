@@ -93,7 +93,7 @@ async def test_an_accelerator_is_picked_from_the_catalogue(app: SkywardApp, sess
         await pilot.press("enter")
         await until(pilot, lambda: screen.query_one("#accelerator", Input).value == "H100:8")
         await until(pilot, lambda: "8 × NVIDIA H100 per node" in screen_text(app))
-        assert "nothing is rented or looked at: each node must have H100:8" in " ".join(plan_text(screen).split())
+        assert "not checked: each node must have H100:8" in " ".join(plan_text(screen).split())
         assert "--accelerator H100:8" in command_line(screen.form())
         await pilot.press("ctrl+r")
         await until(pilot, lambda: bool(session.created))

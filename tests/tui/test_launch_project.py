@@ -65,7 +65,7 @@ async def test_a_script_without_functions_is_launched_as_a_whole(
         await until(pilot, lambda: "the whole script" in screen_text(app))
         assert not screen.query_one("#plugins", Toggles).chosen, "it finds what torchrun would give it"
         await until(pilot, lambda: "runs python plain.py on all 4 ranks" in plan_text(screen))
-        assert "will not meet" not in plan_text(screen)
+        assert "train separately" not in plan_text(screen)
         await pilot.press("tab", "tab", "tab")
         await typed(app, pilot, "--name 'a b")
         await until(pilot, lambda: "✗ No closing quotation" in screen_text(app))
@@ -129,7 +129,7 @@ def test_a_form_that_names_no_function_runs_the_script_as_the_command_does(proje
 def test_only_what_there_is_can_be_chosen(project: Path) -> None:
     script = project / "train.py"
     everything = [
-        ("none named", ""),
+        ("none", ""),
         ("uv.lock", "lock uv.lock"),
         ("pylock.toml", "lock pylock.toml"),
         ("requirements.txt", "requirements requirements.txt"),
@@ -137,14 +137,14 @@ def test_only_what_there_is_can_be_chosen(project: Path) -> None:
     ]
     assert package_choices(script, "") == everything
     script.write_text(BLOCK + FUNCTION)
-    assert package_choices(script, "")[0] == ("its own block", "")
+    assert package_choices(script, "")[0] == ("inline metadata", "")
     for name in FILES:
         (project / name).unlink()
-    assert package_choices(script, "") == [("its own block", "")]
+    assert package_choices(script, "") == [("inline metadata", "")]
     script.write_text(FUNCTION)
-    assert package_choices(script, "") == [("none found", "")]
-    assert package_choices(None, "") == [("none named", "")]
-    assert package_choices(script, "lock uv.lock") == [("none found", ""), ("uv.lock", "lock uv.lock")]
+    assert package_choices(script, "") == [("none", "")]
+    assert package_choices(None, "") == [("none", "")]
+    assert package_choices(script, "lock uv.lock") == [("none", ""), ("uv.lock", "lock uv.lock")]
 
 
 def test_a_project_is_looked_through_to_its_root_and_no_further(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -180,19 +180,19 @@ async def test_what_is_used_where_nothing_is_chosen_is_shown(app: SkywardApp, pr
     (project / "block.py").write_text(BLOCK + FUNCTION)
     async with app.run_test(size=SIZE) as pilot:
         screen = await opened(app, pilot, "block.py")
-        await until(pilot, lambda: "its own block" in screen_text(app))
+        await until(pilot, lambda: "inline metadata" in screen_text(app))
         await until(pilot, lambda: "(inline metadata of block.py)" in plan_text(screen))
         for name in FILES:
             (project / name).unlink()
         screen.query_one("#script", Input).value = "train.py"
-        await until(pilot, lambda: "none found" in screen_text(app))
+        await until(pilot, lambda: "none" in screen_text(app))
 
 
 async def test_packages_are_chosen_and_the_plan_says_which(app: SkywardApp, project: Path) -> None:
     async with app.run_test(size=SIZE) as pilot:
         screen = await opened(app, pilot, "train.py")
         choice = screen.query_one("#packages", Select)
-        await until(pilot, lambda: "none named" in screen_text(app))
+        await until(pilot, lambda: "none" in screen_text(app))
         choice.focus()
         await pilot.press("enter", "end", "enter")
         await until(pilot, lambda: "packages 2 of pyproject.toml" in plan_text(screen))
@@ -230,12 +230,12 @@ async def test_outputs_are_typed_and_judged_by_the_core(app: SkywardApp, project
         await pilot.press("ctrl+r")
         await until(pilot, lambda: app.focused is field)
         field.value = "out/**, *.pt 'a b'"
-        await until(pilot, lambda: "there is nothing to bring" in plan_text(screen))  # on this machine
+        await until(pilot, lambda: "nothing to download" in plan_text(screen))  # on this machine
         assert "--output 'out/**' --output '*.pt' --output 'a b'" in plan_text(screen)
         screen.query_one("#provider", Select).value = "ssh"
         await until(pilot, lambda: bool(screen.query_one("#hosts-row").display))
         screen.query_one("#hosts", Input).value = "gpu1"
-        await until(pilot, lambda: "brings out/** *.pt a b to outputs/RUN here" in plan_text(screen))
+        await until(pilot, lambda: "downloads out/** *.pt a b to outputs/RUN" in plan_text(screen))
 
 
 @pytest.mark.proof("1 s of a processor")

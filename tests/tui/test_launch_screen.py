@@ -199,7 +199,7 @@ async def test_a_name_in_use_is_one_line_in_the_form(app: SkywardApp, session: F
         screen.query_one("#arguments", Input).value = "epochs=1"
         await until(pilot, lambda: "pool train-2" in screen_text(app))
         screen.query_one("#name", Input).value = "train"
-        await until(pilot, lambda: "a pool named train is already up" in screen_text(app))
+        await until(pilot, lambda: "pool train is already up" in screen_text(app))
         await pilot.press("ctrl+r")
         await until(pilot, lambda: app.focused is screen.query_one("#name"))
         assert session.created == []
@@ -272,7 +272,7 @@ async def test_a_plan_longer_than_its_place_scrolls_by_keys(app: SkywardApp, scr
         await pilot.press("pageup", "pageup")
         await until(pilot, lambda: "creates  pool" in screen_text(app))
         assert app.focused is not None and app.focused.id != "plan", "the fields keep the focus"
-        assert "choose requirements.txt under packages" in " ".join(plan_text(screen).split())
+        assert "Choose requirements.txt under packages" in " ".join(plan_text(screen).split())
 
 
 async def test_recent_launches_are_a_key_away(
@@ -368,7 +368,7 @@ async def test_the_command_line_is_copied(app: SkywardApp, script: Path) -> None
     [
         ({"script": ""}, "script", "launch.files"),
         ({"script": "nowhere.py"}, "script", "no such script"),
-        ({"script": "hello"}, "script", "there is an example of that name: example:hello"),
+        ({"script": "hello"}, "script", "Packaged example of this name: example:hello"),
         ({"script": "."}, "script", "folder"),
         ({"script": "plain.py", "arguments": "--name 'x"}, "arguments", "quotation"),
         ({"script": "", "whole": True}, "script", "launch.files"),
@@ -386,18 +386,22 @@ async def test_the_command_line_is_copied(app: SkywardApp, script: Path) -> None
         ({"arguments": "", "name": "taken", "provider": "ssh", "nodes": ""}, "arguments", "needs epochs"),
         ({"nodes": "0"}, "nodes", "not 0"),
         ({"nodes": "-3"}, "nodes", "not -3"),
-        ({"nodes": ""}, "nodes", "not nothing"),
+        ({"nodes": ""}, "nodes", "Nodes is empty. Enter 1 to 1,024 or a range such as 2:8"),
         ({"ranks_per_node": "65"}, "ranks_per_node", "1 to 64"),
         ({"name": "No Good"}, "name", "no pool name"),
         ({"name": "taken"}, "name", "already up"),
-        ({"pool": "vanished"}, "pool", "not up any more"),
+        ({"pool": "vanished"}, "pool", "has ended"),
         ({"plugins": ("torhc",)}, "plugins", "did you mean torch"),
         ({"provider": "ssh"}, "hosts", "name hosts or a group of skyward.toml (empty, lab)"),
         ({"provider": "ssh", "settings": {"hosts": "gpu1 gpu1"}}, "hosts", "Named twice: gpu1"),
         ({"provider": "ssh", "settings": {"hosts": "gpu1 gpu2:ssh"}}, "hosts", "no such port"),
         ({"provider": "ssh", "settings": {"hosts": "gpu1, @lba"}}, "hosts", "no group 'lba'"),
         ({"provider": "ssh", "settings": {"hosts": "empty"}}, "hosts", "at least one host"),
-        ({"provider": "ssh", "settings": {"hosts": "lab"}, "nodes": "4"}, "nodes", "4 nodes, and 3 hosts"),
+        (
+            {"provider": "ssh", "settings": {"hosts": "lab"}, "nodes": "4"},
+            "nodes",
+            "4 nodes need as many hosts, but there are 3 hosts",
+        ),
         ({"provider": "ssh", "settings": {"hosts": "lab"}, "nodes": "0"}, "nodes", "not 0"),
         ({"accelerator": "H10O:8"}, "accelerator", "did you mean H100"),
         ({"accelerator": "H100:x"}, "accelerator", "no number of accelerators"),
@@ -460,7 +464,7 @@ async def test_a_pool_that_is_up_has_the_plugins_it_was_made_with(
         screen = await launch_form(app, pilot, "example:ddp")
         await until(pilot, lambda: "[x] torch" in screen_text(app))
         screen.query_one("#pool", Select).value = plain.key
-        await until(pilot, lambda: "pool plain has no plugin torch" in " ".join(plan_text(screen).split()))
+        await until(pilot, lambda: "torch plugin is missing on pool plain" in " ".join(plan_text(screen).split()))
         assert "[ ] torch" in screen_text(app)
         screen.query_one("#pool", Select).value = gang.key
         await until(pilot, lambda: "uses     pool gang" in plan_text(screen))

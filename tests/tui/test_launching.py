@@ -62,7 +62,7 @@ def test_a_form_means_the_pool_that_was_chosen_though_a_namesake_is_up(session: 
     assert shlex.split(command_line(form))[-3:-1] == ["--pool", "train"]
     session.emit(chosen, events.PoolState(pool="train", state="gone", at=session.now))
     session.pool("train")
-    with pytest.raises(FieldError, match="pool train is not up any more; choose another") as caught:
+    with pytest.raises(FieldError, match="pool train has ended: choose another") as caught:
         plan_launch(form, session.pools())
     assert caught.value.field == "pool"
 

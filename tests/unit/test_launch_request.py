@@ -267,7 +267,7 @@ def test_a_form_launches_what_its_command_line_does(request: LaunchRequest) -> N
 def test_what_a_form_cannot_say_it_refuses(more: dict[str, Any]) -> None:
     with pytest.raises(
         UsageError,
-        match=f"no field that could say this: {'user' if 'settings' in more else next(iter(more))}",
+        match=f"no field for {'user' if 'settings' in more else next(iter(more))}",
     ):
         form_from_request(LaunchRequest(**({"script": "train_it.py"} | more)))
 

@@ -366,7 +366,7 @@ def test_one_that_needs_nothing_of_its_folder_or_has_one_of_its_own_goes(script:
 
 # What a script imports, and its ranks will not find, is said before anything is made, with what to do.
 
-HERE = f"is not installed for {sys.executable}: "
+HERE = f"is not installed for {sys.executable}. "
 
 
 @pytest.fixture
@@ -385,12 +385,12 @@ def said(*, as_options: bool = True, **asked: Any) -> str:
 
 
 def test_files_of_the_project_that_nobody_named_are(project_with_data: Path) -> None:
-    assert said().startswith(f"no_such_thing {HERE}name it in the script's inline metadata")
+    assert said().startswith(f"no_such_thing {HERE}Add it to the script's inline metadata")
     Path("requirements.txt").write_text("click\n")
     Path("uv.lock").touch()
-    wanted = "--lock uv.lock or --requirements requirements.txt installs what the project asks for"
+    wanted = "Install the project's packages with --lock uv.lock or --requirements requirements.txt"
     assert said() == f"no_such_thing {HERE}{wanted}"
-    in_form = f"no_such_thing {HERE}choose uv.lock or requirements.txt under packages"
+    in_form = f"no_such_thing {HERE}Choose uv.lock or requirements.txt under packages"
     assert said(as_options=False) == in_form
     plan = make_plan(LaunchRequest(script="train.py", script_args=()))
     assert ("note", in_form) in plan_rows(plan)

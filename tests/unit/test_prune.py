@@ -354,7 +354,7 @@ def test_nothing_that_is_kept_holds_a_secret_and_all_else_comes_back(job: JobFil
     request = kept.to_job_request(again, None)
     assert (request.options.provider, request.idle_timeout) == ("local", 60.0)
     assert request.spec()[0].plugins == (sky.plugins.torch(backend="gloo"), sky.plugins.mpi())
-    with pytest.raises(UsageError, match="launched with --plugin, which the form of a job cannot say"):
+    with pytest.raises(UsageError, match="launched with --plugin, which the form of a job does not support"):
         form_from_shell(JobRecord.from_job(job, JobRequest.from_options(job, plugins=("mpi",))), "1661b65609")
 
 
@@ -413,7 +413,7 @@ def test_the_form_takes_the_file_or_what_was_kept_of_it(job: JobFile, monkeypatc
     Path("task.yaml").write_text("run: other\n")
     copy = Path(form_from_shell(kept, "abc123").script)
     assert copy.read_text() == kept.text and copy.suffix == ".yaml" and copy.stat().st_mode & 0o077 == 0
-    with pytest.raises(UsageError, match="--no-setup, which the form cannot say: skyward-tui rerun abc123"):
+    with pytest.raises(UsageError, match="--no-setup, which the form does not support"):
         form_from_shell(JobRecord.from_job(job, JobRequest.from_options(job), setup=False), "abc123")
     monkeypatch.chdir("/")
     with pytest.raises(UsageError, match="open the app there"):
@@ -440,7 +440,7 @@ def test_of_a_command_all_but_secrets_comes_back(monkeypatch: pytest.MonkeyPatch
         again.values({}, {})
     found = again.values({"EPOCHS": "10"}, {"HF_TOKEN": "new"})
     assert found == ({"EPOCHS": "10", "OPENAI_API_KEY": None}, {"HF_TOKEN": "new"})
-    with pytest.raises(UsageError, match="run r1 is of the command echo, for which the form has no field"):
+    with pytest.raises(UsageError, match="the form does not support the command echo"):
         form_from_shell(again, "r1")
 
 

@@ -137,7 +137,7 @@ class LaunchRequest(Value):
     gang_ranks: int | None = _option("--gang-ranks", "N", "Run each trial of a sweep on as many nodes as have N ranks.")
     python: str | None = _option(
         "--python", "PATH", "Load the script with this Python.  [default: the project's]",
-        row="Function", label="python", placeholder="its own; {launch.python} lists",
+        row="Function", label="python", placeholder="project's Python ({launch.python})",
     )  # fmt: skip
     provider: str | None = _option(
         "--provider", "NAME", "Get machines from this provider, such as ssh.  [default: local]", part="provider"
@@ -155,7 +155,7 @@ class LaunchRequest(Value):
     )  # fmt: skip
     accelerator: str | None = _option(
         "--accelerator", "NAME[:N]", "GPUs of each machine, such as A100-80GB:8.",
-        part="machines", row="Nodes", label="accelerator", placeholder="any; {launch.accelerators} lists",
+        part="machines", row="Nodes", label="accelerator", placeholder="any ({launch.accelerators})",
     )  # fmt: skip
     allocation: str | None = _option(
         "--allocation", "MARKET", "Market: on-demand, spot, spot-if-available or cheapest.",
