@@ -132,7 +132,7 @@ COMMANDS = {
     "forward": ("hosts_trust_shell_forward", "Forward ports of a node to this machine over SSH."),
     "history": ("history_compare_rerun", "List every past run: outcome, duration, cost."),
     "hosts": ("hosts_trust_shell_forward", "Show who uses the GPUs of your hosts."),
-    "launch": ("run_torchrun_launch_options", "Run a job file (SkyPilot task YAML) on a pool."),
+    "launch": ("launch_commands", "Run a job file (SkyPilot task YAML) on a pool."),
     "leftovers": ("leftovers", "Find and remove leftover cloud resources of this machine."),
     "lock": ("ls_logs_results_files", "Print a lock file of the packages installed for a run."),
     "logs": ("ls_logs_results_files", "Print the output of a run's ranks, even after the pool has ended."),
@@ -145,12 +145,12 @@ COMMANDS = {
     "record": ("record_and_dump", "Save a recording of a pool or a run to one file."),
     "rerun": ("history_compare_rerun", "Launch a run again, optionally with other arguments."),
     "results": ("ls_logs_results_files", "Show the outcomes of a run, and exit with its status."),
-    "run": ("run_torchrun_launch_options", "Run a script's function on every rank, and show the results."),
+    "run": ("launch_commands", "Run a script's function on every rank, and show the results."),
     "shim": ("examples_and_shim", "Let plain `python script.py` find this library as `skyward`."),
     "ssh": ("hosts_trust_shell_forward", "Open a shell on a node of a pool."),
     "stacks": ("debug_stacks_profile", "Show the Python stack of every rank."),
     "top": ("top_and_metrics", "Show the metrics of a pool's machines every second."),
-    "torchrun": ("run_torchrun_launch_options", "Run a script on a pool, with the options of PyTorch's torchrun."),
+    "torchrun": ("launch_commands", "Run a script on a pool, with the options of PyTorch's torchrun."),
     "trust": ("hosts_trust_shell_forward", "Show the fingerprint of a host's key, and trust the key."),
 }
 
