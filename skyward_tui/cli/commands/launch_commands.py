@@ -165,7 +165,7 @@ def launch(
     up, and shuts down after its idle time.
     """
     from skyward_core.client.launch import job_launch
-    from skyward_tui.cli.commands import exec_launch_queue
+    from skyward_tui.cli.commands import jobs
 
     if detach and down and idle_minutes is None:
         raise click.UsageError("--detach cannot be combined with --down, which ends the running job. Add -i MIN")
@@ -174,6 +174,4 @@ def launch(
     idle = None if idle_minutes is None else idle_minutes * 60
     request = job_launch.JobRequest(job=job, options=LaunchRequest.from_options(file, **said), idle_timeout=idle)
     ends = down and idle is None
-    return exec_launch_queue.launch(
-        request, console, setup=not no_setup, detach=detach, down=ends, dry_run=dry_run, watch=watch
-    )
+    return jobs.launch(request, console, setup=not no_setup, detach=detach, down=ends, dry_run=dry_run, watch=watch)
