@@ -17,7 +17,7 @@ from skyward_core.views.result_agreement import compare_results, find_disagreeme
 from skyward_tui.panels.panel import PanelExport, RunPanel, RunSelection
 from skyward_tui.text.error_hints import format_error
 from skyward_tui.text.number_and_time_format import count
-from skyward_tui.text.queue_sweep_comparison_rows import difference_table, parse_rank_pair
+from skyward_tui.text.run_tables import difference_table, parse_rank_pair
 from skyward_tui.ui.actions import first_key
 from skyward_tui.ui.panel_table import PanelSpec
 from skyward_tui.ui.session_futures import flash_errors

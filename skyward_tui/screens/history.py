@@ -31,7 +31,7 @@ from skyward_tui.screens.base_screen import BaseScreen, ListScreen
 from skyward_tui.text.ansi_colours import plain
 from skyward_tui.text.error_hints import format_error
 from skyward_tui.text.number_and_time_format import ago, clip, count, duration, money, number, one_line
-from skyward_tui.text.queue_sweep_comparison_rows import task_note
+from skyward_tui.text.run_tables import task_note
 from skyward_tui.ui.actions import bindings, first_key, with_keys
 from skyward_tui.ui.session_futures import flash_errors, wait_shielded
 from skyward_tui.ui.themes import read_style_sheet, state_style

@@ -20,7 +20,7 @@ from skyward_tui.text.number_and_time_format import (
     one_line,
     precise_duration,
 )
-from skyward_tui.text.queue_sweep_comparison_rows import scalar_text, task_note
+from skyward_tui.text.run_tables import scalar_text, task_note
 from skyward_tui.ui.themes import state_style
 from skyward_tui.widgets.sweep_trials import TrialLines
 from skyward_tui.widgets.virtual_list import VirtualList

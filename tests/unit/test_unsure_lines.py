@@ -21,7 +21,7 @@ from skyward_core.views.stack_groups import format_ranges
 from skyward_tui.cli.commands.run import PoolCommand
 from skyward_tui.cli.console import Console
 from skyward_tui.cli.follow_run import MAX_BUFFERED_BYTES, PendingLaunchEvents, UnattributedLines
-from skyward_tui.text.queue_sweep_comparison_rows import queue_row_json, queue_rows, waiting_reason
+from skyward_tui.text.run_tables import queue_row_json, queue_rows, waiting_reason
 
 
 def waits(*runs: str) -> QueueNews:

@@ -67,7 +67,7 @@ from skyward_tui.launch_form.plan_text import missing_packages_text, plan_rows, 
 from skyward_tui.notifications import Notifier
 from skyward_tui.text.json_output import pool_json, run_json, trials_json
 from skyward_tui.text.number_and_time_format import clip, count, count_range, duration, number, precise_duration
-from skyward_tui.text.queue_sweep_comparison_rows import combination_text, gang_text, sweep_outcome
+from skyward_tui.text.run_tables import combination_text, gang_text, sweep_outcome
 
 if TYPE_CHECKING:
     from skyward_core.client.launch.job_records import ShellRecord

@@ -63,8 +63,8 @@ from skyward_tui.terminal_info import current_folder
 from skyward_tui.text.error_hints import format_error
 from skyward_tui.text.hardware_cells import ANY
 from skyward_tui.text.number_and_time_format import one_line
-from skyward_tui.text.queue_sweep_comparison_rows import sweep_outcome
 from skyward_tui.text.receipts_and_leftovers import receipt_line
+from skyward_tui.text.run_tables import sweep_outcome
 from skyward_tui.ui.actions import bindings, first_key, with_keys
 from skyward_tui.ui.session_futures import wait_shielded
 from skyward_tui.ui.themes import read_style_sheet
