@@ -58,7 +58,7 @@ def in_theme(app: SkywardApp, theme: str | None) -> SkywardApp:
         UsageError: If the app has no theme of that name.
     """
     if theme is not None and theme not in app.available_themes:
-        raise click.UsageError(f"there is no theme {theme!r}. Use one of: {', '.join(sorted(app.available_themes))}")
+        raise click.UsageError(f"unknown theme {theme!r}. Use one of: {', '.join(sorted(app.available_themes))}")
     return app
 
 

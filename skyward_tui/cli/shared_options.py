@@ -497,7 +497,7 @@ def function_arguments(target: str, unparsed: Sequence[str], own: Sequence[str])
 def _unknown_flag_error(flag: str, function: FunctionInfo, params: Sequence[str], own: Sequence[str]) -> str:
     flags = [_flag(name) for name in params]
     close = get_close_matches(flag, [*flags, *own], n=1, cutoff=SIMILARITY_CUTOFF)
-    text = f"there is no option {flag}. Arguments of {function.name}: {', '.join(flags) or 'none'}"
+    text = f"unknown option {flag}. Arguments of {function.name}: {', '.join(flags) or 'none'}"
     return text + (f". Did you mean {close[0]}?" if close else "")
 
 

@@ -1,1 +1,1 @@
-"""What lies over a screen until it is answered. A dialog knows no screen."""
+"""Modal dialogs over a screen. Dialogs import no screens."""

@@ -1,4 +1,4 @@
-"""Text of the launch plan: what a launch creates, runs and costs."""
+"""Text of the launch plan: created resources, runs and costs."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Values as words and table cells."""
+"""Formatting of values as text and table cells."""

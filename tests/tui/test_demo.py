@@ -42,7 +42,7 @@ def test_it_opens_on_a_terminal_plays_and_leaves_at_a_key(tmp_path: Path) -> Non
 def test_a_theme_that_is_none_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("skyward_tui.cli.main.has_terminal", lambda: None)
     done = CliRunner().invoke(cli, ["--demo", "--theme", "nope"])
-    assert done.exit_code == 2 and "there is no theme 'nope'" in done.output
+    assert done.exit_code == 2 and "unknown theme 'nope'" in done.output
 
 
 class Tty(io.StringIO):

@@ -205,7 +205,7 @@ def test_a_theme_that_is_none_is_refused_at_the_command_line(monkeypatch: pytest
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     with (
         click.Context(main.cli) as context,
-        pytest.raises(click.UsageError, match=r"no theme 'x'\. Use one of: ansi-dark, "),
+        pytest.raises(click.UsageError, match=r"unknown theme 'x'\. Use one of: ansi-dark, "),
     ):
         context.invoke(main.cli, theme="x")
     with pytest.raises(click.UsageError, match="ls does not support --ascii"):

@@ -396,7 +396,7 @@ def test_flags_of_a_function(script_words_asked, line, arguments):
     [
         (
             "two.py:other --nodse 4",
-            "no option --nodse. Arguments of other: --n. Did you mean --nodes?",
+            "unknown option --nodse. Arguments of other: --n. Did you mean --nodes?",
         ),
         ("two.py:other --epochs 4", "Arguments of other: --n"),  # and not --detach
         ("two.py:other --n", "--n of other needs a value"),

@@ -1,1 +1,1 @@
-"""What the subcommands do. None of these modules is imported before its command runs."""
+"""Implementations of the subcommands, each imported only when its command runs."""
