@@ -1,1 +1,1 @@
-"""All that runs on a node. Standard library only, but for cloudpickle and what user code brings."""
+"""Code that runs on nodes. Uses only the standard library, except for cloudpickle and packages of user code."""

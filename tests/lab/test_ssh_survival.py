@@ -37,7 +37,7 @@ def test_hosts_clean_themselves_up_when_nobody_comes_back(make_lab: MakeLab, cap
     for host in lab.hosts:
         assert not [path for path in host.home.glob(".cache/skyward/pools/*") if path.is_dir()]
 
-    said = "the node ended itself: nobody used it for 1 s"
+    said = "the node ended itself: idle for 1 s"
     # A start with the name says what became of the pool that had it; so does the list, of the others.
     with pool(lab, nodes=1, name="left", options={"console": True}) as again:
         assert rank() @ again == [0]

@@ -312,4 +312,4 @@ def test_a_stopped_client_keeps_neither_the_lock_nor_the_pool(home: Path) -> Non
     finally:
         os.kill(client.pid, signal.SIGCONT)
     said, _ = client.communicate("go on\n", timeout=60)
-    assert "ended itself at" in said and "nobody used it for 1 s" in said, said
+    assert "ended itself at" in said and "idle for 1 s" in said, said

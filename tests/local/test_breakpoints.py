@@ -232,7 +232,7 @@ def test_quit_ends_no_rank_and_no_rank_that_waits_is_said(waiting: sky.Compute) 
     says(waiting, f"debug {run.id}:0")
     refused = debugged(f"{run.id}:1", "")
     assert refused.returncode != 0
-    assert "rank 1 waits at no breakpoint" in refused.stderr
+    assert "rank 1 is not at a breakpoint" in refused.stderr
     assert debugged(f"{run.id}:0", "q\n").returncode == 0
     assert run.result() == [1, 1]
     refused = debugged(run.id, "")
@@ -439,7 +439,7 @@ def test_a_client_that_dies_leaves_a_rank_that_goes_on(waiting: sky.Compute) -> 
     while "42" not in client.stdout.readline():
         pass
     refused = debugged(f"{run.id}:0", "")
-    assert "somebody else debugs rank 0 already" in refused.stderr
+    assert "another client is already debugging rank 0" in refused.stderr
     client.kill()
     client.communicate()
     assert run.result() == [1, 1]

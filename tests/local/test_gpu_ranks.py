@@ -183,7 +183,7 @@ def test_what_the_environment_leaves_visible_is_all_there_is(driver: pytest.Monk
         assert [seen[-1] for seen in place() @ compute] == ["3", "5"]
 
 
-@pytest.mark.parametrize(("gpus", "why"), [(None, "Driver Not Loaded"), ("", "it lists none")])
+@pytest.mark.parametrize(("gpus", "why"), [(None, "Driver Not Loaded"), ("", "the driver lists no GPU")])
 def test_without_gpus_the_error_says_to_give_a_number(gpus: str | None, why: str, driver: pytest.MonkeyPatch) -> None:
     if gpus is not None:
         driver.setenv("FAKE_GPUS", gpus)

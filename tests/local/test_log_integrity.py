@@ -178,6 +178,6 @@ def test_what_is_printed_beyond_the_limit_is_dropped_with_a_word_and_no_other_ru
         kept, said = text[:LIMIT], text[LIMIT:]
         whole = "".join(f"{word} {number:010d}\n" for number in range(LIMIT // 10))
         assert kept == whole[:LIMIT]
-        assert said.startswith("\nskyward: this run has printed 200,000 bytes here, which is its limit")
+        assert said.startswith("\nskyward: this run reached its limit of 200,000 bytes")
         assert said.count("\n") == 2
-    assert f"during {runs[1]}: the rest of it in r000.out is dropped" in told[0]
+    assert f"during {runs[1]}: further output in r000.out is dropped" in told[0]

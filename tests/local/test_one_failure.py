@@ -236,7 +236,7 @@ def test_a_folder_that_another_makes_anew_as_it_is_cleared_away_is_left_to_it(
 def test_a_run_on_a_pool_whose_time_is_over_says_so(home: Path) -> None:
     with sky.Compute(nodes=1, options=sky.Options(console=False, ttl=0.5)) as compute:
         wait_until(lambda: compute.pool.context.external_end, what="the news of the end")
-        with pytest.raises(sky.PoolGone, match=r"ended itself at .*: its time to live of 0.5 s was over"):
+        with pytest.raises(sky.PoolGone, match=r"ended itself at .*: its time to live of 0.5 s expired"):
             _ = rank() @ compute
 
 

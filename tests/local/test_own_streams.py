@@ -111,5 +111,5 @@ def test_a_rank_that_empties_its_own_log_is_said_and_goes_on_being_heard(pool: s
     settled(pool)
     before, said, place, after = log_of(pool, run, 3, "err").decode().rsplit("\n", 4)[0:4]
     assert before.rstrip().splitlines() == [f"before {number}" for number in range(200)]
-    assert said.startswith("skyward: rank 3 opened this stream anew and emptied it")
+    assert said.startswith("skyward: rank 3 reopened this stream and truncated it")
     assert (place, after) == ("in its place", "after")

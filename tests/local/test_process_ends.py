@@ -123,7 +123,7 @@ def test_what_takes_too_long_is_cut_off_and_said(home: Path, tmp_path: Path) -> 
     assert pool.receipt.ok
     said = (logs / "r000.err").read_text()
     assert "Timeout (0:00:02.7" in said, "where it hung"
-    assert "is killed (the pool is torn down): what its exit handlers" in said
+    assert "is killed (the pool is torn down): exit handlers" in said
     assert any("is cut off" in line for line in shown.lines(0, shown.end))
 
 

@@ -134,7 +134,7 @@ def test_each_command_is_right_about_a_pool_that_ended_itself(left: Left, cli: C
 def test_each_call_is_right_about_a_pool_that_ended_itself(left: Left) -> None:
     assert sky.results(left.run) == [[1, 2]]
     left.put_back()
-    with pytest.raises(sky.PoolGone, match=r"pool left ended itself at .*nobody used it"):
+    with pytest.raises(sky.PoolGone, match=r"pool left ended itself at .*idle for"):
         sky.attach("left")
     assert sky.results(left.run) == [[1, 2]]
     with pytest.raises(sky.PoolError, match="no pool named 'left' is up"):

@@ -135,7 +135,7 @@ async def test_a_node_that_ended_itself_says_why_when_asked(tmp_path: Path, monk
         async with asyncio.timeout(90):
             while (seen := (await ssh.describe("train", machines))[0]).state != "gone":
                 await asyncio.sleep(0.05)
-        assert seen.extra["why"] == "the node ended itself: nobody used it for 0.2 s"
+        assert seen.extra["why"] == "the node ended itself: idle for 0.2 s"
     finally:
         await way.close()
         await host.stop()

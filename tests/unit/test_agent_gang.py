@@ -318,7 +318,7 @@ def test_idle_time_counts_down_from_the_start(clock: Clock) -> None:
     assert lease.remaining(in_use=False) == 1
     clock.now += 2
     assert lease.remaining(in_use=False) == -1
-    assert lease.reason() == "nobody used it for 600 s"
+    assert lease.reason() == "idle for 600 s"
 
 
 def test_use_stops_the_count_and_its_end_starts_it_anew(clock: Clock) -> None:
@@ -338,18 +338,18 @@ def test_a_time_to_live_counts_also_in_use(clock: Clock) -> None:
     clock.now += 3500
     lease.renew()
     assert lease.remaining(in_use=True) == lease.remaining(in_use=False) == 100
-    assert lease.reason() == "nobody used it for 600 s"
+    assert lease.reason() == "idle for 600 s"
     clock.now += 100
     lease.renew()
     assert lease.remaining(in_use=True) == 0
-    assert lease.reason() == "its time to live of 3600 s was over"
+    assert lease.reason() == "its time to live of 3600 s expired"
 
 
 def test_a_wall_clock_that_jumps_changes_nothing(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     lease = Lease(0.5, None)
     monkeypatch.setattr(time, "time", lambda: 0.0)
     assert lease.remaining(in_use=False) == 0.5
-    assert lease.reason() == "nobody used it for 0.5 s"
+    assert lease.reason() == "idle for 0.5 s"
 
 
 # Agents of a gang stop one another's ranks where no client is there; strangers who reach their port do not.

@@ -104,7 +104,7 @@ def test_another_content_than_the_name_says_is_refused_and_not_kept(
     hosts: list[Host], ours: ssl.SSLContext, kept: IdleStreams, source: Path
 ) -> None:
     source.write_bytes(b"X" + DATA[1:])
-    with pytest.raises(RefusedByPeer, match="something else"):
+    with pytest.raises(RefusedByPeer, match="content does not match"):
         Transfer(hosts[0].node, ours, kept).upload(source, NAME)
     assert not files(hosts[0].blobs)
 
@@ -238,9 +238,9 @@ def test_a_wrong_blob_is_kept_nowhere(hosts: list[Host], ours: ssl.SSLContext) -
         pulling = beside.submit(hosts[1].peers.fetch, NAME, len(DATA), hosts[0].place)
         wait_until(lambda: arrived(hosts[1]) > 0)
         half.line.write(bytes(len(DATA) - 2_000_000))
-        with pytest.raises(RefusedByPeer, match="something else"):
+        with pytest.raises(RefusedByPeer, match="content does not match"):
             half.line.receive_frame()
-        with pytest.raises(OSError, match=r"something else|hung up"):
+        with pytest.raises(OSError, match=r"content does not match|hung up"):
             pulling.result()
     half.line.close()
     assert not files(hosts[0].blobs) and not files(hosts[1].blobs)
@@ -312,7 +312,7 @@ def test_a_line_is_kept_neither_after_a_refusal_nor_after_a_failure(
     made: list[TlsConnection],
 ) -> None:
     node = hosts[0].node
-    with pytest.raises(RefusedByPeer, match="something else"):
+    with pytest.raises(RefusedByPeer, match="content does not match"):
         Transfer(node, ours, kept).upload(source, "0" * 32)
     with pytest.raises(TlsConnectionError):
         Transfer(node, ours, kept).download_result(RESULT, ResultDownload(tmp_path / "target", len(DATA) - 1))
@@ -486,9 +486,9 @@ def test_what_is_not_there_and_what_is_no_blob_is_refused(
     tmp_path: Path, head: BlobServer, authority: Authority
 ) -> None:
     node = other(tmp_path, authority.issue(node_name(1)))
-    with pytest.raises(OSError, match="has not got it"):
+    with pytest.raises(OSError, match="no such blob"):
         node.fetch("0" * 32, 5, ("127.0.0.1", head.port))
-    with pytest.raises(OSError, match="no blob's name"):
+    with pytest.raises(OSError, match="not a blob name"):
         node.fetch("../secret", 10, ("127.0.0.1", head.port))
     assert not list((tmp_path / "other").iterdir())
     node.close()
@@ -497,7 +497,7 @@ def test_what_is_not_there_and_what_is_no_blob_is_refused(
 def test_another_content_than_the_name_says_is_not_kept(tmp_path: Path, head: BlobServer, authority: Authority) -> None:
     (tmp_path / "head" / BLOB_NAME).write_bytes(b"X" + BLOB[1:])
     node = other(tmp_path, authority.issue(node_name(1)))
-    with pytest.raises(OSError, match="something else"):
+    with pytest.raises(OSError, match="content does not match"):
         node.fetch(BLOB_NAME, len(BLOB), ("127.0.0.1", head.port))
     assert not list((tmp_path / "other").iterdir())
     node.close()

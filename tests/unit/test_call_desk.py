@@ -460,7 +460,7 @@ async def test_only_what_is_a_notice_is_told_and_once(tmp_path: Path) -> None:
     await until(lambda: len(node.peer.told) == 3)
     terminate, error, rebalance = node.peer.told
     assert (terminate["t"], terminate["kind"]) == ("notice", "terminate") and 98 < terminate["left"] <= 100
-    assert error["message"].endswith("nobody tells whether its machine is about to be taken back: no answer")
+    assert error["message"].endswith("cannot poll for preemption notices: no answer")
     assert rebalance == {"t": "notice", "kind": "rebalance", "left": None}
     assert node.state.is_preempted and list(node.state.notices) == ["terminate", "rebalance"]
     desk.stop()
@@ -733,7 +733,7 @@ async def test_a_process_that_ends_is_started_again_and_readers_are_told(meter_n
     (pid,) = meter_node.processes
     os.kill(pid, signal.SIGKILL)
     await until(lambda: meter_node.processes and pid not in meter_node.processes)
-    await until(lambda: reader.whys() == ["what measures it has ended"])
+    await until(lambda: reader.whys() == ["the metrics sampler exited"])
     await until(lambda: reader.frames[-1][1])
 
 
@@ -753,7 +753,7 @@ async def test_what_cannot_be_started_is_told_and_given_up(
 ) -> None:
     monkeypatch.setattr("sys.executable", "/nowhere/python")
     reader = Reader(meter_node.meter)
-    await until(lambda: [why for why in reader.whys() if why.endswith("; it is not started again")])
+    await until(lambda: [why for why in reader.whys() if why.endswith("; it will not be restarted")])
 
 
 async def test_nothing_is_measured_before_somebody_asks(meter_node: Metered) -> None:

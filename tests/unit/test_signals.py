@@ -158,7 +158,7 @@ async def test_what_goes_wrong_is_told(nodes: list[Node]) -> None:
     port, _ = [await node.listen() for node in nodes]
     missing = {"t": "pull", "hash": "0" * 32, "size": 1, "from": ["127.0.0.1", port]}
     answer = await nodes[1].ask(**missing)
-    assert "has not got it" in answer["error"] and not answer["unreachable"]
+    assert "no such blob" in answer["error"] and not answer["unreachable"]
     missing["from"] = ["127.0.0.1", 1]
     assert (await nodes[1].ask(**missing))["unreachable"]
     for node in nodes:

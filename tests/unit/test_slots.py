@@ -295,7 +295,7 @@ async def test_one_that_dies_in_user_code_fails_with_the_plugin_and_its_last_wor
     assert around.apps.entry_failure is not None
     error, _ = around.apps.entry_failure
     assert error["message"].startswith("plugin dask failed in around_app: ")
-    assert "SIGKILL" in error["message"] and error["message"].endswith("it said: no such scheduler")
+    assert "SIGKILL" in error["message"] and error["message"].endswith("last output: no such scheduler")
     assert around.apps.is_resolved and not around.broken
 
 

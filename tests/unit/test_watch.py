@@ -141,8 +141,8 @@ async def test_another_client_s_decision_stands() -> None:
 
 
 async def test_a_node_that_ended_itself_ends_the_pool_where_no_other_is_there() -> None:
-    why = "the node ended itself: nobody used it for 600 s"
-    assert await Stage("gone", why, other_up=False).decide() == ["ended: nobody used it for 600 s"]
+    why = "the node ended itself: idle for 600 s"
+    assert await Stage("gone", why, other_up=False).decide() == ["ended: idle for 600 s"]
     assert await Stage("gone", why).decide() == [*LOST, "terminated"]
 
 

@@ -1,2 +1,4 @@
-"""What runs on a node: the agent, our one long-lived process there, and its workers. Standard library only
-(the workers also use cloudpickle)."""
+"""The agent: the one long-lived process of each node, which starts the workers and serves the clients.
+
+Uses only the standard library.
+"""

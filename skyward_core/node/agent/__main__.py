@@ -1,7 +1,7 @@
-"""Start an agent: ``python -m skyward_core.node.agent`` with its config as JSON on standard input.
+"""Start of an agent: ``python -m skyward_core.node.agent`` with the config as JSON on standard input.
 
-Answers with one line of JSON once the agent listens (or cannot), and leaves it running in a session of its own.
-A folder has at most one agent: whoever holds the lock on its ``agent.lock`` is it.
+Prints one line of JSON once the agent listens or has failed. The agent continues in its own session.
+A folder has at most one agent: the process that holds the lock on ``agent.lock``.
 """
 
 from __future__ import annotations
@@ -19,62 +19,67 @@ from skyward_core.node.agent.config import AgentConfig
 from skyward_core.protocol.node_paths import UMASK, NodePaths
 
 
-def main(wanted: Callable[[], bool] = lambda: True, before: str = "") -> None:
-    # The client tells an answer by what is ``before`` it from what others print.
+def main(is_client_waiting: Callable[[], bool] = lambda: True, prefix: str = "") -> None:
+    # ``prefix`` distinguishes the answer from other output on the same stream.
     try:
         request = json.loads(sys.stdin.readline())
-    except ValueError as error:  # the client went away while it was telling
-        answer: dict[str, Any] = {"ok": False, "error": f"the config does not parse: {error}"}
+    except ValueError as error:  # the client disconnected while it was sending
+        answer: dict[str, Any] = {"ok": False, "error": f"invalid agent config: {error}"}
     else:
-        answer = try_start(request, wanted)
-    sys.stdout.write(f"{before}{json.dumps(answer)}\n")
+        answer = try_start(request, is_client_waiting)
+    sys.stdout.write(f"{prefix}{json.dumps(answer)}\n")
     sys.stdout.flush()
     os._exit(0 if answer.get("ok") else 1)
 
 
-def try_start(request: dict[str, Any], wanted: Callable[[], bool] = lambda: True) -> dict[str, Any]:
-    """Start the agent that a client asks for; what went wrong is an answer too."""
+def try_start(request: dict[str, Any], is_client_waiting: Callable[[], bool] = lambda: True) -> dict[str, Any]:
+    """Start the agent that a client requests. Return the answer, or the error as an answer."""
     try:
         config = AgentConfig.from_json(request)
         if request.get("ranks_per_node") == "gpu" and not config.free_gpus:
             from skyward_core.node.agent.gpu_list import resolve_ranks_per_gpu
 
             config = resolve_ranks_per_gpu(config)
-        return start(config, wanted)
+        return start(config, is_client_waiting)
     except (OSError, ValueError, TypeError) as error:
         named = "" if type(error) is ValueError else f"{type(error).__name__}: "
         return {"ok": False, "error": f"{named}{error}"}
 
 
 def preload_modules() -> None:
-    """Import what an agent needs."""
+    """Import the modules that an agent needs."""
     from skyward_core.node.deferred_imports import import_asyncio
 
     import_asyncio()
     from skyward_core.node.agent import agent_lifetime  # noqa: F401
 
 
-def start(config: AgentConfig, wanted: Callable[[], bool] = lambda: True) -> dict[str, Any]:
-    """Start the agent of a folder, or find the one that runs there; returns what it says of itself.
+def start(config: AgentConfig, is_client_waiting: Callable[[], bool] = lambda: True) -> dict[str, Any]:
+    """Start the agent of a folder, or find the running one.
 
     Args:
-        wanted: whether the client still waits. One that has left may have been told that nothing is here: from the
-            lock on it is told otherwise.
+        config: Configuration of the agent.
+        is_client_waiting: Returns whether the client still waits for the answer. If it does not, no agent starts,
+            because
+            another client may already have been informed that the folder has no agent.
+
+    Returns:
+        The answer for the client: ``ok``, and the agent's state or an ``error``.
     """
-    before = os.umask(0o077)  # what the agent itself writes is for nobody else
+    previous_umask = os.umask(0o077)  # files of the agent are private
     login = os.environ.pop(UMASK, None)
-    config = config.replace(umask=before if login is None else int(login, 8))
+    config = config.replace(umask=previous_umask if login is None else int(login, 8))
     folder = Path(config.folder)
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    lock = open(config.paths.lock, "w")  # noqa: SIM115  held for the agent's whole life
+    lock = open(config.paths.lock, "w")  # noqa: SIM115  # held until the agent exits
     if not acquire_lock(lock):
         return {"ok": True, "found": True, "socket": read_running_state(folder)["socket"]}
-    if not wanted():
+    if not is_client_waiting():
         if not Path(config.paths.state).exists():
-            import shutil  # it loads compressors, half a megabyte that agents else do without
+            import shutil  # deferred: its compression modules take half a megabyte
 
             shutil.rmtree(folder, ignore_errors=True)
-        return {"ok": False, "error": "the client has gone"}
+        return {"ok": False, "error": "the client disconnected"}
     if config.free_gpus:
         from skyward_core.node.gpu_locks import lock_gpus
 
@@ -92,8 +97,8 @@ def start(config: AgentConfig, wanted: Callable[[], bool] = lambda: True) -> dic
     if os.fork():
         os.close(writable)
         with open(readable, encoding="utf-8") as pipe:
-            said = pipe.read()
-        return dict(json.loads(said)) if said else {"ok": False, "error": last_error_line(folder)}
+            answer = pipe.read()
+        return dict(json.loads(answer)) if answer else {"ok": False, "error": last_error_line(folder)}
     os.setsid()
     os.close(readable)
     serve(config, writable, lock)
@@ -101,7 +106,7 @@ def start(config: AgentConfig, wanted: Callable[[], bool] = lambda: True) -> dic
 
 
 def serve(config: AgentConfig, ready: int, lock: IO[str]) -> None:
-    """Be the agent until its end; tells ``ready`` (a pipe) once it listens."""
+    """Run the agent until it ends. Write the answer to the pipe ``ready`` once the agent listens."""
     folder = Path(config.folder)
     null = os.open(os.devnull, os.O_RDWR)
     errors = os.open(config.paths.errors, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
@@ -110,7 +115,7 @@ def serve(config: AgentConfig, ready: int, lock: IO[str]) -> None:
     os.dup2(errors, 2)
     os.chdir(config.cwd or folder)
     preload_modules()
-    gc.freeze()  # what is here is here to stay
+    gc.freeze()  # these objects live as long as the agent
     gc.enable()
     import asyncio
 
@@ -122,8 +127,8 @@ def serve(config: AgentConfig, ready: int, lock: IO[str]) -> None:
             "socket": config.socket,
             "pool": config.pool,
             "node": config.node,
-            "idle_timeout": config.idle_timeout,  # how long to keep the folder should we die without a word
-            "keep_results": config.keep_results,  # and, from then on, what nobody has fetched
+            "idle_timeout": config.idle_timeout,  # how long the folder is retained if the agent dies unexpectedly
+            "keep_results": config.keep_results,  # how long retained results stay after that
         }
         partial = Path(f"{config.paths.state}.part")
         partial.write_text(json.dumps(state), encoding="utf-8")
@@ -134,7 +139,7 @@ def serve(config: AgentConfig, ready: int, lock: IO[str]) -> None:
     code = 0
     try:
         asyncio.run(Agent(config).run(announce))
-    except Exception:  # noqa: BLE001  the last place where an error can still be written down
+    except Exception:  # noqa: BLE001  # last chance to write the error to the log
         import traceback
 
         traceback.print_exc()
@@ -153,11 +158,11 @@ def acquire_lock(lock: IO[str]) -> bool:
 
 
 def read_running_state(folder: Path) -> dict[str, Any]:
-    """What the agent of a folder wrote about itself when it began to listen."""
+    """Return the state that the agent of a folder wrote when it started to listen."""
     try:
         return dict(json.loads(Path(NodePaths(str(folder)).state).read_text(encoding="utf-8")))
     except (OSError, ValueError) as error:
-        raise OSError(f"an agent holds {folder} but has not said where it listens: {error}") from error
+        raise OSError(f"cannot find the socket of the agent that holds {folder}: {error}") from error
 
 
 def last_error_line(folder: Path) -> str:
@@ -167,7 +172,7 @@ def last_error_line(folder: Path) -> str:
         line = last_line(Path(NodePaths(str(folder)).errors))
     except OSError:
         line = ""
-    return line or "the agent ended before it listened and left no word"
+    return line or "the agent exited before it listened, without an error message"
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""Start agents of this machine from one interpreter, so that what they all import is imported once.
+"""Fork server for the agents of this machine, so that their common modules are imported only once.
 
-A request is a line of JSON on standard input, an agent's config; its answer a line on standard output, which
-names the folder. The end of standard input is the end of the starter, not of the agents it started. Where nobody reads
-answers any more none is started: the client was killed, and whoever looks after it has found no agent.
+Each line of standard input is a request: the config of one agent as JSON. Each answer is one line of JSON on standard
+output, which names the folder. The server exits at the end of standard input; its agents continue. If the client no
+longer reads the answers, the server starts no agent, because nothing would track that agent.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from typing import Any, NoReturn
 from skyward_core.node.agent.__main__ import preload_modules, try_start
 from skyward_core.node.agent.worker_processes import describe_exit, reap
 
-MAX_ERROR_BYTES = 2000  # characters of an error, so that an answer is written in one piece
+MAX_ERROR_BYTES = 2000  # characters; longer answers might not be written atomically
 
 
 def main() -> None:
     preload_modules()
-    gc.freeze()  # what is here is here to stay: collecting it would copy its pages into every agent
-    starting: dict[int, str] = {}  # the process that starts an agent -> its folder
+    gc.freeze()  # garbage collection would copy these pages into every agent
+    starting: dict[int, str] = {}  # pid of the starting process -> folder of the agent
 
-    def look(*_: object) -> None:
-        """What one has died of that has given no answer."""
+    def report_deaths(*_: object) -> None:
+        """Send an error for each process that died without an answer."""
         for pid, status in reap().items():
             if (folder := starting.pop(pid, "")) and status:
                 send_answer(folder, {"ok": False, "error": describe_exit(status)[1]})
 
-    signal.signal(signal.SIGCHLD, look)
+    signal.signal(signal.SIGCHLD, report_deaths)
     for line in sys.stdin.buffer:
-        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])  # until we know whose end it tells of
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])  # until ``starting`` has the new pid
         if not (pid := os.fork()):
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGCHLD])
@@ -45,23 +45,23 @@ def main() -> None:
 
 
 def start_agent(config: dict[str, Any]) -> NoReturn:
-    """Start an agent, and answer. Runs in a process of its own."""
-    said = try_start(config, is_client_connected)
-    if not said["ok"] and not is_client_connected():
+    """Start an agent in this forked process, send the answer and exit."""
+    answer = try_start(config, is_client_connected)
+    if not answer["ok"] and not is_client_connected():
         with suppress(OSError):
-            os.rmdir(os.path.dirname(config["folder"]))  # noqa: PTH106, PTH120  the pool's, if it has no more
-    send_answer(config["folder"], said)
+            os.rmdir(os.path.dirname(config["folder"]))  # noqa: PTH106, PTH120  # the pool's folder, if now empty
+    send_answer(config["folder"], answer)
     os._exit(0)
 
 
-def send_answer(folder: str, said: dict[str, Any]) -> None:
-    told = {"error": str(said.get("error", ""))[:MAX_ERROR_BYTES], "folder": folder}
+def send_answer(folder: str, answer: dict[str, Any]) -> None:
+    fields = {"error": str(answer.get("error", ""))[:MAX_ERROR_BYTES], "folder": folder}
     with suppress(BrokenPipeError):
-        os.write(1, json.dumps(said | told).encode() + b"\n")
+        os.write(1, json.dumps(answer | fields).encode() + b"\n")
 
 
 def is_client_connected() -> bool:
-    """Whether somebody still reads what we answer."""
+    """Check whether the client still reads the answers."""
     reader = select.poll()
-    reader.register(1, 0)  # tells of the other side's end alone
+    reader.register(1, 0)  # reports only the hang-up of the other end
     return not reader.poll(0)

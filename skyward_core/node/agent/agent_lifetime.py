@@ -1,4 +1,4 @@
-"""Lifetime of the agent: take-over from an earlier agent, lease, shutdown of the machine, clean-up."""
+"""Lifetime of the agent: recovery after an earlier agent, lease, machine shutdown, clean-up."""
 
 from __future__ import annotations
 
@@ -36,15 +36,17 @@ if TYPE_CHECKING:
     from skyward_core.node.agent.preemption_notices import PreemptionNotifier
 
 
-POSTPONE_PARTS = 5  # it is put off this often in the time after which it ends the machine
-MAX_POSTPONE_INTERVAL = 60.0  # seconds between two times
+POSTPONE_PARTS = 5  # postponements within the delay of the shutdown
+MAX_POSTPONE_INTERVAL = 60.0  # seconds between two postponements
 
 
 class DeadmanSwitch:
-    """The shutdown of one machine.
+    """Scheduled shutdown of the machine, which the agent keeps postponing.
+
+    The machine shuts down even if the agent has crashed.
 
     Args:
-        minutes: after which it comes, unless it is put off; 0 where there is none.
+        minutes: Delay of the shutdown; 0 to never shut down.
     """
 
     def __init__(self, minutes: int) -> None:
@@ -52,20 +54,20 @@ class DeadmanSwitch:
         self._due = 0.0
 
     def postpone(self) -> None:
-        """Have it come later, where it is time for that."""
+        """Postpone the shutdown if the last postponement is old enough."""
         now = time.monotonic()
         if self._minutes and now >= self._due:
             self._due = now + min(MAX_POSTPONE_INTERVAL, self._minutes * 60 / POSTPONE_PARTS)
             _schedule_shutdown(f"+{self._minutes}")
 
     def trigger(self) -> None:
-        """Have it come at once."""
+        """Shut the machine down now."""
         if self._minutes:
             _schedule_shutdown("now")
 
 
 def _schedule_shutdown(when: str) -> None:
-    """Ask the system for it, as root where we are not, and wait for no answer: the next time comes soon."""
+    """Schedule a shutdown as root. Ignore the result, because the next postponement follows soon."""
     command = f"sudo -n shutdown --no-wall -P {when} || shutdown --no-wall -P {when}"
     subprocess.Popen(
         ["/bin/sh", "-c", command],
@@ -73,22 +75,24 @@ def _schedule_shutdown(when: str) -> None:
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
-        start_new_session=True,  # what ends with the agent does not end this
+        start_new_session=True,  # it must outlive the agent
     )
 
 
-RECONNECT_TIMEOUT = 1.0  # seconds in which workers greet that are free to; it takes them a twentieth
+RECONNECT_TIMEOUT = 1.0  # seconds for orphaned workers to reconnect; they need 0.05 s unless they are busy
 
 
 async def recover_state(state: NodeState, slots: SlotDispatcher, lifecycle: CallLifecycle) -> None:
-    """Know what the other agent knew, and let its workers greet before any client is heard: they know of the gang, and
-    a client would form another."""
-    left = find_orphaned_workers(state.config)
+    """Restore the state of the previous agent and reconnect its workers.
+
+    Runs before clients can connect: the workers know their gang, and a client would otherwise form a new one.
+    """
+    orphans = find_orphaned_workers(state.config)
     for slot in slots.slots:
         slot.logs.open()
-        if pid := left.get((slot.rank, slot.number)):
+        if pid := orphans.get((slot.rank, slot.number)):
             slot.adopt(pid)
-    if pid := left.get(PLUGIN_CONTEXT_PLACE):
+    if pid := orphans.get(PLUGIN_CONTEXT_PLACE):
         slots.plugin_contexts.adopt(pid)
     _restore_journal(state, lifecycle)
     for call in list(state.registry.calls.values()):
@@ -107,8 +111,8 @@ def _restore_journal(state: NodeState, lifecycle: CallLifecycle) -> None:
         if header["t"] == "ack":
             registry.acknowledge(header["calls"])
             continue
-        told = header["call"] if header["t"] == "given" else header
-        key = (told["run"], told["i"])
+        fields = header["call"] if header["t"] == "given" else header
+        key = (fields["run"], fields["i"])
         known = registry.calls.get(key)
         if header["t"] == "given":
             call = Call(*key, header["call"], b"", None, rank=header["rank"], slot=header["slot"])
@@ -120,14 +124,14 @@ def _restore_journal(state: NodeState, lifecycle: CallLifecycle) -> None:
             registry.record_outcome(known, header)
 
 
-WORKER_START_DELAY = 5.0  # seconds in which workers that another agent left have greeted
-# Looks at the lease, a second each, at which calls ran: somebody may want to know what the machine did.
+WORKER_START_DELAY = 5.0  # seconds in which the workers of an earlier agent reconnect
+# Lease checks (one per second) with active calls after which the machine is measured, for clients that connect later.
 BUSY_CHECKS = 10
-KILL_TIMEOUT = 5.0  # seconds for what a node ran to end once it is killed
+KILL_TIMEOUT = 5.0  # seconds for killed processes to exit
 
 
 class Agent:
-    """See the module. One instance per process; :meth:`run` is its whole life."""
+    """The agent process. :meth:`run` serves until the agent ends."""
 
     def __init__(self, config: AgentConfig) -> None:
         self._state = state = NodeState(config)
@@ -142,26 +146,26 @@ class Agent:
         self._end_requested = asyncio.Event()
         self._preemption: PreemptionNotifier | None = None
         self._sampler: SamplerProcess | None = None
-        self._busy_checks = 0  # looks at the lease, one after the other, at which calls ran
-        self._discarded_runs: set[str] = set()  # runs whose client ends the pool
+        self._busy_checks = 0  # consecutive lease checks with active calls
+        self._discarded_runs: set[str] = set()  # runs whose results the client discarded at teardown
         self._deadman = DeadmanSwitch(config.deadman)
-        self._is_expired = False  # the lease is over, and nobody needs the machine
-        self._min_retention = 0.0  # seconds for which what is left has to be kept at least
+        self._is_expired = False  # whether the lease has expired
+        self._min_retention = 0.0  # minimum seconds to retain results
 
     async def run(self, announce: Callable[[], None]) -> None:
-        """Serve until shut down, by a client or by the lease. ``announce`` is called once it listens."""
+        """Serve until a client, a signal or the lease ends the agent. Call ``announce`` once the agent listens."""
         config, slots = self._state.config, self._slots
         loop = asyncio.get_running_loop()
         become_reaper()
         add_signal_handlers({signal.SIGCHLD: slots.reap, signal.SIGTERM: self._end_requested.set})
-        # Looking for what others have left takes as long as the machine has processes.
+        # Recovery scans all processes of the machine, so it runs only if an earlier agent left files.
         traces = (Path(config.worker_socket), Path(config.paths.state))
         others_before = any(trace.exists() for trace in traces)
         for path in (config.socket, config.worker_socket):
             Path(path).unlink(missing_ok=True)
         old = os.umask(0o177)
         try:
-            hear_no_workers = await slots.listen()
+            stop_listening = await slots.listen()
             if others_before:
                 await recover_state(self._state, slots, self._lifecycle)
             if config.knows_env or not slots.has_live_processes:
@@ -188,31 +192,31 @@ class Agent:
         clients.close()
         self._fail_fast.close()
         await self._close()
-        hear_no_workers()
+        stop_listening()
         if self._is_expired:
             self._deadman.trigger()
 
     def _detect_gpus(self) -> None:
-        """Ranks are told of them. Asking the driver takes its time: the workers start meanwhile."""
+        """Detect the GPUs in the background. The workers start meanwhile, and ranks wait for the result."""
         state = self._state
         if state.gpus_known.is_set():
             return
 
         def known(found: list[tuple[str, str]], reason: str) -> None:
             if reason:
-                self._lifecycle.warn_clients(f"node {state.config.node}: its ranks are told of no GPU, as {reason}")
+                self._lifecycle.warn_clients(f"node {state.config.node}: ranks do not know its GPUs: {reason}")
             state.learn_gpus([model for _, model in found])
             self._slots.pump()
 
         if not state.config.may_have_gpus:
             known([], "")
             return
-        from skyward_core.node.agent.gpu_list import start_gpu_query  # only where there may be some
+        from skyward_core.node.agent.gpu_list import start_gpu_query  # few nodes need it
 
         start_gpu_query(state.config, known)
 
     def _start_preemption_monitor(self) -> None:
-        """Ask whether the machine is about to be taken back, where that may be."""
+        """Start polling for preemption notices if the provider has them."""
         if self._state.config.notices:
             from skyward_core.node.agent.preemption_notices import PreemptionNotifier
 
@@ -220,7 +224,7 @@ class Agent:
             self._preemption.start()
 
     def notice_frames(self) -> list[Header]:
-        """What a client that comes is told of that."""
+        """Return the preemption notices for a client that connects."""
         if not self._state.notices:
             return []
         from skyward_core.node.agent.preemption_notices import notice_frame
@@ -228,12 +232,17 @@ class Agent:
         return [notice_frame(*each) for each in self._state.notices.items()]
 
     def on_remote_notice(self, node: int, left: float) -> None:
-        """Another node's machine is; seconds left."""
+        """Handle a client's preemption notice for another node.
+
+        Args:
+            node: The other node.
+            left: Seconds until its machine is reclaimed.
+        """
         if self._preemption is not None:
             self._preemption.on_remote_notice(node, left)
 
     def machine_sampler(self) -> SamplerProcess:
-        """What measures the machine; made when somebody asks, or calls run for long."""
+        """Return the sampler of machine metrics. Create it on first use."""
         if self._sampler is None:
             from skyward_core.node.agent.metrics_sampler_process import SamplerProcess
 
@@ -247,7 +256,7 @@ class Agent:
         while True:
             left = lease.remaining(in_use=self.is_in_use())
             if not Path(self._state.config.folder).exists():
-                self._end_requested.set()  # somebody removed it: nobody can find this agent any more
+                self._end_requested.set()  # without its folder no client can find this agent
                 return
             self._deadman.postpone()
             self._slots.mark_logs()
@@ -262,29 +271,29 @@ class Agent:
             await asyncio.sleep(min(1.0, max(0.05, left or 1.0)))
 
     def _sample_long_work(self) -> None:
-        """Have the machine measured once calls have run for long, so that who comes later sees what it did."""
+        """Start the machine metrics once calls have run for a while, as history for clients that connect later."""
         self._busy_checks = self._busy_checks + 1 if self._state.registry.active else 0
         if self._busy_checks == BUSY_CHECKS:
             self.machine_sampler().ensure_running()
 
     def is_in_use(self) -> bool:
-        """Whether anybody uses this node now."""
+        """Check whether a client or a call uses this node. If so, renew the lease."""
         if self._state.registry.active or self._clients.is_in_use:
             self._state.lease.renew()
             return True
         return False
 
     def _write_exit_reason(self, reason: str) -> None:
-        """Leave a word for the next client of this pool; the folder's end is the end of everything else."""
-        word = Path(self._state.config.paths.exit_reason)
-        word.write_text(f"the node ended itself: {reason}\n", encoding="utf-8")
+        """Write the exit reason for the next client of this pool. All other files are deleted."""
+        file = Path(self._state.config.paths.exit_reason)
+        file.write_text(f"the node ended itself: {reason}\n", encoding="utf-8")
 
     # -- the end -----------------------------------------------------------------------------------------
 
     def shut_down(self, who: str, reason: str) -> None:
-        """The pool ends: those that wait on it hear of that before the grace of its workers is over.
+        """End the agent because the pool ends. Notify clients before the workers get their grace period.
 
-        A signal only ends this one agent, and says nothing of the pool.
+        After a signal only this agent ends, and clients are not notified of the pool's end.
         """
         if not self._end_requested.is_set():
             self._announce_end(who, reason)
@@ -296,13 +305,18 @@ class Agent:
             self._clients.send_to_all(self._state.end_frame)
 
     async def halt(self, who: str) -> None:
-        """The pool ends: have the workers end, with their grace, and stay, to give out what they wrote last."""
+        """Stop the workers at the pool's end, with their grace period. Continue to serve their last output."""
         self._announce_end(who, "")
         self._state.is_closing = True
         await self._slots.close()
 
     def discard_results(self, runs: list[str], keep: float) -> None:
-        """Who ends the pool has no use for what comes of these runs; the rest is to be kept for at least this long."""
+        """Mark the results of runs as discarded, and set the minimum retention of all others.
+
+        Args:
+            runs: Runs whose results the client that tears the pool down does not need.
+            keep: Seconds to retain the other results.
+        """
         self._discarded_runs.update(runs)
         self._min_retention = keep
 
@@ -310,10 +324,10 @@ class Agent:
         state = self._state
         state.is_closing = True
         await self._slots.close()
-        # Whatever escaped its group; what cannot be killed is left for whoever verifies the end to find.
+        # Processes that left their process group. The teardown's verification reports those that cannot be killed.
         deadline = time.monotonic() + KILL_TIMEOUT
-        while (left := find_node_processes(state.config.folder)) and time.monotonic() < deadline:
-            kill_all(left)
+        while (remaining := find_node_processes(state.config.folder)) and time.monotonic() < deadline:
+            kill_all(remaining)
             await asyncio.sleep(0.01)
             reap()
         await self._clients.close_all(self._lifecycle.unconfirmed_sizes(self._discarded_runs))
@@ -324,8 +338,8 @@ class Agent:
         await asyncio.to_thread(self._clean_up_folder)
 
     def _clean_up_folder(self) -> None:
-        """Leave nothing on this host but what nobody has fetched."""
-        from skyward_core.node.agent import retained_results  # no agent needs it before
+        """Delete the files of this node, except for retained results."""
+        from skyward_core.node.agent import retained_results  # needed only here
 
         state = self._state
         folder = Path(state.config.folder)
@@ -339,14 +353,14 @@ class Agent:
         retained_results.remove_or_retain(folder, max(state.config.keep_results, self._min_retention), logs)
 
     def _unsent_logs(self) -> dict[str, int]:
-        """Runs of which log bytes have been sent to no client, and how many."""
+        """Return the bytes of logs that no client has received, by run."""
         sent = self._clients.sent_log_sizes()
-        # A little waits for more, as it may be a secret's beginning.
-        little = self._state.redactor.reach * len(self._slots.slots)
+        # The end of a log is held back, because it may be the beginning of a secret.
+        held_back = self._state.redactor.reach * len(self._slots.slots)
         unsent: dict[str, int] = {}
         for record in self._state.registry.records.values():
             spans = [span for outcome in record.outcomes.values() for span in outcome.get("log", {}).items()]
             size = sum(max(0, end - max(start, sent.get(name, 0))) for name, (start, end) in spans)
-            if record.run not in self._discarded_runs and size > little:
+            if record.run not in self._discarded_runs and size > held_back:
                 unsent[record.run] = size
         return unsent

@@ -1,4 +1,4 @@
-"""State that the parts of the agent share, and the lease."""
+"""State that the parts of the agent share, including the lease."""
 
 from __future__ import annotations
 
@@ -20,14 +20,21 @@ from skyward_core.node.agent.gang_state import EpochFile, Gang
 from skyward_core.protocol.frame_codec import Header
 from skyward_core.util.redaction import Redactor, secret_values
 
-LAST_LINE_BYTES = 2000  # bytes at a log's end in which it is looked for
+LAST_LINE_BYTES = 2000  # bytes at the end of the file that are searched
 
 
 def last_line(path: Path, start: int = 0) -> str:
-    """The last line with something in it from an offset on, cut to what is enough; "" where there is none.
+    """Return the last line of a file.
+
+    Args:
+        path: The file.
+        start: Offset before which the file is ignored.
+
+    Returns:
+        The last non-empty line, at most ``LAST_LINE_BYTES`` bytes of it; "" if there is none.
 
     Raises:
-        OSError: the file cannot be read.
+        OSError: If the file cannot be read.
     """
     with open(path, "rb") as log:
         log.seek(max(start, os.fstat(log.fileno()).st_size - LAST_LINE_BYTES))
@@ -36,9 +43,9 @@ def last_line(path: Path, start: int = 0) -> str:
 
 
 class Lease:
-    """Counts idle time (no client that owns or uses the pool, no active call) and age.
+    """Lease of a node: limits its idle time (no active call, no client that uses the pool) and its age.
 
-    Times are of the monotonic clock, so that a clock that jumps neither ends nor saves a node.
+    Uses the monotonic clock, so that changes of the system clock have no effect.
     """
 
     def __init__(self, idle_timeout: float, ttl: float | None) -> None:
@@ -50,25 +57,25 @@ class Lease:
         self._used = time.monotonic()
 
     def remaining(self, *, in_use: bool) -> float | None:
-        """Seconds until the node ends itself as things stand; None when nothing counts down."""
+        """Return the seconds until the node shuts itself down if nothing changes; None if there is no limit."""
         now = time.monotonic()
-        left = None if in_use else self._used + self.idle_timeout - now
+        seconds = None if in_use else self._used + self.idle_timeout - now
         if self.ttl is not None:
             end = self._born + self.ttl - now
-            left = end if left is None else min(left, end)
-        return left
+            seconds = end if seconds is None else min(seconds, end)
+        return seconds
 
     def reason(self) -> str:
         if self.ttl is not None and time.monotonic() - self._born >= self.ttl:
-            return f"its time to live of {self.ttl:g} s was over"
-        return f"nobody used it for {self.idle_timeout:g} s"
+            return f"its time to live of {self.ttl:g} s expired"
+        return f"idle for {self.idle_timeout:g} s"
 
 
 SIOCGIFADDR = 0x8915  # SIOCGIFADDR
 
 
 def network_info(address: str) -> Header:
-    """The interface that has an address, and how fast that is, as a rank's place has it."""
+    """Return the name and the speed of the network interface that has an address."""
     with suppress(OSError):
         name = next((name for name, one in _interface_addresses() if one == address), "")
         return {"interface": name, "gbps": _interface_gbps(name)}
@@ -76,11 +83,11 @@ def network_info(address: str) -> Header:
 
 
 def _interface_addresses() -> Iterator[tuple[str, str]]:
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         for _, name in socket.if_nameindex():
-            with suppress(OSError):  # it has none of this kind
-                told = fcntl.ioctl(asked, SIOCGIFADDR, name.encode()[:15].ljust(40, b"\0"))
-                yield name, socket.inet_ntoa(told[20:24])
+            with suppress(OSError):  # the interface has no IPv4 address
+                answer = fcntl.ioctl(sock, SIOCGIFADDR, name.encode()[:15].ljust(40, b"\0"))
+                yield name, socket.inet_ntoa(answer[20:24])
     with open("/proc/net/if_inet6", encoding="ascii") as file:
         for line in file:
             number, *_, name = line.split()
@@ -88,7 +95,7 @@ def _interface_addresses() -> Iterator[tuple[str, str]]:
 
 
 def _interface_gbps(name: str) -> float | None:
-    """What its driver says; loopback, Wi-Fi and what is down say nothing."""
+    """Return the speed in Gbit/s that the driver reports; None for loopback, Wi-Fi and inactive interfaces."""
     try:
         with open(f"/sys/class/net/{name}/speed", encoding="ascii") as file:
             megabits = int(file.read())
@@ -134,13 +141,13 @@ class NodeState:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run a coroutine beside all else; the event loop itself keeps no task alive."""
+        """Run a coroutine as a task. Keep a reference, because the event loop does not."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     def rank_info(self, rank: int, worker: int = 0) -> Header:
-        """What a worker of a rank of this node is told of itself; see :meth:`Gang.rank_info`."""
+        """Return the :class:`InstanceInfo` of a rank of this node; see :meth:`Gang.rank_info`."""
         return self.gang.rank_info(self.config, rank) | self._host_info | {"worker": worker}
 
     def task_info(self, rank: int, worker: int, port: int) -> Header:
@@ -163,7 +170,7 @@ class NodeState:
         return place | {"head_addr": config.address, "head_port": port, "peers": [peer]}
 
     def _own_devices(self, rank: int) -> list[str]:
-        """Return a rank's share of the GPUs, if ranks see all that the node has; else none."""
+        """Return a rank's share of the GPUs if ranks see all GPUs of the node; otherwise none."""
         config = self.config
         count, ranks = config.accelerators or 0, config.ranks_per_node
         if config.devices or count < 2 or ranks < 2:
@@ -179,33 +186,33 @@ class NodeState:
         """Return a rank's share of the machine, for the set-up of its process for tasks."""
         config, devices = self.config, self._own_devices(rank)
         here = sum(each.get("address") == config.address for each in self.gang.info.get("peers", ())) or 1
-        told: Header = {"sharers": here * config.ranks_per_node}
-        return told | {"devices": ",".join(devices)} if devices else told
+        share: Header = {"sharers": here * config.ranks_per_node}
+        return share | {"devices": ",".join(devices)} if devices else share
 
     @cached_property
     def _host_info(self) -> Header:
         return {"hostname": os.uname().nodename, "network": network_info(self.config.address)}
 
     def learn_gang(self, gang: Gang) -> None:
-        """There is a new epoch."""
+        """Store a new epoch of the gang."""
         self.gang = gang
         several = self.config.nodes * self.config.ranks_per_node > 1
-        # A task sees its rank's share of the GPUs; a process that has begun to use CUDA sees what it saw then.
+        # Tasks see only their rank's share of the GPUs. A process that has initialized CUDA cannot change what it sees.
         self.has_separate_tasks = self.has_separate_tasks or (gang.is_joined and several) or bool(self._own_devices(0))
         self.epochs.save(gang.epoch)
         self.redactor.add(gang.secrets)
 
     def learn_env(self, env: dict[str, str]) -> None:
-        """A worker has told the variables that the pool was made with."""
+        """Add the environment variables of the pool, which a worker has sent."""
         self.config = self.config.replace(env=self.config.env | env, knows_env=True)
         self.redactor.add(secret_values(self.config.env))
 
     def learn_gpus(self, models: Sequence[str]) -> None:
-        """The node has these."""
+        """Store the models of the node's GPUs."""
         self.config = self.config.with_gpus(models)
         self.gpus_known.set()
 
     def last_output(self, name: str, start: int = 0) -> str:
-        """The last line of a file of the spool, in words; what stands before an offset is somebody else's."""
+        """Describe the last line of a file of the spool. Lines before ``start`` belong to another process."""
         line = last_line(self.config.spool / name, start)
-        return f"it said: {self.redactor.redact_text(line)}" if line else "it said nothing"
+        return f"last output: {self.redactor.redact_text(line)}" if line else "no output"

@@ -1,10 +1,11 @@
-"""Files between nodes, and between them and their client, over TLS in which both sides show a certificate of the pool.
+"""File transfer between nodes, and between nodes and their client, over TLS with certificates of the pool on both
+sides.
 
-Nodes get blobs from each other; the client puts blobs and gets results. The listener exists only after a client has
-brought certificates, on the node's private address, and gives out nothing but ``blobs/<name>`` and, to the client,
-results of the spool and what ranks wrote in their working folder. It lives in a process of its own, which the agent
-(``agent.client_requests``) starts when a client first asks: ssl doubles an agent's memory, and a large blob would
-delay it.
+Nodes fetch blobs from each other; the client uploads blobs and downloads results. The server listens on the node's
+private address, and only after a client has sent certificates. It serves ``blobs/<name>`` to all peers. The client can
+also fetch results from the spool and files that ranks wrote in their working folder. The agent
+(``agent.client_requests``) starts the server as a separate process on the first request: ssl would double the agent's
+memory, and large blobs would delay the agent.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ if TYPE_CHECKING:
     )
 
     class HelperPeers(ClientPeers):
-        """A client's request, with the folders and the address of the agent that passes it on."""
+        """A client's request with the folders and the address that the agent adds."""
 
         blobs: str
         spool: str
@@ -59,36 +60,34 @@ if TYPE_CHECKING:
     )
 
 
-IDLE_TIMEOUT = 60.0  # seconds that a client may leave a line without a request; it ends it itself before that
-MAX_UNAUTHENTICATED = 32  # connections that have not shown a certificate yet; the next one takes the oldest one's place
-ACCEPT_RETRY_DELAY = (
-    0.1  # seconds before the next connection is taken where there are no descriptors, or no threads, left
-)
-BLOB_START_TIMEOUT = 2.0  # seconds for a blob to begin to come where a peer is told to fetch it in the same moment
+IDLE_TIMEOUT = 60.0  # seconds a client may leave a connection idle; clients close it earlier
+MAX_UNAUTHENTICATED = 32  # unauthenticated connections; a new one replaces the oldest
+ACCEPT_RETRY_DELAY = 0.1  # seconds until the next accept if descriptors or threads are exhausted
+BLOB_START_TIMEOUT = 2.0  # seconds for an upload to begin if a peer fetches the blob at the same time
 
 _RESULT = re.compile(r"[\w.-]+\.(result|item)")
 
 
 class BlobServer:
-    """One client's certificates in use, from its request until it leaves.
+    """TLS server for the certificates of one client, from its request until it disconnects.
 
     Attributes:
-        port: where the node listens.
+        port: Port on which the node listens.
 
     Raises:
-        OSError: the address is not this machine's.
-        ssl.SSLError: the certificates do not fit (an ``OSError``, too).
+        OSError: If the address does not belong to this machine.
+        ssl.SSLError: If the certificates are invalid (a subclass of ``OSError``).
     """
 
-    def __init__(self, blobs: Path, spool: Path, address: str, papers: CredentialKeys, work: str = "") -> None:
+    def __init__(self, blobs: Path, spool: Path, address: str, credentials: CredentialKeys, work: str = "") -> None:
         self._blobs = blobs
         self._work = work  # the ranks' working folder
         self._spool = spool
-        self._server = make_ssl_context(ssl.PROTOCOL_TLS_SERVER, papers)
-        self._client = make_ssl_context(ssl.PROTOCOL_TLS_CLIENT, papers)
+        self._server = make_ssl_context(ssl.PROTOCOL_TLS_SERVER, credentials)
+        self._client = make_ssl_context(ssl.PROTOCOL_TLS_CLIENT, credentials)
         self._incoming: dict[str, IncomingBlob] = {}
         self._changed = threading.Condition()
-        self._unauthenticated: dict[socket.socket, None] = {}  # in the order in which they came
+        self._unauthenticated: dict[socket.socket, None] = {}  # in order of arrival
         self._closed = False
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
         self._listener = socket.create_server((address, 0), family=family, backlog=64)
@@ -96,10 +95,10 @@ class BlobServer:
         threading.Thread(target=self._listen, daemon=True).start()
 
     def close(self) -> None:
-        """Take no more connections."""
+        """Stop accepting connections."""
         self._closed = True
-        with suppress(OSError):  # closed already; or this system knows no such call for listeners
-            self._listener.shutdown(socket.SHUT_RDWR)  # wakes whoever waits in accept
+        with suppress(OSError):  # already closed, or not supported for listening sockets
+            self._listener.shutdown(socket.SHUT_RDWR)  # wakes the thread in accept()
         self._listener.close()
 
     # -- serving -----------------------------------------------------------------------------------------
@@ -108,131 +107,136 @@ class BlobServer:
         while not self._closed:
             try:
                 plain, _ = self._listener.accept()
-            except OSError:  # closed; or no descriptors are left now, or it was gone before it was taken
+            except OSError:  # closed, or no descriptors left, or the peer disconnected early
                 time.sleep(0 if self._closed else ACCEPT_RETRY_DELAY)
                 continue
             self._close_oldest()
             self._unauthenticated[plain] = None
             try:
                 threading.Thread(target=self._serve, args=(plain,), daemon=True).start()
-            except RuntimeError:  # no more threads now
+            except RuntimeError:  # thread limit reached
                 self._unauthenticated.pop(plain, None)
                 plain.close()
                 time.sleep(ACCEPT_RETRY_DELAY)
 
     def _close_oldest(self) -> None:
-        """Strangers cost a thread each: of more than we take at once, the one that has had most time goes."""
+        """Close the oldest unauthenticated connections while there are too many: each occupies a thread."""
         while len(self._unauthenticated) >= MAX_UNAUTHENTICATED:
             for oldest in list(self._unauthenticated)[:1]:
                 self._unauthenticated.pop(oldest, None)
-                with suppress(OSError):  # it has just gone
-                    oldest.shutdown(socket.SHUT_RDWR)  # its thread closes it
+                with suppress(OSError):  # already disconnected
+                    oldest.shutdown(socket.SHUT_RDWR)  # its thread closes the socket
 
     def _serve(self, plain: socket.socket) -> None:
         try:
-            line = TlsConnection(plain, self._server, server=True)
+            connection = TlsConnection(plain, self._server, server=True)
         except OSError:
             plain.close()
-            return  # a stranger, or one that went away: it knows best, and its client hears of it
+            return  # not a member of the pool, or disconnected; members report errors on their side
         finally:
             self._unauthenticated.pop(plain, None)
         try:
-            with line:
+            with connection:
                 try:
                     while True:
-                        self._handle_request(line, line.receive_frame())
-                        line.wait_readable(IDLE_TIMEOUT)
+                        self._handle_request(connection, connection.receive_frame())
+                        connection.wait_readable(IDLE_TIMEOUT)
                 except TlsConnectionError:
                     raise
                 except OSError as error:
-                    line.send_frame({"t": "answer", "error": error.strerror or str(error)})
+                    connection.send_frame({"t": "answer", "error": error.strerror or str(error)})
                 except (KeyError, TypeError, ValueError):
-                    line.send_frame({"t": "answer", "error": "no such request"})
+                    connection.send_frame({"t": "answer", "error": "invalid request"})
         except OSError:
-            return  # it went away: it knows best, and its client hears of it
+            return  # disconnected; its client reports the error
 
-    def _handle_request(self, line: TlsConnection, request: FileBlob | FilePut | FileResult | FileOutput) -> None:
+    def _handle_request(self, connection: TlsConnection, request: FileBlob | FilePut | FileResult | FileOutput) -> None:
         kind, name = request["t"], str(request.get("name"))
         if kind == "blob" and HASH_PATTERN.fullmatch(name):
-            self._send_blob(line, name)
-        elif kind in ("put", "result", "output") and line.peer != CLIENT:
-            raise RefusedByPeer(f"{line.peer} is not the client")
+            self._send_blob(connection, name)
+        elif kind in ("put", "result", "output") and connection.peer != CLIENT:
+            raise RefusedByPeer(f"{connection.peer} is not the client")
         elif request["t"] == "put" and HASH_PATTERN.fullmatch(name):
-            self._receive_blob(line, name, int(request["size"]))
+            self._receive_blob(connection, name, int(request["size"]))
         elif request["t"] == "result" and _RESULT.fullmatch(name):
             with open(self._spool / name, "rb") as file:
-                _send_file(line, file.fileno(), int(request["at"]), CompleteFile(file.fileno()))
+                _send_file(connection, file.fileno(), int(request["at"]), CompleteFile(file.fileno()))
         elif request["t"] == "output":
-            self._send_output(line, str(request["path"]), str(request["version"]), int(request["at"]))
+            self._send_output(connection, str(request["path"]), str(request["version"]), int(request["at"]))
         else:
-            raise RefusedByPeer(f"{kind} {name!r:.80} is nothing to ask for")
+            raise RefusedByPeer(f"unknown request {kind} {name!r:.80}")
 
-    def _send_blob(self, line: TlsConnection, name: str) -> None:
+    def _send_blob(self, connection: TlsConnection, name: str) -> None:
         deadline = time.monotonic() + BLOB_START_TIMEOUT
         with self._changed:
             while name not in self._incoming and not (self._blobs / name).exists():
                 if time.monotonic() > deadline:
-                    raise RefusedByPeer("it has not got it")
-                self._changed.wait(0.02)  # nobody tells of what comes through SSH
+                    raise RefusedByPeer("no such blob")
+                self._changed.wait(0.02)  # uploads through SSH do not notify the condition
             arrival = self._incoming.get(name)
             try:
                 file = os.open(arrival.partial if arrival else self._blobs / name, os.O_RDONLY)
             except FileNotFoundError:
-                raise RefusedByPeer("it has not got it") from None
+                raise RefusedByPeer("no such blob") from None
         try:
-            _send_file(line, file, 0, arrival or CompleteFile(file))
+            _send_file(connection, file, 0, arrival or CompleteFile(file))
         finally:
             os.close(file)
 
-    def _send_output(self, line: TlsConnection, path: str, version: str, at: int) -> None:
+    def _send_output(self, connection: TlsConnection, path: str, version: str, at: int) -> None:
         from skyward_core.node.agent.written_files import OutputFile
 
         with closing(OutputFile(self._work, path, version)) as file:
-            line.send_frame({"t": "comes", "size": file.size})
+            connection.send_frame({"t": "comes", "size": file.size})
             try:
                 for piece in file.read_chunks(at):
-                    line.write(piece)
+                    connection.write(piece)
             except TlsConnectionError:
                 raise
             except OSError as error:
                 raise TlsConnectionError(str(error)) from error
             file.check_unchanged()
-            line.send_frame({"t": "whole", "sha256": file.sha256})
+            connection.send_frame({"t": "whole", "sha256": file.sha256})
 
-    def _receive_blob(self, line: TlsConnection, name: str, size: int) -> None:
+    def _receive_blob(self, connection: TlsConnection, name: str, size: int) -> None:
         with self._incoming_blob(name, size) as arrival:
-            line.send_frame({"t": "go"})
-            arrival.receive_from(line)
-        line.send_frame({"t": "there"})
+            connection.send_frame({"t": "go"})
+            arrival.receive_from(connection)
+        connection.send_frame({"t": "there"})
 
     # -- fetching ----------------------------------------------------------------------------------------
 
-    def fetch(self, name: str, size: int, place: tuple[str, int]) -> None:
-        """Fetch a blob from a peer: whole and with the content its name stands for, or not at all.
+    def fetch(self, name: str, size: int, address: tuple[str, int]) -> None:
+        """Fetch a blob from a peer completely and verify its content; store nothing on failure.
+
+        Args:
+            name: Content hash of the blob.
+            size: Size of the blob in bytes.
+            address: Host and port of the peer.
 
         Raises:
-            CannotReach: there is no way to the peer.
-            OSError: it is none of the pool, or has not got it whole; says which.
+            PeerUnreachable: If the peer cannot be reached.
+            OSError: If the peer is not a member of the pool or has no complete blob. The message names the peer.
         """
         if not HASH_PATTERN.fullmatch(name):
-            raise OSError(f"{name!r} is no blob's name")
+            raise OSError(f"{name!r} is not a blob name")
         try:
             comes: FileComes
             with (
                 self._incoming_blob(name, size) as arrival,
-                TlsConnection.connect(place, self._client) as line,
+                TlsConnection.connect(address, self._client) as connection,
             ):
-                comes = line.request({"t": "blob", "name": name})
-                there = comes["size"]
-                if there != size:
-                    raise OSError(f"it has {there} bytes of {size}")
-                arrival.receive_from(line)
+                comes = connection.request({"t": "blob", "name": name})
+                actual = comes["size"]
+                if actual != size:
+                    raise OSError(f"blob has {actual} bytes instead of {size}")
+                arrival.receive_from(connection)
         except OSError as error:
-            raise type(error)(f"from the peer at {place[0]}: {error}") from error
+            raise type(error)(f"fetch from peer {address[0]} failed: {error}") from error
 
     @contextmanager
     def _incoming_blob(self, name: str, size: int) -> Iterator[IncomingBlob]:
-        """A blob on its way here, for peers to fetch meanwhile; in its place at the end, if all went well."""
+        """Receive a blob that peers can already fetch. Move it to its final path if the transfer succeeds."""
         arrival = IncomingBlob(self._blobs / f".{name}.{threading.get_ident()}", size)
         try:
             with self._changed:
@@ -240,7 +244,7 @@ class BlobServer:
                 self._changed.notify_all()
             yield arrival
             if arrival.content_name() != name:
-                raise OSError("what it sent is something else")
+                raise OSError("content does not match its hash")
             arrival.partial.replace(self._blobs / name)
         finally:
             with self._changed:
@@ -251,25 +255,26 @@ class BlobServer:
 
 
 class IncomingBlob:
-    """A blob on its way here, as its readers see it (see ``tls_stream.GrowingFile``).
+    """A blob that is being received, with the interface of ``tls_stream.GrowingFile`` for its readers.
 
-    It is hashed as it comes, while it is in the processor's cache: a thread of its own for that is quicker only where
-    the network outruns two cores, and elsewhere takes a sixth more time.
+    The blob is hashed while it arrives and is still in the processor's cache. A separate hashing thread is faster only
+    if
+    the network outruns two cores; otherwise it takes a sixth more time.
     """
 
     def __init__(self, partial: Path, size: int) -> None:
         self.partial = partial
         self.size = size
         self._file = open(partial, "wb", buffering=0)  # noqa: SIM115  closed in close()
-        self._file.truncate(size)  # who hands it on maps it as a whole
+        self._file.truncate(size)  # readers map the whole file
         self._hash = ContentHash()
         self._received = 0
         self._is_closed = False
         self._changed = threading.Condition()
 
-    def receive_from(self, line: TlsConnection) -> None:
-        """Take it all from a line."""
-        for piece in line.read_chunks(self.size):
+    def receive_from(self, connection: TlsConnection) -> None:
+        """Receive all bytes of the blob from a connection."""
+        for piece in connection.read_chunks(self.size):
             self._hash.update(piece)
             rest = piece
             while rest:
@@ -282,15 +287,15 @@ class IncomingBlob:
         with self._changed:
             self._changed.wait_for(lambda: self._received > beyond or self._is_closed, TIMEOUT)
             if self._received <= beyond:
-                raise TlsConnectionError("it does not come")
+                raise TlsConnectionError("timed out waiting for more data")
             return self._received
 
     def content_name(self) -> str:
-        """What it should be called, now that it is here."""
+        """Return the content hash of the received bytes."""
         return self._hash.hexdigest()
 
     def close(self) -> None:
-        """It is in its place now, or will not be."""
+        """Wake all readers and delete the partial file."""
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()
@@ -298,25 +303,25 @@ class IncomingBlob:
         self.partial.unlink(missing_ok=True)
 
 
-def _send_file(line: TlsConnection, file: int, at: int, there: IncomingBlob | CompleteFile) -> None:
-    line.send_frame({"t": "comes", "size": there.size})
+def _send_file(connection: TlsConnection, file: int, at: int, source: IncomingBlob | CompleteFile) -> None:
+    connection.send_frame({"t": "comes", "size": source.size})
     try:
-        line.send_file(file, at, there)
+        connection.send_file(file, at, source)
     except TlsConnectionError:
         raise
-    except OSError as error:  # its size is told: all that is left is to hang up
+    except OSError as error:  # the size is already sent: only closing the connection can signal the error
         raise TlsConnectionError(str(error)) from error
 
 
 def main(descriptor: int) -> None:
-    """Do what the agent asks for over a socket that it left open, until it closes that."""
+    """Serve the agent's requests over an inherited socket until the agent closes it."""
     agent = socket.socket(fileno=descriptor)
     lock = threading.Lock()
     peers: BlobServer | None = None
 
-    def answer(header: HelperPeers | HelperPull, what: Header) -> None:
+    def answer(header: HelperPeers | HelperPull, fields: Header) -> None:
         with lock:
-            agent.sendall(encode_frame({"t": "known", "id": header["id"]} | what))
+            agent.sendall(encode_frame({"t": "known", "id": header["id"]} | fields))
 
     def pull(peers: BlobServer, header: HelperPull) -> None:
         try:
@@ -332,8 +337,8 @@ def main(descriptor: int) -> None:
         for header, _ in decoder.feed(data):
             if header["t"] == "peers":
                 try:
-                    places = Path(header["blobs"]), Path(header["spool"]), header["address"]
-                    peers = BlobServer(*places, header, header["work"])
+                    paths = Path(header["blobs"]), Path(header["spool"]), header["address"]
+                    peers = BlobServer(*paths, header, header["work"])
                 except OSError as error:
                     answer(header, {"error": str(error)})
                 else:

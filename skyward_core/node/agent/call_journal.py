@@ -1,4 +1,4 @@
-"""The journal of calls on the node's disk, read by the agent that takes over."""
+"""Journal of calls on the node's disk, which lets a new agent take over from a crashed one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from skyward_core.protocol.frame_types import AgentOutcome, ClientAck, ClientCall, LogSizes
 
     class JournalGiven(TypedDict):
-        """A call that a worker has been given."""
+        """A call that a worker has received."""
 
         t: Literal["given"]
         slot: int
@@ -27,14 +27,15 @@ if TYPE_CHECKING:
     JournalFrame = JournalGiven | AgentOutcome | ClientAck
 
 
-LEAST_JOURNAL_BYTES = 4 << 20  # bytes that it may always have
+LEAST_JOURNAL_BYTES = 4 << 20  # bytes below which the journal is never compacted
 
 
 class Journal:
     """The journal of one agent: an append-only file of frames.
 
     Args:
-        needed: gives the frames of all calls that are not acknowledged, as they would be written now.
+        path: The file; created if missing.
+        needed: Returns the current frames of all unacknowledged calls.
     """
 
     def __init__(self, path: Path, needed: Callable[[], Iterable[bytes]]) -> None:
@@ -45,13 +46,13 @@ class Journal:
         self._compact_at = LEAST_JOURNAL_BYTES
 
     def write(self, data: bytes) -> None:
-        """Append a frame; a full disk is nobody's failure here, the spool will say it."""
+        """Append a frame. Ignore a full disk, because the spool reports it."""
         try:
             written = os.write(self._file, data)
         except OSError:
             return
         if written < len(data):
-            os.ftruncate(self._file, self._size)  # half a frame would hide all that follow
+            os.ftruncate(self._file, self._size)  # a partial frame would hide all later ones
             return
         self._size += written
         if self._size > self._compact_at:
@@ -65,17 +66,17 @@ class Journal:
             self._compact_at = LEAST_JOURNAL_BYTES
 
     def compact(self) -> None:
-        """Write what is needed to a file that takes the place of this one; whichever is there is whole."""
+        """Atomically replace the file by one with only the needed frames."""
         new = self._path.with_suffix(".new")
         file = -1
         try:
             file = os.open(new, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o600)
             for data in self._needed():
                 if os.write(file, data) < len(data):
-                    raise OSError("it was cut short")
+                    raise OSError("incomplete write")
             new.replace(self._path)
         except OSError:
-            # No room for it: the old one goes on, and is still whole.
+            # No disk space: continue with the old file, which is still complete.
             if file >= 0:
                 os.close(file)
             with suppress(OSError):
@@ -85,12 +86,12 @@ class Journal:
         self._file, self._size = file, os.fstat(file).st_size
 
     def read(self) -> list[tuple[JournalFrame, bytes]]:
-        """Everything written by whoever was here before; what was cut short is left out."""
+        """Return all complete frames, including those of earlier agents."""
         return _read_frames(self._file)
 
 
 def read_journal(path: Path) -> list[tuple[JournalFrame, bytes]]:
-    """What a journal holds that no agent writes any more; nothing where there is none."""
+    """Return the frames of a journal that no agent writes any more; none if the file does not exist."""
     try:
         file = os.open(path, os.O_RDONLY)
     except FileNotFoundError:
@@ -104,8 +105,8 @@ def read_journal(path: Path) -> list[tuple[JournalFrame, bytes]]:
 def _read_frames(file: int) -> list[tuple[JournalFrame, bytes]]:
     frames: list[tuple[JournalFrame, bytes]] = []
     try:
-        for found in Decoder().feed(os.pread(file, os.fstat(file).st_size, 0)):
-            frames.append(found)
+        for frame in Decoder().feed(os.pread(file, os.fstat(file).st_size, 0)):
+            frames.append(frame)
     except WireError:
         return frames
     return frames

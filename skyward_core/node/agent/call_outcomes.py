@@ -1,4 +1,4 @@
-"""Outcomes of calls, recorded and sent to clients."""
+"""Outcomes of calls: recorded on the node and sent to clients."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from typing import TypedDict
 
     class ErrorFileContent(TypedDict):
-        """What stands in one. (To make such a type takes each agent's start a millisecond.)"""
+        """Content of an error file. (Defined only for type checkers, because creating it takes 1 ms.)"""
 
         message: str
         traceback: str
@@ -58,42 +58,45 @@ if TYPE_CHECKING:
     )
 
 
-MAX_ERROR_FILE_BYTES = 1 << 16  # bytes that are read of one
+MAX_ERROR_FILE_BYTES = 1 << 16  # bytes read from an error file
 MAX_MESSAGE_LENGTH = 8192  # characters
 
 
 def read_error_file(path: str) -> ErrorFileContent | None:
-    """Read such a file, once; None where there is none, or nothing that makes sense.
+    """Read and delete the error file of a worker.
 
-    It is a person's own code that writes it, and may write anything.
+    User code writes error files, so the content may be invalid.
+
+    Returns:
+        None if the file is missing or invalid.
     """
     try:
         with open(path, "rb") as file:
             data = file.read(MAX_ERROR_FILE_BYTES + 1)
-        os.unlink(path)  # noqa: PTH108  an agent has no need of pathlib here
-        told = json.loads(data)["message"]
+        os.unlink(path)  # noqa: PTH108  # the agent does not otherwise import pathlib here
+        message = json.loads(data)["message"]
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
-    if isinstance(told, str):
-        return {"message": told[:MAX_MESSAGE_LENGTH], "traceback": ""}
-    if not isinstance(told, dict) or not isinstance(told.get("message"), str):
+    if isinstance(message, str):
+        return {"message": message[:MAX_MESSAGE_LENGTH], "traceback": ""}
+    if not isinstance(message, dict) or not isinstance(message.get("message"), str):
         return None
-    more = told.get("extraInfo")
-    trace = more.get("py_callstack") if isinstance(more, dict) else ""
+    extra = message.get("extraInfo")
+    trace = extra.get("py_callstack") if isinstance(extra, dict) else ""
     return {
-        "message": told["message"][:MAX_MESSAGE_LENGTH],
+        "message": message["message"][:MAX_MESSAGE_LENGTH],
         "traceback": trace if isinstance(trace, str) else "",
     }
 
 
-ANNOUNCE_DELAY = 0.05  # seconds after which a call that still runs is announced as running
+ANNOUNCE_DELAY = 0.05  # seconds after which a running call is announced
 
 
 class SlowCalls:
-    """Calls that were given to workers just now, in that order, with one timer for them all.
+    """Calls that workers received recently, in order, with one timer for all of them.
 
     Args:
-        announce: told of each that still runs a moment later, and its rank.
+        announce: Called with the rank and the call if the call still runs after ``ANNOUNCE_DELAY``.
     """
 
     def __init__(self, announce: Callable[[int, Call], None]) -> None:
@@ -102,7 +105,7 @@ class SlowCalls:
         self._timer: asyncio.TimerHandle | None = None
 
     def add(self, rank: int, call: Call) -> None:
-        """A worker was given a call."""
+        """Add a call that a worker has received."""
         loop = asyncio.get_running_loop()
         self._drop_ended()
         self._started.append((loop.time() + ANNOUNCE_DELAY, rank, call))
@@ -110,46 +113,46 @@ class SlowCalls:
             self._timer = loop.call_later(ANNOUNCE_DELAY, self._announce_due)
 
     def _drop_ended(self) -> None:
-        """Let go of those that have ended meanwhile: they are an agent's memory."""
-        given = self._started
-        while given and (given[0][2].outcome is not None or given[0][2].pending_outcome is not None):
-            given.popleft()
+        """Drop calls at the front that have ended, to free their memory."""
+        started = self._started
+        while started and (started[0][2].outcome is not None or started[0][2].pending_outcome is not None):
+            started.popleft()
 
     def _announce_due(self) -> None:
         loop = asyncio.get_running_loop()
-        now, given = loop.time(), self._started
+        now, started = loop.time(), self._started
         self._timer = None
         self._drop_ended()
-        while given:
-            due, rank, call = given[0]
+        while started:
+            due, rank, call = started[0]
             if due > now:
                 self._timer = loop.call_at(due, self._announce_due)
                 return
-            given.popleft()
+            started.popleft()
             self._announce(rank, call)
             self._drop_ended()
 
 
-LOW_DISK_BYTES = 1 << 20  # bytes below which a full disk is named as the likely cause of a failure
+LOW_DISK_BYTES = 1 << 20  # bytes of free space below which a full disk is reported as the likely cause
 
 
 class CallLifecycle:
-    """One agent's."""
+    """Start, generator values, outcome and acknowledgement of all calls of one agent."""
 
-    def __init__(self, state: NodeState, audience: ClientRegistry) -> None:
+    def __init__(self, state: NodeState, clients: ClientRegistry) -> None:
         self._state = state
-        self._clients = audience
+        self._clients = clients
         self._registry = state.registry
         self._slow = SlowCalls(self._announce_start)
 
-    def warn_clients(self, words: str) -> None:
-        """Tell all clients of something that hurts no call."""
-        self._clients.send_to_all({"t": "error", "message": words})
+    def warn_clients(self, message: str) -> None:
+        """Send a warning that does not affect any call to all clients."""
+        self._clients.send_to_all({"t": "error", "message": message})
 
-    # -- how they begin ----------------------------------------------------------------------------------
+    # -- start of calls ----------------------------------------------------------------------------------
 
     def on_call_started(self, call: Call, text: str) -> None:
-        """A worker has been given a call, whose header is ``text``; it begins while that is written down."""
+        """Journal that a worker has received a call. ``text`` is the encoded header."""
         self._state.journal.write(call.given_frame(text))
         self._slow.add(call.rank, call)
 
@@ -170,29 +173,29 @@ class CallLifecycle:
             call.owner.send(header)
         self._clients.send_to_watchers(header | {"name": call.header.get("name")}, skip=call.owner)
 
-    # -- what generators yield ---------------------------------------------------------------------------
+    # -- values of generators ----------------------------------------------------------------------------
 
     def on_item(self, call: Call, header: WorkerItem, body: bytes) -> None:
-        """A generator has yielded a value."""
-        told: AnyHeader = header | {"rank": call.rank, "node": self._state.config.node}
+        """Handle a value that a generator yielded."""
+        item: AnyHeader = header | {"rank": call.rank, "node": self._state.config.node}
         self.open_value_buffer(call)
-        data = encode_frame(told, body)
+        data = encode_frame(item, body)
         if call.value_buffer is not None and call.value_buffer.add(header["seq"], header.get("file"), data):
             self._forward_value(call, call.value_buffer, data)
-            told.pop("file", None)  # whoever only watches gets no values
+            item.pop("file", None)  # watchers do not get the values
             if record := self._registry.records.get(call.run):
-                record.items[call.index] = told
-            self._clients.send_to_watchers(told, skip=call.owner)
+                record.items[call.index] = item
+            self._clients.send_to_watchers(item, skip=call.owner)
         if call.owner is None:
             self.send_credit(call)
 
     def open_value_buffer(self, call: Call) -> None:
-        """Have a place for what a generator yields, with what an agent before this one kept there."""
+        """Open the buffer for the values of a generator, including values from an earlier agent."""
         if call.value_buffer is None and call.header.get("stream"):
             call.value_buffer = GeneratorBuffer(self._state.config.spool / f"{call.run}.{call.index}.yields")
 
     def _forward_value(self, call: Call, yields: GeneratorBuffer, data: bytes) -> None:
-        """A generator's new value, to who reads them; behind those that it has not been sent yet."""
+        """Send a generator's new value to its client, after all earlier values."""
         if call.owner is None:
             return
         if yields.next_unsent == yields.next_number - 1 < yields.first + WINDOW:
@@ -203,14 +206,14 @@ class CallLifecycle:
 
     @staticmethod
     def _send_due_values(owner: Connection, call: Call, yields: GeneratorBuffer) -> None:
-        """Send a reader what its window has room for, and the outcome behind the last of it."""
+        """Send the values that fit into the client's window, and the outcome after the last value."""
         for data in yields.pop_sendable():
             owner.write(data)
         if call.outcome is not None and yields.next_unsent >= yields.next_number:
             owner.send(call.outcome, call.result)
 
     def on_values_acked(self, call: Call, until: int) -> None:
-        """Its reader has all values below a number."""
+        """Handle the client's acknowledgement of all values below ``until``."""
         if call.value_buffer is None:
             return
         call.value_buffer.acknowledge(until)
@@ -219,7 +222,8 @@ class CallLifecycle:
         self.send_credit(call)
 
     def send_credit(self, call: Call) -> None:
-        """Tell a generator how far its reader is; where nobody reads, its values wait here, and it goes on."""
+        """Send a generator the number of values its client has acknowledged. Without a client the values are buffered
+        here."""
         if call.value_buffer is not None and call.outcome is None and call.worker is not None:
             until = call.value_buffer.next_number if call.owner is None else call.value_buffer.first
             call.worker.send_acknowledging(
@@ -227,50 +231,52 @@ class CallLifecycle:
             )
 
     def on_want(self, call: Call, header: WorkerWant) -> None:
-        """A call waits for values that its client feeds: the client of now, or the next one, is told."""
+        """Handle a call's request for values of an argument that its client feeds."""
         call.wanted_values[header["arg"]] = header
         if call.owner is not None:
             call.owner.send(header)
 
-    # -- how they end ------------------------------------------------------------------------------------
+    # -- end of calls ------------------------------------------------------------------------------------
 
     def finalize_outcome(
         self, call: Call, header: WorkerOutcome, killed: str, process: Process | None = None
     ) -> WorkerOutcome:
-        """An outcome as its worker tells it, with what only the agent knows.
+        """Complete a worker's outcome with details that only the agent knows.
 
         Args:
-            process: the worker.
-            killed: why the agent had ended the worker, where it had.
+            call: The call that ended.
+            header: The outcome that the worker sent.
+            killed: The reason if the agent stopped the worker, else "".
+            process: The worker.
         """
-        told: AnyHeader = header
-        taken_back = self._state.is_preempted
+        fields: AnyHeader = header
+        is_preempted = self._state.is_preempted
         if call.stop_reason and header["kind"] != "returned":
-            told |= call.stopped_details()
+            fields |= call.stopped_details()
         elif header["kind"] == "collateral":
-            nobody = self._preempted_details() if taken_back else external_sigterm_details()
-            told |= self._worker_stopped_details(killed) if killed else nobody
-        elif taken_back and header["kind"] == "exited" and header.get("exit_code") == ON_SIGTERM:
-            told |= self._preempted_details()
+            unexplained = self._preempted_details() if is_preempted else external_sigterm_details()
+            fields |= self._worker_stopped_details(killed) if killed else unexplained
+        elif is_preempted and header["kind"] == "exited" and header.get("exit_code") == ON_SIGTERM:
+            fields |= self._preempted_details()
         elif header["kind"] == "raised":
             self._add_disk_full_hint(header)
             if process is not None:
                 read_error_file(
                     self._state.config.paths.error_file(process.pid)
-                )  # says the same, and is no later call's
+                )  # duplicates the outcome, and must not be attributed to a later call
         elif header["kind"] == "exited" and process is not None:
-            told |= self._read_error_details(header, process)
+            fields |= self._read_error_details(header, process)
         return header
 
     def _read_error_details(self, ended: EndDetails | WorkerOutcome, process: Process) -> EndDetails:
-        """How a worker ended, with the cause that user code has written down for it."""
-        said = read_error_file(self._state.config.paths.error_file(process.pid))
+        """Return how a worker ended, with the cause from the error file if user code wrote one."""
+        cause = read_error_file(self._state.config.paths.error_file(process.pid))
         kind, error = ended["kind"], ended.get("error")
-        if said is None or error is None:
+        if cause is None or error is None:
             return {"kind": kind}
-        words: ErrorKeys = {"type": error["type"], "message": f"{said['message']} ({error['message']})"}
-        words["traceback"] = said["traceback"]
-        return {"kind": kind, "error": self._state.redactor.redact_json(words)}
+        described: ErrorKeys = {"type": error["type"], "message": f"{cause['message']} ({error['message']})"}
+        described["traceback"] = cause["traceback"]
+        return {"kind": kind, "error": self._state.redactor.redact_json(described)}
 
     def _add_disk_full_hint(self, header: WorkerOutcome) -> None:
         error, config = header.get("error"), self._state.config
@@ -282,21 +288,24 @@ class CallLifecycle:
     def finish(
         self,
         call: Call,
-        told: WorkerOutcome,
+        outcome: WorkerOutcome,
         body: bytes = b"",
         logs: RankLogs | None = None,
         *,
         more: bool = False,
     ) -> None:
-        """A call has ended.
+        """Record and send the outcome of a call.
 
         Args:
-            more: whether the slot has others to run, so that clients may hear of several at once.
-            logs: of the slot that ran it.
+            call: The call that ended.
+            outcome: The outcome, as completed by ``finalize_outcome``.
+            body: The pickled result or exception.
+            logs: Logs of the slot that ran the call.
+            more: Whether the slot has further calls, so that several outcomes can be sent together.
         """
         call.cancel_timers()
-        heard: AnyHeader = told
-        header: AgentOutcome = heard  # it has what it lacks of one in a moment
+        fields: AnyHeader = outcome
+        header: AgentOutcome = fields  # the missing keys follow
         header["rank"] = call.rank
         header["node"] = self._state.config.node
         header["begun"] = call.started_at is not None
@@ -312,52 +321,52 @@ class CallLifecycle:
         if call.owner is not None and (
             call.value_buffer is None or call.value_buffer.next_unsent >= call.value_buffer.next_number
         ):
-            # Else it follows the last of the values.
+            # Otherwise the outcome is sent after the last value.
             (call.owner.write_batched if more else call.owner.write)(data)
         self._registry.record_outcome(call, header)
         self._state.journal.write(data)
         self._clients.send_to_watchers(header, skip=call.owner, soon=more)
 
     def on_worker_death(self, call: Call, process: Process, status: int | None, logs: RankLogs) -> None:
-        """The worker of a call ended before the call did."""
+        """Record the outcome of a call whose worker died."""
         body = b""
         more: AnyHeader = {}
-        taken_back = self._state.is_preempted
-        if process.exited_successfully(status) and not call.stop_reason and not taken_back:
+        is_preempted = self._state.is_preempted
+        if process.exited_successfully(status) and not call.stop_reason and not is_preempted:
             ended: EndDetails = {"kind": "returned"}
             more, body = {"summary": NONE_SUMMARY, "size": len(PICKLED_NONE)}, PICKLED_NONE
         elif call.stop_reason:
             ended = call.stopped_details()
         elif process.kill_reason:
             ended = self._worker_stopped_details(process.kill_reason)
-        elif taken_back and ended_by_sigterm(status):
+        elif is_preempted and ended_by_sigterm(status):
             ended = self._preempted_details()
         else:
-            fields, words = describe_exit(status)
+            fields, reason = describe_exit(status)
             if process.connection is None:
-                said = self._state.last_output(logs.names[1], process.stderr_start)
-                words = f"its worker could not start: {words}; {said}"
-            ended = {**fields, "kind": "exited", "error": {"type": "RankExit", "message": words}}
+                last_output = self._state.last_output(logs.names[1], process.stderr_start)
+                reason = f"its worker could not start: {reason}; {last_output}"
+            ended = {**fields, "kind": "exited", "error": {"type": "RankExit", "message": reason}}
             ended = ended | self._read_error_details(ended, process)
         header: WorkerOutcome = call.make_outcome(ended) | more
         if call.started_at is not None:
             header["seconds"] = asyncio.get_running_loop().time() - call.started_at
         self.finish(call, header, body, logs)
 
-    def report_start_failure(self, call: Call, words: str) -> None:
-        """There is no worker for a call, and none to be had."""
-        failed: EndDetails = {"kind": "exited", "error": {"type": "RankExit", "message": words}}
+    def report_start_failure(self, call: Call, message: str) -> None:
+        """Record that no worker could be started for a call."""
+        failed: EndDetails = {"kind": "exited", "error": {"type": "RankExit", "message": message}}
         self.finish(call, call.make_outcome(call.stopped_details() if call.stop_reason else failed))
 
     def finish_stopped(self, call: Call) -> None:
-        """A call was stopped before a worker had it."""
+        """Record the outcome of a call that was stopped before a worker received it."""
         self.finish(call, call.make_outcome(call.stopped_details()))
 
     def reject_stale(self, call: Call) -> None:
-        """A gang call whose gang is no more was not begun: hand it back for the client to start anew."""
+        """Return a gang call of an outdated gang to the client, which sends it again for a new gang."""
         gang = self._state.gang
         stale: AnyHeader = {"t": "stale", "run": call.run, "i": call.index, "kind": "stale"}
-        self._registry.record_outcome(call, stale)  # in the place of an outcome, until it is dropped
+        self._registry.record_outcome(call, stale)  # marks the call as ended until it is dropped
         self._registry.drop(call)
         self._registry.records[call.run].outcomes.pop(call.index, None)
         if call.owner is not None:
@@ -366,24 +375,24 @@ class CallLifecycle:
             call.owner.send({"t": "stale", "run": call.run, "i": call.index} | reason)
 
     def _worker_stopped_details(self, reason: str) -> EndDetails:
-        """The part of an outcome that says why we ended its worker."""
-        if self._state.is_closing and not self._state.end_frame:  # nobody ends the pool: only this node leaves it
+        """Return the error and kind of an outcome whose worker the agent stopped."""
+        if self._state.is_closing and not self._state.end_frame:  # only this agent ends, not the pool
             if self._state.is_preempted:
                 return self._preempted_details()
-            words = f"the agent of node {self._state.config.node} was ended on its machine"
-            return {"kind": "lost", "error": {"type": "NodeLost", "message": words}}
+            message = f"the agent of node {self._state.config.node} was ended on its machine"
+            return {"kind": "lost", "error": {"type": "NodeLost", "message": message}}
         return worker_stopped_details(reason)
 
     def _preempted_details(self) -> EndDetails:
-        """The part of an outcome that says that the machine's provider wants it back."""
-        words = f"preempted: the machine of node {self._state.config.node} was taken back by its provider"
-        error: ErrorKeys = {"type": PREEMPTED, "message": words}
+        """Return the error and kind of an outcome whose machine the provider preempted."""
+        message = f"preempted: the machine of node {self._state.config.node} was taken back by its provider"
+        error: ErrorKeys = {"type": PREEMPTED, "message": message}
         return {"kind": "lost", "error": error, "exit_code": None, "signal": None}
 
-    # -- who has what came of them -----------------------------------------------------------------------
+    # -- delivery ----------------------------------------------------------------------------------------
 
     def claim(self, connection: Connection, call: Call, header: ClientCall | ClientClaim) -> None:
-        """A client asks again for what it asked before, over a new connection."""
+        """Deliver the outcome of a call to a client that requests it over a new connection."""
         call.owner = connection
         for want in call.wanted_values.values():
             connection.send(want | {"again": True})
@@ -397,7 +406,7 @@ class CallLifecycle:
             connection.send(call.outcome, call.result)
 
     def on_client_gone(self, connection: Connection) -> None:
-        """A client is gone: what its calls come to waits here for another."""
+        """Buffer the outcomes of a disconnected client's calls until a client claims them."""
         for call in self._registry.calls.values():
             if call.owner is connection:
                 call.owner = None
@@ -405,7 +414,7 @@ class CallLifecycle:
                 self.send_credit(call)
 
     def calls_awaiting_input(self) -> list[Call]:
-        """Calls that wait for values of a client that is not there."""
+        """Return the calls that wait for input from a disconnected client."""
         return [call for call in self._registry.calls.values() if call.wanted_values and self.is_orphaned(call)]
 
     @staticmethod
@@ -413,15 +422,15 @@ class CallLifecycle:
         return call.owner is None and call.outcome is None
 
     def unfetched_sizes(self) -> dict[str, int]:
-        """Runs with results that wait for a client to come for them, and bytes of those; None needs no fetching."""
+        """Return the bytes of results that no connected client owns, by run. A result of None counts as 0 bytes."""
         return _result_sizes(call for call in self._registry.calls.values() if call.owner is None)
 
-    def unconfirmed_sizes(self, given_up: Container[str]) -> dict[str, int]:
-        """Runs with results that no client has confirmed, and bytes of those; but for runs that were given up."""
-        return _result_sizes(call for call in self._registry.calls.values() if call.run not in given_up)
+    def unconfirmed_sizes(self, abandoned: Container[str]) -> dict[str, int]:
+        """Return the bytes of results that no client has confirmed, by run, except for abandoned runs."""
+        return _result_sizes(call for call in self._registry.calls.values() if call.run not in abandoned)
 
     def acknowledge(self, calls: dict[str, list[int] | None]) -> None:
-        """A client has what came of these calls."""
+        """Delete the results that a client has confirmed."""
         for run in [run for run, only in calls.items() if only is None]:
             record = self._registry.records.get(run)
             if record is not None and record.kind == "map" and not record.over:
@@ -437,11 +446,11 @@ class CallLifecycle:
 
 
 def _result_sizes(calls: Iterable[Call]) -> dict[str, int]:
-    """Bytes of what came of calls, by run."""
+    """Return the bytes of the calls' results, by run."""
     sizes: dict[str, int] = {}
     for call in calls:
         if call.outcome is not None and call.outcome.get("kind") in RESULT_KINDS:
             is_none = call.outcome.get("summary") == NONE_SUMMARY and call.value_buffer is None
-            size = max(call.outcome.get("size", 0), len(call.result))  # an exception's is told by no header
+            size = max(call.outcome.get("size", 0), len(call.result))  # headers of exceptions have no size
             sizes[call.run] = sizes.get(call.run, 0) + (0 if is_none else size)
     return sizes

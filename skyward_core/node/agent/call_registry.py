@@ -29,19 +29,18 @@ if TYPE_CHECKING:
     )
 
 
-MAX_METRIC_NAMES = 16  # names of numbers of an outcome of a sweep, more of which later clients are not told
-NEXT_STEP_GRACE = 10.0  # seconds that a node is kept for the next step of a job
-MAX_RECORDS = 64  # runs remembered after they ended, for clients that come later
+MAX_METRIC_NAMES = 16  # metric names in an outcome of a sweep; outcomes with more lose them in the record
+NEXT_STEP_GRACE = 10.0  # seconds that a node is reserved for the next step of a job
+MAX_RECORDS = 64  # ended runs that are remembered for clients that connect later
 
 Key = tuple[str, int]
 
 
 class Call:
-    """One rank's part of a run, or one task. (Agents start while somebody waits, and dataclasses take each one of them
-    two milliseconds.)
+    """One rank's part of a run, or one task. (Not a dataclass: creating one would delay each agent by 2 ms.)
 
     Args:
-        owner: the connection that gets the result.
+        owner: Connection of the client that gets the result.
     """
 
     def __init__(
@@ -56,19 +55,19 @@ class Call:
         self.rank = rank
         self.slot = slot
         self.started_at: float | None = None
-        self.started_unix = 0.0  # the same as Unix time
-        self.worker: Connection | None = None  # that runs it
+        self.started_unix = 0.0  # the same in Unix time
+        self.worker: Connection | None = None  # the worker that runs the call
         self.log_start: dict[str, int] = {}
         self.stop_reason = ""
         self.timers: list[asyncio.TimerHandle] = []
         self.value_buffer: GeneratorBuffer | None = None
-        self.wanted_values: dict[int, WorkerWant] = {}  # of arguments that are fed, by number
-        self.owner_lost_at = 0.0  # when its client was lost, by the loop's clock
+        self.wanted_values: dict[int, WorkerWant] = {}  # requests for values of fed arguments, by argument number
+        self.owner_lost_at = 0.0  # when its client disconnected, by the loop's clock
         self.outcome: AgentOutcome | None = None
         self.result = b""
-        # Its outcome, told when its worker, that it has ended, is gone.
+        # The outcome of a call that ended its worker, sent once the worker has exited.
         self.pending_outcome: tuple[WorkerOutcome, bytes] | None = None
-        self.order = 0  # in which it came here; all calls of a broadcast have that of the first one
+        self.order = 0  # arrival number; all calls of a broadcast have the number of the first one
 
     @property
     def key(self) -> Key:
@@ -88,12 +87,12 @@ class Call:
         self.timers.clear()
 
     def given_frame(self, text: str = "") -> bytes:
-        """What the journal says when it is handed to its worker; ``text`` is its header, where that is encoded."""
-        told = {"t": "given", "slot": self.slot, "rank": self.rank, "log": self.log_start}
-        return encode_frame_text(f'{encode_json(told)[:-1]},"call":{text or encode_json(self.header)}}}')
+        """Return the journal frame for a call that a worker receives. ``text`` is the encoded header, if available."""
+        fields = {"t": "given", "slot": self.slot, "rank": self.rank, "log": self.log_start}
+        return encode_frame_text(f'{encode_json(fields)[:-1]},"call":{text or encode_json(self.header)}}}')
 
     def make_outcome(self, ended: EndDetails) -> WorkerOutcome:
-        """The outcome of a call that its worker tells nothing of."""
+        """Return the outcome of a call for which the worker sent none."""
         said: AnyHeader = {
             "t": "outcome", "run": self.run, "i": self.index, "seconds": 0.0, "summary": None, "size": 0,
         } | ended  # fmt: skip
@@ -101,10 +100,10 @@ class Call:
         return told
 
     def stopped_details(self) -> EndDetails:
-        """The part of an outcome that says why we stopped the call."""
+        """Return the error and kind of an outcome whose call the agent stopped."""
         if self.stop_reason == "timeout":
-            words = f"ran longer than its timeout of {self.timeout:g} s and was stopped"
-            return {"kind": "exited", "error": {"type": "TimeoutError", "message": words}}
+            message = f"ran longer than its timeout of {self.timeout:g} s and was stopped"
+            return {"kind": "exited", "error": {"type": "TimeoutError", "message": message}}
         reasons = {
             "fail-fast": "stopped because another rank failed",
             "cancel": "stopped because the run was cancelled",
@@ -114,7 +113,7 @@ class Call:
 
 
 class RunRecord:
-    """What a client that comes later is told of a run: headers only, no values."""
+    """Summary of a run for clients that connect later: headers only, no values."""
 
     def __init__(self, run: str, function: str, kind: str, total: int) -> None:
         self.run = run
@@ -124,29 +123,29 @@ class RunRecord:
         self.opened_at = time.time()
         self.outcomes: dict[int, AgentOutcome] = {}
         self.began: dict[int, AgentBegan] = {}
-        self.items: dict[int, AgentItem] = {}  # what its generators yielded last
+        self.items: dict[int, AgentItem] = {}  # latest values of its generators
         self.active = 0
-        # Tasks of a gather; there may be many, so that only failures are remembered one by one. Of a sweep all are:
-        # which combinations are still missing matters to whoever comes later.
+        # Number of returned tasks of a gather, whose outcomes are not stored individually. For sweeps all outcomes are
+        # stored, because later clients need to know the missing trials.
         self.returned = 0
-        self.over = False  # of a map: its client has said that there is no more of it
-        self.epoch = 0  # of the gang that it was meant for last
-        self.nodes: list[int] = []  # that have it, where these are not all
-        self.job = ""  # the job that it is a step of
-        self.more = False  # whether another one follows
-        self.has_next_step = False  # that one has come
-        self.ended_at = 0.0  # of its latest outcome, by the monotonic clock
-        self.order = 0  # in which its first call came here
+        self.over = False  # for maps: whether the client has sent the last call
+        self.epoch = 0  # of the gang that ran it last
+        self.nodes: list[int] = []  # nodes of the run if not all
+        self.job = ""  # job that the run is a step of
+        self.more = False  # whether the job has another step
+        self.has_next_step = False  # whether that step has arrived
+        self.ended_at = 0.0  # time of the latest outcome, by the monotonic clock
+        self.order = 0  # arrival number of its first call
 
     @property
     def retained_for_job(self) -> str:
-        """The job for whose next step the node is kept; "" for none."""
+        """Job for whose next step the node is reserved; "" for none."""
         went_well = all(each["kind"] == "returned" for each in self.outcomes.values())
         late = self.active or not self.outcomes or time.monotonic() - self.ended_at > NEXT_STEP_GRACE
         return self.job if self.more and not self.has_next_step and went_well and not late else ""
 
     def to_json(self) -> dict[str, Any]:
-        told = {
+        fields = {
             "run": self.run,
             "function": self.function,
             "kind": self.kind,
@@ -159,13 +158,14 @@ class RunRecord:
             "returned": self.returned,
             "over": self.over,
         }
-        more = (("nodes", self.nodes), ("job", self.job), ("more", self.more))
-        return told | {key: value for key, value in more if value}
+        optional = (("nodes", self.nodes), ("job", self.job), ("more", self.more))
+        return fields | {key: value for key, value in optional if value}
 
     def count_items(self, call: Call, outcome: AgentOutcome) -> None:
-        """Of a map, which may have endlessly many calls: what a rank has done is told as of a generator."""
-        had = self.items.get(call.rank)
-        done = (0 if had is None else had["seq"] + 1) + outcome.get("items", 0)
+        """Count a map's finished items per rank. The count is stored like a generator's progress, because a map may be
+        endless."""
+        previous = self.items.get(call.rank)
+        done = (0 if previous is None else previous["seq"] + 1) + outcome.get("items", 0)
         self.items[call.rank] = {
             "t": "item", "run": self.run, "i": call.rank, "rank": call.rank, "node": outcome["node"],
             "seq": max(0, done - 1), "summary": outcome.get("summary"),
@@ -173,18 +173,18 @@ class RunRecord:
 
 
 class CallRegistry:
-    """All calls that nobody has acknowledged yet, and a record of the latest runs."""
+    """All unacknowledged calls, and records of recent runs."""
 
     def __init__(self) -> None:
         self.calls: dict[Key, Call] = {}
         self._by_run: dict[str, dict[int, Call]] = {}
         self.records: dict[str, RunRecord] = {}
-        self._cancelled: dict[str, None] = {}  # the latest runs that were, in order
+        self._cancelled: dict[str, None] = {}  # recently cancelled runs, oldest first
         self.active = 0  # calls without an outcome
         self._last_order = 0
 
     def add(self, call: Call) -> bool:
-        """Take a call in; says whether it is the first of its run."""
+        """Add a call. Return whether it is the first of its run."""
         self.calls[call.key] = call
         self._by_run.setdefault(call.run, {})[call.index] = call
         record = self.records.get(call.run)
@@ -195,10 +195,10 @@ class CallRegistry:
             self.records[call.run] = record
             self._evict_record()
         self._last_order += 1
-        came = self._last_order
+        order = self._last_order
         if first:
-            record.order = came
-        call.order = record.order if call.is_gang_call else came
+            record.order = order
+        call.order = record.order if call.is_gang_call else order
         record.active += 1
         record.epoch, record.nodes = call.header.get("epoch", 0), call.header.get("nodes", [])
         record.job, record.more = call.header.get("job", ""), call.header.get("more", False)
@@ -208,13 +208,13 @@ class CallRegistry:
         return first
 
     def _mark_next_step(self, job: str, record: RunRecord) -> None:
-        """What was kept here for a job's next step is that one's now."""
+        """Mark the earlier steps of a job as followed by a next step."""
         for other in self.records.values() if job else ():
             if other.job == job and other is not record:
                 other.has_next_step = True
 
     def cancel(self, run: str) -> None:
-        """Remember that a run is cancelled: its client may hear of that only from its later calls."""
+        """Remember that a run is cancelled. Further calls of the run may already be on their way."""
         self._cancelled[run] = None
         if len(self._cancelled) > MAX_RECORDS:
             del self._cancelled[next(iter(self._cancelled))]
@@ -245,7 +245,7 @@ class CallRegistry:
         return list(self._by_run.get(run, {}).values())
 
     def unacknowledged(self) -> Iterator[bytes]:
-        """The journal's frames of all calls that workers were given, or that have ended."""
+        """Return journal frames for all calls that started or ended."""
         for call in self.calls.values():
             if call.started_at is not None:
                 yield call.given_frame()
@@ -257,7 +257,11 @@ class CallRegistry:
         return [calls[index] for index in indices if index in calls]
 
     def acknowledge(self, calls: Mapping[str, list[int] | None]) -> list[Call]:
-        """A client has what came of these (run -> indices, or None for all of the run): forget, and give, them."""
+        """Drop acknowledged calls and return them.
+
+        Args:
+            calls: Run -> call indices, or None for all calls of the run.
+        """
         known = [
             call
             for run, only in calls.items()
@@ -269,7 +273,7 @@ class CallRegistry:
         return known
 
     def drop(self, call: Call) -> None:
-        """Forget a call that nobody needs any more; its run's record stays."""
+        """Remove a call and its buffered values. The record of its run remains."""
         if call.value_buffer is not None:
             call.value_buffer.remove()
         del self.calls[call.key]
@@ -286,7 +290,7 @@ class CallRegistry:
 
 
 def _shorten_outcome(outcome: AgentOutcome) -> AgentOutcome:
-    """An outcome without what is long of it: of a sweep there may be thousands in one greeting."""
+    """Return an outcome without long fields. A sweep may have thousands of outcomes in one welcome frame."""
     short = outcome.copy()
     summary = short.get("summary")
     if summary and summary.get("size", 0) > MAX_SHORT_TEXT:

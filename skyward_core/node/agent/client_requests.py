@@ -1,4 +1,4 @@
-"""Handlers of the requests of clients."""
+"""Handlers of client requests."""
 
 from __future__ import annotations
 
@@ -65,55 +65,55 @@ _CODE = (
 
 
 class PeerTransfers:
-    """Each client brings certificates of its own, and its listener ends when it leaves."""
+    """Direct file transfers, with one server process per client because each client has its own certificates."""
 
     def __init__(self, config: AgentConfig) -> None:
         self._config = config
         self._processes: dict[Connection, _PeerProcess] = {}
 
     def on_client_gone(self, connection: Connection) -> None:
-        """A client is gone."""
+        """Stop the server process of a disconnected client."""
         if (helper := self._processes.pop(connection, None)) is not None:
             helper.close()
 
     async def answer(self, connection: Connection, header: ClientPeers | ClientPull) -> None:
-        """Do what a "peers" or "pull" request asks for, and answer it."""
-        answer: Header
+        """Handle and answer a "peers" or "pull" request."""
+        fields: Header
         try:
             if header["t"] == "peers":
-                answer = await self._listen(connection, header)
+                fields = await self._listen(connection, header)
             else:
-                answer = await self._pull(connection, header)
+                fields = await self._pull(connection, header)
         except OSError as error:
-            answer = {"error": str(error)}
-        connection.send({"t": "known", "id": header["id"]} | answer)
+            fields = {"error": str(error)}
+        connection.send({"t": "known", "id": header["id"]} | fields)
 
-    async def _listen(self, connection: Connection, papers: ClientPeers) -> Header:
-        self.on_client_gone(connection)  # with those certificates that it brought before
+    async def _listen(self, connection: Connection, credentials: ClientPeers) -> Header:
+        self.on_client_gone(connection)  # stop the process with the earlier certificates
         helper = await _PeerProcess.start()
         if not connection.is_open:
             helper.close()
             return {}
         self._processes[connection] = helper
-        place = {
+        paths = {
             "blobs": str(self._config.blobs),
             "spool": str(self._config.spool),
             "address": self._config.address,
             "work": self._config.cwd,
         }
-        return await helper.request(papers | place)
+        return await helper.request(credentials | paths)
 
     async def _pull(self, connection: Connection, header: ClientPull) -> Header:
         blob = self._config.blobs / header["hash"]
         if blob.is_file() and blob.stat().st_size == header["size"]:
             return {}
         if connection not in self._processes or header["from"] is None:
-            raise OSError("it is not there")
+            raise OSError("the node does not have the blob")
         return await self._processes[connection].request(header)
 
 
 class _PeerProcess:
-    """The process that talks to peers on behalf of one client; see ``blob_server.main``. It ends with us."""
+    """The process that exchanges files with peers for one client; see ``blob_server.main``. It ends with the agent."""
 
     def __init__(self) -> None:
         self._connection = Connection(self._on_answer, self._on_lost)
@@ -122,10 +122,10 @@ class _PeerProcess:
 
     @classmethod
     async def start(cls) -> _PeerProcess:
-        """Have one running.
+        """Start the process.
 
         Raises:
-            OSError: no process can be started.
+            OSError: If no process can be started.
         """
         self = cls()
         ours = _spawn_peer_process()
@@ -133,10 +133,10 @@ class _PeerProcess:
         return self
 
     async def request(self, header: ClientPull | Header) -> Header:
-        """Pass a request on, and wait for its answer.
+        """Forward a request and wait for the answer.
 
         Raises:
-            OSError: the process has ended before it answered.
+            OSError: If the process ends before it answers.
         """
         self._next_id += 1
         waiting: asyncio.Future[AgentKnown] = asyncio.get_running_loop().create_future()
@@ -155,7 +155,7 @@ class _PeerProcess:
     def _on_lost(self, connection: Connection) -> None:
         for waiting in self._pending.values():
             if not waiting.done():
-                waiting.set_exception(OSError("its process that talks to peers has ended"))
+                waiting.set_exception(OSError("the file transfer process of the node exited"))
         self._pending.clear()
 
     def close(self) -> None:
@@ -163,20 +163,20 @@ class _PeerProcess:
 
 
 def _spawn_peer_process() -> socket.socket:
-    """Our end of the socket that the new process has the other end of."""
+    """Start the process and return our end of a socket pair to it."""
     ours, theirs = socket.socketpair()
     with theirs:
         command = [sys.executable, "-I", "-S", "-c", _CODE, str(theirs.fileno())]
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()])
-    process.returncode = 0  # the agent collects every child itself
+    process.returncode = 0  # the agent reaps all children itself
     return ours
 
 
-FEEDER_TIMEOUT = 300  # seconds that a call waits for a client that feeds it an argument
+FEEDER_TIMEOUT = 300  # seconds that a call waits for its disconnected client to feed an argument
 
 
 class AgentLifecycle(Protocol):
-    """What they ask of the agent's own life; see ``agent.Agent``."""
+    """Methods of ``agent_lifetime.Agent`` that request handlers use."""
 
     def is_in_use(self) -> bool: ...
 
@@ -194,22 +194,22 @@ class AgentLifecycle(Protocol):
 
 
 class ClientRequests:
-    """Those of all clients of one agent."""
+    """Handlers of the requests of all clients of one agent."""
 
     def __init__(
         self,
         state: NodeState,
-        audience: ClientRegistry,
+        clients: ClientRegistry,
         lifecycle: CallLifecycle,
         slots: SlotDispatcher,
         phases: RankPhases,
         fail_fast: FailFast,
-        life: AgentLifecycle,
+        agent: AgentLifecycle,
     ) -> None:
-        self._state, self._clients, self._lifecycle = state, audience, lifecycle
-        self._slots, self._phases, self._agent = slots, phases, life
+        self._state, self._clients, self._lifecycle = state, clients, lifecycle
+        self._slots, self._phases, self._agent = slots, phases, agent
         self._registry = state.registry
-        self._gang_requests = GangRequests(state, slots, audience, fail_fast)
+        self._gang_requests = GangRequests(state, slots, clients, fail_fast)
         self._transfers = PeerTransfers(state.config)
         self._handlers: dict[str, Handler] = {
             "hello": self._hello,
@@ -241,7 +241,7 @@ class ClientRequests:
         }
 
     def accept(self) -> Connection:
-        """Take in one more client."""
+        """Create the connection of a new client."""
         connection = Connection(self._on_frame, self._on_lost, validate_client_frame)
         self._clients.add(connection)
         return connection
@@ -257,11 +257,11 @@ class ClientRequests:
             asyncio.get_running_loop().call_later(FEEDER_TIMEOUT, self._stop_unfed_call, call)
 
     def _stop_unfed_call(self, call: Call) -> None:
-        """Nobody but its own client has the values that a call waits for, and machines cost money meanwhile."""
-        away = asyncio.get_running_loop().time() - call.owner_lost_at
-        if self._lifecycle.is_orphaned(call) and away >= FEEDER_TIMEOUT:
-            words = f"its client, which feeds it an argument, has been away for {FEEDER_TIMEOUT} s"
-            self._slots.stop(call, words, self._state.config.grace)
+        """Stop a call whose client does not return to feed its argument, because waiting machines cost money."""
+        disconnected = asyncio.get_running_loop().time() - call.owner_lost_at
+        if self._lifecycle.is_orphaned(call) and disconnected >= FEEDER_TIMEOUT:
+            reason = f"the client that feeds its argument has been disconnected for {FEEDER_TIMEOUT} s"
+            self._slots.stop(call, reason, self._state.config.grace)
 
     def _on_frame(self, connection: Connection, header: FromClient, body: bytes) -> None:
         handler = self._handlers.get(header["t"])
@@ -271,7 +271,7 @@ class ClientRequests:
         if (work := handler(connection, header, body)) is not None:
             self._state.spawn(work)
 
-    # -- who they are ------------------------------------------------------------------------------------
+    # -- clients -----------------------------------------------------------------------------------------
 
     def _hello(self, connection: Connection, header: ClientHello, body: bytes) -> None:
         state, client = self._state, self._clients[connection]
@@ -312,11 +312,11 @@ class ClientRequests:
         self._agent.on_remote_notice(header["node"], header["left"])
 
     def _ping(self, connection: Connection, header: ClientPing, body: bytes) -> None:
-        left = self._state.lease.remaining(in_use=self._agent.is_in_use())
-        told: AgentPong = {"t": "pong", "lease": left, "unfetched": self._lifecycle.unfetched_sizes()}
+        remaining = self._state.lease.remaining(in_use=self._agent.is_in_use())
+        pong: AgentPong = {"t": "pong", "lease": remaining, "unfetched": self._lifecycle.unfetched_sizes()}
         if self._registry.active:
-            told["processor"] = self._slots.processor_seconds()
-        connection.send({"id": header.get("id")} | told)
+            pong["processor"] = self._slots.processor_seconds()
+        connection.send({"id": header.get("id")} | pong)
 
     async def _halt(self, connection: Connection, header: ClientHalt, body: bytes) -> None:
         await self._agent.halt(connection.peer_name or "another client")
@@ -326,7 +326,7 @@ class ClientRequests:
         self._agent.discard_results(header.get("drop", []), header.get("keep", 0.0))
         self._agent.shut_down(connection.peer_name or "another client", "")
 
-    # -- calls and what comes of them --------------------------------------------------------------------
+    # -- calls and outcomes ------------------------------------------------------------------------------
 
     def _call(self, connection: Connection, header: ClientCall, body: bytes) -> None:
         known = self._registry.calls.get((header["run"], header["i"]))
@@ -335,7 +335,7 @@ class ClientRequests:
             return
         self._gang_requests.reenter_contexts()
         call = Call(header["run"], header["i"], header, body, connection)
-        slot = self._slots.pick_slot(call)  # before anything remembers it
+        slot = self._slots.pick_slot(call)  # may raise: before the call is registered
         if self._registry.add(call) and len(self._clients) > 1:
             record = self._registry.records[call.run]
             self._clients.send_to_watchers({"t": "run"} | record.to_json(), skip=connection)
@@ -346,14 +346,14 @@ class ClientRequests:
             slot.enqueue(call)
 
     def _claim_run(self, connection: Connection, header: ClientClaim, body: bytes) -> None:
-        """A client wants the results of a run whose own client is gone."""
+        """Deliver the outcomes of a run to a client that did not dispatch it."""
         calls = self._registry.calls_of_run(header["run"])
         connection.send({"t": "known", "id": header.get("id", -1), "calls": [call.index for call in calls]})
         for call in calls:
             self._lifecycle.claim(connection, call, header)
 
     def _ack(self, connection: Connection, header: ClientAck, body: bytes) -> None:
-        """The client has these results; ``calls``: run -> indices, or null for all of the run."""
+        """Handle an acknowledgement. ``calls`` maps runs to call indices, or to null for the whole run."""
         self._lifecycle.acknowledge(header["calls"])
 
     def _credit(self, connection: Connection, header: ClientCredit, body: bytes) -> None:
@@ -372,7 +372,7 @@ class ClientRequests:
         self._gang_requests.drop_run(run, connection.peer_name)
         if reason == "cancel" and "i" not in header:
             self._registry.cancel(run)
-        # Who does not know on which nodes a run is tells all of them.
+        # A client that does not know the nodes of a run sends the request to all nodes.
         is_here = not state.gang.members or run in self._registry.records
         breaks = bool(header.get("break")) and header["break"] == state.gang.epoch and is_here
         self._slots.stop_run(run, reason, grace, breaks=breaks, only=header.get("i"))
@@ -382,7 +382,7 @@ class ClientRequests:
     def _tail(self, connection: Connection, header: ClientTail, body: bytes) -> None:
         client = self._clients[connection]
         if client.follower is not None:
-            client.follower.cancel()  # it asks again for what its disk did not take
+            client.follower.cancel()  # the client requests bytes again that it could not store
         client.tail = LogTail(
             self._state.config.spool,
             connection,
@@ -395,7 +395,7 @@ class ClientRequests:
         client.follower = asyncio.create_task(self._follow_logs(client.tail))
 
     async def _follow_logs(self, tail: LogTail) -> None:
-        await self._state.env_known.wait()  # of what has to be blanked
+        await self._state.env_known.wait()  # secrets must be known before logs are sent
         await tail.run()
 
     def _has_active_calls(self) -> bool:
@@ -411,7 +411,7 @@ class ClientRequests:
             with open(path, "rb") as source:
                 source.seek(at)
                 while connection.is_open:
-                    data = source.read(CHUNK_BYTES // 4)  # larger pieces stay with the agent as freed memory
+                    data = source.read(CHUNK_BYTES // 4)  # larger chunks would remain in the agent's heap
                     connection.send({"t": "data", "id": header["id"], "at": at, "last": not data}, data)
                     at += len(data)
                     if not data:
@@ -432,10 +432,10 @@ class ClientRequests:
         try:
             save_source(self._state.config.paths, header["hash"], header["name"], body)
         except (OSError, ValueError) as error:
-            connection.send({"t": "error", "message": f"the source of {header['name']} is not kept: {error}"})
+            connection.send({"t": "error", "message": f"cannot save the source of {header['name']}: {error}"})
 
     def _drop_blobs(self, connection: Connection, header: ClientDrop, body: bytes) -> None:
-        """Make room for other blobs; those that somebody may be about to use stay."""
+        """Delete blobs to free disk space, except for blobs that waiting calls or other clients may need."""
         alone = not any(other.renews for other in self._clients.others(connection))
         waiting = [call.header for call in self._registry.calls.values() if call.outcome is None]
         used = {call[part][0] for call in waiting for part in ("fn", "args")}
@@ -444,7 +444,7 @@ class ClientRequests:
                 (self._state.config.blobs / Path(name).name).unlink(missing_ok=True)
         connection.send({"t": "known", "id": header["id"]})
 
-    # -- the inside of ranks -----------------------------------------------------------------------------
+    # -- inspection of ranks -----------------------------------------------------------------------------
 
     @cached_property
     def _diagnostics(self) -> DiagnosticsHandler:

@@ -1,4 +1,4 @@
-"""What an agent is told when it is started. It comes by standard input, so that it may hold secrets (env)."""
+"""Configuration of an agent. Sent through standard input, because ``env`` may contain secrets."""
 
 from __future__ import annotations
 
@@ -11,41 +11,42 @@ from typing import Any
 from skyward_core.node.bootstrap.host_inspection import NVIDIA_DEVICES
 from skyward_core.protocol.node_paths import NodePaths, worker_socket_path
 
-NVML_LIBRARY = "libnvidia-ml.so.1"  # the library by which it is asked, where it is in no usual place
+NVML_LIBRARY = "libnvidia-ml.so.1"  # NVML if it is not in a usual folder
 
 
 class AgentConfig:
-    """One node's part of a pool. Nobody changes one. (Agents wait for this; a dataclass takes two milliseconds.)
+    """Immutable configuration of one node of a pool. (Not a dataclass: creating one would delay each agent by 2 ms.)
 
     Attributes:
-        folder: the agent's own folder: lock, spool, blobs.
-        socket: path of the Unix socket it listens on; the workers' one stands beside it.
-        bundle: the zip file put first on the workers' ``sys.path``, or "".
-        path_before: entries of the workers' ``sys.path`` before their standard library.
-        path: entries added to its end.
-        cwd: the ranks' working folder; the very last entry, unless others may write there.
-        client_cwd: the client's folder that ``cwd`` is a copy of, "" where it has none; None where both see the same
-            files.
-        idle_timeout, ttl: the lease, in seconds; see ``agent.agent_state``.
-        deadman: minutes after which the machine ends itself unless this agent puts that off; 0 where it never does.
-        log_limit: bytes that a rank may print during one run, to each of its streams; 0 for no limit.
-        keep_results: seconds that what nobody has fetched stays on the host after this agent's end; see
+        folder: The agent's own folder: lock, spool, blobs.
+        socket: Path of the Unix socket for clients; the socket for workers is beside it.
+        bundle: Zip file put first on the workers' ``sys.path``, or "".
+        path_before: Entries of the workers' ``sys.path`` before their standard library.
+        path: Entries appended to the workers' ``sys.path``.
+        cwd: Working folder of the ranks; also the last entry of ``sys.path``, unless other users can write to it.
+        client_cwd: The client's folder that ``cwd`` is a copy of; "" if there is none; None if client and node share
+            the
+            file system.
+        idle_timeout, ttl: Limits of the lease in seconds; see ``agent.agent_state``.
+        deadman: Minutes until the machine shuts itself down unless the agent postpones it; 0 to never shut down.
+        log_limit: Bytes that a rank may print to each stream during one run; 0 for no limit.
+        keep_results: Seconds that unfetched results stay on the host after the agent's end; see
             ``agent.retained_results``.
-        accelerators: how many GPUs the node has; None until that is known.
-        accelerator: their model, or models.
-        devices: for each rank of this node the device that it sees, as ``CUDA_VISIBLE_DEVICES`` has it; empty
-            where ranks see all there are.
-        free_gpus: which devices the node may take, as ``of``, and how many it takes, as ``count``, where it shares its
-            machine's with others; see ``node.gpu_locks``. Empty where it takes none.
-        rendezvous: whether ranks of a gang get the variables that torchrun sets.
-        grace: seconds between SIGTERM and SIGKILL where a request names none.
-        secrets: what is to be blanked beside those of ``env``.
-        knows_env: whether these two are what the pool was made with. A client that came later may not know; workers
-            that the last agent left do.
-        debug_wait: seconds that a rank waits at a breakpoint for somebody who debugs it; 0 has it go on.
-        notices: a program in Python that says when the machine is about to be taken back; "" where it never is.
-        umask: what ranks start with; the agent's own files are for nobody else.
-        nice: how much the ranks give way to other processes of the node, 0 (not at all) to 19.
+        accelerators: Number of GPUs of the node; None if not yet known.
+        accelerator: Model names of the GPUs.
+        devices: ``CUDA_VISIBLE_DEVICES`` of each rank of this node; empty if ranks see all GPUs.
+        free_gpus: On a shared machine, the devices the node may use (``of``) and how many it uses (``count``); see
+            ``node.gpu_locks``. Otherwise empty.
+        rendezvous: Whether ranks of a gang get the environment variables of torchrun.
+        grace: Seconds between SIGTERM and SIGKILL if a request does not specify them.
+        secrets: Values to redact in addition to the secrets in ``env``.
+        knows_env: Whether ``env`` and ``secrets`` are those of the pool. A client that attaches later may not know
+            them;
+            workers of an earlier agent do.
+        debug_wait: Seconds that a rank waits at a breakpoint for a debugger; 0 to skip breakpoints.
+        notices: Source code of a Python program that reports preemption notices; "" if there are none.
+        umask: umask of the ranks. Files of the agent are always private.
+        nice: Niceness of the ranks, 0 to 19.
     """
 
     pool: str
@@ -83,10 +84,10 @@ class AgentConfig:
     secrets: list[str]
 
     def __init__(self, *values: Any, **named: Any) -> None:
-        """Of values in the order above, and others by name.
+        """Create a config from values in the order of the annotations and by name.
 
         Raises:
-            TypeError: one is missing, or there is none of that name.
+            TypeError: If a value is missing or a name is unknown.
         """
         empty: dict[str, Any] = {
             "devices": [], "free_gpus": {}, "path_before": [], "path": [], "env": {}, "secrets": [],
@@ -94,27 +95,27 @@ class AgentConfig:
         names = self.__annotations__
         given = dict(zip(names, values, strict=False)) | named
         if unknown := given.keys() - names.keys():
-            raise TypeError(f"an agent's config has no {', '.join(sorted(unknown))}")
+            raise TypeError(f"unknown fields of the agent config: {', '.join(sorted(unknown))}")
         self.__dict__.update(empty | given)
         if missing := [name for name in names if not hasattr(self, name)]:
-            raise TypeError(f"an agent's config needs {', '.join(missing)}")
+            raise TypeError(f"missing fields of the agent config: {', '.join(missing)}")
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> AgentConfig:
-        """The config that a client sent; for ``ranks_per_node`` "gpu" see ``agent.gpu_list``."""
+        """Create the config that a client sent. For ``ranks_per_node`` "gpu" see ``agent.gpu_list``."""
         return cls(**{key: value for key, value in data.items() if key in cls.__annotations__})
 
     def replace(self, **values: Any) -> AgentConfig:
-        """The same, but for these."""
+        """Return a copy with some values replaced."""
         return AgentConfig(**vars(self) | values)
 
     def with_gpus(self, models: Sequence[str]) -> AgentConfig:
-        """The same, of a node with these GPUs."""
+        """Return a copy for a node with these GPU models."""
         return self.replace(accelerators=len(models), accelerator=", ".join(dict.fromkeys(filter(None, models))))
 
     @property
     def may_have_gpus(self) -> bool:
-        """Whether an NVIDIA driver may be here: to ask it costs the start of an interpreter."""
+        """Whether an NVIDIA driver may be present. Avoids starting a process that queries the driver."""
         folders = filter(None, (os.environ | self.env).get("LD_LIBRARY_PATH", "").split(":"))
         return any(map(os.path.exists, [*NVIDIA_DEVICES, *(f"{folder}/{NVML_LIBRARY}" for folder in folders)]))
 
@@ -136,10 +137,10 @@ class AgentConfig:
 
     @property
     def slots(self) -> int:
-        """Worker processes per rank."""
+        """Number of worker processes per rank."""
         return self.concurrency if self.executor == "process" else 1
 
     @property
     def capacity(self) -> int:
-        """Calls that one worker process takes at a time."""
+        """Number of concurrent calls per worker process."""
         return self.concurrency if self.executor == "thread" else 1

@@ -11,18 +11,19 @@ from skyward_core.node.agent.connection import Connection
 from skyward_core.node.agent.log_tailing import LogTail
 from skyward_core.protocol.frame_codec import Header, encode_frame
 
-GOODBYE_TIMEOUT = 10.0  # seconds in which clients must take the rest of the logs, and a goodbye
+GOODBYE_TIMEOUT = 10.0  # seconds for clients to receive the remaining logs and the final frame
 LIVENESS_POLL = 1.0  # seconds
-# Looks at which a client that speaks every two seconds has not: its machine is dead, or it is stopped.
+# Liveness checks without a byte from a client. Clients send something every two seconds unless their machine is dead or
+# stopped.
 MAX_MISSED_CHECKS = 15
 
 
 class Client:
-    """What the agent keeps of one client connection.
+    """State of one client connection.
 
     Attributes:
-        watches: it is told what others' calls come to.
-        renews: it uses the pool, and does not only look on.
+        watches: Whether the client receives the outcomes of other clients' calls.
+        renews: Whether the client uses the pool (and renews the lease) instead of only observing.
     """
 
     __slots__ = ("follower", "renews", "tail", "watches")
@@ -35,11 +36,11 @@ class Client:
 
 
 class ClientRegistry:
-    """All of them; several may use a pool at once, or watch it."""
+    """Connected clients of one agent. Several clients can use or watch a pool at the same time."""
 
     def __init__(self) -> None:
         self._open: dict[Connection, Client] = {}
-        self._sent: dict[str, int] = {}  # log file -> bytes that a client which has left was sent
+        self._sent: dict[str, int] = {}  # log file -> bytes that a disconnected client received
 
     def __len__(self) -> int:
         return len(self._open)
@@ -58,20 +59,19 @@ class ClientRegistry:
             self._note_sent(client)
 
     def others(self, connection: Connection) -> Iterator[Client]:
-        """All clients but that one."""
+        """Return all clients except one."""
         return (client for each, client in self._open.items() if each is not connection)
 
     @property
     def connections(self) -> list[Connection]:
-        """Their connections."""
         return list(self._open)
 
     @property
     def is_in_use(self) -> bool:
-        """Whether one of them is there to use the pool."""
+        """Whether a connected client uses the pool."""
         return any(client.renews for client in self._open.values())
 
-    # -- what they are told ------------------------------------------------------------------------------
+    # -- broadcasting ------------------------------------------------------------------------------------
 
     def send_to_all(self, header: Mapping[str, Any]) -> None:
         for connection in list(self._open):
@@ -80,26 +80,26 @@ class ClientRegistry:
     def send_to_watchers(
         self, header: Mapping[str, Any], skip: Connection | None = None, *, soon: bool = False
     ) -> None:
-        """Tell those that watch; with ``soon`` it may wait a moment for what follows."""
+        """Send a frame to all watching clients. With ``soon``, it may be batched with later frames."""
         watching = [each for each, client in self._open.items() if client.watches and each is not skip]
         data = encode_frame(header) if watching else b""
         for connection in watching:
             (connection.write_batched if soon else connection.write)(data)
 
     def flush_logs(self, ends: dict[str, int]) -> None:
-        """Have each get the logs up to there ahead of what is sent next."""
+        """Send the logs up to the given sizes to each client, ahead of later frames."""
         for client in self._open.values():
             if client.tail is not None:
                 client.tail.flush(ends)
 
     def wake_tails(self) -> None:
-        """Have each look at the logs at once."""
+        """Let each client's log tail read the logs immediately."""
         for client in self._open.values():
             if client.tail is not None:
                 client.tail.wake()
 
     def sent_log_sizes(self) -> dict[str, int]:
-        """How many bytes of each log file some client has been sent."""
+        """Return the bytes of each log file that at least one client has received."""
         for client in self._open.values():
             self._note_sent(client)
         return self._sent
@@ -108,13 +108,13 @@ class ClientRegistry:
         for name, at in client.tail.cursors.items() if client.tail is not None else ():
             self._sent[name] = max(at, self._sent.get(name, 0))
 
-    # -- how they end ------------------------------------------------------------------------------------
+    # -- end of connections ------------------------------------------------------------------------------
 
     async def drop_unresponsive(self) -> None:
-        """Let go of clients that do not speak any more, and of what they hold; one that only slept comes back.
+        """Disconnect clients that have stopped sending. A client that was only suspended reconnects.
 
-        Their connections may stay open for hours (an SSH server's, when a machine dies without a word). Counted in
-        looks, so that an agent which was stopped itself blames nobody for that.
+        Otherwise their connections may stay open for hours: an SSH server does not notice that a client's machine died.
+        Checks are counted instead of time, because the agent itself may have been suspended.
         """
         while True:
             await asyncio.sleep(LIVENESS_POLL)
@@ -124,42 +124,43 @@ class ClientRegistry:
                     connection.abort()
 
     async def close_all(self, unfetched: dict[str, int]) -> None:
-        """Send each the rest of the logs and a goodbye, and wait until they have taken it: what this process has not
-        given to the kernel ends with it.
+        """Send the remaining logs and a final frame to each client, and wait until all are delivered.
+
+        Bytes that are still in this process when it exits are lost.
 
         Args:
-            unfetched: runs with results that nobody has confirmed, and bytes of those.
+            unfetched: Bytes of unconfirmed results, by run.
         """
-        parted = list(self._open.items())  # who comes now gets no goodbye, and is not waited for
-        for connection, client in parted:
+        closing = list(self._open.items())  # clients that connect from now on are ignored
+        for connection, client in closing:
             sizes = await client.tail.finish() if client.tail else {}
             connection.send({"t": "bye", "logs": sizes, "unfetched": unfetched})
             connection.close()
         loop = asyncio.get_running_loop()
         deadline = loop.time() + GOODBYE_TIMEOUT
-        while any(connection.is_open for connection, _ in parted) and loop.time() < deadline:
+        while any(connection.is_open for connection, _ in closing) and loop.time() < deadline:
             await asyncio.sleep(0.002)
 
 
-MIN_PHASE_SECONDS = 0.1  # seconds after which a phase is worth telling; most are over sooner
-PHASES = ("", "starting", "importing", "joining", "running", "paused")  # "": idle, as far as is known
+MIN_PHASE_SECONDS = 0.1  # seconds; shorter phases, which are most, are not published
+PHASES = ("", "starting", "importing", "joining", "running", "paused")  # "": idle or unknown
 
 
 class RankPhases:
-    """The phase of each rank, and since when.
+    """Current phase of each rank, and the time since it began.
 
     Args:
-        tell: gets a frame for those who watch.
+        publish: Sends a frame to the watching clients.
     """
 
-    def __init__(self, tell: Callable[[Header], None]) -> None:
-        self._publish = tell
+    def __init__(self, publish: Callable[[Header], None]) -> None:
+        self._publish = publish
         self._current: dict[int, tuple[str, float]] = {}
         self._published: dict[int, tuple[str, float]] = {}
         self._timers: dict[int, asyncio.TimerHandle] = {}
 
     def set_phase(self, rank: int, phase: str, age: float = 0.0) -> None:
-        """A rank is in that phase, since ``age`` seconds."""
+        """Set the phase of a rank, which began ``age`` seconds ago."""
         if phase not in PHASES:
             return
         self._current[rank] = phase, time.monotonic() - age
@@ -167,15 +168,17 @@ class RankPhases:
             self._timers[rank] = asyncio.get_running_loop().call_later(MIN_PHASE_SECONDS, self._publish_due, rank)
 
     def frames(self) -> list[Header]:
-        """Return what a client that comes now has to know: the phases that the others were told. It may never hear
-        the end of a phase that is too short to be told."""
+        """Return the published phases, for a client that connects.
+
+        Unpublished phases are left out: if they end soon, no frame announces their end.
+        """
         return [self._frame(rank) for rank, (phase, _) in self._published.items() if phase]
 
     def _publish_due(self, rank: int) -> None:
         del self._timers[rank]
-        phase, told = self._current[rank][0], self._published.get(rank, ("", 0.0))[0]
-        if phase == told or (phase == "running" and not told):
-            return  # that a call runs is told with the call
+        phase, published = self._current[rank][0], self._published.get(rank, ("", 0.0))[0]
+        if phase == published or (phase == "running" and not published):
+            return  # the start of the call implies this phase
         self._published[rank] = self._current[rank]
         self._publish(self._frame(rank))
 

@@ -1,4 +1,4 @@
-"""One open connection of the agent: frames in, frames out, and whether the other side keeps up."""
+"""Connection of the agent to a client or worker: sends and receives frames, with flow control."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from skyward_core.protocol.frame_codec import (
 )
 
 BUFFER_BYTES = 1 << 18
-BATCH_DELAY = 0.01  # seconds that a frame may wait for others: a write of its own costs more than a small one
-MAX_UNSENT_BYTES = 8 << 20  # bytes unsent to a peer above which it does not read any more: a stopped process, say
+BATCH_DELAY = 0.01  # seconds to wait for further frames; one large write is cheaper than many small ones
+MAX_UNSENT_BYTES = 8 << 20  # bytes; a peer that leaves more unread has probably stopped, and is disconnected
 
 OnFrame = Callable[["Connection", AnyHeader, bytes], None]
 OnLost = Callable[["Connection"], None]
@@ -32,9 +32,11 @@ class Connection(asyncio.BufferedProtocol):
     """Frames over a byte stream. ``send`` never blocks; ``drain`` waits while the peer is slow.
 
     Args:
-        admit: what frames must be like; see ``frame_codec.Decoder``. ``on_frame`` may raise ``WireError`` as
-            well: whoever sent the frame is told, and not heard any more.
-        of_strangers: whether anybody may be on the other side: then little is taken in.
+        on_frame: Called for each frame. May raise ``WireError``, which is sent to the peer before the connection
+            closes.
+        on_lost: Called once the connection has ended.
+        admit: Validates each frame; see ``frame_codec.Decoder``.
+        of_strangers: Whether the peer is unauthenticated. If so, only short frames are accepted.
     """
 
     def __init__(
@@ -48,17 +50,17 @@ class Connection(asyncio.BufferedProtocol):
         self._on_frame = on_frame
         self._on_lost = on_lost
         self._decoder = Decoder(admit, MAX_SHORT_TEXT) if of_strangers else Decoder(admit)
-        # One buffer for all reads: a fresh one of asyncio's size for each costs more than a small frame.
+        # One buffer for all reads: allocating one per read costs more than decoding a small frame.
         self._buffer = memoryview(bytearray(MAX_SHORT_TEXT if of_strangers else BUFFER_BYTES))
         self._transport: asyncio.Transport | None = None
         self._writable: asyncio.Event = asyncio.Event()
         self._writable.set()
-        self._batch: list[bytes] = []  # frames that are sent with the next one, or soon
-        self.is_write_paused = False  # the peer is behind with reading
+        self._batch: list[bytes] = []  # frames sent with the next one, or after BATCH_DELAY
+        self.is_write_paused = False  # the peer reads too slowly
         self.is_open = False
-        self.received_frames = 0  # frames that have come
-        self.missed_checks = 0  # looks of the agent since a byte came
-        self.peer_name = ""  # what the other side calls itself
+        self.received_frames = 0
+        self.missed_checks = 0  # liveness checks since the last received byte
+        self.peer_name = ""  # name that the peer sent
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         if isinstance(transport, asyncio.Transport):
@@ -67,12 +69,15 @@ class Connection(asyncio.BufferedProtocol):
         self.is_open = True
 
     def peer_pid(self, claimed: int) -> int:
-        """The process that connected through a Unix socket, by the kernel's word; ``claimed`` where it has none, and
-        0, which is no process's, where the process is another user's."""
-        kept = self._transport.get_extra_info("socket") if self._transport is not None else None
-        if kept is None or not hasattr(socket, "SO_PEERCRED"):
+        """Return the pid of the process that connected through a Unix socket, as verified by the kernel.
+
+        Returns:
+            ``claimed`` if the kernel confirms it or cannot tell; 0 if the process or its user differs.
+        """
+        sock = self._transport.get_extra_info("socket") if self._transport is not None else None
+        if sock is None or not hasattr(socket, "SO_PEERCRED"):
             return claimed
-        pid, uid, _ = struct.unpack("3i", kept.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+        pid, uid, _ = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
         return pid if uid == os.getuid() and pid == claimed else 0
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -105,33 +110,33 @@ class Connection(asyncio.BufferedProtocol):
         self.write(encode_frame(header, body))
 
     def send_acknowledging(self, text: str, body: bytes = b"") -> None:
-        """Send, and tell how much has been heard, so that the other side may forget it; see
-        ``worker.agent_channel``.
+        """Send a frame that also acknowledges the received frames; see ``worker.agent_channel``.
 
         Args:
-            text: the encoded header.
+            text: The encoded header.
+            body: The body.
         """
         self.write(encode_frame_text(f'{text[:-1]},"seen":{self.received_frames}}}', body))
 
     def write_batched(self, data: bytes) -> None:
-        """Send a frame that is made already with those that follow it within :data:`BATCH_DELAY`."""
+        """Send an encoded frame together with the frames that follow within :data:`BATCH_DELAY`."""
         if not self._batch:
             asyncio.get_running_loop().call_later(BATCH_DELAY, self.flush)
         self._batch.append(data)
 
     def flush(self) -> None:
-        """Send what waits."""
+        """Send the batched frames now."""
         if self._batch:
             self.write(b"")
 
     def write(self, data: bytes) -> None:
-        """Send a frame that is made already."""
+        """Send an encoded frame."""
         if self._batch:
             data = b"".join([*self._batch, data])
             self._batch.clear()
         if self.is_open and self._transport is not None:
             self._transport.write(data)
-            # It may come back, and asks for what it misses then; what waits here is this node's memory.
+            # Unsent frames occupy this node's memory. A peer that reconnects requests what it missed.
             if self.is_write_paused and self._transport.get_write_buffer_size() > MAX_UNSENT_BYTES:
                 self._transport.abort()
 
@@ -145,6 +150,6 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.close()
 
     def abort(self) -> None:
-        """End it at once: the other side takes nothing any more."""
+        """Close the connection immediately and discard unsent frames."""
         if self._transport is not None:
             self._transport.abort()

@@ -14,49 +14,49 @@ if TYPE_CHECKING:
     from skyward_core.util.redaction import Redactor
 
 
-SESSION_TIMEOUT = 15.0  # seconds without a question after which a person has left: their client may have died
-RECONNECT_TIMEOUT = 3.0  # the same once their connection is lost: they may come back by another one
-READ_TIMEOUT = 1.0  # seconds that an answer waits for something to be printed
+SESSION_TIMEOUT = 15.0  # seconds without a request after which the session ends; the client may have died
+RECONNECT_TIMEOUT = 3.0  # seconds after a lost connection; the client may reconnect
+READ_TIMEOUT = 1.0  # seconds to wait for output
 READ_BYTES = 1 << 16
 
 
 class DebuggerRelay:
-    """One agent's. A rank has one visitor at a time."""
+    """Debugger sessions of one agent. Each rank has at most one."""
 
     def __init__(self, state: NodeState, slots: SlotDispatcher) -> None:
         self._state, self._slots = state, slots
         self._sessions: dict[int, _DebuggerSession] = {}
 
     def on_client_gone(self, connection: Connection) -> None:
-        """A client's connection is lost."""
-        for visit in self._sessions.values():
-            if visit.connection is connection:
-                visit.extend_timeout(RECONNECT_TIMEOUT)
+        """Shorten the timeout of a disconnected client's sessions."""
+        for session in self._sessions.values():
+            if session.connection is connection:
+                session.extend_timeout(RECONNECT_TIMEOUT)
 
     async def answer(self, connection: Connection, header: ClientDebug) -> None:
-        """Do what a client at a breakpoint asks for, and answer it."""
-        told: dict[str, Any] = {}
+        """Handle and answer a client's request for a breakpoint."""
+        fields: dict[str, Any] = {}
         data, rank = b"", header["rank"]
-        visit = self._sessions.get(rank)
-        if visit is not None and visit.is_closed:
+        session = self._sessions.get(rank)
+        if session is not None and session.is_closed:
             del self._sessions[rank]
-            visit = visit if visit.who == header["who"] else None
-        if visit is None:
-            visit = self._sessions[rank] = _DebuggerSession(header["who"])
-            await visit.connect(self._socket_paths(rank))
-            if visit.is_closed:
+            session = session if session.who == header["who"] else None
+        if session is None:
+            session = self._sessions[rank] = _DebuggerSession(header["who"])
+            await session.connect(self._socket_paths(rank))
+            if session.is_closed:
                 self._sessions.pop(rank, None)
-                told = {"error": f"rank {rank} waits at no breakpoint"}
-        elif visit.who != header["who"]:
-            told = {"error": f"somebody else debugs rank {rank} already"}
-        if not told:
-            visit.connection = connection
+                fields = {"error": f"rank {rank} is not at a breakpoint"}
+        elif session.who != header["who"]:
+            fields = {"error": f"another client is already debugging rank {rank}"}
+        if not fields:
+            session.connection = connection
             if "text" in header or header.get("eof"):
-                visit.write(header.get("text", ""), end=header.get("eof", False))
+                session.write(header.get("text", ""), end=header.get("eof", False))
             else:
-                data = visit.redact(await visit.read(), self._state.redactor)
-            told = {"over": visit.is_closed}
-        connection.send({"t": "known", "id": header["id"]} | told, data)
+                data = session.redact(await session.read(), self._state.redactor)
+            fields = {"over": session.is_closed}
+        connection.send({"t": "known", "id": header["id"]} | fields, data)
 
     def _socket_paths(self, rank: int) -> list[str]:
         paths = self._state.config.paths
@@ -64,11 +64,11 @@ class DebuggerRelay:
 
 
 class _DebuggerSession:
-    """A person at a rank's breakpoint.
+    """A user's debugger session at a rank's breakpoint.
 
     Attributes:
-        connection: by which they spoke last.
-        is_closed: whether the session has ended.
+        connection: Connection of the latest request.
+        is_closed: Whether the session has ended.
     """
 
     def __init__(self, who: str) -> None:
@@ -77,15 +77,16 @@ class _DebuggerSession:
         self.is_closed = False
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
         self._lock = asyncio.Lock()
-        self._sent_tail = self._held = b""  # the last of what was given out, and what may be the beginning of a secret
+        # end of the sent output, and held-back output that may be the beginning of a secret
+        self._sent_tail = self._held = b""
         self._timer = asyncio.get_running_loop().call_later(SESSION_TIMEOUT, self.close)
 
-    async def connect(self, places: list[str]) -> None:
-        """Connect to the first of these places where a rank waits; it is over where none does."""
+    async def connect(self, paths: list[str]) -> None:
+        """Connect to the first socket at which a rank waits. Close the session if there is none."""
         async with self._lock:
-            for place in places:
-                folder, _, name = place.rpartition("/")
-                at = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)  # a socket's path may hold about 100 bytes
+            for path in paths:
+                folder, _, name = path.rpartition("/")
+                at = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)  # socket paths are limited to about 100 bytes
                 try:
                     self._streams = await asyncio.open_unix_connection(f"/proc/self/fd/{at}/{name}", limit=READ_BYTES)
                     return
@@ -104,7 +105,7 @@ class _DebuggerSession:
                 writer.write_eof()
 
     async def read(self) -> bytes:
-        """What has been printed, as soon as there is something."""
+        """Return the output of the debugger as soon as there is some."""
         async with self._lock:
             self.extend_timeout(SESSION_TIMEOUT)
             if self._streams is None or self.is_closed:
@@ -121,9 +122,9 @@ class _DebuggerSession:
             return data
 
     def redact(self, data: bytes, redactor: Redactor) -> bytes:
-        """What may be given out of what has been printed, with secrets blanked, those over two pieces too.
+        """Return the output that may be sent, with secrets redacted, even if they span two reads.
 
-        The beginning of one is held back as long as more comes; then it goes out, and its rest is blanked all the same.
+        A possible beginning of a secret is held back while more output follows.
         """
         whole, before = self._sent_tail + self._held + data, len(self._sent_tail)
         held = redactor.partial_secret_length(whole) if data and not self.is_closed else 0
@@ -132,7 +133,7 @@ class _DebuggerSession:
         return redactor.redact_bytes(whole)[before:end]
 
     def extend_timeout(self, seconds: float) -> None:
-        """Take it as over unless they are heard of within that time."""
+        """Close the session unless a request arrives within the given time."""
         self._timer.cancel()
         if not self.is_closed:
             self._timer = asyncio.get_running_loop().call_later(seconds, self.close)

@@ -33,29 +33,29 @@ if TYPE_CHECKING:
     )
 
 
-EXTRA_PORTS = 8  # kept behind the gang's own, for plugins after the first
+EXTRA_PORTS = 8  # reserved after the gang's own port, for further plugins
 
 
 Handler = Callable[[Connection, AnyHeader, bytes], Coroutine[Any, Any, None] | None]
-"""What a request asks for is done at once, or by a coroutine."""
+"""Handler of a request: either a plain function or a coroutine."""
 
 
 class GangRequests:
-    """One agent's."""
+    """Handlers of gang requests of one agent."""
 
-    def __init__(self, state: NodeState, slots: SlotDispatcher, audience: ClientRegistry, fail_fast: FailFast) -> None:
+    def __init__(self, state: NodeState, slots: SlotDispatcher, clients: ClientRegistry, fail_fast: FailFast) -> None:
         self._state = state
         self._slots = slots
         self._fail_fast = fail_fast
-        self._clients = audience
-        self._queue = RunQueue(audience)
+        self._clients = clients
+        self._queue = RunQueue(clients)
         self._lock = GangLock()
         self._port: ReservedPorts | None = None
         self._rank_ports: list[ReservedPorts] = []
 
     @property
     def handlers(self) -> dict[str, Handler]:
-        """By the kind of frame."""
+        """Handlers by frame type."""
         return {
             "lock": self._request_lock,
             "unlock": self._unlock,
@@ -71,17 +71,17 @@ class GangRequests:
         }
 
     def on_client_gone(self, connection: Connection) -> None:
-        """A client is gone."""
+        """Release the lock and the queue entries of a disconnected client."""
         self._lock.on_client_gone(connection)
         self._queue.on_client_gone(connection)
 
     @property
     def waiting_runs(self) -> list[QueuedRunKeys]:
-        """The runs that wait for nodes."""
+        """Runs that wait for nodes."""
         return self._queue.waiting
 
     def drop_run(self, run: str, who: str) -> None:
-        """A client stops a run, which may wait here for nodes."""
+        """Notify the owner of a queued run that another client stops the run."""
         self._queue.notify_dropped(run, who)
 
     def _enqueue(self, connection: Connection, header: ClientEnqueue, body: bytes) -> None:
@@ -91,8 +91,10 @@ class GangRequests:
         self._queue.remove(header["run"], connection)
 
     def reenter_contexts(self) -> None:
-        """Where ranks stand alone, have what plugins had around the node entered once more, if it is gone or failed: no
-        other node needs to know of that."""
+        """Restart the plugins' node contexts if they ended or failed and ranks run standalone.
+
+        Standalone ranks need no coordination with other nodes for that.
+        """
         gang = self._state.gang
         if gang.is_standalone and gang.has_app_hooks and self._slots.plugin_contexts.process is None:
             gang.epoch += 1
@@ -106,7 +108,7 @@ class GangRequests:
         self._lock.release(connection, unclean=header.get("unclean", False))
 
     def _reserve_rendezvous(self, connection: Connection, header: ClientForm, body: bytes) -> None:
-        """On a gang's first node: name ports that are free for its rendezvous."""
+        """Reserve ports for the rendezvous of a gang on the gang's first node."""
         state = self._state
         if self._port is not None:
             self._port.close()
@@ -121,16 +123,17 @@ class GangRequests:
         )
 
     def _assign_epoch(self, connection: Connection, header: ClientNumber, body: bytes) -> None:
-        """On the head: give an epoch a number. It is written down at once, as two clients may be forming epochs where
-        the lock went with an agent."""
+        """Assign an epoch number on the head node.
+
+        The number is saved immediately: if an agent with the lock crashed, two clients may be forming epochs.
+        """
         epochs = self._state.epochs
         epoch = max(self._state.gang.epoch + 1, epochs.latest + 1, header["least"])
         epochs.save(epoch)
         connection.send({"t": "known", "id": header["id"], "epoch": epoch})
 
     def _reserve_rank_ports(self, connection: Connection, header: ClientPorts, body: bytes) -> None:
-        """Name a port for each rank of this node that is free here, and stays so until the next epoch; and say how many
-        GPUs it has."""
+        """Reserve a port for each rank of this node until the next epoch. Also send the number of GPUs."""
         if self._defer_until_gpus_known(self._reserve_rank_ports, connection, header, body):
             return
         for port in self._rank_ports:
@@ -138,12 +141,12 @@ class GangRequests:
         config = self._state.config
         self._rank_ports = [ReservedPorts(config.address) for _ in range(config.ranks_per_node)]
         numbers = [port.number for port in self._rank_ports]
-        told = {"ports": numbers, "accelerators": config.accelerators}
-        told["line"] = self._fail_fast.get_port() if config.nodes > 1 else 0
-        connection.send({"t": "known", "id": header["id"]} | told)
+        fields = {"ports": numbers, "accelerators": config.accelerators}
+        fields["line"] = self._fail_fast.get_port() if config.nodes > 1 else 0
+        connection.send({"t": "known", "id": header["id"]} | fields)
 
     def _defer_until_gpus_known(self, handler: Callable[..., None], *request: Any) -> bool:
-        """Whether a request is put off until it is known which GPUs are here."""
+        """Postpone a request until the GPUs are known. Return whether it was postponed."""
         known = self._state.gpus_known
         if known.is_set():
             return False
@@ -156,20 +159,20 @@ class GangRequests:
         return True
 
     async def _send_setup(self, connection: Connection, header: ClientSetup, body: bytes) -> None:
-        """Send what a client that did not make the pool needs to bring up another node of it."""
+        """Send the pool's settings to a client that did not create the pool and adds a node to it."""
         await self._state.env_known.wait()
         config, gang = self._state.config, self._state.gang
-        told = {
+        fields = {
             "env": config.env if config.knows_env else None,
             "known": bool(gang.epoch) and (bool(gang.plugins) or not gang.has_hooks),
             "secrets": [*config.secrets, *gang.secrets],
             "apps": gang.has_app_hooks,
             "joins": gang.is_joined,
         }
-        connection.send({"t": "known", "id": header["id"]} | told, gang.plugins)
+        connection.send({"t": "known", "id": header["id"]} | fields, gang.plugins)
 
     def _on_new_gang(self, connection: Connection, header: ClientGang, body: bytes) -> None:
-        """A client has formed an epoch."""
+        """Handle a new epoch that a client has formed."""
         if self._defer_until_gpus_known(self._on_new_gang, connection, header, body):
             return
         state = self._state
@@ -189,8 +192,7 @@ class GangRequests:
             self._slots.pump()
 
     def _send_run_counts(self, connection: Connection, header: ClientWhere, body: bytes) -> None:
-        """How many calls of each gang run came here, and how many are active: lets a client repair a start that
-        another left half done."""
+        """Send the number of calls of each gang run, so that clients can repair an incomplete start."""
         runs = {
             record.run: {
                 "calls": record.active + len(record.outcomes),
@@ -203,7 +205,7 @@ class GangRequests:
         connection.send({"t": "known", "id": header["id"], "runs": runs})
 
     def _send_gang_status(self, connection: Connection, header: ClientHolds, body: bytes) -> None:
-        """Which gang is here, and what became of its calls: lets a client find nodes that are free."""
+        """Send the gang and the state of its runs, so that a client can find free nodes."""
         gang = self._state.gang
         runs = {
             record.run: {
@@ -215,38 +217,37 @@ class GangRequests:
             for record in self._state.registry.records.values()
             if record.kind == "broadcast" and record.epoch == gang.epoch
         }
-        told: Header = {"epoch": gang.epoch, "members": gang.members, "runs": runs, "spent": False}
-        connection.send({"t": "known", "id": header["id"]} | told | gang.health())
+        fields: Header = {"epoch": gang.epoch, "members": gang.members, "runs": runs, "spent": False}
+        connection.send({"t": "known", "id": header["id"]} | fields | gang.health())
 
 
 class QueueEntry:
-    """A run that waits."""
+    """A run that waits for nodes."""
 
-    __slots__ = ("owner", "told")
+    __slots__ = ("info", "owner")
 
-    def __init__(self, owner: Connection, told: QueuedRunKeys) -> None:
+    def __init__(self, owner: Connection, info: QueuedRunKeys) -> None:
         self.owner = owner
-        self.told = told
+        self.info = info
 
 
 class RunQueue:
-    """One head's."""
+    """Queue of runs that wait for nodes, on the head node."""
 
-    def __init__(self, audience: ClientRegistry) -> None:
-        self._clients = audience
+    def __init__(self, clients: ClientRegistry) -> None:
+        self._clients = clients
         self._entries: list[QueueEntry] = []
-        self._first: QueueEntry | None = None  # that has been told that it is its turn
+        self._first: QueueEntry | None = None  # the run that has been notified of its turn
 
     @property
     def waiting(self) -> list[QueuedRunKeys]:
-        """They, in their order."""
-        return [each.told for each in self._entries]
+        """Queued runs in order."""
+        return [each.info for each in self._entries]
 
     def add(self, owner: Connection, header: ClientEnqueue) -> None:
-        """A run wants nodes. One that has waited before, over another connection or on another agent, has its place by
-        the time that it has waited since."""
+        """Add a run that needs nodes. A run that was queued on another connection or agent keeps its place."""
         now = time.time()
-        told: QueuedRunKeys = {
+        info: QueuedRunKeys = {
             "run": header["run"],
             "name": header["name"],
             "nodes": header["nodes"],
@@ -254,23 +255,23 @@ class RunQueue:
             "since": min(header.get("since", now), now),
             "who": owner.peer_name,
         }
-        self._entries = [each for each in self._entries if each.told["run"] != header["run"]]
-        self._entries.append(QueueEntry(owner, told))
-        self._entries.sort(key=lambda each: each.told["since"])
+        self._entries = [each for each in self._entries if each.info["run"] != header["run"]]
+        self._entries.append(QueueEntry(owner, info))
+        self._entries.sort(key=lambda each: each.info["since"])
         self._publish()
 
     def remove(self, run: str, owner: Connection) -> None:
-        """A run has its nodes, or does not want them any more."""
-        self._replace_entries([each for each in self._entries if each.told["run"] != run or each.owner is not owner])
+        """Remove a run that got its nodes or no longer needs them."""
+        self._replace_entries([each for each in self._entries if each.info["run"] != run or each.owner is not owner])
 
     def on_client_gone(self, owner: Connection) -> None:
-        """A client is gone."""
+        """Remove the runs of a disconnected client."""
         self._replace_entries([each for each in self._entries if each.owner is not owner])
 
     def notify_dropped(self, run: str, who: str) -> None:
-        """Somebody stops a run: where it waits here, its client hears of that, and takes it out."""
+        """Notify the owner of a queued run that another client stops the run."""
         for each in self._entries:
-            if each.told["run"] == run:
+            if each.info["run"] == run:
                 each.owner.send({"t": "dropped", "run": run, "by": who})
 
     def _replace_entries(self, entries: list[QueueEntry]) -> None:
@@ -281,13 +282,13 @@ class RunQueue:
     def _publish(self) -> None:
         first = self._entries[0] if self._entries else None
         if first is not None and first is not self._first:
-            first.owner.send({"t": "turn", "run": first.told["run"]})
+            first.owner.send({"t": "turn", "run": first.info["run"]})
         self._first = first
         self._clients.send_to_all({"t": "queue", "waiting": self.waiting})
 
 
 class GangLock:
-    """A queue of clients; the first holds the lock."""
+    """Lock for forming gangs: a queue of clients, of which the first holds the lock."""
 
     def __init__(self) -> None:
         self._queue: deque[Connection] = deque()
@@ -307,19 +308,19 @@ class GangLock:
         waiting.send({"t": "held", "by": self._queue[0].peer_name})
 
     def release(self, connection: Connection, *, unclean: bool = False) -> None:
-        """Give the lock back. ``unclean``: what the one before left half done could not be seen to."""
+        """Release the lock. ``unclean``: whether an incomplete run of an earlier holder could not be repaired."""
         if self._queue and self._queue[0] is connection:
             self._queue.popleft()
             self._unclean |= unclean
             self._grant()
 
     def on_client_gone(self, connection: Connection) -> None:
-        """A client went away; if it held the lock it may have started a run on some agents only."""
+        """Remove a disconnected client. If it held the lock, it may have started a run on some nodes only."""
         if connection not in self._queue:
             return
-        held = self._queue[0] is connection
+        is_holder = self._queue[0] is connection
         self._queue.remove(connection)
-        if held:
+        if is_holder:
             self._unclean = True
             self._grant()
 

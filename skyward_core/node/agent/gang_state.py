@@ -1,4 +1,4 @@
-"""The gang of the current epoch, the number of the latest epoch, and reserved rendezvous ports."""
+"""State of the gang: the current epoch, the latest epoch number, and reserved rendezvous ports."""
 
 from __future__ import annotations
 
@@ -20,16 +20,20 @@ MAX_PORT_TRIES = 64
 
 
 class Gang:
-    """The current epoch.
+    """The gang of the current epoch.
 
     Args:
-        hooks: whether plugins enter contexts in its workers.
-        apps: whether one of them has an ``around_app``, too.
-        secrets: those of the plugins.
-        joins: whether a plugin makes one world of the gang's ranks; tasks run in other processes then.
-        alone: whether its ranks are no gang but stand alone: none of them breaks it, and its epoch is this node's own.
-        spent: why some of its processes take no other call; it is whole for calls that it has been given.
-        renewed: the last epoch for which all processes had to be fresh, whatever they are in it.
+        epoch: Number of the epoch; 0 if there is none yet.
+        info: Common fields of the ranks' :class:`InstanceInfo`.
+        plugins: The pickled plugins.
+        hooks: Whether plugins enter contexts in the workers.
+        apps: Whether a plugin has an ``around_app`` context.
+        secrets: Secrets of the plugins.
+        joins: Whether a plugin joins the ranks into one world. If so, tasks run in separate processes.
+        alone: Whether the ranks run standalone: no failure breaks the gang, and the epoch belongs to this node only.
+        broken: Why the gang is broken; "" if it is not.
+        spent: Why some workers accept no further call; "" if all do. Calls they already have continue.
+        renewed: Latest epoch that required fresh workers.
     """
 
     def __init__(
@@ -51,7 +55,7 @@ class Gang:
 
     @classmethod
     def from_header(cls, header: ClientGang | WorkerHello, plugins: bytes) -> Gang:
-        """As a client sets it up, or a worker that belongs to it remembers."""
+        """Create a gang from the frame of a client, or of a worker that belongs to the gang."""
         return cls(
             header["epoch"],
             header["info"],
@@ -65,20 +69,20 @@ class Gang:
 
     @property
     def members(self) -> list[int]:
-        """The nodes whose ranks it has, where these are not all of the pool."""
+        """Nodes whose ranks belong to the gang; empty for all nodes of the pool."""
         return list(self.info.get("members", ()))
 
     def status_frame(self) -> Header:
         return {"t": "gang", "epoch": self.epoch} | self.health()
 
     def health(self) -> Header:
-        """Whether it takes another broadcast, as clients are told."""
-        said: Header = {"broken": self.broken_reason or self.spent_reason}
-        said |= {"members": self.members} if self.members else {}
-        return said | {"spent": True} if self.spent_reason and not self.broken_reason else said
+        """Return the fields that tell clients whether the gang accepts another broadcast."""
+        fields: Header = {"broken": self.broken_reason or self.spent_reason}
+        fields |= {"members": self.members} if self.members else {}
+        return fields | {"spent": True} if self.spent_reason and not self.broken_reason else fields
 
     def rank_info(self, config: AgentConfig, rank: int) -> Header:
-        """The :class:`InstanceInfo` of a rank of this node, as JSON; it knows no peers before the first epoch."""
+        """Return the :class:`InstanceInfo` of a rank of this node as JSON. Before the first epoch it has no peers."""
         world = {"total_nodes": config.nodes, "world_size": config.nodes * config.ranks_per_node}
         unknown: Header = {"head_addr": "", "head_port": 0, "peers": []}
         gpus = config.accelerators or 0
@@ -102,11 +106,12 @@ class Gang:
 
 
 class EpochFile:
-    """The number of the latest epoch, kept on the node's disk for the agent that comes after this one: workers of that
-    epoch may live on, unheard, and must not be taken for members of a new one.
+    """Number of the latest epoch, on disk for later agents of this node.
+
+    Workers of that epoch may still run without an agent and must not be mistaken for members of a new one.
 
     Attributes:
-        latest: the number; 0 before the first.
+        latest: The number; 0 before the first epoch.
     """
 
     def __init__(self, path: Path) -> None:
@@ -114,7 +119,7 @@ class EpochFile:
         self.latest = int(os.pread(self._file, 20, 0) or b"0")
 
     def save(self, epoch: int) -> None:
-        """A full disk is nobody's failure here, the spool will say it."""
+        """Save the number of an epoch. Ignore a full disk, because the spool reports it."""
         if epoch <= self.latest:
             return
         self.latest = epoch
@@ -123,13 +128,13 @@ class EpochFile:
 
 
 class ReservedPorts:
-    """TCP ports in a row for the gang's rendezvous, kept free for it: plugins after the first use those behind
-    the first one. Where no such row is found, the first alone.
+    """Consecutive TCP ports reserved for the gang's rendezvous. Additional plugins use the ports after the first.
 
-    Ranks need seconds to import their framework before one of them listens; meanwhile any other program could be
-    given the port. A socket that is bound and never listens keeps the kernel from handing it out, and, as both
-    set ``SO_REUSEADDR`` (which rendezvous servers do), does not stand in the way of the one who then listens.
-    Ours sets it once it is bound: two that both had it before could bind the same port.
+    Reserves only one port if there are no consecutive free ports.
+
+    Ranks import their framework for seconds before one listens, and another program could take the port meanwhile. A
+    bound socket that never listens prevents that. Rendezvous servers can still listen on the port, because both sockets
+    set ``SO_REUSEADDR``. The reserving socket sets it after bind(): otherwise two agents could reserve the same port.
     """
 
     def __init__(self, address: str, count: int = 1) -> None:
@@ -148,20 +153,20 @@ class ReservedPorts:
                 return False
             try:
                 self._sockets.append(self._bind(number))
-            except OSError:  # somebody has it: another row may be free
+            except OSError:  # in use: try other ports
                 return False
         return True
 
     def _bind(self, number: int) -> socket.socket:
         family = socket.AF_INET6 if ":" in self._address else socket.AF_INET
-        made = socket.socket(family, socket.SOCK_STREAM)
+        sock = socket.socket(family, socket.SOCK_STREAM)
         try:
-            made.bind((self._address, number))
-            made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            sock.bind((self._address, number))
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         except OSError:
-            made.close()
+            sock.close()
             raise
-        return made
+        return sock
 
     def close(self) -> None:
         while self._sockets:

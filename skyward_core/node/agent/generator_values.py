@@ -13,30 +13,30 @@ if TYPE_CHECKING:
     from skyward_core.protocol.frame_types import AgentItem
 
 
-COMPACT_THRESHOLD = 4 << 20  # bytes of values that were taken, before those that were not are written anew
-MAX_COMPACT_BYTES = 1 << 20  # bytes that are read at once for that
+COMPACT_THRESHOLD = 4 << 20  # bytes of acknowledged values before the file is compacted
+MAX_COMPACT_BYTES = 1 << 20  # bytes; more unacknowledged values delay compaction
 HEADER_BYTES = 8
 
 
 class GeneratorBuffer:
-    """The buffer of one generator call. A value's number is its place among all that the generator yields.
+    """Buffer of one generator call. Values are numbered from 0 in the order they are yielded.
 
     Attributes:
-        first: number of the first value that is still to be taken.
-        next_unsent: number of the first one that its reader was not sent.
+        first: Number of the first unacknowledged value.
+        next_unsent: Number of the first value not yet sent to the client.
     """
 
     def __init__(self, path: Path) -> None:
-        """Open the file, or make it; what an agent before this one put there is found again."""
+        """Open or create the file. Values that an earlier agent wrote are loaded."""
         self._path = path
         try:
             self._file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
         except OSError:
-            self._file = -1  # as where there is no room for a value
+            self._file = -1  # treated like a full disk
         self.first = 0
         self.next_unsent = 0
-        self._base = 0  # where the first of them begins
-        self._ends = array("Q")  # where each of them ends, from ``_gone`` on
+        self._base = 0  # offset of the first unacknowledged value
+        self._ends = array("Q")  # end offsets of the values; the first ``_dropped`` are acknowledged
         self._dropped = 0
         self._files: dict[int, str] = {}  # number of a large value -> its file in the spool
         if self._file >= 0:
@@ -44,14 +44,14 @@ class GeneratorBuffer:
 
     @property
     def next_number(self) -> int:
-        """The number of the value that is still to be made."""
+        """Number of the next value that the generator will yield."""
         return self.first + len(self._ends) - self._dropped
 
     def add(self, number: int, file: str | None, data: bytes) -> bool:
-        """Take a value in; says whether it is new: a worker sends again what an agent that died may not have got."""
+        """Add a value. Return whether it is new: workers resend values that a crashed agent may have missed."""
         if number < self.next_number:
             return False
-        if number > self.next_number:  # those before have been taken, from the agent before this one
+        if number > self.next_number:  # an earlier agent delivered the values before it
             self.acknowledge(self.next_number)
             self.first = number
             self.next_unsent = max(self.next_unsent, number)
@@ -59,21 +59,21 @@ class GeneratorBuffer:
         try:
             end = at + len(data) if os.pwrite(self._file, data, at) == len(data) else at
         except OSError:
-            end = at  # no room: if it is needed again, its reader will be told that it is lost
+            end = at  # disk full: the client gets an error if the value is needed again
         self._ends.append(end)
         if file is not None:
             self._files[number] = file
         return True
 
     def read(self, number: int) -> bytes:
-        """A value's frame; empty where the disk had no room for it."""
+        """Return the frame of a value; empty if the disk was full."""
         place = self._dropped + number - self.first
         at = self._ends[place - 1] if place > self._dropped else self._base
         size = self._ends[place] - at
         return os.pread(self._file, size, at) if size else b""
 
     def pop_sendable(self) -> list[bytes]:
-        """Frames of what the reader was not sent and may be sent now, as far as its window goes."""
+        """Return the frames of unsent values that fit into the client's window, and mark them as sent."""
         self.next_unsent = max(self.next_unsent, self.first)
         until = min(self.next_number, self.first + WINDOW)
         frames = [self.read(number) for number in range(self.next_unsent, until)]
@@ -81,7 +81,7 @@ class GeneratorBuffer:
         return frames
 
     def acknowledge(self, until: int) -> None:
-        """The reader has all values below a number, and needs them no more."""
+        """Delete all values below ``until``, which the client has received."""
         until = min(until, self.next_number)
         while self.first < until:
             if (name := self._files.pop(self.first, None)) is not None:
@@ -96,7 +96,7 @@ class GeneratorBuffer:
             self._compact()
 
     def remove(self) -> None:
-        """Nobody needs any of it any more."""
+        """Delete the buffer and its files."""
         self.acknowledge(self.next_number)
         if self._file >= 0:
             os.close(self._file)
@@ -107,7 +107,7 @@ class GeneratorBuffer:
         return self._ends[-1] if len(self._ends) > self._dropped else self._base
 
     def _compact(self) -> None:
-        """Write what is still needed to a file that takes the place of this one; whichever is there is whole."""
+        """Atomically replace the file by one with only the unacknowledged values."""
         rest = os.pread(self._file, self._end - self._base, self._base)
         new = self._path.with_suffix(".new")
         try:
@@ -129,14 +129,14 @@ class GeneratorBuffer:
             end = at + HEADER_BYTES + head + body
             try:
                 if end > size:
-                    raise WireError("it was cut short")
+                    raise WireError("incomplete value")
                 header = decode_header(os.pread(self._file, head, at + HEADER_BYTES))
             except WireError:
                 break
             if not self._ends:
                 self.first = header["seq"]
             while self.next_number < header["seq"]:
-                self._ends.append(at)  # there was no room for it
+                self._ends.append(at)  # the disk was full
             self._ends.append(end)
             if (name := header.get("file")) is not None:
                 self._files[header["seq"]] = Path(name).name

@@ -1,4 +1,4 @@
-"""The GPUs of a node: how many, and of which model; for ``ranks_per_node="gpu"`` also which of them each rank sees."""
+"""Detection of a node's GPUs: number, models and, for ``ranks_per_node="gpu"``, the device of each rank."""
 
 from __future__ import annotations
 
@@ -19,36 +19,36 @@ LIST_CODE = (
     "sys.path += [e for e in path if e and e not in sys.path];"
     "from skyward_core.runtime.visible_gpus import devices; print(json.dumps(devices()))"
 )
-DRIVER_TIMEOUT = 60  # seconds; a driver that has to wake its GPUs first takes some
+DRIVER_TIMEOUT = 60  # seconds; waking GPUs from persistence mode takes long
 DRIVER_TIMEOUT_ERROR = f"the NVIDIA driver has not answered for {DRIVER_TIMEOUT} s"
 
 Devices = list[tuple[str, str]]
-"""What ``CUDA_VISIBLE_DEVICES`` calls each device, and its model."""
+"""``CUDA_VISIBLE_DEVICES`` name and model of each device."""
 
 
 def resolve_ranks_per_gpu(config: AgentConfig) -> AgentConfig:
-    """A config with ``ranks_per_node="gpu"`` made a number: a rank for each device of this node.
+    """Return the config with one rank per GPU of this node.
 
-    A child asks the driver: its library would stay in an agent for good, and can hang.
+    A child process queries the driver, because its library can hang and would occupy memory of the agent.
 
     Raises:
-        ValueError: none could be found; says what to do.
+        ValueError: If no GPU was found. The message explains what to do.
     """
     found, reason = None, ""
     with _spawn_query(config, subprocess.PIPE) as child:
         try:
-            said, errors = child.communicate(timeout=DRIVER_TIMEOUT)
+            output, errors = child.communicate(timeout=DRIVER_TIMEOUT)
         except subprocess.TimeoutExpired:
             child.kill()
             reason = DRIVER_TIMEOUT_ERROR
         else:
-            found = _parse_devices(said)
-            words = errors.decode(errors="replace").strip().splitlines() if found is None else []
-            reason = (words or ["it lists none"])[-1].removeprefix("skyward_core.model.errors.PoolError: ")
+            found = _parse_devices(output)
+            lines = errors.decode(errors="replace").strip().splitlines() if found is None else []
+            reason = (lines or ["the driver lists no GPU"])[-1].removeprefix("skyward_core.model.errors.PoolError: ")
     if not found:
         raise ValueError(
-            f'ranks_per_node="gpu" needs a GPU and node {config.node} has none ({reason}); '
-            "give the number of ranks: ranks_per_node=2, say"
+            f'ranks_per_node="gpu" requires a GPU, but node {config.node} has none ({reason}). '
+            "Set ranks_per_node to a number."
         )
     return config.with_gpus([model for _, model in found]).replace(
         ranks_per_node=len(found),
@@ -57,35 +57,35 @@ def resolve_ranks_per_gpu(config: AgentConfig) -> AgentConfig:
 
 
 def start_gpu_query(config: AgentConfig, then: Callable[[Devices, str], None]) -> None:
-    """Have ``then`` told of the devices once they are known, and what kept it from being known, if something did."""
+    """Query the devices in the background. Call ``then`` with the devices and the reason for a failure, or ""."""
     loop = asyncio.get_running_loop()
     try:
         child = _spawn_query(config, subprocess.DEVNULL)
     except OSError as error:
-        then([], f"it cannot be asked for its GPUs: {error}")
+        then([], f"cannot start the GPU query: {error}")
         return
-    child.returncode = 0  # the agent collects every child itself
+    child.returncode = 0  # the agent reaps all children itself
     pipe = cast(IO[bytes], child.stdout)
-    said: list[bytes] = []
+    chunks: list[bytes] = []
 
-    def hear() -> None:
-        piece = os.read(pipe.fileno(), 1 << 16)
-        said.append(piece)
-        if not piece:
-            end(_parse_devices(b"".join(said)) or [], "")
+    def on_readable() -> None:
+        chunk = os.read(pipe.fileno(), 1 << 16)
+        chunks.append(chunk)
+        if not chunk:
+            finish(_parse_devices(b"".join(chunks)) or [], "")
 
-    def give_up() -> None:
+    def on_timeout() -> None:
         signal_group(child.pid, SIGKILL)
-        end([], DRIVER_TIMEOUT_ERROR)
+        finish([], DRIVER_TIMEOUT_ERROR)
 
-    def end(found: Devices, reason: str) -> None:
+    def finish(found: Devices, reason: str) -> None:
         timer.cancel()
         loop.remove_reader(pipe.fileno())
         pipe.close()
         then(found, reason)
 
-    timer = loop.call_later(DRIVER_TIMEOUT, give_up)
-    loop.add_reader(pipe.fileno(), hear)
+    timer = loop.call_later(DRIVER_TIMEOUT, on_timeout)
+    loop.add_reader(pipe.fileno(), on_readable)
 
 
 def _spawn_query(config: AgentConfig, errors: int) -> subprocess.Popen[bytes]:
@@ -99,10 +99,10 @@ def _spawn_query(config: AgentConfig, errors: int) -> subprocess.Popen[bytes]:
     )
 
 
-def _parse_devices(said: bytes) -> Devices | None:
-    """What a child has told; a start-up file of its interpreter may have printed what it likes before."""
+def _parse_devices(output: bytes) -> Devices | None:
+    """Parse the output of the child. Only the last line counts: start-up files of the interpreter may print more."""
     try:
-        told = json.loads(said.splitlines()[-1])
-        return [(str(name), str(model)) for name, model in told]
+        devices = json.loads(output.splitlines()[-1])
+        return [(str(name), str(model)) for name, model in devices]
     except (ValueError, TypeError, IndexError):
         return None

@@ -1,7 +1,7 @@
-"""The files that ranks print into, followed by cursor, with size limits.
+"""Log files of ranks: tailed by cursor, redacted, and limited in size.
 
-The files are the truth; nothing is buffered here. A client that reads slowly only falls behind: ranks write to
-the files directly and never wait for anybody.
+Nothing is buffered in the agent: ranks write directly to the files and never wait. A client that reads slowly only
+falls behind.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from skyward_core.protocol.output_order_marks import AFTER, MARK_BYTES, MarkWrit
 from skyward_core.protocol.validators import is_log_name
 from skyward_core.util.redaction import Redactor
 
-POLL = 0.03  # seconds between looks at the files while ranks print
-# And while they work and have printed nothing for a while: each look takes a processor from them.
+POLL = 0.03  # seconds between reads while ranks print
+# Poll less often while calls run without output, because each poll takes processor time from the ranks.
 QUIET_AFTER = 1.0
 QUIET_POLL = 0.15
 IDLE_POLL = 0.3
@@ -32,12 +32,16 @@ FOLLOWED = (OUT, ERR, MARKS, METRICS)
 
 
 class LogTail:
-    """Follows the files of a spool that ranks write, for one connection: what they print, with marks of its order, and
-    numbers.
+    """Tail of all files that ranks write into a spool, for one connection: output, order marks, and metrics.
 
     Args:
-        mark: marks what has been printed by now.
-        most: how much of a file may be sent; see ``agent.log_tailing``.
+        spool: Folder of the files.
+        connection: Connection of the client.
+        cursors: Bytes of each file that the client already has.
+        busy: Returns whether calls run.
+        redactor: Redacts secrets.
+        mark: Marks the order of all output so far.
+        most: Returns the size up to which a file may be sent.
     """
 
     def __init__(
@@ -57,30 +61,30 @@ class LogTail:
         self._groups: dict[str, _LogGroup] = {}
         self._has_active_calls = busy
         self._redactor = redactor
-        self._withheld: dict[str, int] = {}  # bytes at the end of a file that may be a secret's beginning
+        self._withheld: dict[str, int] = {}  # bytes at the end of a file that may be the beginning of a secret
         self._mark = mark
         self._send_limit = most
         self._wake = asyncio.Event()
 
     async def run(self) -> None:
-        """Follow until cancelled."""
-        loop, looked = asyncio.get_running_loop(), 0.0
-        printed = loop.time()
+        """Send new output until cancelled."""
+        loop, scanned_at = asyncio.get_running_loop(), 0.0
+        last_output_at = loop.time()
         try:
             while self._connection.is_open:
-                if loop.time() >= looked + POLL:  # not for every piece of a flood
+                if loop.time() >= scanned_at + POLL:  # once per interval, even during heavy output
                     self._open_new_files()
                     self._mark()
-                    looked = loop.time()
-                most = 0
+                    scanned_at = loop.time()
+                largest = 0
                 for group in list(self._groups.values()):
-                    most = max(most, self._send_group(group))
+                    largest = max(largest, self._send_group(group))
                     await self._connection.drain()
-                if most:
-                    printed = loop.time()
-                if most < PIECE_BYTES // 2:  # it was all there was; a frame for each line costs more than a wait
-                    await self._pause(POLL if loop.time() < printed + QUIET_AFTER else QUIET_POLL)
-                    looked = 0.0
+                if largest:
+                    last_output_at = loop.time()
+                if largest < PIECE_BYTES // 2:  # everything was sent; waiting is cheaper than one frame per line
+                    await self._pause(POLL if loop.time() < last_output_at + QUIET_AFTER else QUIET_POLL)
+                    scanned_at = 0.0
                 else:
                     await asyncio.sleep(0)
         finally:
@@ -91,15 +95,13 @@ class LogTail:
 
     @property
     def cursors(self) -> dict[str, int]:
-        """File -> bytes of it that have been sent."""
         return self._cursors
 
     def wake(self) -> None:
         self._wake.set()
 
     def flush(self, sizes: dict[str, int], limit: int = CHUNK_BYTES) -> None:
-        """Send what these files hold up to the given sizes, if it is little, so that it arrives before what is
-        sent next."""
+        """Send the files up to the given sizes if at most ``limit`` bytes remain, ahead of later frames."""
         if self._connection.is_write_paused:
             return
         for name, size in sizes.items():
@@ -112,7 +114,7 @@ class LogTail:
                 limit -= sent
 
     async def finish(self) -> dict[str, int]:
-        """Send everything that is left; returns the final size of every file."""
+        """Send all remaining output. Return the final size of each file."""
         self._open_new_files()
         self._mark()
         for group in self._groups.values():
@@ -135,12 +137,14 @@ class LogTail:
         self._groups.setdefault(stem, _LogGroup(stem))
 
     def _send_group(self, group: _LogGroup, *, whole: bool = False) -> int:
-        """Send some of what a worker wrote, marks first, and no stream far ahead of the other: who puts them together
-        there has to hold little. Says how many bytes it sent."""
+        """Send a part of a worker's output and return its size.
+
+        Marks are sent first, and both streams advance together, so that the client has to buffer little to merge them.
+        """
         moved = self._send(group.metrics, PIECE_BYTES) + self._send(group.marks, PIECE_BYTES)
         streams = (group.out, group.err)
         ends = group.send_limits(*(self._cursors.get(name, 0) for name in streams))
-        for limited in (True, False):  # without, where marks promise what is not there
+        for limited in (True, False):  # the second pass ignores marks that refer to missing output
             for name, end in zip(streams, ends, strict=True):
                 room = end - self._cursors.get(name, 0) if limited else PIECE_BYTES
                 if room > 0:
@@ -169,17 +173,17 @@ class LogTail:
         return len(data)
 
     def _read_redacted(self, name: str, limit: int, at: int, whole: bool) -> bytes:
-        """What may be shown of the next bytes. Unless it is the ``whole``, what may be a secret's beginning waits."""
+        """Read the next bytes and redact them. Hold back a possible beginning of a secret unless ``whole``."""
         if not self._redactor:
             return os.pread(self._files[name], limit, at)
         fresh = os.pread(self._files[name], limit + self._redactor.reach, at)
         if len(fresh) == (0 if whole else self._withheld.get(name, 0)):
-            return b""  # nothing but what waits already
+            return b""  # nothing except held-back bytes
         lead = min(at, self._redactor.reach)
         data = os.pread(self._files[name], lead, at - lead) + fresh
         end = min(len(data), lead + limit)
-        waits = self._redactor.partial_secret_length(data) if end == len(data) and not whole else 0
-        self._withheld[name] = min(waits, len(fresh))
+        held_back = self._redactor.partial_secret_length(data) if end == len(data) and not whole else 0
+        self._withheld[name] = min(held_back, len(fresh))
         end -= self._withheld[name]
         return self._redactor.redact_bytes(data)[lead:end]
 
@@ -193,18 +197,18 @@ class LogTail:
 
 
 class _LogGroup:
-    """The files of one worker's place, and the marks that were sent ahead of what they are about."""
+    """Files of one worker slot, and marks that were sent before the output they refer to."""
 
     def __init__(self, stem: str) -> None:
         self.out, self.err, self.marks, self.metrics = (stem + ending for ending in FOLLOWED)
         self._ahead: deque[tuple[int, int]] = deque()
 
     def add_marks(self, marks: bytes) -> None:
-        """Take marks that are sent."""
+        """Remember marks that were sent."""
         self._ahead.extend((mark.out, mark.err) for mark in decode_marks(marks))
 
     def send_limits(self, out: int, err: int) -> tuple[int, int]:
-        """How far both streams may be sent from here before it is each other's turn."""
+        """Return the offsets up to which both streams may be sent before the other one must advance."""
         while self._ahead and self._ahead[0][0] <= out and self._ahead[0][1] <= err:
             self._ahead.popleft()
         for mark in self._ahead:
@@ -213,18 +217,18 @@ class _LogGroup:
         return out + PIECE_BYTES, err + PIECE_BYTES
 
 
-NO_LIMIT = 1 << 62  # bytes; where there is no limit
+NO_LIMIT = 1 << 62  # bytes
 
 
 class LogLimit:
-    """That of one log file.
+    """Size limit of one log file.
 
     Args:
-        path: of the file.
-        limit: bytes that one run may print; 0 for no limit.
+        path: The file.
+        limit: Bytes that one run may print; 0 for no limit.
 
     Attributes:
-        max_size: how far the file may be sent.
+        max_size: Size up to which the file may be sent.
     """
 
     def __init__(self, path: str, limit: int) -> None:
@@ -233,43 +237,46 @@ class LogLimit:
         self.start_run(0)
 
     def start_run(self, start: int) -> None:
-        """What is printed from here on is another run's."""
+        """Restart the limit at an offset where another run begins."""
         self.max_size = start + self._limit if self._limit else NO_LIMIT
-        self._is_cut = False  # it ends there, with our line, since the limit was reached
+        self._is_cut = False  # whether the file has been truncated and ends with our message
 
     def enforce(self, size: int) -> bool:
-        """Cut the file back where it is too long; says whether the limit was reached just now."""
+        """Truncate the file if it is too long. Return whether the limit has just been reached."""
         if size <= self.max_size:
             return False
         if self._is_cut:
             os.truncate(self._path, self.max_size)
             return False
         at = self.max_size
-        said = (
-            f"\nskyward: this run has printed {self._limit:,} bytes here, which is its limit "
-            "(Options(log_limit=...)); what it prints from here on is dropped\n"
+        message = (
+            f"\nskyward: this run reached its limit of {self._limit:,} bytes for this stream "
+            "(Options(log_limit=...)); further output is dropped\n"
         ).encode()
-        with open(self._path, "r+b", buffering=0) as file:  # a descriptor that appends would put it at the end
-            os.pwrite(file.fileno(), said, at)
-            os.ftruncate(file.fileno(), at + len(said))
-        self.max_size, self._is_cut = at + len(said), True
+        with open(self._path, "r+b", buffering=0) as file:  # writes at an offset ignore it with O_APPEND
+            os.pwrite(file.fileno(), message, at)
+            os.ftruncate(file.fileno(), at + len(message))
+        self.max_size, self._is_cut = at + len(message), True
         return True
 
 
-MAX_RESTORED_BYTES = 1 << 20  # bytes since a log was emptied that are taken to its end
+MAX_RESTORED_BYTES = 1 << 20  # bytes restored after a rank truncated its log
 
 
 class RankLogs:
-    """Those of one slot.
+    """Log files of one slot.
 
     Args:
-        running: the calls that print into them now.
-        complain: told in words when a run has printed its limit.
+        config: Configuration of the agent.
+        rank: The rank.
+        number: Number of the slot within the rank.
+        running: Calls that currently print into the files.
+        complain: Sends a warning to clients.
 
     Attributes:
-        names: of the files, standard output's first.
-        ends: how long they were when the last call ended: there the next one begins.
-        limits: how long they may get, by name.
+        names: File names of standard output and standard error.
+        ends: File sizes at the end of the last call, where the next call begins.
+        limits: Size limit of each file.
     """
 
     def __init__(
@@ -291,11 +298,11 @@ class RankLogs:
         self._marks = name + MARKS
         self._marker: MarkWriter | None = None
         self._files: dict[str, int] = {}
-        self._max_sizes: dict[str, int] = {}  # how long they have been
+        self._max_sizes: dict[str, int] = {}  # largest known sizes
         self.limits = {each: LogLimit(f"{self._spool}/{each}", config.log_limit) for each in self.names}
 
     def open(self) -> None:
-        """Have the log files. What an agent before this one did not see the end of belongs to no later call."""
+        """Open the files. Existing output of an earlier agent belongs to no later call."""
         if not self._files:
             flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
             self._files = {name: os.open(f"{self._spool}/{name}", flags, 0o600) for name in self.names}
@@ -307,15 +314,16 @@ class RankLogs:
 
     @property
     def descriptors(self) -> tuple[int, int]:
-        """Of the open files: standard output, standard error."""
+        """Descriptors of standard output and standard error."""
         out, err = self._files.values()
         return out, err
 
     def range_of(self, call: Call) -> dict[str, list[int]]:
-        """Where what a call printed stands in these files: start and end.
+        """Return start and end of a call's output in each file.
 
-        A call begins where the last one ended, so that no byte belongs to no run; threads of one worker, which
-        print into the same files at the same time, share what they saw.
+        A call begins where the previous one ended, so that every byte belongs to a call. Threads of one worker print
+        into
+        the same files at the same time, and their ranges overlap.
         """
         if not self._is_unchanged():
             self.truncate()
@@ -327,19 +335,20 @@ class RankLogs:
         return {name: [call.log_start.get(name, 0), end] for name, end in self.ends.items()}
 
     def _is_unchanged(self) -> bool:
-        """Whether nothing was printed since the last call's end, and all before it is marked: so it is with most."""
+        """Check whether nothing was printed since the last call's end and all earlier output is marked (the usual
+        case)."""
         if self._marker is None:
             return False
         ends = self._sizes()
         return ends == self.ends and (*ends.values(),) == (self._marker.out, self._marker.err)
 
     def truncate(self) -> None:
-        """Cut logs back to what one run may print, and tell where that has just begun."""
+        """Truncate files that exceed their limit, and warn the clients."""
         for name, size in self._sizes().items():
             if self.limits[name].enforce(size):
-                runs = ", ".join({call.run for call in self._running.values()}) or "what runs on"
-                said = f"rank {self._rank} has printed its limit during {runs}: the rest of it in {name} is dropped"
-                self._warn_clients(said)
+                runs = ", ".join({call.run for call in self._running.values()}) or "background work"
+                warning = f"rank {self._rank} reached its log limit during {runs}: further output in {name} is dropped"
+                self._warn_clients(warning)
 
     def _sizes(self) -> dict[str, int]:
         sizes = {}
@@ -352,35 +361,34 @@ class RankLogs:
         return sizes
 
     def _restore(self, name: str, opened: int, size: int) -> int:
-        """A rank has emptied its own log: go on where it was, so that what comes is sent; say what happened."""
+        """Restore the size of a log that a rank truncated, append its new output, and note the loss."""
         with open(f"{self._spool}/{name}", "rb") as emptied:
             since = emptied.read(min(size, MAX_RESTORED_BYTES))
-        with suppress(OSError):  # a full disk is said by others
+        with suppress(OSError):  # other writers report a full disk
             os.ftruncate(opened, self._max_sizes[name])
-            said = f"rank {self._rank} opened this stream anew and emptied it; what was not fetched is lost"
-            os.write(opened, f"\nskyward: {said}\n".encode() + since)
+            note = f"rank {self._rank} reopened this stream and truncated it; unsent output is lost"
+            os.write(opened, f"\nskyward: {note}\n".encode() + since)
         return os.fstat(opened).st_size
 
     def write_mark(self, ended: Call | None = None) -> None:
-        """Mark what has been printed since this was last done as a run's, where but one has calls here; a call that
-        has just ``ended`` is among them."""
+        """Mark new output as the run's if exactly one run has calls here, including a call that has just ``ended``."""
         if self._marker is not None:
-            self._sizes()  # one that a rank has emptied is mended there
+            self._sizes()  # restores truncated files
             runs = {call.run for call in (*self._running.values(), *filter(None, (ended,)))}
             self._marker.mark_after(runs.pop() if len(runs) == 1 else "", soon=ended is None)
 
     def side_file_sizes(self) -> dict[str, int]:
-        """The sizes of the files that come beside the logs, of those that are there."""
+        """Return the sizes of the existing mark and metrics files."""
         sizes = {}
         for name in (self._marks, self._metrics):
             path = f"{self._spool}/{name}"
-            # Mostly no rank has put anything there; an exception takes longer to say so.
+            # Usually the files are missing, and access() is faster than an exception.
             if os.access(path, os.F_OK):
-                with suppress(FileNotFoundError):  # a rank's code may remove what it finds
+                with suppress(FileNotFoundError):  # user code may delete them
                     sizes[name] = os.stat(path).st_size
         return sizes
 
-    def write_message(self, words: str) -> None:
-        """Put a line of ours into the log."""
-        with suppress(OSError):  # a full disk is said by others
-            os.write(self._files[self.names[1]], f"skyward: {words}\n".encode())
+    def write_message(self, message: str) -> None:
+        """Append a message of skyward to standard error."""
+        with suppress(OSError):  # other writers report a full disk
+            os.write(self._files[self.names[1]], f"skyward: {message}\n".encode())

@@ -1,4 +1,4 @@
-"""The process that samples the metrics of this node's machine: started, watched, restarted if it hangs or dies."""
+"""The process that samples machine metrics of this node: started on demand, restarted if it hangs or dies."""
 
 from __future__ import annotations
 
@@ -19,35 +19,35 @@ from skyward_core.protocol.node_paths import sample_files
 START_CODE = (
     "import sys; sys.path[:] = {!a};from skyward_core.node.machine_metrics.sampler import main; main(*sys.argv[1:])"
 )
-PERIOD = 1.0  # seconds between samples, and between looks at what has come
+PERIOD = 1.0  # seconds between samples, and between polls for new ones
 PIECE_BYTES = CHUNK_BYTES // 4
 PROGRESS_POLL = 5.0  # seconds
-MAX_SILENT_CHECKS = 4  # looks at which nothing was new: what measures hangs, or is stopped
-RESTART_DELAYS = (1.0, 60.0)  # seconds before it is started again, the first time and at most
+MAX_SILENT_CHECKS = 4  # progress checks without a new sample after which the process is restarted
+RESTART_DELAYS = (1.0, 60.0)  # seconds until the first restart, and at most
 MAX_STARTS = 20
 
 
 class SamplerProcess:
-    """One node's."""
+    """Metrics sampler process of one node."""
 
     def __init__(self, config: AgentConfig) -> None:
         self._config = config
         self._folder = config.paths.samples
         self._child: subprocess.Popen[bytes] | None = None
-        self._timer: asyncio.TimerHandle | None = None  # of the next look, or the next try
+        self._timer: asyncio.TimerHandle | None = None  # for the next progress check or restart
         self._pause, self._tries = RESTART_DELAYS[0], 0
         self._size, self._silent = 0, 0
-        self._failure = ""  # nothing comes
+        self._failure = ""  # why there are no samples
         self._is_stopped = False
-        self._request_counts: dict[Connection, int] = {}  # how often each has asked
+        self._request_counts: dict[Connection, int] = {}  # requests of each client
 
     def ensure_running(self) -> None:
-        """Have the machine measured from now on, if it is not."""
+        """Start sampling if it is not running."""
         if self._child is None and self._timer is None and not self._is_stopped:
             self._start()
 
     def stop(self) -> None:
-        """Measure no more."""
+        """Stop sampling."""
         self._is_stopped = True
         self._terminate()
 
@@ -56,7 +56,7 @@ class SamplerProcess:
     def _start(self) -> None:
         self._timer = None
         self._tries += 1
-        # On this machine pynvml is where the ranks' packages are; elsewhere it is in the bundle.
+        # pynvml is installed with the ranks' packages on the local machine, and in the bundle otherwise.
         path = [*dict.fromkeys(filter(None, [*sys.path, *self._config.path]))]
         try:
             self._child = child = subprocess.Popen(
@@ -77,9 +77,9 @@ class SamplerProcess:
                 start_new_session=True,
             )
         except OSError as error:
-            self._schedule_restart(f"what measures it cannot be started: {error}")
+            self._schedule_restart(f"cannot start the metrics sampler: {error}")
             return
-        child.returncode = 0  # the agent collects every child itself
+        child.returncode = 0  # the agent reaps all children itself
         asyncio.get_running_loop().add_reader(cast(IO[bytes], child.stdout).fileno(), self._on_exit)
         self._size, self._silent = self._total_bytes(), 0
         self._timer = asyncio.get_running_loop().call_later(PROGRESS_POLL, self._check_progress)
@@ -98,7 +98,7 @@ class SamplerProcess:
 
     def _on_exit(self) -> None:
         self._terminate()
-        self._schedule_restart("what measures it has ended")
+        self._schedule_restart("the metrics sampler exited")
 
     def _check_progress(self) -> None:
         size = self._total_bytes()
@@ -108,21 +108,21 @@ class SamplerProcess:
         self._size = size
         if self._silent >= MAX_SILENT_CHECKS:
             self._terminate()
-            self._schedule_restart(f"what measures it has said nothing for {MAX_SILENT_CHECKS * PROGRESS_POLL:g} s")
+            self._schedule_restart(f"the metrics sampler has not responded for {MAX_SILENT_CHECKS * PROGRESS_POLL:g} s")
             return
         self._timer = asyncio.get_running_loop().call_later(PROGRESS_POLL, self._check_progress)
 
     def _schedule_restart(self, reason: str) -> None:
         pause, self._pause = self._pause, min(RESTART_DELAYS[1], self._pause * 2)
         last = self._tries >= MAX_STARTS
-        self._failure = f"{reason}; it is not started again" if last else reason
+        self._failure = f"{reason}; it will not be restarted" if last else reason
         if last:
             self._is_stopped = True
         elif not self._is_stopped:
             self._timer = asyncio.get_running_loop().call_later(pause, self._start)
 
     def _total_bytes(self) -> int:
-        """Bytes that were ever written."""
+        """Return the number of bytes ever written."""
         found = sample_files(self._folder)
         if not found:
             return 0
@@ -131,43 +131,44 @@ class SamplerProcess:
             start += os.stat(f"{self._folder}/{name}").st_size
         return start
 
-    # -- who reads ---------------------------------------------------------------------------------------
+    # -- streaming ---------------------------------------------------------------------------------------
 
     async def stream(self, connection: Connection, at: int) -> None:
-        """Send what there is from a byte on, and what comes, for as long as the connection is open.
+        """Send all samples from an offset on, and new ones while the connection is open.
 
         Args:
-            at: one beyond the end is of another machine, or another folder: all is sent then.
+            connection: Connection of the client.
+            at: Offset in bytes. If it is beyond the end, it belongs to another folder, and all samples are sent.
         """
         self.ensure_running()
-        turn = self._request_counts[connection] = self._request_counts.get(connection, 0) + 1
+        request = self._request_counts[connection] = self._request_counts.get(connection, 0) + 1
         if at > self._total_bytes():
             at = 0
-        said = ""
+        sent_failure = ""
         try:
-            while connection.is_open and self._request_counts[connection] == turn:
-                start, piece = self._read_lines(at)
-                if piece:
-                    connection.send({"t": "metrics", "at": start}, piece)
-                    at = start + len(piece)
+            while connection.is_open and self._request_counts[connection] == request:
+                start, lines = self._read_lines(at)
+                if lines:
+                    connection.send({"t": "metrics", "at": start}, lines)
+                    at = start + len(lines)
                     await connection.drain()
                     continue
-                if self._failure != said:
-                    said = self._failure
-                    connection.send({"t": "metrics", "at": at, "why": said})
+                if self._failure != sent_failure:
+                    sent_failure = self._failure
+                    connection.send({"t": "metrics", "at": at, "why": sent_failure})
                 await asyncio.sleep(PERIOD)
         finally:
             if not connection.is_open:
                 self._request_counts.pop(connection, None)
 
     def _read_lines(self, at: int) -> tuple[int, bytes]:
-        """The next whole lines from a byte on, and where they begin: later where the past is not kept."""
+        """Return the next complete lines from an offset on, and their offset (later if old files were deleted)."""
         for start, name in sample_files(self._folder):
             try:
                 with open(f"{self._folder}/{name}", "rb") as file:
                     file.seek(max(0, at - start))
                     data = file.read(PIECE_BYTES)
-            except FileNotFoundError:  # removed meanwhile: newer ones are there
+            except FileNotFoundError:  # deleted meanwhile: continue with newer files
                 continue
             if whole := data[: data.rfind(b"\n") + 1]:
                 return max(at, start), whole

@@ -1,4 +1,4 @@
-"""Notices that the machine will be taken back."""
+"""Preemption notices: detected on this node, forwarded to clients and ranks."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ from skyward_core.protocol.frame_codec import Header
 from skyward_core.protocol.frame_schema import LONGEST_NOTICE, NOTICES, is_same_deadline
 from skyward_core.runtime.preemption import NOTICE_GRACE, NOTICE_SIGNAL, PreemptionNotice
 
-MAX_LINE_BYTES = 4096  # bytes of a line
-RESTART_DELAYS = (1.0, 60.0)  # seconds before it is started again, the first time and at most
+MAX_LINE_BYTES = 4096  # bytes per line
+RESTART_DELAYS = (1.0, 60.0)  # seconds until the first restart, and at most
 
 OnMessage = Callable[[dict[str, Any]], None]
 
 
 class PreemptionMonitor:
-    """One node's. It ends with its standard input, and so with its agent.
+    """The provider's program that polls for preemption notices. It exits when its standard input closes.
 
     Args:
-        config: of the node; it has the program.
-        hear: told of each object that the program prints as a line of JSON.
-        complain: told in words, once, where it does not go on by itself.
+        config: Configuration of the agent; contains the program.
+        on_message: Called with each JSON object that the program prints.
+        warn: Called once with the reason if the program keeps failing.
     """
 
-    def __init__(self, config: AgentConfig, hear: OnMessage, complain: Callable[[str], None]) -> None:
-        self._config, self._on_message, self._warn = config, hear, complain
+    def __init__(self, config: AgentConfig, on_message: OnMessage, warn: Callable[[str], None]) -> None:
+        self._config, self._on_message, self._warn = config, on_message, warn
         self._child: subprocess.Popen[bytes] | None = None
         self._buffer = b""
         self._pause = RESTART_DELAYS[0]
@@ -48,7 +48,7 @@ class PreemptionMonitor:
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
-        """Have it run, until :meth:`end`."""
+        """Run the program until :meth:`stop`."""
         config = self._config
         try:
             self._child = child = subprocess.Popen(
@@ -63,12 +63,12 @@ class PreemptionMonitor:
         except OSError as error:
             self._schedule_restart(str(error))
             return
-        child.returncode = 0  # the agent collects every child itself
+        child.returncode = 0  # the agent reaps all children itself
         self._buffer = b""
         asyncio.get_running_loop().add_reader(cast(Any, child.stdout).fileno(), self._on_readable)
 
     def stop(self) -> None:
-        """Have it end."""
+        """Stop the program."""
         if self._timer is not None:
             self._timer.cancel()
         self._close()
@@ -84,49 +84,51 @@ class PreemptionMonitor:
         child = self._child
         if child is None:
             return
-        piece = os.read(cast(Any, child.stdout).fileno(), MAX_LINE_BYTES)
-        *lines, self._buffer = (self._buffer + piece).split(b"\n")
+        chunk = os.read(cast(Any, child.stdout).fileno(), MAX_LINE_BYTES)
+        *lines, self._buffer = (self._buffer + chunk).split(b"\n")
         for line in lines:
             self._on_line(line)
-        if not piece or len(self._buffer) > MAX_LINE_BYTES:
-            if piece:
+        if not chunk or len(self._buffer) > MAX_LINE_BYTES:
+            if chunk:
                 signal_group(child.pid, SIGKILL)
             self._close()
-            self._schedule_restart("what asks for it has ended" if not piece else "what asks for it says no such thing")
+            self._schedule_restart(
+                "its polling program exited" if not chunk else "its polling program printed invalid output"
+            )
 
     def _on_line(self, line: bytes) -> None:
         try:
-            told = json.loads(line)
+            message = json.loads(line)
         except (ValueError, RecursionError):
-            told = None
-        if isinstance(told, dict):
+            message = None
+        if isinstance(message, dict):
             self._pause = RESTART_DELAYS[0]
-            self._on_message(told)
+            self._on_message(message)
 
     def _schedule_restart(self, reason: str) -> None:
         pause, self._pause = self._pause, min(RESTART_DELAYS[1], self._pause * 2)
-        if pause > RESTART_DELAYS[0] and not self._has_warned:  # once may be an accident
+        if pause > RESTART_DELAYS[0] and not self._has_warned:  # a single failure may be an accident
             self._has_warned = True
             self._warn(reason)
         self._timer = asyncio.get_running_loop().call_later(pause, self.start)
 
 
-CALLBACK_HEAD_START = 0.5  # seconds that ranks' callbacks begin before SIGTERM, which may end all
+CALLBACK_HEAD_START = 0.5  # seconds for ranks' callbacks before SIGTERM, which may end the ranks
 
 
 class PreemptionNotifier:
-    """One node's."""
+    """Preemption handling of one node."""
 
     def __init__(
-        self, state: NodeState, audience: ClientRegistry, lifecycle: CallLifecycle, slots: SlotDispatcher
+        self, state: NodeState, clients: ClientRegistry, lifecycle: CallLifecycle, slots: SlotDispatcher
     ) -> None:
-        self._state, self._clients, self._lifecycle, self._slots = state, audience, lifecycle, slots
+        self._state, self._clients, self._lifecycle, self._slots = state, clients, lifecycle, slots
         self._node = state.config.node
         self._monitor = PreemptionMonitor(state.config, self._on_notice, self._warn_clients)
         self._saved: dict[int, PreemptionNotice] = {}
 
     def start(self) -> None:
-        """Go on with what an agent before this one has told the ranks, or was about to, and ask."""
+        """Resume notifications that an earlier agent sent or saved, then start polling."""
         self._saved = {each.node: each for each in _read_notices(self._state.config.paths.notices)}
         self._state.is_preempted = self._node in self._saved
         if self._saved:
@@ -135,87 +137,86 @@ class PreemptionNotifier:
         self._monitor.start()
 
     def stop(self) -> None:
-        """Ask no more."""
+        """Stop polling for preemption notices."""
         self._monitor.stop()
 
-    # -- of this node ------------------------------------------------------------------------------------
+    # -- this node ---------------------------------------------------------------------------------------
 
     def _warn_clients(self, reason: str) -> None:
-        self._lifecycle.warn_clients(
-            f"node {self._node}: nobody tells whether its machine is about to be taken back: {reason}"
-        )
+        self._lifecycle.warn_clients(f"node {self._node}: cannot poll for preemption notices: {reason}")
 
-    def _on_notice(self, told: dict[str, Any]) -> None:
-        if isinstance(reason := told.get("error"), str):
+    def _on_notice(self, message: dict[str, Any]) -> None:
+        if isinstance(reason := message.get("error"), str):
             self._warn_clients(reason[:200])
-        kind, left = told.get("kind"), told.get("left")
+        kind, left = message.get("kind"), message.get("left")
         if kind not in NOTICES or not (left is None or (type(left) in (int, float) and 0 <= left <= LONGEST_NOTICE)):
             return
-        ends = None if left is None or kind == "rebalance" else monotonic() + left
+        deadline = None if left is None or kind == "rebalance" else monotonic() + left
         known = self._state.notices
-        if kind in known and is_same_deadline(known[kind], ends):
+        if kind in known and is_same_deadline(known[kind], deadline):
             return
-        known[kind] = ends
-        self._clients.send_to_all(notice_frame(kind, ends))
+        known[kind] = deadline
+        self._clients.send_to_all(notice_frame(kind, deadline))
         if kind != "rebalance":
-            self._announce_preemption(monotonic() if ends is None else ends)
+            self._announce_preemption(monotonic() if deadline is None else deadline)
 
-    def _announce_preemption(self, ends: float) -> None:
-        """Tell the ranks of this node, and have what runs in them end, unless it says what else to do."""
+    def _announce_preemption(self, deadline: float) -> None:
+        """Notify the ranks of this node, and send SIGTERM soon after."""
         self._state.is_preempted = True
         before = self._saved.get(self._node)
-        if before is not None and is_same_deadline(before.ends, ends):
+        if before is not None and is_same_deadline(before.ends, deadline):
             return
-        # Who is just being started has no place for the signal yet, and nothing to lose.
+        # Starting workers have no signal handler yet and nothing to lose.
         busy = [
             slot.process.pid
             for slot in self._slots.slots
             if slot.process and slot.process.connection and (slot.running or slot.process.is_ready)
         ]
-        self._notify_ranks(PreemptionNotice(self._node, True, ends, tuple(busy)))
+        self._notify_ranks(PreemptionNotice(self._node, True, deadline, tuple(busy)))
         asyncio.get_running_loop().call_later(CALLBACK_HEAD_START, self._send_sigterm)
 
     def _send_sigterm(self) -> None:
-        """Send SIGTERM to whom it was announced, once: ranks take another one as a stop."""
+        """Send SIGTERM to the notified ranks, but only once: ranks treat a second SIGTERM as a stop."""
         own = self._saved.get(self._node)
         if own is None or own.sent:
             return
         for slot in self._slots.slots:
             if slot.process is not None and slot.process.pid in own.pids:
-                # What it has started, such as what loads its data, is needed where it goes on; else it passes that on.
+                # Only to the rank itself: children such as data loaders are needed if the rank continues.
                 signal_process(slot.process.pid, signal.SIGTERM)
         self._save_notice(PreemptionNotice(own.node, own.here, own.ends, own.pids, sent=True))
 
-    # -- of others ---------------------------------------------------------------------------------------
+    # -- other nodes -------------------------------------------------------------------------------------
 
     def on_remote_notice(self, node: int, left: float) -> None:
-        """A client tells of another node.
+        """Handle a client's preemption notice for another node.
 
         Args:
-            left: seconds.
+            node: The other node.
+            left: Seconds until its machine is reclaimed.
         """
-        ends = monotonic() + min(LONGEST_NOTICE, max(0.0, left))
+        deadline = monotonic() + min(LONGEST_NOTICE, max(0.0, left))
         known = self._saved.get(node)
-        if node != self._node and not (known is not None and is_same_deadline(known.ends, ends)):
-            self._notify_ranks(PreemptionNotice(node, False, ends, ()))
+        if node != self._node and not (known is not None and is_same_deadline(known.ends, deadline)):
+            self._notify_ranks(PreemptionNotice(node, False, deadline, ()))
 
-    # -- what ranks are told -----------------------------------------------------------------------------
+    # -- notification of ranks ---------------------------------------------------------------------------
 
     def _notify_ranks(self, notice: PreemptionNotice) -> None:
         self._save_notice(notice)
         self._signal_ranks()
 
     def _save_notice(self, notice: PreemptionNotice) -> None:
-        """Have it where ranks, and the next agent, find it."""
+        """Save a notice for the ranks and for later agents. Drop expired ones."""
         now, path = monotonic(), self._state.config.paths.notices
-        kept = {node: each for node, each in self._saved.items() if each.here or now < each.ends + NOTICE_GRACE}
-        self._saved = kept | {notice.node: notice}
+        current = {node: each for node, each in self._saved.items() if each.here or now < each.ends + NOTICE_GRACE}
+        self._saved = current | {notice.node: notice}
         try:
             with open(f"{path}.part", "w", encoding="utf-8") as file:
                 json.dump([each.to_json() for each in self._saved.values()], file)
             Path(f"{path}.part").replace(path)
         except OSError as error:
-            self._lifecycle.warn_clients(f"node {self._node}: ranks are not told that machines are taken back: {error}")
+            self._lifecycle.warn_clients(f"node {self._node}: cannot notify ranks of preemptions: {error}")
 
     def _signal_ranks(self) -> None:
         for slot in self._slots.slots:
@@ -223,20 +224,23 @@ class PreemptionNotifier:
                 signal_process(slot.process.pid, NOTICE_SIGNAL)
 
 
-def notice_frame(kind: str, ends: float | None) -> Header:
-    """What clients are told of a notice.
+def notice_frame(kind: str, deadline: float | None) -> Header:
+    """Return the frame that informs clients of a notice.
 
     Args:
-        ends: by the monotonic clock; None where nobody knows.
+        kind: Kind of the notice.
+        deadline: Deadline by the monotonic clock; None if unknown.
     """
-    left = None if ends is None else round(max(0.0, ends - monotonic()), 3)
-    return {"t": "notice", "kind": kind, "left": left}
+    seconds = None if deadline is None else round(max(0.0, deadline - monotonic()), 3)
+    return {"t": "notice", "kind": kind, "left": seconds}
 
 
 def _read_notices(path: str) -> list[PreemptionNotice]:
     try:
         with open(path, encoding="utf-8") as file:
-            told = json.load(file)
-        return [PreemptionNotice(node, here, ends, tuple(pids), sent) for node, here, ends, pids, sent in told]
+            notices = json.load(file)
+        return [
+            PreemptionNotice(node, here, deadline, tuple(pids), sent) for node, here, deadline, pids, sent in notices
+        ]
     except (OSError, ValueError, TypeError):
         return []

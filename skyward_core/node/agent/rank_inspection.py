@@ -1,4 +1,4 @@
-"""Stacks and profiles of ranks."""
+"""Stack dumps and profiles of ranks."""
 
 from __future__ import annotations
 
@@ -18,18 +18,21 @@ if TYPE_CHECKING:
     from skyward_core.protocol.frame_types import ClientProfile, ClientStacks
 
 
-STACKS_TIMEOUT = 12.0  # seconds for all ranks of a node; the client waits a little longer
-MAX_PROFILES = 2  # of a node at a time: each holds a thread for as long as it takes
+STACKS_TIMEOUT = 12.0  # seconds for all ranks of a node; the client's timeout is slightly longer
+MAX_PROFILES = 2  # per node; each occupies a thread for its whole duration
 
 
 class DiagnosticsHandler:
-    """One agent's. Whoever may speak to the agent is the ranks' own user; what names hold of secrets is blanked."""
+    """Handlers of requests for stacks and profiles of one agent.
+
+    Clients act as the ranks' own user, so no further permission is needed. Secrets in names are redacted.
+    """
 
     def __init__(self, state: NodeState, slots: SlotDispatcher) -> None:
         self._state, self._slots = state, slots
         self._sample_limit = asyncio.Semaphore(max(2, os.cpu_count() or 1))
-        self._active_profiles = 0  # that are being made
-        self._slot_locks: dict[tuple[int, int], asyncio.Lock] = {}  # two answers at once would be one text
+        self._active_profiles = 0
+        self._slot_locks: dict[tuple[int, int], asyncio.Lock] = {}  # concurrent dumps would mix in one file
 
     @property
     def _path_mapping(self) -> PathMapping:
@@ -43,13 +46,13 @@ class DiagnosticsHandler:
         ]
         program = await asyncio.to_thread(stack_dumps_and_profiles.find_py_spy, self._state.config.python)
         until = asyncio.get_running_loop().time() + STACKS_TIMEOUT
-        told = await asyncio.gather(
+        stacks = await asyncio.gather(
             *(self._sample_slot(slot, program, until, signal=header.get("signal", False)) for slot in slots)
         )
-        connection.send({"t": "known", "id": header["id"], "ranks": self._state.redactor.redact_json(list(told))})
+        connection.send({"t": "known", "id": header["id"], "ranks": self._state.redactor.redact_json(list(stacks))})
 
     async def _sample_slot(self, slot: Slot, program: str, until: float, *, signal: bool) -> dict[str, Any]:
-        about: dict[str, Any] = {
+        fields: dict[str, Any] = {
             "rank": slot.rank,
             "number": slot.number,
             "at": _slot_status(slot),
@@ -57,33 +60,33 @@ class DiagnosticsHandler:
         }
         process = slot.process
         if process is None or process.connection is None:
-            return about
+            return fields
         file = self._state.config.paths.stacks(slot.rank, slot.number)
         lock = self._slot_locks.setdefault((slot.rank, slot.number), asyncio.Lock())
         try:
             async with asyncio.timeout_at(until), lock, self._sample_limit:
-                found = await asyncio.to_thread(
+                stacks = await asyncio.to_thread(
                     capture_stacks, RankProcess(process.pid, file, self._path_mapping), program, signal=signal
                 )
         except TimeoutError:
-            return about | {"why": f"its node has not come to it within {STACKS_TIMEOUT:g} s"}
+            return fields | {"why": f"timed out after {STACKS_TIMEOUT:g} s"}
         if slot.process is not process:
-            return about | {"at": "gone", "why": "its process has ended meanwhile"}
-        return about | {"pid": process.pid} | found
+            return fields | {"at": "gone", "why": "its process exited during the stack dump"}
+        return fields | {"pid": process.pid} | stacks
 
     async def send_profile(self, connection: Connection, header: ClientProfile) -> None:
         from skyward_core.node.stack_dumps_and_profiles import record_profile
 
-        paths, told, data = self._state.config.paths, {}, b""
+        paths, fields, data = self._state.config.paths, {}, b""
         of_rank = (each for each in self._slots.slots if each.rank == header["rank"] and not each.number)
         slot = next(of_rank, None)
         if slot is not None and slot.twin is not None and slot.twin.running:
             slot = slot.twin
         process = slot.process if slot is not None else None
         if process is None or process.connection is None:
-            told = {"error": f"rank {header['rank']} has no process that could be looked at"}
+            fields = {"error": f"rank {header['rank']} has no running process"}
         elif self._active_profiles >= MAX_PROFILES:
-            told = {"error": f"{MAX_PROFILES} ranks of its node are being looked at: wait for one of them"}
+            fields = {"error": f"{MAX_PROFILES} profiles are already running on its node. Try again later."}
         else:
             file = f"{paths.folder}/profile.{header['rank']}.{header['id']}.{time.monotonic_ns()}"
             self._active_profiles += 1
@@ -91,22 +94,22 @@ class DiagnosticsHandler:
                 program = await asyncio.to_thread(stack_dumps_and_profiles.find_py_spy, self._state.config.python)
                 data = await asyncio.to_thread(record_profile, program, process.pid, header["seconds"], file)
             except (stack_dumps_and_profiles.PySpyError, OSError) as error:
-                told = {"error": str(error)}
+                fields = {"error": str(error)}
             finally:
                 self._active_profiles -= 1
         connection.send(
-            {"t": "known", "id": header["id"]} | told,
+            {"t": "known", "id": header["id"]} | fields,
             self._state.redactor.redact_bytes(self._path_mapping.map_raw_profile(data)),
         )
 
 
 def _is_idle_twin(slot: Slot) -> bool:
-    """Check whether the rank's other process is the one to show, of those that take turns."""
+    """Check whether the slot's twin is the one to report."""
     return slot.twin is not None and not slot.running and (slot.is_task_slot or bool(slot.twin.running))
 
 
 def _slot_status(slot: Slot) -> str:
-    """What a slot's process is at."""
+    """Return the state of a slot's process."""
     process = slot.process
     if process is None:
         return "gone"

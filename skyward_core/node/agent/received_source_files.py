@@ -14,25 +14,26 @@ MAX_SOURCE_BYTES = 1 << 20  # bytes
 
 
 def save_source(paths: NodePaths, content: str, name: str, data: bytes) -> None:
-    """Write one, unless it is there.
+    """Save a source file unless it exists.
 
     Args:
-        content: the name of the content, and of the folder.
-        name: the file's.
-        data: the text, compressed.
+        paths: Paths of the node.
+        content: Content hash; also the name of the file's folder.
+        name: File name.
+        data: The zlib-compressed text.
 
     Raises:
-        OSError: it cannot be written.
-        ValueError: it cannot be read.
+        OSError: If the file cannot be written.
+        ValueError: If the data is damaged.
     """
     path = paths.source(content, name)
-    if os.path.exists(path):  # noqa: PTH110  an agent has no need of pathlib here
+    if os.path.exists(path):  # noqa: PTH110  # the agent does not otherwise import pathlib here
         return
     reader = zlib.decompressobj()
     try:
         text = reader.decompress(data, MAX_SOURCE_BYTES)
     except zlib.error as error:
-        raise ValueError(f"the source {name} that a client has sent is damaged: {error}") from error
+        raise ValueError(f"received source {name} is damaged: {error}") from error
     os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)  # noqa: PTH103, PTH120
     partial = f"{path}.part"
     with open(partial, "wb") as file:
@@ -41,12 +42,14 @@ def save_source(paths: NodePaths, content: str, name: str, data: bytes) -> None:
 
 
 def remove_compiled(folder: str, modules: Mapping[str, str]) -> None:
-    """Remove what was compiled before a source came to be as it is; by this machine's clock, as the source's own time
-    may be another's.
+    """Remove bytecode that was compiled before its source file changed.
+
+    Compares with the change time by this machine's clock, because modification times may come from the client.
 
     Args:
-        folder: where names begin that are no whole paths.
-        modules: the sources, and each one's hash when it was loaded; of one without, nobody knows what was compiled.
+        folder: Folder of relative names.
+        modules: Source file -> its hash when it was loaded; "" if unknown, in which case the bytecode is always
+            removed.
     """
     for name, loaded in modules.items():
         source = Path(folder, name)
@@ -57,4 +60,4 @@ def remove_compiled(folder: str, modules: Mapping[str, str]) -> None:
         except (FileNotFoundError, NotADirectoryError):
             continue
         except PermissionError:
-            continue  # somebody else's folder, where ranks cannot have compiled anything
+            continue  # another user's folder, where ranks cannot have written bytecode

@@ -1,7 +1,7 @@
-"""What nobody has fetched when a node ends stays on its host until somebody does, or until its time is over.
+"""Retained results: unfetched results and logs that stay on the host after the node's end.
 
-The node's folder is renamed for that, from ``NAME`` to ``kept.NAME``, with a file in it that says what it holds and
-until when. A fresh agent in that folder, without ranks, hands it out (``pool/kept.py`` is the client's side).
+The node's folder is renamed from ``NAME`` to ``kept.NAME`` and gets a file that lists its content and expiry. A client
+fetches the results through a new agent without ranks in that folder (``pool.fetch_retained_results``).
 """
 
 from __future__ import annotations
@@ -19,14 +19,13 @@ from skyward_core.protocol.node_paths import ERR, OUT, NodePaths
 if TYPE_CHECKING:
     from skyward_core.node.agent.call_journal import JournalFrame
 
-MIN_RETENTION = 3600.0  # seconds that a client which ends a pool has for fetching, or giving up, what is left
+MIN_RETENTION = 3600.0  # seconds for a client that tears a pool down to fetch or discard the results
 REDACT_CHUNK_BYTES = 1 << 20
 LOGS = (OUT, ERR)
 
 
 def unfetched_sizes(frames: Iterable[tuple[JournalFrame, bytes]]) -> dict[str, int]:
-    """Runs with results that no client has confirmed, as an agent's journal tells them, and bytes of those results, or
-    of the exceptions in their place."""
+    """Return the bytes of unconfirmed results and exceptions in an agent's journal, by run."""
     waiting: dict[str, dict[int, int]] = {}
     for header, body in frames:
         if header["t"] == "outcome" and header.get("kind") in RESULT_KINDS:
@@ -39,13 +38,14 @@ def unfetched_sizes(frames: Iterable[tuple[JournalFrame, bytes]]) -> dict[str, i
 
 
 def remove_or_retain(folder: Path | str, seconds: float, logs: Mapping[str, int] | None = None) -> None:
-    """Remove the folder of a node that has ended, unless it holds what nobody has fetched: that is kept.
+    """Delete the folder of an ended node, or retain it if it has unfetched results.
 
     Args:
-        seconds: how long; 0 to keep nothing. What was kept before is kept until the time that was told then.
-        logs: runs of which log bytes have reached no client, and how many.
+        folder: The node's folder.
+        seconds: How long to retain results; 0 to delete them. Does not change the expiry of already retained results.
+        logs: Bytes of logs that no client has received, by run.
     """
-    import shutil  # it loads compressors; what most agents need of this module needs none
+    import shutil  # deferred: its compression modules use memory that most agents do not need
 
     from skyward_core.node.agent.call_journal import read_journal
 
@@ -60,9 +60,9 @@ def remove_or_retain(folder: Path | str, seconds: float, logs: Mapping[str, int]
         return
     for unneeded in (paths.blobs, paths.sources):
         shutil.rmtree(unneeded, ignore_errors=True)
-    told = {"until": until, "runs": runs, "bytes": _folder_size(folder)}
+    facts = {"until": until, "runs": runs, "bytes": _folder_size(folder)}
     partial = Path(f"{paths.retained_facts}.part")
-    partial.write_text(json.dumps(told), encoding="utf-8")
+    partial.write_text(json.dumps(facts), encoding="utf-8")
     partial.replace(paths.retained_facts)
     target = Path(paths.retained_folder)
     if target != folder:
@@ -70,7 +70,7 @@ def remove_or_retain(folder: Path | str, seconds: float, logs: Mapping[str, int]
 
 
 def retention_seconds(folder: Path | str) -> float:
-    """How long what is in a node's folder is to be kept, as its agent has written there."""
+    """Return the retention that the agent of a folder has saved, in seconds."""
     try:
         state = json.loads(Path(NodePaths(str(folder)).state).read_text(encoding="utf-8"))
         return float(state.get("keep_results", 0.0))
@@ -79,8 +79,11 @@ def retention_seconds(folder: Path | str) -> float:
 
 
 def read_retained_facts(folder: Path | str) -> dict[str, Any]:
-    """What a kept folder holds: ``until`` (Unix time), ``runs`` (their unfetched bytes), ``bytes`` on disk; empty for
-    any other folder."""
+    """Return the facts of a folder with retained results; empty for other folders.
+
+    Returns:
+        ``until`` (Unix time of expiry), ``runs`` (unfetched bytes by run) and ``bytes`` (size on disk).
+    """
     try:
         return dict(json.loads(Path(NodePaths(str(folder)).retained_facts).read_text(encoding="utf-8")))
     except (OSError, ValueError):
@@ -88,11 +91,12 @@ def read_retained_facts(folder: Path | str) -> dict[str, Any]:
 
 
 def redact_logs(spool: Path, change: Callable[[bytes], bytes], reach: int) -> None:
-    """Blank secrets in log files where they lie: the agent that hands them out will not know these.
+    """Redact secrets in log files in place. The agent that serves the files later will not know the secrets.
 
     Args:
-        change: gives bytes, as many, without secrets.
-        reach: bytes by which a secret may stand over the end of a piece.
+        spool: Folder of the log files.
+        change: Redacts bytes without changing their number.
+        reach: Bytes by which a secret may extend beyond a chunk.
     """
     for path in spool.iterdir():
         if not path.name.endswith(LOGS):

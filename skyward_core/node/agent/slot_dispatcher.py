@@ -22,23 +22,21 @@ if TYPE_CHECKING:
     from skyward_core.protocol.frame_types import FromWorker, WorkerHello
 
 
-EXIT_POLL = 0.01  # seconds between looks at whether those that were told to end have
+EXIT_POLL = 0.01  # seconds between checks for the exit of stopped workers
 
 
 class SlotDispatcher:
-    """Those of one agent, and the process that holds plugins' contexts around them.
+    """All worker slots of an agent, and the process that holds plugins' node contexts.
 
     Attributes:
-        worker_event: set when a worker has greeted or ended.
+        worker_event: Set when a worker connects or ends.
     """
 
-    def __init__(
-        self, state: NodeState, audience: ClientRegistry, lifecycle: CallLifecycle, phases: RankPhases
-    ) -> None:
-        self._state, self._clients, self._lifecycle = state, audience, lifecycle
+    def __init__(self, state: NodeState, clients: ClientRegistry, lifecycle: CallLifecycle, phases: RankPhases) -> None:
+        self._state, self._clients, self._lifecycle = state, clients, lifecycle
         self._workers: dict[Connection, Slot] = {}
         self.worker_event = asyncio.Event()
-        self._pause_clock: PauseClock | None = None  # while no rank was at a breakpoint
+        self._pause_clock: PauseClock | None = None  # created when a rank first pauses
         self.plugin_contexts = PluginContextProcess(state, self.pump, self.break_gang)
         config = state.config
         first = config.node * config.ranks_per_node
@@ -59,10 +57,10 @@ class SlotDispatcher:
     # -- calls -------------------------------------------------------------------------------------------
 
     def pick_slot(self, call: Call) -> Slot:
-        """Whose queue a call belongs into.
+        """Return the slot for a call.
 
         Raises:
-            WireError: it is for a rank that is not of this node.
+            WireError: If the call is for a rank of another node.
         """
         rank = call.header.get("rank")
         if call.is_gang_call or rank is not None:
@@ -79,7 +77,7 @@ class SlotDispatcher:
         return slot.number > 0 if self._state.has_separate_tasks else not slot.is_task_slot
 
     def separate_tasks(self) -> None:
-        """Run tasks in other processes of the ranks than the gang's from now on."""
+        """From now on run tasks in other processes than the gang's."""
         self._state.has_separate_tasks = True
         for slot in self.slots:
             for call in [each for each in slot.queue if slot.number == 0 and not each.is_gang_call]:
@@ -87,7 +85,7 @@ class SlotDispatcher:
                 self.pick_slot(call).enqueue(call)
 
     def steal_task(self, idle: Slot) -> Call | None:
-        """Take a task that any slot can run out of the queue of one that is busy, or still starting."""
+        """Take a task that any slot can run from the queue of a busy or starting slot."""
         for slot in self.slots if self._accepts_tasks(idle) else ():
             for call in slot.queue if slot is not idle else ():
                 if not call.is_gang_call and call.header.get("rank") is None:
@@ -96,14 +94,14 @@ class SlotDispatcher:
         return None
 
     def stop(self, call: Call, reason: str, grace: float) -> None:
-        """End one call: SIGTERM, the grace, SIGKILL; or take it out of its queue."""
-        self.reap()  # who died by itself just now is no victim of this
+        """Stop one call: remove it from its queue, or send SIGTERM, and SIGKILL after the grace period."""
+        self.reap()  # a worker that has already died must not count as stopped
         if call.outcome is not None or call.stop_reason or call.pending_outcome:
             return
         call.stop_reason = reason
         for slot in self.slots:
             if slot.running.get(call.key) is call:
-                # Calls of other runs may end with it: nobody has cancelled those.
+                # Calls of other runs may end with it, although they were not cancelled.
                 slot.stop_process(f"{reason} of run {call.run}", grace)
                 return
             if call in slot.queue:
@@ -112,11 +110,14 @@ class SlotDispatcher:
                 return
 
     def stop_run(self, run: str, reason: str, grace: float, *, breaks: bool, only: int | None = None) -> None:
-        """End all calls of a run that are here, or one.
+        """Stop the calls of a run on this node.
 
         Args:
-            breaks: its gang ends with it.
-            only: the index of the one.
+            run: The run.
+            reason: Reason for the outcome.
+            grace: Seconds between SIGTERM and SIGKILL.
+            breaks: Whether the gang ends with the run.
+            only: Index of the only call to stop; None for all.
         """
         if breaks:
             self.break_gang(f"run {run} failed")
@@ -128,24 +129,24 @@ class SlotDispatcher:
     # -- the gang ----------------------------------------------------------------------------------------
 
     def on_new_gang(self) -> None:
-        """A client has formed one."""
+        """Prepare the slots for a new gang."""
         if self._state.has_separate_tasks:
             self.separate_tasks()
 
     @property
     def pause_clock(self) -> PauseClock:
-        """For how long ranks stood still."""
+        """Clock of the seconds that ranks were paused at breakpoints."""
         if self._pause_clock is None:
             self._pause_clock = PauseClock()
         return self._pause_clock
 
-    def set_paused(self, slot: Slot, stands: bool) -> None:
-        """A slot's rank stands still at a breakpoint, or goes on."""
-        if stands or self._pause_clock is not None:
-            self.pause_clock.set_paused(slot, stands)
+    def set_paused(self, slot: Slot, is_paused: bool) -> None:
+        """Set whether a slot's rank is paused at a breakpoint."""
+        if is_paused or self._pause_clock is not None:
+            self.pause_clock.set_paused(slot, is_paused)
 
     def paused_seconds(self, slot: Slot, call: Call) -> float:
-        """For how many seconds what a call needs stood still so far."""
+        """Return the seconds for which a call was paused so far."""
         if self._pause_clock is None:
             return 0.0
         return self._pause_clock.paused_seconds(
@@ -153,12 +154,12 @@ class SlotDispatcher:
         )  # ranks of a gang wait for each other
 
     def pump(self) -> None:
-        """Have each move on."""
+        """Let each slot take its next steps."""
         for slot in self.slots:
             slot.pump()
 
     def break_gang(self, reason: str) -> None:
-        """The gang is no more; a client forms the next one."""
+        """Mark the gang as broken. A client forms the next one."""
         gang = self._state.gang
         if gang.epoch and not gang.broken_reason and not gang.is_standalone:
             gang.broken_reason = reason
@@ -166,14 +167,14 @@ class SlotDispatcher:
             self.pump()
 
     def mark_gang_spent(self, reason: str) -> None:
-        """A process of the gang takes no other call: what it has been given goes on; a client forms the next."""
+        """Mark the gang as spent: running calls continue, but a client forms a new gang for further ones."""
         gang = self._state.gang
         if not gang.spent_reason and not gang.broken_reason:
             gang.spent_reason = reason
             self._clients.send_to_all(gang.status_frame())
 
     def processor_seconds(self) -> dict[str, float]:
-        """What ranks that run something have taken of the processor so far, by rank."""
+        """Return the processor seconds used by ranks with running calls, by rank."""
         spent: dict[str, float] = {}
         for slot in self.slots:
             if slot.running and slot.process is not None:
@@ -184,11 +185,11 @@ class SlotDispatcher:
     # -- logs --------------------------------------------------------------------------------------------
 
     def log_send_limit(self, name: str) -> int:
-        """How much of a log file may be sent to clients."""
+        """Return the size up to which a log file may be sent to clients."""
         return next((slot.logs.limits[name].max_size for slot in self.slots if name in slot.logs.limits), NO_LIMIT)
 
     def mark_logs(self) -> None:
-        """Mark what native code and children have printed; what Python prints is marked already."""
+        """Mark the output of native code and child processes; Python output is already marked."""
         for slot in self.slots:
             slot.logs.write_mark()
 
@@ -196,10 +197,10 @@ class SlotDispatcher:
         for slot in self.slots:
             slot.logs.truncate()
 
-    # -- what workers say --------------------------------------------------------------------------------
+    # -- frames of workers -------------------------------------------------------------------------------
 
     async def listen(self) -> Callable[[], None]:
-        """Serve workers from now on; gives how to stop."""
+        """Start to serve workers. Return a function that stops it."""
         server = await asyncio.get_running_loop().create_unix_server(
             lambda: Connection(self._on_frame, self._on_lost, validate_worker_frame),
             self._state.config.worker_socket,
@@ -213,10 +214,10 @@ class SlotDispatcher:
             return
         if header["t"] == "outcome" or header["t"] == "item":
             if redactor:
-                told: AnyHeader = header
+                fields: AnyHeader = header
                 parts = ("summary", "error", "last", "numbers")
-                told |= {key: redactor.redact_json(told[key]) for key in parts if key in told}
-                if told.get("kind") == "raised":
+                fields |= {key: redactor.redact_json(fields[key]) for key in parts if key in fields}
+                if fields.get("kind") == "raised":
                     body = redactor.redact_bytes(body)
             call = slot.running.get((header["run"], header["i"]))
             if call is not None and header["t"] == "outcome":
@@ -236,14 +237,14 @@ class SlotDispatcher:
             self._learn_modules(slot, header["files"])
 
     def _on_unassigned_frame(self, connection: Connection, header: FromWorker, body: bytes) -> None:
-        """Of who is no worker of a slot, or not yet."""
+        """Handle a frame of a connection that is not, or not yet, assigned to a slot."""
         around = self.plugin_contexts.process
         if header["t"] == "hello":
             self._on_hello(connection, header, body)
         elif around is not None and around.connection is connection:
             self.plugin_contexts.on_frame(header, body)
         else:
-            connection.close()  # it was sent away, or never greeted
+            connection.close()  # rejected, or it sent no hello
 
     def _on_hello(self, connection: Connection, header: WorkerHello, body: bytes) -> None:
         pid = connection.peer_pid(header["pid"])
@@ -258,45 +259,45 @@ class SlotDispatcher:
         if self.plugin_contexts.process is not None and self.plugin_contexts.process.pid == pid:
             self.plugin_contexts.on_connected(connection, header)
             return
-        # It may be a worker that another agent started and had no time to write down.
+        # Possibly a worker that a crashed agent started without recording its pid.
         connection.send({"t": "exit"})
         connection.close()
 
     def _on_lost(self, connection: Connection) -> None:
-        # The process itself is what counts; its end is seen by SIGCHLD.
+        # Only the exit of the process (SIGCHLD) counts.
         self._workers.pop(connection, None)
 
     def _learn_env(self, header: WorkerHello) -> None:
-        """What a worker knows that an agent before this one has started."""
+        """Restore the pool's environment from a worker that an earlier agent started."""
         if not self._state.env_known.is_set() and "env" in header:
             self._state.learn_env(header["env"])
             self.start_workers()
 
-    # -- what of the person's own they have loaded --------------------------------------------------------
+    # -- modules of the user -----------------------------------------------------------------------------
 
     def _learn_modules(self, slot: Slot, files: dict[str, str]) -> None:
-        """A worker has loaded these, from files with these hashes; of one that is on its way out nobody cares."""
+        """Record the hashes of modules that a worker has loaded, unless the worker is about to be replaced."""
         process, known = slot.process, self._state.module_hashes
         if process is None or (process.epoch is not None and process.epoch < self._state.gang.renewed_epoch):
             return
-        # Where another one has loaded something else, nobody can tell what the node has.
+        # "" if workers have loaded different versions: the node's version is ambiguous.
         news = {name: digest if known.get(name, digest) == digest else "" for name, digest in files.items()}
         if any(known.get(name) != digest for name, digest in news.items()):
             known.update(news)
             self._clients.send_to_all({"t": "modules", "files": known})
 
     def forget_modules(self) -> None:
-        """Other processes take the place of all that have loaded some."""
+        """Forget all modules, because new processes replace the workers that loaded them."""
         from skyward_core.node.agent import received_source_files  # few pools need it
 
         received_source_files.remove_compiled(self._state.config.cwd, self._state.module_hashes)
         self._state.module_hashes.clear()
         self._clients.send_to_all({"t": "modules", "files": {}})
 
-    # -- how they begin and end --------------------------------------------------------------------------
+    # -- start and end of workers ------------------------------------------------------------------------
 
     def start_workers(self) -> None:
-        """Have a worker in every rank's slot, now that it is known what to start them with."""
+        """Start a worker in each rank's first slot once the environment is known."""
         if self._state.env_known.is_set():
             return
         self._state.env_known.set()
@@ -306,13 +307,13 @@ class SlotDispatcher:
         self.pump()
 
     def on_worker_exit(self) -> None:
-        """A worker has ended, perhaps the last one that could have told."""
+        """Start the workers if the last orphaned worker has ended without sending the environment."""
         self.worker_event.set()
         if not self.has_live_processes:
             self.start_workers()
 
     def reap(self) -> None:
-        """See which processes have ended."""
+        """Reap ended processes and update their slots."""
         ended = reap()
         for slot in self.slots:
             if slot.process is not None and slot.process.pid in ended:
@@ -321,7 +322,7 @@ class SlotDispatcher:
             self.plugin_contexts.on_exit(ended[self.plugin_contexts.process.pid])
 
     async def close(self) -> None:
-        """Have all workers end, then what plugins have around them."""
+        """Stop all workers, then the plugins' node contexts."""
         grace = self._state.config.grace
         for slot in self.slots:
             slot.exit_process("the pool is torn down", grace)
@@ -334,12 +335,12 @@ class SlotDispatcher:
             self.reap()
 
 
-MAX_REMOTE_PAUSE = 60.0  # seconds for which a client's word on other nodes is believed, unless it is said again
+MAX_REMOTE_PAUSE = 60.0  # seconds for which a client's report about other nodes is valid
 ALL_PAUSES = "all"
 
 
 class PauseClock:
-    """Clocks that run while something stands still: one for each, and one for all of them."""
+    """Measures how long ranks were paused: each separately, and any of them."""
 
     def __init__(self) -> None:
         self._paused: dict[Hashable, set[Hashable]] = {}
@@ -347,17 +348,17 @@ class PauseClock:
         self._accumulated: dict[Hashable, float] = {}
         self._remote_timer: asyncio.TimerHandle | None = None
 
-    def paused_seconds(self, what: Hashable) -> float:
-        """For how long something stood still, all in all; with ``ALL``, at least one of them."""
-        return self._accumulated.get(what, 0.0) + (
-            monotonic() - self._paused_since[what] if what in self._paused_since else 0.0
+    def paused_seconds(self, key: Hashable) -> float:
+        """Return how long ``what`` was paused in total; with ``ALL_PAUSES``, how long at least one was paused."""
+        return self._accumulated.get(key, 0.0) + (
+            monotonic() - self._paused_since[key] if key in self._paused_since else 0.0
         )
 
-    def set_paused(self, what: Hashable, stands: bool) -> None:
-        """One of them stands still now, or goes on."""
-        for clock in (what, ALL_PAUSES):
+    def set_paused(self, key: Hashable, is_paused: bool) -> None:
+        """Set whether ``what`` is paused."""
+        for clock in (key, ALL_PAUSES):
             still = self._paused.setdefault(clock, set())
-            (still.add if stands else still.discard)(what)
+            (still.add if is_paused else still.discard)(key)
             if still:
                 self._paused_since.setdefault(clock, monotonic())
             elif clock in self._paused_since:
@@ -365,7 +366,7 @@ class PauseClock:
                 del self._paused_since[clock]
 
     def set_remote_pause(self, seconds: float) -> None:
-        """A rank of another node does, for so many seconds unless that is said again."""
+        """Report that a rank of another node is paused, valid for the given time unless renewed."""
         if self._remote_timer is not None:
             self._remote_timer.cancel()
             self._remote_timer = None

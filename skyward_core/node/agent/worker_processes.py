@@ -1,4 +1,4 @@
-"""Worker processes: spawn, signal, reap."""
+"""Worker processes: spawning, signalling, reaping, and recovery of orphans."""
 
 from __future__ import annotations
 
@@ -22,44 +22,43 @@ if TYPE_CHECKING:
     from skyward_core.protocol.frame_types import EndDetails, ExitStatus
 
 
-ON_SIGTERM = 128 + signal.SIGTERM  # exit status of a program that ends by it, as shells have it
+ON_SIGTERM = 128 + signal.SIGTERM  # exit status of a program that ends on SIGTERM, by shell convention
 
 
 class Process:
-    """One worker process. ``epoch`` is the gang epoch it was set up for, None while it is fresh."""
+    """A worker process. ``epoch`` is the gang epoch it was set up for; None if it is fresh."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
-        self.stderr_start = 0  # where in the file of standard error its own lines begin
+        self.stderr_start = 0  # offset of its own lines in the standard error file
         self.connection: Connection | None = None
         self.epoch: int | None = None
-        self.has_run_code = False  # it may have run user code
-        self.has_place = False  # it knows which rank it is
-        self.is_ready = False  # its plugins' contexts are entered (or failed to be)
-        self.kill_reason = ""  # why we ended it, when we did
-        self.is_script = False  # a whole script's, which may end it as it likes
-        self.is_unusable = False  # its plugins' contexts could not be entered, and a call has told so
+        self.has_run_code = False  # whether it may have run user code
+        self.has_place = False  # whether it knows its rank
+        self.is_ready = False  # whether its plugins' contexts were entered or failed
+        self.kill_reason = ""  # why the agent stopped it
+        self.is_script = False  # whether it runs a whole script, which may exit at any time
+        self.is_unusable = False  # whether its plugins' contexts failed and a call has reported it
 
     def exited_successfully(self, status: int | None) -> bool:
-        """Whether a script has come to its end in it, by a way that tells nobody: ``os._exit(0)``, or in a program that
-        it has made of itself by ``os.execv``."""
+        """Check whether a script ended successfully without an outcome: by ``os._exit(0)`` or after ``os.execv``."""
         return self.is_script and status == 0 and not self.kill_reason
 
 
 def ended_by_sigterm(status: int | None) -> bool:
-    """Whether a process has ended by SIGTERM, or as those end that have dealt with one."""
+    """Check whether a process ended because of SIGTERM, or exited after handling it."""
     if status is None:
         return False
     return os.waitstatus_to_exitcode(status) in (0, -signal.SIGTERM, ON_SIGTERM)
 
 
 def describe_exit(status: int | None) -> tuple[ExitStatus, str]:
-    """A wait status as fields of an outcome and in words."""
+    """Return the outcome fields and a description of a wait status."""
     if status is None:
         return {
             "exit_code": None,
             "signal": None,
-        }, "its process ended, and the agent that could say how had ended too"
+        }, "its process ended while no agent was running, so the cause is unknown"
     if os.WIFSIGNALED(status):
         number = os.WTERMSIG(status)
         try:
@@ -73,37 +72,37 @@ def describe_exit(status: int | None) -> tuple[ExitStatus, str]:
 
 
 def worker_stopped_details(reason: str) -> EndDetails:
-    """The part of an outcome that says that we stopped a call's worker for another reason than the call."""
-    words = f"its worker was stopped: {reason}"
-    return {"kind": "collateral", "error": {"type": "Stopped", "message": words}}
+    """Return the error and kind of an outcome whose worker the agent stopped for another reason than the call."""
+    message = f"its worker was stopped: {reason}"
+    return {"kind": "collateral", "error": {"type": "Stopped", "message": message}}
 
 
 def external_sigterm_details() -> EndDetails:
-    """The same for a SIGTERM that was not ours: somebody on the node sent it."""
-    fields, words = describe_exit(signal.SIGTERM)
-    return {**fields, "kind": "exited", "error": {"type": "RankExit", "message": words}}
+    """Return the error and kind of an outcome whose worker got SIGTERM from another program."""
+    fields, message = describe_exit(signal.SIGTERM)
+    return {**fields, "kind": "exited", "error": {"type": "RankExit", "message": message}}
 
 
 _PR_SET_CHILD_SUBREAPER = 36
 
 
 def become_reaper() -> bool:
-    """Let orphans below this process become its children; says whether the system can."""
+    """Become the parent of orphaned descendants. Return whether the system supports it."""
     if not sys.platform.startswith("linux"):
         return False
-    asked = (_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    if not hasattr(_ctypes, "call_function"):  # it is nobody's promise
+    args = (_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    if not hasattr(_ctypes, "call_function"):  # not a documented function
         import ctypes
 
-        return bool(ctypes.CDLL(None).prctl(*asked) == 0)
+        return bool(ctypes.CDLL(None).prctl(*args) == 0)
     prctl = _ctypes.dlsym(_ctypes.dlopen(None, 0), "prctl")  # type: ignore[arg-type]
-    return bool(_ctypes.call_function(prctl, asked) == 0)
+    return bool(_ctypes.call_function(prctl, args) == 0)
 
 
 def lower_priority(pid: int, nice: int) -> None:
-    """Lower the priority of a process that leads a session of its own.
+    """Lower the priority of a process that leads its own session.
 
-    Linux shares the processor between sessions first (autogroups), so that the session's weight counts too.
+    Linux shares the processor between sessions first (autogroups), so the session's priority is lowered, too.
     """
     os.setpriority(os.PRIO_PROCESS, pid, nice)
     autogroup = Path(f"/proc/{pid}/autogroup")
@@ -111,30 +110,32 @@ def lower_priority(pid: int, nice: int) -> None:
         try:
             autogroup.write_text(str(nice))
         except OSError:
-            return  # too many changes in a short time are refused; it is a courtesy, no more
+            return  # best effort: the kernel rejects frequent changes
 
 
 def signal_group(pid: int, number: int) -> bool:
-    """Send a signal to the process group that ``pid`` leads; False when nothing of it is left."""
+    """Send a signal to the process group of ``pid``. Return False if the group no longer exists."""
     try:
         os.killpg(pid, number)
     except ProcessLookupError:
         return False
     except PermissionError:
-        # A member changed its user (sudo, a setuid helper): the others have got the signal.
+        # A member runs as another user (sudo, a setuid program). All others got the signal.
         return True
     return True
 
 
 def signal_process(pid: int, number: int) -> None:
-    """Send a signal to one process, where it is there."""
+    """Send a signal to a process if it exists."""
     with suppress(ProcessLookupError):
         os.kill(pid, number)
 
 
 def process_start_time(pid: int) -> str:
-    """When a process that has not been reaped was started, in the kernel's words; with its pid it names a process for
-    good. "" where there is none, or no /proc."""
+    """Return the start time of a process in kernel format; "" if it does not exist or has been reaped.
+
+    Together with the pid it identifies a process uniquely.
+    """
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -144,14 +145,14 @@ def process_start_time(pid: int) -> str:
 
 
 def processor_seconds(pid: int) -> float:
-    """What a process and its children have taken of the processor so far; 0 where nobody tells."""
+    """Return the processor seconds of a process and its children; 0 if unknown."""
     ticks = 0
     for each in (pid, *_children(pid)):
         try:
             text = Path(f"/proc/{each}/stat").read_text(encoding="utf-8", errors="replace")
         except OSError:
             continue
-        # Its own, and that of children that have ended.
+        # user and system time, of the process and of its reaped children
         ticks += sum(map(int, text.rpartition(")")[2].split()[11:15]))
     return ticks / os.sysconf("SC_CLK_TCK")
 
@@ -171,7 +172,7 @@ def kill_all(pids: Iterable[int]) -> None:
 
 
 def reap() -> dict[int, int]:
-    """Collect every ended child without waiting: pid -> wait status."""
+    """Reap all ended children without waiting. Return pid -> wait status."""
     ended: dict[int, int] = {}
     while True:
         try:
@@ -183,13 +184,12 @@ def reap() -> dict[int, int]:
         ended[pid] = status
 
 
-# What is imported first is here to stay: nobody looks for garbage among it, neither now nor later. Modules that it
-# imports and never asks anything of, unless something goes wrong, are put off, and so are those of which it asks one or
-# two things that are known here: a quarter of the time. User code, which comes later and was pickled by cloudpickle,
-# finds the real ones. (importlib's LazyLoader loads at the next import.)
-# What the script's folder has comes first only then: it may shadow what it likes for user code, but nothing of ours.
-# "", the working folder, is no entry to begin with: it may be anybody's.
-# Paths are literals of the code: the name of a folder may hold any separator.
+# Code that starts a worker. Modules imported here live as long as the process, so garbage collection is off. Modules
+# that cloudpickle imports but rarely uses are replaced by lazy stand-ins, which saves a quarter of the time. User code,
+# which loads later, gets the real modules. (importlib's LazyLoader loads at the next import.) The script's folder comes
+# first in sys.path only at the end: its modules may shadow others for user code, but not for this code. The working
+# folder ("") is not an entry, because other users may be able to write to it. Paths are literals, because a folder name
+# may contain any separator.
 BOOT = """
 import gc, sys
 collects = gc.isenabled()
@@ -228,9 +228,9 @@ main(*rest)
 """
 
 
-# For the GNU C library, which else gives memory that a step has freed back to the system, to be mapped and cleared anew
-# in the next one: making 25 MB takes three times as long then. So much is kept per process, at most, for what it makes
-# next; blocks above the first number go back at once, as ever. Whoever sets one of these says all of it.
+# Settings of the GNU C library. By default it returns freed memory to the system and maps it again in the next training
+# step, which takes three times as long (25 MB). With these limits it retains memory. If a user sets one of these
+# variables, none is set here.
 MALLOC = {"MALLOC_MMAP_THRESHOLD_": str(32 << 20), "MALLOC_TRIM_THRESHOLD_": str(128 << 20)}
 
 
@@ -243,12 +243,12 @@ def spawn(
     env: Mapping[str, str],
     keeps: Sequence[int] = (),
 ) -> int:
-    """Start a fresh interpreter in a session and process group of its own; return its pid."""
-    # module: the one in ``node.worker`` whose ``main`` it runs
-    # place: two numbers that end its command line, and name the file by which an agent that comes later knows it
-    # out, err: descriptors for what it prints
-    # env: variables beside the image's
-    # keeps: descriptors that it has, too, and does nothing with
+    """Start an interpreter in its own session and process group. Return its pid."""
+    # module: module in ``node.worker`` whose ``main`` runs
+    # place: two numbers at the end of the command line; they also name the file for later agents
+    # out, err: descriptors for output
+    # env: variables in addition to those of the config
+    # keeps: descriptors to inherit, such as locks
     path = [*config.path, *filter(_is_private, (config.cwd,))]
     paths = [[*filter(None, each)] for each in ([config.bundle], config.path_before, path)]
     boot = BOOT.format(module=module, paths=paths)
@@ -267,7 +267,7 @@ def spawn(
     )
     if config.nice:
         lower_priority(process.pid, config.nice)
-    # The agent collects every child itself; a Popen that did so too would swallow exit codes.
+    # The agent reaps all children itself; a second waiter would lose exit codes.
     process.returncode = 0
     _record_pid(config, place, process.pid)
     return process.pid
@@ -278,32 +278,32 @@ def _is_private(folder: str) -> bool:
 
 
 def node_mark_env(folder: str) -> dict[str, str]:
-    """What all that a worker starts inherits. A node whose client runs in a rank of another has the marks of both."""
+    """Return the variable that marks all descendants of a node's workers. Nested nodes have the marks of both."""
     return {NODE_VARIABLE: ":".join(filter(None, (os.environ.get(NODE_VARIABLE), folder)))}
 
 
 def _record_pid(config: AgentConfig, place: tuple[int, int], pid: int) -> None:
-    """Write down which process was started, for an agent that comes later: what it forks looks like it."""
+    """Save the pid and start time of a worker for later agents. Forked children look the same, so the pid is needed."""
     rank, number = place
-    # Without room on the disk that agent will start another.
+    # If the disk is full, a later agent starts a new worker.
     with suppress(OSError), open(config.paths.worker(rank, number), "w", encoding="utf-8") as file:
         file.write(f"{pid} {process_start_time(pid)}")
 
 
 def find_orphaned_workers(config: AgentConfig) -> dict[tuple[int, int], int]:
-    """Processes that an agent before this one has started and that still run: place -> pid."""
+    """Return the running workers that an earlier agent started: place -> pid."""
     found = {}
     for path in Path(config.folder).glob(f"{WORKER_PREFIX}*"):
         _, rank, number = path.name.split(".")
         pid, _, when = path.read_text(encoding="utf-8").partition(" ")
-        # One of which nothing was written is sent away when it greets.
+        # An empty record: the worker is rejected when it connects.
         if when and process_start_time(int(pid)) == when:
             found[int(rank), int(number)] = int(pid)
     return found
 
 
 def call_on_exit(pid: int, then: Callable[[], None]) -> None:
-    """Call ``then`` once a process that is no child of ours has ended; how it ended cannot be known."""
+    """Call ``then`` once a process that is not a child has ended. Its exit status is unknown."""
     loop = asyncio.get_running_loop()
     try:
         descriptor = os.pidfd_open(pid)
@@ -311,19 +311,18 @@ def call_on_exit(pid: int, then: Callable[[], None]) -> None:
         loop.call_soon(then)
         return
 
-    def gone() -> None:
+    def on_exit() -> None:
         loop.remove_reader(descriptor)
         os.close(descriptor)
         then()
 
-    loop.add_reader(descriptor, gone)
+    loop.add_reader(descriptor, on_exit)
 
 
 def add_signal_handlers(actions: Mapping[int, Callable[[], object]]) -> None:
-    """Have the running loop call these from now on, each when its signal has come, however often that was.
+    """Call the given functions in the running loop after their signals.
 
-    The loop's own ``add_signal_handler`` would load ``inspect`` to look at what it is given, which takes longer than
-    all else that an agent does before it listens.
+    The loop's own ``add_signal_handler`` imports ``inspect``, which takes longer than the rest of the agent's start.
     """
     readable, writable = os.pipe()
     for end in (readable, writable):
@@ -333,12 +332,12 @@ def add_signal_handlers(actions: Mapping[int, Callable[[], object]]) -> None:
         signal.signal(number, _ignore_signal)
         signal.siginterrupt(number, False)
 
-    def act() -> None:
+    def dispatch() -> None:
         for number in set(os.read(readable, 1 << 16)) & actions.keys():
             actions[number]()
 
-    asyncio.get_running_loop().add_reader(readable, act)
+    asyncio.get_running_loop().add_reader(readable, dispatch)
 
 
 def _ignore_signal(*_: object) -> None:
-    """Its number is in the pipe already; but without a handler there would be none."""
+    """Do nothing: the wake-up descriptor reports the signal, but requires that a handler exists."""

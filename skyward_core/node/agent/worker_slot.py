@@ -1,7 +1,7 @@
-"""One worker's slot: queue, process, state machine.
+"""Slot of one worker: its queue, its process, and the state machine that starts, sets up and replaces the process.
 
-The process is a fresh interpreter in a session and process group of its own. It lives on for later calls; it is
-replaced when it dies, when it was stopped, and when its gang is broken.
+The process is an interpreter in its own session and process group. Later calls reuse it. It is replaced when it dies,
+when it was stopped, and when its gang is broken.
 """
 
 from __future__ import annotations
@@ -36,19 +36,20 @@ if TYPE_CHECKING:
     )
 
 
-PLUGIN_CONTEXT_PLACE = (-1, 0)  # what stands for a worker's rank and number on its command line
+PLUGIN_CONTEXT_PLACE = (-1, 0)  # replaces a worker's rank and number on the command line
 
 
 class PluginContextProcess:
-    """At most one process, started when a gang comes whose plugins ask for it, and then kept.
+    """The process that holds the plugins' ``around_app`` contexts, started with the first gang that needs it.
 
     Args:
-        pump: called when ranks may go on.
-        break_gang: told why, when what the gang's plugins had around the node is gone.
+        state: State of the agent.
+        pump: Called when ranks may continue.
+        break_gang: Called with the reason when the contexts have ended.
 
     Attributes:
-        process: the process, while there is one.
-        entry_failure: the outcome's error and the pickled exception, where the contexts could not be entered.
+        process: The process, or None.
+        entry_failure: Error and pickled exception if the contexts could not be entered.
     """
 
     def __init__(self, state: NodeState, pump: Callable[[], None], break_gang: Callable[[str], None]) -> None:
@@ -57,24 +58,24 @@ class PluginContextProcess:
         self._break_gang = break_gang
         self.process: Process | None = None
         self.entry_failure: tuple[ErrorKeys | PluginErrorKeys, bytes] | None = None
-        self._setup: tuple[Header, bytes] | None = None  # to give to a fresh process once it has greeted
-        self._fresh = False  # it has greeted, and was given nothing
+        self._setup: tuple[Header, bytes] | None = None  # for a fresh process once it has connected
+        self._fresh = False  # whether the process is connected and not set up
         self._entering = ""
 
     @property
     def is_resolved(self) -> bool:
-        """Whether ranks may be set up: the contexts are entered, or it is known that they cannot be."""
+        """Whether ranks may be set up: the contexts were entered, or failed to be."""
         return self.entry_failure is not None or (self.process is not None and self.process.is_ready)
 
     def ensure_entered(self) -> None:
-        """Have the contexts entered for the gang's epoch: they are already, or will be."""
+        """Start entering the contexts for the gang's epoch unless they are already entered."""
         config = self._state.config
         info = self._state.rank_info(config.node * config.ranks_per_node)
         self._setup = ({"t": "setup", "info": info}, self._state.gang.plugins)
         if self.process is None:
             self._spawn()
         elif self.process.kill_reason:
-            self.entry_failure = None  # it is on its way out, and is followed by another
+            self.entry_failure = None  # it is exiting, and a new process will follow
         else:
             self._send_setup()
 
@@ -98,12 +99,12 @@ class PluginContextProcess:
             os.close(log)
 
     def adopt(self, pid: int) -> None:
-        """Take over the process that another agent started."""
+        """Take over the process that an earlier agent started."""
         self.process = Process(pid)
         call_on_exit(pid, lambda: self.on_exit(None))
 
     def on_connected(self, connection: Connection, header: WorkerHello) -> None:
-        """The process greets: a fresh one, or one that outlived its agent."""
+        """Handle the connection of the process, which is either fresh or outlived its agent."""
         if self.process is None:
             return
         self.process.connection = connection
@@ -113,7 +114,7 @@ class PluginContextProcess:
         self._send_setup()
 
     def on_frame(self, header: FromWorker, body: bytes) -> None:
-        """What the process says of its contexts."""
+        """Handle a frame about the contexts."""
         if header["t"] == "entering":
             self._entering = header["plugin"]
         elif header["t"] == "entered":
@@ -129,7 +130,7 @@ class PluginContextProcess:
             self._pump()
 
     def exit_process(self, grace: float) -> None:
-        """Let the process leave its contexts and end; SIGKILL after the grace."""
+        """Let the process leave its contexts and exit. Send SIGKILL after the grace period."""
         process = self.process
         if process is None or process.kill_reason:
             return
@@ -137,7 +138,7 @@ class PluginContextProcess:
         if process.connection is not None:
             process.connection.send({"t": "exit"})
         if not process.is_ready and self.entry_failure is None:
-            signal_group(process.pid, signal.SIGTERM)  # it is in user code, or has none to leave
+            signal_group(process.pid, signal.SIGTERM)  # it runs user code or has no contexts to leave
         asyncio.get_running_loop().call_later(grace, self._kill_if_current, process)
 
     def _kill_if_current(self, process: Process) -> None:
@@ -145,7 +146,7 @@ class PluginContextProcess:
             signal_group(process.pid, signal.SIGKILL)
 
     def on_exit(self, status: int | None) -> None:
-        """The process has ended, with this wait status if it was our child."""
+        """Handle the exit of the process. ``status`` is its wait status if it was a child."""
         process, self.process = self.process, None
         if process is None:
             return
@@ -154,47 +155,48 @@ class PluginContextProcess:
             return
         if process.kill_reason:
             if self.entry_failure is None:
-                self._spawn()  # asked for again while it ended
+                self._spawn()  # requested again while it was exiting
             return
-        _, words = describe_exit(status)
+        _, cause = describe_exit(status)
         if process.is_ready:
-            # What the plugins promised is gone: the next epoch enters it anew.
-            self._break_gang(f"the process of its plugins' around_app ended: {words}")
+            # The contexts are lost; they are entered again in the next epoch.
+            self._break_gang(f"the process of its plugins' around_app ended: {cause}")
             return
-        doing = f"plugin {self._entering} failed in around_app" if self._entering else "around_app failed"
-        message = f"{doing}: {words}; {self._state.last_output(APP_LOG)}"
+        failure = f"plugin {self._entering} failed in around_app" if self._entering else "around_app failed"
+        message = f"{failure}: {cause}; {self._state.last_output(APP_LOG)}"
         self.entry_failure = ({"type": "PluginError", "message": message, "plugin": self._entering}, b"")
         self._pump()
 
 
 MAX_START_ATTEMPTS = 2
-MIN_TIMEOUT_CHECK = 0.05  # seconds between two looks at whether a call's time is over
+MIN_TIMEOUT_CHECK = 0.05  # seconds between two checks of a call's timeout
 UNUSABLE = "its plugins could not be entered"
-# Seconds, at least, that one has to end which nobody stops: its exit handlers may upload what it logged.
+# Minimum seconds for a worker that exits by itself: its exit handlers may upload data.
 EXIT_HANDLER_GRACE = 60.0
-SPENT_EPOCH = -1  # the epoch of a process that has left its gang, and takes no other call
-WORKER_EXIT_GRACE = 1.0  # seconds that a call's outcome waits for the end of the worker that it ended
+SPENT_EPOCH = -1  # epoch of a process that left its gang and accepts no further call
+WORKER_EXIT_GRACE = 1.0  # seconds that a call's outcome waits for the exit of its worker
 
 Step = Literal["wait", "start", "send away", "replace", "set up", "look around", "hand back", "hand over"]
 
 
 def decide_step(slot: Slot, node: NodeState, apps: PluginContextProcess) -> Step:
-    """Return what a slot does next.
+    """Return the next step of a slot.
 
     Returns:
-        "wait": nothing, until something happens.
+        "wait": do nothing until something happens.
         "start": start a process.
-        "send away": let the process end, as its plugins could not be entered.
-        "replace": let it end, as its gang is no more.
-        "set up": give it its place in the gang, and the plugins.
-        "look around": take a task that waits for another slot, if there is one.
-        "hand back": the first call of the queue is for a gang that is no more.
-        "hand over": give the first call of the queue to the process.
+        "send away": let the process exit, because its plugins could not be entered.
+        "replace": let the process exit, because its gang no longer exists.
+        "set up": send the process its place in the gang and the plugins.
+        "look around": take a task from the queue of another slot, if there is one.
+        "hand back": return the first call of the queue, because its gang no longer exists.
+        "hand over": send the first call of the queue to the process.
     """
     process = slot.process
     if process is None:
         idle = node.is_closing or (slot.failed_starts and not slot.queue) or not node.env_known.is_set()
-        # First the end of what the last one ran is told: else who adopts the next takes it for its work.
+        # The outcomes of the previous process come first: otherwise an agent that adopts the new process would assign
+        # it the old calls.
         return "wait" if idle or slot.running or (slot.is_task_slot and not slot.queue) else "start"
     if process.connection is None or process.kill_reason:
         return "wait"
@@ -205,12 +207,12 @@ def decide_step(slot: Slot, node: NodeState, apps: PluginContextProcess) -> Step
     if epoch != gang.epoch or gang.broken_reason:
         if epoch is not None and (slot.number == 0 or epoch < gang.renewed_epoch):
             return "wait" if slot.running else "replace"
-        # A process for tasks needs the plugins alone, and those of a lone slot once.
+        # A task process needs only the plugins; other slots of a rank need them only once.
         fits = epoch is None if slot.is_task_slot else not gang.broken_reason or (slot.number and epoch is None)
         if epoch != gang.epoch and gang.epoch and fits and not has_left:
             if node.has_separate_tasks and not slot.number and not slot.queue:
-                return "wait"  # ranks join one another for a broadcast only
-            # The plugins' contexts around the whole node come first.
+                return "wait"  # ranks join one another only for a broadcast
+            # The node's plugin contexts must be entered first.
             return "set up" if not gang.has_app_hooks or apps.is_resolved else "wait"
     if not slot.queue:
         return "wait" if slot.running else "look around"
@@ -218,22 +220,22 @@ def decide_step(slot: Slot, node: NodeState, apps: PluginContextProcess) -> Step
         return "wait"
     call = slot.queue[0]
     if not gang.epoch and not (call.header.get("headless") and node.gpus_known.is_set()):
-        return "wait"  # a client that comes to an agent which was started anew sets it up after its calls
+        return "wait"  # after a restart of the agent, the client sends the gang after its calls
     if _is_stale(call, gang, has_left):
         return "hand back"
     if gang.has_hooks and (has_left or (gang.broken_reason and slot.number == 0)):
-        return "wait"  # for the next epoch, which a client forms when it hears of the break
+        return "wait"  # until a client forms the next epoch
     return "hand over"
 
 
 def _is_stale(call: Call, gang: Gang, has_left: bool) -> bool:
-    """Whether a call is for a gang that is no more, or that its rank has left."""
+    """Check whether a call is for a gang that no longer exists or that its rank has left."""
     over = gang.broken_reason or has_left or call.header.get("epoch") != gang.epoch
     return call.is_gang_call and not gang.is_standalone and bool(over)
 
 
 class SlotGroup(Protocol):
-    """What a slot asks of all of them; see ``slot_dispatcher.SlotDispatcher``."""
+    """Methods of ``slot_dispatcher.SlotDispatcher`` that a slot uses."""
 
     def set_paused(self, slot: Slot, stands: bool) -> None: ...
 
@@ -253,18 +255,18 @@ class SlotGroup(Protocol):
 
 
 class Slot:
-    """A worker's place.
+    """Slot of one worker.
 
     Args:
-        place: its rank, and its number within the rank; 0 is the gang's.
+        place: The rank, and the number within the rank; number 0 belongs to the gang.
 
     Attributes:
-        is_task_slot: its process runs the rank's tasks in place of the gang's, where that has joined other ranks.
-        twin: the other one of these two, which take turns.
-        queue: calls that wait for it.
-        running: calls that its process has been given.
-        left: the latest epoch whose process here has taken its last call.
-        logs: what its process prints into.
+        is_task_slot: Whether the process runs the rank's tasks because the gang's process has joined other ranks.
+        twin: The rank's other slot with which this one takes turns.
+        queue: Waiting calls.
+        running: Calls that the process has received.
+        left_epoch: Latest epoch whose process in this slot accepts no further call.
+        logs: Log files of the process.
     """
 
     def __init__(
@@ -297,7 +299,7 @@ class Slot:
 
     @property
     def has_turn(self) -> bool:
-        """Whether the first call of the queue may begin, as far as the rank's other calls are concerned."""
+        """Whether the rank's other calls allow the first call of the queue to start."""
         running, twin = len(self.running), self.twin
         if twin is not None:
             running += len(twin.running)
@@ -310,7 +312,7 @@ class Slot:
         return len(self.queue) + len(self.running)
 
     def enqueue(self, call: Call) -> None:
-        """Queue a call by the order in which it came to the node: tasks may move here from another slot."""
+        """Queue a call by its arrival order on the node. Tasks may move here from another slot."""
         call.rank = self.rank
         place = len(self.queue)
         while place and self.queue[place - 1].order > call.order:
@@ -319,18 +321,18 @@ class Slot:
         self.pump()
 
     def pump(self) -> None:
-        """Move on: replace the process where that is due, set it up, hand it what it can take."""
+        """Perform all steps that are due: replace the process, set it up, send it calls."""
         while (step := decide_step(self, self._state, self._plugin_contexts)) != "wait":
             process = self.process
             connection = process.connection if process is not None else None
             if process is None:
                 self.start()
             elif connection is None:
-                return  # it has not greeted yet; once it has, it is looked at again
+                return  # pumped again once it has connected
             elif step == "hand over":
                 self._hand_over(self.queue.popleft(), process, connection)
             elif step == "look around":
-                call = self._slot_group.steal_task(self)  # what that one runs may take for ever
+                call = self._slot_group.steal_task(self)  # the other slot's call may run for a long time
                 if call is None:
                     return
                 call.rank = self.rank
@@ -372,7 +374,7 @@ class Slot:
                 keeps = inherited_lock_fds(env["CUDA_VISIBLE_DEVICES"])
             self.process = Process(spawn(config, "worker", (self.rank, self.number), out, err, env, keeps))
             self.process.stderr_start = os.fstat(err).st_size
-        except OSError as error:  # its working folder is gone, say, or there are no descriptors left
+        except OSError as error:  # for example a missing working folder, or no free descriptors
             self.failed_starts += 1
             waiting, self.queue = list(self.queue), deque()
             for call in waiting:
@@ -380,14 +382,16 @@ class Slot:
         self.set_phase("starting")
 
     def adopt(self, pid: int) -> None:
-        """Take over a worker that another agent started: we learn of its end, but not how it ended."""
+        """Take over a worker that an earlier agent started. Its exit will be noticed, but not its exit status."""
         self.process = Process(pid)
         self.process.has_run_code = True
         call_on_exit(pid, lambda: self.on_exit(None))
 
     def adopt_call(self, call: Call) -> None:
-        """Take over a call that another agent gave to the process here; it has ended where there is none. When it
-        began is not known: its time limit begins anew."""
+        """Take over a call that an earlier agent started. It has ended if its process has.
+
+        The start of the call is unknown, so its timeout starts again.
+        """
         if self.process is not None:
             self.running[call.key] = call
             self._start_timeout(call)
@@ -395,12 +399,12 @@ class Slot:
             self._lifecycle.on_worker_death(call, Process(0), None, self.logs)
 
     def on_connected(self, connection: Connection, header: WorkerHello, plugins: bytes) -> None:
-        """The slot's worker greets: a fresh one, or one that outlived the agent which started it."""
+        """Handle the connection of the slot's worker, which is either fresh or outlived its agent."""
         process = self.process
         if process is None:
             return
         if process.connection is not None:
-            process.connection.close()  # user code has closed its end
+            process.connection.close()  # user code has closed the worker's end
         process.connection = connection
         self.failed_starts = 0
         self.set_phase(header.get("phase", ""), header.get("age", 0.0))
@@ -411,12 +415,12 @@ class Slot:
             call.worker = connection
             self._lifecycle.send_credit(call)
         for want in header.get("wants", ()):
-            if (waits := self.running.get((want["run"], want["i"]))) is not None:
-                self._lifecycle.on_want(waits, want)
+            if (waiting := self.running.get((want["run"], want["i"]))) is not None:
+                self._lifecycle.on_want(waiting, want)
         self.pump()
 
     def _learn_gang(self, gang: Gang) -> None:
-        """Its process has outlived another agent, and belongs to a gang that this one has not heard of."""
+        """Restore the gang of a worker that outlived its agent."""
         if gang.epoch > self._state.gang.epoch:
             self._state.learn_gang(gang)
             if gang.has_app_hooks and self._plugin_contexts.process is None:
@@ -425,7 +429,7 @@ class Slot:
                 )
 
     def set_phase(self, phase: str, age: float = 0.0) -> None:
-        """Its process is at that since so many seconds; a rank's further workers are nobody's news."""
+        """Set the phase that began ``age`` seconds ago. Phases of a rank's further workers are not published."""
         self._slot_group.set_paused(self, phase == "paused")
         if self.number == 0 or self.is_task_slot:
             self._phases.set_phase(self.rank, phase, age)
@@ -456,13 +460,13 @@ class Slot:
         return 0 if self.is_task_slot else self.number
 
     def _task_info(self) -> Header:
-        """Return the place of the rank in tasks, with a port that the agent keeps free for it."""
+        """Return the place of the rank in tasks, with a port reserved for it."""
         with suppress(OSError):
             self._port = self._port or ReservedPorts(self._state.config.address)
         return self._state.task_info(self.rank, self._worker_number, self._port.number if self._port else 0)
 
     def on_setup_done(self) -> None:
-        """Its process has entered its plugins' contexts, or failed to."""
+        """Handle the end of the set-up: the plugins' contexts were entered or failed."""
         if self.process is not None:
             self.process.is_ready = True
             self.set_phase("")
@@ -470,16 +474,16 @@ class Slot:
                 self._start_timeout(call)
             self._request_exit()
             if self.queue and not self.running:
-                self.pump()  # what waits may be for another process
+                self.pump()  # waiting calls may need another process
 
     def _request_exit(self) -> None:
-        """Have a worker end that we stopped, and whose code took the signal for itself and came to its own end."""
+        """Let a stopped worker exit whose code handled SIGTERM and returned."""
         process = self.process
         if process is not None and process.kill_reason and process.connection is not None and not self.running:
             process.connection.send({"t": "exit"})
 
     def stop_process(self, reason: str, grace: float) -> None:
-        """SIGTERM to the process group now, SIGKILL after the grace."""
+        """Send SIGTERM to the process group, and SIGKILL after the grace period."""
         process = self.process
         if process is None or process.kill_reason:
             return
@@ -489,10 +493,10 @@ class Slot:
         self._schedule_kill(process, grace)
 
     def exit_process(self, reason: str, grace: float) -> None:
-        """Let an idle worker leave its contexts and end as Python does; SIGKILL after the grace."""
+        """Let an idle worker leave its contexts and exit normally. Send SIGKILL after the grace period."""
         process = self.process
         if process is not None and process.epoch == SPENT_EPOCH:
-            self._schedule_kill(process, grace)  # from now on somebody does wait for it
+            self._schedule_kill(process, grace)  # shorten its grace period, because it is now waited for
         if process is None or process.kill_reason:
             return
         setting_up = process.epoch is not None and not process.is_ready
@@ -504,17 +508,19 @@ class Slot:
         self._schedule_kill(process, grace)
 
     def _schedule_kill(self, process: Process, grace: float) -> None:
-        """A process is on its way out: SIGKILL if it is not after the grace."""
         asyncio.get_running_loop().call_later(grace, self._kill_if_current, process)
 
-    def _mark_gang_broken(self, process: Process, how: str) -> None:
-        """The gang lost this process. Say so before its outcome: the client may start the next run at once."""
+    def _mark_gang_broken(self, process: Process, cause: str) -> None:
+        """Break the gang because it lost this process. Must precede the outcome: the client may start the next run at
+        once."""
         if self.number == 0 and process.epoch is not None and process.epoch == self._state.gang.epoch:
-            self._slot_group.break_gang(f"the worker of rank {self.rank} ended" + (f": {how}" if how else ""))
+            self._slot_group.break_gang(f"the worker of rank {self.rank} ended" + (f": {cause}" if cause else ""))
 
     def _mark_gang_spent(self, process: Process, reason: str) -> None:
-        """A call has ended well, and left a process that takes no other. The gang goes on for ranks that have not begun
-        theirs; what comes next is for another one."""
+        """Mark the gang as spent after a successful call whose process accepts no further call.
+
+        Other ranks that have not started theirs yet still can. The next run needs another gang.
+        """
         gang = self._state.gang
         if self.number == 0 and process.epoch is not None and process.epoch == gang.epoch and not gang.is_standalone:
             process.epoch, self.left_epoch = SPENT_EPOCH, gang.epoch
@@ -523,14 +529,14 @@ class Slot:
     def _kill_if_current(self, process: Process) -> None:
         if self.process is process:
             self.logs.write_message(
-                f"the worker of rank {self.rank} was still there at the end of its grace and is killed "
-                f"({process.kill_reason}): what its exit handlers, threads and unwritten files had left to do is "
-                "cut off"
+                f"the worker of rank {self.rank} did not exit within its grace period and is killed "
+                f"({process.kill_reason}): exit handlers, threads and unwritten files are "
+                "interrupted"
             )
             signal_group(process.pid, signal.SIGKILL)
 
     def on_exit(self, status: int | None) -> None:
-        """The process of this slot has ended, with this wait status if it was our child."""
+        """Handle the exit of the process. ``status`` is its wait status if it was a child."""
         process, self.process = self.process, None
         if process is None:
             return
@@ -570,7 +576,7 @@ class Slot:
         call.slot, call.worker = self.number, connection
         process.is_script = bool(call.header.get("script"))
         call.log_start = self.logs.ends
-        if not process.has_place:  # it runs tasks of a gang that broke, until there is the next one
+        if not process.has_place:  # it runs tasks after its gang broke, until the next gang
             process.has_place = True
             info = self._state.rank_info(self.rank, self._worker_number)
             connection.send({"t": "place", "info": info, "own": self._task_info()})
@@ -581,60 +587,59 @@ class Slot:
             self._start_timeout(call)
 
     def _start_timeout(self, call: Call) -> None:
-        """Start the clock of a call's time limit."""
         if call.timeout is not None and call.outcome is None:
             self._schedule_timeout(call, call.timeout, self._slot_group.paused_seconds(self, call))
 
-    def _schedule_timeout(self, call: Call, seconds: float, stood: float) -> None:
+    def _schedule_timeout(self, call: Call, seconds: float, paused: float) -> None:
         call.cancel_timers()
-        timer = asyncio.get_running_loop().call_later(seconds, self._on_timeout, call, stood)
+        timer = asyncio.get_running_loop().call_later(seconds, self._on_timeout, call, paused)
         call.timers.append(timer)
 
-    def _on_timeout(self, call: Call, stood: float) -> None:
-        """Its time is over, unless some of it went by while a rank stood still."""
+    def _on_timeout(self, call: Call, paused: float) -> None:
+        """Stop a call whose timeout expired, or extend the timeout by the time a rank was paused."""
         now = self._slot_group.paused_seconds(self, call)
-        if now > stood:
-            self._schedule_timeout(call, max(now - stood, MIN_TIMEOUT_CHECK), now)
+        if now > paused:
+            self._schedule_timeout(call, max(now - paused, MIN_TIMEOUT_CHECK), now)
         else:
             self._slot_group.stop(call, "timeout", self._state.config.grace)
 
     def on_outcome(self, call: Call, header: WorkerOutcome, body: bytes) -> None:
-        """Its process tells what came of a call."""
+        """Handle the outcome that the process sent for a call."""
         process = self.process
         killed = process.kill_reason if process is not None else ""
-        used_up = header.get("ends", "")
-        ends = (header["kind"] in ("exited", "collateral") or bool(used_up)) and process is not None
+        spent_reason = header.get("ends", "")
+        ends = (header["kind"] in ("exited", "collateral") or bool(spent_reason)) and process is not None
         if ends and process is not None:
             process.kill_reason = killed or "it is exiting"
             error = header.get("error")
-            if used_up:
-                self._mark_gang_spent(process, used_up)
+            if spent_reason:
+                self._mark_gang_spent(process, spent_reason)
             else:
                 self._mark_gang_broken(process, error.get("message", killed) if error else killed)
             if not killed:
                 grace = self._state.config.grace
-                self._schedule_kill(process, max(grace, EXIT_HANDLER_GRACE) if used_up else grace)
+                self._schedule_kill(process, max(grace, EXIT_HANDLER_GRACE) if spent_reason else grace)
         if header.pop("unusable", False) and process is not None:
             process.is_unusable = True
             self._mark_gang_broken(process, UNUSABLE)
         if header.pop("joined", False):
             if process is not None and not call.is_gang_call:
-                self._mark_gang_spent(process, "a task has left a process group in its process")
+                self._mark_gang_spent(process, "a task left a process group open in its process")
             self._slot_group.separate_tasks()
-        left = header.pop("left", False)
-        stopped = left and self._state.is_preempted
-        if left or (process is not None and process.is_script):
+        exited_by_itself = header.pop("left", False)
+        stopped = exited_by_itself and self._state.is_preempted
+        if exited_by_itself or (process is not None and process.is_script):
             stopped |= bool(killed or call.stop_reason)
         if stopped and header["kind"] == "returned":
-            # Many a handler saves its state and leaves by sys.exit(0): that is how it ends, and no result.
+            # Many SIGTERM handlers save state and call sys.exit(0): the call was stopped and has no result.
             header["kind"], header["summary"], header["size"], body = "collateral", None, 0, b""
         header = self._lifecycle.finalize_outcome(call, header, killed, process)
         if ends:
-            # What its exit handlers still print and write is the run's: who hears of its end finds it there.
+            # Output of exit handlers belongs to the run, so the outcome waits for the exit.
             call.pending_outcome = (header, body)
             call.cancel_timers()
             asyncio.get_running_loop().call_later(
-                EXIT_HANDLER_GRACE if used_up else WORKER_EXIT_GRACE, self._finish_pending, call
+                EXIT_HANDLER_GRACE if spent_reason else WORKER_EXIT_GRACE, self._finish_pending, call
             )
         else:
             self._finish(call, header, body)
@@ -642,7 +647,7 @@ class Slot:
                 self._request_exit()
 
     def _finish_pending(self, call: Call) -> None:
-        """Tell of a call whose worker has ended, or takes its time to."""
+        """Finish a call whose worker has exited or takes too long to exit."""
         if call.pending_outcome and call.outcome is None:
             self._finish(call, *call.pending_outcome)
 

@@ -24,35 +24,34 @@ if TYPE_CHECKING:
     from skyward_core.protocol.frame_types import ClientOutput, ClientWritten, WrittenKeys
 
 
-PIECE = 1 << 19  # bytes at a time
+PIECE = 1 << 19  # bytes per read
 
 
 def file_version(found: os.stat_result) -> str:
-    """What tells a file from what it was before and after."""
+    """Return a string that changes when the file does."""
     return f"{found.st_size:x}.{found.st_mtime_ns:x}.{found.st_ino:x}"
 
 
 class OutputFile:
-    """See the module. Nobody is led out of the working folder: no link is followed, be it the file or a folder on the
-    way to it.
+    """A file in the ranks' working folder. Does not follow links, neither for the file nor for its folders.
 
     Args:
-        folder: the ranks' working folder.
-        path: of the file, below it.
-        version: that it is to be of.
+        folder: The ranks' working folder.
+        path: Path relative to the folder.
+        version: Expected version of the file.
 
     Raises:
-        OSError: it is not there, or no file, or has changed.
+        OSError: If the path is missing, is not a regular file, or has another version.
     """
 
     def __init__(self, folder: str, path: str, version: str) -> None:
         if not folder or not is_relative_subpath(path):
-            raise OSError(f"{path!r:.80} names no file of the working folder")
+            raise OSError(f"{path!r:.80} is not a path in the working folder")
         self._file = _open_below(folder, path)
         try:
             self._found = os.fstat(self._file)
             if not stat.S_ISREG(self._found.st_mode):
-                raise OSError("it is no file")
+                raise OSError("not a regular file")
             if file_version(self._found) != version:
                 raise OSError(CHANGED_MESSAGE)
         except BaseException:
@@ -61,18 +60,19 @@ class OutputFile:
         self.size = self._found.st_size
 
     def read_chunks(self, at: int) -> Iterator[bytes]:
-        """Its bytes from an offset on: as many as it had when it was opened, whatever becomes of it meanwhile. Reading
-        and not mapping it, as whoever shortens a mapped file ends who reads it.
+        """Yield the file's content from an offset on, always up to the size at opening.
 
-        When all are had, ``sha256`` is that of the whole file.
+        Reads instead of mapping the file, because truncating a mapped file would crash the reader. Afterwards
+        ``sha256``
+        is the hash of the whole file.
 
         Raises:
-            OSError: it cannot be read.
+            OSError: If the file cannot be read.
         """
         digest, place = hashlib.sha256(), 0
         while place < self.size:
             data = os.pread(self._file, min(PIECE, self.size - place), place)
-            data = data or bytes(min(PIECE, self.size - place))  # it was shortened, which check() tells
+            data = data or bytes(min(PIECE, self.size - place))  # truncated meanwhile, which check_unchanged() reports
             digest.update(data)
             if place + len(data) > at:
                 yield data[max(0, at - place) :]
@@ -80,10 +80,10 @@ class OutputFile:
         self.sha256 = digest.hexdigest()
 
     def check_unchanged(self) -> None:
-        """See that nobody wrote to it while it was read.
+        """Check that the file did not change while it was read.
 
         Raises:
-            OSError: somebody did.
+            OSError: If the file changed.
         """
         now = os.fstat(self._file)
         if (file_version(now), now.st_ctime_ns) != (file_version(self._found), self._found.st_ctime_ns):
@@ -101,30 +101,30 @@ def _open_below(folder: str, path: str) -> int:
             inner = os.open(part, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=at)
             os.close(at)
             at = inner
-        # A pipe in its place would have us wait for somebody who writes.
+        # O_NONBLOCK: opening a named pipe would wait for a writer
         return os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=at)
     finally:
         os.close(at)
 
 
-MAX_SCANNED_FILES = 1_000_000  # files and folders: more take too many seconds
+MAX_SCANNED_FILES = 1_000_000  # files and folders; scanning more takes too long
 MAX_LISTED_FILES = 10_000  # files in one answer
-MAX_LISTED_CHARS = 4 << 20  # of their paths
-MTIME_TOLERANCE = 0.01  # seconds by which a file's time may lag behind the clock's
+MAX_LISTED_CHARS = 4 << 20  # total length of their paths
+MTIME_TOLERANCE = 0.01  # seconds by which file times may lag behind the clock
 
 
 class UnknownRun(OSError):
-    """This node had no call of it, or has forgotten it."""
+    """The node had no call of this run, or has forgotten it."""
 
 
 class OutputFileHandler:
-    """What clients ask of them. Disks are read in threads: a rank's may be slow, or far away."""
+    """Handlers of requests for written files. Disk access runs in threads, because disks may be slow or remote."""
 
     def __init__(self, state: NodeState) -> None:
         self._state = state
 
     async def list_files(self, connection: Connection, header: ClientWritten) -> None:
-        """Answer which there are."""
+        """Answer with the matching files."""
         answer: dict[str, Any]
         try:
             since, until = self._time_range(header)
@@ -149,26 +149,26 @@ class OutputFileHandler:
         return record.opened_at - MTIME_TOLERANCE, _run_end(record)
 
     async def send_file(self, connection: Connection, header: ClientOutput) -> None:
-        """Send one."""
-        told = {"t": "data", "id": header["id"], "last": True}
+        """Send one file."""
+        fields = {"t": "data", "id": header["id"], "last": True}
         try:
             file = await asyncio.to_thread(OutputFile, self._state.config.cwd, header["path"], header["version"])
             try:
-                pieces = file.read_chunks(header.get("at", 0))
-                while connection.is_open and (data := await asyncio.to_thread(next, pieces, b"")):
+                chunks = file.read_chunks(header.get("at", 0))
+                while connection.is_open and (data := await asyncio.to_thread(next, chunks, b"")):
                     connection.send({"t": "data", "id": header["id"], "last": False}, data)
                     await connection.drain()
                 await asyncio.to_thread(file.check_unchanged)
             finally:
                 file.close()
             if connection.is_open:
-                connection.send(told | {"sha256": file.sha256})
+                connection.send(fields | {"sha256": file.sha256})
         except OSError as error:
-            connection.send(told | {"error": error.strerror or str(error)})
+            connection.send(fields | {"error": error.strerror or str(error)})
 
 
 def _run_end(record: RunRecord) -> float:
-    """When a run's last call ended; what is written later, by whatever a rank has left behind, is none of its."""
+    """Return when the run's last call ended. Later changes by leftover processes do not belong to the run."""
     ends = [outcome.get("at", 0.0) for outcome in record.outcomes.values()]
     return float("inf") if record.active or not ends else max(ends) + MTIME_TOLERANCE
 
@@ -176,58 +176,60 @@ def _run_end(record: RunRecord) -> float:
 def find_written_files(
     folder: str, patterns: Sequence[str], since: float, until: float, after: str = ""
 ) -> tuple[list[WrittenKeys], int]:
-    """The files of a working folder that are not as they were sent, and were changed in a time.
+    """Find files of the working folder that changed in a time range and differ from the client's upload.
 
-    That is told by the time of change that nobody can set: a copy that keeps the times of what it was made of is as
-    new as it is. What lies there of other pools is so left out.
+    Uses the inode change time, which programs cannot set: a copy that preserves modification times still counts as new.
+    This excludes files of other pools.
 
     Args:
-        patterns: as ``output_file_patterns.pattern`` gives them.
-        since, until: Unix times.
-        after: the last path that has been told already, in the order of all.
+        folder: The ranks' working folder.
+        patterns: Patterns from ``output_file_patterns.pattern``.
+        since: Unix time of the earliest change.
+        until: Unix time of the latest change.
+        after: Last path of the previous page, in path order.
 
     Returns:
-        The files, by path, and at least how many more there are.
+        The files in path order, and a lower bound of the number of further files.
 
     Raises:
-        OSError: the folder is no copy of a client's, or cannot be read.
+        OSError: If the folder is not a copy of a client's folder or cannot be read.
     """
     listing = Path(f"{folder}.json")
     if not folder or not listing.exists():
-        raise OSError("the ranks' working folder is no copy that a client has sent")
+        raise OSError("the ranks' working folder is not a copy of the client's folder")
     walk = _FolderWalk(folder, read_sent_items(listing), patterns)
-    meant = (each for each in walk.files() if since <= each[1].st_ctime <= until)
+    changed = (each for each in walk.files() if since <= each[1].st_ctime <= until)
     number = 0
 
     def counted() -> Iterator[tuple[str, os.stat_result]]:
         nonlocal number
-        for path, there in meant:
+        for path, status in changed:
             if path > after:
                 number += 1
-                yield path, there
+                yield path, status
 
     found: list[WrittenKeys] = []
-    letters = 0
-    for path, there in heapq.nsmallest(MAX_LISTED_FILES, counted(), key=lambda each: each[0]):
-        letters += len(path)
-        if letters > MAX_LISTED_CHARS:
+    chars = 0
+    for path, status in heapq.nsmallest(MAX_LISTED_FILES, counted(), key=lambda each: each[0]):
+        chars += len(path)
+        if chars > MAX_LISTED_CHARS:
             break
         found.append(
             {
                 "path": path,
-                "size": there.st_size,
-                "at": there.st_mtime,
-                "version": file_version(there),
+                "size": status.st_size,
+                "at": status.st_mtime,
+                "version": file_version(status),
             }
         )
     return found, number - len(found) + len(walk.left)
 
 
 class _FolderWalk:
-    """Through a working folder, the folders at its top first.
+    """Breadth-first walk through a working folder.
 
     Attributes:
-        left: folders that were not looked into, as there is too much.
+        left: Folders that were not scanned because the limit was reached.
     """
 
     def __init__(self, folder: str, known: dict[str, FolderItem], patterns: Sequence[str]) -> None:
@@ -237,20 +239,20 @@ class _FolderWalk:
         self.left = deque([""])
 
     def files(self) -> Iterator[tuple[str, os.stat_result]]:
-        """Files that are meant and not as they were sent; no link is followed, and none is told of."""
-        looked = 0
-        while self.left and looked < MAX_SCANNED_FILES:
-            below = self.left[0]
+        """Yield matching files that differ from the upload. Skip links."""
+        scanned = 0
+        while self.left and scanned < MAX_SCANNED_FILES:
+            folder = self.left[0]
             try:
-                with os.scandir(f"{self._folder}/{below}") as entries:
-                    for looked, entry in enumerate(entries, looked + 1):  # noqa: B020
-                        if looked > MAX_SCANNED_FILES:
-                            return  # this one is looked at in part
-                        yield from self._visit(below + entry.name, entry)
+                with os.scandir(f"{self._folder}/{folder}") as entries:
+                    for scanned, entry in enumerate(entries, scanned + 1):  # noqa: B020
+                        if scanned > MAX_SCANNED_FILES:
+                            return  # the current folder is only partly scanned
+                        yield from self._visit(folder + entry.name, entry)
             except OSError:
-                if not below:
+                if not folder:
                     raise
-                # removed meanwhile, or a rank has closed it to everybody
+                # deleted meanwhile, or not readable
             self.left.popleft()
 
     def _visit(self, path: str, entry: os.DirEntry[str]) -> Iterator[tuple[str, os.stat_result]]:
@@ -261,9 +263,9 @@ class _FolderWalk:
                 self.left.append(f"{path}/")
         elif entry.is_file(follow_symlinks=False) and matches(path, self._patterns):
             try:
-                there = entry.stat(follow_symlinks=False)
+                status = entry.stat(follow_symlinks=False)
             except OSError:
-                return  # removed meanwhile
+                return  # deleted meanwhile
             item = self._known.get(path)
-            if item is None or (item.size, item.mtime) != (there.st_size, there.st_mtime_ns):
-                yield path, there
+            if item is None or (item.size, item.mtime) != (status.st_size, status.st_mtime_ns):
+                yield path, status

@@ -1,1 +1,1 @@
-"""What runs on a host before an agent does, and what is done there besides."""
+"""Code that the client runs on a host before or besides an agent: inspection, file upload, package installation."""

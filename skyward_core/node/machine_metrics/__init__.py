@@ -1,1 +1,4 @@
-"""What measures a node's machine, in a process of its own that may hang or die: ``sampler`` is its whole life."""
+"""Machine metrics of a node: GPU, CPU, memory, disk and network.
+
+``sampler`` runs in a separate process because the driver can hang or crash it.
+"""

@@ -1,1 +1,1 @@
-"""The process that runs user code."""
+"""The worker: the process that runs the user code of one rank."""
